@@ -1,0 +1,3 @@
+"""Foretell: LLM serving placed by prediction. The pure library; see docs/architecture.md."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,21 @@
+"""Frozen nouns shared by every room. Nothing here computes more than a derived field."""
+
+from foretell.model.batch import BatchShape, Step
+from foretell.model.prediction import LengthEstimate, Load, Prediction, RequestSpec
+from foretell.model.profile import DeviceSpec, GpuProfile, ModelSpec
+from foretell.model.snapshot import EngineConfig, EngineSnapshot, RequestState
+
+__all__ = [
+    "BatchShape",
+    "DeviceSpec",
+    "EngineConfig",
+    "EngineSnapshot",
+    "GpuProfile",
+    "LengthEstimate",
+    "Load",
+    "ModelSpec",
+    "Prediction",
+    "RequestSpec",
+    "RequestState",
+    "Step",
+]

@@ -1,0 +1,57 @@
+"""What schedulers ask, and what predictors answer."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LengthEstimate:
+    """How many tokens a request will generate."""
+
+    expected_tokens: float
+    quantiles: tuple[tuple[float, float], ...] = ()
+    """(level in (0, 1), tokens), ascending in level; may be empty."""
+    source: str = "prior"
+    """"hint", "history", "model" or "prior"."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSpec:
+    """A request as placement sees it, before any engine has it."""
+
+    request_id: str
+    prompt_tokens: int
+    max_tokens: int
+    """0: limited only by the engine's `max_model_len`."""
+    length: LengthEstimate
+    priority: int = 0
+    sequences: int = 1
+    """Prompts times `n`: how many sequences the engine will run for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """An engine's occupancy, reservations included."""
+
+    running: int
+    waiting: int
+    reserved: int
+    used_blocks: int
+    total_blocks: int
+    waiting_prefill_blocks: int
+    """Blocks that the prompts of waiting and reserved requests need."""
+    max_num_seqs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One instance's future with the request placed on it; seconds from now."""
+
+    instance_id: str
+    ttft_s: float
+    e2e_s: float
+    tpot_s: float
+    preemptions: int
+    """Of any request on the instance, while this one lives."""
+    snapshot_age_s: float
+    load: Load
+    calibration_steps: int = 0

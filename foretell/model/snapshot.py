@@ -1,0 +1,74 @@
+"""An engine's scheduler at one instant, as published by the backend."""
+
+from dataclasses import dataclass
+
+from foretell.model.batch import Step
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """The scheduler's configuration, in vLLM's names; constant for an engine's life."""
+
+    model_name: str
+    block_size_tokens: int
+    total_blocks: int
+    """KV blocks that requests can use: vLLM's `num_gpu_blocks` less the null block."""
+    max_num_seqs: int
+    max_num_scheduled_tokens: int
+    """The token budget of one step."""
+    max_model_len: int
+    max_num_active_seqs: int = 0
+    """Admission limit where it differs from `max_num_seqs`; 0 means it does not."""
+    long_prefill_token_threshold: int = 0
+    policy: str = "fcfs"
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    async_scheduling: bool = False
+    watermark_ratio: float = 0.0
+    reserve_full_isl: bool = True
+    engine_version: str = ""
+    emulated: bool = False
+
+    def blocks_for(self, tokens: int) -> int:
+        """KV blocks that hold `tokens` tokens."""
+        return -(-tokens // self.block_size_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestState:
+    """One request inside an engine. All counts are tokens unless named otherwise."""
+
+    request_id: str
+    foretell_id: str
+    """The cluster-wide id given by a Foretell scheduler; empty for other traffic."""
+    prompt_tokens: int
+    output_tokens: int
+    """Generated and known to the scheduler; more may be in flight."""
+    computed_tokens: int
+    """KV entries, those of the step in flight included."""
+    max_tokens: int
+    arrival_unix_s: float
+    cached_tokens: int = 0
+    priority: int = 0
+    predicted_output_tokens: float = 0.0
+    """0 when nobody predicted it."""
+    scheduled_tokens: int = 0
+    in_flight_tokens: int = 0
+    preemptions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSnapshot:
+    """The scheduler's state right after a `schedule()` call, or on going idle."""
+
+    instance_id: str
+    engine_run_id: str
+    sequence: int
+    taken_unix_s: float
+    published_unix_s: float
+    config: EngineConfig
+    free_blocks: int
+    running: tuple[RequestState, ...]
+    waiting: tuple[RequestState, ...]
+    steps_in_flight: tuple[Step, ...]
+    completed_steps: tuple[Step, ...]

@@ -1,0 +1,45 @@
+"""The contract of a placement policy: facts in, an instance out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar, Protocol
+
+from foretell.model import Load, Prediction, RequestSpec
+
+
+class Needs(Enum):
+    """What a policy wants asked of the predictors before it chooses."""
+
+    NOTHING = "nothing"
+    LOAD = "load"
+    PREDICTION = "prediction"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One healthy instance as the scheduler knows it."""
+
+    instance_id: str
+    outstanding: int = 0
+    """Requests of this scheduler in progress there."""
+    dispatched_last_minute: int = 0
+    """Requests this scheduler sent there within the last 60 s."""
+    load: Load | None = None
+    """None when the predictor did not answer and nothing recent is known."""
+    prediction: Prediction | None = None
+    """None when the predictor did not answer in time."""
+
+
+class Policy(Protocol):
+    """Deterministic given its own history and `draw`."""
+
+    name: ClassVar[str]
+    needs: ClassVar[Needs]
+
+    def choose(self, request: RequestSpec, candidates: Sequence[Candidate], draw: float) -> str:
+        """The `instance_id` to place `request` on.
+
+        `candidates` is never empty; `draw` is uniform in [0, 1) and breaks ties.
+        """
+        ...

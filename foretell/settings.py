@@ -1,0 +1,238 @@
+"""The bridge to the environment: every setting of every service, in one place.
+
+Each class reads `FORETELL_<SERVICE>_<NAME>` variables and, in a service's `__main__`, the flags
+`--name value`. `docs/settings.md` is generated from the descriptions; a test keeps it current.
+"""
+
+from typing import Literal
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+def _config(prefix: str) -> SettingsConfigDict:
+    return SettingsConfigDict(
+        env_prefix=f"FORETELL_{prefix}_",
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        cli_hide_none_type=True,
+        cli_avoid_json=True,
+        extra="ignore",
+    )
+
+
+class ServiceSettings(BaseSettings):
+    """What every service understands."""
+
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(0, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    ready_file: str = Field(
+        "", description="When serving, write the bound address and pid here as JSON."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Least severe level that is logged."
+    )
+    die_with_parent: bool = Field(
+        False, description="End when the parent process ends (Linux); set by supervisors."
+    )
+
+
+class SchedulerSettings(ServiceSettings):
+    """The OpenAI endpoint."""
+
+    model_config = _config("SCHEDULER")
+
+    instances: str = Field(
+        "[]",
+        description=(
+            "Engines to place on: a JSON list of {instance_id, url, predictor}, or the path of a "
+            "file that holds it; the file is read again when it changes."
+        ),
+    )
+    tagger: str = Field("", description="gRPC address of the tagger; empty: history only.")
+    policy: str = Field("predicted_latency", description="Placement policy; see foretell/policy.")
+    policy_seed: int = Field(0, description="Seed of the policy's random choices; 0: by process.")
+    shared_port: int = Field(
+        0,
+        ge=0,
+        le=65535,
+        description="A second port shared by all replicas on this host (SO_REUSEPORT); 0: none.",
+    )
+    api_keys: SecretStr = Field(
+        SecretStr(""), description="Comma-separated bearer keys that may call; empty: anyone."
+    )
+    max_body_bytes: int = Field(4 << 20, gt=0, description="Largest request body accepted.")
+    max_concurrent_requests: int = Field(
+        4096, gt=0, description="Requests in progress beyond which new ones get 429."
+    )
+    max_attempts: int = Field(
+        3, gt=0, description="Instances tried for one request before its first token."
+    )
+    tagger_deadline_ms: float = Field(30.0, gt=0, description="Longest wait for the tagger.")
+    predictor_deadline_ms: float = Field(
+        100.0, gt=0, description="Longest wait for the predictors' answers."
+    )
+    connect_timeout_s: float = Field(2.0, gt=0, description="Longest wait to connect to an engine.")
+    request_timeout_s: float = Field(
+        600.0, gt=0, description="Longest silence of an engine in the midst of a request."
+    )
+    health_interval_s: float = Field(0.5, gt=0, description="Pause between health probes.")
+    health_timeout_s: float = Field(3.0, gt=0, description="Longest wait for a health probe.")
+    health_failures: int = Field(
+        3, gt=0, description="Failed probes in a row after which an instance counts as down."
+    )
+    request_log: str = Field(
+        "", description="Append one JSON line per request (predicted and actual) to this file."
+    )
+    request_log_max_bytes: int = Field(
+        64 << 20,
+        gt=0,
+        description="Size at which the request log is rotated; one old file is kept.",
+    )
+    tokenizer: str = Field(
+        "",
+        description="tokenizer.json (or its folder) to count prompt tokens; empty: learned ratio.",
+    )
+    replica_id: str = Field("", description="Name of this replica in metrics; empty: host and pid.")
+
+
+class PredictorSettings(ServiceSettings):
+    """The sidecar beside one engine."""
+
+    model_config = _config("PREDICTOR")
+
+    instance_id: str = Field("engine-0", description="Instance this sidecar watches.")
+    listen: str = Field(
+        "", description="gRPC address instead of host:port, e.g. unix:///run/predictor.sock."
+    )
+    snapshot_endpoint: str = Field(
+        "ipc:///tmp/foretell-engine-0.ipc", description="ZMQ endpoint where the engine publishes."
+    )
+    profile: str = Field(
+        "", description="GPU profile DEVICE/MODEL to start from; empty: learn from nothing."
+    )
+    metrics_port: int = Field(
+        -1, ge=-1, le=65535, description="HTTP port of /metrics; 0: a free one, -1: none."
+    )
+    reserve_ttl_s: float = Field(
+        10.0, gt=0, description="Life of a reservation that no snapshot has shown."
+    )
+    dispatch_delay_s: float = Field(
+        0.002, ge=0, description="Assumed time from prediction to arrival in the engine."
+    )
+    prior_output_tokens: float = Field(
+        256.0, gt=0, description="Output length assumed where nobody estimated one."
+    )
+
+
+class TaggerSettings(ServiceSettings):
+    """Prompt to output length."""
+
+    model_config = _config("TAGGER")
+
+    listen: str = Field(
+        "", description="gRPC address instead of host:port, e.g. unix:///run/tagger.sock."
+    )
+    checkpoint: str = Field(
+        "", description="Folder of a Hugging Face sequence-regression checkpoint; empty: none."
+    )
+    checkpoint_target: Literal["tokens", "log_tokens"] = Field(
+        "tokens", description="What the checkpoint regresses: tokens, or their natural logarithm."
+    )
+    max_batch: int = Field(32, gt=0, description="Prompts tagged together at most.")
+    batch_window_ms: float = Field(
+        2.0, ge=0, description="How long the first prompt of a batch waits for others."
+    )
+    max_queue: int = Field(
+        256, gt=0, description="Prompts waiting beyond which history answers at once."
+    )
+    max_prompt_chars: int = Field(
+        16384, gt=0, description="Longer prompts are tagged by their head and tail."
+    )
+    history_size: int = Field(
+        4096, gt=0, description="Finished requests remembered per model and prompt-length bucket."
+    )
+    metrics_port: int = Field(
+        -1, ge=-1, le=65535, description="HTTP port of /metrics; 0: a free one, -1: none."
+    )
+
+
+class EmulatorSettings(ServiceSettings):
+    """The emulated engine: the twin driven by a clock. No GPU, no model."""
+
+    model_config = _config("EMULATOR")
+
+    instance_id: str = Field("engine-0", description="Instance name in snapshots and headers.")
+    snapshot_endpoint: str = Field(
+        "", description="ZMQ endpoint to publish snapshots on; empty: publish nothing."
+    )
+    profile: str = Field("A30/Llama-2-7b-hf", description="GPU profile whose speed is emulated.")
+    model_name: str = Field("", description="Name served; empty: the profile's model.")
+    speedup: float = Field(1.0, gt=0, description="Run this many times faster than the profile.")
+    noise_ratio: float = Field(
+        0.05, ge=0, lt=1, description="Standard deviation of step time around the profile's."
+    )
+    seed: int = Field(0, description="Seed of step-time noise.")
+    max_num_seqs: int = Field(0, ge=0, description="As in vLLM; 0: the profile's.")
+    max_num_batched_tokens: int = Field(0, ge=0, description="As in vLLM; 0: the profile's.")
+    max_model_len: int = Field(0, ge=0, description="As in vLLM; 0: the profile's.")
+    total_blocks: int = Field(0, ge=0, description="KV blocks; 0: the profile's.")
+    mean_output_tokens: float = Field(
+        180.0, gt=0, description="Mean of the output lengths drawn where no EOS would be seen."
+    )
+    max_queue: int = Field(4096, gt=0, description="Requests held beyond which 503 is returned.")
+    max_body_bytes: int = Field(4 << 20, gt=0, description="Largest request body accepted.")
+
+
+class PluginSettings(BaseSettings):
+    """Read inside vLLM's engine process by the plugin (variables only; it has no flags)."""
+
+    model_config = _config("PLUGIN")
+
+    snapshot_endpoint: str = Field(
+        "", description="ZMQ endpoint to publish snapshots on; empty: the plugin stays off."
+    )
+    instance_id: str = Field("engine-0", description="Instance name in snapshots.")
+    heartbeat_s: float = Field(
+        0.5, gt=0, description="An unchanged snapshot is repeated after this long."
+    )
+
+
+class LauncherSettings(BaseSettings):
+    """Starts one engine, emulated or vLLM, with its predictor sidecar."""
+
+    model_config = _config("LAUNCHER")
+
+    engine: Literal["emulated", "vllm"] = Field("emulated", description="Engine to start.")
+    instance_id: str = Field("engine-0", description="Instance name.")
+    host: str = Field("127.0.0.1", description="Address the engine listens on.")
+    port: int = Field(0, ge=0, le=65535, description="Port the engine listens on; 0: a free one.")
+    run_dir: str = Field(
+        "", description="Folder for sockets, ready files and logs; empty: a new one."
+    )
+    predictor_listen: str = Field(
+        "", description="gRPC address of the sidecar; empty: a unix socket in run_dir."
+    )
+    profile: str = Field("", description="GPU profile for the engine (emulated) and the sidecar.")
+    model: str = Field("", description="vLLM: model folder or name.")
+    served_model_name: str = Field("", description="Name served; empty: the engine's default.")
+    python: str = Field("", description="vLLM: Python that has vllm installed; empty: this one.")
+    engine_args: str = Field("", description="Further engine flags, split as a shell would.")
+    max_restarts: int = Field(
+        5, ge=0, description="Restarts of the sidecar in any minute before giving up."
+    )
+    ready_file: str = Field("", description="When both serve, write their addresses and pids here.")
+    ready_timeout_s: float = Field(300.0, gt=0, description="Longest wait for the engine to serve.")
+    die_with_parent: bool = Field(
+        False, description="End when the parent process ends (Linux); set by supervisors."
+    )
+
+
+ALL_SETTINGS: tuple[type[BaseSettings], ...] = (
+    SchedulerSettings,
+    PredictorSettings,
+    TaggerSettings,
+    EmulatorSettings,
+    PluginSettings,
+    LauncherSettings,
+)

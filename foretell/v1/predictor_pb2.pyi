@@ -1,0 +1,123 @@
+from foretell.v1 import tagger_pb2 as _tagger_pb2
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class RequestSpec(_message.Message):
+    __slots__ = ("request_id", "prompt_tokens", "max_tokens", "length", "priority", "sequences")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    prompt_tokens: int
+    max_tokens: int
+    length: _tagger_pb2.LengthEstimate
+    priority: int
+    sequences: int
+    def __init__(self, request_id: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., length: _Optional[_Union[_tagger_pb2.LengthEstimate, _Mapping]] = ..., priority: _Optional[int] = ..., sequences: _Optional[int] = ...) -> None: ...
+
+class Load(_message.Message):
+    __slots__ = ("running", "waiting", "reserved", "used_blocks", "total_blocks", "waiting_prefill_blocks", "max_num_seqs")
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    RESERVED_FIELD_NUMBER: _ClassVar[int]
+    USED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_PREFILL_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    MAX_NUM_SEQS_FIELD_NUMBER: _ClassVar[int]
+    running: int
+    waiting: int
+    reserved: int
+    used_blocks: int
+    total_blocks: int
+    waiting_prefill_blocks: int
+    max_num_seqs: int
+    def __init__(self, running: _Optional[int] = ..., waiting: _Optional[int] = ..., reserved: _Optional[int] = ..., used_blocks: _Optional[int] = ..., total_blocks: _Optional[int] = ..., waiting_prefill_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ...) -> None: ...
+
+class PredictRequest(_message.Message):
+    __slots__ = ("request",)
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    request: RequestSpec
+    def __init__(self, request: _Optional[_Union[RequestSpec, _Mapping]] = ...) -> None: ...
+
+class PredictResponse(_message.Message):
+    __slots__ = ("instance_id", "ttft_s", "e2e_s", "tpot_s", "preemptions", "snapshot_age_s", "load", "calibration_steps")
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    TTFT_S_FIELD_NUMBER: _ClassVar[int]
+    E2E_S_FIELD_NUMBER: _ClassVar[int]
+    TPOT_S_FIELD_NUMBER: _ClassVar[int]
+    PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    CALIBRATION_STEPS_FIELD_NUMBER: _ClassVar[int]
+    instance_id: str
+    ttft_s: float
+    e2e_s: float
+    tpot_s: float
+    preemptions: int
+    snapshot_age_s: float
+    load: Load
+    calibration_steps: int
+    def __init__(self, instance_id: _Optional[str] = ..., ttft_s: _Optional[float] = ..., e2e_s: _Optional[float] = ..., tpot_s: _Optional[float] = ..., preemptions: _Optional[int] = ..., snapshot_age_s: _Optional[float] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., calibration_steps: _Optional[int] = ...) -> None: ...
+
+class ReserveRequest(_message.Message):
+    __slots__ = ("request", "ttl_s")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    TTL_S_FIELD_NUMBER: _ClassVar[int]
+    request: RequestSpec
+    ttl_s: float
+    def __init__(self, request: _Optional[_Union[RequestSpec, _Mapping]] = ..., ttl_s: _Optional[float] = ...) -> None: ...
+
+class ReserveResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CompleteRequest(_message.Message):
+    __slots__ = ("request_id",)
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ...) -> None: ...
+
+class CompleteResponse(_message.Message):
+    __slots__ = ("first_token_unix_s", "last_seen_unix_s", "output_tokens", "preemptions")
+    FIRST_TOKEN_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEEN_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
+    first_token_unix_s: float
+    last_seen_unix_s: float
+    output_tokens: int
+    preemptions: int
+    def __init__(self, first_token_unix_s: _Optional[float] = ..., last_seen_unix_s: _Optional[float] = ..., output_tokens: _Optional[int] = ..., preemptions: _Optional[int] = ...) -> None: ...
+
+class StatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StatusResponse(_message.Message):
+    __slots__ = ("instance_id", "model_name", "engine_version", "emulated", "snapshot_age_s", "load", "calibration_steps", "step_error_ratio", "predictions")
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    EMULATED_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    CALIBRATION_STEPS_FIELD_NUMBER: _ClassVar[int]
+    STEP_ERROR_RATIO_FIELD_NUMBER: _ClassVar[int]
+    PREDICTIONS_FIELD_NUMBER: _ClassVar[int]
+    instance_id: str
+    model_name: str
+    engine_version: str
+    emulated: bool
+    snapshot_age_s: float
+    load: Load
+    calibration_steps: int
+    step_error_ratio: float
+    predictions: int
+    def __init__(self, instance_id: _Optional[str] = ..., model_name: _Optional[str] = ..., engine_version: _Optional[str] = ..., emulated: bool = ..., snapshot_age_s: _Optional[float] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., calibration_steps: _Optional[int] = ..., step_error_ratio: _Optional[float] = ..., predictions: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,125 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class EngineConfig(_message.Message):
+    __slots__ = ("model_name", "block_size_tokens", "total_blocks", "max_num_seqs", "max_num_active_seqs", "max_num_scheduled_tokens", "max_model_len", "long_prefill_token_threshold", "policy", "enable_prefix_caching", "enable_chunked_prefill", "async_scheduling", "watermark_ratio", "reserve_full_isl", "engine_version", "emulated")
+    MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_SIZE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    MAX_NUM_SEQS_FIELD_NUMBER: _ClassVar[int]
+    MAX_NUM_ACTIVE_SEQS_FIELD_NUMBER: _ClassVar[int]
+    MAX_NUM_SCHEDULED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
+    LONG_PREFILL_TOKEN_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    ENABLE_PREFIX_CACHING_FIELD_NUMBER: _ClassVar[int]
+    ENABLE_CHUNKED_PREFILL_FIELD_NUMBER: _ClassVar[int]
+    ASYNC_SCHEDULING_FIELD_NUMBER: _ClassVar[int]
+    WATERMARK_RATIO_FIELD_NUMBER: _ClassVar[int]
+    RESERVE_FULL_ISL_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    EMULATED_FIELD_NUMBER: _ClassVar[int]
+    model_name: str
+    block_size_tokens: int
+    total_blocks: int
+    max_num_seqs: int
+    max_num_active_seqs: int
+    max_num_scheduled_tokens: int
+    max_model_len: int
+    long_prefill_token_threshold: int
+    policy: str
+    enable_prefix_caching: bool
+    enable_chunked_prefill: bool
+    async_scheduling: bool
+    watermark_ratio: float
+    reserve_full_isl: bool
+    engine_version: str
+    emulated: bool
+    def __init__(self, model_name: _Optional[str] = ..., block_size_tokens: _Optional[int] = ..., total_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_active_seqs: _Optional[int] = ..., max_num_scheduled_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., long_prefill_token_threshold: _Optional[int] = ..., policy: _Optional[str] = ..., enable_prefix_caching: bool = ..., enable_chunked_prefill: bool = ..., async_scheduling: bool = ..., watermark_ratio: _Optional[float] = ..., reserve_full_isl: bool = ..., engine_version: _Optional[str] = ..., emulated: bool = ...) -> None: ...
+
+class BatchShape(_message.Message):
+    __slots__ = ("prefill_seqs", "prefill_tokens", "prefill_pairs", "decode_seqs", "decode_pairs")
+    PREFILL_SEQS_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_PAIRS_FIELD_NUMBER: _ClassVar[int]
+    DECODE_SEQS_FIELD_NUMBER: _ClassVar[int]
+    DECODE_PAIRS_FIELD_NUMBER: _ClassVar[int]
+    prefill_seqs: int
+    prefill_tokens: int
+    prefill_pairs: int
+    decode_seqs: int
+    decode_pairs: int
+    def __init__(self, prefill_seqs: _Optional[int] = ..., prefill_tokens: _Optional[int] = ..., prefill_pairs: _Optional[int] = ..., decode_seqs: _Optional[int] = ..., decode_pairs: _Optional[int] = ...) -> None: ...
+
+class Step(_message.Message):
+    __slots__ = ("step", "started_unix_s", "duration_s", "shape")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    STARTED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    DURATION_S_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    started_unix_s: float
+    duration_s: float
+    shape: BatchShape
+    def __init__(self, step: _Optional[int] = ..., started_unix_s: _Optional[float] = ..., duration_s: _Optional[float] = ..., shape: _Optional[_Union[BatchShape, _Mapping]] = ...) -> None: ...
+
+class RequestColumns(_message.Message):
+    __slots__ = ("request_id", "foretell_id", "prompt_tokens", "output_tokens", "computed_tokens", "cached_tokens", "max_tokens", "priority", "predicted_output_tokens", "arrival_unix_s", "scheduled_tokens", "in_flight_tokens", "preemptions")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    FORETELL_ID_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    COMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ARRIVAL_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
+    request_id: _containers.RepeatedScalarFieldContainer[str]
+    foretell_id: _containers.RepeatedScalarFieldContainer[str]
+    prompt_tokens: _containers.RepeatedScalarFieldContainer[int]
+    output_tokens: _containers.RepeatedScalarFieldContainer[int]
+    computed_tokens: _containers.RepeatedScalarFieldContainer[int]
+    cached_tokens: _containers.RepeatedScalarFieldContainer[int]
+    max_tokens: _containers.RepeatedScalarFieldContainer[int]
+    priority: _containers.RepeatedScalarFieldContainer[int]
+    predicted_output_tokens: _containers.RepeatedScalarFieldContainer[float]
+    arrival_unix_s: _containers.RepeatedScalarFieldContainer[float]
+    scheduled_tokens: _containers.RepeatedScalarFieldContainer[int]
+    in_flight_tokens: _containers.RepeatedScalarFieldContainer[int]
+    preemptions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, request_id: _Optional[_Iterable[str]] = ..., foretell_id: _Optional[_Iterable[str]] = ..., prompt_tokens: _Optional[_Iterable[int]] = ..., output_tokens: _Optional[_Iterable[int]] = ..., computed_tokens: _Optional[_Iterable[int]] = ..., cached_tokens: _Optional[_Iterable[int]] = ..., max_tokens: _Optional[_Iterable[int]] = ..., priority: _Optional[_Iterable[int]] = ..., predicted_output_tokens: _Optional[_Iterable[float]] = ..., arrival_unix_s: _Optional[_Iterable[float]] = ..., scheduled_tokens: _Optional[_Iterable[int]] = ..., in_flight_tokens: _Optional[_Iterable[int]] = ..., preemptions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class EngineSnapshot(_message.Message):
+    __slots__ = ("instance_id", "engine_run_id", "sequence", "taken_unix_s", "published_unix_s", "config", "free_blocks", "running", "waiting", "steps_in_flight", "completed_steps")
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    PUBLISHED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    FREE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    STEPS_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    COMPLETED_STEPS_FIELD_NUMBER: _ClassVar[int]
+    instance_id: str
+    engine_run_id: str
+    sequence: int
+    taken_unix_s: float
+    published_unix_s: float
+    config: EngineConfig
+    free_blocks: int
+    running: RequestColumns
+    waiting: RequestColumns
+    steps_in_flight: _containers.RepeatedCompositeFieldContainer[Step]
+    completed_steps: _containers.RepeatedCompositeFieldContainer[Step]
+    def __init__(self, instance_id: _Optional[str] = ..., engine_run_id: _Optional[str] = ..., sequence: _Optional[int] = ..., taken_unix_s: _Optional[float] = ..., published_unix_s: _Optional[float] = ..., config: _Optional[_Union[EngineConfig, _Mapping]] = ..., free_blocks: _Optional[int] = ..., running: _Optional[_Union[RequestColumns, _Mapping]] = ..., waiting: _Optional[_Union[RequestColumns, _Mapping]] = ..., steps_in_flight: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., completed_steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ...) -> None: ...

@@ -1,0 +1,63 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class TagRequest(_message.Message):
+    __slots__ = ("request_id", "model_name", "prompt", "prompt_tokens", "max_tokens", "hint_tokens")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    HINT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    model_name: str
+    prompt: str
+    prompt_tokens: int
+    max_tokens: int
+    hint_tokens: int
+    def __init__(self, request_id: _Optional[str] = ..., model_name: _Optional[str] = ..., prompt: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., hint_tokens: _Optional[int] = ...) -> None: ...
+
+class Quantile(_message.Message):
+    __slots__ = ("level", "tokens")
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    level: float
+    tokens: float
+    def __init__(self, level: _Optional[float] = ..., tokens: _Optional[float] = ...) -> None: ...
+
+class LengthEstimate(_message.Message):
+    __slots__ = ("expected_tokens", "quantiles", "source")
+    EXPECTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    QUANTILES_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    expected_tokens: float
+    quantiles: _containers.RepeatedCompositeFieldContainer[Quantile]
+    source: str
+    def __init__(self, expected_tokens: _Optional[float] = ..., quantiles: _Optional[_Iterable[_Union[Quantile, _Mapping]]] = ..., source: _Optional[str] = ...) -> None: ...
+
+class Observation(_message.Message):
+    __slots__ = ("model_name", "prompt_tokens", "output_tokens", "censored")
+    MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CENSORED_FIELD_NUMBER: _ClassVar[int]
+    model_name: str
+    prompt_tokens: int
+    output_tokens: int
+    censored: bool
+    def __init__(self, model_name: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., censored: bool = ...) -> None: ...
+
+class ObserveRequest(_message.Message):
+    __slots__ = ("observations",)
+    OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
+    observations: _containers.RepeatedCompositeFieldContainer[Observation]
+    def __init__(self, observations: _Optional[_Iterable[_Union[Observation, _Mapping]]] = ...) -> None: ...
+
+class ObserveResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

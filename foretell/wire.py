@@ -1,0 +1,211 @@
+"""The bridge between the library's nouns and `proto/foretell/v1`."""
+
+from collections.abc import Iterable, Sequence
+
+from foretell.model import (
+    BatchShape,
+    EngineConfig,
+    EngineSnapshot,
+    LengthEstimate,
+    Load,
+    Prediction,
+    RequestSpec,
+    RequestState,
+    Step,
+)
+from foretell.v1 import predictor_pb2, snapshot_pb2, tagger_pb2
+
+# Column order of `RequestColumns`, which is also the field order used to rebuild rows.
+_COLUMNS = (
+    "request_id",
+    "foretell_id",
+    "prompt_tokens",
+    "output_tokens",
+    "computed_tokens",
+    "cached_tokens",
+    "max_tokens",
+    "priority",
+    "predicted_output_tokens",
+    "arrival_unix_s",
+    "scheduled_tokens",
+    "in_flight_tokens",
+    "preemptions",
+)
+_SHAPE_FIELDS = ("prefill_seqs", "prefill_tokens", "prefill_pairs", "decode_seqs", "decode_pairs")
+_CONFIG_FIELDS = tuple(EngineConfig.__dataclass_fields__)
+_LOAD_FIELDS = tuple(Load.__dataclass_fields__)
+
+
+class WireError(ValueError):
+    """A message that decodes as protobuf but contradicts itself."""
+
+
+def columns_to_proto(rows: Sequence[RequestState]) -> snapshot_pb2.RequestColumns:
+    return snapshot_pb2.RequestColumns(
+        **{name: [getattr(row, name) for row in rows] for name in _COLUMNS}
+    )
+
+
+def columns_from_proto(columns: snapshot_pb2.RequestColumns) -> tuple[RequestState, ...]:
+    """Rows of a `RequestColumns`; raises `WireError` when the columns differ in length."""
+    values = [getattr(columns, name) for name in _COLUMNS]
+    if len({len(column) for column in values}) > 1:
+        lengths = {name: len(column) for name, column in zip(_COLUMNS, values, strict=True)}
+        raise WireError(f"request columns differ in length: {lengths}")
+    return tuple(
+        RequestState(**dict(zip(_COLUMNS, row, strict=True))) for row in zip(*values, strict=True)
+    )
+
+
+def shape_to_proto(shape: BatchShape) -> snapshot_pb2.BatchShape:
+    return snapshot_pb2.BatchShape(**{name: getattr(shape, name) for name in _SHAPE_FIELDS})
+
+
+def shape_from_proto(shape: snapshot_pb2.BatchShape) -> BatchShape:
+    return BatchShape(**{name: getattr(shape, name) for name in _SHAPE_FIELDS})
+
+
+def steps_to_proto(steps: Iterable[Step]) -> list[snapshot_pb2.Step]:
+    return [
+        snapshot_pb2.Step(
+            step=step.step,
+            started_unix_s=step.started_unix_s,
+            duration_s=step.duration_s,
+            shape=shape_to_proto(step.shape),
+        )
+        for step in steps
+    ]
+
+
+def steps_from_proto(steps: Iterable[snapshot_pb2.Step]) -> tuple[Step, ...]:
+    return tuple(
+        Step(step.step, step.started_unix_s, step.duration_s, shape_from_proto(step.shape))
+        for step in steps
+    )
+
+
+def config_to_proto(config: EngineConfig) -> snapshot_pb2.EngineConfig:
+    return snapshot_pb2.EngineConfig(**{name: getattr(config, name) for name in _CONFIG_FIELDS})
+
+
+def config_from_proto(config: snapshot_pb2.EngineConfig) -> EngineConfig:
+    """Raises `WireError` for a configuration no engine can run."""
+    result = EngineConfig(**{name: getattr(config, name) for name in _CONFIG_FIELDS})
+    for name in (
+        "block_size_tokens",
+        "total_blocks",
+        "max_num_seqs",
+        "max_num_scheduled_tokens",
+        "max_model_len",
+    ):
+        if getattr(result, name) <= 0:
+            raise WireError(f"engine config: {name} must be positive")
+    return result
+
+
+def snapshot_to_proto(snapshot: EngineSnapshot) -> snapshot_pb2.EngineSnapshot:
+    return snapshot_pb2.EngineSnapshot(
+        instance_id=snapshot.instance_id,
+        engine_run_id=snapshot.engine_run_id,
+        sequence=snapshot.sequence,
+        taken_unix_s=snapshot.taken_unix_s,
+        published_unix_s=snapshot.published_unix_s,
+        config=config_to_proto(snapshot.config),
+        free_blocks=snapshot.free_blocks,
+        running=columns_to_proto(snapshot.running),
+        waiting=columns_to_proto(snapshot.waiting),
+        steps_in_flight=steps_to_proto(snapshot.steps_in_flight),
+        completed_steps=steps_to_proto(snapshot.completed_steps),
+    )
+
+
+def snapshot_from_proto(snapshot: snapshot_pb2.EngineSnapshot) -> EngineSnapshot:
+    """Raises `WireError` when the message contradicts itself."""
+    return EngineSnapshot(
+        instance_id=snapshot.instance_id,
+        engine_run_id=snapshot.engine_run_id,
+        sequence=snapshot.sequence,
+        taken_unix_s=snapshot.taken_unix_s,
+        published_unix_s=snapshot.published_unix_s,
+        config=config_from_proto(snapshot.config),
+        free_blocks=snapshot.free_blocks,
+        running=columns_from_proto(snapshot.running),
+        waiting=columns_from_proto(snapshot.waiting),
+        steps_in_flight=steps_from_proto(snapshot.steps_in_flight),
+        completed_steps=steps_from_proto(snapshot.completed_steps),
+    )
+
+
+def length_to_proto(length: LengthEstimate) -> tagger_pb2.LengthEstimate:
+    return tagger_pb2.LengthEstimate(
+        expected_tokens=length.expected_tokens,
+        quantiles=[tagger_pb2.Quantile(level=q, tokens=tokens) for q, tokens in length.quantiles],
+        source=length.source,
+    )
+
+
+def length_from_proto(length: tagger_pb2.LengthEstimate) -> LengthEstimate:
+    return LengthEstimate(
+        expected_tokens=length.expected_tokens,
+        quantiles=tuple((q.level, q.tokens) for q in length.quantiles),
+        source=length.source,
+    )
+
+
+def request_to_proto(request: RequestSpec) -> predictor_pb2.RequestSpec:
+    return predictor_pb2.RequestSpec(
+        request_id=request.request_id,
+        prompt_tokens=request.prompt_tokens,
+        max_tokens=request.max_tokens,
+        length=length_to_proto(request.length),
+        priority=request.priority,
+        sequences=request.sequences,
+    )
+
+
+def request_from_proto(request: predictor_pb2.RequestSpec) -> RequestSpec:
+    """Raises `WireError` for a request without a prompt."""
+    if request.prompt_tokens <= 0:
+        raise WireError("request: prompt_tokens must be positive")
+    return RequestSpec(
+        request_id=request.request_id,
+        prompt_tokens=request.prompt_tokens,
+        max_tokens=request.max_tokens,
+        length=length_from_proto(request.length),
+        priority=request.priority,
+        sequences=max(1, request.sequences),
+    )
+
+
+def load_to_proto(load: Load) -> predictor_pb2.Load:
+    return predictor_pb2.Load(**{name: getattr(load, name) for name in _LOAD_FIELDS})
+
+
+def load_from_proto(load: predictor_pb2.Load) -> Load:
+    return Load(**{name: getattr(load, name) for name in _LOAD_FIELDS})
+
+
+def prediction_to_proto(prediction: Prediction) -> predictor_pb2.PredictResponse:
+    return predictor_pb2.PredictResponse(
+        instance_id=prediction.instance_id,
+        ttft_s=prediction.ttft_s,
+        e2e_s=prediction.e2e_s,
+        tpot_s=prediction.tpot_s,
+        preemptions=prediction.preemptions,
+        snapshot_age_s=prediction.snapshot_age_s,
+        load=load_to_proto(prediction.load),
+        calibration_steps=prediction.calibration_steps,
+    )
+
+
+def prediction_from_proto(response: predictor_pb2.PredictResponse) -> Prediction:
+    return Prediction(
+        instance_id=response.instance_id,
+        ttft_s=response.ttft_s,
+        e2e_s=response.e2e_s,
+        tpot_s=response.tpot_s,
+        preemptions=response.preemptions,
+        snapshot_age_s=response.snapshot_age_s,
+        load=load_from_proto(response.load),
+        calibration_steps=response.calibration_steps,
+    )

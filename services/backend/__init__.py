@@ -1,0 +1,1 @@
+"""Engines: the vLLM plugin, the emulated engine, and the launcher of either."""

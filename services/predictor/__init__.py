@@ -1,0 +1,1 @@
+"""The sidecar beside each engine: holds its twin and answers `Predict`."""

@@ -1,0 +1,1 @@
+"""The OpenAI endpoint: validate, tag, predict, choose, relay. Stateless."""

@@ -1,0 +1,1 @@
+"""Prompt to output-length distribution: gRPC, micro-batched."""
