@@ -4,10 +4,14 @@ Each class reads `FORETELL_<SERVICE>_<NAME>` variables and, in a service's `__ma
 `--name value`. `docs/settings.md` is generated from the descriptions; a test keeps it current.
 """
 
+import json
+from importlib import resources
 from typing import Literal
 
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from foretell.model import GpuProfile
 
 
 def _config(prefix: str) -> SettingsConfigDict:
@@ -61,6 +65,9 @@ class SchedulerSettings(ServiceSettings):
     api_keys: SecretStr = Field(
         SecretStr(""), description="Comma-separated bearer keys that may call; empty: anyone."
     )
+    engine_api_key: SecretStr = Field(
+        SecretStr(""), description="Bearer key the engines want; a client's key is never sent on."
+    )
     max_body_bytes: int = Field(4 << 20, gt=0, description="Largest request body accepted.")
     max_concurrent_requests: int = Field(
         4096, gt=0, description="Requests in progress beyond which new ones get 429."
@@ -71,6 +78,11 @@ class SchedulerSettings(ServiceSettings):
     tagger_deadline_ms: float = Field(30.0, gt=0, description="Longest wait for the tagger.")
     predictor_deadline_ms: float = Field(
         100.0, gt=0, description="Longest wait for the predictors' answers."
+    )
+    turn_deadline_ms: float = Field(
+        500.0,
+        gt=0,
+        description="Longest wait for the placements before; then one is made without asking.",
     )
     connect_timeout_s: float = Field(2.0, gt=0, description="Longest wait to connect to an engine.")
     request_timeout_s: float = Field(
@@ -236,3 +248,19 @@ ALL_SETTINGS: tuple[type[BaseSettings], ...] = (
     PluginSettings,
     LauncherSettings,
 )
+
+
+def list_profiles() -> tuple[str, ...]:
+    """The names (`DEVICE/MODEL`) of the GPU profiles that ship with the package, sorted."""
+    folder = resources.files("foretell.latency") / "profiles"
+    names = (entry.name for entry in folder.iterdir() if entry.name.endswith(".json"))
+    return tuple(sorted(name.removesuffix(".json").replace("__", "/") for name in names))
+
+
+def load_profile(name: str) -> GpuProfile:
+    """The shipped GPU profile `name`; ValueError that lists the known names otherwise."""
+    if name not in list_profiles():
+        raise ValueError(f"unknown GPU profile {name!r}; known: {', '.join(list_profiles())}")
+    path = resources.files("foretell.latency") / "profiles" / f"{name.replace('/', '__')}.json"
+    fields = json.loads(path.read_text(encoding="utf-8"))
+    return GpuProfile(**{**fields, "coefficients_s": tuple(fields["coefficients_s"])})

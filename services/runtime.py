@@ -11,16 +11,35 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import uvicorn
+from pydantic import ValidationError
+from pydantic_settings import BaseSettings, CliApp
 
 try:
     import uvloop
 except ImportError:  # not built for this platform: the standard loop serves as well
-    uvloop = None
+    uvloop = None  # type: ignore[assignment]
+
+# Each is heavy, and used by only some of the processes that import this module.
+if TYPE_CHECKING:
+    import grpc
+    import uvicorn
 
 _PR_SET_PDEATHSIG = 1
+
+SettingsT = TypeVar("SettingsT", bound=BaseSettings)
+
+
+def load_settings(settings_class: type[SettingsT]) -> SettingsT:
+    """Settings from flags and environment; ends the process with a readable message if wrong."""
+    try:
+        return CliApp.run(settings_class)
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()
+        )
+        raise SystemExit(f"{settings_class.__name__}: {problems}") from error
 
 
 def setup_logging(level: str) -> None:
@@ -58,6 +77,16 @@ def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
     return sock
 
 
+def bind_grpc(server: "grpc.aio.Server", listen: str, host: str, port: int) -> str:
+    """Bind `server` to address `listen`, else to `host:port`; returns where it is bound."""
+    target = listen or f"{host}:{port}"
+    try:
+        bound = server.add_insecure_port(target)
+    except RuntimeError as error:
+        raise SystemExit(f"cannot listen on {target}: {error}") from error
+    return listen or f"{host}:{bound}"
+
+
 def announce(ready_file: str, **facts: Any) -> None:
     """Atomically write `facts` and this pid to `ready_file`, if one is wanted."""
     if not ready_file:
@@ -68,12 +97,16 @@ def announce(ready_file: str, **facts: Any) -> None:
     partial.replace(path)
 
 
-class _Server(uvicorn.Server):
+def _make_server(config: "uvicorn.Config") -> "uvicorn.Server":
     """Uvicorn without signal handlers of its own: `run` decides when to stop."""
+    import uvicorn  # noqa: PLC0415
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+    class Server(uvicorn.Server):
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+    return Server(config)
 
 
 async def serve_http(
@@ -85,6 +118,8 @@ async def serve_http(
     drain_s: float = 10.0,
 ) -> None:
     """Serve `app` on `sockets` until `stop`; requests in progress get `drain_s` to end."""
+    import uvicorn  # noqa: PLC0415
+
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -94,7 +129,7 @@ async def serve_http(
         server_header=False,
         backlog=2048,
     )
-    server = _Server(config)
+    server = _make_server(config)
     task = asyncio.create_task(server.serve(sockets=sockets))
     while not server.started:
         if task.done():

@@ -85,16 +85,18 @@ class CompleteRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ...) -> None: ...
 
 class CompleteResponse(_message.Message):
-    __slots__ = ("first_token_unix_s", "last_seen_unix_s", "output_tokens", "preemptions")
+    __slots__ = ("first_token_unix_s", "last_seen_unix_s", "output_tokens", "preemptions", "prompt_tokens")
     FIRST_TOKEN_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     LAST_SEEN_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     first_token_unix_s: float
     last_seen_unix_s: float
     output_tokens: int
     preemptions: int
-    def __init__(self, first_token_unix_s: _Optional[float] = ..., last_seen_unix_s: _Optional[float] = ..., output_tokens: _Optional[int] = ..., preemptions: _Optional[int] = ...) -> None: ...
+    prompt_tokens: int
+    def __init__(self, first_token_unix_s: _Optional[float] = ..., last_seen_unix_s: _Optional[float] = ..., output_tokens: _Optional[int] = ..., preemptions: _Optional[int] = ..., prompt_tokens: _Optional[int] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()

@@ -1,0 +1,315 @@
+"""vLLM V1's scheduler as a deterministic state machine.
+
+`schedule()` and `complete()` mirror `Scheduler.schedule` and `Scheduler.update_from_output` of
+`vllm/v1/core/sched/scheduler.py` (0.32) for full attention without speculation or connectors:
+FCFS and priority queues, the token budget, chunked prefill, `max_num_seqs`, KV blocks, the
+watermark, full-sequence reservation and preemption by recompute. Prefix-cache hits are not
+modelled: every admission computes its whole prompt.
+"""
+
+from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from foretell.engine.sequence import Sequence
+from foretell.model import BatchShape, EngineConfig
+from foretell.model.batch import prefill_pairs
+
+_NOTHING = BatchShape()
+
+
+@dataclass(slots=True)
+class Batch:
+    """One step as scheduled."""
+
+    scheduled: list[tuple[Sequence, int]]
+    """Sequences and the tokens each computes, in scheduling order."""
+    preempted: list[Sequence] = field(default_factory=list)
+    shape: BatchShape = field(default_factory=BatchShape)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a completed step produced."""
+
+    sampled: list[Sequence]
+    """Sequences that got one token, the finished ones included."""
+    finished: list[Sequence]
+
+
+class Twin:
+    """The scheduler's whole state: who runs, who waits, which blocks are free."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        running: Iterable[Sequence] = (),
+        waiting: Iterable[Sequence] = (),
+        free_blocks: int | None = None,
+    ) -> None:
+        self.config = config
+        self.running: list[Sequence] = list(running)
+        self.waiting: deque[Sequence] = deque(waiting)
+        self.free_blocks = config.total_blocks if free_blocks is None else free_blocks
+        # What must be conserved. Prefix sharing in a real engine lets the blocks its requests
+        # hold add up to more than exist, so this is not always config.total_blocks.
+        self._held_blocks = sum(seq.blocks for seq in self.running)
+        self._owned_blocks = self.free_blocks + self._held_blocks
+        # `num_gpu_blocks` includes the null block (KVCacheManager.watermark_blocks).
+        self._watermark_blocks = int(config.watermark_ratio * (config.total_blocks + 1))
+        self._max_running = config.max_num_active_seqs or config.max_num_seqs
+
+    @property
+    def idle(self) -> bool:
+        """Neither running nor waiting requests."""
+        return not self.running and not self.waiting
+
+    def add(self, seq: Sequence) -> None:
+        """A new request joins the waiting queue."""
+        if self.config.policy == "priority":
+            insort(self.waiting, seq, key=_queue_key)
+        else:
+            self.waiting.append(seq)
+
+    def abort(self, request_id: str) -> bool:
+        """Drop every sequence of `request_id`; False when there is none."""
+        running = [seq for seq in self.running if seq.request_id == request_id]
+        waiting = [seq for seq in self.waiting if seq.request_id == request_id]
+        for seq in running:
+            self.running.remove(seq)
+            self._free(seq)
+        for seq in waiting:
+            self.waiting.remove(seq)
+        return bool(running or waiting)
+
+    def schedule(self) -> Batch | None:
+        """Choose the next step's tokens, or None when nothing can change.
+
+        A batch may be empty when all it did was preempt. The caller must `complete()` a batch
+        before it schedules the next.
+        """
+        batch = Batch([])
+        budget = self._schedule_running(batch)
+        if not batch.preempted:
+            self._schedule_waiting(batch, budget)
+        if not batch.scheduled and not batch.preempted:
+            return None
+        batch.shape = _advance(batch.scheduled)
+        return batch
+
+    def complete(self, batch: Batch) -> Outcome:
+        """Apply a step's outputs: one token for every sequence whose KV has caught up."""
+        sampled: list[Sequence] = []
+        finished: list[Sequence] = []
+        for seq, _ in batch.scheduled:
+            if seq.blocks == 0 or seq.computed_tokens < seq.prompt_tokens + seq.output_tokens:
+                continue  # aborted while in flight, or a prefill chunk that is not the last
+            seq.output_tokens += 1
+            sampled.append(seq)
+            if seq.output_tokens >= seq.stop_after or seq.num_tokens >= self.config.max_model_len:
+                finished.append(seq)
+        self._retire(finished)
+        return Outcome(sampled, finished)
+
+    def decode_run(self, max_steps: int) -> tuple[int, BatchShape]:
+        """How many of the next steps are certain to be the same pure-decode batch, and its shape.
+
+        At most `max_steps`, and no further than the first finish. 0 when the next step may
+        admit, prefill or preempt. Each step adds one token, so one pair, to every sequence.
+        """
+        running, config = self.running, self.config
+        count = len(running)
+        if not count or count > config.max_num_scheduled_tokens:
+            return 0, _NOTHING
+        steps, pairs, longest = max_steps, count, config.max_model_len
+        for seq in running:
+            output, computed = seq.output_tokens, seq.computed_tokens
+            tokens = seq.prompt_tokens + output
+            if not output or computed != tokens - 1:
+                return 0, _NOTHING
+            pairs += computed
+            left = seq.stop_after - output
+            if left < steps:
+                steps = left
+            if longest - tokens < steps:
+                steps = longest - tokens
+        # While only decoding, free blocks shrink: a head that does not fit now will not fit later.
+        budget = config.max_num_scheduled_tokens - count
+        room = budget > 0 and count < self._max_running
+        if room and self.waiting and self._admissible_tokens(self.waiting[0], budget):
+            return 0, _NOTHING
+        # Every sequence opens at most this many blocks; only when that is too many, count exactly.
+        at_most = count * (steps // config.block_size_tokens + 1)
+        if at_most > self.free_blocks and self._decode_blocks(steps) > self.free_blocks:
+            steps = bisect_right(range(1, steps + 1), self.free_blocks, key=self._decode_blocks)
+        return max(0, steps), BatchShape(decode_seqs=count, decode_pairs=pairs)
+
+    def advance_decode(self, steps: int) -> list[Sequence]:
+        """Do `steps` pure-decode steps at once (see `decode_run`); returns who finished."""
+        block_size, longest = self.config.block_size_tokens, self.config.max_model_len
+        finished, taken = [], 0
+        for seq in self.running:
+            seq.output_tokens = output = seq.output_tokens + steps
+            seq.computed_tokens = computed = seq.computed_tokens + steps
+            blocks = -(-computed // block_size)
+            if blocks != seq.blocks:
+                taken += blocks - seq.blocks
+                seq.blocks = blocks
+            if output >= seq.stop_after or seq.prompt_tokens + output >= longest:
+                finished.append(seq)
+        self._take(taken)
+        self._retire(finished)
+        return finished
+
+    def check(self) -> None:
+        """Blocks are conserved and limits kept, counted anew; a violation is a bug in the twin."""
+        held = sum(seq.blocks for seq in self.running)
+        assert held == self._held_blocks, "blocks held are miscounted"
+        assert held + self.free_blocks == self._owned_blocks, "KV blocks are not conserved"
+        assert not any(seq.blocks for seq in self.waiting), "a waiting request holds blocks"
+        assert len(self.running) <= self._max_running, "too many requests run"
+
+    def _schedule_running(self, batch: Batch) -> int:
+        """Schedule running requests in list order; returns the token budget left."""
+        budget = self.config.max_num_scheduled_tokens
+        threshold, longest = self._long_prefill_threshold(), self.config.max_model_len
+        index = 0
+        while index < len(self.running) and budget > 0:
+            seq = self.running[index]
+            tokens = seq.prompt_tokens + seq.output_tokens - seq.computed_tokens
+            if 0 < threshold < tokens:
+                tokens = threshold
+            if tokens > 1:
+                tokens = min(tokens, budget)
+            if tokens > longest - seq.computed_tokens - 1:
+                tokens = longest - seq.computed_tokens - 1
+            if tokens <= 0:
+                index += 1
+                continue
+            while not self._grow(seq, seq.computed_tokens + tokens):
+                victim = self._victim()
+                index, refund = self._preempt(victim, batch, index)
+                budget += refund
+                if victim is seq:
+                    return budget
+            batch.scheduled.append((seq, tokens))
+            budget -= tokens
+            index += 1
+        assert budget >= 0, "token budget exceeded"
+        return budget
+
+    def _schedule_waiting(self, batch: Batch, budget: int) -> None:
+        """Admit from the head of the queue until something does not fit."""
+        while budget > 0 and self.waiting and len(self.running) < self._max_running:
+            seq = self.waiting[0]
+            tokens = self._admissible_tokens(seq, budget)
+            if not tokens:
+                return
+            self.waiting.popleft()
+            grown = self._grow(seq, tokens)
+            assert grown, "admission was checked"
+            self.running.append(seq)
+            batch.scheduled.append((seq, tokens))
+            budget -= tokens
+
+    def _admissible_tokens(self, seq: Sequence, budget: int) -> int:
+        """Tokens the queue's head would compute if admitted now; 0 when it must wait."""
+        config = self.config
+        tokens = seq.num_tokens
+        threshold = self._long_prefill_threshold()
+        if 0 < threshold < tokens:
+            tokens = threshold
+        if not config.enable_chunked_prefill and tokens > budget:
+            return 0
+        tokens = min(tokens, budget)
+        reserve = min(seq.num_tokens, config.max_model_len) if config.reserve_full_isl else tokens
+        watermark = self._watermark_blocks if self.running else 0
+        needed = config.blocks_for(max(tokens, reserve)) + watermark
+        return tokens if needed <= self.free_blocks else 0
+
+    def _long_prefill_threshold(self) -> int:
+        # It exists to share a step: alone, a request may take the whole budget.
+        alone = len(self.running) + len(self.waiting) <= 1
+        return 0 if alone else self.config.long_prefill_token_threshold
+
+    def _grow(self, seq: Sequence, tokens: int) -> bool:
+        """Give `seq` the blocks to hold `tokens`; False, and nothing changed, if too few."""
+        needed = -(-tokens // self.config.block_size_tokens) - seq.blocks
+        if needed > self.free_blocks:
+            return False
+        if needed > 0:
+            self._take(needed)
+            seq.blocks += needed
+        return True
+
+    def _take(self, blocks: int) -> None:
+        self.free_blocks -= blocks
+        self._held_blocks += blocks
+        assert self.free_blocks >= 0, "more KV blocks taken than exist"
+
+    def _victim(self) -> Sequence:
+        if self.config.policy == "priority":
+            return max(self.running, key=_queue_key)
+        return self.running[-1]
+
+    def _preempt(self, victim: Sequence, batch: Batch, index: int) -> tuple[int, int]:
+        """Move `victim` back to waiting; returns the new loop index and the budget refunded."""
+        position = self.running.index(victim)
+        del self.running[position]
+        if position < index:
+            index -= 1
+        refund = 0
+        for i, (seq, tokens) in enumerate(batch.scheduled):
+            if seq is victim:
+                refund = tokens
+                del batch.scheduled[i]
+                break
+        self._free(victim)
+        victim.computed_tokens = 0
+        victim.preemptions += 1
+        if self.config.policy == "priority":
+            insort(self.waiting, victim, key=_queue_key)
+        else:
+            self.waiting.appendleft(victim)
+        batch.preempted.append(victim)
+        return index, refund
+
+    def _free(self, seq: Sequence) -> None:
+        self.free_blocks += seq.blocks
+        self._held_blocks -= seq.blocks
+        seq.blocks = 0
+
+    def _retire(self, finished: list[Sequence]) -> None:
+        if not finished:
+            return
+        gone = set(map(id, finished))
+        self.running = [seq for seq in self.running if id(seq) not in gone]
+        for seq in finished:
+            self._free(seq)
+
+    def _decode_blocks(self, steps: int) -> int:
+        """Blocks that `steps` further pure-decode steps take."""
+        block_size = self.config.block_size_tokens
+        return sum(
+            -(-(seq.computed_tokens + steps) // block_size) - seq.blocks for seq in self.running
+        )
+
+
+def _queue_key(seq: Sequence) -> tuple[int, float]:
+    return (seq.priority, seq.arrival_s)
+
+
+def _advance(scheduled: list[tuple[Sequence, int]]) -> BatchShape:
+    """Count scheduled tokens as computed (`_update_after_schedule`); returns the step's shape."""
+    prefill_seqs = prefill_tokens = pairs = decode_seqs = decode_pairs = 0
+    for seq, tokens in scheduled:
+        if tokens == 1 and seq.computed_tokens >= seq.prompt_tokens:
+            decode_seqs += 1
+            decode_pairs += seq.computed_tokens + 1
+        else:
+            prefill_seqs += 1
+            prefill_tokens += tokens
+            pairs += prefill_pairs(tokens, seq.computed_tokens)
+        seq.computed_tokens += tokens
+    return BatchShape(prefill_seqs, prefill_tokens, pairs, decode_seqs, decode_pairs)

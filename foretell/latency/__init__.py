@@ -1,0 +1,20 @@
+"""How long a step takes: from datasheets, from measurements, and from the engine's own steps."""
+
+from foretell.latency.calibration import OnlineStepTime
+from foretell.latency.devices import DEVICES, MODELS, device_spec, model_spec
+from foretell.latency.linear import FEATURES, LinearStepTime, StepTimeModel, features
+from foretell.latency.roofline import Efficiency, roofline_step_time
+
+__all__ = [
+    "DEVICES",
+    "FEATURES",
+    "MODELS",
+    "Efficiency",
+    "LinearStepTime",
+    "OnlineStepTime",
+    "StepTimeModel",
+    "device_spec",
+    "features",
+    "model_spec",
+    "roofline_step_time",
+]

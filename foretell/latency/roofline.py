@@ -1,0 +1,75 @@
+"""A prior for step time from datasheets alone, for hardware nobody has measured yet.
+
+Linear in the batch shape, so that the same code predicts from it and calibration starts from it.
+Memory time and compute time are added where a true roofline takes the larger: the sum is at most
+twice the larger, and the default efficiencies make up for it (`docs/profiles.md` has prior against
+fit).
+"""
+
+from dataclasses import dataclass
+
+from foretell.latency.linear import LinearStepTime
+from foretell.model import DeviceSpec, ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiency:
+    """Shares of the datasheet that serving kernels reach, and what a step costs besides.
+
+    The defaults were rounded from the four profiles that ship here, so agreement with those is no
+    evidence; they are a starting point for calibration.
+    """
+
+    memory: float = 0.9
+    """Of the memory bandwidth, reading weights and KV."""
+    compute: float = 0.85
+    """Of the FLOP/s, in matrix products; higher than kernels reach, for part of the compute hides
+    behind reading the weights and time is added here."""
+    attention: float = 0.3
+    """Of the FLOP/s, in prefill attention."""
+    layer_overhead_s: float = 10e-6
+    """Fixed cost of a layer's small kernels."""
+    step_overhead_s: float = 0.3e-3
+    """Cost of a step outside the model: sampling and what of the host is not hidden."""
+    sequence_overhead_s: float = 1e-6
+    """Cost of a sequence in a step: sampling and bookkeeping."""
+
+
+def roofline_step_time(
+    device: DeviceSpec, model: ModelSpec, efficiency: Efficiency | None = None
+) -> LinearStepTime:
+    """Step time of `model` on one `device`, seconds per feature of `latency.linear.FEATURES`.
+
+    With B the memory bandwidth and F the FLOP/s, each times its efficiency:
+
+    - step: weights are read once, `parameters * bytes_per_parameter / B`, and overheads;
+    - a token: `2 * parameters / F` (one multiply and one add per parameter);
+    - a prefill pair: `4 * layers * heads * head_size / F_attention` (QK and PV);
+    - a decode pair: `kv_bytes_per_token / B` (its key and value are read).
+
+    Source: the roofline of Williams et al. (2009) with the operation counts of Kaplan et al.
+    (2020), section 2.1. Raises ValueError for sizes or efficiencies that are not positive.
+    """
+    share = efficiency or Efficiency()
+    if min(share.memory, share.compute, share.attention) <= 0:
+        raise ValueError("efficiencies must be positive")
+    if min(device.flops, device.memory_bandwidth_bytes_per_s, model.parameters) <= 0:
+        raise ValueError("device rates and model parameters must be positive")
+    bandwidth = device.memory_bandwidth_bytes_per_s * share.memory
+    token_s = 2.0 * model.parameters / (device.flops * share.compute)
+    attention_flops = 4.0 * model.layers * model.attention_heads * model.head_size
+    step_s = (
+        model.parameters * model.bytes_per_parameter / bandwidth
+        + model.layers * share.layer_overhead_s
+        + share.step_overhead_s
+    )
+    return LinearStepTime(
+        (
+            step_s,
+            token_s,
+            attention_flops / (device.flops * share.attention),
+            share.sequence_overhead_s,
+            token_s + share.sequence_overhead_s,
+            model.kv_bytes_per_token / bandwidth,
+        )
+    )

@@ -1,0 +1,19 @@
+"""How long answers and prompts will be, in tokens."""
+
+from foretell.length.estimate import OVERRUN_TOKENS, clip, from_hint, remaining
+from foretell.length.history import PRIOR_TOKENS, QUANTILE_LEVELS, LengthHistory
+from foretell.length.prompt import PRIOR_TOKENS_PER_CHARACTER, PromptTokenEstimator
+from foretell.length.survival import SurvivalCurve
+
+__all__ = [
+    "OVERRUN_TOKENS",
+    "PRIOR_TOKENS",
+    "PRIOR_TOKENS_PER_CHARACTER",
+    "QUANTILE_LEVELS",
+    "LengthHistory",
+    "PromptTokenEstimator",
+    "SurvivalCurve",
+    "clip",
+    "from_hint",
+    "remaining",
+]

@@ -1,0 +1,76 @@
+"""Prompt length in tokens, estimated without a tokenizer."""
+
+PRIOR_TOKENS_PER_CHARACTER = 0.25
+PRIOR_TOKENS_PER_MESSAGE = 4.0
+"""What a chat template puts around one message: role, separators."""
+
+_DECAY = 0.98  # per observation: the latest fifty prompts or so decide
+_PRIOR_CHARACTERS = 100.0  # the prior on the ratio weighs as much as a prompt of this length
+_PRIOR_MESSAGE_WEIGHT = 0.005  # and that on a message as much as one message in 200 characters
+
+
+class PromptTokenEstimator:
+    """tokens = a * characters + b * messages, with a and b learned online per model.
+
+    Exponentially weighted least squares with weights 1 / characters (a prompt's deviation grows
+    like the root of its length), pulled towards the priors above. For plain completions
+    (`messages` 0) this is the exponentially weighted ratio of tokens to characters. The model
+    unheard of for longest makes room for a new one beyond `max_models`.
+    """
+
+    def __init__(self, *, max_models: int = 64) -> None:
+        if max_models < 1:
+            raise ValueError(f"max_models must be positive, got {max_models}")
+        self._max_models = max_models
+        self._models: dict[str, _Fit] = {}  # least recently observed first
+
+    def estimate(self, model: str, characters: int, messages: int) -> int:
+        """Prompt tokens, at least 1; `messages` is 0 for a prompt without a chat template."""
+        per_character, per_message = self._models.get(model, _PRIOR_FIT).coefficients
+        return max(1, round(per_character * characters + per_message * messages))
+
+    def observe(self, model: str, characters: int, messages: int, prompt_tokens: int) -> None:
+        """Learn what an engine counted. A prompt without text or tokens teaches nothing."""
+        if characters <= 0 or prompt_tokens <= 0:
+            return
+        fit = self._models.pop(model, None) or _Fit()
+        self._models[model] = fit
+        if len(self._models) > self._max_models:
+            del self._models[next(iter(self._models))]
+        fit.add(characters, max(0, messages), prompt_tokens)
+
+
+class _Fit:
+    """Decayed sums of the normal equations, and their solution."""
+
+    __slots__ = ("_cc", "_cm", "_ct", "_mm", "_mt", "coefficients")
+
+    def __init__(self) -> None:
+        # Sums of w*c*c, w*c*m, w*m*m, w*c*t, w*m*t over (c)haracters, (m)essages and (t)okens,
+        # w being 1 / c.
+        self._cc = self._cm = self._mm = self._ct = self._mt = 0.0
+        self.coefficients = (PRIOR_TOKENS_PER_CHARACTER, PRIOR_TOKENS_PER_MESSAGE)
+
+    def add(self, characters: int, messages: int, tokens: int) -> None:
+        self._cc = _DECAY * self._cc + characters
+        self._cm = _DECAY * self._cm + messages
+        self._mm = _DECAY * self._mm + messages * messages / characters
+        self._ct = _DECAY * self._ct + tokens
+        self._mt = _DECAY * self._mt + messages * tokens / characters
+        self.coefficients = self._solve()
+
+    def _solve(self) -> tuple[float, float]:
+        cc, cm, mm = self._cc + _PRIOR_CHARACTERS, self._cm, self._mm + _PRIOR_MESSAGE_WEIGHT
+        ct = self._ct + _PRIOR_CHARACTERS * PRIOR_TOKENS_PER_CHARACTER
+        mt = self._mt + _PRIOR_MESSAGE_WEIGHT * PRIOR_TOKENS_PER_MESSAGE
+        determinant = cc * mm - cm * cm  # positive: Cauchy-Schwarz, and the priors add to it
+        per_character = (ct * mm - mt * cm) / determinant
+        per_message = (mt * cc - ct * cm) / determinant
+        if per_message < 0.0:
+            return ct / cc, 0.0
+        if per_character < 0.0:
+            return 0.0, mt / mm
+        return per_character, per_message
+
+
+_PRIOR_FIT = _Fit()

@@ -1,0 +1,31 @@
+"""A request stream as plain data."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+
+from foretell.workload.draws import Draws
+from foretell.workload.lengths import Lengths
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One request: when it comes and how long it will turn out to be."""
+
+    t_s: float
+    prompt_tokens: int
+    output_tokens: int
+    request_id: str
+
+
+def stream(
+    count: int, times_s: Iterable[float], lengths: Lengths, draws: Draws, prefix: str = "r"
+) -> list[Arrival]:
+    """The first `count` requests at `times_s` (fewer if those end), ids `prefix0`, `prefix1`, …
+
+    The same seed behind `draws` (and behind `times_s`) gives the same stream.
+    """
+    return [
+        Arrival(t_s, *lengths.sample(draws), f"{prefix}{index}")
+        for index, t_s in enumerate(islice(times_s, count))
+    ]

@@ -1,0 +1,130 @@
+"""What the sidecar knows: the engine's latest snapshot, and who is on the way to it."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from foretell.engine import PendingRequest
+from foretell.model import EngineSnapshot, Load, RequestSpec, RequestState
+
+MAX_RESERVATIONS = 10_000
+MAX_OBSERVED = 20_000
+
+
+@dataclass(slots=True)
+class Observed:
+    """What snapshots have shown of one request; stamps are 0 where it was not seen."""
+
+    first_token_unix_s: float = 0.0
+    last_seen_unix_s: float = 0.0
+    output_tokens: int = 0
+    preemptions: int = 0
+    prompt_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """A dispatched request that no snapshot has shown yet."""
+
+    request: RequestSpec
+    made_unix_s: float
+    expires_unix_s: float
+
+
+class EngineBook:
+    """The predictor's memory of one engine. Every collection is bounded; time is an argument."""
+
+    def __init__(self) -> None:
+        self.snapshot: EngineSnapshot | None = None
+        self.heard_unix_s = 0.0
+        self._reservations: OrderedDict[str, Reservation] = OrderedDict()
+        self._observed: OrderedDict[str, Observed] = OrderedDict()
+
+    def hear(self, snapshot: EngineSnapshot) -> bool:
+        """Take in a snapshot; False for one that is older than what is known."""
+        known = self.snapshot
+        same_run = known is not None and known.engine_run_id == snapshot.engine_run_id
+        if known is not None and same_run and snapshot.sequence < known.sequence:
+            return False
+        self.heard_unix_s = max(self.heard_unix_s, snapshot.published_unix_s)
+        if known is not None and same_run and snapshot.sequence == known.sequence:
+            return True  # a heartbeat: the engine lives, its state is the same
+        if not same_run:
+            self._observed.clear()  # what another run of the engine did died with it
+        self.snapshot = snapshot
+        for state in (*snapshot.running, *snapshot.waiting):
+            if state.foretell_id:
+                self._see(state, snapshot.taken_unix_s)
+        return True
+
+    def reserve(self, request: RequestSpec, now_unix_s: float, ttl_s: float) -> None:
+        """Count `request` as on its way, unless a snapshot has already shown it."""
+        if request.request_id in self._observed:
+            return
+        self._reservations[request.request_id] = Reservation(
+            request, now_unix_s, now_unix_s + ttl_s
+        )
+        while len(self._reservations) > MAX_RESERVATIONS:
+            self._reservations.popitem(last=False)
+
+    def complete(self, request_id: str) -> Observed:
+        """The request has ended: forget it and return what was seen of it."""
+        self._reservations.pop(request_id, None)
+        return self._observed.pop(request_id, None) or Observed()
+
+    def pending(self, now_unix_s: float, dispatch_delay_s: float) -> list[PendingRequest]:
+        """Reservations still alive, as arrivals the engine is about to see."""
+        dead = [key for key, r in self._reservations.items() if r.expires_unix_s <= now_unix_s]
+        for key in dead:
+            del self._reservations[key]
+        return [
+            PendingRequest(r.made_unix_s + dispatch_delay_s, r.request)
+            for r in self._reservations.values()
+        ]
+
+    def load(self, now_unix_s: float) -> Load | None:
+        """The engine's occupancy, reservations included; None before the first snapshot."""
+        snapshot = self.snapshot
+        if snapshot is None:
+            return None
+        config = snapshot.config
+        reserved = [p.request for p in self.pending(now_unix_s, 0.0)]
+        waiting = sum(
+            config.blocks_for(state.prompt_tokens + state.output_tokens)
+            for state in snapshot.waiting
+        )
+        waiting += sum(r.sequences * config.blocks_for(r.prompt_tokens) for r in reserved)
+        return Load(
+            running=len(snapshot.running),
+            waiting=len(snapshot.waiting),
+            reserved=sum(request.sequences for request in reserved),
+            used_blocks=max(0, config.total_blocks - snapshot.free_blocks),
+            total_blocks=config.total_blocks,
+            waiting_prefill_blocks=waiting,
+            max_num_seqs=config.max_num_seqs,
+        )
+
+    def _see(self, state: RequestState, at_unix_s: float) -> None:
+        self._reservations.pop(state.foretell_id, None)
+        seen = self._observed.get(state.foretell_id)
+        if seen is None:
+            seen = self._observed[state.foretell_id] = Observed(prompt_tokens=state.prompt_tokens)
+            while len(self._observed) > MAX_OBSERVED:
+                self._observed.popitem(last=False)
+        if state.output_tokens and not seen.first_token_unix_s:
+            seen.first_token_unix_s = at_unix_s
+        seen.last_seen_unix_s = at_unix_s
+        seen.output_tokens = max(seen.output_tokens, state.output_tokens)
+        seen.preemptions = max(seen.preemptions, state.preemptions)
+
+
+def expected_output(
+    prior_tokens: float, remaining: Callable[[float, int], float]
+) -> Callable[[RequestState], float]:
+    """Total output tokens to expect of a live request: its own prediction, else the prior."""
+
+    def expect(state: RequestState) -> float:
+        total = state.predicted_output_tokens or prior_tokens
+        return state.output_tokens + remaining(total, state.output_tokens)
+
+    return expect

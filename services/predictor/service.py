@@ -1,0 +1,154 @@
+"""The gRPC face of the sidecar."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from foretell import wire
+from foretell.engine import forecast
+from foretell.latency.calibration import OnlineStepTime
+from foretell.length.estimate import remaining
+from foretell.model import EngineSnapshot, Prediction, RequestSpec
+from foretell.telemetry import PredictorMetrics
+from foretell.v1 import predictor_pb2, predictor_pb2_grpc
+from services.predictor.book import EngineBook, expected_output
+
+Clock = Callable[[], float]
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class PredictorService(predictor_pb2_grpc.PredictorServicer):
+    """Answers for one engine from its book and its calibrated step time."""
+
+    def __init__(
+        self,
+        instance_id: str,
+        step_time: OnlineStepTime,
+        metrics: PredictorMetrics,
+        *,
+        reserve_ttl_s: float,
+        dispatch_delay_s: float,
+        prior_output_tokens: float,
+        clock: Clock = time.time,
+    ) -> None:
+        self.instance_id = instance_id
+        self.book = EngineBook()
+        self.step_time = step_time
+        self.metrics = metrics
+        self.predictions = 0
+        self._reserve_ttl_s = reserve_ttl_s
+        self._dispatch_delay_s = dispatch_delay_s
+        self._expected_output = expected_output(prior_output_tokens, remaining)
+        self._clock = clock
+
+    def hear(self, snapshot: EngineSnapshot) -> None:
+        """Take in a published snapshot: its state, and the durations of its steps."""
+        if not self.book.hear(snapshot):
+            return
+        self.metrics.snapshots.inc()
+        for step in snapshot.completed_steps:
+            self.step_time.observe(step.shape, step.duration_s)
+        self.metrics.step_error.set(self.step_time.relative_error)
+
+    async def Predict(
+        self,
+        request: predictor_pb2.PredictRequest,
+        context: Context,
+    ) -> predictor_pb2.PredictResponse:
+        started = time.perf_counter()
+        spec = await self._spec(request.request, context)
+        snapshot = self.book.snapshot
+        if snapshot is None:
+            await context.abort(
+                grpc.StatusCode.UNAVAILABLE, f"{self.instance_id} has published no snapshot yet"
+            )
+        assert snapshot is not None
+        now = self._clock()
+        prediction = self._predict(spec, snapshot, now)
+        self.predictions += 1
+        self.metrics.predictions.inc()
+        self.metrics.predict_seconds.observe(time.perf_counter() - started)
+        self.metrics.snapshot_age.set(prediction.snapshot_age_s)
+        return wire.prediction_to_proto(prediction)
+
+    def _predict(self, spec: RequestSpec, snapshot: EngineSnapshot, now: float) -> Prediction:
+        seen = forecast(
+            snapshot,
+            self.step_time.current(),
+            spec,
+            now,
+            self._expected_output,
+            pending=self.book.pending(now, self._dispatch_delay_s),
+            dispatch_delay_s=self._dispatch_delay_s,
+        )
+        load = self.book.load(now)
+        assert load is not None
+        return Prediction(
+            instance_id=self.instance_id,
+            ttft_s=seen.ttft_s,
+            e2e_s=seen.e2e_s,
+            tpot_s=seen.tpot_s,
+            preemptions=seen.preemptions,
+            snapshot_age_s=max(0.0, now - self.book.heard_unix_s),
+            load=load,
+            calibration_steps=self.step_time.steps,
+        )
+
+    async def Reserve(
+        self,
+        request: predictor_pb2.ReserveRequest,
+        context: Context,
+    ) -> predictor_pb2.ReserveResponse:
+        spec = await self._spec(request.request, context)
+        if not spec.request_id:
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT, "request: request_id must be set to reserve"
+            )
+        self.book.reserve(spec, self._clock(), request.ttl_s or self._reserve_ttl_s)
+        return predictor_pb2.ReserveResponse()
+
+    async def Complete(
+        self,
+        request: predictor_pb2.CompleteRequest,
+        context: Context,
+    ) -> predictor_pb2.CompleteResponse:
+        seen = self.book.complete(request.request_id)
+        return predictor_pb2.CompleteResponse(
+            first_token_unix_s=seen.first_token_unix_s,
+            last_seen_unix_s=seen.last_seen_unix_s,
+            output_tokens=seen.output_tokens,
+            preemptions=seen.preemptions,
+            prompt_tokens=seen.prompt_tokens,
+        )
+
+    async def Status(
+        self,
+        request: predictor_pb2.StatusRequest,
+        context: Context,
+    ) -> predictor_pb2.StatusResponse:
+        now = self._clock()
+        snapshot, load = self.book.snapshot, self.book.load(now)
+        if snapshot is None or load is None:
+            return predictor_pb2.StatusResponse(instance_id=self.instance_id, snapshot_age_s=-1.0)
+        return predictor_pb2.StatusResponse(
+            instance_id=self.instance_id,
+            model_name=snapshot.config.model_name,
+            engine_version=snapshot.config.engine_version,
+            emulated=snapshot.config.emulated,
+            snapshot_age_s=max(0.0, now - self.book.heard_unix_s),
+            load=wire.load_to_proto(load),
+            calibration_steps=self.step_time.steps,
+            step_error_ratio=self.step_time.relative_error,
+            predictions=self.predictions,
+        )
+
+    async def _spec(
+        self, request: predictor_pb2.RequestSpec, context: Context
+    ) -> RequestSpec:
+        try:
+            return wire.request_from_proto(request)
+        except wire.WireError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            raise AssertionError("abort() does not return") from error

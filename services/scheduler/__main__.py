@@ -1,0 +1,135 @@
+"""`python -m services.scheduler`: one replica's process."""
+
+import asyncio
+import os
+import socket
+from contextlib import AsyncExitStack
+from random import Random
+
+import httpx
+from prometheus_client import CollectorRegistry
+
+from foretell.policy import make_policy
+from foretell.settings import SchedulerSettings
+from foretell.telemetry import SchedulerMetrics
+from foretell.v1 import tagger_pb2_grpc
+from services import runtime
+from services.scheduler.app import Replica, create_app
+from services.scheduler.background import Background
+from services.scheduler.outcome import Recorder
+from services.scheduler.placement import Placer
+from services.scheduler.pool import Pool, open_channel
+from services.scheduler.relay import Progress, RelayContext
+from services.scheduler.tokens import PromptCounter
+
+_DRAIN_S = 5.0
+_FULL_DRAIN_S = 30.0
+
+
+def _client(settings: SchedulerSettings) -> httpx.AsyncClient:
+    return httpx.AsyncClient(
+        timeout=httpx.Timeout(settings.request_timeout_s, connect=settings.connect_timeout_s),
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
+        headers={"accept-encoding": "identity"},  # answers are relayed as they come
+        trust_env=False,  # a proxy meant for the outside must not sit between us and our engines
+    )
+
+
+async def serve(settings: SchedulerSettings, stop: asyncio.Event) -> None:
+    """Serve until `stop`, then finish what is in progress."""
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(_client(settings))
+        metrics = SchedulerMetrics(CollectorRegistry())
+        background = Background()
+        tagger = None
+        if settings.tagger:
+            channel = await stack.enter_async_context(open_channel(settings.tagger))
+            tagger = tagger_pb2_grpc.TaggerStub(channel)
+        pool = Pool(
+            settings.instances,
+            client,
+            metrics,
+            health_interval_s=settings.health_interval_s,
+            health_timeout_s=settings.health_timeout_s,
+            health_failures=settings.health_failures,
+        )
+        stack.push_async_callback(pool.close)
+        placer = Placer(
+            pool,
+            make_policy(settings.policy),
+            Random(settings.policy_seed or os.getpid()),
+            counter=PromptCounter(settings.tokenizer),
+            tagger=tagger,
+            metrics=metrics,
+            background=background,
+            tagger_deadline_s=settings.tagger_deadline_ms / 1000,
+            predictor_deadline_s=settings.predictor_deadline_ms / 1000,
+            turn_deadline_s=settings.turn_deadline_ms / 1000,
+        )
+        recorder = Recorder(
+            metrics, placer, tagger, settings.request_log, settings.request_log_max_bytes
+        )
+        stack.callback(recorder.close)
+        replica = Replica(
+            replica_id=settings.replica_id or f"{socket.gethostname()}-{os.getpid()}",
+            context=RelayContext(
+                client=client,
+                placer=placer,
+                recorder=recorder,
+                metrics=metrics,
+                background=background,
+                progress=Progress(),
+                max_attempts=settings.max_attempts,
+                engine_api_key=settings.engine_api_key.get_secret_value(),
+            ),
+            api_keys=_keys(settings.api_keys.get_secret_value()),
+            max_body_bytes=settings.max_body_bytes,
+            max_concurrent_requests=settings.max_concurrent_requests,
+        )
+        await _run(settings, replica, pool, stop)
+        await background.drain(_DRAIN_S)
+
+
+async def _run(
+    settings: SchedulerSettings, replica: Replica, pool: Pool, stop: asyncio.Event
+) -> None:
+    own = runtime.bind(settings.host, settings.port)
+    sockets = [own]
+    if settings.shared_port:
+        sockets.append(runtime.bind(settings.host, settings.shared_port, shared=True))
+    url = f"http://{settings.host}:{own.getsockname()[1]}"
+
+    async def drain_first() -> None:
+        await stop.wait()
+        replica.draining = True
+
+    probing = asyncio.create_task(pool.run())
+    draining = asyncio.create_task(drain_first())
+    try:
+        await runtime.serve_http(
+            create_app(replica),
+            sockets,
+            stop,
+            on_ready=lambda: runtime.announce(
+                settings.ready_file, url=url, replica_id=replica.replica_id
+            ),
+            drain_s=_FULL_DRAIN_S,
+        )
+    finally:
+        for task in (probing, draining):
+            task.cancel()
+        await asyncio.gather(probing, draining, return_exceptions=True)
+
+
+def _keys(text: str) -> tuple[bytes, ...]:
+    return tuple(key.strip().encode() for key in text.split(",") if key.strip())
+
+
+def main() -> None:
+    settings = runtime.load_settings(SchedulerSettings)
+    runtime.setup_logging(settings.log_level)
+    runtime.run(lambda stop: serve(settings, stop), with_parent=settings.die_with_parent)
+
+
+if __name__ == "__main__":
+    main()

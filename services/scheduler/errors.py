@@ -1,0 +1,62 @@
+"""OpenAI-shaped errors."""
+
+import json
+
+from fastapi.responses import JSONResponse
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "invalid_request_error",
+    405: "invalid_request_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+}
+
+
+class ApiError(Exception):
+    """An error the client sees; `param` names the field of the request that is wrong."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        param: str | None = None,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.headers = headers or {}
+
+    def body(self) -> dict[str, object]:
+        """The error object of OpenAI's API."""
+        kind = _TYPES.get(self.status, "server_error")
+        return {
+            "error": {
+                "message": self.message,
+                "type": kind,
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+    def response(self) -> JSONResponse:
+        return JSONResponse(self.body(), self.status, headers=self.headers)
+
+    def sse_event(self) -> bytes:
+        """The error as an event inside a stream that has already begun."""
+        return b"data: " + json.dumps(self.body(), separators=(",", ":")).encode() + b"\n\n"
+
+
+def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    """A 400: the request itself is wrong."""
+    return ApiError(400, message, param, code)
+
+
+def unavailable(message: str, code: str, *, retry_after_s: int = 1) -> ApiError:
+    """A 503: the request is fine, try again."""
+    return ApiError(503, message, code=code, headers={"retry-after": str(retry_after_s)})

@@ -1,0 +1,189 @@
+"""What became of a request: predicted against actual, for metrics, the log and the learners."""
+
+import json
+import logging
+import time
+from dataclasses import dataclass
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+import grpc
+
+from foretell.telemetry import SchedulerMetrics
+from foretell.v1 import predictor_pb2, tagger_pb2, tagger_pb2_grpc
+from services.scheduler.parsing import ParsedRequest
+from services.scheduler.placement import Placement, Placer
+
+_COMPLETE_DEADLINE_S = 1.0
+
+
+@dataclass(slots=True)
+class Result:
+    """What the relay saw; stamps are unix seconds, 0 where it did not happen."""
+
+    status: int = 0
+    first_byte_unix_s: float = 0.0
+    ended_unix_s: float = 0.0
+    finished: bool = False
+    """The whole answer was relayed."""
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    truncated: bool = False
+    """Ended by `max_tokens`, as far as the relay can tell."""
+
+
+class Recorder:
+    """Compares predictions with what happened, and teaches tagger and estimators."""
+
+    def __init__(
+        self,
+        metrics: SchedulerMetrics,
+        placer: Placer,
+        tagger: tagger_pb2_grpc.TaggerStub | None,
+        log_path: str,
+        log_max_bytes: int,
+    ) -> None:
+        self._metrics = metrics
+        self._placer = placer
+        self._tagger = tagger
+        self._log = _request_log(log_path, log_max_bytes) if log_path else None
+
+    async def record(self, request: ParsedRequest, placement: Placement, result: Result) -> None:
+        """Account for one ended attempt; every failure of a peer is survived."""
+        await self._ask_predictor(placement, result)
+        ttft_s = _since(placement, result.first_byte_unix_s)
+        e2e_s = _since(placement, result.ended_unix_s) if result.finished else 0.0
+        if result.finished and result.status < 400:
+            self._observe(request, placement, result, ttft_s, e2e_s)
+            await self._teach(request, placement, result)
+        if self._log is not None:
+            self._log.info(json.dumps(_log_line(request, placement, result, ttft_s, e2e_s)))
+
+    def close(self) -> None:
+        """Flush and close the request log."""
+        if self._log is not None:
+            for handler in list(self._log.handlers):
+                self._log.removeHandler(handler)
+                handler.close()
+
+    async def _ask_predictor(self, placement: Placement, result: Result) -> None:
+        """Release the reservation; fill in what only the sidecar could see."""
+        stub = placement.instance.stub
+        if stub is None:
+            return
+        message = predictor_pb2.CompleteRequest(request_id=placement.spec.request_id)
+        try:
+            seen = await stub.Complete(message, timeout=_COMPLETE_DEADLINE_S)
+        except grpc.aio.AioRpcError:
+            return
+        if not result.first_byte_unix_s:
+            result.first_byte_unix_s = seen.first_token_unix_s
+        # The last snapshot was taken before the last token was sampled.
+        result.output_tokens = result.output_tokens or (
+            seen.output_tokens + 1 if seen.output_tokens else 0
+        )
+        result.prompt_tokens = result.prompt_tokens or seen.prompt_tokens
+
+    def _observe(
+        self,
+        request: ParsedRequest,
+        placement: Placement,
+        result: Result,
+        ttft_s: float,
+        e2e_s: float,
+    ) -> None:
+        instance = placement.instance
+        labels = (request.model, instance.config.instance_id, placement.policy)
+        self._metrics.e2e.labels(*labels).observe(e2e_s)
+        if ttft_s:
+            self._metrics.ttft.labels(*labels).observe(ttft_s)
+        engine = "emulated" if instance.emulated else "vllm"
+        error_labels = (request.model, instance.config.instance_id, engine)
+        prediction = placement.prediction
+        if prediction is not None and e2e_s > 0:
+            error = prediction.e2e_s / e2e_s - 1
+            self._metrics.e2e_error.labels(*error_labels).observe(error)
+        if prediction is not None and ttft_s > 0:
+            error = prediction.ttft_s / ttft_s - 1
+            self._metrics.ttft_error.labels(*error_labels).observe(error)
+        if result.output_tokens:
+            expected = placement.spec.length.expected_tokens * placement.spec.sequences
+            error = expected / result.output_tokens - 1
+            self._metrics.length_error.labels(*error_labels).observe(error)
+
+    async def _teach(self, request: ParsedRequest, placement: Placement, result: Result) -> None:
+        spec = placement.spec
+        if spec.sequences != 1:
+            return  # usage sums over sequences: it says nothing of one answer's length
+        if result.prompt_tokens and not request.token_ids:
+            self._placer.prompt_estimator.observe(
+                request.model, request.characters, request.messages, result.prompt_tokens
+            )
+        if not result.output_tokens:
+            return
+        prompt_tokens = result.prompt_tokens or spec.prompt_tokens
+        censored = result.truncated or 0 < request.max_tokens <= result.output_tokens
+        self._placer.history.observe(
+            request.model, prompt_tokens, result.output_tokens, censored=censored
+        )
+        if self._tagger is None:
+            return
+        observation = tagger_pb2.Observation(
+            model_name=request.model,
+            prompt_tokens=prompt_tokens,
+            output_tokens=result.output_tokens,
+            censored=censored,
+        )
+        try:
+            await self._tagger.Observe(
+                tagger_pb2.ObserveRequest(observations=[observation]),
+                timeout=_COMPLETE_DEADLINE_S,
+            )
+        except grpc.aio.AioRpcError:
+            return  # the next observation will do as well
+
+
+def _since(placement: Placement, unix_s: float) -> float:
+    return max(0.0, unix_s - placement.decided_unix_s) if unix_s else 0.0
+
+
+def _log_line(
+    request: ParsedRequest, placement: Placement, result: Result, ttft_s: float, e2e_s: float
+) -> dict[str, object]:
+    prediction = placement.prediction
+    return {
+        "time_unix_s": round(time.time(), 3),
+        "request_id": placement.spec.request_id,
+        "model_name": request.model,
+        "instance_id": placement.instance.config.instance_id,
+        "emulated": placement.instance.emulated,
+        "policy": placement.policy,
+        "stream": request.stream,
+        "status": result.status,
+        "finished": result.finished,
+        "sequences": placement.spec.sequences,
+        "placement_s": round(placement.took_s, 6),
+        "predicted_prompt_tokens": placement.spec.prompt_tokens,
+        "prompt_tokens": result.prompt_tokens or None,
+        "predicted_output_tokens": round(placement.spec.length.expected_tokens, 1),
+        "length_source": placement.spec.length.source,
+        "output_tokens": result.output_tokens or None,
+        "predicted_ttft_s": round(prediction.ttft_s, 6) if prediction else None,
+        "ttft_s": round(ttft_s, 6) if ttft_s else None,
+        "predicted_e2e_s": round(prediction.e2e_s, 6) if prediction else None,
+        "e2e_s": round(e2e_s, 6) if e2e_s else None,
+        "snapshot_age_s": round(prediction.snapshot_age_s, 6) if prediction else None,
+        "calibration_steps": prediction.calibration_steps if prediction else None,
+    }
+
+
+def _request_log(path: str, max_bytes: int) -> logging.Logger:
+    """A logger of its own that writes bare lines to a file rotated by size."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    log = logging.getLogger(f"foretell.requests.{path}")
+    log.propagate = False
+    log.setLevel(logging.INFO)
+    handler = RotatingFileHandler(path, maxBytes=max_bytes, backupCount=1)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    log.addHandler(handler)
+    return log

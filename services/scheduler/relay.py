@@ -1,0 +1,361 @@
+"""Carries one request to an engine and its answer back, byte for byte.
+
+Nothing is sent to the client before the engine's first byte of output is here, so an attempt
+that fails before it can be repeated on another engine without the client noticing.
+"""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import httpx
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from foretell.model import RequestSpec
+from foretell.telemetry import SchedulerMetrics
+from services.scheduler.background import Background
+from services.scheduler.errors import ApiError, unavailable
+from services.scheduler.outcome import Recorder, Result
+from services.scheduler.parsing import ParsedRequest, for_engine
+from services.scheduler.placement import Placement, Placer
+from services.scheduler.pool import Instance
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+FORWARDED_HEADERS = ("traceparent", "tracestate")
+"""Of the client's headers, those an engine gets. Its key is for us alone."""
+RETURNED_HEADERS = ("content-type", "x-foretell-emulated")
+CLIENT_CLOSED_REQUEST = 499
+"""What nginx logs for a client that left; it exists in our metrics only."""
+_ENGINE_ERROR_EVENT = b'data: {"error"'
+_RETRY_PAUSE_S = 0.05
+_TAIL_BYTES = 4096  # of a stream, kept to find its usage in
+
+
+class AttemptFailed(Exception):
+    """The engine gave nothing the client could have seen; another may do better."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """How many requests this replica serves, and has taken."""
+
+    now: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RelayContext:
+    """What every relay of this replica shares."""
+
+    client: httpx.AsyncClient
+    placer: Placer
+    recorder: Recorder
+    metrics: SchedulerMetrics
+    background: Background
+    progress: Progress
+    max_attempts: int
+    engine_api_key: str
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """The state of one request on its way."""
+
+    send: Send
+    started: bool = False
+    """The response has begun: from here on nothing can be repeated."""
+    avoid: list[Instance] = field(default_factory=list)
+    placement: Placement | None = None
+    status: int = 0
+    """What the client got, or 499 when it left before."""
+
+
+class Relay(Response):
+    """The ASGI response that places, forwards, retries and relays."""
+
+    def __init__(
+        self,
+        context: RelayContext,
+        request: ParsedRequest,
+        request_id: str,
+        headers: dict[str, str],
+    ) -> None:
+        super().__init__()
+        self._context = context
+        self._request = request
+        self._request_id = request_id
+        self._forward = headers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = _Exchange(send)
+        self._begin()
+        work = asyncio.create_task(self._serve(exchange))
+        gone = asyncio.create_task(_disconnected(receive))
+        try:
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                exchange.status = CLIENT_CLOSED_REQUEST
+                work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+        finally:
+            gone.cancel()
+            work.cancel()
+            self._end(exchange)
+
+    def _begin(self) -> None:
+        self._context.progress.now += 1
+        self._context.progress.total += 1
+        self._context.metrics.in_progress.inc()
+
+    def _end(self, exchange: _Exchange) -> None:
+        self._context.progress.now -= 1
+        self._context.metrics.in_progress.dec()
+        placement = exchange.placement
+        self._context.metrics.requests.labels(
+            self._request.model,
+            placement.instance.config.instance_id if placement else "",
+            placement.policy if placement else "",
+            str(exchange.status),
+        ).inc()
+
+    async def _serve(self, exchange: _Exchange) -> None:
+        try:
+            spec = await self._context.placer.describe(self._request, self._request_id)
+            await self._attempts(exchange, spec)
+        except ApiError as error:
+            await self._send_error(exchange, error)
+        except Exception:
+            # The last line of defence: a bug of ours must still end as an answer.
+            logger.exception("request %s failed", self._request_id)
+            await self._send_error(
+                exchange, ApiError(500, "the scheduler failed; see its log", code="internal_error")
+            )
+
+    async def _attempts(self, exchange: _Exchange, spec: RequestSpec) -> None:
+        context = self._context
+        for attempt in range(1, context.max_attempts + 1):
+            placement = await context.placer.place(self._request, spec, exchange.avoid)
+            exchange.placement = placement
+            try:
+                await self._attempt(exchange, placement)
+            except AttemptFailed as failure:
+                instance = placement.instance
+                reason = str(failure)
+                logger.warning(
+                    "%s: attempt %d on %s failed: %s",
+                    self._request_id,
+                    attempt,
+                    instance.config.instance_id,
+                    reason,
+                )
+                context.metrics.retries.labels(instance.config.instance_id, reason).inc()
+                context.placer.pool.suspect(instance)
+                exchange.avoid.append(instance)
+                await asyncio.sleep(_RETRY_PAUSE_S * attempt)
+            else:
+                return
+        raise unavailable(
+            f"the engines that were tried ({context.max_attempts}) failed before a first token",
+            "engine_failed",
+        )
+
+    async def _attempt(self, exchange: _Exchange, placement: Placement) -> None:
+        result = Result()
+        instance = placement.instance
+        try:
+            await self._exchange(exchange, placement, result)
+        finally:
+            instance.outstanding -= 1
+            result.ended_unix_s = time.time()
+            self._context.background.spawn(
+                self._context.recorder.record(self._request, placement, result)
+            )
+
+    async def _exchange(self, exchange: _Exchange, placement: Placement, result: Result) -> None:
+        instance = placement.instance
+        upstream = await _or_down(instance, self._open(placement))
+        try:
+            result.status = upstream.status_code
+            if upstream.status_code >= 500:
+                raise AttemptFailed(f"http_{upstream.status_code}")
+            exchange.status = upstream.status_code
+            if self._request.stream and upstream.status_code < 400:
+                await self._relay_stream(exchange, placement, upstream, result)
+            else:
+                await self._relay_whole(exchange, placement, upstream, result)
+        finally:
+            await upstream.aclose()
+
+    async def _open(self, placement: Placement) -> httpx.Response:
+        """Send the request; returns once the engine's headers are here."""
+        context = self._context
+        headers = {
+            "content-type": "application/json",
+            "x-request-id": self._request_id,
+            **self._forward,
+        }
+        if context.engine_api_key:
+            headers["authorization"] = f"Bearer {context.engine_api_key}"
+        request = context.client.build_request(
+            "POST",
+            f"{placement.instance.config.url}/v1/{self._request.endpoint}",
+            content=for_engine(
+                self._request, self._request_id, placement.spec.length.expected_tokens
+            ),
+            headers=headers,
+        )
+        return await context.client.send(request, stream=True)
+
+    async def _relay_whole(
+        self, exchange: _Exchange, placement: Placement, upstream: httpx.Response, result: Result
+    ) -> None:
+        body = await _or_down(placement.instance, upstream.aread())
+        result.finished = True
+        if upstream.status_code < 400:
+            _read_usage(body, result)
+        await self._start(exchange, placement, upstream, [(b"content-length", b"%d" % len(body))])
+        await exchange.send({"type": "http.response.body", "body": body})
+
+    async def _relay_stream(
+        self, exchange: _Exchange, placement: Placement, upstream: httpx.Response, result: Result
+    ) -> None:
+        chunks = upstream.aiter_raw()
+        chunk = await _or_down(placement.instance, _first(chunks))
+        if chunk.startswith(_ENGINE_ERROR_EVENT):
+            raise AttemptFailed("error_event")  # vLLM's engine died behind its living HTTP server
+        result.first_byte_unix_s = time.time()
+        tail = b""
+        await self._start(exchange, placement, upstream, [])
+        try:
+            while chunk:
+                tail = (tail + chunk)[-_TAIL_BYTES:]
+                await exchange.send(
+                    {"type": "http.response.body", "body": chunk, "more_body": True}
+                )
+                chunk = await anext(chunks, b"")
+        except httpx.HTTPError as error:
+            logger.warning("%s: the engine broke off: %r", self._request_id, error)
+            self._context.placer.pool.suspect(placement.instance)
+            exchange.status = 502
+            lost = ApiError(
+                502, "the engine failed in the midst of the answer", None, "engine_lost"
+            )
+            await exchange.send({"type": "http.response.body", "body": lost.sse_event()})
+            return
+        result.finished = True
+        _read_stream_tail(tail, result)
+        await exchange.send({"type": "http.response.body", "body": b""})
+
+    async def _start(
+        self,
+        exchange: _Exchange,
+        placement: Placement,
+        upstream: httpx.Response,
+        extra: list[tuple[bytes, bytes]],
+    ) -> None:
+        headers = [
+            (name.encode(), upstream.headers[name].encode())
+            for name in RETURNED_HEADERS
+            if name in upstream.headers
+        ]
+        headers += [(k.encode(), v.encode()) for k, v in self._own_headers(placement).items()]
+        exchange.started = True
+        await exchange.send(
+            {
+                "type": "http.response.start",
+                "status": upstream.status_code,
+                "headers": headers + extra,
+            }
+        )
+
+    def _own_headers(self, placement: Placement) -> dict[str, str]:
+        headers = {
+            "x-request-id": self._request_id,
+            "x-foretell-instance": placement.instance.config.instance_id,
+            "x-foretell-policy": placement.policy,
+        }
+        if placement.prediction is not None:
+            headers["x-foretell-predicted-ttft-s"] = f"{placement.prediction.ttft_s:.4f}"
+            headers["x-foretell-predicted-e2e-s"] = f"{placement.prediction.e2e_s:.4f}"
+        return headers
+
+    async def _send_error(self, exchange: _Exchange, error: ApiError) -> None:
+        exchange.status = error.status
+        if exchange.started:
+            await exchange.send({"type": "http.response.body", "body": error.sse_event()})
+            return
+        response = error.response()
+        response.headers["x-request-id"] = self._request_id
+        exchange.started = True
+        await exchange.send(
+            {
+                "type": "http.response.start",
+                "status": response.status_code,
+                "headers": response.raw_headers,
+            }
+        )
+        await exchange.send({"type": "http.response.body", "body": bytes(response.body)})
+
+
+async def _or_down(instance: Instance, work: Awaitable[T]) -> T:
+    """`work`'s result, or `AttemptFailed` if it breaks or the engine stops answering probes."""
+    task = asyncio.ensure_future(work)
+    down = asyncio.create_task(instance.down.wait())
+    try:
+        await asyncio.wait({task, down}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise AttemptFailed("engine_down")
+        return task.result()
+    except httpx.HTTPError as error:
+        raise AttemptFailed(type(error).__name__) from error
+    finally:
+        down.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def _first(chunks: AsyncIterator[bytes]) -> bytes:
+    async for chunk in chunks:
+        if chunk:
+            return chunk
+    raise AttemptFailed("empty_stream")
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _read_usage(body: bytes, result: Result) -> None:
+    """Token counts and the finish reason of an unstreamed answer."""
+    try:
+        answer: dict[str, Any] = json.loads(body)
+        usage = answer.get("usage") or {}
+        result.prompt_tokens = int(usage.get("prompt_tokens") or 0)
+        result.output_tokens = int(usage.get("completion_tokens") or 0)
+        choices = answer.get("choices") or []
+        result.truncated = any(c.get("finish_reason") == "length" for c in choices)
+    except (ValueError, AttributeError, TypeError):
+        return  # relayed all the same: only our accounting goes without
+
+
+def _read_stream_tail(tail: bytes, result: Result) -> None:
+    """The same from the last events of a stream, where the client asked for usage."""
+    for line in tail.split(b"\n"):
+        if not line.startswith(b"data: {"):
+            continue
+        if b'"finish_reason":"length"' in line:
+            result.truncated = True
+        if b'"completion_tokens"' in line:
+            truncated = result.truncated
+            _read_usage(line[len(b"data: ") :], result)
+            result.truncated = truncated
