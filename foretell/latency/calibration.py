@@ -13,10 +13,11 @@ step teaches as much as a 300 ms prefill. Four things keep it sane on real traff
 - A persistent one-sided error means that the engine changed: the covariance is widened, and the
   new speed is learnt within tens of steps.
 
-Plain Python on purpose: an update of six numbers takes about 15 us, against 25 us with numpy.
+Plain Python on purpose: `observe` costs about 15 us of CPU; numpy takes as long for the products.
 """
 
 import math
+from collections import deque
 from operator import mul
 
 from foretell.latency.linear import FEATURES, LinearStepTime, features
@@ -40,8 +41,9 @@ _REPORT_RATE = 1 / 64  # of the error that is reported
 # Change: the mean signed error is this share of the mean absolute one. Independent errors of
 # mean zero reach it by chance about once in a thousand steps, and then only learn a bit faster.
 _ONE_SIDED = 0.75
-_CHANGE_ERROR = 0.3
+_CHANGE_ERROR = 0.3  # assumed of an engine that just started or changed
 _LEAST_CHANGE = 0.02
+_RECENT = 4
 
 
 class OnlineStepTime:
@@ -71,8 +73,9 @@ class OnlineStepTime:
         self._p = [[0.0] * _N for _ in range(_N)]
         self._widen(error)
         self._steps = 0
-        self._mean_error = error
+        self._mean_error = _CHANGE_ERROR
         self._signed_error = 0.0
+        self._slowdowns: deque[float] = deque(maxlen=_RECENT)
         self._reported_error = error
         self._current: LinearStepTime | None = None
 
@@ -114,12 +117,12 @@ class OnlineStepTime:
             return
         self._report(abs(self.step_s(shape) - duration_s) / duration_s)
         x = [f / s for f, s in zip(features(shape), _TYPICAL, strict=True)]
-        predicted_s = max(self._floor_s, sum(map(mul, self._theta, x)))
-        # Relative to the larger of the two, the error is within (-1, 1) and a factor of k too
-        # slow counts as much as a factor of k too fast.
-        weight = 1.0 / max(duration_s, predicted_s)
+        predicted_s = sum(map(mul, self._theta, x))
+        # Relative to the larger of the two, the error is bounded, and a factor of k too slow
+        # counts as much as a factor of k too fast. (The unconstrained sum may be negative.)
+        weight = 1.0 / max(duration_s, abs(predicted_s))
         error = (duration_s - predicted_s) * weight
-        self._detect_change(error)
+        self._detect_change(error, duration_s / max(self._floor_s, predicted_s))
         limit = _CLIP * self._mean_error
         self._update([f * weight for f in x], min(limit, max(-limit, error)))
         self._current = None
@@ -130,14 +133,19 @@ class OnlineStepTime:
         rate = max(_REPORT_RATE, 1.0 / (self._steps + 1))
         self._reported_error += rate * (min(1.0, error) - self._reported_error)
 
-    def _detect_change(self, error: float) -> None:
-        """Follow the signed and the absolute error; widen the covariance when they agree."""
+    def _detect_change(self, error: float, slowdown: float) -> None:
+        """Follow the signed and the absolute error; widen the covariance when they agree.
+
+        Widened in proportion to the observed steps where all recent ones were longer: a share of
+        coefficients that are 100 times too small would hardly move.
+        """
         self._mean_error += _MEAN_RATE * (abs(error) - self._mean_error)
         self._signed_error += _MEAN_RATE * (error - self._signed_error)
+        self._slowdowns.append(slowdown)
         bias = abs(self._signed_error)
         if bias > _LEAST_CHANGE and bias > _ONE_SIDED * self._mean_error:
-            self._widen(max(_CHANGE_ERROR, bias))
-            self._signed_error = 0.0
+            self._widen(max(_CHANGE_ERROR, bias) * max(1.0, min(self._slowdowns)))
+            self._signed_error, self._mean_error = 0.0, _CHANGE_ERROR
 
     def _widen(self, error: float) -> None:
         """Add the uncertainty of a model that is off by `error`: in common, and in each part."""

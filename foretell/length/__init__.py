@@ -1,6 +1,6 @@
 """How long answers and prompts will be, in tokens."""
 
-from foretell.length.estimate import OVERRUN_TOKENS, clip, from_hint, remaining
+from foretell.length.estimate import OVERRUN_TOKENS, clip, expected_output, from_hint, remaining
 from foretell.length.history import PRIOR_TOKENS, QUANTILE_LEVELS, LengthHistory
 from foretell.length.prompt import PRIOR_TOKENS_PER_CHARACTER, PromptTokenEstimator
 from foretell.length.survival import SurvivalCurve
@@ -14,6 +14,7 @@ __all__ = [
     "PromptTokenEstimator",
     "SurvivalCurve",
     "clip",
+    "expected_output",
     "from_hint",
     "remaining",
 ]

@@ -1,8 +1,9 @@
 """Arithmetic on length estimates."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from foretell.model import LengthEstimate
+from foretell.model import LengthEstimate, RequestState
 
 OVERRUN_TOKENS = 10.0
 """What a request that has outlived its estimate is still expected to generate (Block)."""
@@ -39,3 +40,13 @@ def remaining(expected_tokens: float, generated: int) -> float:
     """
     left = expected_tokens - generated
     return left if left > 0 else OVERRUN_TOKENS
+
+
+def expected_output(prior_tokens: float) -> Callable[[RequestState], float]:
+    """Total output tokens to expect of a live request: its own prediction, else `prior_tokens`."""
+
+    def expect(state: RequestState) -> float:
+        total = state.predicted_output_tokens or prior_tokens
+        return state.output_tokens + remaining(total, state.output_tokens)
+
+    return expect

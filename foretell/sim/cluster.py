@@ -74,9 +74,11 @@ def simulate(
 ) -> Report:
     """Serve `arrivals` to the last token.
 
-    Raises ValueError for a request that some engine could never hold, and InvariantError when
+    Raises ValueError for a request that some engine could never serve, and InvariantError when
     the cluster breaks one of its invariants.
     """
+    if not config.engines:
+        raise ValueError("a cluster needs at least one engine")
     for arrival in arrivals:
         for engine in config.engines:
             _check_fits(arrival, engine)
@@ -85,6 +87,8 @@ def simulate(
 
 def _check_fits(arrival: Arrival, engine: EngineConfig) -> None:
     tokens = arrival.prompt_tokens + arrival.output_tokens
+    if arrival.prompt_tokens < 1 or arrival.output_tokens < 1:
+        raise ValueError(f"{arrival} needs at least one prompt and one output token")
     if tokens > engine.max_model_len:
         raise ValueError(f"{arrival} exceeds max_model_len {engine.max_model_len}")
     if engine.blocks_for(tokens) > engine.total_blocks:
@@ -128,7 +132,9 @@ class _Cluster:
         check(not self._open, f"never ended: {sorted(self._open)}")
         for node in self._nodes.values():
             node.instance.check_empty()
-            check(node.predictor.reserved == 0, "a reservation outlived its request")
+            check(
+                node.predictor.load(self._now_s).reserved == 0, "a reservation outlived its request"
+            )
             check(node.outstanding == 0, "the scheduler lost count")
         served = tuple(self._served[arrival.request_id] for arrival in arrivals)
         steps = sum(node.instance.steps for node in self._nodes.values())
@@ -168,7 +174,7 @@ class _Cluster:
         needs, load, prediction = self._policy.needs, None, None
         silent = self._draws.random() < self._config.silent_ratio
         if needs is Needs.LOAD and not silent:
-            load = node.predictor.load()
+            load = node.predictor.load(self._now_s)
         elif needs is Needs.PREDICTION and not silent:
             prediction = node.predictor.predict(spec, self._now_s)
             load = prediction.load
@@ -243,7 +249,7 @@ class _Cluster:
 
     def _publish(self, node: _Node) -> None:
         """Tell the predictor now, or as soon as the publish interval allows."""
-        due_s = node.predictor.snapshot.published_unix_s + self._config.publish_interval_s
+        due_s = node.predictor.published_s + self._config.publish_interval_s
         if self._now_s >= due_s:
             node.predictor.hear(node.instance.snapshot(self._now_s))
         elif not node.publish_pending:

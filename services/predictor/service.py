@@ -2,18 +2,18 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import grpc
 
 from foretell import wire
-from foretell.engine import forecast
+from foretell.engine import EngineBook
 from foretell.latency.calibration import OnlineStepTime
-from foretell.length.estimate import remaining
-from foretell.model import EngineSnapshot, Prediction, RequestSpec
+from foretell.length import expected_output
+from foretell.model import EngineSnapshot, RequestSpec
 from foretell.telemetry import PredictorMetrics
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
-from services.predictor.book import EngineBook, expected_output
 
 Clock = Callable[[], float]
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -34,13 +34,12 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         clock: Clock = time.time,
     ) -> None:
         self.instance_id = instance_id
-        self.book = EngineBook()
+        self.book = EngineBook(dispatch_delay_s=dispatch_delay_s)
         self.step_time = step_time
         self.metrics = metrics
         self.predictions = 0
         self._reserve_ttl_s = reserve_ttl_s
-        self._dispatch_delay_s = dispatch_delay_s
-        self._expected_output = expected_output(prior_output_tokens, remaining)
+        self._expected_output = expected_output(prior_output_tokens)
         self._clock = clock
 
     def hear(self, snapshot: EngineSnapshot) -> None:
@@ -59,42 +58,19 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
     ) -> predictor_pb2.PredictResponse:
         started = time.perf_counter()
         spec = await self._spec(request.request, context)
-        snapshot = self.book.snapshot
-        if snapshot is None:
+        now = self._clock()
+        model = self.step_time.current()
+        prediction = self.book.predict(spec, model, self._expected_output, now)
+        if prediction is None:
             await context.abort(
                 grpc.StatusCode.UNAVAILABLE, f"{self.instance_id} has published no snapshot yet"
             )
-        assert snapshot is not None
-        now = self._clock()
-        prediction = self._predict(spec, snapshot, now)
+            raise AssertionError("abort() does not return")
         self.predictions += 1
         self.metrics.predictions.inc()
         self.metrics.predict_seconds.observe(time.perf_counter() - started)
         self.metrics.snapshot_age.set(prediction.snapshot_age_s)
-        return wire.prediction_to_proto(prediction)
-
-    def _predict(self, spec: RequestSpec, snapshot: EngineSnapshot, now: float) -> Prediction:
-        seen = forecast(
-            snapshot,
-            self.step_time.current(),
-            spec,
-            now,
-            self._expected_output,
-            pending=self.book.pending(now, self._dispatch_delay_s),
-            dispatch_delay_s=self._dispatch_delay_s,
-        )
-        load = self.book.load(now)
-        assert load is not None
-        return Prediction(
-            instance_id=self.instance_id,
-            ttft_s=seen.ttft_s,
-            e2e_s=seen.e2e_s,
-            tpot_s=seen.tpot_s,
-            preemptions=seen.preemptions,
-            snapshot_age_s=max(0.0, now - self.book.heard_unix_s),
-            load=load,
-            calibration_steps=self.step_time.steps,
-        )
+        return wire.prediction_to_proto(replace(prediction, calibration_steps=self.step_time.steps))
 
     async def Reserve(
         self,
@@ -137,16 +113,14 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
             model_name=snapshot.config.model_name,
             engine_version=snapshot.config.engine_version,
             emulated=snapshot.config.emulated,
-            snapshot_age_s=max(0.0, now - self.book.heard_unix_s),
+            snapshot_age_s=self.book.age_s(now),
             load=wire.load_to_proto(load),
             calibration_steps=self.step_time.steps,
             step_error_ratio=self.step_time.relative_error,
             predictions=self.predictions,
         )
 
-    async def _spec(
-        self, request: predictor_pb2.RequestSpec, context: Context
-    ) -> RequestSpec:
+    async def _spec(self, request: predictor_pb2.RequestSpec, context: Context) -> RequestSpec:
         try:
             return wire.request_from_proto(request)
         except wire.WireError as error:

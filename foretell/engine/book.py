@@ -1,11 +1,12 @@
-"""What the sidecar knows: the engine's latest snapshot, and who is on the way to it."""
+"""What a predictor knows: the engine's latest snapshot, and who is on the way to it."""
 
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from foretell.engine import PendingRequest
-from foretell.model import EngineSnapshot, Load, RequestSpec, RequestState
+from foretell.engine.forecast import PendingRequest, forecast
+from foretell.engine.restore import ExpectedOutput
+from foretell.latency.linear import StepTimeModel
+from foretell.model import EngineSnapshot, Load, Prediction, RequestSpec, RequestState
 
 MAX_RESERVATIONS = 10_000
 MAX_OBSERVED = 20_000
@@ -32,9 +33,15 @@ class Reservation:
 
 
 class EngineBook:
-    """The predictor's memory of one engine. Every collection is bounded; time is an argument."""
+    """A predictor's memory of one engine. Every collection is bounded; time is an argument.
 
-    def __init__(self) -> None:
+    `dispatch_delay_s` is the assumed time from prediction to arrival in the engine;
+    `every_step_published` is explained at `forecast`.
+    """
+
+    def __init__(self, *, dispatch_delay_s: float, every_step_published: bool = True) -> None:
+        self._dispatch_delay_s = dispatch_delay_s
+        self._every_step_published = every_step_published
         self.snapshot: EngineSnapshot | None = None
         self.heard_unix_s = 0.0
         self._reservations: OrderedDict[str, Reservation] = OrderedDict()
@@ -72,13 +79,48 @@ class EngineBook:
         self._reservations.pop(request_id, None)
         return self._observed.pop(request_id, None) or Observed()
 
-    def pending(self, now_unix_s: float, dispatch_delay_s: float) -> list[PendingRequest]:
+    def predict(
+        self,
+        request: RequestSpec,
+        step_time: StepTimeModel,
+        expected_output: ExpectedOutput,
+        now_unix_s: float,
+    ) -> Prediction | None:
+        """What the engine would do with `request`, dispatched now; None before any snapshot."""
+        snapshot, load = self.snapshot, self.load(now_unix_s)
+        if snapshot is None or load is None:
+            return None
+        seen = forecast(
+            snapshot,
+            step_time,
+            request,
+            now_unix_s,
+            expected_output,
+            pending=self.pending(now_unix_s),
+            dispatch_delay_s=self._dispatch_delay_s,
+            every_step_published=self._every_step_published,
+        )
+        return Prediction(
+            instance_id=snapshot.instance_id,
+            ttft_s=seen.ttft_s,
+            e2e_s=seen.e2e_s,
+            tpot_s=seen.tpot_s,
+            preemptions=seen.preemptions,
+            snapshot_age_s=self.age_s(now_unix_s),
+            load=load,
+        )
+
+    def age_s(self, now_unix_s: float) -> float:
+        """Seconds since the engine was last heard from."""
+        return max(0.0, now_unix_s - self.heard_unix_s)
+
+    def pending(self, now_unix_s: float) -> list[PendingRequest]:
         """Reservations still alive, as arrivals the engine is about to see."""
         dead = [key for key, r in self._reservations.items() if r.expires_unix_s <= now_unix_s]
         for key in dead:
             del self._reservations[key]
         return [
-            PendingRequest(r.made_unix_s + dispatch_delay_s, r.request)
+            PendingRequest(r.made_unix_s + self._dispatch_delay_s, r.request)
             for r in self._reservations.values()
         ]
 
@@ -88,7 +130,7 @@ class EngineBook:
         if snapshot is None:
             return None
         config = snapshot.config
-        reserved = [p.request for p in self.pending(now_unix_s, 0.0)]
+        reserved = [p.request for p in self.pending(now_unix_s)]
         waiting = sum(
             config.blocks_for(state.prompt_tokens + state.output_tokens)
             for state in snapshot.waiting
@@ -116,15 +158,3 @@ class EngineBook:
         seen.last_seen_unix_s = at_unix_s
         seen.output_tokens = max(seen.output_tokens, state.output_tokens)
         seen.preemptions = max(seen.preemptions, state.preemptions)
-
-
-def expected_output(
-    prior_tokens: float, remaining: Callable[[float, int], float]
-) -> Callable[[RequestState], float]:
-    """Total output tokens to expect of a live request: its own prediction, else the prior."""
-
-    def expect(state: RequestState) -> float:
-        total = state.predicted_output_tokens or prior_tokens
-        return state.output_tokens + remaining(total, state.output_tokens)
-
-    return expect

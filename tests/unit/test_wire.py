@@ -1,0 +1,54 @@
+"""Messages survive the wire, and contradictions are refused."""
+
+import pytest
+
+from foretell import wire
+from foretell.model import (
+    BatchShape,
+    EngineConfig,
+    EngineSnapshot,
+    LengthEstimate,
+    Load,
+    Prediction,
+    RequestSpec,
+    RequestState,
+    Step,
+)
+from foretell.v1 import predictor_pb2, snapshot_pb2
+
+STATE = RequestState("chatcmpl-1", "1", 12, 3, 14, 100, 5.5, 0, -2, 80.5, 1, 1, 2)
+STEP = Step(7, 1.5, 0.25, BatchShape(1, 2, 3, 4, 5))
+CONFIG = EngineConfig("m", 16, 100, 8, 64, 1024, policy="priority", emulated=True)
+SNAPSHOT = EngineSnapshot(
+    "e0", "run", 9, 1.0, 2.0, CONFIG, 42, (STATE, STATE), (STATE,), (STEP,), (STEP, STEP)
+)
+SPEC = RequestSpec("r", 10, 20, LengthEstimate(15.0, ((0.5, 12.0), (0.9, 30.0)), "history"), -1, 2)
+LOAD = Load(1, 2, 3, 4, 5, 6, 7)
+
+
+def test_nouns_survive_a_round_trip() -> None:
+    raw = wire.snapshot_to_proto(SNAPSHOT).SerializeToString()
+    assert wire.snapshot_from_proto(snapshot_pb2.EngineSnapshot.FromString(raw)) == SNAPSHOT
+    assert wire.request_from_proto(wire.request_to_proto(SPEC)) == SPEC
+    assert wire.load_from_proto(wire.load_to_proto(LOAD)) == LOAD
+    prediction = Prediction("e0", 0.1, 1.5, 0.02, 3, 0.004, LOAD, 99)
+    assert wire.prediction_from_proto(wire.prediction_to_proto(prediction)) == prediction
+
+
+def test_columns_of_different_length_are_refused() -> None:
+    message = wire.snapshot_to_proto(SNAPSHOT)
+    message.running.priority.append(1)
+    with pytest.raises(wire.WireError, match="differ in length"):
+        wire.snapshot_from_proto(message)
+
+
+def test_an_impossible_configuration_is_refused() -> None:
+    message = wire.snapshot_to_proto(SNAPSHOT)
+    message.config.block_size_tokens = 0
+    with pytest.raises(wire.WireError, match="block_size_tokens"):
+        wire.snapshot_from_proto(message)
+
+
+def test_a_request_without_a_prompt_is_refused() -> None:
+    with pytest.raises(wire.WireError, match="prompt_tokens"):
+        wire.request_from_proto(predictor_pb2.RequestSpec(request_id="r"))
