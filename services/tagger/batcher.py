@@ -1,0 +1,152 @@
+"""Micro-batching: concurrent prompts share one inference."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+from services.tagger.metrics import TaggerMetrics
+
+logger = logging.getLogger(__name__)
+
+_SMOOTHING = 0.2  # weight of the latest batch in the running estimate of a batch's duration
+
+
+class Regressor(Protocol):
+    """A model that reads prompts. Called from one worker thread at a time."""
+
+    def predict(self, prompts: Sequence[str]) -> list[float]:
+        """Output tokens expected of each prompt, in order. May raise."""
+        ...
+
+
+class Unanswered(Exception):
+    """The model will not answer, or not in time; `reason` labels the metric."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(slots=True)
+class _Waiting:
+    prompt: str
+    answer: asyncio.Future[float]
+    enqueued_s: float
+
+
+class MicroBatcher:
+    """A bounded queue in front of a `Regressor` that runs in a thread of its own.
+
+    Create it in a running event loop; `close` ends it.
+    """
+
+    def __init__(
+        self,
+        regressor: Regressor,
+        metrics: TaggerMetrics,
+        *,
+        max_batch: int,
+        window_s: float,
+        max_queue: int,
+    ) -> None:
+        self._regressor = regressor
+        self._metrics = metrics
+        self._max_batch = max_batch
+        self._window_s = window_s
+        self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(max_queue)
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="tagger-inference")
+        self._batch_s = 0.0
+        self._busy = False
+        self._task = asyncio.create_task(self._run())
+
+    async def submit(self, prompt: str, within_s: float | None) -> float:
+        """Output tokens expected of `prompt`; None waits for as long as it takes.
+
+        Raises `Unanswered` at once when the queue is full or so long that `within_s` would pass;
+        when `within_s` has passed, when the inference fails, and on `close`.
+        """
+        if self._task.done():
+            raise Unanswered("closed")
+        if within_s is not None and within_s <= self._expected_wait_s():
+            # One slow batch must not shut the model off for good, and only a new batch can show
+            # that it is fast again: while none is under way, forget a little with each refusal.
+            if not self._busy and self._queue.empty():
+                self._batch_s *= 1.0 - _SMOOTHING
+            raise Unanswered("deadline")
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(prompt, loop.create_future(), loop.time())
+        try:
+            self._queue.put_nowait(waiting)
+        except asyncio.QueueFull:
+            raise Unanswered("queue_full") from None
+        self._metrics.queue_depth.set(self._queue.qsize())
+        try:
+            async with asyncio.timeout(within_s):
+                return await waiting.answer
+        except TimeoutError:
+            raise Unanswered("deadline") from None
+
+    async def close(self) -> None:
+        """Stop; whoever still waits gets `Unanswered`."""
+        self._task.cancel()
+        await asyncio.wait({self._task})
+        while not self._queue.empty():
+            _fail([self._queue.get_nowait()], "closed")
+        self._worker.shutdown(wait=False, cancel_futures=True)
+
+    def _expected_wait_s(self) -> float:
+        batches = self._queue.qsize() // self._max_batch + 1 + self._busy
+        return self._batch_s * batches
+
+    async def _run(self) -> None:
+        batch: list[_Waiting] = []
+        try:
+            while True:
+                await self._collect(batch)
+                self._metrics.queue_depth.set(self._queue.qsize())
+                batch = [item for item in batch if not item.answer.done()]
+                if batch:
+                    await self._infer(batch)
+                batch = []
+        finally:
+            _fail(batch, "closed")
+
+    async def _collect(self, batch: list[_Waiting]) -> None:
+        """Fill `batch` with up to `max_batch` prompts that come within the first one's window."""
+        batch.append(await self._queue.get())
+        try:
+            async with asyncio.timeout_at(batch[0].enqueued_s + self._window_s):
+                while len(batch) < self._max_batch:
+                    batch.append(await self._queue.get())
+        except TimeoutError:
+            pass
+        while len(batch) < self._max_batch and not self._queue.empty():
+            batch.append(self._queue.get_nowait())
+
+    async def _infer(self, batch: list[_Waiting]) -> None:
+        loop = asyncio.get_running_loop()
+        started_s = loop.time()
+        prompts = [item.prompt for item in batch]
+        self._busy = True
+        try:
+            lengths = await loop.run_in_executor(self._worker, self._regressor.predict, prompts)
+            for item, length in zip(batch, lengths, strict=True):
+                if not item.answer.done():
+                    item.answer.set_result(length)
+        except Exception:  # whatever a model can raise: its prompts go to history, others go on
+            logger.exception("inference of %d prompts failed", len(batch))
+            _fail(batch, "error")
+        finally:
+            self._busy = False
+        self._metrics.batch_size.observe(len(batch))
+        took_s = loop.time() - started_s
+        self._batch_s += (_SMOOTHING if self._batch_s else 1.0) * (took_s - self._batch_s)
+
+
+def _fail(batch: list[_Waiting], reason: str) -> None:
+    for item in batch:
+        if not item.answer.done():
+            item.answer.set_exception(Unanswered(reason))

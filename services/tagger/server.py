@@ -1,0 +1,169 @@
+"""The gRPC shell: validation, deadlines, sockets."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Iterator
+
+import grpc
+import prometheus_client
+
+from foretell import wire
+from foretell.length import LengthHistory
+from foretell.settings import TaggerSettings
+from foretell.v1 import tagger_pb2, tagger_pb2_grpc
+from services import runtime
+from services.tagger.batcher import MicroBatcher, Regressor
+from services.tagger.estimators import Estimators
+from services.tagger.metrics import TaggerMetrics
+
+logger = logging.getLogger(__name__)
+
+MAX_OBSERVATIONS = 4096
+"""In one Observe call."""
+
+_MAX_NAME_CHARS = 256
+_MAX_TOKENS = 1 << 24
+_MAX_MESSAGE_BYTES = 8 << 20  # more than a scheduler accepts as a body
+_MAX_CONCURRENT_CALLS = 4096
+_DRAIN_S = 2.0
+_SERVING = b"\x08\x01"  # grpc.health.v1.HealthCheckResponse(status=SERVING)
+
+_TagContext = grpc.aio.ServicerContext[tagger_pb2.TagRequest, tagger_pb2.LengthEstimate]
+_ObserveContext = grpc.aio.ServicerContext[tagger_pb2.ObserveRequest, tagger_pb2.ObserveResponse]
+
+
+class TaggerService(tagger_pb2_grpc.TaggerServicer):
+    """`foretell.v1.Tagger`. A request it cannot accept gets INVALID_ARGUMENT naming the field."""
+
+    def __init__(self, estimators: Estimators, metrics: TaggerMetrics) -> None:
+        self._estimators = estimators
+        self._metrics = metrics
+
+    async def Tag(
+        self, request: tagger_pb2.TagRequest, context: _TagContext
+    ) -> tagger_pb2.LengthEstimate:
+        problem = _tag_problem(request)
+        if problem:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
+        with self._metrics.latency.time():
+            estimate = await self._estimators.estimate(request, context.time_remaining())
+        return wire.length_to_proto(estimate)
+
+    async def Observe(
+        self, request: tagger_pb2.ObserveRequest, context: _ObserveContext
+    ) -> tagger_pb2.ObserveResponse:
+        problem = _observe_problem(request)
+        if problem:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
+        for observation in request.observations:
+            self._estimators.observe(observation)
+        return tagger_pb2.ObserveResponse()
+
+
+async def serve(settings: TaggerSettings, regressor: Regressor | None, stop: asyncio.Event) -> None:
+    """Serve until `stop`; without a `regressor`, history answers what hints do not."""
+    metrics = TaggerMetrics()
+    server = grpc.aio.server(
+        options=[
+            ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+            # gRPC would let a second tagger bind the same port and share its calls.
+            ("grpc.so_reuseport", 0),
+        ],
+        maximum_concurrent_rpcs=_MAX_CONCURRENT_CALLS,
+    )
+    address = runtime.bind_grpc(server, settings.listen, settings.host, settings.port)
+    with _metrics_http(settings, metrics) as metrics_port:
+        async with _batcher(settings, regressor, metrics) as batcher:
+            estimators = Estimators(
+                LengthHistory(settings.history_size), batcher, metrics, settings.max_prompt_chars
+            )
+            service = TaggerService(estimators, metrics)
+            tagger_pb2_grpc.add_TaggerServicer_to_server(service, server)
+            server.add_generic_rpc_handlers((_health_handler(),))
+            await server.start()
+            logger.info("serving on %s, metrics on port %d", address, metrics_port)
+            runtime.announce(settings.ready_file, address=address, metrics_port=metrics_port)
+            await stop.wait()
+        # The batcher has closed: calls that waited for it are being answered from history.
+        await server.stop(_DRAIN_S)
+
+
+@contextlib.asynccontextmanager
+async def _batcher(
+    settings: TaggerSettings, regressor: Regressor | None, metrics: TaggerMetrics
+) -> AsyncIterator[MicroBatcher | None]:
+    if regressor is None:
+        yield None
+        return
+    batcher = MicroBatcher(
+        regressor,
+        metrics,
+        max_batch=settings.max_batch,
+        window_s=settings.batch_window_ms / 1000.0,
+        max_queue=settings.max_queue,
+    )
+    try:
+        yield batcher
+    finally:
+        await batcher.close()
+
+
+@contextlib.contextmanager
+def _metrics_http(settings: TaggerSettings, metrics: TaggerMetrics) -> Iterator[int]:
+    """Serves /metrics from a thread; yields its port, -1 when none is wanted."""
+    if settings.metrics_port < 0:
+        yield -1
+        return
+    try:
+        server, thread = prometheus_client.start_http_server(
+            settings.metrics_port, settings.host, metrics.registry
+        )
+    except OSError as error:
+        raise SystemExit(
+            f"cannot listen on {settings.host}:{settings.metrics_port}: {error.strerror}"
+        ) from error
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _health_handler() -> "grpc.GenericRpcHandler[bytes, bytes]":
+    """`grpc.health.v1.Health/Check`, for probes. Its one answer is not worth a dependency."""
+
+    async def check(_request: bytes, _context: object) -> bytes:
+        return _SERVING
+
+    return grpc.method_handlers_generic_handler(
+        "grpc.health.v1.Health", {"Check": grpc.unary_unary_rpc_method_handler(check)}
+    )
+
+
+def _tag_problem(request: tagger_pb2.TagRequest) -> str:
+    """What is wrong with `request`; empty when it can be answered."""
+    if not request.prompt and not request.prompt_tokens:
+        return "prompt, prompt_tokens: one of them is needed"
+    if request.hint_tokens > _MAX_TOKENS:
+        return f"hint_tokens: at most {_MAX_TOKENS}, got {request.hint_tokens}"
+    return _name_problem(request.model_name)
+
+
+def _observe_problem(request: tagger_pb2.ObserveRequest) -> str:
+    if len(request.observations) > MAX_OBSERVATIONS:
+        return f"observations: at most {MAX_OBSERVATIONS}, got {len(request.observations)}"
+    for index, observation in enumerate(request.observations):
+        problem = _name_problem(observation.model_name)
+        if observation.output_tokens > _MAX_TOKENS:
+            problem = f"output_tokens: at most {_MAX_TOKENS}, got {observation.output_tokens}"
+        if problem:
+            return f"observations[{index}].{problem}"
+    return ""
+
+
+def _name_problem(model_name: str) -> str:
+    if 0 < len(model_name) <= _MAX_NAME_CHARS:
+        return ""
+    return f"model_name: 1 to {_MAX_NAME_CHARS} characters, got {len(model_name)}"

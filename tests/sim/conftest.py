@@ -1,0 +1,16 @@
+"""`--seed N` runs one seed of every sweep: the way to replay a failure."""
+
+import pytest
+
+SWEEP_SEEDS = 56
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seed", type=int, default=None, help="run the sweeps with this seed only")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "seed" in metafunc.fixturenames:
+        # The option is unknown when this file was found late, by a run of all tests.
+        only = metafunc.config.getoption("--seed", default=None)
+        metafunc.parametrize("seed", range(SWEEP_SEEDS) if only is None else [only])

@@ -1,0 +1,199 @@
+"""Whole clusters in virtual time: many seeds, small machines, every invariant on."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from foretell.engine import Outcome, Sequence, Twin
+from foretell.engine.twin import Batch
+from foretell.latency.linear import LinearStepTime
+from foretell.model import EngineConfig, LengthEstimate
+from foretell.policy import POLICIES, make_policy
+from foretell.sim import ClusterConfig, InvariantError, Report, simulate, true_length
+from foretell.workload import Arrival, LogNormal, LogNormalLengths, gamma, poisson, stream
+
+STEP_TIME = LinearStepTime((0.010, 1e-4, 1e-9, 0.0, 1e-4, 1e-7))
+
+
+def small_engine(draws: Random) -> EngineConfig:
+    """An engine that a few short requests overfill."""
+    max_num_seqs = draws.randint(1, 8)
+    chunked = draws.random() < 0.8
+    return EngineConfig(
+        model_name="small",
+        block_size_tokens=draws.choice([1, 4, 16]),
+        total_blocks=0,
+        max_num_seqs=max_num_seqs,
+        max_num_scheduled_tokens=max_num_seqs + draws.randint(0, 40) if chunked else 128,
+        max_model_len=128,
+        long_prefill_token_threshold=draws.choice([0, 0, 5]) if chunked else 0,
+        policy=draws.choice(["fcfs", "fcfs", "priority"]),
+        enable_chunked_prefill=chunked,
+        watermark_ratio=draws.choice([0.0, 0.0, 0.1]),
+        reserve_full_isl=draws.random() < 0.7,
+    )
+
+
+def with_blocks(engine: EngineConfig, tokens: int) -> EngineConfig:
+    """`engine` with KV for `tokens`."""
+    return replace(engine, total_blocks=engine.blocks_for(tokens))
+
+
+def small_cluster(seed: int) -> tuple[ClusterConfig, list[Arrival]]:
+    draws = Random(seed)
+    engines = []
+    for _ in range(draws.randint(1, 4)):
+        engine = small_engine(draws)
+        engines.append(with_blocks(engine, draws.randint(128, 200)))
+    lengths = LogNormalLengths(LogNormal(16, 1.0, 64), LogNormal(36, 1.0, 64))
+    times_s = gamma(draws.choice([10.0, 40.0, 160.0]), draws.choice([0.3, 1.0, 4.0]), draws)
+    config = ClusterConfig(
+        engines=tuple(engines),
+        step_time=STEP_TIME,
+        estimate=draws.choice([true_length, lambda arrival: LengthEstimate(20.0)]),
+        publish_interval_s=draws.choice([0.0, 0.05, 0.5]),
+        silent_ratio=draws.choice([0.0, 0.3]),
+    )
+    return config, stream(24, times_s, lengths, draws)
+
+
+def run(seed: int, policy: str) -> Report:
+    config, arrivals = small_cluster(seed)
+    return simulate(config, arrivals, make_policy(policy), Random(seed))
+
+
+@contextmanager
+def replayable(seed: int, test: str) -> Iterator[None]:
+    """Whatever fails says how to see it again."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"replay: pytest tests/sim/test_cluster.py --seed {seed} -k '{test}'")
+        raise
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_invariants_hold(seed: int, policy: str) -> None:
+    with replayable(seed, f"invariants and {policy}"):
+        report = run(seed, policy)
+        _, arrivals = small_cluster(seed)
+        assert [r.request_id for r in report.served] == [a.request_id for a in arrivals]
+        assert all(0 < r.ttft_s <= r.e2e_s for r in report.served)
+
+
+def test_last_forecast_comes_true(seed: int) -> None:
+    """With true lengths, fresh snapshots and nobody behind it, a request does as foretold."""
+    with replayable(seed, "forecast"):
+        config, arrivals = small_cluster(seed)
+        config = replace(config, estimate=true_length, silent_ratio=0.0, publish_interval_s=0.0)
+        report = simulate(config, arrivals, make_policy("predicted_latency"), Random(seed))
+        last = report.served[-1]
+        assert last.predicted is not None
+        assert last.predicted.ttft_s == pytest.approx(last.ttft_s, rel=1e-6)
+        assert last.predicted.e2e_s == pytest.approx(last.e2e_s, rel=1e-6)
+
+
+def test_sweep_reaches_preemption() -> None:
+    """The small clusters are small enough: a sweep without preemption would prove little."""
+    preempted = sum(run(seed, "random").preemptions > 0 for seed in range(20))
+    assert preempted >= 10
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_same_seed_same_report(policy: str) -> None:
+    assert run(7, policy) == run(7, policy)
+
+
+def saturated(seed: int, policy: str) -> Report:
+    draws = Random(seed)
+    engine = EngineConfig("model", 16, 150, 16, 256, 1024)
+    lengths = LogNormalLengths(LogNormal(120, 1.0, 512), LogNormal(80, 1.0, 400))
+    arrivals = stream(150, poisson(60.0, draws), lengths, draws)
+    config = ClusterConfig((engine,) * 3, STEP_TIME)
+    return simulate(config, arrivals, make_policy(policy), Random(seed))
+
+
+def test_prediction_beats_chance_when_saturated() -> None:
+    for seed in range(6):
+        predicted, chance = saturated(seed, "predicted_latency"), saturated(seed, "random")
+        assert predicted.mean(lambda r: r.ttft_s) < chance.mean(lambda r: r.ttft_s), seed
+        assert predicted.mean(lambda r: r.e2e_s) < chance.mean(lambda r: r.e2e_s), seed
+
+
+@pytest.mark.parametrize(
+    ("prompt_tokens", "output_tokens", "words"),
+    [(100, 100, "max_model_len"), (8, 0, "at least one"), (0, 8, "at least one")],
+)
+def test_request_that_no_engine_serves_is_refused(
+    prompt_tokens: int, output_tokens: int, words: str
+) -> None:
+    config, _ = small_cluster(0)
+    arrivals = [Arrival(0.0, prompt_tokens, output_tokens, "r0")]
+    with pytest.raises(ValueError, match=words):
+        simulate(config, arrivals, make_policy("random"), Random(0))
+
+
+def test_cluster_without_engines_is_refused() -> None:
+    with pytest.raises(ValueError, match="engine"):
+        simulate(ClusterConfig((), STEP_TIME), [], make_policy("random"), Random(0))
+
+
+def test_leaked_block_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leak(self: Twin, seq: Sequence) -> None:
+        self.free_blocks += seq.blocks - 1
+        seq.blocks = 0
+
+    monkeypatch.setattr(Twin, "check", lambda self: None)  # the twin's own guard
+    monkeypatch.setattr(Twin, "_free", leak)
+    with pytest.raises(InvariantError, match="blocks"):
+        run(0, "random")
+
+
+def test_lost_request_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    add = Twin.add
+    monkeypatch.setattr(
+        Twin, "add", lambda self, seq: None if seq.request_id == "r5" else add(self, seq)
+    )
+    with pytest.raises(InvariantError, match="r5"):
+        run(0, "random")
+
+
+def test_second_ending_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    complete = Twin.complete
+
+    def twice(self: Twin, batch: Batch) -> Outcome:
+        outcome = complete(self, batch)
+        return Outcome(outcome.sampled, outcome.finished * 2)
+
+    monkeypatch.setattr(Twin, "complete", twice)
+    with pytest.raises(InvariantError, match="was not here"):
+        run(0, "random")
+
+
+def test_exceeded_budget_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = Twin.schedule
+
+    def greedy(self: Twin) -> Batch | None:
+        config = self.config
+        self.config = replace(config, max_num_scheduled_tokens=1000)
+        try:
+            return schedule(self)
+        finally:
+            self.config = config
+
+    engine = EngineConfig("model", 16, 16, 4, max_num_scheduled_tokens=8, max_model_len=128)
+    config = ClusterConfig((engine,), STEP_TIME)
+    arrivals = [Arrival(0.0, prompt_tokens=64, output_tokens=4, request_id="r0")]
+    assert simulate(config, arrivals, make_policy("random"), Random(0)).steps == 8 + 3
+    monkeypatch.setattr(Twin, "schedule", greedy)
+    with pytest.raises(InvariantError, match="over budget"):
+        simulate(config, arrivals, make_policy("random"), Random(0))
+
+
+def test_time_does_not_go_backwards() -> None:
+    config, _ = small_cluster(0)
+    with pytest.raises(InvariantError, match="time went"):
+        simulate(config, [Arrival(-1.0, 8, 8, "r0")], make_policy("random"), Random(0))

@@ -1,0 +1,44 @@
+"""Candidates and a request for the tests of placement policies."""
+
+from foretell.model import LengthEstimate, Load, Prediction, RequestSpec
+from foretell.policy import Candidate
+
+REQUEST = RequestSpec("r0", prompt_tokens=64, max_tokens=0, length=LengthEstimate(100.0))
+
+
+def load(used_blocks: int = 0, running: int = 0, waiting_prefill_blocks: int = 0) -> Load:
+    return Load(
+        running=running,
+        waiting=0,
+        reserved=0,
+        used_blocks=used_blocks,
+        total_blocks=1000,
+        waiting_prefill_blocks=waiting_prefill_blocks,
+        max_num_seqs=64,
+    )
+
+
+def loaded(
+    instance_id: str,
+    used_blocks: int = 0,
+    running: int = 0,
+    waiting_prefill_blocks: int = 0,
+    outstanding: int = 0,
+) -> Candidate:
+    return Candidate(
+        instance_id, outstanding, load=load(used_blocks, running, waiting_prefill_blocks)
+    )
+
+
+def predicted(
+    instance_id: str, e2e_s: float, ttft_s: float = 0.1, outstanding: int = 0
+) -> Candidate:
+    answer = Prediction(
+        instance_id, ttft_s, e2e_s, tpot_s=0.01, preemptions=0, snapshot_age_s=0.0, load=load()
+    )
+    return Candidate(instance_id, outstanding, load=answer.load, prediction=answer)
+
+
+def silent(instance_id: str, outstanding: int = 0) -> Candidate:
+    """One whose predictor did not answer."""
+    return Candidate(instance_id, outstanding)

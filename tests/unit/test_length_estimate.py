@@ -1,0 +1,32 @@
+"""Hints, limits, and what is left of an estimate while tokens appear."""
+
+import pytest
+
+from foretell.length import OVERRUN_TOKENS, clip, from_hint, remaining
+from foretell.model import LengthEstimate
+
+ESTIMATE = LengthEstimate(120.0, ((0.1, 20.0), (0.5, 100.0), (0.9, 400.0)), "history")
+
+
+def test_a_hint_is_taken_at_its_word() -> None:
+    assert from_hint(42) == LengthEstimate(42.0, (), "hint")
+    with pytest.raises(ValueError, match="hint_tokens"):
+        from_hint(0)
+
+
+def test_clip_cuts_every_figure() -> None:
+    assert clip(ESTIMATE, 100) == LengthEstimate(
+        100.0, ((0.1, 20.0), (0.5, 100.0), (0.9, 100.0)), "history"
+    )
+
+
+def test_clip_without_a_limit_changes_nothing() -> None:
+    assert clip(ESTIMATE, 0) is ESTIMATE
+    assert clip(ESTIMATE, 1000) == ESTIMATE
+
+
+def test_remaining_falls_to_the_estimate_then_stays_ten_ahead() -> None:
+    assert remaining(100.0, 0) == 100.0
+    assert remaining(100.0, 99) == 1.0
+    assert remaining(100.0, 100) == OVERRUN_TOKENS == 10.0
+    assert remaining(100.0, 5000) == 10.0
