@@ -5,7 +5,9 @@
 Two real schedulers, `AsyncScheduler` and `ForetellScheduler`, serve the same requests in lockstep,
 step by step in turn, so that whatever else the machine does hits both. No model runs: a step is
 `schedule()` plus `update_from_output()`, which is what the engine's loop spends outside it. A
-reader in another process receives every snapshot. Writes bench/results/plugin_overhead.json.
+reader in another process receives every snapshot. Wall time is what an engine waits; CPU time of
+the engine's thread is the better measure where others share the cores. Writes
+bench/results/plugin_overhead.json.
 """
 
 import argparse
@@ -18,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -63,19 +66,21 @@ class TimedEngine:
             self.loop.add(f"cmpl-{i:08d}-0", PROMPT_TOKENS, 2 * steps, extra_args=extra)
         self._queue: deque[tuple[Any, ModelRunnerOutput]] = deque()
 
-    def step_s(self) -> float:
-        """Run one step; returns the seconds spent inside the scheduler."""
+    def step(self) -> tuple[float, float]:
+        """Run one step; returns the seconds inside the scheduler: wall and CPU time."""
         scheduler = self.loop.scheduler
-        started = time.perf_counter()
-        output = scheduler.schedule()
-        spent_s = time.perf_counter() - started
+        first, output = timed(scheduler.schedule)
         self._queue.append((output, _sampled(scheduler, output)))
-        if len(self._queue) == 2:
-            batch = self._queue.popleft()
-            started = time.perf_counter()
-            scheduler.update_from_output(*batch)
-            spent_s += time.perf_counter() - started
-        return spent_s
+        if len(self._queue) < 2:
+            return first
+        second, _ = timed(scheduler.update_from_output, *self._queue.popleft())
+        return first[0] + second[0], first[1] + second[1]
+
+
+def timed(call: Callable[..., Any], *args: Any) -> tuple[tuple[float, float], Any]:
+    wall, cpu = time.perf_counter(), time.thread_time()
+    result = call(*args)
+    return (time.perf_counter() - wall, time.thread_time() - cpu), result
 
 
 def _sampled(scheduler: Any, output: Any) -> ModelRunnerOutput:
@@ -85,7 +90,7 @@ def _sampled(scheduler: Any, output: Any) -> ModelRunnerOutput:
 
 
 @contextmanager
-def subscriber(endpoint: str) -> Any:
+def subscriber(endpoint: str) -> Iterator[None]:
     """A process that receives snapshots; entered once the first one has arrived."""
     with subprocess.Popen(
         [sys.executable, "-c", READER, endpoint], stdout=subprocess.PIPE, text=True
@@ -108,19 +113,21 @@ def measure(running: int, waiting: int, steps: int) -> dict[str, Any]:
         with subscriber(endpoint):
             gc.freeze()  # as vLLM does once its engine is up
             for _ in range(WARMUP_STEPS):
-                stock.step_s(), plugin.step_s()
-            pairs = [(stock.step_s(), plugin.step_s()) for _ in range(steps)]
+                stock.step(), plugin.step()
+            pairs = [(stock.step(), plugin.step()) for _ in range(steps)]
             assert plugin.loop.scheduler.foretell.active, "the plugin switched itself off"
             assert len(plugin.loop.scheduler.running) == running
             assert len(plugin.loop.scheduler.waiting) == waiting
         plugin.loop.close()
-    stock_us, plugin_us = ([1e6 * s for s in column] for column in zip(*pairs, strict=True))
     result: dict[str, Any] = {"running": running, "waiting": waiting, "steps": steps}
-    for level in (50, 99):
-        a, b = percentile(stock_us, level), percentile(plugin_us, level)
-        result[f"stock_p{level}_us"] = round(a, 1)
-        result[f"plugin_p{level}_us"] = round(b, 1)
-        result[f"difference_p{level}_us"] = round(b - a, 1)
+    for clock, kind in enumerate(("wall", "cpu")):
+        stock_us = [1e6 * stock[clock] for stock, _ in pairs]
+        plugin_us = [1e6 * plugin[clock] for _, plugin in pairs]
+        for level in (50, 99):
+            a, b = percentile(stock_us, level), percentile(plugin_us, level)
+            result[f"stock_{kind}_p{level}_us"] = round(a, 1)
+            result[f"plugin_{kind}_p{level}_us"] = round(b, 1)
+            result[f"difference_{kind}_p{level}_us"] = round(b - a, 1)
     return result
 
 
@@ -145,20 +152,23 @@ def machine() -> dict[str, Any]:
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    columns = list(rows[0])
+    head = ["running + waiting", "clock", "percentile", "stock us", "plugin us", "difference us"]
+    lines = [
+        [f"{row['running']} + {row['waiting']}", kind, f"p{level}"]
+        + [f"{row[f'{who}_{kind}_p{level}_us']:.0f}" for who in ("stock", "plugin", "difference")]
+        for row in rows
+        for kind in ("wall", "cpu")
+        for level in (50, 99)
+    ]
     try:
         from rich.console import Console  # noqa: PLC0415  (optional)
         from rich.table import Table  # noqa: PLC0415
     except ImportError:
-        print("\t".join(columns))
-        for row in rows:
-            print("\t".join(str(value) for value in row.values()))
+        print("\n".join("\t".join(line) for line in [head, *lines]))
         return
-    table = Table(title="Scheduler time per engine step")
-    for name in columns:
-        table.add_column(name.replace("_", " "), justify="right")
-    for row in rows:
-        table.add_row(*(str(value) for value in row.values()))
+    table = Table(*head, title="Scheduler time per engine step")
+    for line in lines:
+        table.add_row(*line)
     Console().print(table)
 
 

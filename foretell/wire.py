@@ -1,6 +1,7 @@
 """The bridge between the library's nouns and `proto/foretell/v1`."""
 
 from collections.abc import Iterable, Sequence
+from math import isfinite
 
 from foretell.model import (
     BatchShape,
@@ -145,6 +146,12 @@ def length_to_proto(length: LengthEstimate) -> tagger_pb2.LengthEstimate:
 
 
 def length_from_proto(length: tagger_pb2.LengthEstimate) -> LengthEstimate:
+    """Raises `WireError` for figures that are no lengths or no levels."""
+    figures = (length.expected_tokens, *(q.tokens for q in length.quantiles))
+    if not all(isfinite(tokens) and tokens >= 0 for tokens in figures):
+        raise WireError("length: tokens must be finite and not negative")
+    if not all(0 < q.level < 1 for q in length.quantiles):
+        raise WireError("length: levels must lie in (0, 1)")
     return LengthEstimate(
         expected_tokens=length.expected_tokens,
         quantiles=tuple((q.level, q.tokens) for q in length.quantiles),
@@ -164,7 +171,7 @@ def request_to_proto(request: RequestSpec) -> predictor_pb2.RequestSpec:
 
 
 def request_from_proto(request: predictor_pb2.RequestSpec) -> RequestSpec:
-    """Raises `WireError` for a request without a prompt."""
+    """Raises `WireError` for a request without a prompt or with an impossible length."""
     if request.prompt_tokens <= 0:
         raise WireError("request: prompt_tokens must be positive")
     return RequestSpec(
@@ -199,6 +206,9 @@ def prediction_to_proto(prediction: Prediction) -> predictor_pb2.PredictResponse
 
 
 def prediction_from_proto(response: predictor_pb2.PredictResponse) -> Prediction:
+    """Raises `WireError` for latencies that are no durations; infinity (never) is one."""
+    if not (response.ttft_s >= 0 and response.e2e_s >= 0 and response.tpot_s >= 0):
+        raise WireError("prediction: latencies must not be negative")
     return Prediction(
         instance_id=response.instance_id,
         ttft_s=response.ttft_s,

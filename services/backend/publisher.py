@@ -23,7 +23,12 @@ class SnapshotPublisher:
         self._socket = self._context.socket(zmq.PUB)
         self._socket.setsockopt(zmq.SNDHWM, _SEND_QUEUE_LENGTH)
         self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.bind(endpoint)
+        try:
+            self._socket.bind(endpoint)
+        except zmq.ZMQError:
+            self._socket.close()
+            self._context.term()
+            raise
         self._lock = threading.Lock()
         self._last: snapshot_pb2.EngineSnapshot | None = None
         self._closed = threading.Event()

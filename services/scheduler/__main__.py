@@ -9,7 +9,7 @@ from random import Random
 import httpx
 from prometheus_client import CollectorRegistry
 
-from foretell.policy import make_policy
+from foretell.policy import Policy, make_policy
 from foretell.settings import SchedulerSettings
 from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import tagger_pb2_grpc
@@ -17,8 +17,9 @@ from services import runtime
 from services.scheduler.app import Replica, create_app
 from services.scheduler.background import Background
 from services.scheduler.outcome import Recorder
+from services.scheduler.peers import open_channel
 from services.scheduler.placement import Placer
-from services.scheduler.pool import Pool, open_channel
+from services.scheduler.pool import Pool
 from services.scheduler.relay import Progress, RelayContext
 from services.scheduler.tokens import PromptCounter
 
@@ -29,7 +30,10 @@ _FULL_DRAIN_S = 30.0
 def _client(settings: SchedulerSettings) -> httpx.AsyncClient:
     return httpx.AsyncClient(
         timeout=httpx.Timeout(settings.request_timeout_s, connect=settings.connect_timeout_s),
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
+        # Shorter than uvicorn's 5 s: a connection that the engine is closing must not be used.
+        limits=httpx.Limits(
+            max_connections=None, max_keepalive_connections=256, keepalive_expiry=2.0
+        ),
         headers={"accept-encoding": "identity"},  # answers are relayed as they come
         trust_env=False,  # a proxy meant for the outside must not sit between us and our engines
     )
@@ -56,7 +60,7 @@ async def serve(settings: SchedulerSettings, stop: asyncio.Event) -> None:
         stack.push_async_callback(pool.close)
         placer = Placer(
             pool,
-            make_policy(settings.policy),
+            _policy(settings.policy),
             Random(settings.policy_seed or os.getpid()),
             counter=PromptCounter(settings.tokenizer),
             tagger=tagger,
@@ -70,6 +74,8 @@ async def serve(settings: SchedulerSettings, stop: asyncio.Event) -> None:
             metrics, placer, tagger, settings.request_log, settings.request_log_max_bytes
         )
         stack.callback(recorder.close)
+        progress = Progress()
+        metrics.in_progress.set_function(lambda: progress.now)
         replica = Replica(
             replica_id=settings.replica_id or f"{socket.gethostname()}-{os.getpid()}",
             context=RelayContext(
@@ -78,7 +84,7 @@ async def serve(settings: SchedulerSettings, stop: asyncio.Event) -> None:
                 recorder=recorder,
                 metrics=metrics,
                 background=background,
-                progress=Progress(),
+                progress=progress,
                 max_attempts=settings.max_attempts,
                 engine_api_key=settings.engine_api_key.get_secret_value(),
             ),
@@ -119,6 +125,13 @@ async def _run(
         for task in (probing, draining):
             task.cancel()
         await asyncio.gather(probing, draining, return_exceptions=True)
+
+
+def _policy(name: str) -> Policy:
+    try:
+        return make_policy(name)
+    except ValueError as error:
+        raise SystemExit(f"policy: {error}") from error
 
 
 def _keys(text: str) -> tuple[bytes, ...]:

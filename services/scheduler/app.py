@@ -1,5 +1,6 @@
 """The HTTP surface: OpenAI's endpoints, health, metrics and status."""
 
+import asyncio
 import hmac
 import re
 import time
@@ -10,11 +11,19 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from services.scheduler.errors import ApiError, unavailable
 from services.scheduler.parsing import Endpoint, parse
-from services.scheduler.relay import FORWARDED_HEADERS, Relay, RelayContext
+from services.scheduler.relay import (
+    CLIENT_CLOSED_REQUEST,
+    FORWARDED_HEADERS,
+    Relay,
+    RelayContext,
+)
 
+_BODY_DEADLINE_S = 60.0
+_PRINTABLE = re.compile(r"[ -~]+")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
@@ -37,11 +46,11 @@ def create_app(replica: Replica) -> FastAPI:
     app.include_router(_router(replica))
 
     @app.exception_handler(ApiError)
-    async def api_error(_: Request, error: ApiError) -> JSONResponse:
+    async def api_error(_: Request, error: ApiError) -> Response:
         return error.response()
 
     @app.exception_handler(HTTPException)
-    async def http_error(request: Request, error: HTTPException) -> JSONResponse:
+    async def http_error(request: Request, error: HTTPException) -> Response:
         message = f"{error.detail}: {request.method} {request.url.path}"
         return ApiError(error.status_code, message, headers=dict(error.headers or {})).response()
 
@@ -93,14 +102,37 @@ def _router(replica: Replica) -> APIRouter:
 
 async def _accept(replica: Replica, endpoint: Endpoint, request: Request) -> Response:
     """Everything that can be refused is refused here, before any engine hears of it."""
-    _authorize(replica, request)
-    if replica.context.progress.now >= replica.max_concurrent_requests:
+    refused = replica.context.metrics.requests
+    try:
+        _authorize(replica, request)
+        return await _admit(replica, endpoint, request)
+    except ApiError as error:
+        refused.labels("", "", "", str(error.status)).inc()
+        raise
+    except ClientDisconnect:
+        refused.labels("", "", "", str(CLIENT_CLOSED_REQUEST)).inc()
+        return Response(status_code=CLIENT_CLOSED_REQUEST)  # to nobody
+
+
+async def _admit(replica: Replica, endpoint: Endpoint, request: Request) -> Relay:
+    """A place for the request while its body comes; the relay gives it up when it ends."""
+    progress = replica.context.progress
+    if progress.now >= replica.max_concurrent_requests:
         raise ApiError(
             429,
             f"{replica.max_concurrent_requests} requests are in progress already; retry shortly",
             code="too_many_requests",
             headers={"retry-after": "1"},
         )
+    progress.now += 1
+    try:
+        return await _prepare(replica, endpoint, request)
+    except BaseException:  # a disconnect or a shutdown too: there will be no relay
+        progress.now -= 1
+        raise
+
+
+async def _prepare(replica: Replica, endpoint: Endpoint, request: Request) -> Relay:
     parsed = parse(endpoint, await _body(request, replica.max_body_bytes))
     pool = replica.context.placer.pool
     known = pool.models()
@@ -112,7 +144,8 @@ async def _accept(replica: Replica, endpoint: Endpoint, request: Request) -> Res
         )
     given = request.headers.get("x-request-id", "")
     request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-    forward = {n: request.headers[n] for n in FORWARDED_HEADERS if n in request.headers}
+    wanted = {name: request.headers.get(name, "") for name in FORWARDED_HEADERS}
+    forward = {name: value for name, value in wanted.items() if _PRINTABLE.fullmatch(value)}
     return Relay(replica.context, parsed, request_id, forward)
 
 
@@ -141,10 +174,16 @@ async def _body(request: Request, limit: int) -> bytes:
     if declared.isdigit() and int(declared) > limit:
         raise too_long
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit:
-            raise too_long
+    try:
+        async with asyncio.timeout(_BODY_DEADLINE_S):  # it holds a place of those in progress
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > limit:
+                    raise too_long
+    except TimeoutError as error:
+        raise ApiError(
+            408, f"the request body did not arrive within {_BODY_DEADLINE_S:.0f} s"
+        ) from error
     return bytes(body)
 
 

@@ -2,13 +2,14 @@
 
 import json
 
-from fastapi.responses import JSONResponse
+from fastapi.responses import Response
 
 _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
     404: "invalid_request_error",
     405: "invalid_request_error",
+    408: "invalid_request_error",
     413: "invalid_request_error",
     429: "rate_limit_error",
 }
@@ -44,8 +45,10 @@ class ApiError(Exception):
             }
         }
 
-    def response(self) -> JSONResponse:
-        return JSONResponse(self.body(), self.status, headers=self.headers)
+    def response(self) -> Response:
+        # ASCII: a lone surrogate that a client sent, and a message quotes, is no UTF-8.
+        text = json.dumps(self.body(), separators=(",", ":"))
+        return Response(text, self.status, self.headers, "application/json")
 
     def sse_event(self) -> bytes:
         """The error as an event inside a stream that has already begun."""

@@ -5,13 +5,13 @@ import logging
 import time
 from dataclasses import dataclass
 from logging.handlers import RotatingFileHandler
+from math import isfinite
 from pathlib import Path
-
-import grpc
 
 from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import predictor_pb2, tagger_pb2, tagger_pb2_grpc
 from services.scheduler.parsing import ParsedRequest
+from services.scheduler.peers import NoAnswer, answer_of
 from services.scheduler.placement import Placement, Placer
 
 _COMPLETE_DEADLINE_S = 1.0
@@ -73,11 +73,12 @@ class Recorder:
             return
         message = predictor_pb2.CompleteRequest(request_id=placement.spec.request_id)
         try:
-            seen = await stub.Complete(message, timeout=_COMPLETE_DEADLINE_S)
-        except grpc.aio.AioRpcError:
+            seen = await answer_of(stub.Complete(message, timeout=_COMPLETE_DEADLINE_S))
+        except NoAnswer:
             return
-        if not result.first_byte_unix_s:
-            result.first_byte_unix_s = seen.first_token_unix_s
+        first_token_unix_s = seen.first_token_unix_s
+        if not result.first_byte_unix_s and _within(placement, first_token_unix_s, result):
+            result.first_byte_unix_s = first_token_unix_s
         # The last snapshot was taken before the last token was sampled.
         result.output_tokens = result.output_tokens or (
             seen.output_tokens + 1 if seen.output_tokens else 0
@@ -100,10 +101,10 @@ class Recorder:
         engine = "emulated" if instance.emulated else "vllm"
         error_labels = (request.model, instance.config.instance_id, engine)
         prediction = placement.prediction
-        if prediction is not None and e2e_s > 0:
+        if prediction is not None and isfinite(prediction.e2e_s) and e2e_s > 0:
             error = prediction.e2e_s / e2e_s - 1
             self._metrics.e2e_error.labels(*error_labels).observe(error)
-        if prediction is not None and ttft_s > 0:
+        if prediction is not None and isfinite(prediction.ttft_s) and ttft_s > 0:
             error = prediction.ttft_s / ttft_s - 1
             self._metrics.ttft_error.labels(*error_labels).observe(error)
         if result.output_tokens:
@@ -135,16 +136,27 @@ class Recorder:
             censored=censored,
         )
         try:
-            await self._tagger.Observe(
-                tagger_pb2.ObserveRequest(observations=[observation]),
-                timeout=_COMPLETE_DEADLINE_S,
+            await answer_of(
+                self._tagger.Observe(
+                    tagger_pb2.ObserveRequest(observations=[observation]),
+                    timeout=_COMPLETE_DEADLINE_S,
+                )
             )
-        except grpc.aio.AioRpcError:
+        except NoAnswer:
             return  # the next observation will do as well
 
 
 def _since(placement: Placement, unix_s: float) -> float:
     return max(0.0, unix_s - placement.decided_unix_s) if unix_s else 0.0
+
+
+def _within(placement: Placement, unix_s: float, result: Result) -> bool:
+    """Whether a sidecar's stamp can be true of this request, by our clock."""
+    return placement.decided_unix_s <= unix_s <= result.ended_unix_s
+
+
+def _rounded(seconds: float) -> float | None:
+    return round(seconds, 6) if isfinite(seconds) else None  # JSON has no infinity
 
 
 def _log_line(
@@ -168,11 +180,11 @@ def _log_line(
         "predicted_output_tokens": round(placement.spec.length.expected_tokens, 1),
         "length_source": placement.spec.length.source,
         "output_tokens": result.output_tokens or None,
-        "predicted_ttft_s": round(prediction.ttft_s, 6) if prediction else None,
+        "predicted_ttft_s": _rounded(prediction.ttft_s) if prediction else None,
         "ttft_s": round(ttft_s, 6) if ttft_s else None,
-        "predicted_e2e_s": round(prediction.e2e_s, 6) if prediction else None,
+        "predicted_e2e_s": _rounded(prediction.e2e_s) if prediction else None,
         "e2e_s": round(e2e_s, 6) if e2e_s else None,
-        "snapshot_age_s": round(prediction.snapshot_age_s, 6) if prediction else None,
+        "snapshot_age_s": _rounded(prediction.snapshot_age_s) if prediction else None,
         "calibration_steps": prediction.calibration_steps if prediction else None,
     }
 

@@ -6,6 +6,7 @@ answer is relayed.
 
 import json
 from dataclasses import dataclass
+from math import isinf
 from typing import Any, Literal, NoReturn
 
 from services.scheduler.errors import invalid
@@ -53,7 +54,8 @@ def parse(endpoint: Endpoint, raw: bytes) -> ParsedRequest:
     chat = endpoint == "chat/completions"
     prompts: list[str] | list[list[int]] = [_chat_text(body)] if chat else _prompts(body)
     if len(prompts) * n > MAX_SEQUENCES:
-        raise invalid(f"prompts times n must not exceed {MAX_SEQUENCES}", "n", "value_too_large")
+        param = "prompt" if n == 1 else "n"
+        raise invalid(f"prompts times n must not exceed {MAX_SEQUENCES}", param, "value_too_large")
     longest = max(prompts, key=len)
     return ParsedRequest(
         endpoint=endpoint,
@@ -73,17 +75,26 @@ def parse(endpoint: Endpoint, raw: bytes) -> ParsedRequest:
 
 
 def for_engine(request: ParsedRequest, request_id: str, predicted_tokens: float) -> bytes:
-    """The body as the engine gets it: the client's, with our two fields in `vllm_xargs`."""
+    """The body as the engine gets it: the client's, with our two fields in `vllm_xargs`.
+
+    Raises `ApiError`.
+    """
     xargs = dict(request.body.get("vllm_xargs") or {})
     xargs.pop(HINT_FIELD, None)
     xargs["foretell_id"] = request_id
     xargs["foretell_predicted_tokens"] = round(predicted_tokens, 1)
-    return json.dumps({**request.body, "vllm_xargs": xargs}, separators=(",", ":")).encode()
+    try:
+        text = json.dumps({**request.body, "vllm_xargs": xargs}, separators=(",", ":"))
+    except RecursionError as error:  # what the parser just managed may be too deep from here
+        raise invalid(
+            "the body of your request is nested too deeply", code="json_invalid"
+        ) from error
+    return text.encode()
 
 
 def _json_object(raw: bytes) -> dict[str, Any]:
     try:
-        body = json.loads(raw, parse_constant=_reject_constant)
+        body = json.loads(raw, parse_constant=_reject_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise invalid("the body of your request is not valid JSON", code="json_invalid") from error
     if not isinstance(body, dict):
@@ -93,6 +104,13 @@ def _json_object(raw: bytes) -> dict[str, Any]:
 
 def _reject_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if isinf(value):  # an overflow such as 1e999, which would reach the engine as Infinity
+        raise ValueError(f"{text} is too large")
+    return value
 
 
 def _chat_text(body: dict[str, Any]) -> str:

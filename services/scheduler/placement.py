@@ -18,7 +18,8 @@ from foretell.v1 import predictor_pb2, tagger_pb2, tagger_pb2_grpc
 from services.scheduler.background import Background
 from services.scheduler.errors import unavailable
 from services.scheduler.parsing import ParsedRequest
-from services.scheduler.pool import Breaker, Instance, Pool
+from services.scheduler.peers import Breaker, NoAnswer, answer_of
+from services.scheduler.pool import Instance, Pool
 from services.scheduler.tokens import PromptCounter
 
 logger = logging.getLogger(__name__)
@@ -127,7 +128,8 @@ class Placer:
         False when the wait grew too long; then one places by what is known already.
         """
         try:
-            await asyncio.wait_for(self._turn.acquire(), self._turn_deadline_s)
+            async with asyncio.timeout(self._turn_deadline_s):
+                await self._turn.acquire()
         except TimeoutError:
             self._metrics.degraded.labels("turn").inc()
             return False
@@ -158,13 +160,14 @@ class Placer:
                 max_tokens=request.max_tokens,
             )
             try:
-                answer = await self._tagger.Tag(message, timeout=self._tagger_deadline_s)
-            except grpc.aio.AioRpcError as error:
+                answer = await answer_of(self._tagger.Tag(message, timeout=self._tagger_deadline_s))
+                length = wire.length_from_proto(answer)
+            except (NoAnswer, wire.WireError) as error:
                 self._tagger_breaker.failed()
-                logger.debug("tagger did not answer: %r", error)
+                logger.debug("tagger: %s", error)
             else:
                 self._tagger_breaker.succeeded()
-                return wire.length_from_proto(answer)
+                return length
         if self._tagger is not None:
             self._metrics.degraded.labels("tagger").inc()
         return self.history.estimate(request.model, prompt_tokens, request.max_tokens)
@@ -192,23 +195,24 @@ class Placer:
             self._missing()
             return None
         try:
-            answer = await instance.stub.Predict(message, timeout=self._predictor_deadline_s)
-        except grpc.aio.AioRpcError as error:
+            call = instance.stub.Predict(message, timeout=self._predictor_deadline_s)
+            prediction = wire.prediction_from_proto(await answer_of(call))
+        except (NoAnswer, wire.WireError) as error:
             self._note_silence(instance, error)
             self._missing()
             return None
         instance.breaker.succeeded()
-        prediction = wire.prediction_from_proto(answer)
         instance.last_load = (time.monotonic(), prediction.load)
         return prediction
 
     async def _load(self, instance: Instance) -> Load | None:
         if instance.stub is not None and not instance.breaker.open:
             try:
-                answer = await instance.stub.Status(
+                call = instance.stub.Status(
                     predictor_pb2.StatusRequest(), timeout=self._predictor_deadline_s
                 )
-            except grpc.aio.AioRpcError as error:
+                answer = await answer_of(call)
+            except NoAnswer as error:
                 self._note_silence(instance, error)
             else:
                 instance.breaker.succeeded()
@@ -225,13 +229,13 @@ class Placer:
         call: grpc.aio.UnaryUnaryCall[predictor_pb2.ReserveRequest, predictor_pb2.ReserveResponse],
     ) -> None:
         try:
-            await call
-        except grpc.aio.AioRpcError as error:
+            await answer_of(call)
+        except NoAnswer as error:
             self._note_silence(instance, error)
 
-    def _note_silence(self, instance: Instance, error: grpc.aio.AioRpcError) -> None:
+    def _note_silence(self, instance: Instance, error: Exception) -> None:
         instance.breaker.failed()
-        logger.debug("predictor of %s: %s", instance.config.instance_id, error.details())
+        logger.debug("predictor of %s: %s", instance.config.instance_id, error)
 
     def _missing(self) -> None:
         self._metrics.degraded.labels("predictor").inc()

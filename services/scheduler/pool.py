@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -14,45 +15,12 @@ import httpx
 from foretell.model import Load
 from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import predictor_pb2_grpc
+from services.scheduler.peers import Breaker, open_channel
 
 logger = logging.getLogger(__name__)
 
 QPM_WINDOW_S = 60.0
 _MODELS_EVERY = 20  # health probes between two looks at /v1/models
-_GRPC_OPTIONS = [
-    # A sidecar that comes back must be noticed within a second, not after gRPC's default 120 s.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-]
-
-
-def open_channel(address: str) -> grpc.aio.Channel:
-    """A channel to a predictor or the tagger that notices a restart quickly."""
-    return grpc.aio.insecure_channel(address, options=_GRPC_OPTIONS)
-
-
-class Breaker:
-    """Spares a peer that fails: after each failure in a row it is left alone twice as long."""
-
-    FIRST_S, LONGEST_S = 0.1, 5.0
-
-    def __init__(self) -> None:
-        self._failures = 0
-        self._retry_at = 0.0
-
-    @property
-    def open(self) -> bool:
-        return time.monotonic() < self._retry_at
-
-    def failed(self) -> None:
-        pause = min(self.LONGEST_S, self.FIRST_S * 2 ** min(self._failures, 10))
-        self._failures += 1
-        self._retry_at = time.monotonic() + pause
-
-    def succeeded(self) -> None:
-        self._failures = 0
-        self._retry_at = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +40,8 @@ class Instance:
     channel: grpc.aio.Channel | None = None
     stub: predictor_pb2_grpc.PredictorStub | None = None
     healthy: bool = False
+    suspected: bool = False
+    """An attempt failed here since the last good probe: others are preferred."""
     down: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while probes fail: whoever waits for this engine's first byte gives up."""
     model_names: frozenset[str] = frozenset()
@@ -83,6 +53,7 @@ class Instance:
     breaker: Breaker = field(default_factory=Breaker)
     failures: int = 0
     probes: int = 0
+    probing: asyncio.Task[None] | None = None
     _dispatched_at: deque[float] = field(default_factory=deque)
 
     def note_dispatch(self) -> None:
@@ -119,23 +90,35 @@ class Pool:
         self.instances: dict[str, Instance] = {}
         self._source = source
         self._mtime = 0.0
+        self._complaint = ""
         self._client = client
         self._metrics = metrics
         self._interval_s = health_interval_s
         self._timeout_s = health_timeout_s
         self._failures = health_failures
-        self._configure(parse_instances(self._read()))
+        try:
+            self._configure(parse_instances(self._read()))
+        except ValueError as error:
+            raise SystemExit(str(error)) from error
 
     async def run(self) -> None:
         """Probe all instances, again and again, until cancelled."""
-        while True:
-            self._reload()
-            await asyncio.gather(*(self._probe(i) for i in list(self.instances.values())))
-            await asyncio.sleep(self._interval_s)
+        async with asyncio.TaskGroup() as probes:
+            while True:
+                self._reload()
+                for instance in self.instances.values():
+                    # Each at its own pace: one that hangs must not delay news of the others.
+                    if instance.probing is None or instance.probing.done():
+                        instance.probing = probes.create_task(self._probe(instance))
+                await asyncio.sleep(self._interval_s)
 
     def healthy(self, model: str) -> list[Instance]:
-        """Instances that serve `model` and answered their last probe."""
-        return [i for i in self.instances.values() if i.healthy and model in i.model_names]
+        """Instances that serve `model` and answer probes; suspected ones if there are no others.
+
+        A request that fails on every engine must not close all of them to everyone else.
+        """
+        up = [i for i in self.instances.values() if i.healthy and model in i.model_names]
+        return [i for i in up if not i.suspected] or up
 
     def models(self) -> dict[str, bool]:
         """Models that some instance has served, and whether all their engines are emulated."""
@@ -150,8 +133,8 @@ class Pool:
         return any(i.healthy and i.model_names for i in self.instances.values())
 
     def suspect(self, instance: Instance) -> None:
-        """Place nothing on `instance` until its next successful probe."""
-        instance.healthy = False
+        """Place nothing on `instance` until its next successful probe, if another can serve."""
+        instance.suspected = True
 
     async def close(self) -> None:
         await asyncio.gather(
@@ -161,15 +144,18 @@ class Pool:
     async def _probe(self, instance: Instance) -> None:
         url = instance.config.url
         try:
-            answer = await self._client.get(f"{url}/health", timeout=self._timeout_s)
-            answer.raise_for_status()
-            if not instance.model_names or instance.probes % _MODELS_EVERY == 0:
-                await self._learn_models(instance)
-            instance.probes += 1
-        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+            async with asyncio.timeout(self._timeout_s):  # httpx limits each read, not their sum
+                answer = await self._client.get(f"{url}/health")
+                answer.raise_for_status()
+                if not instance.model_names or instance.probes % _MODELS_EVERY == 0:
+                    await self._learn_models(instance)
+        except Exception as error:
+            # Whatever an engine answers, probing goes on: without it nothing comes back up.
             self._probe_failed(instance, error)
             return
+        instance.probes += 1
         instance.failures = 0
+        instance.suspected = False
         if not instance.healthy:
             logger.info("%s is up at %s", instance.config.instance_id, url)
         instance.healthy = True
@@ -188,15 +174,23 @@ class Pool:
         self._report(instance)
 
     async def _learn_models(self, instance: Instance) -> None:
-        answer = await self._client.get(f"{instance.config.url}/v1/models", timeout=self._timeout_s)
+        answer = await self._client.get(f"{instance.config.url}/v1/models")
         answer.raise_for_status()
         cards = answer.json()["data"]
         instance.model_names = frozenset(str(card["id"]) for card in cards)
         instance.emulated = any(card.get("owned_by") == "foretell-emulated" for card in cards)
 
     def _report(self, instance: Instance) -> None:
-        labels = (instance.config.instance_id, "emulated" if instance.emulated else "vllm")
-        self._metrics.healthy.labels(*labels).set(instance.healthy)
+        instance_id = instance.config.instance_id
+        if self.instances.get(instance_id) is not instance:
+            return  # taken off the list while it was probed
+        self._forget(instance_id)  # what it was thought to be before it said what it is
+        engine = "emulated" if instance.emulated else "vllm"
+        self._metrics.healthy.labels(instance_id, engine).set(instance.healthy)
+
+    def _forget(self, instance_id: str) -> None:
+        for engine in ("emulated", "vllm"):
+            self._metrics.healthy.remove(instance_id, engine)
 
     def _read(self) -> str:
         if self._source.lstrip().startswith("["):
@@ -218,13 +212,17 @@ class Pool:
                 return
             self._configure(parse_instances(self._read()))
         except (OSError, ValueError, SystemExit) as error:
-            logger.warning("instances file not taken in, the old list stays: %s", error)
+            if str(error) != self._complaint:  # once, not at every probe
+                logger.warning("instances file not taken in, the old list stays: %s", error)
+            self._complaint = str(error)
+        else:
+            self._complaint = ""
 
     def _configure(self, configs: list[InstanceConfig]) -> None:
         known = self.instances
         self.instances = {}
         for config in configs:
-            old = known.get(config.instance_id)
+            old = known.pop(config.instance_id, None)
             if old is not None and old.config == config:
                 self.instances[config.instance_id] = old
                 continue
@@ -233,23 +231,39 @@ class Pool:
                 instance.channel = open_channel(config.predictor)
                 instance.stub = predictor_pb2_grpc.PredictorStub(instance.channel)
             self.instances[config.instance_id] = instance
+        # Requests in progress hold on to theirs; the last one's end closes its channel.
+        for instance_id in known:
+            self._forget(instance_id)
 
 
 def parse_instances(text: str) -> list[InstanceConfig]:
     """The configured instances; raises `ValueError` that names what is wrong."""
-    items = json.loads(text)
+    try:
+        items = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"instances: not valid JSON: {error}") from error
     if not isinstance(items, list):
         raise ValueError("instances: must be a JSON list")
-    configs: list[InstanceConfig] = []
-    for item in items:
-        if not isinstance(item, dict) or not item.get("instance_id") or not item.get("url"):
-            raise ValueError(f"instances: {item!r} needs instance_id and url")
-        unknown = set(item) - {"instance_id", "url", "predictor"}
-        if unknown:
-            raise ValueError(f"instances: unknown keys {sorted(unknown)}")
-        configs.append(
-            InstanceConfig(item["instance_id"], item["url"].rstrip("/"), item.get("predictor", ""))
-        )
+    configs = [_parse_instance(item) for item in items]
     if len({c.instance_id for c in configs}) != len(configs):
         raise ValueError("instances: instance_id must be unique")
     return configs
+
+
+def _parse_instance(item: object) -> InstanceConfig:
+    if not isinstance(item, dict) or not item.get("instance_id") or not item.get("url"):
+        raise ValueError(f"instances: {item!r} needs instance_id and url")
+    unknown = set(item) - {"instance_id", "url", "predictor"}
+    if unknown:
+        raise ValueError(f"instances: unknown keys {sorted(unknown)}")
+    if not all(isinstance(value, str) for value in item.values()):
+        raise ValueError(f"instances: {item!r} must have strings only")
+    if not re.fullmatch(r"[!-~]+", item["instance_id"]):
+        raise ValueError(f"instances: instance_id {item['instance_id']!r} is no header value")
+    try:
+        url = httpx.URL(item["url"])
+    except httpx.InvalidURL as error:
+        raise ValueError(f"instances: url {item['url']!r}: {error}") from error
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ValueError(f"instances: url {item['url']!r} must be http://HOST[:PORT]")
+    return InstanceConfig(item["instance_id"], item["url"].rstrip("/"), item.get("predictor", ""))

@@ -5,12 +5,11 @@ that fails before it can be repeated on another engine without the client notici
 """
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import httpx
 from starlette.responses import Response
@@ -24,6 +23,7 @@ from services.scheduler.outcome import Recorder, Result
 from services.scheduler.parsing import ParsedRequest, for_engine
 from services.scheduler.placement import Placement, Placer
 from services.scheduler.pool import Instance
+from services.scheduler.usage import ERROR_EVENT, read_stream_tail, read_usage
 
 logger = logging.getLogger(__name__)
 
@@ -31,12 +31,12 @@ T = TypeVar("T")
 
 FORWARDED_HEADERS = ("traceparent", "tracestate")
 """Of the client's headers, those an engine gets. Its key is for us alone."""
-RETURNED_HEADERS = ("content-type", "x-foretell-emulated")
+RETURNED_HEADERS = ("content-type", "retry-after", "x-foretell-emulated")
 CLIENT_CLOSED_REQUEST = 499
 """What nginx logs for a client that left; it exists in our metrics only."""
-_ENGINE_ERROR_EVENT = b'data: {"error"'
 _RETRY_PAUSE_S = 0.05
 _TAIL_BYTES = 4096  # of a stream, kept to find its usage in
+_LONGEST_LINE_BYTES = 1 << 20  # of a stream; what is longer is not kept together
 
 
 class AttemptFailed(Exception):
@@ -48,7 +48,9 @@ class Progress:
     """How many requests this replica serves, and has taken."""
 
     now: int = 0
+    """Admitted, their bodies perhaps still on the way, and not yet answered in full."""
     total: int = 0
+    """Found valid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,28 +98,21 @@ class Relay(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = _Exchange(send)
-        self._begin()
+        self._context.progress.total += 1
         work = asyncio.create_task(self._serve(exchange))
         gone = asyncio.create_task(_disconnected(receive))
         try:
             await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 exchange.status = CLIENT_CLOSED_REQUEST
-                work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
         finally:
-            gone.cancel()
             work.cancel()
+            gone.cancel()
+            await asyncio.gather(work, gone, return_exceptions=True)
             self._end(exchange)
-
-    def _begin(self) -> None:
-        self._context.progress.now += 1
-        self._context.progress.total += 1
-        self._context.metrics.in_progress.inc()
 
     def _end(self, exchange: _Exchange) -> None:
         self._context.progress.now -= 1
-        self._context.metrics.in_progress.dec()
         placement = exchange.placement
         self._context.metrics.requests.labels(
             self._request.model,
@@ -181,8 +176,9 @@ class Relay(Response):
 
     async def _exchange(self, exchange: _Exchange, placement: Placement, result: Result) -> None:
         instance = placement.instance
-        upstream = await _or_down(instance, self._open(placement))
+        opening = asyncio.create_task(self._open(placement))
         try:
+            upstream = await _or_down(instance, opening)
             result.status = upstream.status_code
             if upstream.status_code >= 500:
                 raise AttemptFailed(f"http_{upstream.status_code}")
@@ -192,7 +188,7 @@ class Relay(Response):
             else:
                 await self._relay_whole(exchange, placement, upstream, result)
         finally:
-            await upstream.aclose()
+            await _close(opening)
 
     async def _open(self, placement: Placement) -> httpx.Response:
         """Send the request; returns once the engine's headers are here."""
@@ -220,7 +216,7 @@ class Relay(Response):
         body = await _or_down(placement.instance, upstream.aread())
         result.finished = True
         if upstream.status_code < 400:
-            _read_usage(body, result)
+            read_usage(body, result)
         await self._start(exchange, placement, upstream, [(b"content-length", b"%d" % len(body))])
         await exchange.send({"type": "http.response.body", "body": body})
 
@@ -228,18 +224,20 @@ class Relay(Response):
         self, exchange: _Exchange, placement: Placement, upstream: httpx.Response, result: Result
     ) -> None:
         chunks = upstream.aiter_raw()
-        chunk = await _or_down(placement.instance, _first(chunks))
-        if chunk.startswith(_ENGINE_ERROR_EVENT):
+        chunk = await _or_down(placement.instance, _first_line(chunks))
+        if chunk.startswith(ERROR_EVENT):
             raise AttemptFailed("error_event")  # vLLM's engine died behind its living HTTP server
         result.first_byte_unix_s = time.time()
-        tail = b""
+        tail = held = b""
         await self._start(exchange, placement, upstream, [])
         try:
             while chunk:
-                tail = (tail + chunk)[-_TAIL_BYTES:]
-                await exchange.send(
-                    {"type": "http.response.body", "body": chunk, "more_body": True}
-                )
+                lines, held = _whole_lines(held + chunk)
+                if lines:
+                    tail = (tail + lines)[-_TAIL_BYTES:]
+                    await exchange.send(
+                        {"type": "http.response.body", "body": lines, "more_body": True}
+                    )
                 chunk = await anext(chunks, b"")
         except httpx.HTTPError as error:
             logger.warning("%s: the engine broke off: %r", self._request_id, error)
@@ -248,11 +246,12 @@ class Relay(Response):
             lost = ApiError(
                 502, "the engine failed in the midst of the answer", None, "engine_lost"
             )
-            await exchange.send({"type": "http.response.body", "body": lost.sse_event()})
+            # The line end closes an event that had come as far as its data.
+            await exchange.send({"type": "http.response.body", "body": b"\n" + lost.sse_event()})
             return
         result.finished = True
-        _read_stream_tail(tail, result)
-        await exchange.send({"type": "http.response.body", "body": b""})
+        read_stream_tail(tail + held, result)
+        await exchange.send({"type": "http.response.body", "body": held})
 
     async def _start(
         self,
@@ -323,39 +322,36 @@ async def _or_down(instance: Instance, work: Awaitable[T]) -> T:
             await asyncio.gather(task, return_exceptions=True)
 
 
-async def _first(chunks: AsyncIterator[bytes]) -> bytes:
+async def _close(opening: asyncio.Task[httpx.Response]) -> None:
+    """End the exchange with the engine, even if the client left just as its headers came."""
+    if not opening.cancelled() and opening.exception() is None:
+        await opening.result().aclose()
+
+
+async def _first_line(chunks: AsyncIterator[bytes]) -> bytes:
+    """What came up to and with the first whole line, which tells an answer from an error."""
+    head = b""
     async for chunk in chunks:
-        if chunk:
-            return chunk
-    raise AttemptFailed("empty_stream")
+        head += chunk
+        if b"\n" in chunk or len(head) > _LONGEST_LINE_BYTES:
+            break
+    if not head:
+        raise AttemptFailed("empty_stream")
+    return head
+
+
+def _whole_lines(data: bytes) -> tuple[bytes, bytes]:
+    """Split after the last line end.
+
+    If the engine dies within a line, the client must not have seen its beginning: no event could
+    follow it.
+    """
+    end = data.rfind(b"\n") + 1
+    if len(data) - end > _LONGEST_LINE_BYTES:
+        end = len(data)
+    return data[:end], data[end:]
 
 
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-def _read_usage(body: bytes, result: Result) -> None:
-    """Token counts and the finish reason of an unstreamed answer."""
-    try:
-        answer: dict[str, Any] = json.loads(body)
-        usage = answer.get("usage") or {}
-        result.prompt_tokens = int(usage.get("prompt_tokens") or 0)
-        result.output_tokens = int(usage.get("completion_tokens") or 0)
-        choices = answer.get("choices") or []
-        result.truncated = any(c.get("finish_reason") == "length" for c in choices)
-    except (ValueError, AttributeError, TypeError):
-        return  # relayed all the same: only our accounting goes without
-
-
-def _read_stream_tail(tail: bytes, result: Result) -> None:
-    """The same from the last events of a stream, where the client asked for usage."""
-    for line in tail.split(b"\n"):
-        if not line.startswith(b"data: {"):
-            continue
-        if b'"finish_reason":"length"' in line:
-            result.truncated = True
-        if b'"completion_tokens"' in line:
-            truncated = result.truncated
-            _read_usage(line[len(b"data: ") :], result)
-            result.truncated = truncated

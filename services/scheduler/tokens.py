@@ -7,11 +7,15 @@ from tokenizers import Tokenizer
 from foretell.length.prompt import PRIOR_TOKENS_PER_MESSAGE
 from services.scheduler.parsing import ParsedRequest
 
+COUNTED_CHARS = 65_536
+"""Of a longer text only so much is tokenized: the event loop must not stand still for it."""
+
 
 class PromptCounter:
     """Counts text with a `tokenizer.json`; without one it counts nothing.
 
-    What a chat template adds is taken as a constant per message.
+    What a chat template adds is taken as a constant per message, and a long text to go on like
+    its beginning.
     """
 
     def __init__(self, path: str) -> None:
@@ -29,5 +33,6 @@ class PromptCounter:
         """Prompt tokens of `request`; 0 when they cannot be counted."""
         if self._tokenizer is None or not request.text:
             return 0
-        tokens: int = len(self._tokenizer.encode(request.text).ids)
-        return tokens + round(PRIOR_TOKENS_PER_MESSAGE * request.messages)
+        head = request.text[:COUNTED_CHARS]
+        tokens = len(self._tokenizer.encode(head).ids) * len(request.text) / len(head)
+        return round(tokens + PRIOR_TOKENS_PER_MESSAGE * request.messages)

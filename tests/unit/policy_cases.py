@@ -31,10 +31,21 @@ def loaded(
 
 
 def predicted(
-    instance_id: str, e2e_s: float, ttft_s: float = 0.1, outstanding: int = 0
+    instance_id: str,
+    e2e_s: float,
+    ttft_s: float = 0.1,
+    outstanding: int = 0,
+    calibration_steps: int = 1000,
 ) -> Candidate:
     answer = Prediction(
-        instance_id, ttft_s, e2e_s, tpot_s=0.01, preemptions=0, snapshot_age_s=0.0, load=load()
+        instance_id,
+        ttft_s,
+        e2e_s,
+        tpot_s=0.01,
+        preemptions=0,
+        snapshot_age_s=0.0,
+        load=load(),
+        calibration_steps=calibration_steps,
     )
     return Candidate(instance_id, outstanding, load=answer.load, prediction=answer)
 

@@ -3,7 +3,7 @@ from math import inf, nan
 from policy_cases import REQUEST, loaded, predicted, silent
 
 from foretell.policy import Candidate
-from foretell.policy.predicted_latency import PredictedLatencyPolicy
+from foretell.policy.predicted_latency import CALIBRATED_STEPS, PredictedLatencyPolicy
 
 
 def choose(candidates: list[Candidate], draw: float = 0.0) -> str:
@@ -22,6 +22,16 @@ def test_draw_breaks_ties_among_the_least_only() -> None:
 
 def test_load_is_no_prediction() -> None:
     assert choose([loaded("a", outstanding=3), predicted("b", 9.0, outstanding=0)]) == "b"
+
+
+def test_a_pessimistic_prior_does_not_starve_beside_a_twin_that_has_learned() -> None:
+    fast = predicted("learned", 1.0, outstanding=2, calibration_steps=CALIBRATED_STEPS)
+    prior = predicted("prior", 5.0, outstanding=0, calibration_steps=CALIBRATED_STEPS - 1)
+    assert choose([fast, prior]) == "prior"
+    busy = predicted("prior", 5.0, outstanding=4, calibration_steps=0)
+    assert choose([fast, busy]) == "learned"
+    # Among priors alone each is taken at its word.
+    assert choose([predicted("a", 2.0, calibration_steps=0), busy]) == "a"
 
 
 def test_never_is_an_answer_and_the_worst_one() -> None:

@@ -6,8 +6,11 @@ import pytest
 from policy_cases import REQUEST, predicted, silent
 
 from foretell.policy import POLICIES, Candidate, make_policy
-from foretell.policy.predicted_latency import predicted_e2e_s
 from foretell.policy.scoring import pick_lowest_known
+
+
+def predicted_e2e_s(candidate: Candidate) -> float | None:
+    return None if candidate.prediction is None else candidate.prediction.e2e_s
 
 
 def pick(candidates: list[Candidate], draw: float = 0.0) -> str:

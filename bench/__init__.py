@@ -1,0 +1,1 @@
+"""Benchmarks: each answers one question and records its answer under bench/results."""

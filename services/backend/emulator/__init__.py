@@ -1,0 +1,5 @@
+"""The emulated engine: the twin driven by a wall clock, behind vLLM's OpenAI surface.
+
+It needs neither GPU nor model, and says so in every answer: the header `x-foretell-emulated`,
+the model card's `owned_by`, and `emulated` in its snapshots.
+"""

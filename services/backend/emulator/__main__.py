@@ -1,0 +1,113 @@
+"""`python -m services.backend.emulator`: one emulated engine."""
+
+import asyncio
+import contextlib
+import random
+from uuid import uuid4
+
+from foretell.engine import Twin
+from foretell.latency.linear import LinearStepTime
+from foretell.model import EngineConfig, GpuProfile
+from foretell.settings import EmulatorSettings, load_profile
+from services import runtime
+from services.backend.emulator.answer import JobMaker
+from services.backend.emulator.app import Engine, create_app
+from services.backend.emulator.driver import Driver
+from services.backend.emulator.snapshot import SnapshotFeed
+from services.backend.publisher import SnapshotPublisher
+
+_HEARTBEAT_S = 0.5
+_LEAST_STEP_RATIO = 0.1  # of the profile's time: the longest tail that noise may cut
+
+
+def engine_config(settings: EmulatorSettings, profile: GpuProfile) -> EngineConfig:
+    """The profile's engine with the settings' changes; ValueError when none could run so."""
+    config = EngineConfig(
+        model_name=settings.model_name or profile.name.partition("/")[2],
+        block_size_tokens=profile.block_size_tokens,
+        total_blocks=settings.total_blocks or profile.total_blocks,
+        max_num_seqs=settings.max_num_seqs or profile.max_num_seqs,
+        max_num_scheduled_tokens=settings.max_num_batched_tokens or profile.max_num_batched_tokens,
+        max_model_len=settings.max_model_len or profile.max_model_len,
+        enable_prefix_caching=False,
+        engine_version="emulated",
+        emulated=True,
+    )
+    if not config.total_blocks:
+        raise ValueError(f"profile {profile.name} names no KV blocks: set total_blocks")
+    if config.blocks_for(config.max_model_len) > config.total_blocks:
+        raise ValueError(
+            f"max_model_len {config.max_model_len} needs {config.blocks_for(config.max_model_len)} "
+            f"KV blocks, total_blocks is {config.total_blocks}"
+        )
+    return config
+
+
+def make_driver(
+    settings: EmulatorSettings,
+    profile: GpuProfile,
+    config: EngineConfig,
+    feed: SnapshotFeed | None,
+) -> Driver:
+    """The engine itself; its noise differs between instances and repeats between runs."""
+    generator = random.Random(f"{settings.seed}/{settings.instance_id}")
+
+    def noise() -> float:
+        return max(_LEAST_STEP_RATIO - 1.0, generator.gauss(0.0, settings.noise_ratio))
+
+    return Driver(
+        Twin(config),
+        LinearStepTime(profile.coefficients_s),
+        speedup=settings.speedup,
+        noise=noise,
+        max_queue=settings.max_queue,
+        feed=feed,
+    )
+
+
+async def serve(settings: EmulatorSettings, stop: asyncio.Event) -> None:
+    """Run the engine and its HTTP surface until `stop`."""
+    try:
+        profile = load_profile(settings.profile)
+        config = engine_config(settings, profile)
+    except ValueError as error:
+        raise SystemExit(f"emulator: {error}") from error
+    sock = runtime.bind(settings.host, settings.port)
+    host, port = sock.getsockname()[:2]
+    with contextlib.ExitStack() as resources:
+        resources.enter_context(sock)
+        feed = None
+        if settings.snapshot_endpoint:
+            publisher = SnapshotPublisher(settings.snapshot_endpoint, _HEARTBEAT_S)
+            resources.callback(publisher.close)
+            feed = SnapshotFeed(publisher, settings.instance_id, uuid4().hex, config)
+        driver = make_driver(settings, profile, config, feed)
+        jobs = JobMaker(config, settings.mean_output_tokens, settings.max_queue)
+        stepping = asyncio.create_task(driver.run())
+        stepping.add_done_callback(lambda _: stop.set())
+        try:
+            await runtime.serve_http(
+                create_app(Engine(config, driver, jobs, settings.max_body_bytes)),
+                [sock],
+                stop,
+                on_ready=lambda: runtime.announce(
+                    settings.ready_file,
+                    url=f"http://{f'[{host}]' if ':' in host else host}:{port}",
+                    model_name=config.model_name,
+                ),
+            )
+        finally:
+            stepping.cancel()
+            # A loop that ended by itself has failed: its exception ends the process.
+            with contextlib.suppress(asyncio.CancelledError):
+                await stepping
+
+
+def main() -> None:
+    settings = runtime.load_settings(EmulatorSettings)
+    runtime.setup_logging(settings.log_level)
+    runtime.run(lambda stop: serve(settings, stop), with_parent=settings.die_with_parent)
+
+
+if __name__ == "__main__":
+    main()

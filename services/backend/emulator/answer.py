@@ -1,0 +1,229 @@
+"""From a request to sequences in the engine, and from counted tokens back to text."""
+
+import asyncio
+from dataclasses import dataclass
+from uuid import uuid4
+
+from foretell.engine import Sequence
+from foretell.model import EngineConfig
+from services.backend.emulator.driver import Driver, QueueFullError, Stream
+from services.backend.emulator.protocol import ApiError, ChatRequest, GenerationRequest
+from services.backend.emulator.text import Continuation, output_length, text_key
+
+
+class Answer:
+    """One choice: reads its stream's tokens as text, up to a stop string."""
+
+    def __init__(
+        self,
+        index: int,
+        stream: Stream,
+        text: Continuation,
+        *,
+        eos_after: int | None,
+        stop: tuple[str, ...],
+        min_tokens: int,
+    ) -> None:
+        """`eos_after` is the output token that ends the sequence; None: no such token."""
+        self.index = index
+        self.stream = stream
+        self.tokens = 0
+        self.finish_reason: str | None = None
+        self.stop_reason: str | None = None
+        self._text = text
+        self._eos_after = eos_after
+        self._stop = stop
+        self._min_tokens = min_tokens
+        # As much as could be the beginning of a stop string is not said yet.
+        self._hold = max(map(len, stop)) - 1 if stop else 0
+        self._held = ""
+
+    @property
+    def has_news(self) -> bool:
+        return self.finish_reason is None and (
+            self.tokens < self.stream.tokens or self.stream.finished
+        )
+
+    def read(self) -> str:
+        """The text since the last call; sets `finish_reason` when it is the last."""
+        words = []
+        while self.tokens < self.stream.tokens:
+            self.tokens += 1
+            if self.tokens == self._eos_after:
+                break  # the end-of-sequence token has no text
+            word = " " + self._text.next_word()
+            if self._stop:
+                self._held += word
+                if self._stopped(len(word)):
+                    return self._held
+            else:
+                words.append(word)
+        if self.stream.finished:
+            self.finish_reason = "stop" if self.tokens == self._eos_after else "length"
+            return self._held if self._stop else "".join(words)
+        if not self._stop:
+            return "".join(words)
+        said = max(0, len(self._held) - self._hold)
+        text, self._held = self._held[:said], self._held[said:]
+        return text
+
+    def _stopped(self, new_chars: int) -> bool:
+        """Whether the newest word completed a stop string; cuts the text before it."""
+        if self.tokens <= self._min_tokens:
+            return False
+        found = []
+        for stop in self._stop:
+            begin = self._held.find(stop, max(0, len(self._held) - new_chars - len(stop) + 1))
+            if begin >= 0:
+                found.append((begin + len(stop), begin, stop))
+        if not found:
+            return False
+        _, begin, self.stop_reason = min(found, key=lambda match: match[0])
+        self._held = self._held[:begin]
+        self.finish_reason = "stop"
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request in the engine: the answers of all its prompts and choices."""
+
+    response_id: str
+    answers: list[Answer]
+    prompt_tokens: list[int]
+    """Per prompt; answer `i` belongs to prompt `i // n`."""
+    choices: int
+    wake: asyncio.Event
+
+    def usage(self) -> dict[str, int]:
+        return _usage(sum(self.prompt_tokens), sum(answer.tokens for answer in self.answers))
+
+    def usage_at_start(self) -> dict[str, int]:
+        return _usage(sum(self.prompt_tokens), 0)
+
+    def usage_so_far(self, answer: Answer) -> dict[str, int]:
+        """Of one choice alone."""
+        return _usage(self.prompt_tokens[answer.index // self.choices], answer.tokens)
+
+    def abort(self, driver: Driver) -> None:
+        """Take what is left of it out of the engine."""
+        for answer in self.answers:
+            driver.abort(answer.stream)
+
+
+def _usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
+    return {
+        "prompt_tokens": prompt_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "completion_tokens": completion_tokens,
+    }
+
+
+class JobMaker:
+    """Turns requests into jobs for one engine."""
+
+    def __init__(self, config: EngineConfig, mean_output_tokens: float, max_queue: int) -> None:
+        self._config = config
+        self._mean_output_tokens = mean_output_tokens
+        self._max_queue = max_queue
+
+    def make(
+        self, request: GenerationRequest, response_id: str, priority: int, now_unix_s: float
+    ) -> Job:
+        """Raises `ApiError` where vLLM would refuse the request."""
+        prompts = request.prompts()
+        if not prompts or not all(prompts):
+            raise ApiError(400, "The decoder prompt cannot be empty", "prompt")
+        if len(prompts) * request.n > self._max_queue:
+            raise ApiError(400, f"n: at most {self._max_queue} sequences fit this engine", "n")
+        job = Job(response_id, [], list(map(len, prompts)), request.n, asyncio.Event())
+        for number, tokens in enumerate(prompts):
+            limit = self._output_limit(request, len(tokens))
+            engine_id = f"{response_id}-{_suffix(request, number)}"
+            for choice in range(request.n):
+                sequence = Sequence(
+                    request_id=f"{choice}_{engine_id}" if request.n > 1 else engine_id,
+                    prompt_tokens=len(tokens),
+                    stop_after=limit,
+                    max_tokens=limit,
+                    arrival_s=now_unix_s,
+                    priority=priority,
+                )
+                job.answers.append(self._answer(request, job, sequence, tokens, choice))
+        return job
+
+    def _answer(
+        self,
+        request: GenerationRequest,
+        job: Job,
+        sequence: Sequence,
+        tokens: list[str],
+        choice: int,
+    ) -> Answer:
+        key = text_key(None if request.greedy else request.seed, choice)
+        eos_after = None
+        if not request.ignore_eos:
+            drawn = output_length(tokens, self._mean_output_tokens, key)
+            eos_after = max(drawn, request.min_tokens + 1)
+            sequence.stop_after = min(sequence.max_tokens, eos_after)
+        stop = request.stop_strings
+        stream = Stream(sequence, request.tag(), job.wake, bool(request.stream or stop))
+        return Answer(
+            len(job.answers),
+            stream,
+            Continuation(tokens, key),
+            eos_after=eos_after,
+            stop=stop,
+            min_tokens=request.min_tokens,
+        )
+
+    def _output_limit(self, request: GenerationRequest, prompt_tokens: int) -> int:
+        """vLLM's rules (`TokenizeParams`, `get_max_tokens`): the prompt must leave room for a
+        token, `max_tokens` must not exceed the model's length by itself, and is cut to the room
+        there is."""
+        length, asked = self._config.max_model_len, request.output_limit()
+        name = "max_tokens"
+        if isinstance(request, ChatRequest):
+            name = (
+                "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
+            )
+        if asked is not None and asked > length:
+            raise ApiError(
+                400,
+                f"{name}={asked} cannot be greater than max_model_len={length}. "
+                "Please request fewer output tokens.",
+                name,
+            )
+        if prompt_tokens >= length:
+            raise ApiError(
+                400,
+                f"This model's maximum context length is {length} tokens. However, your prompt "
+                f"contains {prompt_tokens} input tokens, which leaves no room for output tokens. "
+                "Please reduce the length of the input prompt.",
+                "messages" if isinstance(request, ChatRequest) else "prompt",
+            )
+        limit = length - prompt_tokens if asked is None else min(asked, length - prompt_tokens)
+        if request.min_tokens > limit:
+            raise ApiError(
+                400,
+                f"min_tokens must be less than or equal to max_tokens={limit}, "
+                f"got {request.min_tokens}.",
+                "min_tokens",
+            )
+        return limit
+
+
+def _suffix(request: GenerationRequest, prompt: int) -> str:
+    """What vLLM appends to the response's id inside the engine."""
+    unique = uuid4().hex[:8]
+    return unique if isinstance(request, ChatRequest) else f"{prompt}-{unique}"
+
+
+def submit(job: Job, driver: Driver) -> None:
+    """Raises `ApiError` 503 when the engine holds too much already, or runs no more."""
+    if driver.stopped:
+        raise ApiError(503, "the engine has stopped")
+    try:
+        driver.submit([answer.stream for answer in job.answers])
+    except QueueFullError as error:
+        raise ApiError(503, f"the engine holds {driver.held} requests; try later") from error

@@ -1,0 +1,165 @@
+"""vLLM's OpenAI surface over the emulated engine."""
+
+import time
+from typing import Any
+from uuid import uuid4
+
+from fastapi import FastAPI, Request, Response
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from foretell.model import EngineConfig
+from services.backend.emulator.answer import JobMaker, submit
+from services.backend.emulator.driver import Driver
+from services.backend.emulator.formats import ChatFormat, CompletionFormat
+from services.backend.emulator.protocol import (
+    ApiError,
+    ChatRequest,
+    CompletionRequest,
+    GenerationRequest,
+    StreamOptions,
+    parse,
+)
+from services.backend.emulator.responses import CLIENT_GONE, StreamedAnswer, whole_answer
+
+_INT32_MAX = 2**31 - 1
+
+
+class EmulatedLabel:
+    """ASGI middleware: no answer leaves without saying that nothing real made it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def labelled(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["x-foretell-emulated"] = "true"
+            await send(message)
+
+        await self._app(scope, receive, labelled)
+
+
+class Engine:
+    """One emulated engine as its routes see it."""
+
+    def __init__(
+        self, config: EngineConfig, driver: Driver, jobs: JobMaker, max_body_bytes: int
+    ) -> None:
+        self.config = config
+        self.driver = driver
+        self._jobs = jobs
+        self._max_body_bytes = max_body_bytes
+        self.created_unix_s = int(time.time())
+
+    async def generate(
+        self,
+        request: Request,
+        request_class: type[GenerationRequest],
+        format_class: type[CompletionFormat],
+    ) -> Response:
+        """Answer one request; raises `ApiError`."""
+        asked = parse(request_class, await self._read(request))
+        if asked.model and asked.model != self.config.model_name:
+            raise ApiError(404, f"The model `{asked.model}` does not exist.", "model")
+        now_unix_s = time.time()
+        response_id = format_class.id_prefix + request.headers.get("x-request-id", uuid4().hex)
+        job = self._jobs.make(asked, response_id, _priority(request, asked), now_unix_s)
+        formats = format_class(response_id, self.config.model_name, int(now_unix_s))
+        submit(job, self.driver)
+        if asked.stream:
+            return StreamedAnswer(
+                job, self.driver, formats, asked.stream_options or StreamOptions()
+            )
+        return await whole_answer(request, job, self.driver, formats)
+
+    def model_card(self) -> dict[str, Any]:
+        return {
+            "id": self.config.model_name,
+            "object": "model",
+            "created": self.created_unix_s,
+            "owned_by": "foretell-emulated",
+            "root": self.config.model_name,
+            "parent": None,
+            "max_model_len": self.config.max_model_len,
+            "permission": [],
+        }
+
+    async def _read(self, request: Request) -> bytes:
+        """The body, refused as soon as it is known to be too long."""
+        limit = self._max_body_bytes
+        too_long = ApiError(413, f"the request body exceeds {limit} bytes")
+        if int(request.headers.get("content-length", 0)) > limit:
+            raise too_long
+        body = bytearray()
+        async for part in request.stream():
+            body += part
+            if len(body) > limit:
+                raise too_long
+        return bytes(body)
+
+
+def _priority(request: Request, asked: GenerationRequest) -> int:
+    """The header wins over the body, as in vLLM; an unreadable one is ignored."""
+    try:
+        priority = int(request.headers["x-vllm-priority"])
+    except (KeyError, ValueError):
+        return asked.priority
+    return max(-_INT32_MAX, min(priority, _INT32_MAX))
+
+
+def create_app(engine: Engine) -> ASGIApp:
+    """The engine's HTTP surface."""
+    app = FastAPI(title="Foretell emulated engine", openapi_url=None)
+    app.add_exception_handler(ApiError, _on_api_error)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(ClientDisconnect, _on_disconnect)
+    app.add_exception_handler(Exception, _on_exception)
+
+    @app.get("/health")
+    async def health() -> Response:
+        return Response(status_code=503 if engine.driver.stopped else 200)
+
+    @app.get("/version")
+    async def version() -> dict[str, str]:
+        return {"version": engine.config.engine_version}
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {"object": "list", "data": [engine.model_card()]}
+
+    @app.post("/v1/completions")
+    async def completions(request: Request) -> Response:
+        return await engine.generate(request, CompletionRequest, CompletionFormat)
+
+    @app.post("/v1/chat/completions")
+    async def chat_completions(request: Request) -> Response:
+        return await engine.generate(request, ChatRequest, ChatFormat)
+
+    return EmulatedLabel(app)
+
+
+def _error_response(error: ApiError) -> JSONResponse:
+    headers = {"retry-after": "1"} if error.status == 503 else None
+    return JSONResponse(error.body(), error.status, headers)
+
+
+async def _on_api_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return _error_response(error)
+
+
+async def _on_http_exception(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return _error_response(ApiError(error.status_code, error.detail))
+
+
+async def _on_disconnect(_request: Request, _error: Exception) -> Response:
+    return Response(status_code=CLIENT_GONE)
+
+
+async def _on_exception(_request: Request, _error: Exception) -> Response:
+    return _error_response(ApiError(500, "internal error"))

@@ -1,0 +1,177 @@
+"""Drives the twin with a wall clock, in the order of vLLM's engine core.
+
+Each turn takes in arrivals and aborts, schedules, tells its state, lets the step's time pass,
+and hands out the tokens it made.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from foretell.engine import Batch, Outcome, Sequence, Twin
+from foretell.latency.linear import StepTimeModel
+from foretell.model import Step
+from services.backend.emulator.snapshot import RequestTag, SnapshotFeed
+
+log = logging.getLogger(__name__)
+
+# A step that begins at most this late is still timed from when it was due, so that timer
+# granularity does not add up; a process that was held up longer does not hurry to catch up.
+_SLACK_S = 0.01
+
+
+class QueueFullError(Exception):
+    """The engine holds as many sequences as it may."""
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """One sequence in the engine, and how far it has come.
+
+    Tokens are only counted: what they say follows from the prompt, so a reader that lags behind
+    costs no memory.
+    """
+
+    sequence: Sequence
+    tag: RequestTag
+    wake: asyncio.Event
+    """Set when there is something new; shared by the sequences of one request."""
+    every_token: bool
+    """False: wake the reader at the end only."""
+    tokens: int = 0
+    finished: bool = False
+
+
+@dataclass(slots=True)
+class _Inbox:
+    arrivals: list[Stream] = field(default_factory=list)
+    aborts: list[str] = field(default_factory=list)
+
+
+class Driver:
+    """The engine. `run` is its loop; everything else is called from the same event loop."""
+
+    def __init__(
+        self,
+        twin: Twin,
+        step_time: StepTimeModel,
+        *,
+        speedup: float,
+        noise: Callable[[], float],
+        max_queue: int,
+        feed: SnapshotFeed | None,
+    ) -> None:
+        """`noise()` is the relative deviation of one step's time from `step_time`'s."""
+        self._twin = twin
+        self._step_time = step_time
+        self._speedup = speedup
+        self._noise = noise
+        self._max_queue = max_queue
+        self._feed = feed
+        self._streams: dict[str, Stream] = {}
+        self._tags: dict[str, RequestTag] = {}
+        self._inbox = _Inbox()
+        self._arrived = asyncio.Event()
+        self._step = 0
+        self._completed: list[Step] = []
+        self.stopped = False
+
+    @property
+    def held(self) -> int:
+        """Sequences running, waiting or about to."""
+        return len(self._streams)
+
+    def submit(self, streams: list[Stream]) -> None:
+        """Take in the sequences of one request together; raises `QueueFullError`."""
+        if self.held + len(streams) > self._max_queue:
+            raise QueueFullError
+        for stream in streams:
+            self._streams[stream.sequence.request_id] = stream
+            self._tags[stream.sequence.request_id] = stream.tag
+        self._inbox.arrivals.extend(streams)
+        self._arrived.set()
+
+    def abort(self, stream: Stream) -> None:
+        """Drop `stream` before the next step; nothing happens when it has ended already."""
+        request_id = stream.sequence.request_id
+        if self._forget(request_id) is not None:
+            self._inbox.aborts.append(request_id)
+
+    async def run(self) -> None:
+        """Step for as long as there is work; ends only by cancellation."""
+        due = time.monotonic()
+        try:
+            while True:
+                self._take_in()
+                batch = self._twin.schedule()
+                if batch is not None:
+                    due = await self._run_step(batch, due)
+                    continue
+                self._tell(None, ())
+                await self._arrived.wait()
+                due = time.monotonic()
+        finally:
+            self.stopped = True
+            for stream in self._streams.values():
+                stream.wake.set()
+
+    def _take_in(self) -> None:
+        inbox, self._inbox = self._inbox, _Inbox()
+        self._arrived.clear()
+        for stream in inbox.arrivals:
+            self._twin.add(stream.sequence)
+        for request_id in inbox.aborts:
+            self._twin.abort(request_id)
+
+    async def _run_step(self, batch: Batch, due: float) -> float:
+        """Let the step's time pass and apply it; returns when the next one is due."""
+        begun = time.monotonic()
+        if begun - due > _SLACK_S:
+            due = begun
+        if not batch.scheduled:  # preempted and scheduled nobody: the model does not run
+            self._tell(batch, ())
+            self._twin.complete(batch)
+            await asyncio.sleep(0)
+            return due
+        self._step += 1
+        started_unix_s = time.time()
+        self._tell(batch, (Step(self._step, started_unix_s, 0.0, batch.shape),))
+        due += self._step_time.step_s(batch.shape) * (1.0 + self._noise()) / self._speedup
+        await asyncio.sleep(max(0.0, due - time.monotonic()))
+        elapsed_s = time.monotonic() - begun
+        self._completed.append(Step(self._step, started_unix_s, elapsed_s, batch.shape))
+        self._hand_out(self._twin.complete(batch))
+        return due
+
+    def _hand_out(self, outcome: Outcome) -> None:
+        streams = self._streams
+        for seq in outcome.sampled:
+            stream = streams.get(seq.request_id)
+            if stream is None:
+                continue  # aborted while its step was in flight
+            stream.tokens = seq.output_tokens
+            if stream.every_token:
+                stream.wake.set()
+        for seq in outcome.finished:
+            stream = self._forget(seq.request_id)
+            if stream is not None:
+                stream.finished = True
+                stream.wake.set()
+
+    def _forget(self, request_id: str) -> Stream | None:
+        self._tags.pop(request_id, None)
+        return self._streams.pop(request_id, None)
+
+    def _tell(self, batch: Batch | None, in_flight: tuple[Step, ...]) -> None:
+        completed, self._completed = tuple(self._completed), []
+        if self._feed is not None:
+            self._feed.publish(
+                self._twin,
+                batch,
+                self._tags,
+                now_unix_s=time.time(),
+                steps_in_flight=in_flight,
+                completed_steps=completed,
+            )

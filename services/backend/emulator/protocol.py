@@ -1,0 +1,221 @@
+"""Requests as OpenAI clients send them to vLLM, and the errors that answer wrong ones."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from services.backend.emulator.snapshot import RequestTag
+from services.backend.emulator.text import tokenize
+
+_ERROR_TYPES = {
+    400: "BadRequestError",
+    404: "NotFoundError",
+    405: "MethodNotAllowedError",
+    413: "RequestEntityTooLargeError",
+    503: "ServiceUnavailableError",
+}
+_INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
+_DEFAULT_COMPLETION_TOKENS = 16  # vLLM's, for /v1/completions alone
+
+# Fields that promise something in the answer which only a model could put there.
+_UNSUPPORTED = (
+    "echo",
+    "functions",
+    "include_stop_str_in_output",
+    "logprobs",
+    "prompt_embeds",
+    "prompt_logprobs",
+    "return_token_ids",
+    "structured_outputs",
+    "suffix",
+    "use_beam_search",
+)
+
+
+class ApiError(Exception):
+    """An answer other than success, in OpenAI's shape."""
+
+    def __init__(self, status: int, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+
+    def body(self) -> dict[str, Any]:
+        kind = _ERROR_TYPES.get(self.status, "InternalServerError")
+        return {
+            "error": {
+                "message": self.message,
+                "type": kind,
+                "param": self.param,
+                "code": self.status,
+            }
+        }
+
+
+class StreamOptions(BaseModel):
+    include_usage: bool | None = False
+    continuous_usage_stats: bool | None = False
+
+
+class GenerationRequest(BaseModel):
+    """What completions and chat completions have in common."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str | None = None
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    n: int = Field(1, ge=1)
+    stop: str | list[str] | None = None
+    seed: int | None = Field(None, ge=-_INT64_MAX - 1, le=_INT64_MAX)
+    temperature: float | None = Field(None, ge=0, le=2)
+    max_tokens: int | None = Field(None, ge=1)
+    min_tokens: int = Field(0, ge=0)
+    ignore_eos: bool = False
+    priority: int = Field(0, ge=-_INT32_MAX - 1, le=_INT32_MAX)
+    vllm_xargs: dict[str, Any] | None = None
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        if self.stop is None:
+            return ()
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+    def prompts(self) -> list[list[str]]:
+        """The tokens of each prompt."""
+        raise NotImplementedError
+
+    def output_limit(self) -> int | None:
+        """Output tokens the client allows; None: as many as the model's length leaves."""
+        raise NotImplementedError
+
+    def tag(self) -> RequestTag:
+        """What a Foretell scheduler said of it; an unreadable prediction is none."""
+        xargs = self.vllm_xargs or {}
+        try:
+            predicted = float(xargs.get("foretell_predicted_tokens", 0.0))
+        except (TypeError, ValueError):
+            predicted = 0.0
+        return RequestTag(str(xargs.get("foretell_id", "")), predicted)
+
+
+class CompletionRequest(GenerationRequest):
+    """POST /v1/completions."""
+
+    prompt: (
+        list[Annotated[int, Field(ge=0)]]
+        | list[list[Annotated[int, Field(ge=0)]]]
+        | str
+        | list[str]
+    )
+
+    def prompts(self) -> list[list[str]]:
+        """The tokens of each prompt; a token id stands for a word of its own."""
+        if isinstance(self.prompt, str):
+            return [tokenize(self.prompt)]
+        if self.prompt and isinstance(self.prompt[0], int):
+            return [list(map(str, self.prompt))]
+        return [
+            tokenize(item) if isinstance(item, str) else list(map(str, item))  # type: ignore[arg-type]
+            for item in self.prompt
+        ]
+
+    def output_limit(self) -> int | None:
+        return _DEFAULT_COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
+
+
+class ContentPart(BaseModel):
+    type: str
+    text: str = ""
+
+
+class Message(BaseModel):
+    role: str
+    content: str | list[ContentPart] | None = None
+
+    def text(self) -> str:
+        """Its text; raises `ApiError` for parts that are no text."""
+        if isinstance(self.content, str) or self.content is None:
+            return self.content or ""
+        for part in self.content:
+            if part.type != "text":
+                raise ApiError(400, f"messages: {part.type!r} parts are not supported", "messages")
+        return "\n".join(part.text for part in self.content)
+
+
+class ChatRequest(GenerationRequest):
+    """POST /v1/chat/completions."""
+
+    messages: list[Message] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+
+    def prompts(self) -> list[list[str]]:
+        """One prompt, as a chat template would put it.
+
+        No text can contain the template's own tokens: `tokenize` takes them apart.
+        """
+        if self.continue_final_message and self.add_generation_prompt:
+            raise ApiError(
+                400,
+                "Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
+                "continue_final_message",
+            )
+        tokens = []
+        for message in self.messages:
+            tokens += [f"<|{message.role}|>", *tokenize(message.text()), "<|end|>"]
+        if self.continue_final_message:
+            tokens.pop()
+        elif self.add_generation_prompt:
+            tokens.append("<|assistant|>")
+        return [tokens]
+
+    def output_limit(self) -> int | None:
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+
+RequestT = TypeVar("RequestT", bound=GenerationRequest)
+
+
+def parse(request_class: type[RequestT], body: bytes) -> RequestT:
+    """Raises `ApiError` that names the field at fault."""
+    try:
+        request = request_class.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        param = str(first["loc"][0]) if first["loc"] else None
+        where = f"{param}: " if param else ""
+        raise ApiError(400, f"{where}{first['msg']}", param) from error
+    _check(request, request.model_extra or {})
+    return request
+
+
+def _check(request: GenerationRequest, extra: Mapping[str, Any]) -> None:
+    """What types alone do not say; raises `ApiError`."""
+    for name in _UNSUPPORTED:
+        value = extra.get(name)
+        if value is not None and value is not False and value != "":
+            raise ApiError(400, f"{name} is not supported by an emulated engine", name)
+    response_format = extra.get("response_format")
+    if isinstance(response_format, dict) and response_format.get("type") != "text":
+        raise ApiError(
+            400, "response_format: an emulated engine writes text only", "response_format"
+        )
+    if extra.get("tool_choice") not in (None, "none", "auto"):
+        raise ApiError(400, "tool_choice: an emulated engine calls no tools", "tool_choice")
+    if any(not text for text in request.stop_strings):
+        raise ApiError(400, "stop cannot contain an empty string.", "stop")
+    if request.stream_options and not request.stream:
+        raise ApiError(
+            400, "Stream options can only be defined when `stream=True`.", "stream_options"
+        )
+    if request.greedy and request.n > 1:
+        raise ApiError(400, f"n must be 1 when using greedy sampling, got {request.n}.", "n")

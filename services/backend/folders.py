@@ -1,0 +1,76 @@
+"""Where a running engine or cluster keeps its files, sockets and ports."""
+
+import contextlib
+import errno
+import os
+import random
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+_UNIX_PATH_BYTES = 107  # sockaddr_un.sun_path less its final zero, on Linux
+_FIRST_PORT = 20_000
+_EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+@contextlib.contextmanager
+def run_folder(configured: str) -> Iterator[Path]:
+    """The folder `configured`, made if missing; if "" a new one that goes unless an error comes."""
+    if configured:
+        path = Path(configured).absolute()
+        path.mkdir(parents=True, exist_ok=True)
+        yield path
+        return
+    path = Path(tempfile.mkdtemp(prefix="foretell-"))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)  # not reached after an error: the logs stay
+
+
+@contextlib.contextmanager
+def socket_folder(run_dir: Path, longest_name: str) -> Iterator[Path]:
+    """`run_dir`, or a short temporary folder where a socket's path in it would be too long."""
+    if len(os.fsencode(run_dir / longest_name)) <= _UNIX_PATH_BYTES:
+        yield run_dir
+        return
+    with tempfile.TemporaryDirectory(prefix="foretell-", dir="/tmp") as path:
+        yield Path(path)
+
+
+def free_ports(host: str, count: int) -> list[int]:
+    """`count` ports that are free now and that the kernel gives to no outgoing connection.
+
+    A server that is restarted on such a port finds it free again. Two processes that look for
+    ports at once rarely meet, because each starts at a random place. Raises OSError if none is
+    left, or if `host` is no address of this machine.
+    """
+    end = int(_EPHEMERAL_RANGE.read_text().split()[0]) if _EPHEMERAL_RANGE.exists() else 32_768
+    first = min(_FIRST_PORT, max(end - 10_000, 1_024))
+    candidates = range(first, max(end, first + 10_000))
+    offset = random.randrange(len(candidates))
+    found: list[int] = []
+    for step in range(len(candidates)):
+        port = candidates[(offset + step) % len(candidates)]
+        if is_free(host, port):
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise OSError(f"only {len(found)} of {count} ports are free on {host}")
+
+
+def is_free(host: str, port: int) -> bool:
+    """Whether a server could listen there now. Raises OSError if `host` is not an address here."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            probe.listen(1)  # a port that another has bound but not yet opened is refused here
+        except PermissionError:
+            return False
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return False
+            raise
+    return True

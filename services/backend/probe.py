@@ -1,0 +1,49 @@
+"""How a supervisor asks what it started: small HTTP questions and ready files, no HTTP library."""
+
+import asyncio
+import contextlib
+import http.client
+import json
+import urllib.parse
+from pathlib import Path
+from typing import Any
+
+_MAX_BODY_BYTES = 4 << 20
+
+
+async def http_get(url: str, timeout_s: float, *, bearer: str = "") -> tuple[int, bytes]:
+    """Status and body (cut at 4 MiB) of a GET; OSError if there is no proper answer in time."""
+    return await asyncio.to_thread(get, url, timeout_s, bearer=bearer)
+
+
+def get(url: str, timeout_s: float, *, bearer: str = "") -> tuple[int, bytes]:
+    """As `http_get`, blocking."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise OSError(f"not an HTTP address: {url}")
+    secure = parts.scheme == "https"
+    make = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+    connection = make(parts.hostname, parts.port, timeout=timeout_s)
+    headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
+    with contextlib.closing(connection):
+        try:
+            connection.request("GET", parts.path or "/", headers=headers)
+            response = connection.getresponse()
+            return response.status, response.read(_MAX_BODY_BYTES)
+        except http.client.HTTPException as error:
+            raise OSError(f"{url} does not answer in HTTP: {error!r}") from error
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The JSON object in a file that another process replaces atomically; None while missing."""
+    try:
+        content = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    assert isinstance(content, dict), f"{path} holds no JSON object"
+    return content
+
+
+def clear(ready_file: Path) -> None:
+    """Forget what an earlier process said in its ready file."""
+    ready_file.unlink(missing_ok=True)

@@ -1,0 +1,182 @@
+"""What the plugin needs of vLLM, and where its versions differ. Checked before it attaches.
+
+vLLM's scheduler is not a public interface. Everything the plugin reads from it is named here, so
+that a version that moves something is refused with the name of what moved.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import vllm
+from vllm.sampling_params import SamplingParams
+from vllm.v1.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
+from vllm.v1.request import Request
+
+from foretell.model import EngineConfig
+
+OLDEST = (0, 30)
+NEWEST = (0, 32)
+
+_SCHEDULER_ATTRIBUTES = (
+    "block_size",
+    "cache_config.enable_prefix_caching",
+    "kv_cache_config.kv_cache_groups",
+    "kv_cache_manager.block_pool.get_num_free_blocks",
+    "kv_cache_manager.block_pool.num_gpu_blocks",
+    "max_model_len",
+    "max_num_running_reqs",
+    "max_num_scheduled_tokens",
+    "requests",
+    "running",
+    "scheduler_config.async_scheduling",
+    "scheduler_config.enable_chunked_prefill",
+    "scheduler_config.long_prefill_token_threshold",
+    "scheduler_config.policy",
+    "scheduler_config.scheduler_reserve_full_isl",
+    "scheduler_config.watermark",
+    "vllm_config.model_config.runner_type",
+    "vllm_config.model_config.served_model_name",
+    "vllm_config.parallel_config.data_parallel_size",
+    "waiting",
+)
+_REQUEST_ATTRIBUTES = (
+    "arrival_time",
+    "max_tokens",
+    "num_computed_tokens",
+    "num_output_placeholders",
+    "num_output_tokens",
+    "num_preemptions",
+    "num_prompt_tokens",
+    "priority",
+    "request_id",
+    "sampling_params",
+)
+_OUTPUT_FIELDS = {
+    SchedulerOutput: (
+        "finished_req_ids",
+        "num_scheduled_tokens",
+        "scheduled_cached_reqs",
+        "scheduled_new_reqs",
+        "total_num_scheduled_tokens",
+    ),
+    NewRequestData: ("num_computed_tokens", "req_id"),
+    CachedRequestData: ("num_computed_tokens", "req_ids", "resumed_req_ids"),
+}
+
+
+def version() -> str:
+    """The version of the vLLM this process runs."""
+    return str(vllm.__version__)
+
+
+def refusal(scheduler: Any) -> str | None:
+    """Why the plugin cannot describe this scheduler, or None when it can."""
+    match = re.match(r"(\d+)\.(\d+)", version())
+    release = tuple(int(part) for part in match.groups()) if match else (0, 0)
+    if not OLDEST <= release <= NEWEST:
+        return "supported are {}.{} to {}.{}".format(*OLDEST, *NEWEST)
+    missing = _missing(scheduler)
+    if missing:
+        return "it has no " + ", ".join(missing)
+    config = scheduler.vllm_config
+    if config.model_config.runner_type == "pooling":
+        return "a pooling model generates nothing to predict"
+    if config.parallel_config.data_parallel_size > 1:
+        return "data parallel ranks would share one endpoint; run one server per rank"
+    if not scheduler.kv_cache_config.kv_cache_groups:
+        return "the model has no KV cache"
+    return None
+
+
+def approximations(scheduler: Any) -> list[str]:
+    """Features in use that the twin does not model: predictions will be less exact."""
+    config = scheduler.vllm_config
+    in_use = {
+        "speculative decoding": config.speculative_config is not None,
+        "a KV connector": config.kv_transfer_config is not None,
+        "LoRA": config.lora_config is not None,
+        "pipeline parallelism": config.parallel_config.pipeline_parallel_size > 1,
+        "more than one KV cache group": len(scheduler.kv_cache_config.kv_cache_groups) > 1,
+        "an adaptive long prefill threshold": getattr(
+            scheduler.scheduler_config, "long_prefill_token_threshold_adaptive", False
+        ),
+    }
+    return [feature for feature, used in in_use.items() if used]
+
+
+def engine_config(scheduler: Any) -> EngineConfig:
+    """The scheduler's configuration in the library's terms."""
+    settings = scheduler.scheduler_config
+    served = scheduler.vllm_config.model_config.served_model_name
+    max_num_seqs = scheduler.max_num_running_reqs
+    active = getattr(scheduler, "max_num_active_reqs", max_num_seqs)  # since 0.31
+    return EngineConfig(
+        model_name=served if isinstance(served, str) else served[0],
+        block_size_tokens=scheduler.block_size,
+        total_blocks=scheduler.kv_cache_manager.block_pool.num_gpu_blocks - 1,
+        max_num_seqs=max_num_seqs,
+        max_num_active_seqs=0 if active == max_num_seqs else active,
+        max_num_scheduled_tokens=scheduler.max_num_scheduled_tokens,
+        max_model_len=scheduler.max_model_len,
+        long_prefill_token_threshold=settings.long_prefill_token_threshold,
+        policy=str(settings.policy),
+        enable_prefix_caching=bool(scheduler.cache_config.enable_prefix_caching),
+        enable_chunked_prefill=bool(settings.enable_chunked_prefill),
+        async_scheduling=bool(settings.async_scheduling),
+        watermark_ratio=settings.watermark,
+        reserve_full_isl=bool(settings.scheduler_reserve_full_isl),
+        engine_version=f"vllm {version()}",
+    )
+
+
+def waiting_reader(scheduler: Any) -> Callable[[], list[Any]]:
+    """A function that lists waiting requests in the order in which they will be admitted.
+
+    Under FCFS every version drains a queue of set-aside requests before `waiting`. Under the
+    priority policy 0.30 takes the better head of `skipped_waiting` and `waiting`, which sorts them
+    together; from 0.31 on `kv_holding_waiting` is drained first.
+    """
+    by_priority = scheduler.scheduler_config.policy == "priority"
+    apart = hasattr(scheduler, "kv_holding_waiting")
+    ahead = "kv_holding_waiting" if apart else "skipped_waiting"
+
+    def fcfs() -> list[Any]:
+        return [*getattr(scheduler, ahead, ()), *scheduler.waiting]
+
+    def priority() -> list[Any]:
+        first, rest = _unordered(getattr(scheduler, ahead, ())), _unordered(scheduler.waiting)
+        if apart:
+            return sorted(first, key=_admission_key) + sorted(rest, key=_admission_key)
+        return sorted([*first, *rest], key=_admission_key)
+
+    return priority if by_priority else fcfs
+
+
+def _unordered(queue: Any) -> list[Any]:
+    """The requests of a priority queue, sparing its iterator's pop per request."""
+    heap = getattr(queue, "_heap", None)
+    return list(queue) if heap is None else heap
+
+
+def _admission_key(request: Any) -> tuple[int, float, str]:
+    return request.priority, request.arrival_time, request.request_id  # as Request.__lt__
+
+
+def _missing(scheduler: Any) -> list[str]:
+    result = [f"scheduler.{path}" for path in _SCHEDULER_ATTRIBUTES if not _has(scheduler, path)]
+    for cls, names in _OUTPUT_FIELDS.items():
+        known = {f.name for f in fields(cls)}
+        result += [f"{cls.__name__}.{name}" for name in names if name not in known]
+    # Most of a request's attributes exist only on an instance.
+    probe = Request("foretell-probe", [0], SamplingParams(max_tokens=1), None)
+    return result + [f"Request.{name}" for name in _REQUEST_ATTRIBUTES if not _has(probe, name)]
+
+
+def _has(root: Any, path: str) -> bool:
+    for name in path.split("."):
+        if not hasattr(root, name):
+            return False
+        root = getattr(root, name)
+    return True

@@ -1,0 +1,87 @@
+"""Engine steps: which are in flight, and how long the completed ones took."""
+
+import time
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from foretell.model import BatchShape, Step
+
+_MAX_IN_FLIGHT = 64  # vLLM holds 2, or one per pipeline stage
+_MAX_COMPLETED = 256  # kept while nothing is published; older ones are dropped
+
+
+class Instant(NamedTuple):
+    """One moment on both clocks: durations from the first, time stamps from the second."""
+
+    monotonic_s: float
+    unix_s: float
+
+    @classmethod
+    def now(cls) -> "Instant":
+        return cls(time.monotonic(), time.time())
+
+
+@dataclass(slots=True)
+class _InFlight:
+    output: Any  # vLLM's SchedulerOutput; identity is what matches an update to its step
+    step: int
+    shape: BatchShape
+    started: Instant
+
+
+class StepTracker:
+    """Measures steps from the outside: `schedule()` begins one, `update_from_output()` ends it.
+
+    While the engine is continuously busy a step takes from the previous update to its own: that
+    is what a request experiences, the scheduler's time included, and with async scheduling it is
+    the only true measure, as a step is scheduled before its predecessor has run. After a pause it
+    takes from its own `schedule()`. Steps without tokens are no steps.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._in_flight: deque[_InFlight] = deque(maxlen=_MAX_IN_FLIGHT)
+        self._completed: deque[Step] = deque(maxlen=_MAX_COMPLETED)
+        self._busy_since: Instant | None = None
+
+    @property
+    def in_flight(self) -> list[Step]:
+        """Oldest first. All but the oldest wait for it: their start is when they were scheduled."""
+        return [Step(s.step, s.started.unix_s, 0.0, s.shape) for s in self._in_flight]
+
+    def take_completed(self) -> list[Step]:
+        """Steps completed since the last call, oldest first."""
+        result = list(self._completed)
+        self._completed.clear()
+        return result
+
+    def scheduled(self, output: Any, shape: BatchShape, at: Instant) -> None:
+        """`schedule()`, called at `at`, returned `output`."""
+        if shape.tokens == 0:
+            if not self._in_flight:
+                self._busy_since = None  # nothing could run: the engine waits
+            return
+        started = at if self._in_flight or self._busy_since is None else self._busy_since
+        self._in_flight.append(_InFlight(output, self._count, shape, started))
+        self._count += 1
+
+    def updating(self, output: Any, at: Instant) -> None:
+        """`update_from_output()` is called for `output` at `at`."""
+        if not any(step.output is output for step in self._in_flight):
+            return  # a step without tokens
+        # Outputs are applied in order; what lies before this one was lost to a failed hook.
+        while self._in_flight[0].output is not output:
+            self._in_flight.popleft()
+        done = self._in_flight.popleft()
+        duration_s = at.monotonic_s - done.started.monotonic_s
+        step = Step(done.step, done.started.unix_s, duration_s, done.shape)
+        self._completed.append(step)
+        self._busy_since = at
+        if self._in_flight:
+            self._in_flight[0] = replace(self._in_flight[0], started=at)
+
+    def updated(self, *, work_left: bool) -> None:
+        """`update_from_output()` has returned; `work_left`: a request runs or waits."""
+        if not work_left and not self._in_flight:
+            self._busy_since = None

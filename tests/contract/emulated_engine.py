@@ -1,0 +1,101 @@
+"""An emulated engine on a real socket, for the tests of this folder."""
+
+import asyncio
+import contextlib
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import zmq
+import zmq.asyncio
+
+from foretell.model import EngineSnapshot
+from foretell.settings import EmulatorSettings
+from foretell.v1 import snapshot_pb2
+from foretell.wire import snapshot_from_proto
+from services.backend.emulator.__main__ import serve
+
+MODEL = "Llama-2-7b-hf"
+DEADLINE_S = 30.0
+
+
+@dataclass
+class EmulatedEngine:
+    url: str
+    http: httpx.AsyncClient
+    openai: openai.AsyncOpenAI
+    snapshots: "Snapshots"
+
+
+class Snapshots:
+    """What a predictor would hear."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._context = zmq.asyncio.Context()
+        self._socket = self._context.socket(zmq.SUB)
+        self._socket.subscribe(b"")
+        self._socket.connect(endpoint)
+
+    async def next(self) -> EngineSnapshot:
+        payload = await asyncio.wait_for(self._socket.recv(), DEADLINE_S)
+        return snapshot_from_proto(snapshot_pb2.EngineSnapshot.FromString(payload))
+
+    async def until(self, wanted: Callable[[EngineSnapshot], bool]) -> list[EngineSnapshot]:
+        """All snapshots up to the first that is `wanted`."""
+        heard = []
+        async with asyncio.timeout(DEADLINE_S):
+            while not heard or not wanted(heard[-1]):
+                heard.append(await self.next())
+        return heard
+
+    def close(self) -> None:
+        self._context.destroy(linger=0)
+
+
+async def written(ready: Path, given_up: Callable[[], bool]) -> None:
+    """Wait until the engine has announced itself in `ready`, or has `given_up`."""
+    give_up_s = time.monotonic() + DEADLINE_S
+    while not (os.path.exists(ready) or given_up()):  # noqa: ASYNC240 - no disk is waited for
+        assert time.monotonic() < give_up_s, "the engine does not start"
+        await asyncio.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def running_engine(folder: Path, **settings: Any) -> AsyncIterator[EmulatedEngine]:
+    """Serve an engine in this process until the block ends; fast unless `speedup` says else."""
+    chosen = {"instance_id": "engine-0", "speedup": 20.0, **settings}
+    ready = folder / f"{chosen['instance_id']}.json"
+    endpoint = f"ipc://{folder}/{chosen['instance_id']}.ipc"
+    stop = asyncio.Event()
+    wanted = EmulatorSettings(ready_file=str(ready), snapshot_endpoint=endpoint, **chosen)
+    serving = asyncio.create_task(serve(wanted, stop))
+    await written(ready, serving.done)
+    if serving.done():
+        await serving
+    url = json.loads(ready.read_text())["url"]
+    snapshots = Snapshots(endpoint)
+    try:
+        async with (
+            httpx.AsyncClient(base_url=url, timeout=DEADLINE_S) as http,
+            openai.AsyncOpenAI(
+                base_url=f"{url}/v1", api_key="none", timeout=DEADLINE_S, max_retries=0
+            ) as client,
+        ):
+            yield EmulatedEngine(url, http, client, snapshots)
+    finally:
+        snapshots.close()
+        stop.set()
+        await serving
+
+
+def events(body: str) -> list[dict[str, Any]]:
+    """The JSON events of a server-sent stream that ended properly."""
+    *lines, done, rest = body.split("\n\n")
+    assert (done, rest) == ("data: [DONE]", "")
+    return [json.loads(line.removeprefix("data: ")) for line in lines]

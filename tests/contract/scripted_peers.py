@@ -1,0 +1,131 @@
+"""Scripted predictors and taggers: good ones, silent ones and liars, on real sockets."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+
+from foretell.v1 import predictor_pb2, predictor_pb2_grpc, tagger_pb2, tagger_pb2_grpc
+
+LOAD = predictor_pb2.Load(
+    running=2, waiting=1, used_blocks=10, total_blocks=100, max_num_seqs=8, waiting_prefill_blocks=1
+)
+UNDECODABLE = b"\xff\xff\xff\xff"
+
+
+class Predictor(predictor_pb2_grpc.PredictorServicer):
+    """Answers as its fields say, and remembers what it was told."""
+
+    def __init__(self, e2e_s: float = 1.0) -> None:
+        self.predicted = predictor_pb2.PredictResponse(
+            instance_id="x", ttft_s=e2e_s / 10, e2e_s=e2e_s, tpot_s=0.01, load=LOAD
+        )
+        self.completed = predictor_pb2.CompleteResponse()
+        self.hanging = False
+        self.asked: list[str] = []
+        self.reserved: list[predictor_pb2.RequestSpec] = []
+        self.ended: list[str] = []
+
+    async def _wait(self) -> None:
+        if self.hanging:
+            await asyncio.Event().wait()
+
+    async def Predict(self, request: Any, context: Any) -> predictor_pb2.PredictResponse:
+        self.asked.append("Predict")
+        await self._wait()
+        return self.predicted
+
+    async def Status(self, request: Any, context: Any) -> predictor_pb2.StatusResponse:
+        self.asked.append("Status")
+        await self._wait()
+        return predictor_pb2.StatusResponse(load=self.predicted.load)
+
+    async def Reserve(self, request: Any, context: Any) -> predictor_pb2.ReserveResponse:
+        self.reserved.append(request.request)
+        await self._wait()
+        return predictor_pb2.ReserveResponse()
+
+    async def Complete(self, request: Any, context: Any) -> predictor_pb2.CompleteResponse:
+        self.ended.append(request.request_id)
+        await self._wait()
+        return self.completed
+
+
+class Tagger(tagger_pb2_grpc.TaggerServicer):
+    """Answers `estimate`, and remembers what it was asked and taught."""
+
+    def __init__(self, expected_tokens: float = 42.0) -> None:
+        self.estimate = tagger_pb2.LengthEstimate(expected_tokens=expected_tokens, source="model")
+        self.hanging = False
+        self.asked: list[tagger_pb2.TagRequest] = []
+        self.observed: list[tagger_pb2.Observation] = []
+
+    async def Tag(self, request: Any, context: Any) -> tagger_pb2.LengthEstimate:
+        self.asked.append(request)
+        if self.hanging:
+            await asyncio.Event().wait()
+        return self.estimate
+
+    async def Observe(self, request: Any, context: Any) -> tagger_pb2.ObserveResponse:
+        self.observed += request.observations
+        return tagger_pb2.ObserveResponse()
+
+
+class _Undecodable(grpc.GenericRpcHandler):
+    def service(self, details: grpc.HandlerCallDetails) -> Any:
+        async def answer(request: bytes, context: Any) -> bytes:
+            return UNDECODABLE
+
+        return grpc.unary_unary_rpc_method_handler(answer)
+
+
+@asynccontextmanager
+async def serving(peer: Predictor | Tagger | None) -> AsyncIterator[str]:
+    """The address at which `peer` answers; None answers every call with bytes of no message."""
+    server = grpc.aio.server()
+    if isinstance(peer, Predictor):
+        predictor_pb2_grpc.add_PredictorServicer_to_server(peer, server)
+    elif isinstance(peer, Tagger):
+        tagger_pb2_grpc.add_TaggerServicer_to_server(peer, server)
+    else:
+        server.add_generic_rpc_handlers((_Undecodable(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(None)
+
+
+@asynccontextmanager
+async def mute() -> AsyncIterator[str]:
+    """An address that accepts connections and never says a word."""
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()  # until the other side gives up
+        writer.close()
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    try:
+        port = server.sockets[0].getsockname()[1]
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.close()
+
+
+@asynccontextmanager
+async def babbling() -> AsyncIterator[str]:
+    """An address that speaks no gRPC."""
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 mail.example.org ESMTP\r\n" * 100)
+        writer.close()
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    try:
+        port = server.sockets[0].getsockname()[1]
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.close()

@@ -1,0 +1,291 @@
+"""Without predictors and tagger, or with lying ones, placements get worse and requests do not."""
+
+import asyncio
+import json
+import math
+from collections import Counter
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
+
+import pytest
+from engines import WHOLE, answer, engines, gated
+from schedulers import Scheduler, running, until
+from scripted_peers import LOAD, Predictor, Tagger, babbling, mute, serving
+
+from foretell.v1 import predictor_pb2, tagger_pb2
+
+DEAD = "127.0.0.1:1"  # nothing listens there
+QUICK = {"predictor_deadline_ms": 50, "tagger_deadline_ms": 50, "turn_deadline_ms": 5_000}
+
+
+def hanging_predictor() -> Predictor:
+    predictor = Predictor()
+    predictor.hanging = True
+    return predictor
+
+
+def lying_predictor(**fields: float) -> Predictor:
+    predictor = Predictor()
+    for name, value in fields.items():
+        setattr(predictor.predicted, name, value)
+    return predictor
+
+
+class _Dead(AbstractAsyncContextManager[str]):
+    async def __aenter__(self) -> str:
+        return DEAD
+
+    async def __aexit__(self, *_: object) -> None:
+        return
+
+
+SILENT = {
+    "dead": _Dead,
+    "mute": mute,
+    "babbling": babbling,
+    "hanging": lambda: serving(hanging_predictor()),
+    "undecodable": lambda: serving(None),
+}
+LYING = {
+    "nan": lambda: serving(lying_predictor(e2e_s=math.nan, ttft_s=math.nan)),
+    "negative": lambda: serving(lying_predictor(e2e_s=-1.0)),
+    "negative_infinity": lambda: serving(lying_predictor(ttft_s=-math.inf)),
+}
+
+
+async def spread(scheduler: Scheduler, gate: asyncio.Event, count: int) -> Counter[str]:
+    """Where `count` requests go that are all in progress together."""
+    work = [asyncio.create_task(scheduler.complete()) for _ in range(count)]
+    await scheduler.until(lambda s: sum(i["outstanding"] for i in s["instances"]) == count)
+    gate.set()
+    responses = [await task for task in work]
+    assert all(r.content == WHOLE for r in responses)
+    assert not any("x-foretell-predicted-e2e-s" in r.headers for r in responses)
+    return Counter(r.headers["x-foretell-instance"] for r in responses)
+
+
+@pytest.mark.parametrize("kind", [*SILENT, *LYING])
+async def test_without_predictors_requests_are_spread_all_the_same(
+    tmp_path: Path, kind: str
+) -> None:
+    gate = asyncio.Event()
+    async with AsyncExitStack() as stack:
+        both = await stack.enter_async_context(engines(gated(gate), gated(gate)))
+        make = {**SILENT, **LYING}[kind]
+        addresses = [await stack.enter_async_context(make()) for _ in both]
+        scheduler = await stack.enter_async_context(
+            running(tmp_path, both, addresses, policy="predicted_latency", **QUICK)
+        )
+        assert await spread(scheduler, gate, 8) == {"engine-0": 4, "engine-1": 4}
+        assert await scheduler.metric("foretell_degraded_total", missing="predictor") == 16
+        assert await scheduler.metric("foretell_degraded_total", missing="turn") == 0
+        await scheduler.until_metric("foretell_e2e_seconds_count", 8)
+        assert await scheduler.metric("foretell_e2e_prediction_error_ratio_count") == 0
+        assert not math.isnan(await scheduler.metric("foretell_e2e_seconds_sum"))
+
+
+@pytest.mark.parametrize("policy", ["infaas", "llumnix_minus"])
+@pytest.mark.parametrize("kind", SILENT)
+async def test_without_loads_requests_are_spread_all_the_same(
+    tmp_path: Path, kind: str, policy: str
+) -> None:
+    gate = asyncio.Event()
+    async with AsyncExitStack() as stack:
+        both = await stack.enter_async_context(engines(gated(gate), gated(gate)))
+        addresses = [await stack.enter_async_context(SILENT[kind]()) for _ in both]
+        scheduler = await stack.enter_async_context(
+            running(tmp_path, both, addresses, policy=policy, **QUICK)
+        )
+        assert await spread(scheduler, gate, 6) == {"engine-0": 3, "engine-1": 3}
+        assert await scheduler.metric("foretell_degraded_total", missing="predictor") == 12
+
+
+async def test_a_silent_predictor_is_spared_after_its_first_silence(tmp_path: Path) -> None:
+    """The bound on delay: one deadline, and then none until the breaker lets one through."""
+    sidecar = hanging_predictor()
+    async with (
+        engines(answer) as (engine,),
+        serving(sidecar) as address,
+        running(tmp_path, [engine], [address], policy="predicted_latency", **QUICK) as scheduler,
+    ):
+        responses = await asyncio.gather(*(scheduler.complete() for _ in range(30)))
+        assert all(r.content == WHOLE for r in responses)
+        assert await scheduler.metric("foretell_degraded_total", missing="predictor") == 30
+        assert len(sidecar.asked) < 10  # growing pauses: 0.1, 0.2, 0.4, ... s
+        sidecar.hanging = False
+        async with asyncio.timeout(20):  # LONGEST_S of the breaker is 5
+            while "x-foretell-predicted-e2e-s" not in (await scheduler.complete()).headers:
+                pass
+
+
+async def test_the_one_who_answers_does_not_attract_everything(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    async with (
+        engines(gated(gate), gated(gate)) as both,
+        serving(Predictor()) as address,
+        running(tmp_path, both, [address, DEAD], policy="predicted_latency", **QUICK) as scheduler,
+    ):
+        work = [asyncio.create_task(scheduler.complete()) for _ in range(8)]
+        await scheduler.until(lambda s: sum(i["outstanding"] for i in s["instances"]) == 8)
+        outstanding = [i["outstanding"] for i in (await scheduler.status())["instances"]]
+        gate.set()
+        assert all([(await task).content == WHOLE for task in work])
+        assert min(outstanding) >= 3
+
+
+async def test_who_never_can_is_not_chosen_and_poisons_no_metric(tmp_path: Path) -> None:
+    async with (
+        engines(answer, answer) as both,
+        serving(lying_predictor(e2e_s=math.inf, ttft_s=math.inf)) as never,
+        serving(Predictor()) as good,
+        running(
+            tmp_path,
+            both,
+            [never, good],
+            policy="predicted_latency",
+            request_log=str(tmp_path / "log"),
+        ) as scheduler,
+    ):
+        for _ in range(4):
+            headers = (await scheduler.complete()).headers
+            assert headers["x-foretell-instance"] == "engine-1"
+        both[1].health_status = 500
+        await scheduler.until(lambda s: not s["instances"][1]["healthy"])
+        response = await scheduler.complete()  # better there than nowhere
+        assert response.headers["x-foretell-instance"] == "engine-0"
+        await scheduler.until_metric("foretell_e2e_seconds_count", 5)
+        errors = await scheduler.metric("foretell_e2e_prediction_error_ratio_sum")
+        assert math.isfinite(errors)
+        await until(lambda: len((tmp_path / "log").read_text().splitlines()) == 5)
+        for line in (tmp_path / "log").read_text().splitlines():
+            json.loads(line, parse_constant=pytest.fail)
+
+
+async def test_lies_about_the_end_are_not_learned(tmp_path: Path) -> None:
+    liar = Predictor()
+    liar.completed = predictor_pb2.CompleteResponse(
+        first_token_unix_s=math.inf, output_tokens=2**32 - 1, prompt_tokens=2**32 - 1
+    )
+    tagger = Tagger()
+
+    async def nameless(exchange: object) -> None:
+        await exchange.whole(200, b"{}")  # type: ignore[attr-defined]
+
+    async with (
+        engines(nameless) as (engine,),
+        serving(liar) as address,
+        serving(tagger) as tagger_address,
+        running(
+            tmp_path,
+            [engine],
+            [address],
+            tagger=tagger_address,
+            policy="predicted_latency",
+            request_log=str(tmp_path / "log"),
+        ) as scheduler,
+    ):
+        for stamp in (math.inf, math.nan, 1.0, 1e12):
+            liar.completed.first_token_unix_s = stamp
+            assert (await scheduler.complete()).content == b"{}"
+        await until(lambda: len((tmp_path / "log").read_text().splitlines()) == 4)
+        assert await scheduler.metric("foretell_e2e_seconds_count") == 4
+        assert await scheduler.metric("foretell_ttft_seconds_count") == 0
+        assert tagger.observed == []
+
+
+async def ask_tagged(scheduler: Scheduler, **fields: object) -> float:
+    """The prediction that reaches the engine."""
+    response = await scheduler.complete(**fields)
+    assert response.content == WHOLE
+    return await scheduler.metric("foretell_degraded_total", missing="tagger")
+
+
+async def test_the_tagger_is_asked_and_taught(tmp_path: Path) -> None:
+    tagger, sidecar = Tagger(expected_tokens=12.0), Predictor()
+    async with (
+        engines(answer) as (engine,),
+        serving(tagger) as address,
+        serving(sidecar) as predictor,
+        running(
+            tmp_path, [engine], [predictor], tagger=address, policy="predicted_latency"
+        ) as scheduler,
+    ):
+        assert await ask_tagged(scheduler, prompt="a\ud83d b", max_tokens=20) == 0
+        assert tagger.asked[0].prompt == "a? b"
+        assert engine.received[0].body["vllm_xargs"]["foretell_predicted_tokens"] == 12.0
+        assert sidecar.reserved[0].length.expected_tokens == 12.0
+        await until(lambda: len(tagger.observed) == 1)
+        learned = tagger.observed[0]
+        assert (learned.model_name, learned.prompt_tokens) == ("test-model", 7)
+        assert (learned.output_tokens, learned.censored) == (20, True)  # 20 of 20: cut off
+
+        hint = {"vllm_xargs": {"foretell_output_tokens": 9}}
+        await ask_tagged(scheduler, **hint)
+        assert len(tagger.asked) == 1
+        assert engine.received[1].body["vllm_xargs"] == {
+            "foretell_id": engine.received[1].headers["x-request-id"],
+            "foretell_predicted_tokens": 9.0,
+        }
+
+
+SILENT_TAGGERS = {
+    "dead": _Dead,
+    "mute": mute,
+    "babbling": babbling,
+    "hanging": lambda: serving(_hanging_tagger()),
+    "undecodable": lambda: serving(None),
+    "nan": lambda: serving(Tagger(math.nan)),
+    "infinite": lambda: serving(Tagger(math.inf)),
+    "negative": lambda: serving(Tagger(-5.0)),
+    "bad_level": lambda: serving(_bad_level_tagger()),
+}
+
+
+def _hanging_tagger() -> Tagger:
+    tagger = Tagger()
+    tagger.hanging = True
+    return tagger
+
+
+def _bad_level_tagger() -> Tagger:
+    tagger = Tagger()
+    tagger.estimate.quantiles.append(tagger_pb2.Quantile(level=2.0, tokens=5))
+    return tagger
+
+
+@pytest.mark.parametrize("kind", SILENT_TAGGERS)
+async def test_without_a_tagger_history_answers(tmp_path: Path, kind: str) -> None:
+    async with (
+        engines(answer) as (engine,),
+        SILENT_TAGGERS[kind]() as address,
+        running(tmp_path, [engine], tagger=address, **QUICK) as scheduler,
+    ):
+        for i in range(1, 6):
+            assert await ask_tagged(scheduler, max_tokens=64) == i
+        for received in engine.received:
+            tokens = received.body["vllm_xargs"]["foretell_predicted_tokens"]
+            assert 0 < tokens <= 64
+
+
+async def test_without_a_tagger_configured_nothing_counts_as_missing(tmp_path: Path) -> None:
+    async with engines(answer) as (engine,), running(tmp_path, [engine]) as scheduler:
+        assert await ask_tagged(scheduler) == 0
+        assert await scheduler.metric("foretell_degraded_total") == 0
+
+
+async def test_the_last_known_load_stands_in_for_a_predictor_that_dies(tmp_path: Path) -> None:
+    busy, idle = Predictor(), Predictor()
+    busy.predicted.load.CopyFrom(LOAD)
+    busy.predicted.load.used_blocks = 90
+    async with (
+        engines(answer, answer) as both,
+        serving(busy) as first,
+        serving(idle) as second,
+        running(tmp_path, both, [first, second], policy="infaas", **QUICK) as scheduler,
+    ):
+        for _ in range(3):
+            assert (await scheduler.complete()).headers["x-foretell-instance"] == "engine-1"
+        busy.hanging = idle.hanging = True
+        for _ in range(3):
+            assert (await scheduler.complete()).headers["x-foretell-instance"] == "engine-1"
+        assert await scheduler.metric("foretell_degraded_total", missing="predictor") == 6

@@ -1,0 +1,125 @@
+"""A client that leaves takes its request with it: nothing goes on computing for nobody."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from engines import (
+    MODEL,
+    Behaviour,
+    engines,
+    hang,
+    hang_after_first_event,
+    hang_after_headers,
+)
+from schedulers import Scheduler, running, until
+from scripted_peers import Predictor, serving
+
+
+async def send_raw(
+    scheduler: Scheduler, *, stream: bool
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A request on a connection that the test can cut at will."""
+    body = json.dumps({"model": MODEL, "prompt": "x", "stream": stream}).encode()
+    reader, writer = await asyncio.open_connection(scheduler.host, scheduler.port)
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
+    return reader, writer
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("behaviour", [hang, hang_after_headers, hang_after_first_event])
+@pytest.mark.parametrize("abruptly", [False, True])
+async def test_the_engine_is_left_too(
+    tmp_path: Path, behaviour: Behaviour, stream: bool, abruptly: bool
+) -> None:
+    sidecar = Predictor()
+    async with (
+        engines(behaviour) as (engine,),
+        serving(sidecar) as address,
+        running(tmp_path, [engine], [address]) as scheduler,
+    ):
+        _, writer = await send_raw(scheduler, stream=stream)
+        await until(lambda: len(engine.received) == 1)
+        assert (await scheduler.status())["in_progress"] == 1
+        assert (await scheduler.instance("engine-0"))["outstanding"] == 1
+        assert await scheduler.metric("foretell_requests_in_progress") == 1
+        if abruptly:
+            writer.transport.abort()
+        else:
+            writer.close()
+        async with asyncio.timeout(20):
+            await engine.received[0].gone.wait()
+        await scheduler.until_idle()
+        assert await scheduler.metric("foretell_requests_in_progress") == 0
+        assert await scheduler.metric("foretell_requests_total", status="499") == 1
+        assert await scheduler.metric("foretell_requests_total") == 1
+        assert await scheduler.metric("foretell_retries_total") == 0
+        assert await scheduler.metric("foretell_e2e_seconds_count") == 0
+        await until(lambda: len(sidecar.ended) == 1)
+        assert (await scheduler.instance("engine-0"))["healthy"]
+
+
+async def test_leaving_after_the_first_token_closes_the_engines_stream(tmp_path: Path) -> None:
+    async with engines(hang_after_first_event) as (engine,), running(tmp_path, [engine]) as s:
+        reader, writer = await send_raw(s, stream=True)
+        await reader.readuntil(b"data: ")
+        assert not engine.received[0].gone.is_set()
+        writer.close()
+        async with asyncio.timeout(20):
+            await engine.received[0].gone.wait()
+        await s.until_idle()
+
+
+async def test_leaving_while_a_placement_waits_frees_everything(tmp_path: Path) -> None:
+    """Half of them wait for the predictor, half for their turn; the turn must not be lost."""
+    sidecar = Predictor()
+    sidecar.hanging = True
+    async with (
+        engines(hang_after_first_event) as (engine,),
+        serving(sidecar) as address,
+        running(
+            tmp_path,
+            [engine],
+            [address],
+            policy="predicted_latency",
+            predictor_deadline_ms=60_000,
+            turn_deadline_ms=60_000,
+        ) as scheduler,
+    ):
+        writers = [(await send_raw(scheduler, stream=True))[1] for _ in range(6)]
+        await scheduler.until(lambda s: s["in_progress"] == 6)
+        await until(lambda: sidecar.asked == ["Predict"])
+        for writer in writers:
+            writer.close()
+        await scheduler.until_idle()
+        assert engine.received == []
+        sidecar.hanging = False
+        _, writer = await send_raw(scheduler, stream=True)
+        await until(lambda: len(engine.received) == 1)
+        assert await scheduler.metric("foretell_degraded_total", missing="turn") == 0
+        writer.close()
+        await scheduler.until_idle()
+
+
+async def test_many_that_leave_at_every_moment_leave_nothing_behind(tmp_path: Path) -> None:
+    sidecar = Predictor()
+    async with (
+        engines(hang_after_first_event, hang_after_first_event) as both,
+        serving(sidecar) as address,
+        running(tmp_path, both, [address, address], policy="predicted_latency") as scheduler,
+    ):
+
+        async def visit(i: int) -> None:
+            _, writer = await send_raw(scheduler, stream=i % 2 == 0)
+            await asyncio.sleep(0.0007 * i)
+            writer.transport.abort()
+
+        await asyncio.gather(*(visit(i) for i in range(60)))
+        await scheduler.until_idle()
+        async with asyncio.timeout(20):
+            for received in (r for engine in both for r in engine.received):
+                await received.gone.wait()
+        await until(lambda: len(sidecar.ended) == len(sidecar.reserved))
+        assert await scheduler.metric("foretell_requests_in_progress") == 0

@@ -1,0 +1,221 @@
+"""Instances come and go while the scheduler runs."""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import pytest
+from engines import WHOLE, Engine, Exchange, answer, engines, gated
+from schedulers import instances_json, running, until
+from scripted_peers import Predictor, serving
+
+from foretell.settings import SchedulerSettings
+from services.scheduler.__main__ import serve
+
+
+class InstancesFile:
+    """Written as operators' tools do: in place or by a rename, always with a new mtime."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._writes = 0
+
+    def write(self, text: str) -> None:
+        self._writes += 1
+        partial = self.path.with_suffix(".part")
+        partial.write_text(text)
+        os.utime(partial, (self._writes, self._writes))
+        partial.replace(self.path)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> InstancesFile:
+    return InstancesFile(tmp_path / "instances.json")
+
+
+async def test_instances_are_added_and_removed(tmp_path: Path, file: InstancesFile) -> None:
+    async with engines(answer, answer) as (first, second):
+        file.write(instances_json([first]))
+        async with running(tmp_path, instances=str(file.path)) as scheduler:
+            await scheduler.until(lambda s: s["instances"][0]["healthy"])
+            await scheduler.complete()
+            file.write(instances_json([first, second]))
+            await scheduler.until(lambda s: [i["healthy"] for i in s["instances"]] == [True, True])
+            # The one that stayed has not been forgotten and found anew.
+            assert (await scheduler.instance("engine-0"))["dispatched_total"] == 1
+            used = {(await scheduler.complete()).headers["x-foretell-instance"] for _ in range(2)}
+            assert used == {"engine-0", "engine-1"}
+            file.write(instances_json([second]))
+            await scheduler.until(lambda s: len(s["instances"]) == 1)
+            assert (await scheduler.metric("foretell_instance_healthy")) == 1
+            assert 'foretell_instance_healthy{engine="vllm",instance_id="engine-0"' not in (
+                await scheduler.metrics()
+            )
+            for _ in range(3):
+                response = await scheduler.complete()
+                assert response.headers["x-foretell-instance"] == "engine-1"
+            probes = first.probes
+            seen = second.probes
+            await until(lambda: second.probes >= seen + 3)
+            assert first.probes <= probes + 1  # one may have been under way
+
+
+BROKEN = {
+    "no JSON": "[{",
+    "no list": "{}",
+    "a number as id": '[{"instance_id": 5, "url": "http://x"}]',
+    "a number as url": '[{"instance_id": "a", "url": 5}]',
+    "a number as predictor": '[{"instance_id": "a", "url": "http://x", "predictor": 5}]',
+    "no URL": '[{"instance_id": "a", "url": "http://x:port"}]',
+    "nested": "[" * 100_000,
+    "not UTF-8": "\udcff",
+}
+
+
+async def test_a_broken_file_keeps_the_old_list(
+    tmp_path: Path, file: InstancesFile, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with engines(answer, answer) as (first, second):
+        file.write(instances_json([first]))
+        async with running(tmp_path, instances=str(file.path)) as scheduler:
+            await scheduler.until(lambda s: s["instances"][0]["healthy"])
+            for reason, text in BROKEN.items():
+                caplog.clear()
+                if reason == "not UTF-8":
+                    file.path.write_bytes(b"\xff\xfe\xfd")
+                else:
+                    file.write(text)
+                await until(lambda: "the old list stays" in caplog.text)
+                probes = first.probes
+                await until(lambda n=probes: first.probes >= n + 2)  # type: ignore[misc]
+                assert (await scheduler.complete()).content == WHOLE, reason
+            caplog.clear()
+            file.path.unlink()
+            await until(lambda: "the old list stays" in caplog.text)
+            probes = first.probes
+            await until(lambda: first.probes >= probes + 5)
+            assert caplog.text.count("the old list stays") == 1  # told once, not at every probe
+            file.write(instances_json([first, second]))
+            await scheduler.until(lambda s: len(s["instances"]) == 2)
+
+
+async def test_a_request_outlives_the_removal_of_its_instance(
+    tmp_path: Path, file: InstancesFile
+) -> None:
+    gate = asyncio.Event()
+    sidecar = Predictor()
+    async with (
+        engines(gated(gate), answer) as (first, second),
+        serving(sidecar) as address,
+    ):
+        file.write(instances_json([first], [address]))
+        async with running(tmp_path, instances=str(file.path)) as scheduler:
+            await scheduler.until(lambda s: s["instances"][0]["healthy"])
+            work = asyncio.create_task(scheduler.complete())
+            await until(lambda: len(first.received) == 1)
+            file.write(instances_json([second]))
+            await scheduler.until(
+                lambda s: [i["instance_id"] for i in s["instances"]] == ["engine-1"]
+            )
+            gate.set()
+            assert (await work).content == WHOLE
+            await until(lambda: len(sidecar.ended) == 1)  # its reservation is released all the same
+            await scheduler.until_metric("foretell_e2e_seconds_count", 1, instance_id="engine-0")
+
+
+async def test_an_instance_whose_url_changes_is_looked_at_anew(
+    tmp_path: Path, file: InstancesFile
+) -> None:
+    async with engines(answer, answer) as (first, second):
+        file.write(instances_json([first]))
+        async with running(tmp_path, instances=str(file.path)) as scheduler:
+            await scheduler.until(lambda s: s["instances"][0]["healthy"])
+            second.instance_id = first.instance_id
+            file.write(instances_json([second]))
+            await scheduler.until(
+                lambda s: s["instances"][0]["url"] == second.url and s["instances"][0]["healthy"]
+            )
+            assert (await scheduler.complete()).content == WHOLE
+            assert (len(first.received), len(second.received)) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "models",
+    [
+        [],
+        {"data": None},
+        {"data": 5},
+        {"data": ["a"]},
+        {"data": [{}]},
+        {"data": [None]},
+        "text",
+        json.loads("[" * 200 + "]" * 200),
+    ],
+)
+async def test_an_engine_that_lies_about_its_models_stops_no_probing(
+    tmp_path: Path, models: object
+) -> None:
+    async with engines(answer, answer) as (liar, good):
+        liar.models = models
+        async with running(tmp_path, [liar, good], all_up=False) as scheduler:
+            await scheduler.until(lambda s: s["instances"][1]["healthy"])
+            await until(lambda: liar.probes >= 3)
+            for _ in range(2):
+                assert (await scheduler.complete()).content == WHOLE
+            assert liar.received == []
+            liar.models = good.models
+            await scheduler.until(lambda s: s["instances"][0]["healthy"])
+
+
+async def test_a_health_answer_that_never_ends_counts_as_none(tmp_path: Path) -> None:
+    """Each byte in time, the whole never: a limit per read would wait for it for ever."""
+
+    class Dripping(Engine):
+        async def _respond(self, method: str, exchange: Exchange) -> None:
+            if exchange.received.path != "/health" or not self.dripping:
+                await super()._respond(method, exchange)
+                return
+            await exchange.head(200, "text/plain")
+            while True:
+                await exchange.chunk(b".")
+                await asyncio.sleep(0.01)
+
+        dripping = False
+
+    engine = Dripping("engine-0")
+    await engine.start()
+    async with running(tmp_path, [engine], health_timeout_s=0.1) as scheduler:
+        engine.dripping = True
+        await scheduler.until(lambda s: not s["instances"][0]["healthy"])
+    await engine.stop()
+
+
+async def test_health_is_shown_for_what_the_engine_turned_out_to_be(tmp_path: Path) -> None:
+    async with engines(answer) as (engine,):
+        engine.models = {"data": [{"id": "m", "owned_by": "foretell-emulated"}]}
+        engine.health_status = 500
+        async with running(tmp_path, [engine], all_up=False) as scheduler:
+            await until(lambda: engine.probes >= 2)
+            assert await scheduler.metric("foretell_instance_healthy") == 0
+            engine.health_status = 200
+            await scheduler.until_metric("foretell_instance_healthy", 1, engine="emulated")
+            text = await scheduler.metrics()
+            assert text.count("foretell_instance_healthy{") == 1  # not one more, forever at 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"instances": "[{"}, "instances: not valid JSON"),
+        ({"instances": '[{"instance_id": "a"}]'}, "needs instance_id and url"),
+        ({"instances": "/nonexistent/file"}, "cannot read"),
+        ({"policy": "guess"}, "unknown policy 'guess'"),
+        ({"tokenizer": "/nonexistent"}, "does not exist"),
+    ],
+)
+async def test_wrong_settings_end_the_start_with_a_sentence(
+    settings: dict[str, str], message: str
+) -> None:
+    with pytest.raises(SystemExit, match=message):
+        await serve(SchedulerSettings(**settings), asyncio.Event())

@@ -1,0 +1,169 @@
+"""What the scheduler tells of its work: metrics, the request log, and every policy by name."""
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engines import MODEL, answer, engines, gated
+from prometheus_client.parser import text_string_to_metric_families
+from schedulers import Scheduler, running, until
+from scripted_peers import Predictor, Tagger, serving
+
+from foretell.policy import POLICIES
+from foretell.v1 import predictor_pb2
+
+ERRORS = ("ttft", "e2e", "output_tokens")
+
+
+async def test_metrics_and_log_hold_predicted_against_actual(tmp_path: Path) -> None:
+    sidecar = Predictor(e2e_s=5.0)
+    log = tmp_path / "logs" / "requests.jsonl"
+    async with (
+        engines(answer) as (engine,),
+        serving(sidecar) as address,
+        serving(Tagger(30.0)) as tagger,
+        running(
+            tmp_path,
+            [engine],
+            [address],
+            tagger=tagger,
+            policy="predicted_latency",
+            request_log=str(log),
+        ) as scheduler,
+    ):
+        response = await scheduler.complete(stream=True, prompt="hello there")
+        await until(lambda: len(log.read_text().splitlines()) == 1)
+        families = {f.name: f for f in text_string_to_metric_families(await scheduler.metrics())}
+        for name in ERRORS:
+            family = families[f"foretell_{name}_prediction_error_ratio"]
+            (count,) = (s for s in family.samples if s.name.endswith("_count"))
+            assert count.value == 1
+            assert count.labels == {
+                "model_name": MODEL, "instance_id": "engine-0", "engine": "vllm",
+            }  # fmt: skip
+        length_error = await scheduler.metric("foretell_output_tokens_prediction_error_ratio_sum")
+        assert length_error == pytest.approx(30 / 20 - 1)
+        assert await scheduler.metric("foretell_placement_seconds_count") == 1
+        assert await scheduler.metric("foretell_ttft_seconds_count", policy="predicted_latency")
+        assert not any("request_id" in s.labels for f in families.values() for s in f.samples)
+
+        line: dict[str, Any] = json.loads(log.read_text())
+        assert line["request_id"] == response.headers["x-request-id"]
+        assert line["instance_id"] == "engine-0"
+        assert (line["status"], line["finished"], line["stream"]) == (200, True, True)
+        assert (line["predicted_output_tokens"], line["output_tokens"]) == (30.0, 20)
+        assert (line["predicted_ttft_s"], line["predicted_e2e_s"]) == (0.5, 5.0)
+        assert 0 < line["ttft_s"] <= line["e2e_s"] < 60
+        assert (line["prompt_tokens"], line["length_source"]) == (7, "model")
+        assert "hello there" not in log.read_text()
+
+
+async def test_the_sidecar_fills_in_what_an_answer_does_not_tell(tmp_path: Path) -> None:
+    async def wordless(exchange: Any) -> None:
+        sidecar.completed = predictor_pb2.CompleteResponse(
+            first_token_unix_s=time.time(), output_tokens=11, prompt_tokens=5
+        )
+        await asyncio.sleep(0.002)  # the first token comes before the end
+        await exchange.whole(200, b"{}")
+
+    sidecar = Predictor()
+    log = tmp_path / "log"
+    async with (
+        engines(wordless) as (engine,),
+        serving(sidecar) as address,
+        running(tmp_path, [engine], [address], request_log=str(log)) as scheduler,
+    ):
+        await scheduler.complete()
+        await until(lambda: len(log.read_text().splitlines()) == 1)
+        line = json.loads(log.read_text())
+        assert (line["output_tokens"], line["prompt_tokens"]) == (12, 5)
+        assert 0 < line["ttft_s"] < line["e2e_s"]
+
+
+async def test_the_log_is_rotated(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    async with (
+        engines(answer) as (engine,),
+        running(tmp_path, [engine], request_log=str(log), request_log_max_bytes=2_000) as scheduler,
+    ):
+        for _ in range(20):
+            await scheduler.complete()
+        await until(lambda: (tmp_path / "log.1").exists())
+        await scheduler.until_metric("foretell_e2e_seconds_count", 20)
+    assert log.stat().st_size <= 2_000
+    assert {p.name for p in tmp_path.glob("log*")} == {"log", "log.1"}
+
+
+async def test_unknown_models_make_no_new_series(tmp_path: Path) -> None:
+    async with engines(answer) as (engine,), running(tmp_path, [engine]) as scheduler:
+        await scheduler.complete()
+        await scheduler.until_metric("foretell_e2e_seconds_count", 1)
+        assert (await scheduler.complete(model="nonsense")).status_code == 404
+        series = len((await scheduler.metrics()).splitlines())
+        for i in range(20):
+            assert (await scheduler.complete(model=f"model-{i}")).status_code == 404
+        assert len((await scheduler.metrics()).splitlines()) == series
+        assert await scheduler.metric("foretell_requests_total", status="404") == 21
+
+
+async def run_together(
+    scheduler: Scheduler, gate: asyncio.Event, count: int
+) -> list[dict[str, Any]]:
+    """`count` requests in progress together; the instances' state then."""
+    work = []
+    for i in range(count):
+        work.append(asyncio.create_task(scheduler.complete()))
+        await scheduler.until(
+            lambda s, n=i + 1: sum(x["outstanding"] for x in s["instances"]) == n  # type: ignore[misc]
+        )
+    instances = (await scheduler.status())["instances"]
+    gate.set()
+    assert all([(await task).status_code == 200 for task in work])
+    return instances
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_every_policy_works_by_its_name(tmp_path: Path, policy: str) -> None:
+    gate = asyncio.Event()
+    slow, fast = Predictor(e2e_s=9.0), Predictor(e2e_s=1.0)
+    slow.predicted.load.used_blocks = 90
+    async with (
+        engines(gated(gate), gated(gate)) as both,
+        serving(slow) as first,
+        serving(fast) as second,
+        running(tmp_path, both, [first, second], policy=policy) as scheduler,
+    ):
+        instances = await run_together(scheduler, gate, 6)
+        placed = [instance["outstanding"] for instance in instances]
+        if policy in ("predicted_latency", "infaas", "llumnix_minus"):
+            assert placed == [0, 6]  # the scripted sidecars never change their minds
+        elif policy == "random":
+            assert sum(placed) == 6
+        else:
+            assert placed == [3, 3]
+        asked = {"predicted_latency": "Predict", "infaas": "Status", "llumnix_minus": "Status"}
+        assert set(fast.asked) == ({asked[policy]} if policy in asked else set())
+        assert len(slow.reserved) + len(fast.reserved) == 6  # every policy keeps the ledger
+        assert (await scheduler.status())["policy"] == policy
+        response = await scheduler.complete()
+        assert response.headers["x-foretell-policy"] == policy
+        await scheduler.until_metric("foretell_requests_total", 7, policy=policy)
+
+
+async def test_dispatches_are_remembered_for_a_minute_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.scheduler.pool.QPM_WINDOW_S", 0.0)
+    async with (
+        engines(answer, answer) as both,
+        running(tmp_path, both, policy="min_qpm", policy_seed=3) as scheduler,
+    ):
+        for _ in range(12):
+            await scheduler.complete()
+        # With nothing remembered all choices are ties, which the seed decides.
+        totals = [i["dispatched_total"] for i in (await scheduler.status())["instances"]]
+        assert sum(totals) == 12
+        assert totals != [6, 6]

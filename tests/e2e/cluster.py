@@ -1,0 +1,118 @@
+"""Starts `foretell up`, reads its state file, kills its components, waits until it is whole."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+START_S = 100.0
+STOP_S = 30.0
+
+
+@dataclass
+class Cluster:
+    """A running local cluster."""
+
+    process: subprocess.Popen[bytes]
+    run_dir: Path
+    endpoint: str
+
+    def state(self) -> dict[str, Any]:
+        """What the supervisor says of itself; empty before it has said anything."""
+        path = self.run_dir / "cluster.json"
+        return json.loads(path.read_text()) if path.exists() else {}
+
+    def component(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = next(c for c in self.state()["components"] if c["name"] == name)
+        return found
+
+    def kill(self, name: str) -> None:
+        """SIGKILL one component: no goodbye to anyone."""
+        os.kill(self.component(name)["pid"], signal.SIGKILL)
+
+    def ready(self) -> bool:
+        state = self.state()
+        components = state.get("components", [])
+        return state.get("state") == "ready" and all(c["state"] == "ready" for c in components)
+
+    def await_ready(self, deadline_s: float = START_S) -> None:
+        """Wait until every component is up; shows the logs when that fails."""
+        end = time.monotonic() + deadline_s
+        while not self.ready():
+            if self.process.poll() is not None or time.monotonic() > end:
+                raise AssertionError(f"the cluster is not ready: {self.state()}\n{self.logs()}")
+            time.sleep(0.1)
+
+    def await_restart(self, name: str, before: dict[str, Any]) -> None:
+        """Wait until `name` runs under another pid than `before`, and everything is up."""
+        until(lambda: self.component(name)["pid"] not in (0, before["pid"]), START_S)
+        self.await_ready()
+
+    def logs(self) -> str:
+        """The last lines of every log, for a failure's message."""
+        parts = []
+        for path in sorted(self.run_dir.glob("*.log")):
+            lines = path.read_text(errors="replace").splitlines()[-15:]
+            parts.append(f"--- {path.name}\n" + "\n".join(lines))
+        return "\n".join(parts)
+
+
+def until(condition: Callable[[], bool], deadline_s: float) -> None:
+    """Wait for `condition`; fails after `deadline_s`."""
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, "the condition never became true"
+        time.sleep(0.05)
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+@contextmanager
+def cluster(
+    run_dir: Path, *flags: str, start_s: float = START_S, **environment: str
+) -> Iterator[Cluster]:
+    """`foretell up` with `flags`, stopped and checked for leftovers at the end."""
+    port = free_port()
+    argv = [sys.executable, "-m", "cli.main", "up", "--plain", f"--port={port}"]
+    argv += [f"--run-dir={run_dir}", *flags]
+    log = (run_dir / "up.log").open("wb")
+    process = subprocess.Popen(
+        argv, stdout=log, stderr=subprocess.STDOUT, env=os.environ | environment
+    )
+    found = Cluster(process, run_dir, f"http://127.0.0.1:{port}")
+    try:
+        found.await_ready(start_s)
+        yield found
+        pids = [c["pid"] for c in found.state()["components"] if c["pid"]]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(STOP_S) == 0, found.logs()
+        until(lambda: not any(map(alive, pids)), 5.0)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        log.close()
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

@@ -1,0 +1,75 @@
+"""Traffic from the official SDK, with every request's fate on record."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from random import Random
+
+from openai import APIError, AsyncOpenAI
+
+
+@dataclass
+class Fate:
+    """What the client of one request saw."""
+
+    prompt: str
+    max_tokens: int
+    stream: bool
+    text: str = ""
+    tokens: int = 0
+    error: str = ""
+
+    @property
+    def lost(self) -> bool:
+        """It failed although the client had not seen a token yet."""
+        return bool(self.error) and self.tokens == 0
+
+
+async def one(client: AsyncOpenAI, model: str, fate: Fate) -> Fate:
+    """Send one completion, streamed or not."""
+    try:
+        if not fate.stream:
+            answer = await client.completions.create(
+                model=model, prompt=fate.prompt, max_tokens=fate.max_tokens, temperature=0
+            )
+            fate.text = answer.choices[0].text
+            fate.tokens = answer.usage.completion_tokens if answer.usage else 0
+            return fate
+        stream = await client.completions.create(
+            model=model, prompt=fate.prompt, max_tokens=fate.max_tokens, temperature=0, stream=True
+        )
+        async for chunk in stream:
+            fate.text += chunk.choices[0].text
+            fate.tokens += 1
+    except (APIError, OSError) as error:
+        fate.error = repr(error)
+    except Exception as error:  # what a broken connection raises depends on the HTTP library
+        fate.error = f"broken: {error!r}"
+    return fate
+
+
+async def run(
+    endpoint: str,
+    model: str,
+    requests: int,
+    *,
+    seed: int,
+    mishap: Callable[[], Awaitable[None]] | None = None,
+) -> list[Fate]:
+    """`requests` spread over about three seconds, with `mishap` in their midst."""
+    rng = Random(seed)
+    fates = [
+        Fate(f"{i} " + "word " * rng.randint(1, 200), rng.randint(5, 120), i % 2 == 0)
+        for i in range(requests)
+    ]
+    async with AsyncOpenAI(base_url=f"{endpoint}/v1", api_key="none", timeout=60) as client:
+
+        async def later(fate: Fate, delay_s: float) -> Fate:
+            await asyncio.sleep(delay_s)
+            return await one(client, model, fate)
+
+        tasks = [asyncio.create_task(later(f, rng.uniform(0, 3))) for f in fates]
+        await asyncio.sleep(1.5)
+        if mishap is not None:
+            await mishap()
+        return list(await asyncio.gather(*tasks))

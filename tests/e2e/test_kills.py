@@ -1,0 +1,114 @@
+"""Two schedulers, four emulated engines, load, and SIGKILL: nothing that had no token is lost."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import load
+import pytest
+from cluster import Cluster, cluster
+
+REQUESTS = 80
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    run_dir: Path = tmp_path_factory.mktemp("up")
+    flags = ("--engines=4", "--schedulers=2")
+    with cluster(run_dir, *flags, FORETELL_EMULATOR_SPEEDUP="2") as found:
+        yield found
+
+
+def model_of(running: Cluster) -> str:
+    answer = httpx.get(f"{running.endpoint}/v1/models").raise_for_status()
+    return str(answer.json()["data"][0]["id"])
+
+
+def truth(running: Cluster, fates: list[load.Fate]) -> list[str]:
+    """What an engine answers directly; an emulated engine's text depends on the prompt alone."""
+    url = running.component("engine-3")["address"]
+    bodies = [{"prompt": f.prompt, "max_tokens": f.max_tokens, "temperature": 0} for f in fates]
+    model = model_of(running)
+
+    async def ask() -> list[str]:
+        async with httpx.AsyncClient(timeout=60) as client:
+            answers = await asyncio.gather(
+                *(client.post(f"{url}/v1/completions", json={"model": model} | b) for b in bodies)
+            )
+        return [answer.json()["choices"][0]["text"] for answer in answers]
+
+    return asyncio.run(ask())
+
+
+async def busy(running: Cluster, victim: str) -> None:
+    """Wait until requests depend on `victim`: killing an idle process would prove nothing."""
+    schedulers = [running.component(f"scheduler-{i}") for i in range(2)]
+
+    async def depends(client: httpx.AsyncClient) -> bool:
+        for scheduler in schedulers:
+            status = (await client.get(f"{scheduler['address']}/status")).json()
+            if scheduler["name"] == victim and status["in_progress"]:
+                return True
+            outstanding = {i["instance_id"]: i["outstanding"] for i in status["instances"]}
+            if outstanding.get(victim.removesuffix(".predictor")) or victim == "tagger":
+                return True
+        return False
+
+    async with httpx.AsyncClient() as client:
+        for _ in range(300):
+            if await depends(client):
+                return
+            await asyncio.sleep(0.01)
+    raise AssertionError(f"no request ever depended on {victim}")
+
+
+def drive(running: Cluster, victim: str, seed: int) -> list[load.Fate]:
+    """Load the cluster, kill `victim` in the midst of it, and wait until all is well again."""
+    before = running.component(victim)
+
+    async def mishap() -> None:
+        await busy(running, victim)
+        running.kill(victim)
+
+    fates = asyncio.run(
+        load.run(running.endpoint, model_of(running), REQUESTS, seed=seed, mishap=mishap)
+    )
+    lost = [fate for fate in fates if fate.lost]
+    assert not lost, f"{lost}\n{running.logs()}"
+    whole = [fate for fate in fates if not fate.error]
+    running.await_restart(victim, before)
+    assert [fate.text for fate in whole] == truth(running, whole)
+    return fates
+
+
+def test_without_mishap_everything_is_answered_and_labelled_emulated(running: Cluster) -> None:
+    fates = asyncio.run(load.run(running.endpoint, model_of(running), REQUESTS, seed=1))
+    assert not [fate.error for fate in fates if fate.error]
+    assert [fate.text for fate in fates] == truth(running, fates)
+    body = {"model": model_of(running), "prompt": "hello", "max_tokens": 3}
+    answer = httpx.post(f"{running.endpoint}/v1/completions", json=body)
+    assert answer.headers["x-foretell-emulated"] == "true"
+    assert float(answer.headers["x-foretell-predicted-e2e-s"]) > 0
+
+
+def test_a_killed_predictor_costs_no_request(running: Cluster) -> None:
+    fates = drive(running, "engine-1.predictor", seed=2)
+    assert not [fate.error for fate in fates if fate.error]
+
+
+def test_a_killed_scheduler_costs_only_streams_it_had_begun(running: Cluster) -> None:
+    drive(running, "scheduler-0", seed=3)
+
+
+def test_a_killed_engine_costs_only_streams_it_had_begun(running: Cluster) -> None:
+    fates = drive(running, "engine-2", seed=4)
+    for fate in fates:
+        if fate.error:  # the stream had begun: the client is told, in OpenAI's shape
+            assert "the engine failed in mid-answer" in fate.error
+
+
+def test_a_killed_tagger_costs_no_request(running: Cluster) -> None:
+    fates = drive(running, "tagger", seed=5)
+    assert not [fate.error for fate in fates if fate.error]

@@ -1,0 +1,234 @@
+"""The official SDK through the scheduler to two real vLLM engines on the CPU.
+
+Run by `make test-vllm`, which names vLLM's Python and the tiny model in the environment.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from random import Random
+from statistics import median, quantiles
+from typing import Any
+
+import httpx
+import pytest
+from openai import AsyncOpenAI
+from rich.console import Console
+from rich.table import Table
+
+from tests.e2e.cluster import Cluster, cluster, until
+
+CONCURRENT = 200
+ENGINES = 2
+# A burst of this size on two cores that also run two engines must still be predicted for every
+# request: here the deadlines are longer than the defaults.
+PATIENCE = {
+    "FORETELL_SCHEDULER_PREDICTOR_DEADLINE_MS": "5000",
+    "FORETELL_SCHEDULER_TURN_DEADLINE_MS": "60000",
+    "FORETELL_SCHEDULER_HEALTH_TIMEOUT_S": "20",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+}
+ENGINE_ARGS = "--enforce-eager --max-model-len 1024 --max-num-seqs 64 --dtype float32"
+pytestmark = [pytest.mark.timeout(600), pytest.mark.vllm]
+
+
+@dataclass
+class Call:
+    """One request, and what came back."""
+
+    chat: bool
+    stream: bool
+    prompt: str
+    max_tokens: int
+    request_id: str
+    text: str = ""
+    instance: str = ""
+    predicted_e2e_s: float = 0.0
+    completion_tokens: int = 0
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    python, model = os.environ["FORETELL_VLLM_PYTHON"], os.environ["FORETELL_TINY_MODEL"]
+    run_dir: Path = tmp_path_factory.mktemp("up")
+    flags = (
+        f"--engines={ENGINES}",
+        "--engine=vllm",
+        "--schedulers=1",
+        f"--python={python}",
+        f"--model={model}",
+        f"--engine-args={ENGINE_ARGS}",
+        "--no-restart",
+    )
+    with cluster(run_dir, *flags, start_s=240.0, **PATIENCE) as found:
+        yield found
+
+
+def model_of(running: Cluster) -> str:
+    answer = httpx.get(f"{running.endpoint}/v1/models").raise_for_status()
+    return str(answer.json()["data"][0]["id"])
+
+
+def calls(count: int, seed: int) -> list[Call]:
+    rng = Random(seed)
+    words = [
+        "the",
+        "engine",
+        "will",
+        "answer",
+        "when",
+        "it",
+        "has",
+        "time",
+        "and",
+        "memory",
+        "for",
+        "one",
+        "more",
+        "request",
+    ]
+    kinds = cycle([(False, False), (False, True), (True, False), (True, True)])
+    return [
+        Call(
+            chat,
+            stream,
+            f"{i}: " + " ".join(rng.choices(words, k=rng.randint(3, 80))),
+            rng.randint(4, 48),
+            f"sdk-{seed}-{i}",
+        )
+        for i, (chat, stream) in zip(range(count), kinds, strict=False)
+    ]
+
+
+async def send(client: AsyncOpenAI, model: str, call: Call) -> None:
+    """Send `call` and note text, instance and prediction."""
+    options: dict[str, Any] = {
+        "model": model,
+        "max_tokens": call.max_tokens,
+        "temperature": 0,
+        "stream": call.stream,
+        "extra_headers": {"x-request-id": call.request_id},
+    }
+    if call.chat:
+        raw = await client.chat.completions.with_raw_response.create(
+            messages=[{"role": "user", "content": call.prompt}], **options
+        )
+    else:
+        raw = await client.completions.with_raw_response.create(prompt=call.prompt, **options)
+    call.instance = raw.headers.get("x-foretell-instance", "")
+    call.predicted_e2e_s = float(raw.headers.get("x-foretell-predicted-e2e-s", 0))
+    answer = raw.parse()
+    if call.stream:
+        async for chunk in answer:
+            choice = chunk.choices[0]
+            call.text += (choice.delta.content if call.chat else choice.text) or ""
+        return
+    choice = answer.choices[0]
+    call.text = (choice.message.content if call.chat else choice.text) or ""
+    call.completion_tokens = answer.usage.completion_tokens
+
+
+async def send_all(base_url: str, model: str, todo: list[Call]) -> None:
+    limits = httpx.Limits(max_connections=CONCURRENT)
+    async with (
+        httpx.AsyncClient(limits=limits, timeout=300) as http,
+        AsyncOpenAI(
+            base_url=f"{base_url}/v1", api_key="none", max_retries=0, http_client=http
+        ) as client,
+    ):
+        await asyncio.gather(*(send(client, model, call) for call in todo))
+
+
+def direct(running: Cluster, asked: list[Call]) -> list[Call]:
+    """The same calls, each sent straight to the engine that answered it before."""
+    again = [
+        Call(c.chat, c.stream, c.prompt, c.max_tokens, f"direct-{c.request_id}") for c in asked
+    ]
+    model = model_of(running)
+
+    async def ask() -> None:
+        for name in sorted({call.instance for call in asked}):
+            url = running.component(name)["address"]
+            mine = [a for a, c in zip(again, asked, strict=True) if c.instance == name]
+            await send_all(url, model, mine)
+
+    asyncio.run(ask())
+    return again
+
+
+def recorded(running: Cluster, asked: list[Call]) -> list[dict[str, Any]]:
+    """The scheduler's log lines of `asked`, in that order; it writes them after the answers."""
+    wanted = [call.request_id for call in asked]
+    found: dict[str, dict[str, Any]] = {}
+
+    def complete() -> bool:
+        for path in running.run_dir.glob("*.requests.jsonl"):
+            lines = (json.loads(line) for line in path.read_text().splitlines())
+            found.update((line["request_id"], line) for line in lines)
+        return all(request_id in found for request_id in wanted)
+
+    until(complete, 20.0)
+    return [found[request_id] for request_id in wanted]
+
+
+def print_errors(title: str, lines: list[dict[str, Any]]) -> None:
+    """The distribution of (predicted - actual) / actual over `lines`."""
+    table = Table(title=title)
+    for column in ("", "requests", "P10", "P50", "P90", "median |error|"):
+        table.add_column(column, justify="right")
+    for name in ("ttft", "e2e"):
+        errors = [line[f"predicted_{name}_s"] / line[f"{name}_s"] - 1 for line in lines]
+        tenths = quantiles(errors, n=10)
+        typical = median(map(abs, errors))
+        cells = [f"{value:+.1%}" for value in (tenths[0], tenths[4], tenths[8])]
+        table.add_row(name, str(len(errors)), *cells, f"{typical:.1%}")
+    Console().print(table)
+
+
+def check(running: Cluster, asked: list[Call], title: str) -> None:
+    """Every answer is the engine's own, and every prediction is on record beside the truth."""
+    assert {call.instance for call in asked} <= {f"engine-{i}" for i in range(ENGINES)}
+    for call, same in zip(asked, direct(running, asked), strict=True):
+        assert call.text.encode() == same.text.encode(), (call, same)
+    lines = recorded(running, asked)
+    for line in lines:
+        assert not line["emulated"]
+        assert line["finished"]
+        for name in ("predicted_ttft_s", "ttft_s", "predicted_e2e_s", "e2e_s"):
+            assert line[name] is not None, line
+            assert line[name] > 0, line
+    print_errors(title, lines)
+
+
+def test_each_kind_of_request_one_after_the_other(running: Cluster) -> None:
+    asked = calls(24, seed=1)
+    for call in asked:
+        asyncio.run(send_all(running.endpoint, model_of(running), [call]))
+    check(running, asked, "24 requests, one at a time")
+
+
+def test_two_hundred_at_once(running: Cluster) -> None:
+    asked = calls(CONCURRENT, seed=2)
+    asyncio.run(send_all(running.endpoint, model_of(running), asked))
+    assert {call.instance for call in asked} == {f"engine-{i}" for i in range(ENGINES)}
+    for call in asked:
+        if not call.stream:
+            assert call.completion_tokens == call.max_tokens
+    check(running, asked, f"{CONCURRENT} concurrent requests")
+
+
+def test_what_is_wrong_with_a_request_only_the_engine_can_know(running: Cluster) -> None:
+    """vLLM's own refusals come through as they are."""
+    body = {
+        "model": model_of(running),
+        "messages": [{"role": "user", "content": "word " * 3000}],
+    }
+    answer = httpx.post(f"{running.endpoint}/v1/chat/completions", json=body, timeout=60)
+    assert answer.status_code == 400
+    assert "context length" in answer.json()["error"]["message"]

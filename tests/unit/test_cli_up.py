@@ -1,0 +1,61 @@
+"""What `foretell up` refuses before it starts anything."""
+
+import fcntl
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cli.main import app
+
+
+def up(*flags: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["up", *flags])
+    return result.exit_code, f"{result.output}{result.exception or ''}"
+
+
+def test_a_taken_port_is_named_with_the_way_out(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        code, text = up("--port", str(port), "--run-dir", str(tmp_path))
+    assert code == 1
+    assert f"port {port} on 127.0.0.1 is taken" in text
+    assert "--port" in text
+    assert not (tmp_path / "cluster.json").exists()
+
+
+def test_a_run_folder_has_one_cluster(tmp_path: Path) -> None:
+    with (tmp_path / "cluster.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        code, text = up("--port", "0", "--run-dir", str(tmp_path))
+    assert code == 1
+    assert f"another cluster runs in {tmp_path}" in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--engine", "vllm"), "--model"),
+        (("--engine", "vllm", "--model", "m", "--python", "/no/python"), "/no/python"),
+        (("--host", "192.0.2.1"), "assign"),
+    ],
+)
+def test_what_cannot_work_is_said_at_once(flags: tuple[str, ...], message: str) -> None:
+    code, text = up("--port", "0", *flags)
+    assert code == 1
+    assert message in text
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['foretell', '--help']\n"
+        "from cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'grpc', 'numpy', 'pydantic', 'httpx', 'uvicorn'} & set(sys.modules)\n"
+        "sys.exit(f'imported: {heavy}' if heavy else 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)

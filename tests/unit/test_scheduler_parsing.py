@@ -1,0 +1,222 @@
+"""Bytes in, a request or an error that names the field out; never anything else."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from services.scheduler.errors import ApiError
+from services.scheduler.parsing import MAX_SEQUENCES, Endpoint, ParsedRequest, for_engine, parse
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=True)
+    | st.text(st.characters()),  # lone surrogates too
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+KNOWN_FIELDS = (
+    "model", "prompt", "messages", "stream", "n", "max_tokens", "max_completion_tokens",
+    "priority", "vllm_xargs",
+)  # fmt: skip
+ENDPOINTS: tuple[Endpoint, ...] = ("completions", "chat/completions")
+
+
+def completion(**fields: Any) -> ParsedRequest:
+    body = {"model": "m", "prompt": "hello", **fields}
+    return parse("completions", json.dumps(body).encode())
+
+
+def chat(**fields: Any) -> ParsedRequest:
+    body = {"model": "m", "messages": [{"role": "user", "content": "hello"}], **fields}
+    return parse("chat/completions", json.dumps(body).encode())
+
+
+def refusal(endpoint: Endpoint, raw: bytes) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        parse(endpoint, raw)
+    assert caught.value.status == 400
+    return caught.value
+
+
+@given(
+    endpoint=st.sampled_from(ENDPOINTS),
+    body=st.dictionaries(st.sampled_from(KNOWN_FIELDS), JSON) | JSON,
+)
+def test_any_json_is_parsed_or_refused_in_our_words(endpoint: Endpoint, body: Any) -> None:
+    try:
+        request = parse(endpoint, json.dumps(body).encode())
+    except ApiError as error:
+        answer = error.response()
+        event(f"{answer.status_code}: {json.loads(answer.body)['error']['param']}")
+        return
+    request.text.encode()  # valid UTF-8, which gRPC insists on
+    sent = json.loads(for_engine(request, "r", 1.0), parse_constant=pytest.fail)
+    assert sent.pop("vllm_xargs").items() >= {"foretell_id": "r"}.items()
+    assert sent == {k: v for k, v in body.items() if k != "vllm_xargs"}
+
+
+@given(endpoint=st.sampled_from(ENDPOINTS), raw=st.binary(max_size=64))
+def test_any_bytes_are_refused_in_our_words(endpoint: Endpoint, raw: bytes) -> None:
+    refusal(endpoint, raw)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{",
+        b'{"model": "m"} trailing',
+        b"[]",
+        b'"text"',
+        b"null",
+        b"\xff\xfe\xfa",
+        b'{"model": "m", "prompt": "x", "temperature": NaN}',
+        b'{"model": "m", "prompt": "x", "temperature": -Infinity}',
+        b'{"model": "m", "prompt": "x", "temperature": 1e999}',
+        b'{"model": "m", "prompt": "x", "n": ' + b"9" * 5000 + b"}",
+        b"[" * 100_000,
+        b'{"a":' * 5_000 + b"1" + b"}" * 5_000,
+    ],
+)
+def test_what_is_no_json_object_is_refused(raw: bytes) -> None:
+    error = refusal("completions", raw)
+    assert error.code == "json_invalid"
+    assert error.param is None
+
+
+def test_a_body_too_deep_to_be_sent_on_is_refused() -> None:
+    """The parser may manage a depth that the encoder, called deeper in the stack, does not."""
+    nested: list[Any] = []
+    for _ in range(5_000):
+        nested = [nested]
+    request = completion()
+    request.body["logit_bias"] = nested
+    with pytest.raises(ApiError) as caught:
+        for_engine(request, "r", 1.0)
+    assert caught.value.status == 400
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"model": None}, "model"),
+        ({"model": ""}, "model"),
+        ({"model": 7}, "model"),
+        ({"prompt": None}, "prompt"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": {}}, "prompt"),
+        ({"prompt": 5}, "prompt"),
+        ({"prompt": ["a", 1]}, "prompt"),
+        ({"prompt": ["a", ""]}, "prompt"),
+        ({"prompt": [1, -2]}, "prompt"),
+        ({"prompt": [1.5]}, "prompt"),
+        ({"prompt": [True]}, "prompt"),
+        ({"prompt": [[1], []]}, "prompt"),
+        ({"prompt": ["x"] * (MAX_SEQUENCES + 1)}, "prompt"),
+        ({"prompt": ["x"] * 40, "n": 40}, "n"),
+        ({"n": 0}, "n"),
+        ({"n": MAX_SEQUENCES + 1}, "n"),
+        ({"n": 1.0}, "n"),
+        ({"n": True}, "n"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": 2**31}, "max_tokens"),
+        ({"max_tokens": 10**4000}, "max_tokens"),
+        ({"max_tokens": "16"}, "max_tokens"),
+        ({"max_tokens": 16.0}, "max_tokens"),
+        ({"max_tokens": True}, "max_tokens"),
+        ({"stream": "yes"}, "stream"),
+        ({"stream": 1}, "stream"),
+        ({"priority": 2**31}, "priority"),
+        ({"priority": "high"}, "priority"),
+        ({"vllm_xargs": []}, "vllm_xargs"),
+        ({"vllm_xargs": {"foretell_output_tokens": 0}}, "vllm_xargs.foretell_output_tokens"),
+        ({"vllm_xargs": {"foretell_output_tokens": "9"}}, "vllm_xargs.foretell_output_tokens"),
+        ({"vllm_xargs": {"foretell_output_tokens": 2**31}}, "vllm_xargs.foretell_output_tokens"),
+    ],
+)
+def test_a_completion_error_names_the_field(fields: dict[str, Any], param: str) -> None:
+    body = {"model": "m", "prompt": "hello", **fields}
+    assert refusal("completions", json.dumps(body).encode()).param == param
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": None}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": "hello"}, "messages"),
+        ({"messages": ["hello"]}, "messages[0]"),
+        ({"messages": [{"content": "x"}]}, "messages[0].role"),
+        (
+            {"messages": [{"role": "user", "content": "x"}, {"role": "user", "content": 3}]},
+            "messages[1].content",
+        ),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
+        ({"max_tokens": 0}, "max_tokens"),
+    ],
+)
+def test_a_chat_error_names_the_field(fields: dict[str, Any], param: str) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], **fields}
+    assert refusal("chat/completions", json.dumps(body).encode()).param == param
+
+
+def test_limits_as_the_endpoints_have_them() -> None:
+    assert completion().max_tokens == 16
+    assert completion(max_tokens=5, max_completion_tokens=9).max_tokens == 5
+    assert chat().max_tokens == 0
+    assert chat(max_tokens=5, max_completion_tokens=9).max_tokens == 9
+    assert chat(max_tokens=5).max_tokens == 5
+
+
+def test_prompts_of_every_shape_are_counted() -> None:
+    ids = completion(prompt=[1, 2, 3])
+    assert (ids.token_ids, ids.text, ids.characters, ids.sequences) == (3, "", 0, 1)
+    several = completion(prompt=[[1], [1, 2]], n=3)
+    assert (several.token_ids, several.sequences) == (2, 6)
+    texts = completion(prompt=["a", "long"], n=2)
+    assert (texts.text, texts.characters, texts.sequences) == ("long", 4, 4)
+
+
+def test_chat_text_is_all_that_can_be_read() -> None:
+    request = chat(
+        messages=[
+            {"role": "system", "content": "one"},
+            {"role": "user", "content": [{"type": "text", "text": "two"}, {"type": "image_url"}]},
+            {"role": "assistant", "content": None, "tool_calls": []},
+        ]
+    )
+    assert request.text == "one\ntwo\n"
+    assert request.messages == 3
+
+
+def test_lone_surrogates_reach_the_engine_as_they_came() -> None:
+    raw = b'{"model": "m", "prompt": "a\\ud800b"}'
+    request = parse("completions", raw)
+    assert request.text == "a?b"
+    assert b'"a\\ud800b"' in for_engine(request, "r", 1.0)
+
+
+def test_an_error_that_quotes_a_lone_surrogate_can_be_sent() -> None:
+    error = ApiError(404, "The model '\ud800' does not exist.", "model")
+    assert json.loads(error.response().body)["error"]["message"] == error.message
+    assert json.loads(error.sse_event()[len(b"data: ") :])["error"]["param"] == "model"
+
+
+def test_the_engine_gets_our_fields_and_not_the_hint() -> None:
+    request = completion(vllm_xargs={"foretell_output_tokens": 9, "mine": 1, "foretell_id": "x"})
+    assert request.hint_tokens == 9
+    body = json.loads(for_engine(request, "id-1", 12.345))
+    assert body["vllm_xargs"] == {
+        "mine": 1,
+        "foretell_id": "id-1",
+        "foretell_predicted_tokens": 12.3,
+    }
+    assert math.isclose(json.loads(for_engine(completion(top_p=0.1), "r", 1.0))["top_p"], 0.1)

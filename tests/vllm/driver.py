@@ -1,0 +1,321 @@
+"""Drives vLLM's real scheduler without weights, tokenizer or engine process.
+
+`build_scheduler` constructs `Scheduler` or `AsyncScheduler` (or a subclass) over a generated
+`config.json`; `EngineLoop` steps it as `EngineCore.step` and `EngineCore.step_with_batch_queue`
+do (vllm/v1/engine/core.py), with made-up sampled tokens.
+"""
+
+import json
+import tempfile
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+from vllm.config import (
+    CacheConfig,
+    DeviceConfig,
+    ModelConfig,
+    ParallelConfig,
+    SchedulerConfig,
+    VllmConfig,
+)
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import get_hash_fn_by_name
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+from vllm.v1.structured_output import StructuredOutputManager
+
+from foretell.model import EngineConfig
+
+EOS_TOKEN = 1
+_FIRST_OUTPUT_TOKEN = 10
+_VOCABULARY = 32_000
+_ASYNC_QUEUE_DEPTH = 2  # vLLM's max_concurrent_batches with async scheduling
+
+_MODEL = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+    "vocab_size": _VOCABULARY,
+    "torch_dtype": "float32",
+}
+
+
+def engine_config(**changes: Any) -> EngineConfig:
+    """A small engine: 16-token blocks, sync, FCFS; `changes` by `EngineConfig` field."""
+    values: dict[str, Any] = {
+        "model_name": "tiny",
+        "block_size_tokens": 16,
+        "total_blocks": 1000,
+        "max_num_seqs": 16,
+        "max_num_scheduled_tokens": 256,
+        "max_model_len": 1024,
+    }
+    return EngineConfig(**(values | changes))
+
+
+def vllm_config(config: EngineConfig) -> VllmConfig:
+    """The `VllmConfig` that makes vLLM's scheduler behave as `config` says."""
+    with tempfile.TemporaryDirectory() as folder:
+        text = json.dumps(_MODEL | {"max_position_embeddings": config.max_model_len})
+        (Path(folder) / "config.json").write_text(text)
+        model = ModelConfig(
+            model=folder,
+            served_model_name=config.model_name,
+            skip_tokenizer_init=True,
+            dtype="float32",
+            max_model_len=config.max_model_len,
+            seed=0,
+            enforce_eager=True,
+        )
+    # Since 0.31; an older version need not know it unless it is asked for.
+    active = {"max_num_active_seqs": config.max_num_active_seqs or None}
+    scheduler = SchedulerConfig(
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_scheduled_tokens,
+        max_model_len=config.max_model_len,
+        enable_chunked_prefill=config.enable_chunked_prefill,
+        long_prefill_token_threshold=config.long_prefill_token_threshold,
+        policy=config.policy,
+        is_encoder_decoder=False,
+        watermark=config.watermark_ratio,
+        scheduler_reserve_full_isl=config.reserve_full_isl,
+        **{name: value for name, value in active.items() if value is not None},
+    )
+    result = VllmConfig(
+        model_config=model,
+        cache_config=CacheConfig(
+            block_size=config.block_size_tokens,
+            enable_prefix_caching=config.enable_prefix_caching,
+        ),
+        parallel_config=ParallelConfig(),
+        scheduler_config=scheduler,
+        device_config=DeviceConfig("cpu"),
+    )
+    # The CPU platform forces async scheduling off; the scheduler itself has no such limit.
+    result.scheduler_config.async_scheduling = config.async_scheduling
+    result.cache_config.num_gpu_blocks = config.total_blocks + 1
+    return result
+
+
+def build_scheduler(config: EngineConfig, cls: type[Any] | None = None) -> Scheduler:
+    """vLLM's scheduler for `config`: `cls`, or the stock class vLLM would choose."""
+    if cls is None:
+        cls = AsyncScheduler if config.async_scheduling else Scheduler
+    settings = vllm_config(config)
+    spec = FullAttentionSpec(
+        block_size=config.block_size_tokens, num_kv_heads=1, head_size=64, dtype=torch.float32
+    )
+    scheduler: Scheduler = cls(
+        vllm_config=settings,
+        kv_cache_config=KVCacheConfig(
+            num_blocks=config.total_blocks + 1,  # block 0 is the null block
+            kv_cache_tensors=[],
+            kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)],
+        ),
+        structured_output_manager=StructuredOutputManager(settings),
+        block_size=config.block_size_tokens,
+        log_stats=False,
+    )
+    return scheduler
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """What one iteration of the engine loop did."""
+
+    scheduled: dict[str, int] | None
+    """{request: tokens} in scheduling order; None when `schedule()` was not called."""
+    new: list[str] = field(default_factory=list)
+    resumed: list[str] = field(default_factory=list)
+    cached: dict[str, int] = field(default_factory=dict)
+    """Prefix-cache tokens at admission, of new and resumed requests."""
+    preempted: list[str] = field(default_factory=list)
+    finished: list[str] = field(default_factory=list)
+    free_blocks: int = 0
+
+
+@dataclass(frozen=True)
+class _Batch:
+    output: SchedulerOutput
+    tokens: dict[str, list[int]]
+
+
+class EngineLoop:
+    """A scheduler and the loop around it; `config.async_scheduling` decides which loop."""
+
+    def __init__(self, config: EngineConfig, cls: type[Any] | None = None) -> None:
+        self.config = config
+        self.scheduler = build_scheduler(config, cls)
+        self.depth = _ASYNC_QUEUE_DEPTH if config.async_scheduling else 1
+        self._queue: deque[_Batch] = deque()
+        self._eos_after: dict[str, int] = {}
+        self._arrivals = count(1_000_000)
+        hash_fn = get_hash_fn_by_name("sha256")
+        init_none_hash(hash_fn)
+        self._hasher = (
+            get_request_block_hasher(config.block_size_tokens, hash_fn)
+            if config.enable_prefix_caching
+            else None
+        )
+
+    def add(
+        self,
+        request_id: str,
+        prompt: int | Sequence[int],
+        max_tokens: int,
+        *,
+        eos_after: int = 0,
+        priority: int = 0,
+        arrival_s: float | None = None,
+        extra_args: dict[str, Any] | None = None,
+    ) -> Request:
+        """Queue a request.
+
+        `prompt` is token ids, or a length for a prompt that shares no prefix with any other.
+        `eos_after` output tokens EOS is sampled; 0 never. Arrival times default to the order of
+        calls.
+        """
+        if isinstance(prompt, int):
+            prompt = unique_prompt(request_id, prompt)
+        params = SamplingParams(max_tokens=max_tokens, temperature=0.0, extra_args=extra_args)
+        params.update_from_generation_config({}, EOS_TOKEN)
+        request = Request(
+            request_id=request_id,
+            prompt_token_ids=list(prompt),
+            sampling_params=params,
+            pooling_params=None,
+            arrival_time=float(next(self._arrivals)) if arrival_s is None else arrival_s,
+            priority=priority,
+            block_hasher=self._hasher,
+        )
+        self._eos_after[request_id] = eos_after
+        self.scheduler.add_request(request)
+        return request
+
+    def abort(self, request_id: str) -> bool:
+        """End a request from the client's side; false if it had already ended."""
+        if request_id not in self.scheduler.requests:
+            return False
+        self.scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
+        return True
+
+    @property
+    def busy(self) -> bool:
+        """Whether the engine would call `step` again."""
+        return bool(self._queue) or self.scheduler.has_requests()
+
+    @property
+    def free_blocks(self) -> int:
+        return int(self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
+
+    def step(self) -> Iteration:
+        """One iteration: schedule if there is room in the queue, then apply the oldest output."""
+        facts: dict[str, Any] = {"scheduled": None}
+        if self.scheduler.has_requests():
+            facts = self._schedule()
+            ran = bool(facts["scheduled"])
+            if len(self._queue) < self.depth and (ran or self.scheduler.has_requests()):
+                return Iteration(**facts, free_blocks=self.free_blocks)
+        if not self._queue:
+            return Iteration(**facts, free_blocks=self.free_blocks)
+        finished = self._update(self._queue.popleft())
+        return Iteration(**facts, finished=finished, free_blocks=self.free_blocks)
+
+    def run(self, limit: int = 100_000) -> list[Iteration]:
+        """Step until nothing is left to do; fails after `limit` iterations."""
+        result = []
+        while self.busy:
+            assert len(result) < limit, "the engine does not come to rest"
+            result.append(self.step())
+        return result
+
+    def close(self) -> None:
+        """Release what the scheduler holds, the plugin's socket and thread included."""
+        self.scheduler.shutdown()
+
+    def _schedule(self) -> dict[str, Any]:
+        running = [request.request_id for request in self.scheduler.running]
+        preemptions = {rid: r.num_preemptions for rid, r in self.scheduler.requests.items()}
+        output = self.scheduler.schedule()
+        self._queue.append(_Batch(output, self._sample(output)))
+        resumed = list(output.scheduled_cached_reqs.resumed_req_ids)
+        cached = {r.req_id: r.num_computed_tokens for r in output.scheduled_new_reqs}
+        columns = output.scheduled_cached_reqs
+        for request_id, computed in zip(columns.req_ids, columns.num_computed_tokens, strict=True):
+            if request_id in columns.resumed_req_ids:
+                cached[request_id] = computed
+        preempted = [rid for rid in running if self._preemptions(rid) > preemptions.get(rid, 0)]
+        order = list(output.num_scheduled_tokens)
+        return {
+            "scheduled": dict(output.num_scheduled_tokens),
+            "new": [r.req_id for r in output.scheduled_new_reqs],
+            "resumed": sorted(resumed, key=order.index),
+            "cached": cached,
+            "preempted": self._preemption_order(preempted),
+        }
+
+    def _preemptions(self, request_id: str) -> int:
+        return int(self.scheduler.requests[request_id].num_preemptions)
+
+    def _preemption_order(self, preempted: list[str]) -> list[str]:
+        """FCFS takes victims from the tail of running, the priority policy the worst first."""
+        if self.config.policy == "fcfs":
+            return preempted[::-1]
+        requests = [self.scheduler.requests[rid] for rid in preempted]
+        requests.sort(key=lambda r: (r.priority, r.arrival_time), reverse=True)
+        return [r.request_id for r in requests]
+
+    def _sample(self, output: SchedulerOutput) -> dict[str, list[int]]:
+        """A token for each scheduled request whose step reaches the end of what is known."""
+        tokens: dict[str, list[int]] = {}
+        for request_id in output.num_scheduled_tokens:
+            request = self.scheduler.requests[request_id]
+            if request.is_prefill_chunk:
+                tokens[request_id] = []
+                continue
+            index = request.num_computed_tokens - request.num_prompt_tokens
+            tokens[request_id] = [self._token(request_id, index)]
+        return tokens
+
+    def _token(self, request_id: str, index: int) -> int:
+        if index + 1 == self._eos_after[request_id]:
+            return EOS_TOKEN
+        return _FIRST_OUTPUT_TOKEN + index % 1000
+
+    def _update(self, batch: _Batch) -> list[str]:
+        ids = list(batch.output.num_scheduled_tokens)
+        before = set(self.scheduler.requests)
+        self.scheduler.update_from_output(
+            batch.output,
+            ModelRunnerOutput(
+                req_ids=ids,
+                req_id_to_index={request_id: i for i, request_id in enumerate(ids)},
+                sampled_token_ids=[batch.tokens[request_id] for request_id in ids],
+            ),
+        )
+        ended = before - set(self.scheduler.requests)
+        return [request_id for request_id in ids if request_id in ended]
+
+
+def unique_prompt(seed: str, tokens: int) -> list[int]:
+    """`tokens` token ids that differ from any other seed's from the first block on."""
+    state = int.from_bytes(seed.encode()[-7:], "big")
+    result = []
+    for _ in range(tokens):
+        state = (state * 6364136223846793005 + 1442695040888963407) % (1 << 64)
+        result.append(_FIRST_OUTPUT_TOKEN + (state >> 33) % (_VOCABULARY - _FIRST_OUTPUT_TOKEN))
+    return result

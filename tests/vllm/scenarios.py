@@ -1,0 +1,68 @@
+"""Random traffic for the real scheduler: the same seed makes the same traffic for any class."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from foretell.model import EngineConfig
+from tests.vllm.driver import EngineLoop, Iteration, engine_config, unique_prompt
+
+SCARCE_BLOCKS = 40  # little enough that requests are preempted
+
+VARIANTS = {
+    "sync-fcfs": engine_config(total_blocks=SCARCE_BLOCKS),
+    "sync-priority": engine_config(total_blocks=SCARCE_BLOCKS, policy="priority"),
+    "async-fcfs": engine_config(total_blocks=SCARCE_BLOCKS, async_scheduling=True),
+    "async-priority": engine_config(
+        total_blocks=SCARCE_BLOCKS, async_scheduling=True, policy="priority"
+    ),
+    "sync-uncached": engine_config(total_blocks=SCARCE_BLOCKS, enable_prefix_caching=False),
+}
+
+
+def extra_args(index: int) -> dict[str, Any] | None:
+    """What Foretell's scheduler sends along; every third request did not come through it."""
+    if index % 3 == 0:
+        return None
+    return {"foretell_id": f"cluster-{index}", "foretell_predicted_tokens": index + 0.5}
+
+
+def drive(
+    config: EngineConfig,
+    cls: type[Any] | None,
+    seed: int,
+    *,
+    requests: int = 40,
+    observe: Callable[[EngineLoop], None] = lambda _: None,
+    after_step: Callable[[EngineLoop, Iteration], None] = lambda _loop, _iteration: None,
+) -> list[Iteration]:
+    """Serve `requests` random requests to their end: bursts, shared prefixes, aborts, EOS, pauses.
+
+    `observe` sees the loop before the first request, `after_step` after each iteration.
+    """
+    rng = random.Random(seed)
+    loop = EngineLoop(config, cls)
+    observe(loop)
+    prefixes = [unique_prompt(f"system {i}", 64) for i in range(2)]
+    iterations: list[Iteration] = []
+    added = 0
+    while added < requests or loop.busy:
+        if added < requests and (rng.random() < 0.3 or not loop.busy):
+            for _ in range(rng.randint(1, 6)):
+                shared = rng.choice([[], *prefixes])
+                loop.add(
+                    f"r{added}",
+                    shared + unique_prompt(f"prompt {seed} {added}", rng.randint(1, 150)),
+                    rng.randint(1, 60),
+                    eos_after=rng.choice([0, 0, 5, 20]),
+                    priority=rng.randint(-1, 2),
+                    extra_args=extra_args(added),
+                )
+                added += 1
+        if rng.random() < 0.03 and loop.scheduler.requests:
+            loop.abort(rng.choice(sorted(loop.scheduler.requests)))
+        iterations.append(loop.step())
+        after_step(loop, iterations[-1])
+        assert len(iterations) < 20_000, "the engine does not come to rest"
+    loop.close()
+    return iterations

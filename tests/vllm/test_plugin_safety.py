@@ -1,0 +1,224 @@
+"""Nothing that goes wrong in the plugin changes what the engine does."""
+
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import vllm
+import zmq
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from foretell.v1 import snapshot_pb2
+from services.backend import publisher, vllm_compat
+from services.backend.vllm_plugin import ForetellScheduler
+from tests.vllm.driver import EngineLoop, build_scheduler, engine_config
+from tests.vllm.scenarios import VARIANTS, drive
+
+pytestmark = pytest.mark.vllm
+
+SYNC = VARIANTS["sync-fcfs"]
+
+
+class Lines(logging.Handler):
+    """What the plugin logs at WARNING or above, one formatted record each."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.format(record))
+
+
+@pytest.fixture
+def warned() -> Iterator[list[str]]:
+    handler, logger = Lines(), logging.getLogger("vllm.foretell")
+    logger.addHandler(handler)
+    yield handler.lines
+    logger.removeHandler(handler)
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    result = f"ipc://{tmp_path}/snapshots"
+    monkeypatch.setenv("FORETELL_PLUGIN_SNAPSHOT_ENDPOINT", result)
+    return result
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_scheduling_is_stock(variant: str, endpoint: str) -> None:
+    config = VARIANTS[variant]
+    assert drive(config, ForetellScheduler, 11) == drive(config, None, 11)
+
+
+def test_the_base_is_the_one_vllm_would_choose(endpoint: str) -> None:
+    sync = build_scheduler(engine_config(), ForetellScheduler)
+    assert isinstance(sync, Scheduler)
+    assert not isinstance(sync, AsyncScheduler)
+    overlapped = build_scheduler(engine_config(async_scheduling=True), ForetellScheduler)
+    assert isinstance(overlapped, AsyncScheduler)
+    for scheduler in (sync, overlapped):
+        scheduler.shutdown()
+
+
+def test_without_an_endpoint_it_stays_off(
+    monkeypatch: pytest.MonkeyPatch, warned: list[str]
+) -> None:
+    monkeypatch.delenv("FORETELL_PLUGIN_SNAPSHOT_ENDPOINT", raising=False)
+    assert build_scheduler(SYNC, ForetellScheduler).foretell is None
+    assert warned == []
+
+
+class Broken:
+    """A publisher whose every `period`-th call of `publish` fails."""
+
+    def __init__(self, period: int) -> None:
+        self.period = period
+        self.calls = 0
+        self.closed = 0
+
+    def __call__(self, endpoint: str, heartbeat_s: float) -> "Broken":
+        return self
+
+    def publish(self, snapshot: Any) -> None:
+        self.calls += 1
+        if self.calls % self.period == 0:
+            raise RuntimeError("the wire is cut")
+
+    def close(self) -> None:
+        self.closed += 1
+        raise RuntimeError("cannot even close")
+
+
+def test_a_publisher_that_always_fails_is_switched_off(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch, warned: list[str]
+) -> None:
+    broken = Broken(period=1)
+    monkeypatch.setattr(publisher, "SnapshotPublisher", broken)
+    assert drive(SYNC, ForetellScheduler, 3) == drive(SYNC, None, 3)
+    assert broken.calls == 10
+    assert broken.closed == 1
+    first, last = warned
+    assert "a snapshot failed" in first
+    assert "switched off after 10 failures" in last
+    assert "the wire is cut" in first
+
+
+def test_a_few_failures_do_not_end_publishing(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch, warned: list[str]
+) -> None:
+    broken = Broken(period=100)
+    monkeypatch.setattr(publisher, "SnapshotPublisher", broken)
+    iterations = drive(SYNC, ForetellScheduler, 3)
+    assert broken.calls > sum(1 for i in iterations if i.scheduled)
+    assert len(warned) == 1
+
+
+def test_hooks_that_fail_never_reach_the_engine(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch, warned: list[str]
+) -> None:
+    def fail(*_: Any) -> None:
+        raise ValueError("a bug of ours")
+
+    stock = drive(SYNC, None, 4)
+    for hook in ("scheduled", "updating", "updated"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"services.backend.vllm_snapshot.SnapshotRecorder.{hook}", fail)
+            assert drive(SYNC, ForetellScheduler, 4) == stock
+    assert len(warned) == 6
+
+
+def test_a_closed_endpoint_does_no_harm(endpoint: str, warned: list[str]) -> None:
+    def close(loop: EngineLoop) -> None:
+        loop.scheduler.foretell._publisher.close()
+
+    assert drive(SYNC, ForetellScheduler, 6, observe=close) == drive(SYNC, None, 6)
+    assert "switched off" in warned[-1]
+
+
+@pytest.mark.parametrize("release", ["0.29.1", "0.33.0", "1.0", "unknown"])
+def test_another_version_is_refused(
+    release: str,
+    endpoint: str,
+    monkeypatch: pytest.MonkeyPatch,
+    warned: list[str],
+) -> None:
+    monkeypatch.setattr(vllm, "__version__", release)
+    scheduler = build_scheduler(SYNC, ForetellScheduler)
+    assert scheduler.foretell is None
+    (line,) = warned
+    assert f"not attached to vLLM {release}" in line
+    assert "serving continues without predictions" in line
+
+
+def test_what_is_missing_is_named(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch, warned: list[str]
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(vllm_compat, "_SCHEDULER_ATTRIBUTES", ("running", "kv.gone"))
+        patch.setattr(vllm_compat, "_REQUEST_ATTRIBUTES", ("num_gone",))
+        assert drive(SYNC, ForetellScheduler, 7) == drive(SYNC, None, 7)
+    (line,) = warned
+    assert "it has no scheduler.kv.gone, Request.num_gone" in line
+
+
+def test_engines_it_cannot_describe_are_refused(endpoint: str) -> None:
+    scheduler: Any = build_scheduler(SYNC)
+    assert vllm_compat.refusal(scheduler) is None
+    assert vllm_compat.approximations(scheduler) == []
+    scheduler.vllm_config.parallel_config.data_parallel_size = 2
+    assert "data parallel" in str(vllm_compat.refusal(scheduler))
+    scheduler.vllm_config.parallel_config.data_parallel_size = 1
+    scheduler.kv_cache_config.kv_cache_groups = []
+    assert "no KV cache" in str(vllm_compat.refusal(scheduler))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("SNAPSHOT_ENDPOINT", "ipc:///no/such/folder/socket", "ZMQError"),
+        ("SNAPSHOT_ENDPOINT", "nonsense", "ZMQError"),
+        ("HEARTBEAT_S", "-1", "ValidationError"),
+    ],
+)
+def test_bad_settings_leave_the_engine_running(
+    name: str, value: str, told: str, monkeypatch: pytest.MonkeyPatch, warned: list[str]
+) -> None:
+    monkeypatch.setenv("FORETELL_PLUGIN_SNAPSHOT_ENDPOINT", "ipc:///never-bound")
+    monkeypatch.setenv(f"FORETELL_PLUGIN_{name}", value)
+    loop = EngineLoop(SYNC, ForetellScheduler)
+    assert loop.scheduler.foretell is None
+    loop.add("r0", 20, 3)
+    assert loop.run()[-1].free_blocks == SYNC.total_blocks
+    (line,) = warned
+    assert told in line
+
+
+def test_snapshots_travel_and_repeat(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORETELL_PLUGIN_HEARTBEAT_S", "0.05")
+    loop = EngineLoop(SYNC, ForetellScheduler)
+    with zmq.Context() as context, context.socket(zmq.SUB) as reader:
+        reader.setsockopt(zmq.SUBSCRIBE, b"")
+        reader.setsockopt(zmq.RCVTIMEO, 10_000)
+        reader.connect(endpoint)
+        # The idle state is repeated until we are heard: the subscription is in place.
+        idle = snapshot_pb2.EngineSnapshot.FromString(reader.recv())
+        assert idle.sequence == 1
+        loop.add("r0", 20, 3)
+        loop.run()
+        last = idle
+        deadline = time.monotonic() + 10
+        while (last.sequence < 5 or last.published_unix_s == last.taken_unix_s) and (
+            time.monotonic() < deadline
+        ):
+            last = snapshot_pb2.EngineSnapshot.FromString(reader.recv())
+    # Three steps, then idle; and the idle state repeated.
+    assert last.sequence == 5
+    assert last.published_unix_s > last.taken_unix_s
+    assert not last.running.request_id
+    loop.scheduler.shutdown()
+    assert not loop.scheduler.foretell.active

@@ -1,0 +1,269 @@
+"""What the plugin publishes is the scheduler's own truth, at every step of random runs."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from foretell.model import BatchShape, EngineSnapshot, RequestState, Step
+from foretell.v1 import snapshot_pb2
+from foretell.wire import snapshot_from_proto
+from services.backend import publisher, vllm_compat, vllm_snapshot
+from services.backend.vllm_plugin import ForetellScheduler
+from tests.vllm.driver import EngineLoop, Iteration, build_scheduler, engine_config
+from tests.vllm.scenarios import VARIANTS, drive, extra_args
+
+pytestmark = pytest.mark.vllm
+
+
+class Recording:
+    """Takes the publisher's place; keeps what is published and calls `on_publish` at once."""
+
+    def __init__(self) -> None:
+        self.snapshots: list[EngineSnapshot] = []
+        self.on_publish = lambda _snapshot: None
+
+    def __call__(self, endpoint: str, heartbeat_s: float) -> "Recording":
+        return self
+
+    def publish(self, snapshot: snapshot_pb2.EngineSnapshot) -> None:
+        payload = snapshot.SerializeToString()
+        decoded = snapshot_from_proto(snapshot_pb2.EngineSnapshot.FromString(payload))
+        self.snapshots.append(decoded)
+        self.on_publish(decoded)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def recording(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recording]:
+    result = Recording()
+    monkeypatch.setenv("FORETELL_PLUGIN_SNAPSHOT_ENDPOINT", "ipc:///recorded-not-bound")
+    monkeypatch.setenv("FORETELL_PLUGIN_INSTANCE_ID", "engine-7")
+    monkeypatch.setattr(publisher, "SnapshotPublisher", result)
+    return result
+
+
+class Truth:
+    """Reads the scheduler independently of the plugin, and follows what each step computes."""
+
+    def __init__(self, loop: EngineLoop) -> None:
+        self.scheduler = loop.scheduler
+        self.tokens: dict[str, int] = {}
+        self.hits: dict[str, int] = {}
+        self.shapes: list[BatchShape] = []
+        stock = self.scheduler.kv_cache_manager.get_computed_blocks
+
+        def counted(request: Any) -> Any:
+            result = stock(request)
+            self.hits[request.request_id] = result[1]
+            return result
+
+        self.scheduler.kv_cache_manager.get_computed_blocks = counted
+        after = self.scheduler._update_after_schedule
+
+        def scheduled(output: Any) -> None:
+            self.tokens = dict(output.num_scheduled_tokens)
+            if self.tokens:
+                self.shapes.append(self._shape())
+            after(output)
+
+        self.scheduler._update_after_schedule = scheduled
+
+    def _shape(self) -> BatchShape:
+        """Counted pair by pair, before the scheduler advances `num_computed_tokens`."""
+        counts = dict.fromkeys(BatchShape.__dataclass_fields__, 0)
+        for request_id, count in self.tokens.items():
+            request = self.scheduler.requests[request_id]
+            behind = request.num_computed_tokens
+            decodes = count == 1 and behind >= len(request.prompt_token_ids)
+            kind = "decode" if decodes else "prefill"
+            counts[f"{kind}_seqs"] += 1
+            counts[f"{kind}_pairs"] += sum(behind + i + 1 for i in range(count))
+            if not decodes:
+                counts["prefill_tokens"] += count
+        return BatchShape(**counts)
+
+    def row(self, request: Any) -> RequestState:
+        extra = extra_args(int(request.request_id[1:])) or {}
+        admitted = request in self.scheduler.running or request.num_preemptions > 0
+        return RequestState(
+            request_id=request.request_id,
+            foretell_id=extra.get("foretell_id", ""),
+            prompt_tokens=len(request.prompt_token_ids),
+            output_tokens=len(request.output_token_ids),
+            computed_tokens=request.num_computed_tokens,
+            max_tokens=request.sampling_params.max_tokens,
+            arrival_unix_s=request.arrival_time,
+            cached_tokens=self.hits.get(request.request_id, 0) if admitted else 0,
+            priority=request.priority,
+            predicted_output_tokens=extra.get("foretell_predicted_tokens", 0.0),
+            scheduled_tokens=self.tokens.get(request.request_id, 0),
+            in_flight_tokens=request.num_output_placeholders,
+            preemptions=request.num_preemptions,
+        )
+
+    def check(self, snapshot: EngineSnapshot) -> None:
+        manager = self.scheduler.kv_cache_manager
+        assert list(snapshot.running) == [self.row(r) for r in self.scheduler.running]
+        assert snapshot.free_blocks == manager.block_pool.get_num_free_blocks()
+        by_id = {row.request_id: row for row in snapshot.waiting}
+        running = {r.request_id for r in self.scheduler.running}
+        expected = {i: self.row(r) for i, r in self.scheduler.requests.items() if i not in running}
+        for request_id, row in expected.items():
+            # A lookup that does not end in admission is repeated later: hits are not told yet.
+            assert replace(by_id[request_id], cached_tokens=0) == replace(row, cached_tokens=0)
+        assert by_id.keys() == expected.keys()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("seed", range(3))
+def test_every_snapshot_equals_the_scheduler(variant: str, seed: int, recording: Recording) -> None:
+    config = VARIANTS[variant]
+    truths: list[Truth] = []
+    loops: list[EngineLoop] = []
+
+    def observe(loop: EngineLoop) -> None:
+        loops.append(loop)
+        truths.append(Truth(loop))
+        recording.on_publish = truths[0].check
+
+    iterations = drive(config, ForetellScheduler, seed, observe=observe)
+
+    snapshots, shapes = recording.snapshots, truths[0].shapes
+    assert any(i.preempted for i in iterations), "the run must exercise preemption"
+    assert [s.sequence for s in snapshots] == list(range(1, len(snapshots) + 1))
+    assert len({s.engine_run_id for s in snapshots}) == 1
+    assert {s.instance_id for s in snapshots} == {"engine-7"}
+    depth = 2 if config.async_scheduling else 1
+    assert max(len(s.steps_in_flight) for s in snapshots) == depth
+    completed = [step for s in snapshots for step in s.completed_steps]
+    assert [step.step for step in completed] == list(range(len(shapes)))
+    assert [step.shape for step in completed] == shapes
+    assert all(step.duration_s > 0 for step in completed)
+    for snapshot in snapshots:
+        assert all(s.shape == shapes[s.step] for s in snapshot.steps_in_flight)
+    last = snapshots[-1]
+    assert (last.running, last.waiting, last.steps_in_flight) == ((), (), ())
+    assert last.free_blocks == config.total_blocks
+    recorder = loops[0].scheduler.foretell.recorder
+    assert (recorder._facts, recorder._cached) == ({}, {}), "nothing is kept of ended requests"
+
+
+@pytest.mark.parametrize("variant", ["sync-fcfs", "sync-priority"])
+def test_waiting_requests_are_listed_in_the_order_of_admission(
+    variant: str, recording: Recording
+) -> None:
+    orders: list[list[str]] = []
+    admissions = 0
+
+    def observe(loop: EngineLoop) -> None:
+        order = vllm_compat.waiting_reader(loop.scheduler)
+        stock = loop.scheduler.schedule
+
+        def schedule() -> Any:
+            orders.append([r.request_id for r in order()])
+            return stock()
+
+        loop.scheduler.schedule = schedule
+
+    def after_step(_loop: EngineLoop, iteration: Iteration) -> None:
+        nonlocal admissions
+        admitted = [
+            i for i in iteration.scheduled or {} if i in {*iteration.new, *iteration.resumed}
+        ]
+        if admitted:
+            assert admitted == orders[-1][: len(admitted)]
+            admissions += len(admitted)
+
+    drive(VARIANTS[variant], ForetellScheduler, 5, observe=observe, after_step=after_step)
+    assert admissions >= 40
+
+
+def test_a_request_that_waits_again_is_told_anew(recording: Recording) -> None:
+    """The queue holds the same requests as when it was last not empty, but they have changed."""
+    loop = EngineLoop(engine_config(total_blocks=10), ForetellScheduler)
+    recording.on_publish = Truth(loop).check
+    last = [loop.add(f"r{i}", 33, 100, extra_args=extra_args(i)) for i in range(3)][-1]
+    while last.num_preemptions < 1:
+        loop.step()
+    loop.abort("r1")  # makes room for it to resume
+    while last.num_preemptions < 2:
+        loop.step()
+    queues = [[(r.request_id, r.preemptions) for r in s.waiting] for s in recording.snapshots]
+    assert [q for i, q in enumerate(queues) if q and q != queues[i - 1]] == [
+        [("r2", 1)],
+        [("r2", 2)],
+    ]
+
+
+def test_the_configuration_is_told(recording: Recording) -> None:
+    config = engine_config(
+        block_size_tokens=32,
+        total_blocks=77,
+        max_num_seqs=5,
+        max_num_scheduled_tokens=300,
+        max_model_len=512,
+        long_prefill_token_threshold=100,
+        policy="priority",
+        enable_prefix_caching=False,
+        watermark_ratio=0.25,
+        reserve_full_isl=False,
+        async_scheduling=True,
+    )
+    build_scheduler(config, ForetellScheduler)
+    # Before the first request: a predictor learns the engine as soon as it is up.
+    (snapshot,) = recording.snapshots
+    assert snapshot.config == replace(config, engine_version=f"vllm {vllm_compat.version()}")
+    assert snapshot.free_blocks == 77
+
+
+def test_a_long_queue_is_published_less_often(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = EngineLoop(engine_config(max_num_seqs=2), ForetellScheduler)
+    monkeypatch.setattr(vllm_snapshot, "_REQUESTS_PER_STEP", 4)
+    for i in range(20):
+        loop.add(f"r{i}", 20, 4)
+    steps = [i for i in loop.run() if i.scheduled]
+    published = [s for s in recording.snapshots if s.steps_in_flight]
+    assert published[0].sequence == 2
+    assert len(published[0].waiting) + len(published[0].running) >= 16
+    assert len(published) < len(steps)
+    completed: list[Step] = [c for s in recording.snapshots for c in s.completed_steps]
+    assert [c.step for c in completed] == list(range(len(steps)))
+    assert recording.snapshots[-1].running == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("a-1", "a-1"), (None, ""), (7, ""), (["x"], ""), ("ü", ""), ("\ud800", ""), ("x" * 257, "")],
+)
+def test_ids_from_clients_are_checked(value: Any, expected: str) -> None:
+    assert vllm_snapshot.clean_id(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (12, 12.0),
+        (1.5, 1.5),
+        ("9", 9.0),
+        (1e300, 2.0**32 - 1),
+        *((bad, 0.0) for bad in (None, "many", [1], -3, float("nan"), float("inf"), 10**400)),
+    ],
+)
+def test_predictions_from_clients_are_checked(value: Any, expected: float) -> None:
+    assert vllm_snapshot.clean_prediction(value) == expected
+
+
+def test_extreme_values_fit_the_message(recording: Recording) -> None:
+    loop = EngineLoop(engine_config(), ForetellScheduler)
+    loop.add("r0", 10, 2**40, priority=-(2**40), extra_args={"foretell_predicted_tokens": 1e30})
+    loop.add("r1", 10, 2, priority=2**40)
+    loop.step()
+    running = recording.snapshots[-1].running
+    assert [r.max_tokens for r in running] == [2**32 - 1, 2]
+    assert [r.priority for r in running] == [-(2**31 - 1), 2**31 - 1]
