@@ -56,9 +56,15 @@ $(TINY_MODEL)/config.json: | $(VLLM_VENV)/.installed
 run: setup ## A cluster of emulated engines on 127.0.0.1:8000
 	$(BIN)/foretell up --engines $(ENGINES) --engine emulated --profile $(PROFILE) --port $(PORT)
 
+# vLLM on a CPU that other processes need too: one thread an engine, a small KV cache, no hub.
+VLLM_CPU_ENV := OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_CPU_KVCACHE_SPACE=1 \
+	VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1
+VLLM_CPU_ARGS := --enforce-eager --dtype float32 --max-model-len 2048 \
+	--distributed-executor-backend uni --num-gpu-blocks-override 200
+
 run-vllm: setup setup-vllm $(TINY_MODEL)/config.json ## Two real vLLM engines on the CPU, tiny model
-	$(BIN)/foretell up --engines 2 --engine vllm --python $(VLLM_PYTHON) --model $(TINY_MODEL) \
-		--port $(PORT)
+	$(VLLM_CPU_ENV) $(BIN)/foretell up --engines 2 --engine vllm --python $(VLLM_PYTHON) \
+		--model $(TINY_MODEL) --engine-args '$(VLLM_CPU_ARGS)' --port $(PORT)
 
 # --- check --------------------------------------------------------------------------------------
 
@@ -78,10 +84,13 @@ test-vllm: setup-dev setup-vllm $(TINY_MODEL)/config.json ## Against real vLLM e
 		$(BIN)/pytest tests/e2e_vllm -s
 
 test-compose: setup-dev ## The compose file on a Docker engine
+	@docker compose version >/dev/null && docker info >/dev/null || \
+		{ echo 'test-compose needs a running Docker engine with Compose' >&2; exit 1; }
 	$(BIN)/pytest tests/compose -m docker
 
 bench: setup-dev setup-vllm ## Measure overheads; writes bench/results
 	$(VLLM_PYTHON) -m bench.plugin_overhead
+	$(BIN)/python -m bench.predict
 	$(BIN)/python -m bench.scheduler_latency
 
 # --- generated files ----------------------------------------------------------------------------

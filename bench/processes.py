@@ -5,7 +5,7 @@ import json
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,9 +37,9 @@ class Service:
 class Services:
     """The running services of one benchmark; made by `running_services`."""
 
-    def __init__(self, folder: Path, stack: AsyncExitStack) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._stack = stack
+        self._children: list[Child] = []
         self._started: list[Service] = []
 
     def cpu_s(self) -> float:
@@ -51,7 +51,7 @@ class Services:
         ready = self.folder / f"{name}.ready"
         argv = [sys.executable, "-m", module, *flags, f"--ready-file={ready}", "--die-with-parent"]
         child = await Child.spawn(name, argv, self.folder / f"{name}.log")
-        self._stack.push_async_callback(child.stop, _STOP_GRACE_S)
+        self._children.append(child)
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not ready.exists():
             if child.exit_code is not None:
@@ -63,9 +63,16 @@ class Services:
         self._started.append(service)
         return service
 
+    async def stop(self) -> None:
+        """End every process that was started, whether it came to serve or not."""
+        await asyncio.gather(*(child.stop(_STOP_GRACE_S) for child in self._children))
+
 
 @asynccontextmanager
 async def running_services(folder: Path) -> AsyncIterator[Services]:
     """Yields what starts services with their logs and sockets in `folder`; ends all of them."""
-    async with AsyncExitStack() as stack:
-        yield Services(folder, stack)
+    services = Services(folder)
+    try:
+        yield services
+    finally:
+        await services.stop()

@@ -5,7 +5,7 @@
 The same requests go to an emulated engine directly, through a scheduler that asks nobody
 (round_robin), and through schedulers that ask the tagger and 1, 2 or 4 predictors
 (predicted_latency). The engine runs a million times faster than its profile, so what is left is
-the cost of the way to it. All processes are up for the whole run and the paths take short turns,
+the cost of the way to it. All processes are up for the whole run and the routes take short turns,
 so that whatever else the machine does hits all alike. Writes bench/results/scheduler_latency.*.
 """
 
@@ -13,7 +13,7 @@ import argparse
 import asyncio
 import time
 from collections import Counter
-from pathlib import Path as FilePath
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import httpx
@@ -23,47 +23,47 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bench.client import Connection, Timing, UnexpectedAnswerError, completion_body
 from bench.loads import LOADS, Cell, Cells, Load, Measured
 from bench.machine import describe_machine, describe_run
-from bench.paths import Path, Testbed, read_metrics, start_testbed
 from bench.processes import Service, Services, running_services
+from bench.routes import Route, Testbed, read_metrics, start_testbed
 from bench.scheduler_report import write_report
 
-RESULTS = FilePath(__file__).resolve().parent / "results"
+RESULTS = Path(__file__).resolve().parent / "results"
 PACKAGES = ("foretell", "fastapi", "uvicorn", "uvloop", "httptools", "httpx", "grpcio", "protobuf")
 PROMPT = "How does a scheduler that foretells what each engine will do choose among them? " * 6
-WARMUP_REQUESTS = 32  # per path and load, before anything is measured
+WARMUP_REQUESTS = 32  # per route and load, before anything is measured
 # What the scheduler does after its answer (Complete, Observe) still belongs to the block.
 SETTLE_S = 0.05
 
 
 class Bench:
-    """Sends blocks of requests over the paths of one testbed."""
+    """Sends blocks of requests over the routes of one testbed."""
 
     def __init__(self, testbed: Testbed, metrics_client: httpx.AsyncClient) -> None:
         self._testbed = testbed
         self._metrics_client = metrics_client
 
-    async def warm_up(self, load: Load, path: Path) -> None:
-        await self._send(load, path, WARMUP_REQUESTS)
+    async def warm_up(self, load: Load, route: Route) -> None:
+        await self._send(load, route, WARMUP_REQUESTS)
 
-    async def block(self, load: Load, path: Path, cell: Cell) -> None:
-        """Send one round's requests over `path` and add what they showed to `cell`."""
+    async def block(self, load: Load, route: Route, cell: Cell) -> None:
+        """Send one round's requests over `route` and add what they showed to `cell`."""
         await asyncio.sleep(SETTLE_S)
-        metrics = await read_metrics(self._metrics_client, path)
-        cpu = self._cpu_s(path)
+        metrics = await read_metrics(self._metrics_client, route)
+        cpu = self._cpu_s(route)
         started = time.perf_counter()
-        cell.rounds.append(await self._send(load, path, load.per_round))
+        cell.rounds.append(await self._send(load, route, load.per_round))
         cell.wall_s += time.perf_counter() - started
         await asyncio.sleep(SETTLE_S)
-        _add_growth(cell.cpu_s, cpu, self._cpu_s(path))
-        _add_growth(cell.metrics, metrics, await read_metrics(self._metrics_client, path))
+        _add_growth(cell.cpu_s, cpu, self._cpu_s(route))
+        _add_growth(cell.metrics, metrics, await read_metrics(self._metrics_client, route))
 
-    async def _send(self, load: Load, path: Path, count: int) -> list[Timing]:
+    async def _send(self, load: Load, route: Route, count: int) -> list[Timing]:
         body = completion_body(self._testbed.model, PROMPT, load.max_tokens, stream=load.stream)
         left = iter(range(count))
         timings: list[Timing] = []
 
         async def worker() -> None:
-            connection = Connection(path.url)
+            connection = Connection(route.url)
             try:
                 await connection.open()  # connecting is not part of any timing
                 for _ in left:
@@ -78,11 +78,11 @@ class Bench:
                 workers.create_task(worker())
         return timings
 
-    def _cpu_s(self, path: Path) -> dict[str, float]:
+    def _cpu_s(self, route: Route) -> dict[str, float]:
         groups: dict[str, tuple[Service | None, ...]] = {
-            "scheduler": (path.scheduler,),
-            "predictors": path.predictors,
-            "tagger": (path.tagger,),
+            "scheduler": (route.scheduler,),
+            "predictors": route.predictors,
+            "tagger": (route.tagger,),
             "engines": self._testbed.engines,
         }
         return {
@@ -129,11 +129,11 @@ class OthersClock:
 
 
 async def measure(loads: tuple[Load, ...], progress: Progress) -> Measured:
-    """Run every load over every path, in short turns whose order rotates."""
+    """Run every load over every route, in short turns whose order rotates."""
     with TemporaryDirectory(prefix="foretell-bench-") as folder:
         starting = progress.add_task("starting services", total=None)
         async with (
-            running_services(FilePath(folder)) as services,
+            running_services(Path(folder)) as services,
             httpx.AsyncClient(trust_env=False, timeout=10.0) as client,
         ):
             testbed = await start_testbed(services)
@@ -143,18 +143,18 @@ async def measure(loads: tuple[Load, ...], progress: Progress) -> Measured:
             others: dict[str, float] = {}
             for load in loads:
                 clock = OthersClock(services)
-                paths = testbed.paths
-                bar = progress.add_task(load.title, total=load.rounds * len(paths))
-                for path in paths:
-                    await bench.warm_up(load, path)
+                routes = testbed.routes
+                bar = progress.add_task(load.title, total=load.rounds * len(routes))
+                for route in routes:
+                    await bench.warm_up(load, route)
                 for turn in range(load.rounds):
-                    shift = turn % len(paths)
-                    for path in paths[shift:] + paths[:shift]:
-                        cell = cells.setdefault((load.key, path.key), Cell())
-                        await bench.block(load, path, cell)
+                    shift = turn % len(routes)
+                    for route in routes[shift:] + routes[:shift]:
+                        cell = cells.setdefault((load.key, route.key), Cell())
+                        await bench.block(load, route, cell)
                         progress.advance(bar)
                 others[load.key] = clock.cores()
-            titles = {path.key: path.title for path in testbed.paths}
+            titles = {route.key: route.title for route in testbed.routes}
             return Measured(titles, cells, others)
 
 
@@ -169,8 +169,11 @@ def main() -> None:
         "machine": describe_machine(*PACKAGES),
     }
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeRemainingColumn()) as progress:
-        measured = asyncio.run(measure(loads, progress))
+    try:
+        with Progress(*columns, TimeRemainingColumn()) as progress:
+            measured = asyncio.run(measure(loads, progress))
+    except KeyboardInterrupt:
+        raise SystemExit("interrupted: all processes have ended, nothing is written") from None
     print(write_report(RESULTS, facts, loads, measured))
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 from bench.client import Timing
 from bench.loads import Cell, Cells, Load, Measured
 from bench.machine import machine_line
-from bench.paths import HEALTH_INTERVAL_S, PROFILE, SPEEDUP
+from bench.routes import HEALTH_INTERVAL_S, PROFILE, SPEEDUP
 from bench.stats import markdown_table, percentile, percentiles
 
 STEM = "scheduler_latency"
@@ -21,7 +21,7 @@ _BARS = {"p50": "#33658a", "p90": "#86bbd8", "p99": "#f6ae2d"}
 
 
 def write_report(
-    folder: FilePath, facts: dict[str, Any], loads: Sequence[Load], measured: Measured
+    folder: Path, facts: dict[str, Any], loads: Sequence[Load], measured: Measured
 ) -> str:
     """Write the three result files into `folder`; returns the Markdown."""
     result = {
@@ -33,7 +33,7 @@ def write_report(
             "tagger": "history only, no checkpoint",
             "health_interval_s": HEALTH_INTERVAL_S,
         },
-        "paths": measured.titles,
+        "routes": measured.titles,
         "loads": [
             _load_result(load, list(measured.titles), measured.cells)
             | {"others_cores": round(measured.others_cores[load.key], 2)}
@@ -56,8 +56,8 @@ def _load_result(load: Load, keys: list[str], cells: Cells) -> dict[str, Any]:
         "max_tokens": load.max_tokens,
         "stream": load.stream,
         "concurrency": load.concurrency,
-        "requests_per_path": load.rounds * load.per_round,
-        "paths": {key: _cell_result(load, cells[load.key, key], direct) for key in keys},
+        "requests_per_route": load.rounds * load.per_round,
+        "routes": {key: _cell_result(load, cells[load.key, key], direct) for key in keys},
     }
 
 
@@ -89,7 +89,7 @@ def _cell_result(load: Load, cell: Cell, direct: Cell) -> dict[str, Any]:
 
 
 def _added(load: Load, cell: Cell, direct: Cell) -> dict[str, Any]:
-    """What the path adds to the direct one; the quartiles are over rounds, side by side."""
+    """What the route adds to the direct one; the quartiles are over rounds, side by side."""
     added: dict[str, Any] = {}
     for name in ("first_byte", "total"):
         ours, theirs = (_values(c.rounds, name) for c in (cell, direct))
@@ -126,20 +126,20 @@ def _markdown(result: dict[str, Any]) -> str:
         f"(profile {setup['profile']} at speedup {setup['speedup']:g}): a step takes no longer "
         "than the engine's process needs to make and send its tokens, so these are costs of the "
         "way to an engine and say nothing of a GPU. Client and all services share the cores; "
-        "the paths are measured in turns within one run. The tagger answers from history. "
+        "the routes are measured in turns within one run. The tagger answers from history. "
         "`added` is the difference to the engine alone at the same percentile; "
         "in brackets, the quartiles of the medians' difference over the rounds. "
         "p10 is the nearest to what a quieter machine would show. "
         "Sixteen requests in flight keep the cores busy: there, latency is throughput.\n",
-        f"![first byte and total latency by path]({STEM}.svg)\n",
+        f"![first byte and total latency by route]({STEM}.svg)\n",
     ]
     for load in result["loads"]:
         parts += [
             f"## {load['title'].capitalize()}\n",
-            f"{load['requests_per_path']} requests per path. Meanwhile other processes on the "
+            f"{load['requests_per_route']} requests per route. Meanwhile other processes on the "
             f"machine kept {load['others_cores']} cores busy.\n",
-            _latency_table(load, result["paths"]),
-            _cost_table(load, result["paths"]),
+            _latency_table(load, result["routes"]),
+            _cost_table(load, result["routes"]),
         ]
     return "\n".join(parts)
 
@@ -152,7 +152,7 @@ def _latency_table(load: dict[str, Any], titles: dict[str, str]) -> str:
     if streamed:
         header += ["whole answer p50", "added p50", "added per further token, µs"]
     rows = []
-    for key, cell in load["paths"].items():
+    for key, cell in load["routes"].items():
         name = "first_byte" if streamed else "total"
         row = [titles[key], *(f"{value:.2f}" for value in cell[f"{name}_ms"].values())]
         if added := cell.get("added"):
@@ -194,7 +194,7 @@ def _cost_table(load: dict[str, Any], titles: dict[str, str]) -> str:
             *(_or_blank(cell.get(name)) for name in ("placement_mean_ms", "predict_mean_ms")),
             ", ".join(f"{n} without {what}" for what, n in cell.get("degraded", {}).items()),
         ]
-        for key, cell in load["paths"].items()
+        for key, cell in load["routes"].items()
     ]
     return markdown_table(header, rows)
 
@@ -203,22 +203,22 @@ def _or_blank(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
-def _chart(path: FilePath, result: dict[str, Any]) -> None:
+def _chart(file: Path, result: dict[str, Any]) -> None:
     """One panel per load: p50, p90 and p99 to the first byte (streamed) or to the answer."""
     plt.rcParams.update({"svg.hashsalt": STEM, "svg.fonttype": "none", "font.size": 8})
     figure, panels = plt.subplots(len(result["loads"]), 1, figsize=(8, 2 * len(result["loads"])))
-    titles = list(result["paths"].values())
+    titles = list(result["routes"].values())
     for axes, load in zip(panels, result["loads"], strict=True):
         name = "first_byte_ms" if load["stream"] else "total_ms"
-        cells = [load["paths"][key][name] for key in result["paths"]]
+        cells = [load["routes"][key][name] for key in result["routes"]]
         for level in reversed(_BARS):  # the longest first: the others lie over it
             axes.barh(titles, [cell[level] for cell in cells], color=_BARS[level], label=level)
         axes.invert_yaxis()
         axes.set_title(load["title"], loc="left")
         axes.set_xlabel("ms to the first byte" if load["stream"] else "ms to the answer")
         axes.spines[["top", "right"]].set_visible(False)
-    panels[0].legend(frameon=False)
-    figure.suptitle("Emulated engines: latency on the way to them")
+    figure.suptitle("Emulated engines: latency on the way to them", x=0.01, ha="left")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="upper right", ncols=3, frameon=False)
     figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
+    figure.savefig(file, metadata={"Date": None})
     plt.close(figure)

@@ -16,22 +16,8 @@ from foretell.model import (
 )
 from foretell.v1 import predictor_pb2, snapshot_pb2, tagger_pb2
 
-# Column order of `RequestColumns`, which is also the field order used to rebuild rows.
-_COLUMNS = (
-    "request_id",
-    "foretell_id",
-    "prompt_tokens",
-    "output_tokens",
-    "computed_tokens",
-    "cached_tokens",
-    "max_tokens",
-    "priority",
-    "predicted_output_tokens",
-    "arrival_unix_s",
-    "scheduled_tokens",
-    "in_flight_tokens",
-    "preemptions",
-)
+# The columns of `RequestColumns` carry the names of the fields of `RequestState`.
+_COLUMNS = tuple(RequestState.__dataclass_fields__)
 _SHAPE_FIELDS = ("prefill_seqs", "prefill_tokens", "prefill_pairs", "decode_seqs", "decode_pairs")
 _CONFIG_FIELDS = tuple(EngineConfig.__dataclass_fields__)
 _LOAD_FIELDS = tuple(Load.__dataclass_fields__)
@@ -53,9 +39,7 @@ def columns_from_proto(columns: snapshot_pb2.RequestColumns) -> tuple[RequestSta
     if len({len(column) for column in values}) > 1:
         lengths = {name: len(column) for name, column in zip(_COLUMNS, values, strict=True)}
         raise WireError(f"request columns differ in length: {lengths}")
-    return tuple(
-        RequestState(**dict(zip(_COLUMNS, row, strict=True))) for row in zip(*values, strict=True)
-    )
+    return tuple(map(RequestState, *values))  # positional: this runs for every engine step
 
 
 def shape_to_proto(shape: BatchShape) -> snapshot_pb2.BatchShape:

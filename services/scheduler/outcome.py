@@ -15,6 +15,7 @@ from services.scheduler.peers import NoAnswer, answer_of
 from services.scheduler.placement import Placement, Placer
 
 _COMPLETE_DEADLINE_S = 1.0
+_MAX_TOKENS = 2**31 - 1  # no context is as long: a sidecar that says more is not believed
 
 
 @dataclass(slots=True)
@@ -80,10 +81,10 @@ class Recorder:
         if not result.first_byte_unix_s and _within(placement, first_token_unix_s, result):
             result.first_byte_unix_s = first_token_unix_s
         # The last snapshot was taken before the last token was sampled.
-        result.output_tokens = result.output_tokens or (
-            seen.output_tokens + 1 if seen.output_tokens else 0
-        )
-        result.prompt_tokens = result.prompt_tokens or seen.prompt_tokens
+        if not result.output_tokens and 0 < seen.output_tokens < _MAX_TOKENS:
+            result.output_tokens = seen.output_tokens + 1
+        if not result.prompt_tokens and seen.prompt_tokens <= _MAX_TOKENS:
+            result.prompt_tokens = seen.prompt_tokens
 
     def _observe(
         self,

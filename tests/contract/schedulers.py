@@ -37,8 +37,8 @@ class Scheduler:
         self, *, headers: dict[str, str] | None = None, **fields: Any
     ) -> httpx.Response:
         """A completion request, read to its end."""
-        body = {"model": MODEL, "prompt": "hello", **fields}
-        return await self.client.post("/v1/completions", json=body, headers=headers)
+        body = json.dumps({"model": MODEL, "prompt": "hello", **fields})
+        return await self.client.post("/v1/completions", content=body, headers=headers)
 
     async def metrics(self) -> str:
         return (await self.client.get("/metrics")).text

@@ -100,12 +100,21 @@ async def serving(peer: Predictor | Tagger | None) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def mute() -> AsyncIterator[str]:
-    """An address that accepts connections and never says a word."""
+async def foreign(words: bytes = b"") -> AsyncIterator[str]:
+    """An address that speaks no gRPC: it accepts connections, says `words`, and listens on."""
+    tasks: set[asyncio.Task[None]] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()  # until the other side gives up
-        writer.close()
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        try:
+            writer.write(words)
+            await reader.read()
+        except (OSError, asyncio.CancelledError):
+            return  # the other side, or the test, has had enough
+        finally:
+            writer.transport.abort()
 
     server = await asyncio.start_server(connected, "127.0.0.1", 0)
     try:
@@ -113,19 +122,6 @@ async def mute() -> AsyncIterator[str]:
         yield f"127.0.0.1:{port}"
     finally:
         server.close()
-
-
-@asynccontextmanager
-async def babbling() -> AsyncIterator[str]:
-    """An address that speaks no gRPC."""
-
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"220 mail.example.org ESMTP\r\n" * 100)
-        writer.close()
-
-    server = await asyncio.start_server(connected, "127.0.0.1", 0)
-    try:
-        port = server.sockets[0].getsockname()[1]
-        yield f"127.0.0.1:{port}"
-    finally:
-        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

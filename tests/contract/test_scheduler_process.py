@@ -24,7 +24,7 @@ async def process(
     command += ["--instances", instances_json(made), "--die-with-parent", *flags]
     with (
         open(folder / "stderr", "wb") as log,  # noqa: ASYNC230 - a new, empty file
-        subprocess.Popen(command, stderr=log) as child,
+        subprocess.Popen(command, stderr=log) as child,  # noqa: ASYNC220 - it forks, and returns
     ):
         try:
             await until(lambda: ready_file.exists() or child.poll() is not None)

@@ -30,11 +30,17 @@ PATIENCE = {
     "FORETELL_SCHEDULER_PREDICTOR_DEADLINE_MS": "5000",
     "FORETELL_SCHEDULER_TURN_DEADLINE_MS": "60000",
     "FORETELL_SCHEDULER_HEALTH_TIMEOUT_S": "20",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "HF_HUB_OFFLINE": "1",
+    # Two engines on two cores: one thread each, and little memory.
     "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
 }
-ENGINE_ARGS = "--enforce-eager --max-model-len 1024 --max-num-seqs 64 --dtype float32"
+ENGINE_ARGS = (
+    "--enforce-eager --max-model-len 1024 --max-num-seqs 64 --dtype float32 "
+    "--distributed-executor-backend uni --num-gpu-blocks-override 200 --disable-uvicorn-access-log"
+)
 pytestmark = [pytest.mark.timeout(600), pytest.mark.vllm]
 
 

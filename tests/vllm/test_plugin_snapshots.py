@@ -1,6 +1,6 @@
 """What the plugin publishes is the scheduler's own truth, at every step of random runs."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,11 +18,15 @@ pytestmark = pytest.mark.vllm
 
 
 class Recording:
-    """Takes the publisher's place; keeps what is published and calls `on_publish` at once."""
+    """Takes the publisher's place; keeps what is published and calls `on_publish` at once.
+
+    The plugin keeps every exception from the engine, this one's too: it is raised again at the end.
+    """
 
     def __init__(self) -> None:
         self.snapshots: list[EngineSnapshot] = []
-        self.on_publish = lambda _snapshot: None
+        self.on_publish: Callable[[EngineSnapshot], None] = lambda _snapshot: None
+        self.failures: list[BaseException] = []
 
     def __call__(self, endpoint: str, heartbeat_s: float) -> "Recording":
         return self
@@ -31,7 +35,11 @@ class Recording:
         payload = snapshot.SerializeToString()
         decoded = snapshot_from_proto(snapshot_pb2.EngineSnapshot.FromString(payload))
         self.snapshots.append(decoded)
-        self.on_publish(decoded)
+        try:
+            self.on_publish(decoded)
+        except BaseException as error:
+            self.failures.append(error)
+            raise
 
     def close(self) -> None:
         pass
@@ -43,7 +51,9 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recording]:
     monkeypatch.setenv("FORETELL_PLUGIN_SNAPSHOT_ENDPOINT", "ipc:///recorded-not-bound")
     monkeypatch.setenv("FORETELL_PLUGIN_INSTANCE_ID", "engine-7")
     monkeypatch.setattr(publisher, "SnapshotPublisher", result)
-    return result
+    yield result
+    if result.failures:
+        raise result.failures[0]
 
 
 class Truth:

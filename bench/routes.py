@@ -1,4 +1,4 @@
-"""The ways a request can take to the same emulated engine, all up at the same time."""
+"""The ways that a request can take to the same emulated engine, all up at the same time."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ _READY_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Path:
+class Route:
     """One way to an engine."""
 
     key: str
@@ -33,15 +33,15 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class Testbed:
-    """All paths, `direct` first, and the engines behind them."""
+    """All routes, `direct` first, and the engines behind them."""
 
-    paths: tuple[Path, ...]
+    routes: tuple[Route, ...]
     engines: tuple[Service, ...]
     model: str
 
 
 async def start_testbed(services: Services) -> Testbed:
-    """Engines, their predictors, one tagger, and one scheduler per path; all ready to serve."""
+    """Engines, their predictors, one tagger, and one scheduler per route; all ready to serve."""
     count = max(FAN_OUTS)
     started = await asyncio.gather(
         *(_start_engine(services, index) for index in range(count)),
@@ -56,16 +56,16 @@ async def start_testbed(services: Services) -> Testbed:
             for n in FAN_OUTS
         ),
     )
-    paths = [
-        Path("direct", "engine alone", engines[0].facts["url"]),
-        Path("round_robin", "scheduler, round_robin, 1 engine", plain.facts["url"], plain),
+    routes = [
+        Route("direct", "engine alone", engines[0].facts["url"]),
+        Route("round_robin", "scheduler, round_robin, 1 engine", plain.facts["url"], plain),
     ]
     for n, scheduler in zip(FAN_OUTS, predicting, strict=True):
         title = f"scheduler, predicted_latency, {n} engine{'s' if n > 1 else ''}"
         url = scheduler.facts["url"]
-        paths.append(Path(f"predicted_{n}", title, url, scheduler, tuple(predictors[:n]), tagger))
-    await asyncio.gather(*(_until_ready(path.url) for path in paths[1:]))
-    return Testbed(tuple(paths), tuple(engines), engines[0].facts["model_name"])
+        routes.append(Route(f"predicted_{n}", title, url, scheduler, tuple(predictors[:n]), tagger))
+    await asyncio.gather(*(_until_ready(route.url) for route in routes[1:]))
+    return Testbed(tuple(routes), tuple(engines), engines[0].facts["model_name"])
 
 
 async def _start_engine(services: Services, index: int) -> Service:
@@ -122,13 +122,13 @@ async def _until_ready(url: str) -> None:
             await asyncio.sleep(0.05)
 
 
-async def read_metrics(client: httpx.AsyncClient, path: Path) -> dict[str, float]:
-    """Sums, counts and counters of a path's scheduler and predictors, labels added up.
+async def read_metrics(client: httpx.AsyncClient, route: Route) -> dict[str, float]:
+    """Sums, counts and counters of a route's scheduler and predictors, labels added up.
 
     But for `foretell_degraded_total`, which becomes one entry, `degraded/MISSING`, per label.
     """
-    urls = [path.url] if path.scheduler else []
-    urls += [f"http://127.0.0.1:{p.facts['metrics_port']}" for p in path.predictors]
+    urls = [route.url] if route.scheduler else []
+    urls += [f"http://127.0.0.1:{p.facts['metrics_port']}" for p in route.predictors]
     samples: dict[str, float] = {}
     for url in urls:
         page = await client.get(f"{url}/metrics")

@@ -1,1 +1,0 @@
-"""Benchmarks: each answers one question and records its answer under bench/results."""

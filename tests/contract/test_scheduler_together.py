@@ -1,0 +1,97 @@
+"""The scheduler with the real tagger, the real predictor and the emulated engine."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+from emulated_engine import MODEL, events, running_engine
+from schedulers import WAIT_S, Scheduler, running, until
+
+from foretell.settings import PredictorSettings, TaggerSettings
+from foretell.v1 import predictor_pb2, predictor_pb2_grpc
+from services.predictor.__main__ import serve as serve_predictor
+from services.tagger.server import serve as serve_tagger
+
+
+@asynccontextmanager
+async def cluster(folder: Path) -> AsyncIterator[tuple[Scheduler, str]]:
+    """One engine, its sidecar and the tagger behind a scheduler; the sidecar's address too."""
+    stop = asyncio.Event()
+    ready = {name: folder / f"{name}.ready" for name in ("predictor", "tagger")}
+    async with running_engine(folder, noise_ratio=0.0) as engine:
+        predictor = PredictorSettings(
+            listen=f"unix://{folder}/predictor",
+            snapshot_endpoint=f"ipc://{folder}/engine-0.ipc",
+            profile="A30/Llama-2-7b-hf",
+            ready_file=str(ready["predictor"]),
+        )
+        tagger = TaggerSettings(listen=f"unix://{folder}/tagger", ready_file=str(ready["tagger"]))
+        peers = [
+            asyncio.create_task(serve_predictor(predictor, stop)),
+            asyncio.create_task(serve_tagger(tagger, None, stop)),
+        ]
+        try:
+            await until(lambda: all(path.exists() for path in ready.values()))
+            address = f"unix://{folder}/predictor"
+            instances = [{"instance_id": "engine-0", "url": engine.url, "predictor": address}]
+            async with running(
+                folder,
+                instances=json.dumps(instances),
+                policy="predicted_latency",
+                tagger=f"unix://{folder}/tagger",
+                request_log=str(folder / "log"),
+            ) as scheduler:
+                await scheduler.until(lambda s: s["instances"][0]["healthy"])
+                async with asyncio.timeout(WAIT_S):  # a subscriber hears the next heartbeat
+                    while (await sidecar_status(address)).snapshot_age_s < 0:
+                        pass
+                yield scheduler, address
+        finally:
+            stop.set()
+            await asyncio.gather(*peers)
+
+
+async def sidecar_status(address: str) -> predictor_pb2.StatusResponse:
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub = predictor_pb2_grpc.PredictorStub(channel)
+        return await stub.Status(predictor_pb2.StatusRequest())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_request_is_foretold_served_and_accounted_for(tmp_path: Path, stream: bool) -> None:
+    async with cluster(tmp_path) as (scheduler, address):
+        body = {
+            "model": MODEL,
+            "messages": [{"role": "user", "content": "hello"}],
+            "max_tokens": 8,
+            "ignore_eos": True,
+            "stream": stream,
+        }
+        response = await scheduler.client.post("/v1/chat/completions", json=body)
+        assert response.status_code == 200, response.text
+        assert response.headers["x-foretell-emulated"] == "true"
+        assert float(response.headers["x-foretell-predicted-e2e-s"]) > 0
+        if stream:
+            assert len(events(response.text)) >= 8
+        else:
+            assert response.json()["usage"]["completion_tokens"] == 8
+
+        log = tmp_path / "log"
+        await until(lambda: len(log.read_text().splitlines()) == 1)
+        line = json.loads(log.read_text())
+        assert (line["emulated"], line["finished"], line["instance_id"]) == (True, True, "engine-0")
+        assert line["output_tokens"] == pytest.approx(8, abs=2)  # the sidecar sees steps, not text
+        assert line["predicted_e2e_s"] > 0
+        for name in ("e2e", "output_tokens"):
+            counted = await scheduler.metric(
+                f"foretell_{name}_prediction_error_ratio_count", engine="emulated"
+            )
+            assert counted == 1
+        assert await scheduler.metric("foretell_degraded_total") == 0
+        assert (await sidecar_status(address)).load.reserved == 0
+        cards = (await scheduler.client.get("/v1/models")).json()["data"]
+        assert [card["owned_by"] for card in cards] == ["foretell-emulated"]
