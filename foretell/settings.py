@@ -93,6 +93,9 @@ class SchedulerSettings(ServiceSettings):
     health_failures: int = Field(
         3, gt=0, description="Failed probes in a row after which an instance counts as down."
     )
+    drain_timeout_s: float = Field(
+        25.0, gt=0, description="Time that requests in progress get to end at shutdown."
+    )
     request_log: str = Field(
         "", description="Append one JSON line per request (predicted and actual) to this file."
     )

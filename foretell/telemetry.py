@@ -45,7 +45,7 @@ class SchedulerMetrics:
         self.e2e = _histogram("foretell_e2e_seconds", "Time to the last token.", registry)
         self.placement = Histogram(
             "foretell_placement_seconds",
-            "Time to tag, predict and choose.",
+            "Time to ask the predictors and choose, waiting for a turn included.",
             ["policy"],
             buckets=_OVERHEAD_BUCKETS_S,
             registry=registry,

@@ -6,7 +6,7 @@ import socket
 from contextlib import AsyncExitStack
 from random import Random
 
-import httpx
+import aiohttp
 from prometheus_client import CollectorRegistry
 
 from foretell.policy import Policy, make_policy
@@ -23,19 +23,21 @@ from services.scheduler.pool import Pool
 from services.scheduler.relay import Progress, RelayContext
 from services.scheduler.tokens import PromptCounter
 
-_DRAIN_S = 5.0
-_FULL_DRAIN_S = 30.0
+_BACKGROUND_DRAIN_S = 2.0
 
 
-def _client(settings: SchedulerSettings) -> httpx.AsyncClient:
-    return httpx.AsyncClient(
-        timeout=httpx.Timeout(settings.request_timeout_s, connect=settings.connect_timeout_s),
-        # Shorter than uvicorn's 5 s: a connection that the engine is closing must not be used.
-        limits=httpx.Limits(
-            max_connections=None, max_keepalive_connections=256, keepalive_expiry=2.0
+def _client(settings: SchedulerSettings) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        timeout=aiohttp.ClientTimeout(
+            total=None,
+            sock_connect=settings.connect_timeout_s,
+            sock_read=settings.request_timeout_s,
         ),
+        # Shorter than uvicorn's 5 s: a connection that the engine is closing must not be used.
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
         headers={"accept-encoding": "identity"},  # answers are relayed as they come
-        trust_env=False,  # a proxy meant for the outside must not sit between us and our engines
     )
 
 
@@ -53,6 +55,7 @@ async def serve(settings: SchedulerSettings, stop: asyncio.Event) -> None:
             settings.instances,
             client,
             metrics,
+            engine_api_key=settings.engine_api_key.get_secret_value(),
             health_interval_s=settings.health_interval_s,
             health_timeout_s=settings.health_timeout_s,
             health_failures=settings.health_failures,
@@ -71,7 +74,12 @@ async def serve(settings: SchedulerSettings, stop: asyncio.Event) -> None:
             turn_deadline_s=settings.turn_deadline_ms / 1000,
         )
         recorder = Recorder(
-            metrics, placer, tagger, settings.request_log, settings.request_log_max_bytes
+            metrics,
+            placer,
+            tagger,
+            background,
+            log_path=settings.request_log,
+            log_max_bytes=settings.request_log_max_bytes,
         )
         stack.callback(recorder.close)
         progress = Progress()
@@ -93,7 +101,7 @@ async def serve(settings: SchedulerSettings, stop: asyncio.Event) -> None:
             max_concurrent_requests=settings.max_concurrent_requests,
         )
         await _run(settings, replica, pool, stop)
-        await background.drain(_DRAIN_S)
+        await background.drain(_BACKGROUND_DRAIN_S)
 
 
 async def _run(
@@ -119,7 +127,7 @@ async def _run(
             on_ready=lambda: runtime.announce(
                 settings.ready_file, url=url, replica_id=replica.replica_id
             ),
-            drain_s=_FULL_DRAIN_S,
+            drain_s=settings.drain_timeout_s,
         )
     finally:
         for task in (probing, draining):

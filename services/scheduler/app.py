@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from services.scheduler.errors import ApiError, unavailable
-from services.scheduler.parsing import Endpoint, parse
+from services.scheduler.parsing import Endpoint, parse, with_priority_header
 from services.scheduler.relay import (
     CLIENT_CLOSED_REQUEST,
     FORWARDED_HEADERS,
@@ -134,6 +134,7 @@ async def _admit(replica: Replica, endpoint: Endpoint, request: Request) -> Rela
 
 async def _prepare(replica: Replica, endpoint: Endpoint, request: Request) -> Relay:
     parsed = parse(endpoint, await _body(request, replica.max_body_bytes))
+    parsed = with_priority_header(parsed, request.headers.get("x-vllm-priority", ""))
     pool = replica.context.placer.pool
     known = pool.models()
     if not known:

@@ -1,8 +1,10 @@
 """What became of a request: predicted against actual, for metrics, the log and the learners."""
 
+import asyncio
 import json
 import logging
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from logging.handlers import RotatingFileHandler
 from math import isfinite
@@ -10,11 +12,14 @@ from pathlib import Path
 
 from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import predictor_pb2, tagger_pb2, tagger_pb2_grpc
+from services.scheduler.background import Background
 from services.scheduler.parsing import ParsedRequest
 from services.scheduler.peers import NoAnswer, answer_of
 from services.scheduler.placement import Placement, Placer
 
 _COMPLETE_DEADLINE_S = 1.0
+_LESSON_PAUSE_S = 0.2
+_MAX_LESSONS = 4096  # the most that a tagger takes in one call
 _MAX_TOKENS = 2**31 - 1  # no context is as long: a sidecar that says more is not believed
 
 
@@ -41,24 +46,31 @@ class Recorder:
         metrics: SchedulerMetrics,
         placer: Placer,
         tagger: tagger_pb2_grpc.TaggerStub | None,
+        background: Background,
+        *,
         log_path: str,
         log_max_bytes: int,
     ) -> None:
         self._metrics = metrics
         self._placer = placer
         self._tagger = tagger
+        self._background = background
+        self._lessons: list[tagger_pb2.Observation] = []
         self._log = _request_log(log_path, log_max_bytes) if log_path else None
 
-    async def record(self, request: ParsedRequest, placement: Placement, result: Result) -> None:
+    async def record(
+        self, request: ParsedRequest, request_id: str, placement: Placement, result: Result
+    ) -> None:
         """Account for one ended attempt; every failure of a peer is survived."""
         await self._ask_predictor(placement, result)
         ttft_s = _since(placement, result.first_byte_unix_s)
         e2e_s = _since(placement, result.ended_unix_s) if result.finished else 0.0
         if result.finished and result.status < 400:
             self._observe(request, placement, result, ttft_s, e2e_s)
-            await self._teach(request, placement, result)
+            self._teach(request, placement, result)
         if self._log is not None:
-            self._log.info(json.dumps(_log_line(request, placement, result, ttft_s, e2e_s)))
+            line = _log_line(request, placement, result, ttft_s, e2e_s)
+            self._log.info(json.dumps({"request_id": request_id, **line}))
 
     def close(self) -> None:
         """Flush and close the request log."""
@@ -113,7 +125,7 @@ class Recorder:
             error = expected / result.output_tokens - 1
             self._metrics.length_error.labels(*error_labels).observe(error)
 
-    async def _teach(self, request: ParsedRequest, placement: Placement, result: Result) -> None:
+    def _teach(self, request: ParsedRequest, placement: Placement, result: Result) -> None:
         spec = placement.spec
         if spec.sequences != 1:
             return  # usage sums over sequences: it says nothing of one answer's length
@@ -130,21 +142,24 @@ class Recorder:
         )
         if self._tagger is None:
             return
-        observation = tagger_pb2.Observation(
-            model_name=request.model,
-            prompt_tokens=prompt_tokens,
-            output_tokens=result.output_tokens,
-            censored=censored,
-        )
-        try:
-            await answer_of(
-                self._tagger.Observe(
-                    tagger_pb2.ObserveRequest(observations=[observation]),
-                    timeout=_COMPLETE_DEADLINE_S,
-                )
+        self._lessons.append(
+            tagger_pb2.Observation(
+                model_name=request.model,
+                prompt_tokens=prompt_tokens,
+                output_tokens=result.output_tokens,
+                censored=censored,
             )
-        except NoAnswer:
-            return  # the next observation will do as well
+        )
+        if len(self._lessons) == 1:
+            self._background.spawn(self._send_lessons(self._tagger))
+
+    async def _send_lessons(self, tagger: tagger_pb2_grpc.TaggerStub) -> None:
+        """Tell the tagger what has gathered for a moment: one call for many answers."""
+        await asyncio.sleep(_LESSON_PAUSE_S)
+        lessons, self._lessons = self._lessons[-_MAX_LESSONS:], []
+        message = tagger_pb2.ObserveRequest(observations=lessons)
+        with suppress(NoAnswer):  # the next lessons will do as well
+            await answer_of(tagger.Observe(message, timeout=_COMPLETE_DEADLINE_S))
 
 
 def _since(placement: Placement, unix_s: float) -> float:
@@ -166,7 +181,6 @@ def _log_line(
     prediction = placement.prediction
     return {
         "time_unix_s": round(time.time(), 3),
-        "request_id": placement.spec.request_id,
         "model_name": request.model,
         "instance_id": placement.instance.config.instance_id,
         "emulated": placement.instance.emulated,

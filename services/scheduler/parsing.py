@@ -5,7 +5,7 @@ answer is relayed.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isinf
 from typing import Any, Literal, NoReturn
 
@@ -72,6 +72,15 @@ def parse(endpoint: Endpoint, raw: bytes) -> ParsedRequest:
         messages=len(body["messages"]) if chat else 0,
         token_ids=0 if isinstance(longest, str) else len(longest),
     )
+
+
+def with_priority_header(request: ParsedRequest, header: str) -> ParsedRequest:
+    """`X-Vllm-Priority` beats the body's `priority`, as in vLLM; what is no number is ignored."""
+    try:
+        priority = int(header)
+    except ValueError:
+        return request
+    return replace(request, priority=max(-(2**31), min(2**31 - 1, priority)))
 
 
 def for_engine(request: ParsedRequest, request_id: str, predicted_tokens: float) -> bytes:

@@ -9,8 +9,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import aiohttp
 import grpc
-import httpx
+from yarl import URL
 
 from foretell.model import Load
 from foretell.telemetry import SchedulerMetrics
@@ -80,9 +81,10 @@ class Pool:
     def __init__(
         self,
         source: str,
-        client: httpx.AsyncClient,
+        client: aiohttp.ClientSession,
         metrics: SchedulerMetrics,
         *,
+        engine_api_key: str,
         health_interval_s: float,
         health_timeout_s: float,
         health_failures: int,
@@ -92,6 +94,7 @@ class Pool:
         self._mtime = 0.0
         self._complaint = ""
         self._client = client
+        self._headers = engine_authorization(engine_api_key)
         self._metrics = metrics
         self._interval_s = health_interval_s
         self._timeout_s = health_timeout_s
@@ -144,9 +147,10 @@ class Pool:
     async def _probe(self, instance: Instance) -> None:
         url = instance.config.url
         try:
-            async with asyncio.timeout(self._timeout_s):  # httpx limits each read, not their sum
-                answer = await self._client.get(f"{url}/health")
-                answer.raise_for_status()
+            async with asyncio.timeout(self._timeout_s):
+                async with self._client.get(f"{url}/health", headers=self._headers) as answer:
+                    answer.raise_for_status()
+                    await answer.read()
                 if not instance.model_names or instance.probes % _MODELS_EVERY == 0:
                     await self._learn_models(instance)
         except Exception as error:
@@ -165,7 +169,7 @@ class Pool:
     def _probe_failed(self, instance: Instance, error: Exception) -> None:
         instance.failures += 1
         # A refused connection is certain; a slow answer must repeat itself to be believed.
-        refused = isinstance(error, httpx.ConnectError)
+        refused = isinstance(error, aiohttp.ClientConnectorError)
         if refused or instance.failures >= self._failures:
             if instance.healthy or not instance.down.is_set():
                 logger.warning("%s is down: %r", instance.config.instance_id, error)
@@ -174,9 +178,10 @@ class Pool:
         self._report(instance)
 
     async def _learn_models(self, instance: Instance) -> None:
-        answer = await self._client.get(f"{instance.config.url}/v1/models")
-        answer.raise_for_status()
-        cards = answer.json()["data"]
+        url = f"{instance.config.url}/v1/models"
+        async with self._client.get(url, headers=self._headers) as answer:
+            answer.raise_for_status()
+            cards = (await answer.json(content_type=None))["data"]
         instance.model_names = frozenset(str(card["id"]) for card in cards)
         instance.emulated = any(card.get("owned_by") == "foretell-emulated" for card in cards)
 
@@ -236,6 +241,11 @@ class Pool:
             self._forget(instance_id)
 
 
+def engine_authorization(api_key: str) -> dict[str, str]:
+    """The header that engines started with `--api-key` want; empty without a key."""
+    return {"authorization": f"Bearer {api_key}"} if api_key else {}
+
+
 def parse_instances(text: str) -> list[InstanceConfig]:
     """The configured instances; raises `ValueError` that names what is wrong."""
     try:
@@ -261,8 +271,8 @@ def _parse_instance(item: object) -> InstanceConfig:
     if not re.fullmatch(r"[!-~]+", item["instance_id"]):
         raise ValueError(f"instances: instance_id {item['instance_id']!r} is no header value")
     try:
-        url = httpx.URL(item["url"])
-    except httpx.InvalidURL as error:
+        url = URL(item["url"])
+    except ValueError as error:
         raise ValueError(f"instances: url {item['url']!r}: {error}") from error
     if url.scheme not in ("http", "https") or not url.host:
         raise ValueError(f"instances: url {item['url']!r} must be http://HOST[:PORT]")

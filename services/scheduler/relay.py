@@ -7,11 +7,12 @@ that fails before it can be repeated on another engine without the client notici
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable
-from dataclasses import dataclass, field
+import uuid
+from collections.abc import Awaitable
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-import httpx
+import aiohttp
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -22,14 +23,14 @@ from services.scheduler.errors import ApiError, unavailable
 from services.scheduler.outcome import Recorder, Result
 from services.scheduler.parsing import ParsedRequest, for_engine
 from services.scheduler.placement import Placement, Placer
-from services.scheduler.pool import Instance
+from services.scheduler.pool import Instance, engine_authorization
 from services.scheduler.usage import ERROR_EVENT, read_stream_tail, read_usage
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-FORWARDED_HEADERS = ("traceparent", "tracestate")
+FORWARDED_HEADERS = ("traceparent", "tracestate", "x-vllm-priority")
 """Of the client's headers, those an engine gets. Its key is for us alone."""
 RETURNED_HEADERS = ("content-type", "retry-after", "x-foretell-emulated")
 CLIENT_CLOSED_REQUEST = 499
@@ -57,7 +58,7 @@ class Progress:
 class RelayContext:
     """What every relay of this replica shares."""
 
-    client: httpx.AsyncClient
+    client: aiohttp.ClientSession
     placer: Placer
     recorder: Recorder
     metrics: SchedulerMetrics
@@ -137,6 +138,9 @@ class Relay(Response):
     async def _attempts(self, exchange: _Exchange, spec: RequestSpec) -> None:
         context = self._context
         for attempt in range(1, context.max_attempts + 1):
+            # An id of its own: a failed attempt's release must not touch its successor's
+            # reservation, and clients may use one X-Request-Id for many requests.
+            spec = replace(spec, request_id=uuid.uuid4().hex)
             placement = await context.placer.place(self._request, spec, exchange.avoid)
             exchange.placement = placement
             try:
@@ -171,7 +175,7 @@ class Relay(Response):
             instance.outstanding -= 1
             result.ended_unix_s = time.time()
             self._context.background.spawn(
-                self._context.recorder.record(self._request, placement, result)
+                self._context.recorder.record(self._request, self._request_id, placement, result)
             )
 
     async def _exchange(self, exchange: _Exchange, placement: Placement, result: Result) -> None:
@@ -179,57 +183,62 @@ class Relay(Response):
         opening = asyncio.create_task(self._open(placement))
         try:
             upstream = await _or_down(instance, opening)
-            result.status = upstream.status_code
-            if upstream.status_code >= 500:
-                raise AttemptFailed(f"http_{upstream.status_code}")
-            exchange.status = upstream.status_code
-            if self._request.stream and upstream.status_code < 400:
+            result.status = upstream.status
+            # 401 and 403: the engine refuses our key, which is no fault of the client's.
+            if upstream.status >= 500 or upstream.status in (401, 403):
+                raise AttemptFailed(f"http_{upstream.status}")
+            exchange.status = upstream.status
+            if self._request.stream and upstream.status < 400:
                 await self._relay_stream(exchange, placement, upstream, result)
             else:
                 await self._relay_whole(exchange, placement, upstream, result)
         finally:
-            await _close(opening)
+            _close(opening)
 
-    async def _open(self, placement: Placement) -> httpx.Response:
+    async def _open(self, placement: Placement) -> aiohttp.ClientResponse:
         """Send the request; returns once the engine's headers are here."""
-        context = self._context
+        context, spec = self._context, placement.spec
         headers = {
             "content-type": "application/json",
             "x-request-id": self._request_id,
             **self._forward,
+            **engine_authorization(context.engine_api_key),
         }
-        if context.engine_api_key:
-            headers["authorization"] = f"Bearer {context.engine_api_key}"
-        request = context.client.build_request(
-            "POST",
+        return await context.client.post(
             f"{placement.instance.config.url}/v1/{self._request.endpoint}",
-            content=for_engine(
-                self._request, self._request_id, placement.spec.length.expected_tokens
-            ),
+            data=for_engine(self._request, spec.request_id, spec.length.expected_tokens),
             headers=headers,
+            allow_redirects=False,
         )
-        return await context.client.send(request, stream=True)
 
     async def _relay_whole(
-        self, exchange: _Exchange, placement: Placement, upstream: httpx.Response, result: Result
+        self,
+        exchange: _Exchange,
+        placement: Placement,
+        upstream: aiohttp.ClientResponse,
+        result: Result,
     ) -> None:
-        body = await _or_down(placement.instance, upstream.aread())
+        body = await _or_down(placement.instance, upstream.read())
         result.finished = True
-        if upstream.status_code < 400:
+        if upstream.status < 400:
             read_usage(body, result)
         await self._start(exchange, placement, upstream, [(b"content-length", b"%d" % len(body))])
         await exchange.send({"type": "http.response.body", "body": body})
 
     async def _relay_stream(
-        self, exchange: _Exchange, placement: Placement, upstream: httpx.Response, result: Result
+        self,
+        exchange: _Exchange,
+        placement: Placement,
+        upstream: aiohttp.ClientResponse,
+        result: Result,
     ) -> None:
-        chunks = upstream.aiter_raw()
-        chunk = await _or_down(placement.instance, _first_line(chunks))
+        chunk = await _or_down(placement.instance, _first_line(upstream.content))
         if chunk.startswith(ERROR_EVENT):
             raise AttemptFailed("error_event")  # vLLM's engine died behind its living HTTP server
         result.first_byte_unix_s = time.time()
         tail = held = b""
         await self._start(exchange, placement, upstream, [])
+        watch = asyncio.create_task(_close_when_down(placement.instance, upstream))
         try:
             while chunk:
                 lines, held = _whole_lines(held + chunk)
@@ -238,17 +247,17 @@ class Relay(Response):
                     await exchange.send(
                         {"type": "http.response.body", "body": lines, "more_body": True}
                     )
-                chunk = await anext(chunks, b"")
-        except httpx.HTTPError as error:
+                chunk = await upstream.content.readany()
+        except (aiohttp.ClientError, TimeoutError) as error:
             logger.warning("%s: the engine broke off: %r", self._request_id, error)
             self._context.placer.pool.suspect(placement.instance)
             exchange.status = 502
-            lost = ApiError(
-                502, "the engine failed in the midst of the answer", None, "engine_lost"
-            )
+            lost = ApiError(502, "the engine failed in mid-answer", code="engine_lost")
             # The line end closes an event that had come as far as its data.
             await exchange.send({"type": "http.response.body", "body": b"\n" + lost.sse_event()})
             return
+        finally:
+            watch.cancel()
         result.finished = True
         read_stream_tail(tail + held, result)
         await exchange.send({"type": "http.response.body", "body": held})
@@ -257,7 +266,7 @@ class Relay(Response):
         self,
         exchange: _Exchange,
         placement: Placement,
-        upstream: httpx.Response,
+        upstream: aiohttp.ClientResponse,
         extra: list[tuple[bytes, bytes]],
     ) -> None:
         headers = [
@@ -270,7 +279,7 @@ class Relay(Response):
         await exchange.send(
             {
                 "type": "http.response.start",
-                "status": upstream.status_code,
+                "status": upstream.status,
                 "headers": headers + extra,
             }
         )
@@ -313,8 +322,8 @@ async def _or_down(instance: Instance, work: Awaitable[T]) -> T:
         if not task.done():
             raise AttemptFailed("engine_down")
         return task.result()
-    except httpx.HTTPError as error:
-        raise AttemptFailed(type(error).__name__) from error
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise AttemptFailed(_reason(error)) from error
     finally:
         down.cancel()
         if not task.done():
@@ -322,16 +331,33 @@ async def _or_down(instance: Instance, work: Awaitable[T]) -> T:
             await asyncio.gather(task, return_exceptions=True)
 
 
-async def _close(opening: asyncio.Task[httpx.Response]) -> None:
-    """End the exchange with the engine, even if the client left just as its headers came."""
+def _reason(error: Exception) -> str:
+    """What went wrong, as a metric's label."""
+    if isinstance(error, TimeoutError):
+        return "timeout"
+    return "connect" if isinstance(error, aiohttp.ClientConnectorError) else "connection_lost"
+
+
+def _close(opening: asyncio.Task[aiohttp.ClientResponse]) -> None:
+    """End the exchange with the engine, even if the client left just as its headers came.
+
+    A connection whose answer was read to its end goes back to the pool; any other is closed,
+    which tells the engine to stop generating.
+    """
     if not opening.cancelled() and opening.exception() is None:
-        await opening.result().aclose()
+        opening.result().close()
 
 
-async def _first_line(chunks: AsyncIterator[bytes]) -> bytes:
+async def _close_when_down(instance: Instance, upstream: aiohttp.ClientResponse) -> None:
+    """Break a stream off whose engine no longer answers probes: the reader must not wait on."""
+    await instance.down.wait()
+    upstream.close()
+
+
+async def _first_line(content: aiohttp.StreamReader) -> bytes:
     """What came up to and with the first whole line, which tells an answer from an error."""
     head = b""
-    async for chunk in chunks:
+    while chunk := await content.readany():
         head += chunk
         if b"\n" in chunk or len(head) > _LONGEST_LINE_BYTES:
             break

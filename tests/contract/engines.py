@@ -169,6 +169,9 @@ def break_after(*chunks: bytes) -> Behaviour:
         await exchange.head(200, "text/event-stream")
         for chunk in chunks:
             await exchange.chunk(chunk)
+        # What arrives together with the break is lost in the HTTP client. Nothing tells an engine
+        # when its last chunk was read.
+        await asyncio.sleep(0.3)
         await exchange.hang_up()
 
     return behaviour

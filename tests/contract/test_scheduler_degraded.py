@@ -222,7 +222,7 @@ async def test_the_tagger_is_asked_and_taught(tmp_path: Path) -> None:
         await ask_tagged(scheduler, **hint)
         assert len(tagger.asked) == 1
         assert engine.received[1].body["vllm_xargs"] == {
-            "foretell_id": engine.received[1].headers["x-request-id"],
+            "foretell_id": sidecar.reserved[1].request_id,
             "foretell_predicted_tokens": 9.0,
         }
 

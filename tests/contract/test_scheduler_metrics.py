@@ -135,7 +135,9 @@ async def test_every_policy_works_by_its_name(tmp_path: Path, policy: str) -> No
         engines(gated(gate), gated(gate)) as both,
         serving(slow) as first,
         serving(fast) as second,
-        running(tmp_path, both, [first, second], policy=policy) as scheduler,
+        running(
+            tmp_path, both, [first, second], policy=policy, predictor_deadline_ms=20_000
+        ) as scheduler,
     ):
         instances = await run_together(scheduler, gate, 6)
         placed = [instance["outstanding"] for instance in instances]

@@ -224,11 +224,13 @@ async def test_request_ids_are_honoured_or_replaced_never_injected(
     tmp_path: Path, engine: Engine
 ) -> None:
     async with running(tmp_path, [engine]) as scheduler:
-        for given in ("mine-1", "a" * 128, "trace:1.2_3"):
+        ids: list[str] = []
+        for given in ("mine-1", "a" * 128, "trace:1.2_3", "mine-1"):
             response = await scheduler.complete(headers={"x-request-id": given})
             assert response.headers["x-request-id"] == given
             assert engine.received[-1].headers["x-request-id"] == given
-            assert engine.received[-1].body["vllm_xargs"]["foretell_id"] == given
+            ids.append(engine.received[-1].body["vllm_xargs"]["foretell_id"])
+        assert len(set(ids)) == len(ids)  # the ledger's ids are ours, and never the same twice
         for given in ("", "a" * 129, "two words", 'q"', "caf\u00e9", "a,b", "{}"):
             response = await scheduler.complete(headers={"x-request-id": given.encode()})
             own = response.headers["x-request-id"]
