@@ -76,7 +76,7 @@ lint: setup-dev ## Format, lint, types, import directions, generated code
 	$(MAKE) --no-print-directory check-proto
 
 test: lint ## Everything that needs no special machine
-	$(BIN)/pytest tests --ignore=tests/vllm --ignore=tests/compose
+	$(BIN)/pytest tests --ignore=tests/vllm --ignore=tests/e2e_vllm --ignore=tests/compose
 
 test-vllm: setup-dev setup-vllm $(TINY_MODEL)/config.json ## Against real vLLM engines and schedulers
 	$(VLLM_PYTHON) -m pytest tests/vllm -m 'vllm or torch'
