@@ -12,12 +12,18 @@ MAX_RESERVATIONS = 10_000
 MAX_OBSERVED = 20_000
 
 
+_DELAY_WEIGHT = 0.1  # of the newest request in the learned dispatch delay
+_LONGEST_DELAY_S = 2.0
+
+
 @dataclass(slots=True)
 class Observed:
-    """What snapshots have shown of one request; stamps are 0 where it was not seen."""
+    """What snapshots have shown of one request."""
 
-    first_token_unix_s: float = 0.0
-    last_seen_unix_s: float = 0.0
+    since_unix_s: float = 0.0
+    """Its reservation; its arrival in the engine where a snapshot was faster than `Reserve`."""
+    ttft_s: float = 0.0
+    """From then to the first snapshot with a token of it; 0 when not seen."""
     output_tokens: int = 0
     preemptions: int = 0
     prompt_tokens: int = 0
@@ -35,12 +41,13 @@ class Reservation:
 class EngineBook:
     """A predictor's memory of one engine. Every collection is bounded; time is an argument.
 
-    `dispatch_delay_s` is the assumed time from prediction to arrival in the engine;
+    `dispatch_delay_s` is the time from a prediction to the request's arrival in the engine's
+    queue: assumed at first, then learned from when reservations turn up in snapshots.
     `every_step_published` is explained at `forecast`.
     """
 
     def __init__(self, *, dispatch_delay_s: float, every_step_published: bool = True) -> None:
-        self._dispatch_delay_s = dispatch_delay_s
+        self.dispatch_delay_s = dispatch_delay_s
         self._every_step_published = every_step_published
         self.snapshot: EngineSnapshot | None = None
         self.heard_unix_s = 0.0
@@ -58,10 +65,10 @@ class EngineBook:
             return True  # a heartbeat: the engine lives, its state is the same
         if not same_run:
             self._observed.clear()  # what another run of the engine did died with it
-        self.snapshot = snapshot
+        before, self.snapshot = known if same_run else None, snapshot
         for state in (*snapshot.running, *snapshot.waiting):
             if state.foretell_id:
-                self._see(state, snapshot.taken_unix_s)
+                self._see(state, snapshot.taken_unix_s, before)
         return True
 
     def reserve(self, request: RequestSpec, now_unix_s: float, ttl_s: float) -> None:
@@ -97,7 +104,7 @@ class EngineBook:
             now_unix_s,
             expected_output,
             pending=self.pending(now_unix_s),
-            dispatch_delay_s=self._dispatch_delay_s,
+            dispatch_delay_s=self.dispatch_delay_s,
             every_step_published=self._every_step_published,
         )
         return Prediction(
@@ -120,7 +127,7 @@ class EngineBook:
         for key in dead:
             del self._reservations[key]
         return [
-            PendingRequest(r.made_unix_s + self._dispatch_delay_s, r.request)
+            PendingRequest(r.made_unix_s + self.dispatch_delay_s, r.request)
             for r in self._reservations.values()
         ]
 
@@ -146,15 +153,39 @@ class EngineBook:
             max_num_seqs=config.max_num_seqs,
         )
 
-    def _see(self, state: RequestState, at_unix_s: float) -> None:
-        self._reservations.pop(state.foretell_id, None)
+    def _see(self, state: RequestState, at_unix_s: float, before: EngineSnapshot | None) -> None:
+        reservation = self._reservations.pop(state.foretell_id, None)
         seen = self._observed.get(state.foretell_id)
         if seen is None:
-            seen = self._observed[state.foretell_id] = Observed(prompt_tokens=state.prompt_tokens)
+            seen = Observed(state.arrival_unix_s, prompt_tokens=state.prompt_tokens)
+            self._observed[state.foretell_id] = seen
             while len(self._observed) > MAX_OBSERVED:
                 self._observed.popitem(last=False)
-        if state.output_tokens and not seen.first_token_unix_s:
-            seen.first_token_unix_s = at_unix_s
-        seen.last_seen_unix_s = at_unix_s
+        if reservation is not None:
+            seen.since_unix_s = reservation.made_unix_s
+            self._learn_delay(reservation.made_unix_s, state, at_unix_s, before)
+        if state.output_tokens and not seen.ttft_s:
+            seen.ttft_s = max(0.0, at_unix_s - seen.since_unix_s)
         seen.output_tokens = max(seen.output_tokens, state.output_tokens)
         seen.preemptions = max(seen.preemptions, state.preemptions)
+
+    def _learn_delay(
+        self,
+        made_unix_s: float,
+        state: RequestState,
+        at_unix_s: float,
+        before: EngineSnapshot | None,
+    ) -> None:
+        """A request shown for the first time reached the queue since the snapshot `before`.
+
+        An idle engine schedules what arrives at once, so it has just come. A busy one looks at
+        its queue once a step: it came some time since the step before, and not before its API
+        server had it.
+        """
+        if before is None:
+            return
+        arrived = at_unix_s
+        if before.running or before.waiting:
+            arrived = (max(before.taken_unix_s, state.arrival_unix_s) + at_unix_s) / 2
+        sample = min(_LONGEST_DELAY_S, max(0.0, arrived - made_unix_s))
+        self.dispatch_delay_s += _DELAY_WEIGHT * (sample - self.dispatch_delay_s)

@@ -85,25 +85,23 @@ class CompleteRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ...) -> None: ...
 
 class CompleteResponse(_message.Message):
-    __slots__ = ("first_token_unix_s", "last_seen_unix_s", "output_tokens", "preemptions", "prompt_tokens")
-    FIRST_TOKEN_UNIX_S_FIELD_NUMBER: _ClassVar[int]
-    LAST_SEEN_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("ttft_s", "output_tokens", "preemptions", "prompt_tokens")
+    TTFT_S_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
-    first_token_unix_s: float
-    last_seen_unix_s: float
+    ttft_s: float
     output_tokens: int
     preemptions: int
     prompt_tokens: int
-    def __init__(self, first_token_unix_s: _Optional[float] = ..., last_seen_unix_s: _Optional[float] = ..., output_tokens: _Optional[int] = ..., preemptions: _Optional[int] = ..., prompt_tokens: _Optional[int] = ...) -> None: ...
+    def __init__(self, ttft_s: _Optional[float] = ..., output_tokens: _Optional[int] = ..., preemptions: _Optional[int] = ..., prompt_tokens: _Optional[int] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("instance_id", "model_name", "engine_version", "emulated", "snapshot_age_s", "load", "calibration_steps", "step_error_ratio", "predictions")
+    __slots__ = ("instance_id", "model_name", "engine_version", "emulated", "snapshot_age_s", "load", "calibration_steps", "step_error_ratio", "predictions", "dispatch_delay_s")
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
     ENGINE_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -113,6 +111,7 @@ class StatusResponse(_message.Message):
     CALIBRATION_STEPS_FIELD_NUMBER: _ClassVar[int]
     STEP_ERROR_RATIO_FIELD_NUMBER: _ClassVar[int]
     PREDICTIONS_FIELD_NUMBER: _ClassVar[int]
+    DISPATCH_DELAY_S_FIELD_NUMBER: _ClassVar[int]
     instance_id: str
     model_name: str
     engine_version: str
@@ -122,4 +121,5 @@ class StatusResponse(_message.Message):
     calibration_steps: int
     step_error_ratio: float
     predictions: int
-    def __init__(self, instance_id: _Optional[str] = ..., model_name: _Optional[str] = ..., engine_version: _Optional[str] = ..., emulated: bool = ..., snapshot_age_s: _Optional[float] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., calibration_steps: _Optional[int] = ..., step_error_ratio: _Optional[float] = ..., predictions: _Optional[int] = ...) -> None: ...
+    dispatch_delay_s: float
+    def __init__(self, instance_id: _Optional[str] = ..., model_name: _Optional[str] = ..., engine_version: _Optional[str] = ..., emulated: bool = ..., snapshot_age_s: _Optional[float] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., calibration_steps: _Optional[int] = ..., step_error_ratio: _Optional[float] = ..., predictions: _Optional[int] = ..., dispatch_delay_s: _Optional[float] = ...) -> None: ...

@@ -92,8 +92,7 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
     ) -> predictor_pb2.CompleteResponse:
         seen = self.book.complete(request.request_id)
         return predictor_pb2.CompleteResponse(
-            first_token_unix_s=seen.first_token_unix_s,
-            last_seen_unix_s=seen.last_seen_unix_s,
+            ttft_s=seen.ttft_s,
             output_tokens=seen.output_tokens,
             preemptions=seen.preemptions,
             prompt_tokens=seen.prompt_tokens,
@@ -118,6 +117,7 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
             calibration_steps=self.step_time.steps,
             step_error_ratio=self.step_time.relative_error,
             predictions=self.predictions,
+            dispatch_delay_s=self.book.dispatch_delay_s,
         )
 
     async def _spec(self, request: predictor_pb2.RequestSpec, context: Context) -> RequestSpec:

@@ -17,7 +17,7 @@ from services.scheduler.parsing import ParsedRequest
 from services.scheduler.peers import NoAnswer, answer_of
 from services.scheduler.placement import Placement, Placer
 
-_COMPLETE_DEADLINE_S = 1.0
+_COMPLETE_DEADLINE_S = 5.0  # nobody waits for it
 _LESSON_PAUSE_S = 0.2
 _MAX_LESSONS = 4096  # the most that a tagger takes in one call
 _MAX_TOKENS = 2**31 - 1  # no context is as long: a sidecar that says more is not believed
@@ -29,6 +29,7 @@ class Result:
 
     status: int = 0
     first_byte_unix_s: float = 0.0
+    """Of a stream. Without one, an estimate from what the sidecar saw."""
     ended_unix_s: float = 0.0
     finished: bool = False
     """The whole answer was relayed."""
@@ -89,14 +90,27 @@ class Recorder:
             seen = await answer_of(stub.Complete(message, timeout=_COMPLETE_DEADLINE_S))
         except NoAnswer:
             return
-        first_token_unix_s = seen.first_token_unix_s
-        if not result.first_byte_unix_s and _within(placement, first_token_unix_s, result):
-            result.first_byte_unix_s = first_token_unix_s
+        if _within(placement, seen.ttft_s, result):
+            self._learn_ttft(placement, seen.ttft_s, result)
         # The last snapshot was taken before the last token was sampled.
         if not result.output_tokens and 0 < seen.output_tokens < _MAX_TOKENS:
             result.output_tokens = seen.output_tokens + 1
         if not result.prompt_tokens and seen.prompt_tokens <= _MAX_TOKENS:
             result.prompt_tokens = seen.prompt_tokens
+
+    def _learn_ttft(self, placement: Placement, engine_ttft_s: float, result: Result) -> None:
+        """What a stream needs beyond the engine's TTFT is the answer's way back to us.
+
+        It is learned from streams, and stands in where there was no stream to see it.
+        """
+        instance = placement.instance
+        if result.first_byte_unix_s:
+            instance.learn_answer_delay(_since(placement, result.first_byte_unix_s) - engine_ttft_s)
+            return
+        result.first_byte_unix_s = min(
+            result.ended_unix_s,
+            placement.decided_unix_s + engine_ttft_s + instance.answer_delay_s,
+        )
 
     def _observe(
         self,
@@ -166,9 +180,9 @@ def _since(placement: Placement, unix_s: float) -> float:
     return max(0.0, unix_s - placement.decided_unix_s) if unix_s else 0.0
 
 
-def _within(placement: Placement, unix_s: float, result: Result) -> bool:
-    """Whether a sidecar's stamp can be true of this request, by our clock."""
-    return placement.decided_unix_s <= unix_s <= result.ended_unix_s
+def _within(placement: Placement, ttft_s: float, result: Result) -> bool:
+    """Whether the TTFT that a sidecar saw can be true of this request."""
+    return 0 < ttft_s <= result.ended_unix_s - placement.decided_unix_s
 
 
 def _rounded(seconds: float) -> float | None:

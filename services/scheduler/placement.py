@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import grpc
@@ -203,7 +203,12 @@ class Placer:
             return None
         instance.breaker.succeeded()
         instance.last_load = (time.monotonic(), prediction.load)
-        return prediction
+        # The twin foretells the engine; what reaches us has the way back behind it too.
+        return replace(
+            prediction,
+            ttft_s=prediction.ttft_s + instance.answer_delay_s,
+            e2e_s=prediction.e2e_s + instance.answer_delay_s,
+        )
 
     async def _load(self, instance: Instance) -> Load | None:
         if instance.stub is not None and not instance.breaker.open:

@@ -21,6 +21,8 @@ from services.scheduler.peers import Breaker, open_channel
 logger = logging.getLogger(__name__)
 
 QPM_WINDOW_S = 60.0
+_ANSWER_DELAY_WEIGHT = 0.1  # of the newest stream in the learned delay
+_LONGEST_ANSWER_DELAY_S = 2.0
 _MODELS_EVERY = 20  # health probes between two looks at /v1/models
 
 
@@ -51,6 +53,8 @@ class Instance:
     dispatched_total: int = 0
     last_load: tuple[float, Load] | None = None
     """When (monotonic seconds) and what the predictor last said."""
+    answer_delay_s: float = 0.0
+    """Learned: from the engine's first token to its first byte here."""
     breaker: Breaker = field(default_factory=Breaker)
     failures: int = 0
     probes: int = 0
@@ -61,6 +65,10 @@ class Instance:
         self.outstanding += 1
         self.dispatched_total += 1
         self._dispatched_at.append(time.monotonic())
+
+    def learn_answer_delay(self, sample_s: float) -> None:
+        sample_s = min(_LONGEST_ANSWER_DELAY_S, max(0.0, sample_s))
+        self.answer_delay_s += _ANSWER_DELAY_WEIGHT * (sample_s - self.answer_delay_s)
 
     def dispatched_last_minute(self) -> int:
         oldest = time.monotonic() - QPM_WINDOW_S

@@ -168,21 +168,23 @@ async def test_it_learns_step_time_and_predicts_with_it(harness: Harness) -> Non
         for decode in range(20)
         if prefill or decode
     ]
-    for sequence in range(2, 200):
+    for learned, sequence in enumerate(range(2, 200), 1):
         shape = shapes[sequence % len(shapes)]
         step = Step(sequence, time.time(), TRUTH.step_s(shape), shape)
         harness.publish(snapshot(sequence, completed_steps=(step,)))
 
-    async def calibrated() -> bool:
-        return bool((await harness.status()).calibration_steps >= 150)
+        async def heard(steps: int = learned) -> bool:
+            return bool((await harness.status()).calibration_steps >= steps)
 
-    await until(calibrated)
+        if learned % 16 == 0:  # a publisher drops what a slow reader leaves in the queue
+            await until(heard)
+
     answer = await harness.predict(output=10)
     first = TRUTH.step_s(BatchShape(1, 64, 2080, 0, 0))
     rest = 9 * TRUTH.step_s(BatchShape(decode_seqs=1, decode_pairs=70))
     assert answer.ttft_s == pytest.approx(first, rel=0.15)
     assert answer.e2e_s == pytest.approx(first + rest, rel=0.15)
-    assert answer.calibration_steps >= 150
+    assert answer.calibration_steps >= 192
 
 
 async def test_reservations_count_until_a_snapshot_shows_them(harness: Harness) -> None:
@@ -214,13 +216,14 @@ async def test_complete_releases_and_tells_what_was_seen(harness: Harness) -> No
     await hear(harness, snapshot(1))
     await harness.stub.Reserve(pb.ReserveRequest(request=request("a")))
     released = await harness.stub.Complete(pb.CompleteRequest(request_id="a"))
-    assert released.first_token_unix_s == 0
+    assert released == pb.CompleteResponse()
     assert (await harness.status()).load.reserved == 0
+    await harness.stub.Reserve(pb.ReserveRequest(request=request("a")))
     await hear(harness, snapshot(2, running=(running("a", output=7),)))
     seen = await harness.stub.Complete(pb.CompleteRequest(request_id="a"))
     assert seen.output_tokens == 7
     assert seen.prompt_tokens == 32
-    assert seen.first_token_unix_s > 0
+    assert 0 < seen.ttft_s < 30
 
 
 async def test_an_older_snapshot_changes_nothing_but_a_restart_starts_anew(

@@ -163,7 +163,7 @@ async def test_who_never_can_is_not_chosen_and_poisons_no_metric(tmp_path: Path)
 async def test_lies_about_the_end_are_not_learned(tmp_path: Path) -> None:
     liar = Predictor()
     liar.completed = predictor_pb2.CompleteResponse(
-        first_token_unix_s=math.inf, output_tokens=2**32 - 1, prompt_tokens=2**32 - 1
+        ttft_s=math.inf, output_tokens=2**32 - 1, prompt_tokens=2**32 - 1
     )
     tagger = Tagger()
 
@@ -184,7 +184,7 @@ async def test_lies_about_the_end_are_not_learned(tmp_path: Path) -> None:
         ) as scheduler,
     ):
         for stamp in (math.inf, math.nan, 1.0, 1e12):
-            liar.completed.first_token_unix_s = stamp
+            liar.completed.ttft_s = stamp
             assert (await scheduler.complete()).content == b"{}"
         await until(lambda: len((tmp_path / "log").read_text().splitlines()) == 4)
         assert await scheduler.metric("foretell_e2e_seconds_count") == 4

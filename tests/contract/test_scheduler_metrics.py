@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +64,7 @@ async def test_metrics_and_log_hold_predicted_against_actual(tmp_path: Path) -> 
 async def test_the_sidecar_fills_in_what_an_answer_does_not_tell(tmp_path: Path) -> None:
     async def wordless(exchange: Any) -> None:
         sidecar.completed = predictor_pb2.CompleteResponse(
-            first_token_unix_s=time.time(), output_tokens=11, prompt_tokens=5
+            ttft_s=0.001, output_tokens=11, prompt_tokens=5
         )
         await asyncio.sleep(0.002)  # the first token comes before the end
         await exchange.whole(200, b"{}")
@@ -82,6 +81,37 @@ async def test_the_sidecar_fills_in_what_an_answer_does_not_tell(tmp_path: Path)
         line = json.loads(log.read_text())
         assert (line["output_tokens"], line["prompt_tokens"]) == (12, 5)
         assert 0 < line["ttft_s"] < line["e2e_s"]
+
+
+async def test_the_way_of_the_answer_is_learned_from_streams(tmp_path: Path) -> None:
+    """A stream's first byte comes later than the engine's first token by what predictions lack."""
+
+    async def slow_to_speak(exchange: Any) -> None:
+        await asyncio.sleep(0.05)
+        await answer(exchange)
+
+    sidecar = Predictor()
+    sidecar.completed = predictor_pb2.CompleteResponse(ttft_s=0.001, output_tokens=11)
+    async with (
+        engines(slow_to_speak) as (engine,),
+        serving(sidecar) as address,
+        running(
+            tmp_path,
+            [engine],
+            [address],
+            policy="predicted_latency",
+            predictor_deadline_ms=20_000,
+        ) as scheduler,
+    ):
+        first = await scheduler.complete(stream=True)
+        await scheduler.until_metric("foretell_ttft_seconds_count", 1)
+        second = await scheduler.complete(stream=True)
+        later = [
+            float(second.headers[name]) - float(first.headers[name])
+            for name in ("x-foretell-predicted-ttft-s", "x-foretell-predicted-e2e-s")
+        ]
+        assert later[0] >= 0.1 * (0.05 - 0.001) - 1e-4
+        assert later[1] == pytest.approx(later[0], abs=2e-4)
 
 
 async def test_the_log_is_rotated(tmp_path: Path) -> None:

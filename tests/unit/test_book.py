@@ -1,0 +1,97 @@
+"""What a predictor remembers of its engine, and what it learns from snapshots."""
+
+import pytest
+
+from foretell.engine import EngineBook
+from foretell.engine.book import MAX_RESERVATIONS
+from foretell.model import EngineConfig, EngineSnapshot, LengthEstimate, RequestSpec, RequestState
+
+CONFIG = EngineConfig("m", 16, 100, 8, 64, 1024)
+START = 1000.0
+
+
+def spec(request_id: str) -> RequestSpec:
+    return RequestSpec(request_id, 32, 0, LengthEstimate(10.0), sequences=1)
+
+
+def state(request_id: str, *, output: int = 0, arrival: float = START) -> RequestState:
+    return RequestState(f"cmpl-{request_id}", request_id, 32, output, 32, 100, arrival)
+
+
+def snapshot(
+    sequence: int, at: float, *running: RequestState, run: str = "run", free: int = 90
+) -> EngineSnapshot:
+    return EngineSnapshot("e", run, sequence, at, at, CONFIG, free, running, (), (), ())
+
+
+def test_a_reservation_holds_until_shown_ended_or_expired() -> None:
+    book = EngineBook(dispatch_delay_s=0.0)
+    book.hear(snapshot(1, START))
+    for name in "abc":
+        book.reserve(spec(name), START, ttl_s=5.0)
+    assert [p.request.request_id for p in book.pending(START)] == ["a", "b", "c"]
+    book.hear(snapshot(2, START + 1, state("a")))
+    book.complete("b")
+    assert [p.request.request_id for p in book.pending(START + 1)] == ["c"]
+    assert book.pending(START + 6) == []
+    book.reserve(spec("a"), START + 6, ttl_s=5.0)  # late: the engine has shown it already
+    assert book.pending(START + 6) == []
+
+
+def test_load_counts_reservations() -> None:
+    book = EngineBook(dispatch_delay_s=0.0)
+    assert book.load(START) is None
+    book.hear(snapshot(1, START, state("x"), free=98))
+    book.reserve(spec("a"), START, ttl_s=5.0)
+    load = book.load(START)
+    assert load is not None
+    assert (load.running, load.reserved, load.used_blocks) == (1, 1, 2)
+    assert load.waiting_prefill_blocks == 2
+
+
+def test_ttft_is_counted_from_the_reservation() -> None:
+    book = EngineBook(dispatch_delay_s=0.0)
+    book.hear(snapshot(1, START))
+    book.reserve(spec("a"), START, ttl_s=5.0)
+    book.hear(snapshot(2, START + 0.5, state("a")))
+    book.hear(snapshot(3, START + 0.75, state("a", output=1)))
+    book.hear(snapshot(4, START + 1.0, state("a", output=2), state("stranger", output=5)))
+    seen = book.complete("a")
+    assert (seen.ttft_s, seen.output_tokens, seen.prompt_tokens) == (0.75, 2, 32)
+    # A snapshot may be faster than Reserve: then it counts from the arrival in the engine.
+    assert book.complete("stranger").ttft_s == 1.0
+    assert book.complete("never").output_tokens == 0
+
+
+def delay_after(requests: int, *, busy: bool) -> float:
+    """What is learned when each request turns up 40 ms after its reservation."""
+    book = EngineBook(dispatch_delay_s=0.002)
+    others = (state("other", output=1),) if busy else ()
+    at, sequence = START, 1
+    for i in range(requests):
+        book.hear(snapshot(sequence, at, *others))
+        book.reserve(spec(f"r{i}"), at, ttl_s=5.0)
+        arrival = at + 0.03  # where the API server had it
+        at, sequence = at + 0.04, sequence + 1
+        book.hear(snapshot(sequence, at, *others, state(f"r{i}", arrival=arrival)))
+        book.complete(f"r{i}")
+        at, sequence = at + 1.0, sequence + 1
+    return book.dispatch_delay_s
+
+
+def test_the_dispatch_delay_is_learned() -> None:
+    assert delay_after(0, busy=False) == 0.002
+    # An idle engine schedules at once; a busy one had it some time between 30 and 40 ms.
+    assert delay_after(80, busy=False) == pytest.approx(0.040, abs=1e-4)
+    assert delay_after(80, busy=True) == pytest.approx(0.035, abs=1e-4)
+
+
+def test_a_restart_forgets_what_the_engine_did_and_memory_is_bounded() -> None:
+    book = EngineBook(dispatch_delay_s=0.0)
+    book.hear(snapshot(9, START, state("a", output=3)))
+    assert not book.hear(snapshot(8, START + 1))
+    assert book.hear(snapshot(1, START + 1, run="another"))
+    assert book.complete("a").output_tokens == 0
+    for i in range(MAX_RESERVATIONS + 5):
+        book.reserve(spec(str(i)), START, ttl_s=5.0)
+    assert len(book.pending(START)) == MAX_RESERVATIONS
