@@ -4,6 +4,7 @@ from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.devices import DEVICES, MODELS, device_spec, model_spec
 from foretell.latency.linear import FEATURES, LinearStepTime, StepTimeModel, features
 from foretell.latency.roofline import Efficiency, roofline_step_time
+from foretell.latency.tables import TabularStepTime, profile_step_time
 
 __all__ = [
     "DEVICES",
@@ -13,8 +14,10 @@ __all__ = [
     "LinearStepTime",
     "OnlineStepTime",
     "StepTimeModel",
+    "TabularStepTime",
     "device_spec",
     "features",
     "model_spec",
+    "profile_step_time",
     "roofline_step_time",
 ]

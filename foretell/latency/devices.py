@@ -43,6 +43,19 @@ MODELS: Mapping[str, ModelSpec] = {
         ModelSpec("Llama-3.1-8B", 8.030e9, 32, 4096, 32, 8, 128),
         ModelSpec("Llama-3.1-70B", 70.554e9, 80, 8192, 64, 8, 128),
         ModelSpec("Qwen2-7B", 7.616e9, 28, 3584, 28, 4, 128),
+        ModelSpec("Qwen3-32B", 32.762e9, 64, 5120, 64, 8, 128),
+        ModelSpec(
+            "Qwen3-30B-A3B",
+            30.532e9,
+            48,
+            2048,
+            32,
+            4,
+            128,
+            experts=128,
+            experts_per_token=8,
+            active_parameters=3.353e9,
+        ),
     )
 }
 
