@@ -6,12 +6,15 @@ and context lengths. A `BatchShape` holds only their sums, so attention is looke
 equal size behind equal contexts, and for decodes of equal context; an importer may raise the
 decode tables by what a spread of contexts was measured to cost.
 
-Between table points everything is linear. Above the last point of an axis the last segment goes
-on, below the first the first value holds.
+Between table points everything is linear, and below the first point its value holds. Above the
+last point a curve grows in proportion to it, for all is bandwidth or compute bound there and the
+last segment of a finely sampled curve is mostly noise; the last segment of a grid, whose points
+are far apart, goes on.
 """
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 
 from foretell.latency.linear import LinearStepTime, StepTimeModel
 from foretell.model import BatchShape, Curve, GpuProfile, Grid, StepTables
@@ -19,15 +22,26 @@ from foretell.model import BatchShape, Curve, GpuProfile, Grid, StepTables
 _FLOOR_S = 1e-6
 
 
+def graph_sizes(max_num_seqs: int) -> tuple[int, ...]:
+    """Token counts that vLLM captures CUDA graphs for by default, ascending.
+
+    `VllmConfig._set_cudagraph_sizes` of `vllm/config/vllm.py` (0.19).
+    """
+    most = min(2 * max_num_seqs, 512)
+    return tuple(n for n in (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)) if n <= most)
+
+
 def curve_s(curve: Curve, x: float) -> float:
     """Seconds of `curve` at `x`."""
     xs, seconds = curve.x, curve.seconds
-    if x <= xs[0] or len(xs) == 1:
+    if x <= xs[0]:
         return seconds[0]
-    high = min(bisect_right(xs, x), len(xs) - 1)
+    if x >= xs[-1]:
+        return seconds[-1] * x / xs[-1]
+    high = bisect_right(xs, x)
     low = high - 1
     share = (x - xs[low]) / (xs[high] - xs[low])
-    return max(0.0, seconds[low] + (seconds[high] - seconds[low]) * share)
+    return seconds[low] + (seconds[high] - seconds[low]) * share
 
 
 def grid_s(grid: Grid, at: Sequence[float]) -> float:
@@ -153,7 +167,7 @@ def _check(grid: Grid, axes: int) -> None:
     size = 1
     for axis in grid.axes:
         size *= len(axis)
-        if not axis or any(a >= b for a, b in zip(axis, axis[1:], strict=False)):
+        if not axis or any(a >= b for a, b in pairwise(axis)):
             raise ValueError("the axes of a table must ascend")
     if len(grid.axes) != axes or size != len(grid.seconds):
         raise ValueError(f"a table of {axes} axes and {size} points has {len(grid.seconds)} values")
