@@ -7,7 +7,7 @@ hides behind the running step. Data-parallel engines that share experts step in 
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from foretell.engine import Batch, Twin
@@ -61,21 +61,22 @@ class ReplayConfig:
     """From a request's arrival to its arrival in the engine."""
 
 
-StepObserver = Callable[[float, float, Sequence[BatchShape]], None]
-"""Called with each step's start, its seconds and the shape of every rank."""
-
-
 def replay(
     requests: Sequence[RecordedRequest],
     config: ReplayConfig,
     step_time: StepTimeModel,
-    observe: StepObserver | None = None,
+    *,
+    first: int = 0,
 ) -> list[Latency]:
-    """What the twin says of each request, in the order given.
+    """What the twin says of each of the `first` requests (0: of all), in the order given.
 
-    ValueError for a request that can never run; the engine would never answer it.
+    It ends when these have; the others only keep them company. ValueError for a request that can
+    never run; the engine would never answer it.
     """
-    return _Replay(requests, config, step_time, observe).run()
+    for request in requests:
+        if request.prompt_tokens < 1 or request.output_tokens < 1:
+            raise ValueError(f"request {request.request_id} has no prompt or no output")
+    return _Replay(requests, config, step_time, first or len(requests)).run()
 
 
 class _Replay:
@@ -84,12 +85,13 @@ class _Replay:
         requests: Sequence[RecordedRequest],
         config: ReplayConfig,
         step_time: StepTimeModel,
-        observe: StepObserver | None,
+        first: int,
     ) -> None:
         self.requests = requests
         self.config = config
         self.step_time = step_time
-        self.observe = observe
+        self.wanted = first
+        self.open = set(range(first))
         # The twin completes a step before it schedules the next. One more token than the request
         # wants keeps its slot taken for the step that an async engine frees it late.
         self.twins = [
@@ -106,9 +108,9 @@ class _Replay:
 
     def run(self) -> list[Latency]:
         for _ in range(MAX_STEPS):
+            if not self.open:
+                return [self._latency(i) for i in range(self.wanted)]
             if all(twin.idle for twin in self.twins):
-                if not self.arrivals:
-                    return [self._latency(i) for i in range(len(self.requests))]
                 self.clock = self.step_began = max(self.clock, self.arrivals[0][0])
             self._admit(self.step_began if self.config.async_scheduling else self.clock)
             self._step()
@@ -152,11 +154,8 @@ class _Replay:
             if self.arrivals:
                 self.clock = self.step_began = max(self.clock, self.arrivals[0][0])
             return
-        began, seconds = self.clock, self._seconds(shapes)
-        self.step_began = began
-        self.clock += seconds
-        if self.observe is not None:
-            self.observe(began, seconds, shapes)
+        self.step_began = self.clock
+        self.clock += self._seconds(shapes)
         for twin, batch in zip(self.twins, batches, strict=True):
             if batch is not None:
                 self._complete(twin, batch)
@@ -173,10 +172,9 @@ class _Replay:
                 self.first[index] = self.clock
             if seq.output_tokens == self.requests[index].output_tokens:
                 self.last[index] = self.clock
+                self.open.discard(index)
 
     def _latency(self, index: int) -> Latency:
         request = self.requests[index]
-        if index not in self.last:
-            raise ValueError(f"request {request.request_id} never finished in the twin")
         first = self.first[index] - request.arrival_s
         return Latency(first, self.last[index] - request.arrival_s, request.output_tokens)
