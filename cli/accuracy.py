@@ -17,7 +17,7 @@ from foretell.sim.calibrate import calibrate
 from foretell.sim.recorded import Latency, ReplayConfig, replay
 
 CALIBRATION_SHARE = 3  # one request in so many teaches, in --no-profile mode
-_LEAST_ROUND = 4
+_DIGITS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Evaluation:
             "requests": len(self.actual),
             **self.about,
             **{
-                name: {key: round(value, _LEAST_ROUND) for key, value in asdict(errors).items()}
+                name: {key: round(value, _DIGITS) for key, value in asdict(errors).items()}
                 for name, errors in found.items()
             },
         }
