@@ -10,6 +10,7 @@ import argparse
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench.make_profiles import SOURCES
@@ -60,7 +61,8 @@ def published(folder: Path) -> dict[str, float]:
 def without_spread(data: Path, case: Case, scratch: Path) -> str:
     """The case's profile imported without the table of unequal contexts, as a file's name."""
     source = next(s for s in SOURCES if (s.device, s.model) == (DEVICE, case.model))
-    folder = scratch / case.model
+    # As in the source, where the last folder names the degree of tensor parallelism.
+    folder = scratch / case.model / source.path.name
     folder.mkdir(parents=True)
     for table in (data / source.path).iterdir():
         if not table.name.startswith("skew"):
@@ -165,8 +167,6 @@ def page(reports: dict[str, Any]) -> str:
 
 def main() -> None:
     """Measure and write."""
-    from tempfile import TemporaryDirectory
-
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
     args = parser.parse_args()

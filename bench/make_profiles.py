@@ -26,7 +26,6 @@ ESTIMATED_BLOCKS = (
     "everything else (aiconfigurator's h100_sxm.yaml)."
 )
 _PERF = Path("llmservingsim/profiler/perf/RTXPRO6000")
-_LINK = {"link_gb_per_s": 16.0, "link_latency_us": 20.0}
 
 SOURCES = (
     ImportOptions(
@@ -45,10 +44,7 @@ SOURCES = (
         max_num_seqs=48,
         max_num_batched_tokens=512,
         max_model_len=4096,
-        vocabulary=32000,
         attention=Path("block/a30/Qwen2-7B/attention.csv"),
-        attention_heads=28,
-        attention_kv_heads=4,
     ),
     ImportOptions(
         "vidur",
@@ -63,10 +59,7 @@ SOURCES = (
         "equal KV bytes, prefill as it is. Assumption: LM head at 80% of the datasheet "
         "bandwidth." + NO_HOST + ESTIMATED_BLOCKS,
         max_model_len=4096,
-        vocabulary=32000,
         attention=Path("vidur/profiling_history/a100_attention_2024-05.csv"),
-        attention_heads=32,
-        attention_kv_heads=4,
     ),
     ImportOptions(
         "aiconfigurator",
@@ -82,8 +75,6 @@ SOURCES = (
         "bandwidth (small batches of the benchmark run from L2 cache)."
         + NO_HOST
         + ESTIMATED_BLOCKS,
-        vocabulary=128256,
-        mlp_width=14336,
     ),
     ImportOptions(
         "llmservingsim",
@@ -102,7 +93,6 @@ SOURCES = (
         + NO_HOST
         + ESTIMATED_BLOCKS,
         tensor_parallel=2,
-        **_LINK,
     ),
     ImportOptions(
         "llmservingsim",
@@ -117,7 +107,6 @@ SOURCES = (
         + NO_HOST
         + ESTIMATED_BLOCKS,
         data_parallel=2,
-        **_LINK,
     ),
 )
 

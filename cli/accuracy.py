@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cli.profile import ProfileError, profile_of
+from cli.profile import ProfileError, known_device, known_model, profile_of
 from cli.recorded_run import RecordedRun, read_run
 from foretell.latency.devices import MODELS, device_spec
 from foretell.latency.linear import StepTimeModel
@@ -16,6 +16,7 @@ from foretell.sim.accuracy import accuracy
 from foretell.sim.calibrate import calibrate
 from foretell.sim.recorded import Latency, ReplayConfig, replay
 
+UNKNOWN_DEVICE = "A100-80GB"  # from the middle of those that serve
 CALIBRATION_SHARE = 3  # one request in so many teaches, in --no-profile mode
 _DIGITS = 5
 
@@ -26,7 +27,8 @@ class AccuracyOptions:
 
     profile: str = ""
     device: str = ""
-    """Without a profile: the device whose datasheet is the prior."""
+    """Without a profile: the device whose datasheet is the prior. Empty: the one that the run's
+    folder names, or else `UNKNOWN_DEVICE`."""
     frontend_s: float = 0.0
     async_scheduling: bool = True
     kv_blocks: int = 0
@@ -61,7 +63,9 @@ def evaluate(folder: Path, options: AccuracyOptions) -> Evaluation:
     run = read_run(folder)
     if options.profile:
         return _with_profile(run, options, profile_of(options.profile))
-    return _without_profile(run, options)
+    parts = folder.resolve().parts
+    device = options.device or known_device(parts) or UNKNOWN_DEVICE
+    return _without_profile(run, replace(options, device=device))
 
 
 def _with_profile(run: RecordedRun, options: AccuracyOptions, profile: GpuProfile) -> Evaluation:
@@ -69,8 +73,8 @@ def _with_profile(run: RecordedRun, options: AccuracyOptions, profile: GpuProfil
     tensor_parallel = int(run.engine_kwargs.get("tensor_parallel_size") or 1)
     if (profile.tensor_parallel, profile.data_parallel) != (tensor_parallel, config.ranks):
         raise ValueError(
-            f"the run used tensor parallelism {tensor_parallel} and data parallelism "
-            f"{config.ranks}; {profile.name} is of {profile.tensor_parallel} and "
+            f"the run was made with --tensor-parallel {tensor_parallel} --data-parallel "
+            f"{config.ranks}; {profile.name} was imported with {profile.tensor_parallel} and "
             f"{profile.data_parallel}"
         )
     if profile.tables is not None and profile.tables.graph_sizes:
@@ -149,11 +153,10 @@ def _replay_config(run: RecordedRun, options: AccuracyOptions, kv_blocks: int) -
 
 def _model_spec(name: str) -> ModelSpec:
     """The known model whose name begins the last part of `name`."""
-    base = name.rpartition("/")[2]
-    known = [model for model in MODELS if base.lower().startswith(model.lower())]
+    known = known_model([name.rpartition("/")[2]])
     if not known:
         raise ValueError(f"no sizes are known of {name}; known: {', '.join(sorted(MODELS))}")
-    return MODELS[max(known, key=len)]
+    return MODELS[known]
 
 
 def show(folder: Path, options: AccuracyOptions, plot: Path | None) -> None:

@@ -119,43 +119,35 @@ def profile_import(  # noqa: PLR0917 - typer reads the options from the signatur
     path: Annotated[Path, typer.Argument(help="Folder of the tables.")],
     table_format: Annotated[TableFormat, typer.Option("--format", help="Whose tables they are.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Profile to write.")],
-    device: Annotated[str, typer.Option(help="Device, for its datasheet, e.g. RTXPRO6000.")],
-    model: Annotated[str, typer.Option(help="Model, for its sizes, e.g. Llama-3.1-8B.")],
+    device: Annotated[
+        str, typer.Option(help="Device, e.g. RTXPRO6000; empty: as the path names it.")
+    ] = "",
+    model: Annotated[
+        str, typer.Option(help="Model, e.g. Llama-3.1-8B; empty: as the path names it.")
+    ] = "",
     name: Annotated[str, typer.Option(help="Name of the profile; empty: DEVICE/MODEL.")] = "",
     provenance: Annotated[str, typer.Option(help="Where the tables are from.")] = "",
     tensor_parallel: Annotated[
-        int, typer.Option(min=1, help="Devices of the tables' tensor parallelism.")
-    ] = 1,
+        int, typer.Option(min=0, help="Devices the tables are for; 0: as the path says, or 1.")
+    ] = 0,
     data_parallel: Annotated[
         int, typer.Option(min=1, help="Ranks that share their experts (MoE).")
     ] = 1,
     link_gb_per_s: Annotated[
-        float, typer.Option(min=0, help="Bandwidth between devices, GB/s in one direction.")
-    ] = 0.0,
+        float, typer.Option(min=0.001, help="Between devices, one direction (LLMServingSim's).")
+    ] = 16.0,
     link_latency_us: Annotated[
-        float, typer.Option(min=0, help="Fixed time of a collective operation, microseconds.")
-    ] = 0.0,
+        float, typer.Option(min=0, help="Fixed time of a collective (LLMServingSim's).")
+    ] = 20.0,
     kv_blocks: Annotated[
         int, typer.Option(min=0, help="KV blocks; 0: estimated from the datasheet.")
     ] = 0,
     max_num_seqs: Annotated[int, typer.Option(min=1, help="As in vLLM.")] = 256,
     max_num_batched_tokens: Annotated[int, typer.Option(min=1, help="As in vLLM.")] = 2048,
     max_model_len: Annotated[int, typer.Option(min=1, help="As in vLLM.")] = 16384,
-    vocabulary: Annotated[
-        int, typer.Option(min=0, help="Size of the vocabulary (vidur, aiconfigurator).")
-    ] = 0,
-    mlp_width: Annotated[
-        int, typer.Option(min=0, help="Inner width of the gated MLP (aiconfigurator).")
-    ] = 0,
     attention: Annotated[
         Path | None, typer.Option(help="Attention table, if elsewhere (vidur).")
     ] = None,
-    attention_heads: Annotated[
-        int, typer.Option(min=0, help="Query heads it was measured with, if others (vidur).")
-    ] = 0,
-    attention_kv_heads: Annotated[
-        int, typer.Option(min=0, help="KV heads it was measured with, if others (vidur).")
-    ] = 0,
 ) -> None:
     """Make a profile from published kernel tables (docs/profiles.md)."""
     from cli.profile import ImportOptions, ProfileError, import_profile, write_profile
@@ -175,11 +167,7 @@ def profile_import(  # noqa: PLR0917 - typer reads the options from the signatur
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
         max_model_len=max_model_len,
-        vocabulary=vocabulary,
-        mlp_width=mlp_width,
         attention=attention,
-        attention_heads=attention_heads,
-        attention_kv_heads=attention_kv_heads,
     )
     try:
         write_profile(import_profile(options), output)
@@ -211,8 +199,8 @@ def accuracy(  # noqa: PLR0917 - typer reads the options from the signature
     """Replay a recorded vLLM run through the twin and print how far off it was, as JSON."""
     from cli.accuracy import AccuracyOptions, show
 
-    if bool(profile) == no_profile or no_profile != bool(device):
-        raise SystemExit("accuracy: give --profile, or --no-profile with --device")
+    if bool(profile) == no_profile:
+        raise SystemExit("accuracy: give either --profile or --no-profile")
     options = AccuracyOptions(
         profile=profile,
         device=device,

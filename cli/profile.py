@@ -3,12 +3,14 @@
 import csv
 import io
 import json
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cli.recorded_run import read_bytes
-from foretell.latency.devices import device_spec, model_spec
+from foretell.latency.devices import DEVICES, MODELS, device_spec, model_spec
 from foretell.latency.profile_json import profile_from_json, profile_to_json
 from foretell.latency.roofline import estimated_kv_blocks, sharded
 from foretell.model import GpuProfile
@@ -27,27 +29,28 @@ class ProfileError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
-    """What the tables do not say. Zero and empty take the default that `cli.main` describes."""
+    """What to import, and what the tables do not say."""
 
     format: str
     path: Path
-    device: str
-    model: str
+    device: str = ""
+    """Empty: the known device that a part of the path names; so with the model."""
+    model: str = ""
     name: str = ""
+    """Empty: DEVICE/MODEL."""
     provenance: str = ""
-    tensor_parallel: int = 1
+    tensor_parallel: int = 0
+    """0: from the path (llmservingsim's `tpN`), or else 1."""
     data_parallel: int = 1
-    link_gb_per_s: float = 0.0
-    link_latency_us: float = 0.0
+    link_gb_per_s: float = 16.0
+    link_latency_us: float = 20.0
     kv_blocks: int = 0
+    """0: estimated from the datasheet."""
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
     max_model_len: int = 16384
-    vocabulary: int = 0
-    mlp_width: int = 0
     attention: Path | None = None
-    attention_heads: int = 0
-    attention_kv_heads: int = 0
+    """Vidur's attention table, where it is not beside the other."""
 
 
 def profile_of(name_or_file: str) -> GpuProfile:
@@ -68,6 +71,7 @@ def import_profile(options: ImportOptions) -> GpuProfile:
     except ImportError as error:
         raise ProfileError(_EXTRA) from error
     try:
+        options = _complete(options)
         device, model = sharded(
             device_spec(options.device),
             model_spec(options.model),
@@ -78,7 +82,7 @@ def import_profile(options: ImportOptions) -> GpuProfile:
             name=options.name or f"{options.device}/{options.model}",
             coefficients_s=(),
             relative_residual=0.0,
-            provenance=options.provenance or f"{options.format} tables",
+            provenance=options.provenance or f"{options.format} tables, {device.name}",
             total_blocks=options.kv_blocks or estimated_kv_blocks(device, model),
             max_num_seqs=options.max_num_seqs,
             max_num_batched_tokens=options.max_num_batched_tokens,
@@ -107,6 +111,44 @@ def write_profile(profile: GpuProfile, path: Path) -> None:
     path.write_text(text + "\n", encoding="utf-8")
 
 
+def _complete(options: ImportOptions) -> ImportOptions:
+    """With device, model and tensor parallelism read off the path where they were not given."""
+    parts = options.path.resolve().parts
+    degrees = [int(m[1]) for part in parts if (m := re.fullmatch(r"tp(\d+)", part))]
+    return replace(
+        options,
+        device=options.device or known_device(parts) or _missing("device", DEVICES),
+        model=options.model or known_model(parts) or _missing("model", MODELS),
+        tensor_parallel=options.tensor_parallel or (degrees[-1] if degrees else 1),
+    )
+
+
+def known_device(parts: Iterable[str]) -> str:
+    """The device of which a part names the family (`h100_sxm`: H100-SXM); empty: none."""
+    families = {device.partition("-")[0]: device for device in DEVICES}
+    return families.get(_longest(parts, families), "")
+
+
+def known_model(parts: Iterable[str]) -> str:
+    """The known model whose name begins one of `parts`; empty: none."""
+    return _longest(parts, MODELS)
+
+
+def _longest(parts: Iterable[str], names: Iterable[str]) -> str:
+    """The longest of `names` that begins one of `parts`, letters and digits compared."""
+
+    def plain(text: str) -> str:
+        return "".join(filter(str.isalnum, text.lower()))
+
+    plain_parts = [plain(part) for part in parts]
+    found = [name for name in names if any(p.startswith(plain(name)) for p in plain_parts)]
+    return max(found, key=len, default="")
+
+
+def _missing(what: str, known: Iterable[str]) -> str:
+    raise ValueError(f"the path names no {what}; give --{what}, one of {', '.join(sorted(known))}")
+
+
 def _source(options: ImportOptions) -> "StepSource":
     makers = {
         "llmservingsim": _llmservingsim,
@@ -126,9 +168,6 @@ def _llmservingsim(options: ImportOptions) -> "StepSource":
     def rows(name: str, *, required: bool = True) -> list[dict[str, str]]:
         return _csv_rows(options.path / f"{name}.csv", required=required)
 
-    link = None
-    if options.link_gb_per_s > 0:
-        link = Link(options.link_gb_per_s * 1e9, options.link_latency_us * 1e-6)
     return LlmServingSimSource(
         model_spec(options.model),
         rows("dense"),
@@ -136,7 +175,7 @@ def _llmservingsim(options: ImportOptions) -> "StepSource":
         rows("attention"),
         skew=rows("skew", required=False),
         moe=rows("moe", required=False),
-        link=link,
+        link=Link(options.link_gb_per_s * 1e9, options.link_latency_us * 1e-6),
         tensor_parallel=options.tensor_parallel,
         data_parallel=options.data_parallel,
     )
@@ -145,29 +184,20 @@ def _llmservingsim(options: ImportOptions) -> "StepSource":
 def _vidur(options: ImportOptions) -> "StepSource":
     from foretell.latency.importers import VidurSource
 
-    if not options.vocabulary:
-        raise ValueError("the vocabulary's size is needed for the LM head, which has no table")
     return VidurSource(
         model_spec(options.model),
         device_spec(options.device),
-        options.vocabulary,
         _csv_rows(options.path / "mlp.csv"),
         _csv_rows(options.attention or options.path / "attention.csv"),
-        heads=options.attention_heads,
-        kv_heads=options.attention_kv_heads,
     )
 
 
 def _aiconfigurator(options: ImportOptions) -> "StepSource":
     from foretell.latency.importers import AiConfiguratorSource
 
-    if not (options.vocabulary and options.mlp_width):
-        raise ValueError("the vocabulary's size and the MLP's width are needed to choose GEMMs")
     return AiConfiguratorSource(
         model_spec(options.model),
         device_spec(options.device),
-        options.mlp_width,
-        options.vocabulary,
         gemm=_parquet_rows(options.path, "gemm_perf"),
         context_attention=_parquet_rows(options.path, "context_attention_perf"),
         generation_attention=_parquet_rows(options.path, "generation_attention_perf"),

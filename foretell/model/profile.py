@@ -33,6 +33,10 @@ class ModelSpec:
     experts_per_token: int = 0
     active_parameters: float = 0.0
     """Parameters a token is multiplied with; 0: all of them."""
+    mlp_width: int = 0
+    """Inner width of a gated MLP, or of one expert; 0: not known."""
+    vocabulary: int = 0
+    """Rows of the LM head; 0: not known."""
 
     @property
     def kv_bytes_per_token(self) -> float:

@@ -23,7 +23,7 @@ ATTENTION_MEMORY_SHARE = 0.9
 
 
 class AiConfiguratorSource:
-    """A dense bf16 model with a gated MLP of width `inner`, on one device.
+    """A dense bf16 model with a gated MLP, on one device.
 
     Rows are mappings with the columns of the tables; those of other types, heads and windows are
     skipped.
@@ -33,16 +33,15 @@ class AiConfiguratorSource:
         self,
         model: ModelSpec,
         device: DeviceSpec,
-        inner: int,
-        vocabulary: int,
         *,
         gemm: Iterable[Mapping[str, Any]],
         context_attention: Iterable[Mapping[str, Any]],
         generation_attention: Iterable[Mapping[str, Any]],
     ) -> None:
+        if model.experts or not (model.mlp_width and model.vocabulary):
+            raise ValueError(f"{model.name} is no dense model of known sizes")
         self._model, self._device = model, device
-        self._inner, self._vocabulary = inner, vocabulary
-        self._gemms = _gemm_curves(gemm, min(model.hidden_size, inner))
+        self._gemms = _gemm_curves(gemm, min(model.hidden_size, model.mlp_width))
         self._prefill = curve_of(
             (prefill_pairs(int(row["isl"]), 0), float(row["latency"]) * MS)
             for row in context_attention
@@ -65,17 +64,17 @@ class AiConfiguratorSource:
         layer = (
             self._gemm_s(tokens, qkv, hidden)
             + self._gemm_s(tokens, hidden, heads)
-            + self._gemm_s(tokens, 2 * self._inner, hidden)
-            + self._gemm_s(tokens, hidden, self._inner)
+            + self._gemm_s(tokens, 2 * m.mlp_width, hidden)
+            + self._gemm_s(tokens, hidden, m.mlp_width)
             + 2 * self._memory_s(4 * tokens * hidden)  # residual and norm: two in, two out
             + self._memory_s(2 * tokens * qkv)  # rotary embedding and KV write
-            + self._memory_s(3 * tokens * self._inner)  # activation: two in, one out
+            + self._memory_s(3 * tokens * m.mlp_width)  # activation: two in, one out
         )
         return m.layers * layer + self._memory_s(2 * tokens * hidden)
 
     def sequences_s(self, sequences: int) -> float:
         """Seconds of the LM head, as two halves: the table ends at n = 65,536."""
-        return 2 * self._gemm_s(sequences, self._vocabulary // 2, self._model.hidden_size)
+        return 2 * self._gemm_s(sequences, self._model.vocabulary // 2, self._model.hidden_size)
 
     def prefill_s(self, chunk: int, computed: int) -> float:
         """Attention of all layers: that of the whole prompt of the same number of pairs."""

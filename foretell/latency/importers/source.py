@@ -92,8 +92,8 @@ def curve_of(points: Iterable[tuple[float, float]]) -> Curve:
     return Curve(xs, tuple(median(grouped[x]) for x in xs))
 
 
-def lm_head_s(model: ModelSpec, vocabulary: int, rows: int, device: DeviceSpec) -> float:
+def lm_head_s(model: ModelSpec, rows: int, device: DeviceSpec) -> float:
     """An LM head the tables lack: its weights at 80% of the bandwidth, or its FLOPs at 70%."""
-    weights = vocabulary * model.hidden_size * model.bytes_per_parameter
-    flops = 2.0 * vocabulary * model.hidden_size * rows
+    weights = model.vocabulary * model.hidden_size * model.bytes_per_parameter
+    flops = 2.0 * model.vocabulary * model.hidden_size * rows
     return max(weights / (0.8 * device.memory_bandwidth_bytes_per_s), flops / (0.7 * device.flops))

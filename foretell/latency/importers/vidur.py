@@ -20,28 +20,26 @@ _LOSS = 1.05
 class VidurSource:
     """A dense model on one device.
 
-    Attention may have been measured for another model on the same device, with `heads` query and
-    `kv_heads` key heads of the same size (0: this model's). Decode reads KV bytes: a batch is
-    looked up as the measured one with the same KV bytes and, as far as the table goes, as many
-    (sequence, KV head) work items. Prefill is FLOPs: `a + b q + c q kv + d q^2` is fitted to the
-    measured chunks and scaled by the ratio of query heads. The LM head is not in the tables.
+    Attention may have been measured for another model on the same device, with other numbers of
+    heads of the same size. Decode reads KV bytes: a batch is looked up as the measured one with
+    the same KV bytes and, as far as the table goes, as many (sequence, KV head) work items.
+    Prefill is FLOPs: `a + b q + c q kv + d q^2` is fitted to the measured chunks and scaled by the
+    ratio of query heads. The LM head is not in the tables.
     """
 
     def __init__(
         self,
         model: ModelSpec,
         device: DeviceSpec,
-        vocabulary: int,
         mlp: Sequence[Row],
         attention: Sequence[Row],
-        *,
-        heads: int = 0,
-        kv_heads: int = 0,
     ) -> None:
-        self._model, self._device, self._vocabulary = model, device, vocabulary
+        if not model.vocabulary:
+            raise ValueError(f"the LM head of {model.name} has no known size")
+        self._model, self._device = model, device
         self._curves = _layer_curves(mlp, device)
-        self._kv_ratio = model.kv_heads / (kv_heads or model.kv_heads)
-        self._head_ratio = model.attention_heads / (heads or model.attention_heads)
+        heads, kv_heads = _heads_of_a_worker(attention)
+        self._kv_ratio, self._head_ratio = model.kv_heads / kv_heads, model.attention_heads / heads
         self._decode = _decode_curves(attention)
         self._prefill = _prefill_fit(attention)
 
@@ -54,7 +52,7 @@ class VidurSource:
 
     def sequences_s(self, sequences: int) -> float:
         """Seconds of the LM head."""
-        return lm_head_s(self._model, self._vocabulary, sequences, self._device)
+        return lm_head_s(self._model, sequences, self._device)
 
     def prefill_s(self, chunk: int, computed: int) -> float:
         """Seconds of a chunk's attention in all layers."""
@@ -109,6 +107,21 @@ def _layer_curves(rows: Sequence[Row], device: DeviceSpec) -> dict[str, Curve]:
                 points.append((float(tokens), float(cell) * MS))
         curves[name] = curve_of(points)
     return curves
+
+
+def _heads_of_a_worker(rows: Sequence[Row]) -> tuple[int, int]:
+    """Query and KV heads that one worker had; ValueError unless all rows agree."""
+    found = {
+        tuple(
+            int(row[column]) // int(row["num_tensor_parallel_workers"])
+            for column in ("n_q_head", "n_kv_head")
+        )
+        for row in rows
+    }
+    if len(found) != 1:
+        raise ValueError(f"the attention table mixes workers of {sorted(found)} heads")
+    heads, kv_heads = found.pop()
+    return heads, kv_heads
 
 
 def _decode_curves(rows: Sequence[Row]) -> dict[int, Curve]:
