@@ -3,7 +3,8 @@
     make accuracy DATA=FOLDER        (or: python -m bench.accuracy FOLDER)
 
 FOLDER holds LLMServingSim's `bench/examples` and `profiler/perf` below `llmservingsim/`; they are
-not part of this repository. Takes a few minutes, nearly all of them for the runs without a profile.
+not part of this repository. Takes a few minutes, nearly all of them for the runs without a
+profile.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from typing import Any
 from bench.make_profiles import SOURCES
 from cli.accuracy import AccuracyOptions, Evaluation, evaluate
 from cli.accuracy_plot import scatter
-from cli.profile import import_profile, profile_of, write_profile
+from cli.profile import ImportOptions, import_profile, profile_of, write_profile
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, PICTURE = ROOT / "docs" / "accuracy.md", ROOT / "docs" / "img" / "accuracy.png"
@@ -72,6 +73,17 @@ def without_spread(data: Path, case: Case, scratch: Path) -> str:
     return str(path)
 
 
+def from_aiconfigurator(data: Path, case: Case, scratch: Path) -> str:
+    """A profile of the same device from another source, as a file's name; empty: it has none."""
+    if case.model != "Llama-3.1-8B":
+        return ""
+    path = scratch / f"{case.model}-aiconfigurator.json"
+    folder = data / "aiconfigurator" / "rtx_pro_6000_server"
+    options = ImportOptions("aiconfigurator", folder, DEVICE, case.model)
+    write_profile(import_profile(options), path)
+    return str(path)
+
+
 def linear_only(case: Case, scratch: Path) -> str:
     """The case's profile without its tables, as a file's name."""
     path = scratch / f"{case.model}-linear.json"
@@ -93,6 +105,8 @@ def measure(data: Path, scratch: Path) -> tuple[dict[str, Any], list[tuple[str, 
             "no spread": AccuracyOptions(profile=without_spread(data, case, scratch)),
             "sync": replace(exact, async_scheduling=False),
         }
+        if other := from_aiconfigurator(data, case, scratch):
+            variants["aiconfigurator"] = AccuracyOptions(profile=other)
         reports[case.model] = {"LLMServingSim": published(run)}
         for name, options in variants.items():
             print(f"{case.model}: {name}", flush=True)
@@ -138,6 +152,7 @@ def variant_table(reports: dict[str, Any]) -> list[str]:
         "no spread": "without the cost of unequal contexts",
         "sync": "without the two steps in flight of async scheduling",
         "linear": "six coefficients instead of tables",
+        "aiconfigurator": "aiconfigurator's tables: same GPU, vLLM 0.24, no mixed attention",
     }
     lines = ["| TTFT, TPOT, e2e mean | " + " | ".join(case.model for case in CASES) + " |"]
     lines.append("|---|" + "---|" * len(CASES))
@@ -146,6 +161,8 @@ def variant_table(reports: dict[str, Any]) -> list[str]:
             ", ".join(
                 percent(reports[case.model][name][m]["mean_error"]) for m in ("ttft", "tpot", "e2e")
             )
+            if name in reports[case.model]
+            else ""
             for case in CASES
         ]
         lines.append(f"| {title} | {' | '.join(cells)} |")
