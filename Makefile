@@ -14,8 +14,8 @@ TINY_MODEL := .models/tiny-llama
 PIP := -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-vllm run run-vllm lint test test-vllm test-compose bench proto \
-	check-proto settings clean
+.PHONY: help setup setup-dev setup-vllm run run-vllm lint test test-vllm test-compose bench accuracy \
+	proto check-proto settings clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -92,6 +92,10 @@ bench: setup-dev setup-vllm ## Measure overheads; writes bench/results
 	$(VLLM_PYTHON) -m bench.plugin_overhead
 	$(BIN)/python -m bench.predict
 	$(BIN)/python -m bench.scheduler_latency
+
+accuracy: setup-dev ## Measure the twin against published GPU runs (DATA=folder); writes docs/accuracy.md
+	@test -n "$(DATA)" || { echo 'make accuracy needs DATA=folder, see docs/accuracy.md' >&2; exit 1; }
+	$(BIN)/python -m bench.accuracy $(DATA)
 
 # --- generated files ----------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from foretell.latency.profile_json import profile_from_json
 from foretell.model import GpuProfile
 
 
@@ -265,5 +266,4 @@ def load_profile(name: str) -> GpuProfile:
     if name not in list_profiles():
         raise ValueError(f"unknown GPU profile {name!r}; known: {', '.join(list_profiles())}")
     path = resources.files("foretell.latency") / "profiles" / f"{name.replace('/', '__')}.json"
-    fields = json.loads(path.read_text(encoding="utf-8"))
-    return GpuProfile(**{**fields, "coefficients_s": tuple(fields["coefficients_s"])})
+    return profile_from_json(json.loads(path.read_text(encoding="utf-8")))

@@ -39,10 +39,31 @@ DEVICES: Mapping[str, DeviceSpec] = {
 MODELS: Mapping[str, ModelSpec] = {
     spec.name: spec
     for spec in (
-        ModelSpec("Llama-2-7b-hf", 6.738e9, 32, 4096, 32, 32, 128),
-        ModelSpec("Llama-3.1-8B", 8.030e9, 32, 4096, 32, 8, 128),
-        ModelSpec("Llama-3.1-70B", 70.554e9, 80, 8192, 64, 8, 128),
-        ModelSpec("Qwen2-7B", 7.616e9, 28, 3584, 28, 4, 128),
+        ModelSpec(
+            "Llama-2-7b-hf", 6.738e9, 32, 4096, 32, 32, 128, mlp_width=11008, vocabulary=32000
+        ),
+        ModelSpec(
+            "Llama-3.1-8B", 8.030e9, 32, 4096, 32, 8, 128, mlp_width=14336, vocabulary=128256
+        ),
+        ModelSpec(
+            "Llama-3.1-70B", 70.554e9, 80, 8192, 64, 8, 128, mlp_width=28672, vocabulary=128256
+        ),
+        ModelSpec("Qwen2-7B", 7.616e9, 28, 3584, 28, 4, 128, mlp_width=18944, vocabulary=152064),
+        ModelSpec("Qwen3-32B", 32.762e9, 64, 5120, 64, 8, 128, mlp_width=25600, vocabulary=151936),
+        ModelSpec(
+            "Qwen3-30B-A3B",
+            30.532e9,
+            48,
+            2048,
+            32,
+            4,
+            128,
+            experts=128,
+            experts_per_token=8,
+            active_parameters=3.353e9,
+            mlp_width=768,
+            vocabulary=151936,
+        ),
     )
 }
 

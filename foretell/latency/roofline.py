@@ -6,7 +6,7 @@ twice the larger, and the default efficiencies make up for it (`docs/profiles.md
 fit).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from foretell.latency.linear import LinearStepTime
 from foretell.model import DeviceSpec, ModelSpec
@@ -43,7 +43,7 @@ def roofline_step_time(
     With B the memory bandwidth and F the FLOP/s, each times its efficiency:
 
     - step: weights are read once, `parameters * bytes_per_parameter / B`, and overheads;
-    - a token: `2 * parameters / F` (one multiply and one add per parameter);
+    - a token: `2 * parameters / F` (one multiply and one add per parameter it is used with);
     - a prefill pair: `4 * layers * heads * head_size / F_attention` (QK and PV);
     - a decode pair: `kv_bytes_per_token / B` (its key and value are read).
 
@@ -56,7 +56,7 @@ def roofline_step_time(
     if min(device.flops, device.memory_bandwidth_bytes_per_s, model.parameters) <= 0:
         raise ValueError("device rates and model parameters must be positive")
     bandwidth = device.memory_bandwidth_bytes_per_s * share.memory
-    token_s = 2.0 * model.parameters / (device.flops * share.compute)
+    token_s = 2.0 * (model.active_parameters or model.parameters) / (device.flops * share.compute)
     attention_flops = 4.0 * model.layers * model.attention_heads * model.head_size
     step_s = (
         model.parameters * model.bytes_per_parameter / bandwidth
@@ -73,3 +73,37 @@ def roofline_step_time(
             model.kv_bytes_per_token / bandwidth,
         )
     )
+
+
+def sharded(
+    device: DeviceSpec, model: ModelSpec, tensor_parallel: int = 1, data_parallel: int = 1
+) -> tuple[DeviceSpec, ModelSpec]:
+    """What one engine of a group amounts to: its devices as one, and the weights it holds.
+
+    `tensor_parallel` devices add up. Each of `data_parallel` ranks holds all weights but the
+    experts, of which it holds its share. What the links between the devices cost is in no
+    datasheet of the device and left to calibration. ValueError for fewer than one device.
+    """
+    if min(tensor_parallel, data_parallel) < 1:
+        raise ValueError("a group has at least one device")
+    joint = replace(
+        device,
+        flops=device.flops * tensor_parallel,
+        memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s * tensor_parallel,
+        memory_bytes=device.memory_bytes * tensor_parallel,
+    )
+    if not model.experts:
+        return joint, model
+    idle = model.experts - model.experts_per_token  # experts that a token does not use
+    experts = (model.parameters - model.active_parameters) / idle * model.experts
+    held = model.parameters - experts * (1.0 - 1.0 / data_parallel)
+    return joint, replace(model, parameters=held)
+
+
+def estimated_kv_blocks(device: DeviceSpec, model: ModelSpec, block_size_tokens: int = 16) -> int:
+    """KV blocks beside the weights: 90% of the memory, less 16-bit weights and 3.76 GB.
+
+    The last is `other_mem` of aiconfigurator's device files, for activations and the runtime.
+    """
+    free = 0.9 * device.memory_bytes - model.bytes_per_parameter * model.parameters - 3.76e9
+    return max(0, int(free / model.kv_bytes_per_token / block_size_tokens))

@@ -2,15 +2,17 @@
 
 from foretell.model.batch import BatchShape, Step
 from foretell.model.prediction import LengthEstimate, Load, Prediction, RequestSpec
-from foretell.model.profile import DeviceSpec, GpuProfile, ModelSpec
+from foretell.model.profile import Curve, DeviceSpec, GpuProfile, Grid, ModelSpec, StepTables
 from foretell.model.snapshot import EngineConfig, EngineSnapshot, RequestState
 
 __all__ = [
     "BatchShape",
+    "Curve",
     "DeviceSpec",
     "EngineConfig",
     "EngineSnapshot",
     "GpuProfile",
+    "Grid",
     "LengthEstimate",
     "Load",
     "ModelSpec",
@@ -18,4 +20,5 @@ __all__ = [
     "RequestSpec",
     "RequestState",
     "Step",
+    "StepTables",
 ]

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+PROFILE_VERSION = 2
+"""Of the file format; files without a version are of version 1 and hold no tables."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpec:
@@ -25,6 +28,15 @@ class ModelSpec:
     kv_heads: int
     head_size: int
     bytes_per_parameter: float = 2.0
+    experts: int = 0
+    """Of a mixture-of-experts layer; 0: a dense model."""
+    experts_per_token: int = 0
+    active_parameters: float = 0.0
+    """Parameters a token is multiplied with; 0: all of them."""
+    mlp_width: int = 0
+    """Inner width of a gated MLP, or of one expert; 0: not known."""
+    vocabulary: int = 0
+    """Rows of the LM head; 0: not known."""
 
     @property
     def kv_bytes_per_token(self) -> float:
@@ -33,8 +45,46 @@ class ModelSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Curve:
+    """Seconds over one variable; `x` ascends, as long as `seconds`."""
+
+    x: tuple[float, ...]
+    seconds: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Seconds over several variables: `seconds` in row-major order of the ascending `axes`."""
+
+    axes: tuple[tuple[float, ...], ...]
+    seconds: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepTables:
+    """Measured GPU time of a step's parts, each summed over all layers (`latency.tables`)."""
+
+    tokens: Curve
+    """Everything but attention and the head, over the tokens of the step."""
+    sequences: Curve
+    """LM head and sampler, over the sequences of the step."""
+    prefill: Grid
+    """Attention of one chunk over (chunk tokens, computed tokens)."""
+    decode: Grid
+    """Attention of a batch of decodes over (sequences, mean context)."""
+    mixed: Grid | None = None
+    """Attention of one chunk with decodes over all four; None: the sum of the two."""
+    ranks: Curve | None = None
+    """What data-parallel ranks do together, over the mean tokens of a rank; None: nothing."""
+    graph_sizes: tuple[int, ...] = ()
+    """Token counts that CUDA graphs were captured for, ascending: smaller steps are padded."""
+    overhead_s: float = 0.0
+    """What the host adds to every step."""
+
+
+@dataclass(frozen=True, slots=True)
 class GpuProfile:
-    """Step time of one model on one device, linear in the batch shape (`latency.linear`)."""
+    """Step time of one model on one device: linear in the batch shape, and tables where known."""
 
     name: str
     """`DEVICE/MODEL`, e.g. `A30/Llama-2-7b-hf`."""
@@ -49,3 +99,8 @@ class GpuProfile:
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
     max_model_len: int = 4096
+    tensor_parallel: int = 1
+    """Devices that share every layer."""
+    data_parallel: int = 1
+    """Engines that step together because they share their experts."""
+    tables: StepTables | None = None

@@ -6,7 +6,7 @@ import random
 from uuid import uuid4
 
 from foretell.engine import Twin
-from foretell.latency.linear import LinearStepTime
+from foretell.latency.tables import profile_step_time
 from foretell.model import EngineConfig, GpuProfile
 from foretell.settings import EmulatorSettings, load_profile
 from services import runtime
@@ -57,7 +57,7 @@ def make_driver(
 
     return Driver(
         Twin(config),
-        LinearStepTime(profile.coefficients_s),
+        profile_step_time(profile),
         speedup=settings.speedup,
         noise=noise,
         max_queue=settings.max_queue,

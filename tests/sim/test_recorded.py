@@ -1,0 +1,156 @@
+"""A recorded run through the twin, measured and calibrated."""
+
+from dataclasses import replace
+
+import pytest
+
+from foretell.latency.linear import LinearStepTime
+from foretell.model import EngineConfig
+from foretell.sim.accuracy import accuracy, errors, quantile
+from foretell.sim.calibrate import GROUPS, calibrate, scaled
+from foretell.sim.recorded import Latency, RecordedRequest, ReplayConfig, replay
+
+STEP_S = 0.010
+STEADY = LinearStepTime((STEP_S, 0.0, 0.0, 0.0, 0.0, 0.0))
+ENGINE = EngineConfig(
+    model_name="m",
+    block_size_tokens=16,
+    total_blocks=1000,
+    max_num_seqs=2,
+    max_num_scheduled_tokens=100,
+    max_model_len=2000,
+)
+SYNC = ReplayConfig(ENGINE, async_scheduling=False)
+ASYNC = ReplayConfig(ENGINE)
+
+
+def request(name: str, arrival_s: float, prompt: int = 50, output: int = 5) -> RecordedRequest:
+    return RecordedRequest(name, prompt, output, arrival_s)
+
+
+def test_an_idle_engine_starts_at_once() -> None:
+    for config in (SYNC, ASYNC):
+        (alone,) = replay([request("a", 7.0, prompt=250)], config, STEADY)
+        assert alone.ttft_s == pytest.approx(3 * STEP_S)  # three chunks
+        assert alone.e2e_s == pytest.approx(7 * STEP_S)
+        assert alone.tpot_s == pytest.approx(STEP_S)
+
+
+def test_async_scheduling_shows_an_arrival_a_step_later() -> None:
+    requests = [request("a", 0.0, output=50), request("b", 0.104)]
+    sync, late = (replay(requests, config, STEADY)[1] for config in (SYNC, ASYNC))
+    # In the step from 0.10 to 0.11 it arrives; it is in the next one, or in the one after it.
+    assert sync.ttft_s == pytest.approx(0.016)
+    assert late.ttft_s == pytest.approx(0.026)
+
+
+def test_async_scheduling_frees_a_slot_a_step_later() -> None:
+    requests = [request("a", 0.0), request("b", 0.0), request("c", 0.001)]
+    sync, late = (replay(requests, config, STEADY)[2] for config in (SYNC, ASYNC))
+    assert late.ttft_s == pytest.approx(sync.ttft_s + STEP_S)
+
+
+def test_lengths_do_not_depend_on_the_loop() -> None:
+    requests = [request(str(i), 0.003 * i, prompt=30 + i, output=1 + i % 7) for i in range(20)]
+    for config in (SYNC, ASYNC):
+        for latency, asked in zip(replay(requests, config, STEADY), requests, strict=True):
+            assert latency.output_tokens == asked.output_tokens
+            decode_s = (asked.output_tokens - 1) * STEP_S
+            assert latency.e2e_s - latency.ttft_s == pytest.approx(decode_s)
+
+
+def test_the_frontend_delays_every_request() -> None:
+    requests = [request("a", 0.0)]
+    (slow,) = replay(requests, replace(ASYNC, frontend_s=0.5), STEADY)
+    assert slow.ttft_s == pytest.approx(0.5 + STEP_S)
+
+
+def test_answers_come_in_the_order_of_the_questions() -> None:
+    requests = [request("late", 5.0, output=3), request("early", 0.0, output=9)]
+    late, early = replay(requests, ASYNC, STEADY)
+    assert (late.output_tokens, early.output_tokens) == (3, 9)
+    assert early.e2e_s == pytest.approx(9 * STEP_S)
+
+
+def test_the_first_requests_are_answered_as_in_the_whole_run() -> None:
+    requests = [request(str(i), 0.002 * i, output=20) for i in range(12)]
+    assert replay(requests, ASYNC, STEADY, first=4) == replay(requests, ASYNC, STEADY)[:4]
+
+
+def test_ranks_share_the_requests_and_the_steps() -> None:
+    requests = [request(str(i), 0.0, output=10) for i in range(4)]
+    both = replay(requests, replace(ASYNC, ranks=2), STEADY)
+    # Each rank runs two at once; on one engine two of the four would have to wait.
+    assert max(latency.ttft_s for latency in both) == pytest.approx(STEP_S)
+    assert max(latency.ttft_s for latency in replay(requests, ASYNC, STEADY)) > 5 * STEP_S
+    # In lockstep the step of one rank is as long as that of the other.
+    per_token = LinearStepTime((0.0, 1e-3, 0.0, 0.0, 1e-3, 0.0))
+    long, short = replay(
+        [request("a", 0.0, prompt=100), request("b", 0.0, prompt=10)],
+        replace(ASYNC, ranks=2),
+        per_token,
+    )
+    assert long.ttft_s == short.ttft_s == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("bad", [request("a", 0.0, prompt=0), request("a", 0.0, output=0)])
+def test_impossible_requests_are_refused(bad: RecordedRequest) -> None:
+    with pytest.raises(ValueError, match="no prompt or no output"):
+        replay([bad], ASYNC, STEADY)
+
+
+def test_a_request_larger_than_the_cache_is_refused() -> None:
+    tiny = replace(ENGINE, total_blocks=10)
+    with pytest.raises(ValueError, match="KV cache"):
+        replay([request("a", 0.0, prompt=500)], ReplayConfig(tiny), STEADY)
+
+
+def test_errors_by_hand() -> None:
+    found = errors([2.0, 1.0, 3.0], [1.0, 1.0, 4.0])
+    assert found.mean_error == pytest.approx(0.0)
+    assert found.p50_error == pytest.approx(1.0)
+    assert found.p99_error == pytest.approx(2.98 / 3.94 - 1)
+    assert found.mape == pytest.approx((1.0 + 0.0 + 0.25) / 3)
+    assert quantile([1.0, 3.0], 0.5) == 2.0
+    with pytest.raises(ValueError, match="positive"):
+        errors([], [])
+    with pytest.raises(ValueError, match="positive"):
+        errors([1.0], [0.0])
+
+
+def test_a_request_of_one_token_has_no_tpot() -> None:
+    one, two = Latency(1.0, 1.0, 1), Latency(1.0, 3.0, 2)
+    found = accuracy([one, Latency(1.0, 2.0, 2)], [one, two])
+    assert found["tpot"].mape == pytest.approx(0.5)
+    assert found["ttft"].mape == 0.0
+
+
+def test_calibration_finds_a_slower_engine() -> None:
+    prior = LinearStepTime((8e-3, 40e-6, 3e-9, 40e-6, 90e-6, 200e-9))
+    truth = scaled(prior, [0.5, 0.3, 0.0, 0.0, 0.5])
+    engine = replace(ENGINE, max_num_seqs=16, max_num_scheduled_tokens=512)
+    config = ReplayConfig(engine)
+    asked = [
+        request(str(i), 0.2 * i, prompt=80 + 97 * i % 700, output=30 + i % 11) for i in range(30)
+    ]
+    actual = replay(asked, config, truth)
+    seen = [replace(r, actual=a) for r, a in zip(asked, actual, strict=True)]
+    found = calibrate(seen, config, prior, first=10)
+    assert len(found.factors) == len(GROUPS)
+    before = accuracy(replay(asked, config, prior)[10:], actual[10:])
+    after = accuracy(replay(asked, config, found.model)[10:], actual[10:])
+    assert before["e2e"].mape > 0.2
+    assert after["e2e"].mape < 0.05
+
+
+def test_calibration_needs_latencies() -> None:
+    for first in (0, 1):
+        with pytest.raises(ValueError, match="latencies"):
+            calibrate([request("a", 0.0)], ASYNC, STEADY, first)
+
+
+def test_calibration_looks_at_nothing_after_the_first_have_ended() -> None:
+    known = replace(request("a", 0.0), actual=Latency(0.02, 0.10, 5))
+    future = [request(str(i), 0.2 + i, prompt=90, output=90) for i in range(3)]
+    alone = calibrate([known], ASYNC, STEADY, first=1)
+    assert calibrate([known, *future], ASYNC, STEADY, first=1) == alone
