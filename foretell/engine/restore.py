@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from foretell.engine.kv import BlockCount
 from foretell.engine.sequence import Sequence
 from foretell.engine.twin import Batch, Twin
 from foretell.model import EngineConfig, EngineSnapshot, RequestState
@@ -30,7 +31,10 @@ def restore(snapshot: EngineSnapshot, expected_output: ExpectedOutput) -> tuple[
             if state.scheduled_tokens or state.in_flight_tokens
         ]
     )
-    return Twin(config, running, waiting, snapshot.free_blocks), batch
+    blocks = BlockCount(
+        config.block_size_tokens, snapshot.free_blocks, sum(seq.blocks for seq in running)
+    )
+    return Twin(config, running, waiting, blocks), batch
 
 
 def _sequence(
