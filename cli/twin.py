@@ -26,12 +26,13 @@ def replay(
 
     try:
         data = json.loads(scenario.read_text(encoding="utf-8"))
-        for record in iterations(parse_scenario(data)):
-            typer.echo(json.dumps(record, separators=(",", ":")))
     except OSError as error:
         raise _failure(f"{scenario}: {error.strerror}") from error
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except ValueError as error:  # of decoding or of parsing
         raise _failure(f"{scenario} is not JSON: {error}") from error
+    try:
+        for record in iterations(parse_scenario(data)):
+            typer.echo(json.dumps(record, separators=(",", ":")))
     except ScenarioError as error:
         raise _failure(f"{scenario}: {error}") from error
 

@@ -7,6 +7,7 @@ tokens, and the request waits until it has.
 """
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from foretell.engine.sequence import Sequence
 from foretell.engine.twin import Batch, Outcome, Twin
@@ -24,8 +25,10 @@ class AsyncBatch(Batch):
 class AsyncTwin(Twin):
     """Batches are completed in the order in which they were scheduled, each once.
 
-    Several may be in flight; vLLM's engine keeps two (`step_with_batch_queue`).
+    Several may be in flight; vLLM's engine keeps two (`max_concurrent_batches`).
     """
+
+    max_steps_in_flight: ClassVar[int] = 2
 
     def schedule(self) -> AsyncBatch | None:
         """As `Twin.schedule`, but batches before it need not be complete."""

@@ -4,7 +4,7 @@ A scenario is a JSON object `{"name", "config": {...}, "requests": [{...}, ...]}
 request's `id` and `prompt` are optional; the defaults are those of the dataclasses below.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -88,13 +88,13 @@ class Scenario:
 
 def parse_scenario(data: object) -> Scenario:
     """The scenario that decoded JSON describes; raises `ScenarioError`."""
-    known = _object(data, "the scenario", ("name", "config", "requests"))
+    known = _object(data, "", ("name", "config", "requests"))
     name = known.get("name", "")
     _expect(isinstance(name, str), "name", "text", name)
     config = _config(known.get("config", {}))
     rows = known.get("requests", [])
     if not isinstance(rows, list):
-        raise ScenarioError(f"requests: a list is expected, not {rows!r}")
+        raise ScenarioError(f"requests: expected a list, not {rows!r}")
     requests = tuple(_request(row, f"requests[{i}]", config) for i, row in enumerate(rows))
     seen: set[str] = set()
     for index, request in enumerate(requests):
@@ -122,7 +122,7 @@ def _config(data: object) -> ReplayConfig:
         if name in _FLAGS:
             _expect(isinstance(value, bool), key, "true or false", value)
         elif name == "policy":
-            _expect(value in {"fcfs", "priority"}, key, '"fcfs" or "priority"', value)
+            _expect(value in ("fcfs", "priority"), key, '"fcfs" or "priority"', value)
         elif name == "watermark":
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             _expect(number and 0 <= value < 1, key, "a ratio from 0 to below 1", value)
@@ -140,7 +140,8 @@ def _request(data: object, where: str, config: ReplayConfig) -> ReplayRequest:
     values = dict(_object(data, where, names))
     for name in ("id", "prompt"):
         _expect(name in values, f"{where}.{name}", "a value", None)
-    _expect(isinstance(values["id"], str) and values["id"], f"{where}.id", "text", values["id"])
+    request_id = values["id"]
+    _expect(isinstance(request_id, str) and request_id != "", f"{where}.id", "text", request_id)
     values["prompt"] = _prompt(values["prompt"], f"{where}.prompt")
     for name, value in values.items():
         key = f"{where}.{name}"
@@ -167,11 +168,13 @@ def _prompt(data: object, key: str) -> tuple[Segment, ...]:
     return tuple(segments)
 
 
-def _object(data: object, where: str, names: Iterable[str]) -> dict[str, Any]:
+def _object(data: object, where: str, names: Collection[str]) -> dict[str, Any]:
     if not isinstance(data, dict):
-        raise ScenarioError(f"{where}: an object is expected, not {data!r}")
+        raise ScenarioError(f"{where or 'the scenario'}: expected an object, not {data!r}")
     for key in data:
-        _expect(key in names, f"{where}.{key}", f"one of {', '.join(names)}", key)
+        if key not in names:
+            path = f"{where}.{key}" if where else key
+            raise ScenarioError(f"{path}: unknown key; known are {', '.join(names)}")
     return data
 
 

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from foretell.engine.kv import Block, BlockCount
 from foretell.engine.sequence import Sequence
@@ -45,6 +46,8 @@ class Outcome:
 
 class Twin:
     """The scheduler's whole state: who runs, who waits, which blocks are free."""
+
+    max_steps_in_flight: ClassVar[int] = 1
 
     def __init__(
         self,
