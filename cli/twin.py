@@ -17,7 +17,7 @@ def _group() -> None:
 @app.command()
 def replay(
     scenario: Annotated[
-        Path, typer.Argument(help="JSON file; its format is in docs/replay.md.", show_default=False)
+        Path, typer.Argument(help="JSON file; the replay format.", show_default=False)
     ],
 ) -> None:
     """Print what the engine does with a scenario: one JSON line per loop iteration."""

@@ -1,6 +1,6 @@
 """Random scenarios of the replay format, small engines under pressure: one for each seed.
 
-    python -m tests.vllm.random_scenarios SEED [MODE] > scenario.json
+python -m tests.vllm.random_scenarios SEED [MODE] > scenario.json
 """
 
 import json
