@@ -9,8 +9,9 @@ tokens, and the request waits until it has.
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from foretell.engine.batch import Batch, Outcome
 from foretell.engine.sequence import Sequence
-from foretell.engine.twin import Batch, Outcome, Twin
+from foretell.engine.twin import Twin
 from foretell.model import BatchShape
 
 

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from foretell.engine.async_twin import AsyncTwin
+from foretell.engine.batch import Batch
 from foretell.engine.content import Content
 from foretell.engine.kv import BlockPool
 from foretell.engine.scenario import ReplayConfig, ReplayRequest, Scenario, ScenarioError
 from foretell.engine.sequence import Sequence
-from foretell.engine.twin import Batch, Twin
+from foretell.engine.twin import Twin
 
 MAX_ITERATIONS = 200_000
 """After which a replay gives up: an engine can preempt and recompute one request forever."""

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 
+from foretell.engine.batch import Batch
 from foretell.engine.kv import BlockCount
 from foretell.engine.sequence import Sequence
-from foretell.engine.twin import Batch, Twin
+from foretell.engine.twin import Twin
 from foretell.model import EngineConfig, EngineSnapshot, RequestState
 
 ExpectedOutput = Callable[[RequestState], float]

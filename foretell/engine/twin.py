@@ -12,36 +12,14 @@ from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
 from typing import ClassVar
 
+from foretell.engine.batch import Batch, Outcome, advance
 from foretell.engine.kv import Block, BlockCount
 from foretell.engine.sequence import Sequence
 from foretell.model import BatchShape, EngineConfig
-from foretell.model.batch import prefill_pairs
 
 _NOTHING = BatchShape()
-
-
-@dataclass(slots=True)
-class Batch:
-    """One step as scheduled."""
-
-    scheduled: list[tuple[Sequence, int]]
-    """Sequences and the tokens each computes, in scheduling order."""
-    admitted: list[Sequence] = field(default_factory=list)
-    """Those of the scheduled sequences that left the waiting queue, in order."""
-    preempted: list[Sequence] = field(default_factory=list)
-    shape: BatchShape = field(default_factory=BatchShape)
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What a completed step produced."""
-
-    sampled: list[Sequence]
-    """Sequences that got one token, the finished ones included."""
-    finished: list[Sequence]
 
 
 class Twin:
@@ -109,7 +87,7 @@ class Twin:
             self._schedule_waiting(batch, budget, threshold)
         if not batch.scheduled and not batch.preempted:
             return None
-        batch.shape = _advance(batch.scheduled)
+        batch.shape = advance(batch.scheduled)
         return batch
 
     def complete(self, batch: Batch) -> Outcome:
@@ -328,18 +306,3 @@ def _queue_key(seq: Sequence) -> tuple[int, float, str]:
 
 def _victim_key(seq: Sequence) -> tuple[int, float]:
     return (seq.priority, seq.arrival_s)
-
-
-def _advance(scheduled: list[tuple[Sequence, int]]) -> BatchShape:
-    """Count scheduled tokens as computed (`_update_after_schedule`); returns the step's shape."""
-    prefill_seqs = prefill_tokens = pairs = decode_seqs = decode_pairs = 0
-    for seq, tokens in scheduled:
-        if tokens == 1 and seq.computed_tokens >= seq.prompt_tokens:
-            decode_seqs += 1
-            decode_pairs += seq.computed_tokens + 1
-        else:
-            prefill_seqs += 1
-            prefill_tokens += tokens
-            pairs += prefill_pairs(tokens, seq.computed_tokens)
-        seq.computed_tokens += tokens
-    return BatchShape(prefill_seqs, prefill_tokens, pairs, decode_seqs, decode_pairs)

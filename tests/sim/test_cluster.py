@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from foretell.engine import Outcome, Sequence, Twin
+from foretell.engine.batch import Batch
 from foretell.engine.kv import BlockCount
-from foretell.engine.twin import Batch
 from foretell.latency.linear import LinearStepTime
 from foretell.model import EngineConfig, LengthEstimate
 from foretell.policy import POLICIES, make_policy
