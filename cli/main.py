@@ -6,11 +6,14 @@ from typing import Annotated
 
 import typer
 
+from cli import twin
+
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     help="Foretell: LLM serving placed by prediction.",
 )
+app.add_typer(twin.app, name="twin")
 
 
 class Engine(StrEnum):

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 
+from foretell.engine.batch import Batch
+from foretell.engine.kv import BlockCount
 from foretell.engine.sequence import Sequence
-from foretell.engine.twin import Batch, Twin
+from foretell.engine.twin import Twin
 from foretell.model import EngineConfig, EngineSnapshot, RequestState
 
 ExpectedOutput = Callable[[RequestState], float]
@@ -30,7 +32,10 @@ def restore(snapshot: EngineSnapshot, expected_output: ExpectedOutput) -> tuple[
             if state.scheduled_tokens or state.in_flight_tokens
         ]
     )
-    return Twin(config, running, waiting, snapshot.free_blocks), batch
+    blocks = BlockCount(
+        config.block_size_tokens, snapshot.free_blocks, sum(seq.blocks for seq in running)
+    )
+    return Twin(config, running, waiting, blocks), batch
 
 
 def _sequence(

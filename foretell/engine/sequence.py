@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from foretell.engine.content import Content
+
 
 @dataclass(slots=True, eq=False)
 class Sequence:
@@ -22,6 +24,18 @@ class Sequence:
     """KV entries, those of a scheduled step included (vLLM's `num_computed_tokens`)."""
     blocks: int = 0
     preemptions: int = 0
+    content: Content | None = None
+    """None: nothing is known of it, so it shares no block with any other."""
+    cached_tokens: int = 0
+    """Prefix-cache hits at the latest admission."""
+    ended: bool = False
+    """Finished or aborted; a step in flight may still hold it."""
+    placeholders: int = 0
+    """Async scheduling: output tokens scheduled to be sampled and not yet known."""
+    in_flight_tokens: int = 0
+    """Async scheduling: tokens in scheduled steps whose output has not been applied."""
+    stale_tokens: int = 0
+    """Async scheduling: those of `in_flight_tokens` that were scheduled before a preemption."""
 
     @property
     def num_tokens(self) -> int:

@@ -19,7 +19,11 @@ class EngineConfig:
     max_model_len: int
     max_num_active_seqs: int = 0
     """Admission limit where it differs from `max_num_seqs`; 0 means it does not."""
+    max_num_batched_tokens: int = 0
+    """Tokens one step has room for where that is not the budget; 0 means it is."""
     long_prefill_token_threshold: int = 0
+    long_prefill_token_threshold_adaptive: bool = False
+    """The threshold is at least an equal share of `max_num_batched_tokens`."""
     policy: str = "fcfs"
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True

@@ -33,6 +33,7 @@ _SCHEDULER_ATTRIBUTES = (
     "scheduler_config.async_scheduling",
     "scheduler_config.enable_chunked_prefill",
     "scheduler_config.long_prefill_token_threshold",
+    "scheduler_config.max_num_batched_tokens",
     "scheduler_config.policy",
     "scheduler_config.scheduler_reserve_full_isl",
     "scheduler_config.watermark",
@@ -99,9 +100,6 @@ def approximations(scheduler: Any) -> list[str]:
         "LoRA": config.lora_config is not None,
         "pipeline parallelism": config.parallel_config.pipeline_parallel_size > 1,
         "more than one KV cache group": len(scheduler.kv_cache_config.kv_cache_groups) > 1,
-        "an adaptive long prefill threshold": getattr(
-            scheduler.scheduler_config, "long_prefill_token_threshold_adaptive", False
-        ),
     }
     return [feature for feature, used in in_use.items() if used]
 
@@ -112,15 +110,19 @@ def engine_config(scheduler: Any) -> EngineConfig:
     served = scheduler.vllm_config.model_config.served_model_name
     max_num_seqs = scheduler.max_num_running_reqs
     active = getattr(scheduler, "max_num_active_reqs", max_num_seqs)  # since 0.31
+    adaptive = getattr(settings, "long_prefill_token_threshold_adaptive", False)  # since 0.32
+    budget, batched = scheduler.max_num_scheduled_tokens, settings.max_num_batched_tokens
     return EngineConfig(
         model_name=served if isinstance(served, str) else served[0],
         block_size_tokens=scheduler.block_size,
         total_blocks=scheduler.kv_cache_manager.block_pool.num_gpu_blocks - 1,
         max_num_seqs=max_num_seqs,
         max_num_active_seqs=0 if active == max_num_seqs else active,
-        max_num_scheduled_tokens=scheduler.max_num_scheduled_tokens,
+        max_num_scheduled_tokens=min(budget, batched),
+        max_num_batched_tokens=0 if batched == budget else batched,
         max_model_len=scheduler.max_model_len,
         long_prefill_token_threshold=settings.long_prefill_token_threshold,
+        long_prefill_token_threshold_adaptive=bool(adaptive),
         policy=str(settings.policy),
         enable_prefix_caching=bool(scheduler.cache_config.enable_prefix_caching),
         enable_chunked_prefill=bool(settings.enable_chunked_prefill),

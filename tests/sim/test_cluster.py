@@ -8,7 +8,8 @@ from random import Random
 import pytest
 
 from foretell.engine import Outcome, Sequence, Twin
-from foretell.engine.twin import Batch
+from foretell.engine.batch import Batch
+from foretell.engine.kv import BlockCount
 from foretell.latency.linear import LinearStepTime
 from foretell.model import EngineConfig, LengthEstimate
 from foretell.policy import POLICIES, make_policy
@@ -142,12 +143,12 @@ def test_cluster_without_engines_is_refused() -> None:
 
 
 def test_leaked_block_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def leak(self: Twin, seq: Sequence) -> None:
-        self.free_blocks += seq.blocks - 1
+    def leak(self: BlockCount, seq: Sequence) -> None:
+        self.free += seq.blocks - 1
         seq.blocks = 0
 
     monkeypatch.setattr(Twin, "check", lambda self: None)  # the twin's own guard
-    monkeypatch.setattr(Twin, "_free", leak)
+    monkeypatch.setattr(BlockCount, "release", leak)
     with pytest.raises(InvariantError, match="blocks"):
         run(0, "random")
 

@@ -5,11 +5,13 @@
 do (vllm/v1/engine/core.py), with made-up sampled tokens.
 """
 
+import copy
 import json
 import tempfile
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -67,25 +69,35 @@ def engine_config(**changes: Any) -> EngineConfig:
     return EngineConfig(**(values | changes))
 
 
-def vllm_config(config: EngineConfig) -> VllmConfig:
-    """The `VllmConfig` that makes vLLM's scheduler behave as `config` says."""
+@cache
+def _model_config(name: str, max_model_len: int) -> ModelConfig:
     with tempfile.TemporaryDirectory() as folder:
-        text = json.dumps(_MODEL | {"max_position_embeddings": config.max_model_len})
+        text = json.dumps(_MODEL | {"max_position_embeddings": max_model_len})
         (Path(folder) / "config.json").write_text(text)
-        model = ModelConfig(
+        return ModelConfig(
             model=folder,
-            served_model_name=config.model_name,
+            served_model_name=name,
             skip_tokenizer_init=True,
             dtype="float32",
-            max_model_len=config.max_model_len,
+            max_model_len=max_model_len,
             seed=0,
             enforce_eager=True,
         )
-    # Since 0.31; an older version need not know it unless it is asked for.
-    active = {"max_num_active_seqs": config.max_num_active_seqs or None}
+
+
+def vllm_config(config: EngineConfig) -> VllmConfig:
+    """The `VllmConfig` that makes vLLM's scheduler behave as `config` says."""
+    model = copy.copy(_model_config(config.model_name, config.max_model_len))
+    # Since 0.31 and 0.32; an older version need not know them unless it is asked for them.
+    newer = {
+        "max_num_active_seqs": config.max_num_active_seqs or None,
+        "long_prefill_token_threshold_adaptive": config.long_prefill_token_threshold_adaptive
+        or None,
+    }
     scheduler = SchedulerConfig(
         max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_scheduled_tokens,
+        max_num_batched_tokens=config.max_num_batched_tokens or config.max_num_scheduled_tokens,
+        max_num_scheduled_tokens=config.max_num_scheduled_tokens,
         max_model_len=config.max_model_len,
         enable_chunked_prefill=config.enable_chunked_prefill,
         long_prefill_token_threshold=config.long_prefill_token_threshold,
@@ -93,7 +105,7 @@ def vllm_config(config: EngineConfig) -> VllmConfig:
         is_encoder_decoder=False,
         watermark=config.watermark_ratio,
         scheduler_reserve_full_isl=config.reserve_full_isl,
-        **{name: value for name, value in active.items() if value is not None},
+        **{name: value for name, value in newer.items() if value is not None},
     )
     result = VllmConfig(
         model_config=model,

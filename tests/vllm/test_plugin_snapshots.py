@@ -215,6 +215,7 @@ def test_the_configuration_is_told(recording: Recording) -> None:
         total_blocks=77,
         max_num_seqs=5,
         max_num_scheduled_tokens=300,
+        max_num_batched_tokens=400,
         max_model_len=512,
         long_prefill_token_threshold=100,
         policy="priority",

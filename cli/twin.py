@@ -1,0 +1,42 @@
+"""`foretell twin`: the twin of vLLM's scheduler by itself, without a cluster."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="Run the twin of vLLM's scheduler by itself.")
+
+
+@app.callback()
+def _group() -> None:
+    """Keeps `replay` a subcommand while it is the only one."""
+
+
+@app.command()
+def replay(
+    scenario: Annotated[
+        Path, typer.Argument(help="JSON file; the replay format.", show_default=False)
+    ],
+) -> None:
+    """Print what the engine does with a scenario: one JSON line per loop iteration."""
+    from foretell.engine.replay import replay as iterations
+    from foretell.engine.scenario import ScenarioError, parse_scenario
+
+    try:
+        data = json.loads(scenario.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise _failure(f"{scenario}: {error.strerror}") from error
+    except ValueError as error:  # of decoding or of parsing
+        raise _failure(f"{scenario} is not JSON: {error}") from error
+    try:
+        for record in iterations(parse_scenario(data)):
+            typer.echo(json.dumps(record, separators=(",", ":")))
+    except ScenarioError as error:
+        raise _failure(f"{scenario}: {error}") from error
+
+
+def _failure(message: str) -> typer.Exit:
+    typer.echo(message, err=True)
+    return typer.Exit(1)

@@ -1,0 +1,94 @@
+"""`foretell twin replay` and the scenarios it refuses."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from cli.main import app
+from foretell.engine.replay import replay
+from foretell.engine.scenario import ScenarioError, parse_scenario
+
+KEYS = ["step", "sched", "new", "resumed", "cached", "preempted", "finished", "aborted", "free"]
+
+
+def request(**changes: Any) -> dict[str, Any]:
+    return {"id": "a", "prompt": [["p", 20]], "max_tokens": 2} | changes
+
+
+def test_a_request_from_arrival_to_flush() -> None:
+    lines = list(replay(parse_scenario({"requests": [request(arrival_step=7)]})))
+    assert [line["step"] for line in lines] == [7, 8, 9]  # idle time is skipped
+    assert lines[0] == {
+        "step": 7, "sched": {"a": 20}, "new": ["a"], "resumed": [], "cached": {"a": 0},
+        "preempted": [], "finished": [], "aborted": [], "free": 254,
+    }  # fmt: skip
+    assert lines[1]["finished"] == ["a"]
+    assert lines[2]["sched"] == {}  # tells the workers who has ended
+    assert lines[2]["free"] == 256
+
+
+def test_requests_without_end_are_refused_and_those_of_no_hope_named() -> None:
+    for mode in (False, True):
+        config = {"num_blocks": 2, "async": mode}
+        lines = replay(parse_scenario({"config": config, "requests": [request()]}))
+        assert next(lines)["sched"] == {}
+        with pytest.raises(ScenarioError, match="a can never go on"):
+            list(lines)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "words"),
+    [
+        ([], "the scenario: expected an object"),
+        ({"reqests": []}, "reqests: unknown key"),
+        ({"name": 1}, "name: expected text"),
+        ({"requests": {}}, "requests: expected a list"),
+        ({"config": {"num_blcks": 9}}, "config.num_blcks: unknown key"),
+        ({"config": {"async": 1}}, "config.async: expected true or false"),
+        ({"config": {"policy": ["fcfs"]}}, "config.policy"),
+        ({"config": {"num_blocks": 1}}, "config.num_blocks"),
+        ({"config": {"watermark": 1.0}}, "config.watermark"),
+        ({"config": {"max_num_seqs": None}}, "config.max_num_seqs"),
+        ({"config": {"max_num_seqs": 4, "max_num_active_seqs": 5}}, "config.max_num_active_seqs"),
+        ({"requests": [7]}, r"requests\[0\]: expected an object"),
+        ({"requests": [{"id": "a"}]}, r"requests\[0\]\.prompt"),
+        ({"requests": [request(id="")]}, r"requests\[0\]\.id"),
+        ({"requests": [request(), request()]}, r"requests\[1\]\.id"),
+        ({"requests": [request(prompt=[])]}, r"requests\[0\]\.prompt"),
+        ({"requests": [request(prompt=[["p", 1.5]])]}, r"requests\[0\]\.prompt\[0\]"),
+        ({"requests": [request(prompt=[["p"]])]}, r"requests\[0\]\.prompt\[0\]"),
+        ({"requests": [request(prompt=[["p", 2049]])]}, "max_model_len"),
+        ({"requests": [request(stop_after=0)]}, r"requests\[0\]\.stop_after"),
+        ({"requests": [request(arrival_step=-1)]}, r"requests\[0\]\.arrival_step"),
+        ({"requests": [request(priority="high")]}, r"requests\[0\]\.priority"),
+    ],
+)
+def test_malformed_scenarios_are_refused_by_the_key(scenario: Any, words: str) -> None:
+    with pytest.raises(ScenarioError, match=words):
+        parse_scenario(scenario)
+
+
+def test_the_command_prints_one_json_line_an_iteration(tmp_path: Path) -> None:
+    path = tmp_path / "scenario.json"
+    path.write_text(json.dumps({"requests": [request()]}))
+    result = CliRunner().invoke(app, ["twin", "replay", str(path)])
+    assert result.exit_code == 0
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert len(lines) == 3
+    assert all(list(line) == KEYS for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("{", "not JSON"), ('{"requests": 1}', "requests"), (None, "No such file")]
+)
+def test_the_command_fails_with_a_message(tmp_path: Path, text: str | None, words: str) -> None:
+    path = tmp_path / "scenario.json"
+    if text is not None:
+        path.write_text(text)
+    result = CliRunner().invoke(app, ["twin", "replay", str(path)])
+    assert result.exit_code == 1
+    assert words in result.stderr
+    assert "Traceback" not in result.output

@@ -1,0 +1,91 @@
+"""Random scenarios of the replay format, small engines under pressure: one for each seed.
+
+python -m tests.vllm.random_scenarios SEED [MODE] > scenario.json
+"""
+
+import json
+import sys
+from random import Random
+from typing import Any
+
+MODES = ("sync", "async")
+
+
+def random_scenario(seed: int, mode: str) -> dict[str, Any]:
+    """Shared prefixes, continued outputs, priorities, aborts, EOS, scarce blocks, thresholds."""
+    rng = Random(f"{mode} {seed}")
+    block_size = rng.choice([4, 8, 16])
+    longest = rng.choice([96, 256])
+    batched = rng.randint(16, 128)
+    seqs = rng.randint(1, 12)
+    chunked = rng.random() < 0.85
+    config = {
+        "async": mode == "async",
+        "block_size": block_size,
+        # Every request fits alone, and few of them together.
+        "num_blocks": 2 + longest // block_size + rng.randint(0, longest // block_size),
+        "max_model_len": longest,
+        "max_num_seqs": min(seqs, batched),
+        "max_num_active_seqs": rng.choice([None, None, rng.randint(1, min(seqs, batched))]),
+        "max_num_batched_tokens": batched if chunked else longest,
+        "max_num_scheduled_tokens": rng.choice([None, None, rng.randint(8, batched)])
+        if chunked
+        else None,
+        "long_prefill_token_threshold": rng.choice([0, 0, 8, 24]) if chunked else 0,
+        "long_prefill_token_threshold_adaptive": rng.random() < 0.3,
+        "policy": rng.choice(["fcfs", "priority"]),
+        "enable_prefix_caching": rng.random() < 0.85,
+        "enable_chunked_prefill": chunked,
+        "watermark": rng.choice([0.0, 0.0, 0.05]),
+        "scheduler_reserve_full_isl": rng.random() < 0.6,
+    }
+    requests: list[dict[str, Any]] = []
+    for index in range(rng.randint(2, 24)):
+        requests.append(_request(rng, index, requests, longest))
+    return {"name": f"{mode} {seed}", "config": config, "requests": requests}
+
+
+def _request(
+    rng: Random, index: int, earlier: list[dict[str, Any]], longest: int
+) -> dict[str, Any]:
+    max_tokens = rng.choice([1, 2, rng.randint(1, 40), rng.randint(1, 80)])
+    return {
+        "id": f"r{index}",
+        "arrival_step": rng.choice([0, rng.randint(0, 30), rng.randint(0, 120)]),
+        "priority": rng.randint(-1, 2),
+        "prompt": _prompt(rng, index, earlier, longest - 1),
+        "max_tokens": max_tokens,
+        "stop_after": rng.choice([None, rng.randint(1, max_tokens), rng.randint(1, 90)]),
+        "abort_step": rng.choice([None, None, None, None, rng.randint(0, 150)]),
+    }
+
+
+def _prompt(
+    rng: Random, index: int, earlier: list[dict[str, Any]], longest: int
+) -> list[list[Any]]:
+    kind = rng.random()
+    if kind < 0.25 and earlier:  # a conversation goes on: the earlier prompt and its answer
+        before = rng.choice(earlier)
+        answer = [f"out:{before['id']}", rng.randint(1, before["max_tokens"])]
+        segments = [*before["prompt"], answer, [f"turn {index}", rng.randint(0, 20)]]
+    elif kind < 0.35 and earlier:
+        segments = list(rng.choice(earlier)["prompt"])  # the same question again
+    elif kind < 0.7:
+        system = [rng.choice(["system a", "system b"]), rng.choice([16, 40, rng.randint(1, 90)])]
+        segments = [system, [f"user {index}", rng.randint(0, 60)]]
+    else:
+        segments = [[f"user {index}", rng.randint(1, longest)]]
+    return _cut(segments, longest)
+
+
+def _cut(segments: list[list[Any]], tokens: int) -> list[list[Any]]:
+    result = []
+    for name, length in segments:
+        result.append([name, min(length, tokens)])
+        tokens -= result[-1][1]
+    return result
+
+
+if __name__ == "__main__":
+    mode = sys.argv[2] if len(sys.argv) > 2 else "sync"
+    print(json.dumps(random_scenario(int(sys.argv[1]), mode), indent=1))  # noqa: T201
