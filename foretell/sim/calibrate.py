@@ -3,7 +3,7 @@
 A run of latencies holds no steps, so nothing can be learnt step by step as a predictor does it
 beside a live engine. Instead the first requests are replayed, and five factors on the prior are
 searched under which the twin's TTFT and TPOT come closest to theirs. Nothing else of the run is
-used: not the latency of any other request, and no arrival after the last of the first has ended.
+used but the arrivals and lengths of requests that came before the last of the first had ended.
 """
 
 from collections.abc import Callable, Sequence
