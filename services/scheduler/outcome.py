@@ -18,6 +18,7 @@ from services.scheduler.peers import NoAnswer, answer_of
 from services.scheduler.placement import Placement, Placer
 
 _COMPLETE_DEADLINE_S = 5.0  # nobody waits for it
+_CLOCK_SLACK_S = 0.1
 _LESSON_PAUSE_S = 0.2
 _MAX_LESSONS = 4096  # the most that a tagger takes in one call
 _MAX_TOKENS = 2**31 - 1  # no context is as long: a sidecar that says more is not believed
@@ -181,8 +182,11 @@ def _since(placement: Placement, unix_s: float) -> float:
 
 
 def _within(placement: Placement, ttft_s: float, result: Result) -> bool:
-    """Whether the TTFT that a sidecar saw can be true of this request."""
-    return 0 < ttft_s <= result.ended_unix_s - placement.decided_unix_s
+    """Whether the TTFT that a sidecar saw can be true of this request.
+
+    It counts from the reservation, which may have been a moment before the placement was done.
+    """
+    return 0 < ttft_s <= result.ended_unix_s - placement.decided_unix_s + _CLOCK_SLACK_S
 
 
 def _rounded(seconds: float) -> float | None:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.processes import is_running
+
 START_S = 100.0
 STOP_S = 30.0
 
@@ -98,7 +100,7 @@ def cluster(
         pids = [c["pid"] for c in found.state()["components"] if c["pid"]]
         process.send_signal(signal.SIGINT)
         assert process.wait(STOP_S) == 0, found.logs()
-        until(lambda: not any(map(alive, pids)), 5.0)
+        until(lambda: not any(map(is_running, pids)), 5.0)
     finally:
         if process.poll() is None:
             process.terminate()
@@ -108,11 +110,3 @@ def cluster(
                 process.kill()
                 process.wait()
         log.close()
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
