@@ -28,7 +28,16 @@ from bench.routes import Route, Testbed, read_metrics, start_testbed
 from bench.scheduler_report import write_report
 
 RESULTS = Path(__file__).resolve().parent / "results"
-PACKAGES = ("foretell", "fastapi", "uvicorn", "uvloop", "httptools", "aiohttp", "grpcio", "protobuf")
+PACKAGES = (
+    "foretell",
+    "fastapi",
+    "uvicorn",
+    "uvloop",
+    "httptools",
+    "aiohttp",
+    "grpcio",
+    "protobuf",
+)
 PROMPT = "How does a scheduler that foretells what each engine will do choose among them? " * 6
 WARMUP_REQUESTS = 32  # per route and load, before anything is measured
 # What the scheduler does after its answer (Complete, Observe) still belongs to the block.

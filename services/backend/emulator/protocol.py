@@ -1,5 +1,6 @@
 """Requests as OpenAI clients send them to vLLM, and the errors that answer wrong ones."""
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
@@ -88,13 +89,13 @@ class GenerationRequest(BaseModel):
     def greedy(self) -> bool:
         return self.temperature == 0
 
+    @abstractmethod
     def prompts(self) -> list[list[str]]:
         """The tokens of each prompt."""
-        raise NotImplementedError
 
+    @abstractmethod
     def output_limit(self) -> int | None:
         """Output tokens the client allows; None: as many as the model's length leaves."""
-        raise NotImplementedError
 
     def tag(self) -> RequestTag:
         """What a Foretell scheduler said of it; an unreadable prediction is none."""
