@@ -4,10 +4,8 @@ from math import inf
 
 from foretell.engine import EngineBook
 from foretell.latency.linear import StepTimeModel
-from foretell.length import expected_output
+from foretell.length import PRIOR_TOKENS, expected_output
 from foretell.model import EngineSnapshot, Load, Prediction, RequestSpec
-
-PRIOR_OUTPUT_TOKENS = 256.0
 
 
 class SimPredictor:
@@ -27,7 +25,7 @@ class SimPredictor:
         )
         self._book.hear(first)
         self._step_time = step_time
-        self._expected_output = expected_output(PRIOR_OUTPUT_TOKENS)
+        self._expected_output = expected_output(PRIOR_TOKENS)
 
     def hear(self, snapshot: EngineSnapshot) -> None:
         """A newer snapshot; the requests that it shows need no reservation any more."""

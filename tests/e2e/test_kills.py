@@ -49,10 +49,10 @@ async def busy(running: Cluster, victim: str) -> None:
     async def depends(client: httpx.AsyncClient) -> bool:
         for scheduler in schedulers:
             status = (await client.get(f"{scheduler['address']}/status")).json()
-            if scheduler["name"] == victim and status["in_progress"]:
+            if victim in (scheduler["name"], "tagger") and status["in_progress"]:
                 return True
             outstanding = {i["instance_id"]: i["outstanding"] for i in status["instances"]}
-            if outstanding.get(victim.removesuffix(".predictor")) or victim == "tagger":
+            if outstanding.get(victim.removesuffix(".predictor")):
                 return True
         return False
 
