@@ -1,0 +1,5 @@
+"""Everything that is compiled: the twin's inner loops, over arrays of numbers.
+
+Functions here are compiled by Numba and know neither names nor objects: a sequence is a row, time
+is a float. `foretell.latency` and `foretell.engine` give them their meaning.
+"""

@@ -1,0 +1,42 @@
+"""Compilation, and where its results are kept."""
+
+from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
+from typing import TypeVar, cast
+
+from numba import config, njit
+
+_F = TypeVar("_F", bound=Callable[..., object])
+_FOLDER = Path(__file__).parent
+
+
+def _cache_folder() -> str:
+    """A folder named by the sources of the kernel.
+
+    Numba looks only at a function's own file to see whether its cached code is current, and would
+    go on using code into which an older version of another file was inlined.
+    """
+    digest = blake2b(digest_size=8)
+    for source in sorted(_FOLDER.glob("*.py")):
+        digest.update(source.read_bytes())
+    base = Path(config.CACHE_DIR) if config.CACHE_DIR else _FOLDER / "__pycache__"
+    return str(base / f"foretell-{digest.hexdigest()}")
+
+
+_CACHE_FOLDER = _cache_folder()
+
+
+def compiled(function: _F) -> _F:
+    """Compile `function` at its first call, or load what an earlier process compiled.
+
+    Where no folder can be written (NUMBA_CACHE_DIR names another) every process compiles anew.
+    """
+    options = {"error_model": "numpy", "nogil": True}
+    given, config.CACHE_DIR = config.CACHE_DIR, _CACHE_FOLDER
+    try:
+        return cast(_F, njit(cache=True, **options)(function))
+    except RuntimeError:  # "no locator available"
+        return cast(_F, njit(**options)(function))
+    finally:
+        config.CACHE_DIR = given
