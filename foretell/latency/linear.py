@@ -7,6 +7,9 @@ CPU engine): a constant, tokens, sequences, and attention pairs for prefill and 
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
+from foretell.kernel.step_time import StepTime
 from foretell.model import BatchShape
 
 FEATURES = (
@@ -33,6 +36,10 @@ class StepTimeModel(Protocol):
         """
         ...
 
+    def packed(self) -> StepTime:
+        """The same for compiled code."""
+        ...
+
 
 def features(shape: BatchShape) -> tuple[float, ...]:
     """The value of each of `FEATURES` for `shape`."""
@@ -56,6 +63,10 @@ class LinearStepTime:
     def __post_init__(self) -> None:
         if len(self.coefficients_s) != len(FEATURES):
             raise ValueError(f"need {len(FEATURES)} coefficients, got {len(self.coefficients_s)}")
+
+    def packed(self) -> StepTime:
+        """The same for compiled code."""
+        return StepTime(np.array([*self.coefficients_s, self.floor_s, 0.0]))
 
     def step_s(self, shape: BatchShape) -> float:
         """Seconds of one step of `shape`."""

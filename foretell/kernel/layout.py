@@ -1,0 +1,136 @@
+"""The state of one engine as arrays.
+
+A sequence is a row, and its number, the *slot*, stands for it everywhere. Rows keep their slot
+until they are dropped; the order of running and waiting sequences is kept beside them.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Status of a sequence.
+UNUSED, EXPECTED, WAITING, RUNNING, ENDED = 0, 1, 2, 3, 4
+
+NONE = -1
+"""No slot, no block, no content."""
+
+SEQUENCE = np.dtype(
+    [
+        ("arrival_s", np.float64),
+        ("first_token_s", np.float64),  # not yet: infinite
+        ("finished_s", np.float64),
+        ("status", np.int32),
+        ("priority", np.int32),
+        ("prompt", np.int32),
+        ("output", np.int32),  # generated and known
+        ("stop_after", np.int32),  # output tokens after which it ends, whatever the cause
+        ("max_tokens", np.int32),  # what the scheduler knows of that; 0: no limit
+        ("computed", np.int32),  # KV entries, those of scheduled steps included
+        ("blocks", np.int32),
+        ("hits", np.int32),  # blocks of prefix that admission finds cached, where given
+        ("cached", np.int32),  # tokens found cached at the latest admission
+        ("preemptions", np.int32),
+        ("placeholders", np.int32),  # tokens scheduled to be sampled and not yet known
+        ("in_flight", np.int32),  # tokens in scheduled steps whose output is not applied
+        ("stale", np.int32),  # those of `in_flight` scheduled before a preemption
+        ("next", np.int32),  # in the waiting queue
+        ("previous", np.int32),
+        ("place", np.int32),  # where its blocks begin in `State.content` and `State.table`
+        ("committed", np.int32),  # leading blocks of its table whose content is known
+    ],
+    align=True,
+)
+
+ENGINE = np.dtype(
+    [
+        # Configuration.
+        ("block_size", np.int64),
+        ("budget", np.int64),  # tokens of a step
+        ("max_running", np.int64),
+        ("max_model_len", np.int64),
+        ("max_batched", np.int64),
+        ("threshold", np.int64),
+        ("threshold_adaptive", np.int64),
+        ("threshold_alone", np.int64),  # it binds a lone request too
+        ("by_priority", np.int64),
+        ("chunked", np.int64),
+        ("watermark", np.int64),  # blocks
+        ("reserve_full", np.int64),
+        ("knows_content", np.int64),
+        ("depth", np.int64),  # steps in flight: 2 with async scheduling
+        # Counters.
+        ("running", np.int64),
+        ("waiting", np.int64),
+        ("head", np.int64),  # of the waiting queue
+        ("tail", np.int64),
+        ("free", np.int64),  # blocks
+        ("held", np.int64),
+        ("unhashed", np.int64),  # free blocks without content
+        ("blank_head", np.int64),  # the stack of those
+        ("lru_head", np.int64),  # free blocks with content, least recently used first
+        ("lru_tail", np.int64),
+    ]
+)
+
+BLOCK = np.dtype(
+    [
+        ("refs", np.int32),
+        ("content", np.int32),  # NONE: nobody else can hit it
+        ("next", np.int32),  # in the queue of free blocks
+        ("previous", np.int32),
+        ("next_same", np.int32),  # among blocks of equal content, the oldest first
+        ("previous_same", np.int32),
+    ]
+)
+
+BATCH = np.dtype(
+    [
+        ("scheduled", np.int64),
+        ("admitted", np.int64),
+        ("preempted", np.int64),
+        ("prefill_seqs", np.int64),
+        ("prefill_tokens", np.int64),
+        ("prefill_pairs", np.int64),
+        ("decode_seqs", np.int64),
+        ("decode_pairs", np.int64),
+        ("sampled", np.int64),  # of a completed batch
+        ("finished", np.int64),
+    ]
+)
+
+
+class State(NamedTuple):
+    """One engine. `engine` has one row; `running` holds slots in order of admission."""
+
+    engine: NDArray[np.void]
+    sequences: NDArray[np.void]
+    running: NDArray[np.int32]
+    blocks: NDArray[np.void]
+    content: NDArray[np.int32]
+    """The contents of sequences' blocks, each from the sequence's place on. NONE: not known."""
+    table: NDArray[np.int32]
+    """Blocks that sequences hold, in the same places."""
+    first_with: NDArray[np.int32]
+    """The oldest block of each content."""
+
+
+class Batch(NamedTuple):
+    """One step. `counts` has one row and says how much of the other arrays is in use."""
+
+    counts: NDArray[np.void]
+    slots: NDArray[np.int32]
+    tokens: NDArray[np.int32]
+    samples: NDArray[np.int32]
+    """1 where the step samples a token."""
+    admitted: NDArray[np.int32]
+    preempted: NDArray[np.int32]
+    sampled: NDArray[np.int32]
+    """Slots that got a token when the step was completed."""
+    finished: NDArray[np.int32]
+
+
+def new_batch(capacity: int) -> Batch:
+    """For engines with up to `capacity` sequences."""
+    slots = [np.empty(capacity, np.int32) for _ in range(7)]
+    return Batch(np.zeros(1, BATCH), *slots)
