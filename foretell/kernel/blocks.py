@@ -5,11 +5,11 @@ attention layers. vLLM's free queue has blocks without content in front and thos
 behind, least recently used first.
 """
 
-from foretell.kernel.jit import compiled
+from foretell.kernel.jit import compiled, inlined
 from foretell.kernel.layout import NONE, State
 
 
-@compiled
+@inlined
 def blocks_for(state: State, tokens: int) -> int:
     """Blocks that hold `tokens` tokens."""
     return -(-tokens // state.engine[0].block_size)
@@ -62,19 +62,12 @@ def admit(state: State, slot: int, hits: int) -> None:
         state.table[seq.place + i] = index
 
 
-@compiled
+@inlined
 def grow(state: State, slot: int, tokens: int) -> bool:
     """Give `slot` the blocks to hold `tokens`; False, and nothing changed, if too few are free."""
     engine, seq = state.engine[0], state.sequences[slot]
-    if tokens > seq.blocks * engine.block_size:  # most often not, and divisions are slow
-        needed = blocks_for(state, tokens) - seq.blocks
-        if needed > engine.free:
-            return False
-        if engine.knows_content:
-            for i in range(needed):
-                state.table[seq.place + seq.blocks + i] = _new_block(state)
-        _take(state, needed)
-        seq.blocks += needed
+    if tokens > seq.blocks * engine.block_size and not _take_blocks(state, slot, tokens):
+        return False
     if engine.knows_content:
         # vLLM commits what a step will compute when it schedules it: a request that is admitted
         # later in the same step may hit these blocks.
@@ -83,10 +76,25 @@ def grow(state: State, slot: int, tokens: int) -> bool:
 
 
 @compiled
+def _take_blocks(state: State, slot: int, tokens: int) -> bool:
+    engine, seq = state.engine[0], state.sequences[slot]
+    needed = blocks_for(state, tokens) - seq.blocks
+    if needed > engine.free:
+        return False
+    if engine.knows_content:
+        for i in range(needed):
+            state.table[seq.place + seq.blocks + i] = _new_block(state)
+    _take(state, needed)
+    seq.blocks += needed
+    return True
+
+
+@compiled
 def commit(state: State, slot: int, tokens: int) -> None:
-    """The first `tokens` of `slot` are known and computed: others may hit their full blocks."""
-    if not state.engine[0].knows_content:
-        return
+    """The first `tokens` of `slot` are known and computed: others may hit their full blocks.
+
+    Only where content is known.
+    """
     seq, full = state.sequences[slot], tokens // state.engine[0].block_size
     for i in range(seq.committed, full):
         index, content = state.table[seq.place + i], state.content[seq.place + i]
@@ -116,7 +124,7 @@ def release(state: State, slot: int) -> None:
     seq.blocks = seq.committed = 0
 
 
-@compiled
+@inlined
 def _take(state: State, blocks: int) -> None:
     engine = state.engine[0]
     engine.free -= blocks

@@ -32,8 +32,18 @@ def compiled(function: _F) -> _F:
 
     Where no folder can be written (NUMBA_CACHE_DIR names another) every process compiles anew.
     """
-    # Nothing here allocates; counting references to the state's arrays was most of the run time.
-    options = {"error_model": "numpy", "nogil": True, "forceinline": True, "_nrt": False}
+    return _jit(function, {})
+
+
+def inlined(function: _F) -> _F:
+    """As `compiled`, for small functions: they become part of their callers."""
+    return _jit(function, {"forceinline": True})
+
+
+def _jit(function: _F, options: dict[str, object]) -> _F:
+    # Nothing in the kernel allocates, and counting references to the arrays that are passed around
+    # was most of its run time: `_nrt` leaves that out.
+    options |= {"error_model": "numpy", "nogil": True, "_nrt": False}
     given, config.CACHE_DIR = config.CACHE_DIR, _CACHE_FOLDER
     try:
         return cast(_F, njit(cache=True, **options)(function))

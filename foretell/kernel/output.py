@@ -13,7 +13,8 @@ def complete(state: State, batch: Batch, now_s: float) -> None:
     One token for every sequence whose KV has caught up, those preempted since included. Batches
     are completed in the order in which they were scheduled.
     """
-    counts, longest = batch.counts[0], state.engine[0].max_model_len
+    engine, counts = state.engine[0], batch.counts[0]
+    longest = engine.max_model_len
     counts.sampled = counts.finished = 0
     for i in range(counts.scheduled):
         slot, tokens = batch.slots[i], batch.tokens[i]
@@ -33,7 +34,8 @@ def complete(state: State, batch: Batch, now_s: float) -> None:
         counts.sampled += 1
         if not stale:
             seq.placeholders -= 1
-            commit(state, slot, seq.computed - seq.placeholders)
+            if engine.knows_content:
+                commit(state, slot, seq.computed - seq.placeholders)
         if seq.output >= seq.stop_after or seq.prompt + seq.output >= longest:
             batch.finished[counts.finished] = slot
             counts.finished += 1

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.kernel.forward import advance_decode, decode_run
-from foretell.kernel.jit import compiled
+from foretell.kernel.jit import compiled, inlined
 from foretell.kernel.layout import ENDED, EXPECTED, Batch, State
 from foretell.kernel.output import complete
 from foretell.kernel.queues import enqueue
@@ -68,7 +68,7 @@ def roll(r: Roll, model: StepTime, until_s: float) -> bool:
     return False
 
 
-@compiled
+@inlined
 def _all_ended(r: Roll) -> bool:
     for slot in r.watched:
         if r.state.sequences[slot].status != ENDED:
@@ -88,7 +88,7 @@ def _admit_arrivals(r: Roll) -> None:
             enqueue(r.state, slot)
 
 
-@compiled
+@inlined
 def _next_arrival_s(r: Roll) -> float:
     clock = r.clock[0]
     if clock.next_arrival >= len(r.arrivals):
@@ -183,7 +183,7 @@ def _fast_forward(r: Roll, model: StepTime, until_s: float) -> bool:
     return True
 
 
-@compiled
+@inlined
 def _run_s(model: StepTime, count: int, pairs: int, steps: int) -> float:
     return decode_run_s(model, count, pairs, steps) if steps > 0 else 0.0
 

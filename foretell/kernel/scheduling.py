@@ -6,7 +6,7 @@ foreseen, the end of a text is not. With one step in flight these rules change n
 """
 
 from foretell.kernel.blocks import admit, blocks_for, evictable, find_hits, grow, release
-from foretell.kernel.jit import compiled
+from foretell.kernel.jit import compiled, inlined
 from foretell.kernel.layout import NONE, Batch, State
 from foretell.kernel.queues import enqueue_preempted, run, stop_running, unlink
 
@@ -29,7 +29,7 @@ def schedule(state: State, batch: Batch) -> bool:
     return True
 
 
-@compiled
+@inlined
 def long_prefill_threshold(state: State) -> int:
     """Most tokens one request may compute in this step; 0 without such a limit."""
     engine = state.engine[0]
@@ -93,7 +93,7 @@ def _schedule_running(state: State, batch: Batch, threshold: int) -> int:
     return budget
 
 
-@compiled
+@inlined
 def _wanted_tokens(state: State, slot: int, threshold: int, budget: int) -> int:
     """Tokens that a running sequence computes next, blocks permitting; 0: none."""
     engine, seq = state.engine[0], state.sequences[slot]

@@ -1,11 +1,28 @@
-"""Seconds of an engine step, from the sums that describe its batch."""
+"""Seconds of an engine step, from the sums that describe its batch.
+
+A step takes `max(floor, sum(coefficient * feature) + scale * tables(shape))`. What the tables mean
+is told in `latency.tables`.
+"""
 
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.kernel.jit import compiled
+from foretell.kernel.jit import compiled, inlined
+from foretell.kernel.tables import (
+    DECODE,
+    MIXED,
+    PREFILL,
+    RANKS,
+    SEQUENCES,
+    TOKENS,
+    curve_s,
+    grid2_run_s,
+    grid2_s,
+    grid4_s,
+    padded,
+)
 
 FLOOR, TABLES_SCALE = 6, 7
 """Places in `StepTime.coefficients` behind those of the six features."""
@@ -14,11 +31,17 @@ FLOOR, TABLES_SCALE = 6, 7
 class StepTime(NamedTuple):
     """A step-time model as arrays; `latency` makes them.
 
-    `coefficients` holds eight numbers: seconds per unit of each of `latency.linear.FEATURES`, the
-    least seconds of a step, and the factor on what the tables say.
+    Of one type for all models, so that each function is compiled once: contiguous, writable
+    (though never written), and empty where there are no tables.
     """
 
     coefficients: NDArray[np.float64]
+    """Eight numbers: seconds per unit of each of `latency.features.FEATURES`, the least seconds
+    of a step, and the factor on what the tables say (0: they are not looked at)."""
+    values: NDArray[np.float64]
+    """The tables' axes and seconds (`kernel.tables`)."""
+    layout: NDArray[np.int64]
+    """Where each table lies in `values`: `kernel.tables.TABLES` rows."""
 
 
 @compiled
@@ -26,27 +49,134 @@ def step_s(
     model: StepTime,
     prefill_seqs: int,
     prefill_tokens: int,
-    pairs: int,
-    seqs: int,
+    prefill_pairs: int,
+    decode_seqs: int,
     decode_pairs: int,
 ) -> float:
-    """Seconds of one step; the arguments are the fields of `BatchShape` in their order."""
-    c = model.coefficients
-    seconds = (
-        c[0]
-        + c[1] * prefill_tokens
-        + c[2] * pairs
-        + c[3] * prefill_seqs
-        + c[4] * seqs
-        + c[5] * decode_pairs
-    )
-    return float(max(c[6], seconds))
+    """Seconds of one step; the arguments are the fields of `BatchShape` in their order.
+
+    Of data-parallel ranks that share experts: with equal ones beside it.
+    """
+    own = own_s(model, prefill_seqs, prefill_tokens, prefill_pairs, decode_seqs, decode_pairs)
+    shared = ranks_s(model, float(prefill_tokens + decode_seqs))
+    return float(max(model.coefficients[FLOOR], own + shared))
 
 
 @compiled
-def decode_run_s(model: StepTime, seqs: int, decode_pairs: int, steps: int) -> float:
-    """Seconds of `steps` pure-decode steps of `seqs` sequences, the first with `decode_pairs`."""
-    first = step_s(model, 0, 0, 0, seqs, decode_pairs)
-    growth = model.coefficients[5] * seqs
-    series = first * steps + growth * steps * (steps - 1) / 2
-    return float(max(model.coefficients[6] * steps, series))
+def decode_run_s(model: StepTime, decode_seqs: int, decode_pairs: int, steps: int) -> float:
+    """Seconds of `steps` pure-decode steps of `decode_seqs`, the first with `decode_pairs`.
+
+    The sum of `step_s`; exact where no or every step is below the floor. Each step adds one pair
+    a sequence, and the time of attention is linear in them between two points of its table.
+    """
+    growth = model.coefficients[5] * decode_seqs * (steps * (steps - 1) / 2)
+    total = growth + steps * _linear_s(model, 0, 0, 0, decode_seqs, decode_pairs)
+    if model.coefficients[TABLES_SCALE] != 0.0:
+        dense = _dense_s(model, decode_seqs, decode_seqs)
+        attention = _decode_attention_run_s(model, decode_seqs, decode_pairs, steps)
+        total += model.coefficients[TABLES_SCALE] * (steps * dense + attention)
+        total += steps * ranks_s(model, float(decode_seqs))
+    return float(max(model.coefficients[FLOOR] * steps, total))
+
+
+@inlined
+def own_s(
+    model: StepTime,
+    prefill_seqs: int,
+    prefill_tokens: int,
+    prefill_pairs: int,
+    decode_seqs: int,
+    decode_pairs: int,
+) -> float:
+    """Seconds of what an engine does by itself; no floor."""
+    seconds = _linear_s(
+        model, prefill_seqs, prefill_tokens, prefill_pairs, decode_seqs, decode_pairs
+    )
+    if model.coefficients[TABLES_SCALE] != 0.0:
+        dense = _dense_s(model, prefill_tokens + decode_seqs, prefill_seqs + decode_seqs)
+        attention = _attention_s(
+            model, prefill_seqs, prefill_tokens, prefill_pairs, decode_seqs, decode_pairs
+        )
+        seconds += model.coefficients[TABLES_SCALE] * (dense + attention)
+    return seconds
+
+
+@inlined
+def ranks_s(model: StepTime, tokens: float) -> float:
+    """Seconds of what data-parallel ranks do together with `tokens` each on average."""
+    if model.coefficients[TABLES_SCALE] == 0.0 or not model.layout[RANKS, 1]:
+        return 0.0
+    x = padded(model.values, model.layout, tokens)
+    return float(model.coefficients[TABLES_SCALE]) * curve_s(model.values, model.layout, RANKS, x)
+
+
+@inlined
+def _linear_s(
+    model: StepTime,
+    prefill_seqs: int,
+    prefill_tokens: int,
+    prefill_pairs: int,
+    decode_seqs: int,
+    decode_pairs: int,
+) -> float:
+    return float(
+        model.coefficients[0]
+        + model.coefficients[1] * prefill_tokens
+        + model.coefficients[2] * prefill_pairs
+        + model.coefficients[3] * prefill_seqs
+        + model.coefficients[4] * decode_seqs
+        + model.coefficients[5] * decode_pairs
+    )
+
+
+@inlined
+def _dense_s(model: StepTime, tokens: int, sequences: int) -> float:
+    """Everything but attention, by the tables."""
+    x = padded(model.values, model.layout, float(tokens))
+    return curve_s(model.values, model.layout, TOKENS, x) + curve_s(
+        model.values, model.layout, SEQUENCES, float(sequences)
+    )
+
+
+@inlined
+def _attention_s(
+    model: StepTime,
+    prefill_seqs: int,
+    prefill_tokens: int,
+    prefill_pairs: int,
+    decode_seqs: int,
+    decode_pairs: int,
+) -> float:
+    """Attention by the tables: of equal chunks behind equal contexts, and of equal decodes."""
+    if not prefill_seqs or not prefill_tokens:
+        return _decode_attention_s(model, decode_seqs, decode_pairs)
+    chunk = prefill_tokens / prefill_seqs
+    # From the pairs of a chunk, q*c + q*(q+1)/2, the tokens it stands behind.
+    computed = max(0.0, prefill_pairs / prefill_tokens - (chunk + 1) / 2)
+    if not decode_seqs or not model.layout[MIXED, 1]:
+        one = grid2_s(model.values, model.layout, PREFILL, chunk, computed)
+        return one * prefill_seqs + _decode_attention_s(model, decode_seqs, decode_pairs)
+    context = decode_pairs / decode_seqs
+    both = grid4_s(model.values, model.layout, MIXED, chunk, computed, float(decode_seqs), context)
+    if prefill_seqs > 1:
+        one = grid2_s(model.values, model.layout, PREFILL, chunk, computed)
+        both += one * (prefill_seqs - 1)
+    return both
+
+
+@inlined
+def _decode_attention_s(model: StepTime, decode_seqs: int, decode_pairs: int) -> float:
+    if not decode_seqs:
+        return 0.0
+    context = decode_pairs / decode_seqs
+    return grid2_s(model.values, model.layout, DECODE, float(decode_seqs), context)
+
+
+@inlined
+def _decode_attention_run_s(
+    model: StepTime, decode_seqs: int, decode_pairs: int, steps: int
+) -> float:
+    if not decode_seqs:
+        return 0.0
+    context = decode_pairs / decode_seqs
+    return grid2_run_s(model.values, model.layout, DECODE, float(decode_seqs), context, steps)

@@ -1,7 +1,7 @@
 """Learn an engine's step time from its own steps: recursive least squares, one update a step.
 
-The estimate is linear in `latency.linear.FEATURES` and minimises *relative* error, so a 5 ms decode
-step teaches as much as a 300 ms prefill. Four things keep it sane on real traffic:
+The estimate is linear in `latency.features.FEATURES` and minimises *relative* error, so a 5 ms
+decode step teaches as much as a 300 ms prefill. Four things keep it sane on real traffic:
 
 - The prior is a model that is wrong mostly by one common factor (another clock, another driver)
   and a little in each coefficient. Decode steps alone therefore already correct the prefill
@@ -20,7 +20,9 @@ import math
 from collections import deque
 from operator import mul
 
-from foretell.latency.linear import FEATURES, LinearStepTime, features
+from foretell.kernel.step_time import StepTime
+from foretell.latency.features import FEATURES, features
+from foretell.latency.linear import LinearStepTime
 from foretell.model import BatchShape, GpuProfile
 
 _N = len(FEATURES)
@@ -99,6 +101,9 @@ class OnlineStepTime:
     def decode_run_s(self, shape: BatchShape, steps: int) -> float:
         """Seconds of `steps` pure-decode steps from `shape`."""
         return self.current().decode_run_s(shape, steps)
+
+    def packed(self) -> StepTime:
+        return self.current().packed()
 
     def current(self) -> LinearStepTime:
         """The model as of now, frozen; the same object until the next `observe`."""

@@ -1,25 +1,22 @@
-"""Step time as a linear function of the batch shape.
+"""What a step-time model is, and the simplest: a linear function of the batch shape."""
 
-The features are those that explain a real engine's steps best (R² 0.98 on 16,000 steps of a vLLM
-CPU engine): a constant, tokens, sequences, and attention pairs for prefill and decode apart.
-"""
-
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
-from foretell.kernel.step_time import StepTime
+from foretell.kernel import step_time as kernel
+from foretell.kernel.step_time import FLOOR, StepTime
+from foretell.kernel.tables import LAYOUT_WIDTH, TABLES
+from foretell.latency.features import FEATURES
 from foretell.model import BatchShape
 
-FEATURES = (
-    "step",
-    "prefill_tokens",
-    "prefill_pairs",
-    "prefill_seqs",
-    "decode_seqs",
-    "decode_pairs",
-)
+FLOOR_S = 1e-6
+"""The least seconds of a step where nothing else is known: no step takes no time."""
+
+_NO_VALUES = np.zeros(0)
+_NO_TABLES = np.zeros((TABLES, LAYOUT_WIDTH), dtype=np.int64)
 
 
 class StepTimeModel(Protocol):
@@ -37,52 +34,61 @@ class StepTimeModel(Protocol):
         ...
 
     def packed(self) -> StepTime:
-        """The same for compiled code."""
+        """The model as it is now, for compiled code; not to be written to."""
         ...
 
 
-def features(shape: BatchShape) -> tuple[float, ...]:
-    """The value of each of `FEATURES` for `shape`."""
-    return (
-        1.0,
-        float(shape.prefill_tokens),
-        float(shape.prefill_pairs),
-        float(shape.prefill_seqs),
-        float(shape.decode_seqs),
-        float(shape.decode_pairs),
-    )
+class CompiledStepTime:
+    """A `StepTimeModel` by its arrays: the arithmetic is the kernel's."""
+
+    __slots__ = ()
+
+    def packed(self) -> StepTime:
+        raise NotImplementedError
+
+    def step_s(self, shape: BatchShape) -> float:
+        """Seconds of one step of `shape`; with data-parallel ranks, of equal ones."""
+        return kernel.step_s(self.packed(), *_sums(shape))
+
+    def decode_run_s(self, shape: BatchShape, steps: int) -> float:
+        """Seconds of `steps` pure-decode steps from `shape`; costs the same for any number."""
+        return kernel.decode_run_s(self.packed(), shape.decode_seqs, shape.decode_pairs, steps)
+
+    def ranks_step_s(self, shapes: Sequence[BatchShape]) -> float:
+        """Seconds of one step that data-parallel ranks of `shapes` take together.
+
+        Each waits for the slowest before the experts, and the experts see the tokens of all.
+        """
+        model = self.packed()
+        own = max(kernel.own_s(model, *_sums(shape)) for shape in shapes)
+        mean = sum(shape.tokens for shape in shapes) / len(shapes)
+        return max(float(model.coefficients[FLOOR]), own + kernel.ranks_s(model, mean))
 
 
 @dataclass(frozen=True, slots=True)
-class LinearStepTime:
+class LinearStepTime(CompiledStepTime):
     """`sum(coefficient * feature)`, never below `floor_s`."""
 
     coefficients_s: tuple[float, ...]
-    floor_s: float = 1e-6
+    """Seconds per unit of each of `FEATURES`."""
+    floor_s: float = FLOOR_S
+    _packed: StepTime = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if len(self.coefficients_s) != len(FEATURES):
             raise ValueError(f"need {len(FEATURES)} coefficients, got {len(self.coefficients_s)}")
+        coefficients = np.array((*self.coefficients_s, self.floor_s, 0.0))
+        object.__setattr__(self, "_packed", StepTime(coefficients, _NO_VALUES, _NO_TABLES))
 
     def packed(self) -> StepTime:
-        """The same for compiled code."""
-        return StepTime(np.array([*self.coefficients_s, self.floor_s, 0.0]))
+        return self._packed
 
-    def step_s(self, shape: BatchShape) -> float:
-        """Seconds of one step of `shape`."""
-        c = self.coefficients_s
-        seconds = (
-            c[0]
-            + c[1] * shape.prefill_tokens
-            + c[2] * shape.prefill_pairs
-            + c[3] * shape.prefill_seqs
-            + c[4] * shape.decode_seqs
-            + c[5] * shape.decode_pairs
-        )
-        return max(self.floor_s, seconds)
 
-    def decode_run_s(self, shape: BatchShape, steps: int) -> float:
-        """Seconds of `steps` pure-decode steps from `shape`: an arithmetic series."""
-        first = self.step_s(shape)
-        growth = self.coefficients_s[5] * shape.decode_seqs
-        return max(self.floor_s * steps, first * steps + growth * steps * (steps - 1) / 2)
+def _sums(shape: BatchShape) -> tuple[int, int, int, int, int]:
+    return (
+        shape.prefill_seqs,
+        shape.prefill_tokens,
+        shape.prefill_pairs,
+        shape.decode_seqs,
+        shape.decode_pairs,
+    )

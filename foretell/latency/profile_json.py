@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from foretell.latency.linear import FEATURES
+from foretell.latency.features import FEATURES
 from foretell.model import Curve, GpuProfile, Grid, StepTables
 from foretell.model.profile import PROFILE_VERSION
 

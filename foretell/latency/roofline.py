@@ -38,7 +38,7 @@ class Efficiency:
 def roofline_step_time(
     device: DeviceSpec, model: ModelSpec, efficiency: Efficiency | None = None
 ) -> LinearStepTime:
-    """Step time of `model` on one `device`, seconds per feature of `latency.linear.FEATURES`.
+    """Step time of `model` on one `device`, seconds per feature of `latency.features.FEATURES`.
 
     With B the memory bandwidth and F the FLOP/s, each times its efficiency:
 

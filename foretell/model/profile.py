@@ -89,7 +89,7 @@ class GpuProfile:
     name: str
     """`DEVICE/MODEL`, e.g. `A30/Llama-2-7b-hf`."""
     coefficients_s: tuple[float, ...]
-    """One per feature of `latency.linear.FEATURES`; seconds per unit of the feature."""
+    """One per feature of `latency.features.FEATURES`; seconds per unit of the feature."""
     relative_residual: float
     """Typical |error| / step time of the fit that made the coefficients."""
     provenance: str

@@ -14,7 +14,7 @@ from foretell.latency.linear import LinearStepTime
 from foretell.sim.recorded import Latency, RecordedRequest, ReplayConfig, replay
 
 GROUPS = ((0,), (1, 3), (2,), (4,), (5,))
-"""Coefficients of `latency.linear.FEATURES` that share a factor: a step, prefill tokens, prefill
+"""Coefficients of `latency.features.FEATURES` that share a factor: a step, prefill tokens, prefill
 attention, decoding sequences, decode attention."""
 PRIOR_ERROR = 0.5
 """How wrong a factor of the prior may be, in natural logarithms."""

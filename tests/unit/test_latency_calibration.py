@@ -5,7 +5,9 @@ import random
 
 import pytest
 
-from foretell.latency import FEATURES, LinearStepTime, OnlineStepTime
+from foretell.latency.calibration import OnlineStepTime
+from foretell.latency.features import FEATURES
+from foretell.latency.linear import LinearStepTime
 from foretell.model import BatchShape, GpuProfile
 from foretell.model.batch import prefill_pairs
 

@@ -6,16 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from foretell.latency import (
-    DEVICES,
-    FEATURES,
+from foretell.latency.calibration import OnlineStepTime
+from foretell.latency.devices import DEVICES, device_spec, model_spec
+from foretell.latency.features import FEATURES
+from foretell.latency.linear import LinearStepTime, StepTimeModel
+from foretell.latency.roofline import (
     Efficiency,
-    LinearStepTime,
-    OnlineStepTime,
-    StepTimeModel,
-    device_spec,
     estimated_kv_blocks,
-    model_spec,
     roofline_step_time,
     sharded,
 )

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from foretell.latency import LinearStepTime, TabularStepTime, profile_step_time
+from foretell.latency.linear import LinearStepTime
+from foretell.latency.packing import curve_s, grid_s
 from foretell.latency.profile_json import profile_from_json, profile_to_json
-from foretell.latency.tables import curve_s, graph_sizes, grid_s
+from foretell.latency.tables import TabularStepTime, graph_sizes, profile_step_time
 from foretell.model import BatchShape, Curve, GpuProfile, Grid, StepTables
 from foretell.model.batch import prefill_pairs
 from foretell.settings import list_profiles, load_profile
@@ -35,6 +36,20 @@ def test_a_grid_is_multilinear() -> None:
     assert grid_s(grid, (5, 1.5)) == pytest.approx(5.0 + 2.0)
     assert grid_s(grid, (-3, -3)) == 0.0
     assert grid_s(grid, (20, 4)) == pytest.approx(20.0 + 7.0)
+
+
+def test_lone_points_hold_and_a_lone_point_of_a_curve_is_in_proportion() -> None:
+    assert [curve_s(Curve((4,), (2.0,)), x) for x in (1, 4, 6, 40)] == [2.0, 2.0, 3.0, 20.0]
+    grid = Grid(((3,), (0, 2)), (1.0, 2.0))
+    assert [grid_s(grid, (x, 1)) for x in (0, 3, 3.5, 100)] == [1.5] * 4
+    lone = Grid(((1,), (1,), (1,), (1, 2)), (1.0, 2.0))
+    assert grid_s(lone, (9, 9, 9, 1.25)) == 1.25
+
+
+def test_a_grid_never_falls_below_zero() -> None:
+    falling = Grid(((1, 2), (1, 2)), (3.0, 1.0, 3.0, 1.0))
+    assert grid_s(falling, (1, 2.25)) == 0.5
+    assert grid_s(falling, (1, 9)) == 0.0
 
 
 def test_a_grid_may_have_four_axes() -> None:
@@ -116,6 +131,8 @@ def test_ranks_wait_for_the_slowest_and_share_the_rest() -> None:
         replace(TABLES, prefill=Grid(((1,),), (1.0,))),
         replace(TABLES, decode=Grid(((1,), ()), ())),
         replace(TABLES, ranks=Curve((1,), (-1.0,))),
+        replace(TABLES, tokens=Curve((-1, 0), (1.0, 1.0))),
+        replace(TABLES, mixed=TABLES.decode),
     ],
 )
 def test_broken_tables_are_refused(broken: StepTables) -> None:

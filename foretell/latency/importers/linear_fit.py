@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from foretell.latency.linear import features
+from foretell.latency.features import features
 from foretell.latency.tables import TabularStepTime
 from foretell.model import BatchShape, GpuProfile
 from foretell.model.batch import prefill_pairs
@@ -17,7 +17,7 @@ COMPUTED = (0, 256, 1024, 2048, 3500)
 
 
 def fit_linear(profile: GpuProfile) -> tuple[tuple[float, ...], float]:
-    """Coefficients of `latency.linear.FEATURES` and the median relative error of the fit.
+    """Coefficients of `latency.features.FEATURES` and the median relative error of the fit.
 
     Fitted to the profile's tables over the steps that its limits (KV blocks, token budget,
     sequences) allow. Decode, prefill and mixed steps count alike, however many there are of each.

@@ -1,0 +1,28 @@
+"""The numbers that describe a step to a linear model.
+
+They are those that explain a real engine's steps best (R² 0.98 on 16,000 steps of a vLLM CPU
+engine): a constant, tokens, sequences, and attention pairs for prefill and decode apart.
+"""
+
+from foretell.model import BatchShape
+
+FEATURES = (
+    "step",
+    "prefill_tokens",
+    "prefill_pairs",
+    "prefill_seqs",
+    "decode_seqs",
+    "decode_pairs",
+)
+
+
+def features(shape: BatchShape) -> tuple[float, ...]:
+    """The value of each of `FEATURES` for `shape`."""
+    return (
+        1.0,
+        float(shape.prefill_tokens),
+        float(shape.prefill_pairs),
+        float(shape.prefill_seqs),
+        float(shape.decode_seqs),
+        float(shape.decode_pairs),
+    )
