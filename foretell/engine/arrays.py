@@ -30,7 +30,7 @@ def new_state(config: EngineConfig, capacity: int, *, knows_content: bool = Fals
     row["knows_content"] = knows_content
     row["depth"] = steps_in_flight(config)
     row["head"] = row["tail"] = row["blank_head"] = row["lru_head"] = row["lru_tail"] = NONE
-    row["free"] = config.total_blocks
+    row["free"] = row["owned"] = config.total_blocks
     blocks = np.zeros(config.total_blocks if knows_content else 0, BLOCK)
     if knows_content:
         blocks["content"] = NONE

@@ -50,6 +50,7 @@ def restore(snapshot: EngineSnapshot) -> Restored:
     state.running[:running] = np.arange(running)
     engine["running"], engine["free"] = running, snapshot.free_blocks
     engine["held"] = int(rows["blocks"].sum())
+    engine["owned"] = engine["free"] + engine["held"]
     batches = _steps_in_flight(state, snapshot)
     for slot in range(running, len(requests)):
         queues.enqueue(state, slot)

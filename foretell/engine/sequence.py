@@ -76,7 +76,13 @@ class Sequence:
 
     @property
     def stop_after(self) -> int:
+        """Output tokens after which it ends; may be set until a twin has it."""
         return int(self.row["stop_after"])
+
+    @stop_after.setter
+    def stop_after(self, tokens: int) -> None:
+        assert self.slot < 0, "the twin has made room for its length"
+        self.row["stop_after"] = tokens
 
     @property
     def max_tokens(self) -> int:

@@ -54,7 +54,6 @@ def sample_futures(
             sequences[slot].stop_after = total
         for slot in work.watched:
             sequences[slot].stop_after = work.marks[-1]
-        work.mark_times[:] = -np.inf
         ended = roll(work, model, np.inf)
         first = np.inf
         for slot in work.watched:
@@ -86,8 +85,12 @@ def _set_marks(state: State, work: Roll, lengths: Lengths) -> None:
 @compiled
 def _reset(work: Roll, start: Roll) -> None:
     work.state.engine[0] = start.state.engine[0]
-    work.state.sequences[:] = start.state.sequences
-    work.state.running[:] = start.state.running
+    for slot in range(len(start.state.sequences)):
+        work.state.sequences[slot] = start.state.sequences[slot]
+    for i in range(start.state.engine[0].running):
+        work.state.running[i] = start.state.running[i]
+    for i in range(len(work.marks)):
+        work.mark_times[i] = -np.inf
     work.clock[0] = start.clock[0]
     _copy_batch(work.batches[0], start.batches[0])
     _copy_batch(work.batches[1], start.batches[1])

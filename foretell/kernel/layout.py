@@ -66,6 +66,7 @@ ENGINE = np.dtype(
         ("tail", np.int64),
         ("free", np.int64),  # blocks
         ("held", np.int64),
+        ("owned", np.int64),  # free and held: what must be conserved
         ("unhashed", np.int64),  # free blocks without content
         ("blank_head", np.int64),  # the stack of those
         ("lru_head", np.int64),  # free blocks with content, least recently used first

@@ -137,7 +137,8 @@ def draw_totals(
         g = generated[i]
         h = hazard(row, float(g))
         if h == np.inf:
-            totals[:, i] = g + int(OVERRUN_TOKENS)
+            for s in range(samples):
+                totals[s, i] = g + int(OVERRUN_TOKENS)
             continue
         stratum = stratum_of(keys[i], seed)
         for s in range(samples):

@@ -97,6 +97,7 @@ def check(state: State) -> None:
         slot = seq.next
     assert waiting == engine.waiting, "the waiting queue is miscounted"
     assert engine.free >= 0, "more KV blocks taken than exist"
+    assert engine.free + engine.held == engine.owned, "KV blocks are not conserved"
     if engine.knows_content:
         _check_pool(state, held)
     else:
@@ -111,7 +112,6 @@ def _check_pool(state: State, references: int) -> None:
         counted += state.blocks[i].refs
     assert counted == references, "a block is not held as often as it is referred to"
     assert held == engine.held, "blocks held are miscounted"
-    assert engine.free + engine.held == len(state.blocks), "KV blocks are not conserved"
     free, index = engine.unhashed, engine.lru_head
     while index != NONE:
         assert state.blocks[index].content != NONE, "a block in the free queue lost its content"
