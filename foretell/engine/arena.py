@@ -3,7 +3,7 @@
 import numpy as np
 
 from foretell.engine.sequence import Sequence
-from foretell.kernel.layout import NONE, UNUSED, State
+from foretell.kernel.layout import NONE, PLACE, UNUSED, State
 
 _FIRST_CAPACITY = 1024
 # A step in flight behind the one that ends a sequence holds a token more.
@@ -11,7 +11,7 @@ _SPARE_TOKENS = 2
 
 
 class Arena:
-    """Gives every sequence its place in `State.table` and `State.content`, and contents numbers."""
+    """Gives every sequence its place in `State.places`, and contents numbers."""
 
     def __init__(self, block_size_tokens: int) -> None:
         self._block_size = block_size_tokens
@@ -21,7 +21,7 @@ class Arena:
     def place(self, state: State, seq: Sequence) -> State:
         """The state with a place for `seq`, whose row is set to it."""
         blocks = self._blocks_of(seq.row)
-        if self._used + blocks > len(state.table):
+        if self._used + blocks > len(state.places):
             state = self._compacted(state, blocks)
         numbers = np.full(blocks, NONE, np.int32)
         if seq.content is not None:
@@ -32,7 +32,7 @@ class Arena:
             first_with = np.full(2 * len(self._numbers), NONE, np.int32)
             first_with[: len(state.first_with)] = state.first_with
             state = state._replace(first_with=first_with)
-        state.content[self._used : self._used + blocks] = numbers
+        state.places["content"][self._used : self._used + blocks] = numbers
         seq.row["place"] = self._used
         self._used += blocks
         return state
@@ -46,12 +46,11 @@ class Arena:
         """The same with the places of the living moved together, and room for `wanted` more."""
         living = [row for row in state.sequences if row["status"] != UNUSED]
         capacity = 2 * (sum(map(self._blocks_of, living)) + wanted)
-        content, table = (np.full(max(_FIRST_CAPACITY, capacity), NONE, np.int32) for _ in range(2))
+        places = np.zeros(max(_FIRST_CAPACITY, capacity), PLACE)
         self._used = 0
         for row in living:
             size, old, new = self._blocks_of(row), int(row["place"]), self._used
-            content[new : new + size] = state.content[old : old + size]
-            table[new : new + size] = state.table[old : old + size]
+            places[new : new + size] = state.places[old : old + size]
             row["place"] = new
             self._used += size
-        return state._replace(content=content, table=table)
+        return state._replace(places=places)

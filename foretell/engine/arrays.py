@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.kernel.layout import BLOCK, ENGINE, NONE, SEQUENCE, State
+from foretell.kernel.layout import BLOCK, ENGINE, NONE, PLACE, SEQUENCE, State, new_record
 from foretell.model import EngineConfig
 
 
@@ -13,8 +13,7 @@ def new_state(config: EngineConfig, capacity: int, *, knows_content: bool = Fals
     `knows_content`: blocks have identity, and prefix-cache hits are found by content. Otherwise
     they are only counted.
     """
-    engine = np.zeros(1, ENGINE)
-    row = engine[0]
+    row = new_record(ENGINE)
     row["block_size"] = config.block_size_tokens
     row["budget"] = config.max_num_scheduled_tokens
     row["max_running"] = config.max_num_active_seqs or config.max_num_seqs
@@ -37,9 +36,13 @@ def new_state(config: EngineConfig, capacity: int, *, knows_content: bool = Fals
         blocks["next"] = np.arange(1, len(blocks) + 1)
         blocks["next"][-1] = NONE
         row["blank_head"], row["unhashed"] = 0, len(blocks)
-    empty = np.zeros(0, np.int32)
     return State(
-        engine, new_rows(capacity), np.zeros(capacity, np.int32), blocks, empty, empty, empty
+        row,
+        new_rows(capacity),
+        np.zeros(capacity, np.int32),
+        blocks,
+        np.zeros(0, PLACE),
+        np.zeros(0, np.int32),
     )
 
 

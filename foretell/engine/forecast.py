@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from foretell.engine.arrays import new_rows
 from foretell.engine.restore import restore
 from foretell.kernel.futures import Futures, Lengths, sample_futures
-from foretell.kernel.layout import EXPECTED, Batch, new_batch
+from foretell.kernel.layout import EXPECTED, Batch, new_batch, new_record
 from foretell.kernel.lengths import WIDTH
-from foretell.kernel.rollout import CLOCK, Roll
+from foretell.kernel.rollout import CLOCK, MARK, Roll
 from foretell.latency.linear import StepTimeModel
 from foretell.model import EngineConfig, EngineSnapshot, RequestSpec
 
@@ -89,7 +89,7 @@ class Forecaster:
         return Forecast(
             ttft_s=_from(now_unix_s, futures.first_token_s),
             e2e_s=_from(now_unix_s, futures.last_token_s.ravel()),
-            output_tokens=float(work.marks.mean()),
+            output_tokens=float(work.marks["tokens"].mean()),
             preemptions=float(futures.preemptions.mean()),
         )
 
@@ -121,18 +121,17 @@ class Forecaster:
         return Roll(
             state,
             _two(restored.batches, total),
-            np.zeros(1, CLOCK),
+            new_record(CLOCK),
             arrivals=new[np.argsort(rows["arrival_s"][known:], kind="stable")],
             watched=new[total - known - each[-1] :],
-            marks=np.zeros(0, np.int32),
-            mark_times=np.zeros(0),
+            marks=np.zeros(0, MARK),
         ), lengths
 
     def _set_clock(
         self, start: Roll, step_time: StepTimeModel, now_unix_s: float, every_step: bool
     ) -> None:
         """When the steps in flight end, by their start and what they should take."""
-        snapshot, clock = self._snapshot, start.clock[0]
+        snapshot, clock = self._snapshot, start.clock
         clock["now_s"] = now_unix_s if every_step else snapshot.taken_unix_s
         clock["in_flight"] = in_flight = len(self._restored.batches)
         steps = snapshot.steps_in_flight
@@ -167,11 +166,8 @@ def _two(batches: Seq[Batch], capacity: int) -> tuple[Batch, Batch]:
     """A rollout's two batches, with those in flight first."""
     result = new_batch(capacity), new_batch(capacity)
     for target, source in zip(result, batches, strict=False):
-        count = len(source.slots)
-        target.counts[0] = source.counts[0]
-        target.slots[:count] = source.slots
-        target.tokens[:count] = source.tokens
-        target.samples[:count] = source.samples
+        target.counts["scheduled"] = len(source.entries)
+        target.entries[: len(source.entries)] = source.entries
     return result
 
 
@@ -188,8 +184,7 @@ def _like(start: Roll, marks: int) -> Roll:
         state=state,
         batches=batches,
         clock=start.clock.copy(),
-        marks=np.zeros(marks, np.int32),
-        mark_times=np.zeros(marks),
+        marks=np.zeros(marks, MARK),
     )
 
 

@@ -43,7 +43,7 @@ def restore(snapshot: EngineSnapshot) -> Restored:
     state = new_state(config, len(requests))
     _fill_rows(state, requests)
     running = len(snapshot.running)
-    rows, engine = state.sequences[:running], state.engine[0]
+    rows, engine = state.sequences[:running], state.engine
     rows["status"] = RUNNING
     rows["computed"] = [r.computed_tokens for r in snapshot.running]
     rows["blocks"] = -(-rows["computed"] // config.block_size_tokens)
@@ -78,15 +78,15 @@ def _fill_rows(state: State, requests: Seq[RequestState]) -> None:
     rows["output"] = [r.output_tokens for r in requests]
     rows["max_tokens"] = [min(r.max_tokens, np.iinfo(np.int32).max) for r in requests]
     rows["preemptions"] = [r.preemptions for r in requests]
-    rows["hits"] = [r.cached_tokens // state.engine[0]["block_size"] for r in requests]
+    rows["hits"] = [r.cached_tokens // state.engine["block_size"] for r in requests]
 
 
 def _steps_in_flight(state: State, snapshot: EngineSnapshot) -> tuple[Batch, ...]:
     """What is scheduled and not applied, and what that means for each of the running.
 
-    The newest step is published; with async scheduling who takes part in the one before follows
-    from the tokens that are to be sampled. How many tokens it computes is not known, and matters
-    only to a request that is preempted before the step ends: one is assumed.
+    The newest step is published; with async scheduling, who samples a token in the one before
+    follows from how many are to come. What else that step computes is not known, and matters only
+    to a request that is preempted before it ends.
     """
     rows = state.sequences[: len(snapshot.running)]
     scheduled = np.array([r.scheduled_tokens for r in snapshot.running], np.int32)
@@ -101,7 +101,7 @@ def _steps_in_flight(state: State, snapshot: EngineSnapshot) -> tuple[Batch, ...
     rows["placeholders"] = samples.astype(np.int32) + older
     rows["in_flight"] = scheduled + older
     batches = []
-    if older.any():
+    if older.any() or (scheduled.any() and len(snapshot.steps_in_flight) > 1):
         batches.append(_batch(np.flatnonzero(older), np.ones_like(scheduled), older))
     if scheduled.any():
         batches.append(_batch(np.flatnonzero(scheduled), scheduled, samples))
@@ -111,7 +111,7 @@ def _steps_in_flight(state: State, snapshot: EngineSnapshot) -> tuple[Batch, ...
 def _batch(slots: NDArray[np.intp], tokens: NDArray[np.int32], samples: NDArray[np.bool_]) -> Batch:
     batch = new_batch(len(slots))
     batch.counts["scheduled"] = len(slots)
-    batch.slots[:] = slots
-    batch.tokens[:] = tokens[slots]
-    batch.samples[:] = samples[slots]
+    batch.entries["slot"] = slots
+    batch.entries["tokens"] = tokens[slots]
+    batch.entries["samples"] = samples[slots]
     return batch

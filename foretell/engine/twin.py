@@ -68,12 +68,12 @@ class Twin:
     @property
     def running(self) -> list[Sequence]:
         """In order of admission."""
-        return self._named(self._state.running, int(self._state.engine[0]["running"]))
+        return self._named(self._state.running[: int(self._state.engine["running"])])
 
     @property
     def waiting(self) -> list[Sequence]:
         """In the order in which they will be admitted."""
-        result, slot = [], int(self._state.engine[0]["head"])
+        result, slot = [], int(self._state.engine["head"])
         while slot != NONE:
             seq = self._member(slot)
             result.append(seq)
@@ -83,12 +83,12 @@ class Twin:
     @property
     def free_blocks(self) -> int:
         """KV blocks that no sequence holds; with prefix caching some may be hit."""
-        return int(self._state.engine[0]["free"])
+        return int(self._state.engine["free"])
 
     @property
     def idle(self) -> bool:
         """Neither running nor waiting requests."""
-        return not (self._state.engine[0]["running"] or self._state.engine[0]["waiting"])
+        return not (self._state.engine["running"] or self._state.engine["waiting"])
 
     def add(self, seq: Sequence) -> None:
         """A new request joins the waiting queue."""
@@ -137,10 +137,9 @@ class Twin:
         arrays = batch.arrays
         output.complete(self._state, arrays, now_s)
         self._completed_steps += 1
-        sampled = self._named(arrays.sampled, int(arrays.counts[0]["sampled"]))
-        finished = self._named(arrays.finished, int(arrays.counts[0]["finished"]))
+        sampled, finished = self._listed(arrays, "sampled"), self._listed(arrays, "finished")
         self._ended.extend((self._scheduled_steps, seq) for seq in finished)
-        if len(arrays.slots) == len(self._members):
+        if len(arrays.entries) == len(self._members):
             self._spare.append(arrays)
         return Outcome(sampled, finished)
 
@@ -149,24 +148,28 @@ class Twin:
         output.check(self._state)
 
     def _batch(self, arrays: layout.Batch) -> Batch:
-        counts = arrays.counts[0]
+        counts = arrays.counts
         count = int(counts["scheduled"])
-        scheduled = self._named(arrays.slots, count)
+        tokens = arrays.entries["tokens"][:count].tolist()
+        scheduled = self._named(arrays.entries["slot"][:count])
         return Batch(
-            list(zip(scheduled, arrays.tokens[:count].tolist(), strict=True)),
-            self._named(arrays.admitted, int(counts["admitted"])),
-            self._named(arrays.preempted, int(counts["preempted"])),
+            list(zip(scheduled, tokens, strict=True)),
+            self._listed(arrays, "admitted"),
+            self._listed(arrays, "preempted"),
             BatchShape(*(int(counts[name]) for name in _SHAPE)),
             arrays,
         )
+
+    def _listed(self, arrays: layout.Batch, name: str) -> list[Sequence]:
+        return self._named(arrays.entries[name][: int(arrays.counts[name])])
 
     def _member(self, slot: int) -> Sequence:
         seq = self._members[slot]
         assert seq is not None, "a slot in use has no sequence"
         return seq
 
-    def _named(self, slots: NDArray[np.int32], n: int) -> list[Sequence]:
-        return [self._member(slot) for slot in slots[:n].tolist()]
+    def _named(self, slots: NDArray[np.int32]) -> list[Sequence]:
+        return [self._member(slot) for slot in slots.tolist()]
 
     def _forget_ended(self) -> None:
         """Free the slots of sequences that have ended and that no step in flight holds."""

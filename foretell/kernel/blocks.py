@@ -12,18 +12,18 @@ from foretell.kernel.layout import NONE, State
 @inlined
 def blocks_for(state: State, tokens: int) -> int:
     """Blocks that hold `tokens` tokens."""
-    return -(-tokens // state.engine[0].block_size)
+    return -(-tokens // state.engine.block_size)
 
 
 @compiled
 def find_hits(state: State, slot: int) -> int:
     """Blocks of the longest cached prefix of what `slot` must compute; its last token never."""
     seq = state.sequences[slot]
-    most = (seq.prompt + seq.output - 1) // state.engine[0].block_size
-    if not state.engine[0].knows_content:
+    most = (seq.prompt + seq.output - 1) // state.engine.block_size
+    if not state.engine.knows_content:
         return min(seq.hits, most)
     for hits in range(most):
-        content = state.content[seq.place + hits]
+        content = state.places[seq.place + hits].content
         if content == NONE or state.first_with[content] == NONE:
             return hits
     return most
@@ -35,11 +35,11 @@ def evictable(state: State, slot: int, hits: int) -> int:
 
     Without knowledge of content they all count, as if nobody held them now.
     """
-    if not state.engine[0].knows_content:
+    if not state.engine.knows_content:
         return hits
     place, count = state.sequences[slot].place, 0
     for i in range(hits):
-        block = state.first_with[state.content[place + i]]
+        block = state.first_with[state.places[place + i].content]
         count += state.blocks[block].refs == 0
     return count
 
@@ -47,25 +47,25 @@ def evictable(state: State, slot: int, hits: int) -> int:
 @compiled
 def admit(state: State, slot: int, hits: int) -> None:
     """`slot` begins to run with its `hits` as its first blocks."""
-    engine, seq = state.engine[0], state.sequences[slot]
+    engine, seq = state.engine, state.sequences[slot]
     seq.blocks = seq.committed = hits
     if not engine.knows_content:
         _take(state, hits)
         return
     for i in range(hits):
-        index = state.first_with[state.content[seq.place + i]]
+        index = state.first_with[state.places[seq.place + i].content]
         block = state.blocks[index]
         if block.refs == 0:
             _unlink_free(state, index)
             _take(state, 1)
         block.refs += 1
-        state.table[seq.place + i] = index
+        state.places[seq.place + i].block = index
 
 
 @inlined
 def grow(state: State, slot: int, tokens: int) -> bool:
     """Give `slot` the blocks to hold `tokens`; False, and nothing changed, if too few are free."""
-    engine, seq = state.engine[0], state.sequences[slot]
+    engine, seq = state.engine, state.sequences[slot]
     if tokens > seq.blocks * engine.block_size and not _take_blocks(state, slot, tokens):
         return False
     if engine.knows_content:
@@ -77,13 +77,13 @@ def grow(state: State, slot: int, tokens: int) -> bool:
 
 @compiled
 def _take_blocks(state: State, slot: int, tokens: int) -> bool:
-    engine, seq = state.engine[0], state.sequences[slot]
+    engine, seq = state.engine, state.sequences[slot]
     needed = blocks_for(state, tokens) - seq.blocks
     if needed > engine.free:
         return False
     if engine.knows_content:
         for i in range(needed):
-            state.table[seq.place + seq.blocks + i] = _new_block(state)
+            state.places[seq.place + seq.blocks + i].block = _new_block(state)
     _take(state, needed)
     seq.blocks += needed
     return True
@@ -95,9 +95,9 @@ def commit(state: State, slot: int, tokens: int) -> None:
 
     Only where content is known.
     """
-    seq, full = state.sequences[slot], tokens // state.engine[0].block_size
+    seq, full = state.sequences[slot], tokens // state.engine.block_size
     for i in range(seq.committed, full):
-        index, content = state.table[seq.place + i], state.content[seq.place + i]
+        index, content = state.places[seq.place + i].block, state.places[seq.place + i].content
         if content != NONE:
             _publish(state, index, content)
     seq.committed = max(seq.committed, full)
@@ -106,13 +106,13 @@ def commit(state: State, slot: int, tokens: int) -> None:
 @compiled
 def release(state: State, slot: int) -> None:
     """Take all blocks of `slot` back."""
-    engine, seq = state.engine[0], state.sequences[slot]
+    engine, seq = state.engine, state.sequences[slot]
     if not engine.knows_content:
         _take(state, -seq.blocks)
         seq.blocks = 0
         return
     for i in range(seq.blocks - 1, -1, -1):  # so that the tail is reused first
-        index = state.table[seq.place + i]
+        index = state.places[seq.place + i].block
         block = state.blocks[index]
         block.refs -= 1
         if block.refs == 0:
@@ -126,7 +126,7 @@ def release(state: State, slot: int) -> None:
 
 @inlined
 def _take(state: State, blocks: int) -> None:
-    engine = state.engine[0]
+    engine = state.engine
     engine.free -= blocks
     engine.held += blocks
     assert engine.free >= 0, "more KV blocks taken than exist"
@@ -135,7 +135,7 @@ def _take(state: State, blocks: int) -> None:
 @compiled
 def _new_block(state: State) -> int:
     """A blank block, or the least recently used one, whose content is then lost."""
-    engine = state.engine[0]
+    engine = state.engine
     if engine.unhashed > 0:
         index = engine.blank_head
         engine.blank_head = state.blocks[index].next
@@ -150,7 +150,7 @@ def _new_block(state: State) -> int:
 
 @compiled
 def _push_blank(state: State, index: int) -> None:
-    engine = state.engine[0]
+    engine = state.engine
     state.blocks[index].next = engine.blank_head
     engine.blank_head = index
     engine.unhashed += 1
@@ -158,7 +158,7 @@ def _push_blank(state: State, index: int) -> None:
 
 @compiled
 def _push_used(state: State, index: int) -> None:
-    engine, block = state.engine[0], state.blocks[index]
+    engine, block = state.engine, state.blocks[index]
     block.previous, block.next = engine.lru_tail, NONE
     if engine.lru_tail == NONE:
         engine.lru_head = index
@@ -170,7 +170,7 @@ def _push_used(state: State, index: int) -> None:
 @compiled
 def _unlink_free(state: State, index: int) -> None:
     """Take a block with content out of the free queue."""
-    engine = state.engine[0]
+    engine = state.engine
     before, behind = state.blocks[index].previous, state.blocks[index].next
     if before == NONE:
         engine.lru_head = behind

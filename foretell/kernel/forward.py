@@ -14,7 +14,7 @@ def decode_run(state: State, most: int) -> tuple[int, int]:
     when the next may admit, prefill, preempt or leave somebody out. With steps in flight, those
     must be of this kind too. Beside it, the query-key pairs of the first of these steps.
     """
-    engine = state.engine[0]
+    engine = state.engine
     count, longest, ahead = engine.running, engine.max_model_len, engine.depth - 1
     # With prefix caching, what decodes may become a waiting one's hit.
     if count == 0 or count > engine.budget or engine.knows_content:
@@ -44,7 +44,7 @@ def advance_decode(state: State, steps: int, batch: Batch, now_s: float) -> None
 
     Afterwards `batch` holds the last step scheduled, as if `schedule` had filled it.
     """
-    engine, counts = state.engine[0], batch.counts[0]
+    engine, counts = state.engine, batch.counts
     count, block_size, longest = engine.running, engine.block_size, engine.max_model_len
     taken = kept = 0
     for i in range(count):
@@ -52,11 +52,12 @@ def advance_decode(state: State, steps: int, batch: Batch, now_s: float) -> None
         seq = state.sequences[slot]
         seq.output += steps
         seq.computed += steps
+        seq.in_flight = seq.placeholders  # one token each, whatever the step before computed
         if seq.computed > seq.blocks * block_size:
             blocks = blocks_for(state, seq.computed)
             taken += blocks - seq.blocks
             seq.blocks = blocks
-        batch.slots[i], batch.tokens[i], batch.samples[i] = slot, 1, 1
+        batch.entries[i].slot, batch.entries[i].tokens, batch.entries[i].samples = slot, 1, 1
         if seq.output >= seq.stop_after or seq.prompt + seq.output >= longest:
             taken -= seq.blocks
             seq.blocks, seq.status, seq.finished_s = 0, ENDED, now_s
@@ -74,13 +75,11 @@ def advance_decode(state: State, steps: int, batch: Batch, now_s: float) -> None
 @compiled
 def _may_admit(state: State) -> bool:
     """While only decoding, free blocks shrink: a head that does not fit now will not fit later."""
-    engine = state.engine[0]
+    engine = state.engine
     budget = engine.budget - engine.running
     if engine.head == NONE or budget <= 0 or engine.running >= engine.max_running:
         return False
     head = state.sequences[engine.head]
-    if head.stale > 0:
-        return True
     hits = min(head.hits, (head.prompt + head.output - 1) // engine.block_size)
     threshold = long_prefill_threshold(state)
     return admissible_tokens(state, engine.head, budget, threshold, hits) > 0
@@ -92,7 +91,7 @@ def _steps_that_fit(state: State, most: int) -> int:
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
-        if _blocks_of(state, middle) <= state.engine[0].free:
+        if _blocks_of(state, middle) <= state.engine.free:
             low = middle
         else:
             high = middle - 1
@@ -102,7 +101,7 @@ def _steps_that_fit(state: State, most: int) -> int:
 @compiled
 def _blocks_of(state: State, steps: int) -> int:
     """Blocks that `steps` further decode steps take."""
-    engine, blocks = state.engine[0], 0
+    engine, blocks = state.engine, 0
     for i in range(engine.running):
         seq = state.sequences[state.running[i]]
         blocks += max(0, blocks_for(state, seq.computed + steps) - seq.blocks)

@@ -53,22 +53,22 @@ def sample_futures(
             total = limited(work.state, slot, futures.totals[sample, slot])
             sequences[slot].stop_after = total
         for slot in work.watched:
-            sequences[slot].stop_after = work.marks[-1]
+            sequences[slot].stop_after = work.marks[-1].tokens
         ended = roll(work, model, np.inf)
         first = np.inf
         for slot in work.watched:
             first = min(first, sequences[slot].first_token_s)
         futures.first_token_s[sample] = first if ended else np.inf
         for i in range(len(work.marks)):
-            futures.last_token_s[sample, i] = work.mark_times[i] if ended else np.inf
-        futures.preemptions[sample] = work.clock[0].preemptions
+            futures.last_token_s[sample, i] = work.marks[i].at_s if ended else np.inf
+        futures.preemptions[sample] = work.clock.preemptions
 
 
 @compiled
 def limited(state: State, slot: int, total: int) -> int:
     """`total` as output tokens that the engine will allow `slot`: at least one more."""
     seq = state.sequences[slot]
-    most = state.engine[0].max_model_len - seq.prompt
+    most = state.engine.max_model_len - seq.prompt
     if seq.max_tokens > 0:
         most = min(most, seq.max_tokens)
     return max(seq.output + 1, min(most, total))
@@ -79,27 +79,31 @@ def _set_marks(state: State, work: Roll, lengths: Lengths) -> None:
     slot, count = work.watched[0], len(work.marks)
     for i in range(count):
         tokens = conditional_quantile(lengths.rows[slot], 0.0, (i + 0.5) / count)
-        work.marks[i] = limited(state, slot, round(tokens))
+        work.marks[i].tokens = limited(state, slot, round(tokens))
 
 
 @compiled
 def _reset(work: Roll, start: Roll) -> None:
-    work.state.engine[0] = start.state.engine[0]
     for slot in range(len(start.state.sequences)):
         work.state.sequences[slot] = start.state.sequences[slot]
-    for i in range(start.state.engine[0].running):
+    for i in range(start.state.engine.running):
         work.state.running[i] = start.state.running[i]
     for i in range(len(work.marks)):
-        work.mark_times[i] = -np.inf
-    work.clock[0] = start.clock[0]
+        work.marks[i].at_s = -np.inf
+    engine, first = work.state.engine, start.state.engine
+    engine.running, engine.waiting = first.running, first.waiting
+    engine.head, engine.tail = first.head, first.tail
+    engine.free, engine.held = first.free, first.held
+    clock, begin = work.clock, start.clock
+    clock.now_s, clock.in_flight, clock.oldest = begin.now_s, begin.in_flight, 0
+    clock.first_end_s, clock.last_end_s = begin.first_end_s, begin.last_end_s
+    clock.next_arrival = clock.preemptions = clock.iterations = 0
     _copy_batch(work.batches[0], start.batches[0])
     _copy_batch(work.batches[1], start.batches[1])
 
 
 @compiled
 def _copy_batch(target: Batch, source: Batch) -> None:
-    target.counts[0] = source.counts[0]
-    for i in range(source.counts[0].scheduled):
-        target.slots[i] = source.slots[i]
-        target.tokens[i] = source.tokens[i]
-        target.samples[i] = source.samples[i]
+    target.counts.scheduled = source.counts.scheduled
+    for i in range(source.counts.scheduled):
+        target.entries[i] = source.entries[i]

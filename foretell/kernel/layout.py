@@ -4,10 +4,13 @@ A sequence is a row, and its number, the *slot*, stands for it everywhere. Rows 
 until they are dropped; the order of running and waiting sequences is kept beside them.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+Record: TypeAlias = Any
+"""One row, passed by reference; numpy's type of it does not tell its fields."""
 
 # Status of a sequence.
 UNUSED, EXPECTED, WAITING, RUNNING, ENDED = 0, 1, 2, 3, 4
@@ -36,7 +39,7 @@ SEQUENCE = np.dtype(
         ("stale", np.int32),  # those of `in_flight` scheduled before a preemption
         ("next", np.int32),  # in the waiting queue
         ("previous", np.int32),
-        ("place", np.int32),  # where its blocks begin in `State.content` and `State.table`
+        ("place", np.int32),  # where its blocks begin in `State.places`
         ("committed", np.int32),  # leading blocks of its table whose content is known
     ],
     align=True,
@@ -101,37 +104,50 @@ BATCH = np.dtype(
 )
 
 
-class State(NamedTuple):
-    """One engine. `engine` has one row; `running` holds slots in order of admission."""
+ENTRY = np.dtype(
+    [
+        # Parallel lists, as long as the batch's counts say; all but `tokens`, `samples` of slots.
+        ("slot", np.int32),
+        ("tokens", np.int32),  # what `slot` computes
+        ("samples", np.int32),  # 1 where the step samples a token for it
+        ("admitted", np.int32),
+        ("preempted", np.int32),
+        ("sampled", np.int32),  # who got a token when the step was completed
+        ("finished", np.int32),
+    ]
+)
 
-    engine: NDArray[np.void]
+PLACE = np.dtype([("content", np.int32), ("block", np.int32)])
+"""One of a sequence's blocks: its content (NONE: not known) and which block holds it."""
+
+
+class State(NamedTuple):
+    """One engine. Few arrays and records, because every call passes them all."""
+
+    engine: Record
+    """A record of `ENGINE`."""
     sequences: NDArray[np.void]
     running: NDArray[np.int32]
+    """Slots in order of admission."""
     blocks: NDArray[np.void]
-    content: NDArray[np.int32]
-    """The contents of sequences' blocks, each from the sequence's place on. NONE: not known."""
-    table: NDArray[np.int32]
-    """Blocks that sequences hold, in the same places."""
+    places: NDArray[np.void]
+    """Each sequence's blocks, from its place on."""
     first_with: NDArray[np.int32]
     """The oldest block of each content."""
 
 
 class Batch(NamedTuple):
-    """One step. `counts` has one row and says how much of the other arrays is in use."""
+    """One step. `counts` is a record of `BATCH` and says how many of the entries are in use."""
 
-    counts: NDArray[np.void]
-    slots: NDArray[np.int32]
-    tokens: NDArray[np.int32]
-    samples: NDArray[np.int32]
-    """1 where the step samples a token."""
-    admitted: NDArray[np.int32]
-    preempted: NDArray[np.int32]
-    sampled: NDArray[np.int32]
-    """Slots that got a token when the step was completed."""
-    finished: NDArray[np.int32]
+    counts: Record
+    entries: NDArray[np.void]
+
+
+def new_record(dtype: np.dtype[np.void]) -> Record:
+    """Zeros, which can be written to."""
+    return np.zeros(1, dtype)[0]
 
 
 def new_batch(capacity: int) -> Batch:
     """For engines with up to `capacity` sequences."""
-    slots = [np.empty(capacity, np.int32) for _ in range(7)]
-    return Batch(np.zeros(1, BATCH), *slots)
+    return Batch(new_record(BATCH), np.empty(capacity, ENTRY))

@@ -13,11 +13,11 @@ def complete(state: State, batch: Batch, now_s: float) -> None:
     One token for every sequence whose KV has caught up, those preempted since included. Batches
     are completed in the order in which they were scheduled.
     """
-    engine, counts = state.engine[0], batch.counts[0]
+    engine, counts = state.engine, batch.counts
     longest = engine.max_model_len
     counts.sampled = counts.finished = 0
     for i in range(counts.scheduled):
-        slot, tokens = batch.slots[i], batch.tokens[i]
+        slot, tokens = batch.entries[i].slot, batch.entries[i].tokens
         seq = state.sequences[slot]
         if seq.status == ENDED:
             continue
@@ -25,19 +25,19 @@ def complete(state: State, batch: Batch, now_s: float) -> None:
         seq.in_flight -= tokens
         if stale:
             seq.stale -= tokens
-        if not batch.samples[i]:
+        if not batch.entries[i].samples:
             continue
         seq.output += 1
         if seq.output == 1:
             seq.first_token_s = now_s
-        batch.sampled[counts.sampled] = slot
+        batch.entries[counts.sampled].sampled = slot
         counts.sampled += 1
         if not stale:
             seq.placeholders -= 1
             if engine.knows_content:
                 commit(state, slot, seq.computed - seq.placeholders)
         if seq.output >= seq.stop_after or seq.prompt + seq.output >= longest:
-            batch.finished[counts.finished] = slot
+            batch.entries[counts.finished].finished = slot
             counts.finished += 1
     if counts.finished > 0:
         retire(state, batch, now_s)
@@ -46,9 +46,9 @@ def complete(state: State, batch: Batch, now_s: float) -> None:
 @compiled
 def retire(state: State, batch: Batch, now_s: float) -> None:
     """The sequences in `finished` end; their blocks are free."""
-    engine = state.engine[0]
-    for i in range(batch.counts[0].finished):
-        slot = batch.finished[i]
+    engine = state.engine
+    for i in range(batch.counts.finished):
+        slot = batch.entries[i].finished
         seq = state.sequences[slot]
         if seq.status == WAITING:  # its last token was of a step before its preemption
             unlink(state, slot)
@@ -81,7 +81,7 @@ def abort(state: State, slot: int) -> None:
 @compiled
 def check(state: State) -> None:
     """Blocks are conserved and limits kept, counted anew; a violation is a bug in the twin."""
-    engine, held, waiting = state.engine[0], 0, 0
+    engine, held, waiting = state.engine, 0, 0
     assert 0 <= engine.running <= engine.max_running, "too many requests run"
     for i in range(engine.running):
         seq = state.sequences[state.running[i]]
@@ -106,7 +106,7 @@ def check(state: State) -> None:
 
 @compiled
 def _check_pool(state: State, references: int) -> None:
-    engine, held, counted = state.engine[0], 0, 0
+    engine, held, counted = state.engine, 0, 0
     for i in range(len(state.blocks)):
         held += state.blocks[i].refs > 0
         counted += state.blocks[i].refs

@@ -7,7 +7,7 @@ from foretell.kernel.layout import NONE, RUNNING, WAITING, State
 @compiled
 def enqueue(state: State, slot: int) -> None:
     """A new or preempted sequence waits: behind all, or by (priority, arrival) if that counts."""
-    engine = state.engine[0]
+    engine = state.engine
     before = engine.tail
     if engine.by_priority:
         seq = state.sequences[slot]
@@ -24,7 +24,7 @@ def enqueue(state: State, slot: int) -> None:
 @compiled
 def enqueue_preempted(state: State, slot: int) -> None:
     """At the head of the queue; where priorities count, in its place."""
-    if state.engine[0].by_priority:
+    if state.engine.by_priority:
         enqueue(state, slot)
     else:
         _link(state, slot, NONE)
@@ -33,7 +33,7 @@ def enqueue_preempted(state: State, slot: int) -> None:
 @compiled
 def _link(state: State, slot: int, before: int) -> None:
     """Insert `slot` behind `before`; NONE: at the head."""
-    engine, sequences = state.engine[0], state.sequences
+    engine, sequences = state.engine, state.sequences
     behind = engine.head if before == NONE else sequences[before].next
     seq = sequences[slot]
     seq.previous, seq.next, seq.status = before, behind, WAITING
@@ -51,7 +51,7 @@ def _link(state: State, slot: int, before: int) -> None:
 @compiled
 def unlink(state: State, slot: int) -> None:
     """Take `slot` out of the waiting queue."""
-    engine, sequences = state.engine[0], state.sequences
+    engine, sequences = state.engine, state.sequences
     before, behind = sequences[slot].previous, sequences[slot].next
     if before == NONE:
         engine.head = behind
@@ -67,7 +67,7 @@ def unlink(state: State, slot: int) -> None:
 @compiled
 def run(state: State, slot: int) -> None:
     """`slot` joins the running ones."""
-    engine = state.engine[0]
+    engine = state.engine
     state.running[engine.running] = slot
     engine.running += 1
     state.sequences[slot].status = RUNNING
@@ -76,7 +76,7 @@ def run(state: State, slot: int) -> None:
 @compiled
 def stop_running(state: State, position: int) -> None:
     """The sequence at `position` of the running list leaves it."""
-    engine, running = state.engine[0], state.running
+    engine, running = state.engine, state.running
     for i in range(position, engine.running - 1):
         running[i] = running[i + 1]
     engine.running -= 1

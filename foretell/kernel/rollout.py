@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from foretell.kernel.forward import advance_decode, decode_run
 from foretell.kernel.jit import compiled, inlined
-from foretell.kernel.layout import ENDED, EXPECTED, Batch, State
+from foretell.kernel.layout import ENDED, EXPECTED, WAITING, Batch, Record, State
 from foretell.kernel.output import complete
 from foretell.kernel.queues import enqueue
 from foretell.kernel.scheduling import schedule
@@ -36,20 +36,23 @@ CLOCK = np.dtype(
 )
 
 
+MARK = np.dtype([("tokens", np.int64), ("at_s", np.float64)])
+"""A count of output tokens, and when the last of the watched slots that get so far has so many."""
+
+
 class Roll(NamedTuple):
-    """Everything a rollout works on. `clock` has one row."""
+    """Everything a rollout works on."""
 
     state: State
     batches: tuple[Batch, Batch]
-    clock: NDArray[np.void]
+    clock: Record
+    """A record of `CLOCK`."""
     arrivals: NDArray[np.int32]
     """Slots that are still expected, in the order of their `arrival_s`."""
     watched: NDArray[np.int32]
     """The rollout ends when all of these slots have ended."""
-    marks: NDArray[np.int32]
-    """Counts of output tokens, ascending ..."""
-    mark_times: NDArray[np.float64]
-    """... and when the last of the watched slots that get so far has so many."""
+    marks: NDArray[np.void]
+    """Ascending."""
 
 
 @compiled
@@ -58,7 +61,7 @@ def roll(r: Roll, model: StepTime, until_s: float) -> bool:
 
     False if neither can happen: what is left can never run.
     """
-    clock = r.clock[0]
+    clock = r.clock
     for _ in range(MAX_ROUNDS):
         _admit_arrivals(r)
         if clock.now_s >= until_s or _all_ended(r):
@@ -78,7 +81,7 @@ def _all_ended(r: Roll) -> bool:
 
 @compiled
 def _admit_arrivals(r: Roll) -> None:
-    clock, sequences = r.clock[0], r.state.sequences
+    clock, sequences = r.clock, r.state.sequences
     while clock.next_arrival < len(r.arrivals):
         slot = r.arrivals[clock.next_arrival]
         if sequences[slot].arrival_s > clock.now_s:
@@ -90,7 +93,7 @@ def _admit_arrivals(r: Roll) -> None:
 
 @inlined
 def _next_arrival_s(r: Roll) -> float:
-    clock = r.clock[0]
+    clock = r.clock
     if clock.next_arrival >= len(r.arrivals):
         return np.inf
     return r.state.sequences[r.arrivals[clock.next_arrival]].arrival_s
@@ -99,13 +102,13 @@ def _next_arrival_s(r: Roll) -> float:
 @compiled
 def _iterate(r: Roll, model: StepTime) -> bool:
     """One iteration of the engine's loop; False when nothing can ever run again."""
-    state, clock = r.state, r.clock[0]
-    depth = state.engine[0].depth
-    if clock.in_flight < depth and state.engine[0].running + state.engine[0].waiting > 0:
+    state, clock = r.state, r.clock
+    depth = state.engine.depth
+    if clock.in_flight < depth and state.engine.running + state.engine.waiting > 0:
         batch = r.batches[(clock.oldest + clock.in_flight) % 2]
         if schedule(state, batch):
             _launch(r, model, batch)
-            if clock.in_flight < depth and batch.counts[0].scheduled > 0:
+            if clock.in_flight < depth and batch.counts.scheduled > 0:
                 return True
     if clock.in_flight > 0:
         _land(r)
@@ -119,7 +122,7 @@ def _iterate(r: Roll, model: StepTime) -> bool:
 @compiled
 def _launch(r: Roll, model: StepTime, batch: Batch) -> None:
     """The step just scheduled begins when the device is free."""
-    clock, counts = r.clock[0], batch.counts[0]
+    clock, counts = r.clock, batch.counts
     seconds = 0.0  # of a step without tokens, which preempted somebody and runs no model
     if counts.scheduled > 0:
         seconds = step_s(
@@ -141,7 +144,7 @@ def _launch(r: Roll, model: StepTime, batch: Batch) -> None:
 @compiled
 def _land(r: Roll) -> None:
     """The oldest step in flight ends, and its output is applied."""
-    clock = r.clock[0]
+    clock = r.clock
     batch = r.batches[clock.oldest]
     clock.now_s = max(clock.now_s, clock.first_end_s)
     complete(r.state, batch, clock.now_s)
@@ -153,17 +156,19 @@ def _land(r: Roll) -> None:
         for slot in r.watched:
             output = r.state.sequences[slot].output
             for i in range(len(r.marks)):
-                if r.marks[i] == output and r.mark_times[i] < clock.now_s:
-                    r.mark_times[i] = clock.now_s
+                if r.marks[i].tokens == output and r.marks[i].at_s < clock.now_s:
+                    r.marks[i].at_s = clock.now_s
 
 
 @compiled
 def _fast_forward(r: Roll, model: StepTime, until_s: float) -> bool:
     """Take a run of identical decode steps at once; False when the next step may differ."""
-    state, clock = r.state, r.clock[0]
-    engine = state.engine[0]
+    state, clock = r.state, r.clock
+    engine = state.engine
     ahead = engine.depth - 1
     if clock.in_flight != ahead:
+        return False
+    if ahead > 0 and _delivers_to_waiting(state, r.batches[clock.oldest]):
         return False
     steps, pairs = decode_run(state, _MOST_STEPS)
     if steps == 0:
@@ -181,6 +186,17 @@ def _fast_forward(r: Roll, model: StepTime, until_s: float) -> bool:
     advance_decode(state, steps, r.batches[clock.oldest], clock.now_s)
     clock.iterations += steps
     return True
+
+
+@compiled
+def _delivers_to_waiting(state: State, batch: Batch) -> bool:
+    """Whether a step in flight will sample tokens for somebody who was preempted since."""
+    if batch.counts.scheduled == state.engine.running:
+        return False
+    for i in range(batch.counts.scheduled):
+        if state.sequences[batch.entries[i].slot].status == WAITING:
+            return True
+    return False
 
 
 @inlined
@@ -208,7 +224,7 @@ def _steps_until(model: StepTime, count: int, pairs: int, seconds: float, most: 
 @compiled
 def _mark_run(r: Roll, model: StepTime, pairs: int, begin_s: float, steps: int) -> None:
     """Note when the watched pass the marks within a run that is about to be taken."""
-    engine = r.state.engine[0]
+    engine = r.state.engine
     ahead = engine.depth - 1
     if len(r.marks) == 0:
         return
@@ -217,7 +233,7 @@ def _mark_run(r: Roll, model: StepTime, pairs: int, begin_s: float, steps: int) 
         if seq.placeholders != ahead or seq.output == 0 or seq.status == ENDED:
             continue
         for i in range(len(r.marks)):
-            tokens = r.marks[i] - seq.output
+            tokens = r.marks[i].tokens - seq.output
             if 0 < tokens <= steps:
                 at_s = begin_s + _run_s(model, engine.running, pairs, tokens - ahead)
-                r.mark_times[i] = max(r.mark_times[i], at_s)
+                r.marks[i].at_s = max(r.marks[i].at_s, at_s)

@@ -17,7 +17,7 @@ def schedule(state: State, batch: Batch) -> bool:
 
     A batch may be empty when all it did was preempt.
     """
-    counts = batch.counts[0]
+    counts = batch.counts
     counts.scheduled = counts.admitted = counts.preempted = 0
     threshold = long_prefill_threshold(state)
     budget = _schedule_running(state, batch, threshold)
@@ -32,7 +32,7 @@ def schedule(state: State, batch: Batch) -> bool:
 @inlined
 def long_prefill_threshold(state: State) -> int:
     """Most tokens one request may compute in this step; 0 without such a limit."""
-    engine = state.engine[0]
+    engine = state.engine
     if engine.threshold == 0:
         return 0
     # It exists to share a step: alone, a request may take the whole budget.
@@ -47,7 +47,7 @@ def long_prefill_threshold(state: State) -> int:
 @compiled
 def admissible_tokens(state: State, slot: int, budget: int, threshold: int, hits: int) -> int:
     """Tokens that a waiting sequence would compute if admitted now; 0 when it must wait."""
-    engine, seq = state.engine[0], state.sequences[slot]
+    engine, seq = state.engine, state.sequences[slot]
     known = seq.prompt + seq.output
     cached = hits * engine.block_size
     tokens = known - cached
@@ -67,7 +67,7 @@ def admissible_tokens(state: State, slot: int, budget: int, threshold: int, hits
 @compiled
 def _schedule_running(state: State, batch: Batch, threshold: int) -> int:
     """Schedule running sequences in their order; returns the token budget left."""
-    engine, counts = state.engine[0], batch.counts[0]
+    engine, counts = state.engine, batch.counts
     budget, index = engine.budget, 0
     while index < engine.running and budget > 0:
         slot = state.running[index]
@@ -84,8 +84,8 @@ def _schedule_running(state: State, batch: Batch, threshold: int) -> int:
                 index -= 1
             if victim == slot:
                 return budget
-        batch.slots[counts.scheduled] = slot
-        batch.tokens[counts.scheduled] = tokens
+        batch.entries[counts.scheduled].slot = slot
+        batch.entries[counts.scheduled].tokens = tokens
         counts.scheduled += 1
         budget -= tokens
         index += 1
@@ -96,7 +96,7 @@ def _schedule_running(state: State, batch: Batch, threshold: int) -> int:
 @inlined
 def _wanted_tokens(state: State, slot: int, threshold: int, budget: int) -> int:
     """Tokens that a running sequence computes next, blocks permitting; 0: none."""
-    engine, seq = state.engine[0], state.sequences[slot]
+    engine, seq = state.engine, state.sequences[slot]
     if seq.placeholders > 0 and 0 < seq.max_tokens <= (
         seq.computed + 2 - seq.placeholders - seq.prompt
     ):
@@ -110,7 +110,7 @@ def _wanted_tokens(state: State, slot: int, threshold: int, budget: int) -> int:
 @compiled
 def _victim(state: State) -> int:
     """The place in the running list of whom to preempt; the first of equals."""
-    engine = state.engine[0]
+    engine = state.engine
     worst = engine.running - 1
     if engine.by_priority:
         worst = 0
@@ -126,14 +126,17 @@ def _victim(state: State) -> int:
 @compiled
 def _preempt(state: State, batch: Batch, position: int) -> int:
     """Move the one at `position` back to waiting; returns the budget that it gives back."""
-    counts, slot = batch.counts[0], state.running[position]
+    counts, slot = batch.counts, state.running[position]
     seq = state.sequences[slot]
     refund, kept = 0, 0
     for i in range(counts.scheduled):
-        if batch.slots[i] == slot:
-            refund = batch.tokens[i]
+        if batch.entries[i].slot == slot:
+            refund = batch.entries[i].tokens
         else:
-            batch.slots[kept], batch.tokens[kept] = batch.slots[i], batch.tokens[i]
+            batch.entries[kept].slot, batch.entries[kept].tokens = (
+                batch.entries[i].slot,
+                batch.entries[i].tokens,
+            )
             kept += 1
     counts.scheduled = kept
     stop_running(state, position)
@@ -143,7 +146,7 @@ def _preempt(state: State, batch: Batch, position: int) -> int:
     seq.computed = 0
     seq.preemptions += 1
     enqueue_preempted(state, slot)
-    batch.preempted[counts.preempted] = slot
+    batch.entries[counts.preempted].preempted = slot
     counts.preempted += 1
     return refund
 
@@ -151,7 +154,7 @@ def _preempt(state: State, batch: Batch, position: int) -> int:
 @compiled
 def _schedule_waiting(state: State, batch: Batch, budget: int, threshold: int) -> None:
     """Admit from the head of the queue until something does not fit."""
-    engine, counts = state.engine[0], batch.counts[0]
+    engine, counts = state.engine, batch.counts
     slot = engine.head
     while slot != NONE and budget > 0 and engine.running < engine.max_running:
         seq = state.sequences[slot]
@@ -167,9 +170,9 @@ def _schedule_waiting(state: State, batch: Batch, budget: int, threshold: int) -
             grown = grow(state, slot, seq.computed + tokens)
             assert grown, "admission was checked"
             run(state, slot)
-            batch.slots[counts.scheduled] = slot
-            batch.tokens[counts.scheduled] = tokens
-            batch.admitted[counts.admitted] = slot
+            batch.entries[counts.scheduled].slot = slot
+            batch.entries[counts.scheduled].tokens = tokens
+            batch.entries[counts.admitted].admitted = slot
             counts.scheduled += 1
             counts.admitted += 1
             budget -= tokens
@@ -179,10 +182,10 @@ def _schedule_waiting(state: State, batch: Batch, budget: int, threshold: int) -
 @compiled
 def _advance(state: State, batch: Batch) -> None:
     """Count scheduled tokens as computed (`_update_after_schedule`) and sum up the step."""
-    counts = batch.counts[0]
+    counts = batch.counts
     prefill_seqs = prefill_tokens = prefill_pairs = decode_seqs = decode_pairs = 0
     for i in range(counts.scheduled):
-        seq, tokens = state.sequences[batch.slots[i]], batch.tokens[i]
+        seq, tokens = state.sequences[batch.entries[i].slot], batch.entries[i].tokens
         computed = seq.computed
         if tokens == 1 and computed >= seq.prompt:
             decode_seqs += 1
@@ -195,7 +198,7 @@ def _advance(state: State, batch: Batch) -> None:
         seq.in_flight += tokens
         samples = seq.computed >= seq.prompt + seq.output + seq.placeholders
         seq.placeholders += samples
-        batch.samples[i] = samples
+        batch.entries[i].samples = samples
     counts.prefill_seqs, counts.prefill_tokens = prefill_seqs, prefill_tokens
     counts.prefill_pairs = prefill_pairs
     counts.decode_seqs, counts.decode_pairs = decode_seqs, decode_pairs
