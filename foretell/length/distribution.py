@@ -97,8 +97,9 @@ def _tokens_at(hazards: list[float], tokens: list[float], tail: float, hazard: f
     if hazard >= hazards[-1]:
         return tokens[-1] + (hazard - hazards[-1]) * tail
     i = max(1, bisect_left(hazards, hazard))
-    share = (hazard - hazards[i - 1]) / (hazards[i] - hazards[i - 1])
-    return tokens[i - 1] + share * (tokens[i] - tokens[i - 1])
+    short = (hazards[i] - hazard) / (hazards[i] - hazards[i - 1])
+    # At a given quantile exactly that, and never below the one before by a rounding.
+    return max(tokens[i - 1], tokens[i] - short * (tokens[i] - tokens[i - 1]))
 
 
 _UNIT_SPREAD = log_normal(1.0, SPREAD_SIGMA)

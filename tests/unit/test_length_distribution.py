@@ -82,6 +82,7 @@ def test_equal_quantiles_are_a_certain_length() -> None:
 levels = st.lists(st.integers(1, 99), min_size=2, max_size=9, unique=True).map(sorted)
 
 
+@settings(deadline=None)
 @given(levels, st.data())
 def test_any_estimate_becomes_ascending_knots(percents: list[int], data: st.DataObject) -> None:
     lengths = st.lists(st.floats(0.0, 1e6), min_size=len(percents), max_size=len(percents)).map(
