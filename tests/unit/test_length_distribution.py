@@ -74,6 +74,12 @@ def test_the_block_rule_is_that_of_the_point_path(expected: float, generated: in
     assert total - generated == pytest.approx(remaining(expected, generated))
 
 
+def test_quantiles_that_cross_are_lifted_to_the_one_before() -> None:
+    crossed = ((0.25, 10.0), (0.5, 50.0), (0.9, 30.0), (0.95, 100.0))
+    row = knots(LengthEstimate(40.0, crossed, "model"))
+    assert [quantile(row, level) for level in (0.25, 0.5, 0.6, 0.95)] == [10, 50, 50, 100]
+
+
 def test_equal_quantiles_are_a_certain_length() -> None:
     same = tuple((level, 64.0) for level, _ in QUANTILES)
     assert knots(LengthEstimate(64.0, same, "history")) == certain(64.0)
