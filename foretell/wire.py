@@ -1,6 +1,7 @@
 """The bridge between the library's nouns and `proto/foretell/v1`."""
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from math import isfinite
 
 from foretell.model import (
@@ -134,8 +135,9 @@ def length_from_proto(length: tagger_pb2.LengthEstimate) -> LengthEstimate:
     figures = (length.expected_tokens, *(q.tokens for q in length.quantiles))
     if not all(isfinite(tokens) and tokens >= 0 for tokens in figures):
         raise WireError("length: tokens must be finite and not negative")
-    if not all(0 < q.level < 1 for q in length.quantiles):
-        raise WireError("length: levels must lie in (0, 1)")
+    levels = (0.0, *(q.level for q in length.quantiles), 1.0)
+    if not all(low < high for low, high in pairwise(levels)):
+        raise WireError("length: levels must ascend within (0, 1)")
     return LengthEstimate(
         expected_tokens=length.expected_tokens,
         quantiles=tuple((q.level, q.tokens) for q in length.quantiles),

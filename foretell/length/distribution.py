@@ -18,7 +18,7 @@ LengthRule = Literal["survival", "block"]
 Row = tuple[float, ...]
 """`WIDTH` numbers: tokens at each of `LEVELS`, then the tail; see `foretell.kernel.lengths`."""
 
-SPREAD_SIGMA = 0.6
+SPREAD_SIGMA = 0.4
 """Standard deviation of log(length / estimate) assumed of an estimate without quantiles."""
 
 _HAZARDS = tuple(-math.log1p(-level) for level in LEVELS)
@@ -39,7 +39,7 @@ def knots(estimate: LengthEstimate, rule: LengthRule = "survival") -> Row:
         return _through(estimate.quantiles, estimate.expected_tokens)
     if estimate.source == "prior":
         return exponential(estimate.expected_tokens)
-    return spread(estimate.expected_tokens)
+    return tuple(estimate.expected_tokens * unit for unit in _UNIT_SPREAD)
 
 
 def certain(tokens: float) -> Row:
@@ -52,9 +52,15 @@ def exponential(mean_tokens: float) -> Row:
     return (*(hazard * mean_tokens for hazard in _HAZARDS), mean_tokens)
 
 
-def spread(mean_tokens: float) -> Row:
-    """Log-normal around a point estimate, of that mean."""
-    return tuple(mean_tokens * unit for unit in _UNIT_SPREAD)
+def log_normal(mean_tokens: float, sigma: float) -> Row:
+    """A length whose logarithm is normal around that of a point estimate.
+
+    `sigma` is the standard deviation of the logarithm; `mean_tokens` is kept where the bounds on
+    the tail permit it, for `sigma` up to 0.7.
+    """
+    normal = NormalDist(-sigma * sigma / 2, sigma)
+    quantiles = [(level, mean_tokens * math.exp(normal.inv_cdf(level))) for level in LEVELS[1:]]
+    return _through(quantiles, mean_tokens)
 
 
 def _through(quantiles: Sequence[tuple[float, float]], mean_tokens: float) -> Row:
@@ -91,14 +97,10 @@ def _tokens_at(hazards: list[float], tokens: list[float], tail: float, hazard: f
     if hazard >= hazards[-1]:
         return tokens[-1] + (hazard - hazards[-1]) * tail
     i = max(1, bisect_left(hazards, hazard))
-    share = (hazard - hazards[i - 1]) / (hazards[i] - hazards[i - 1])
-    return tokens[i - 1] + share * (tokens[i] - tokens[i - 1])
+    short = (hazards[i] - hazard) / (hazards[i] - hazards[i - 1])
+    # At a given quantile exactly that, and never below the one before by a rounding.
+    return max(tokens[i - 1], tokens[i] - short * (tokens[i] - tokens[i - 1]))
 
 
-def _unit_spread(sigma: float) -> Row:
-    normal = NormalDist(-sigma * sigma / 2, sigma)
-    return _through([(level, math.exp(normal.inv_cdf(level))) for level in LEVELS[1:]], 1.0)
-
-
-_UNIT_SPREAD = _unit_spread(SPREAD_SIGMA)
+_UNIT_SPREAD = log_normal(1.0, SPREAD_SIGMA)
 assert len(_UNIT_SPREAD) == WIDTH
