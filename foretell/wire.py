@@ -153,6 +153,7 @@ def request_to_proto(request: RequestSpec) -> predictor_pb2.RequestSpec:
         length=length_to_proto(request.length),
         priority=request.priority,
         sequences=request.sequences,
+        cached_tokens=request.cached_tokens,
     )
 
 
@@ -167,6 +168,7 @@ def request_from_proto(request: predictor_pb2.RequestSpec) -> RequestSpec:
         length=length_from_proto(request.length),
         priority=request.priority,
         sequences=max(1, request.sequences),
+        cached_tokens=min(request.cached_tokens, request.prompt_tokens),
     )
 
 
@@ -188,6 +190,8 @@ def prediction_to_proto(prediction: Prediction) -> predictor_pb2.PredictResponse
         snapshot_age_s=prediction.snapshot_age_s,
         load=load_to_proto(prediction.load),
         calibration_steps=prediction.calibration_steps,
+        ttft_quantiles=_quantiles_to_proto(prediction.ttft_quantiles),
+        e2e_quantiles=_quantiles_to_proto(prediction.e2e_quantiles),
     )
 
 
@@ -204,4 +208,14 @@ def prediction_from_proto(response: predictor_pb2.PredictResponse) -> Prediction
         snapshot_age_s=response.snapshot_age_s,
         load=load_from_proto(response.load),
         calibration_steps=response.calibration_steps,
+        ttft_quantiles=tuple((q.level, q.seconds) for q in response.ttft_quantiles),
+        e2e_quantiles=tuple((q.level, q.seconds) for q in response.e2e_quantiles),
     )
+
+
+def _quantiles_to_proto(
+    quantiles: Iterable[tuple[float, float]],
+) -> list[predictor_pb2.LatencyQuantile]:
+    return [
+        predictor_pb2.LatencyQuantile(level=level, seconds=seconds) for level, seconds in quantiles
+    ]

@@ -5,6 +5,7 @@ import asyncio
 import grpc
 from prometheus_client import CollectorRegistry, start_http_server
 
+from foretell.engine.warm import warm_forecast
 from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.linear import LinearStepTime
 from foretell.settings import PredictorSettings, load_profile
@@ -26,6 +27,7 @@ def make_step_time(profile: str) -> OnlineStepTime:
 
 async def serve(settings: PredictorSettings, stop: asyncio.Event) -> None:
     """Listen to the engine and answer predictions until `stop`."""
+    warm_forecast()
     metrics = PredictorMetrics(CollectorRegistry())
     service = PredictorService(
         settings.instance_id,
@@ -34,6 +36,7 @@ async def serve(settings: PredictorSettings, stop: asyncio.Event) -> None:
         reserve_ttl_s=settings.reserve_ttl_s,
         dispatch_delay_s=settings.dispatch_delay_s,
         prior_output_tokens=settings.prior_output_tokens,
+        lengths=settings.lengths,
     )
     subscriber = SnapshotSubscriber(settings.snapshot_endpoint)
     listening = asyncio.create_task(subscriber.run(service.hear))
