@@ -125,7 +125,11 @@ class PredictorSettings(ServiceSettings):
         "ipc:///tmp/foretell-engine-0.ipc", description="ZMQ endpoint where the engine publishes."
     )
     profile: str = Field(
-        "", description="GPU profile DEVICE/MODEL to start from; empty: learn from nothing."
+        "",
+        description=(
+            "GPU profile DEVICE/MODEL to start from; without one of this name, the datasheet of "
+            "that device, if it and the model are known; empty: learn from nothing."
+        ),
     )
     metrics_port: int = Field(
         -1, ge=-1, le=65535, description="HTTP port of /metrics; 0: a free one, -1: none."

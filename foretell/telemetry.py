@@ -10,6 +10,8 @@ _LATENCY_BUCKETS_S = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
 )  # fmt: skip
 _OVERHEAD_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25)
+SPREAD_STEPS = (1, 10, 100)
+"""Runs whose spread is exported, in steps."""
 _ERROR_BUCKETS_RATIO = (
     -1.0, -0.75, -0.5, -0.25, -0.15, -0.1, -0.05, 0.0, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.0, 5.0,
 )  # fmt: skip
@@ -88,6 +90,17 @@ class PredictorMetrics:
         self.step_error = Gauge(
             "foretell_step_time_error_ratio",
             "Recent mean absolute relative error of step time, one step ahead.",
+            registry=registry,
+        )
+        self.step_changes = Counter(
+            "foretell_step_time_changes_total",
+            "Times that the engine seemed to have changed its speed.",
+            registry=registry,
+        )
+        self.step_spread = Gauge(
+            "foretell_step_time_spread_ratio",
+            "Relative standard deviation of the predicted time of so many steps to come.",
+            ["steps"],
             registry=registry,
         )
 

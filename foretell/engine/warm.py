@@ -7,8 +7,8 @@ from foretell.engine.forecast import Forecaster, PendingRequest
 from foretell.engine.sequence import Sequence
 from foretell.engine.twin import Twin
 from foretell.kernel.lengths import WIDTH
-from foretell.latency.linear import FEATURES, LinearStepTime
-from foretell.model import EngineConfig, EngineSnapshot, LengthEstimate, RequestSpec
+from foretell.latency.calibration import OnlineStepTime
+from foretell.model import BatchShape, EngineConfig, EngineSnapshot, LengthEstimate, RequestSpec
 
 _CONFIG = EngineConfig("warm", 16, 8, 1, 64, 64)
 
@@ -26,12 +26,13 @@ def warm_twin() -> None:
 
 
 def warm_forecast() -> None:
-    """All that `Forecaster` calls."""
+    """All that `Forecaster` and the calibration call."""
     snapshot = EngineSnapshot("e", "run", 1, 0.0, 0.0, _CONFIG, 8, (), (), (), ())
     request = RequestSpec("r", 8, 0, LengthEstimate(1.0))
     newcomer = PendingRequest(0.0, request, (1.0,) * (WIDTH - 1) + (0.0,))
-    step_time = LinearStepTime((0.01,) * len(FEATURES))
-    Forecaster(snapshot, ()).forecast(step_time, newcomer, 0.0, samples=1)
+    step_time = OnlineStepTime()
+    step_time.observe(BatchShape(decode_seqs=1, decode_pairs=1), 0.01)
+    Forecaster(snapshot, ()).forecast(step_time.current(), newcomer, 0.0, samples=1)
 
 
 if __name__ == "__main__":

@@ -1,34 +1,50 @@
 """Learn an engine's step time from its own steps: recursive least squares, one update a step.
 
-The estimate is linear in `latency.features.FEATURES` and minimises *relative* error, so a 5 ms
-decode step teaches as much as a 300 ms prefill. Four things keep it sane on real traffic:
+The estimate is linear in `latency.features.FEATURES` and, where a profile has tables, in what they
+say: scale * tables + corrections. It minimises *relative* error, so a 5 ms decode step teaches as
+much as a 300 ms prefill. Four things keep it sane on real traffic:
 
 - The prior is a model that is wrong mostly by one common factor (another clock, another driver)
   and a little in each coefficient. Decode steps alone therefore already correct the prefill
-  coefficients, and later prefill steps refine them.
+  coefficients, and later prefill steps refine them. Tables are believed as a whole: their scale
+  takes the common factor, and a correction of each feature starts at nothing.
 - Forgetting is directional (Kulhavy 1987; Bittanti, Bolzern, Campi 1990): only what a step excites
   is forgotten. With plain exponential forgetting, an hour of pure decode erases what was known of
   prefill and lets the covariance overflow.
 - One step's surprise is clipped at a multiple of the usual error, so a stall teaches little.
-- A persistent one-sided error means that the engine changed: the covariance is widened, and the
-  new speed is learnt within tens of steps.
+- A persistent one-sided error, of decodes or of steps with prefill, means that the engine changed
+  or is another than the prior's: the covariance is widened, and the new speed is learnt within
+  tens of steps.
 
-Plain Python on purpose: `observe` costs about 15 us of CPU; numpy takes as long for the products.
+No coefficient is below zero in what is predicted: more work never takes less time.
 """
 
 import math
 from collections import deque
-from operator import mul
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from foretell.kernel.step_time import StepTime
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.kernel import regression
+from foretell.kernel import step_time as kernel
+from foretell.kernel.step_time import FLOOR, TABLES_SCALE, StepTime
 from foretell.latency.features import FEATURES, features
-from foretell.latency.linear import LinearStepTime
+from foretell.latency.linear import CompiledStepTime, LinearStepTime, sums
+from foretell.latency.residuals import Residuals
+from foretell.latency.tables import TabularStepTime, profile_step_time
 from foretell.model import BatchShape, GpuProfile
 
-_N = len(FEATURES)
+Vector = NDArray[np.float64]
+Prior = LinearStepTime | TabularStepTime | GpuProfile
 
-# Typical value of each feature in a busy step. Only conditions the arithmetic.
-_TYPICAL = (1.0, 256.0, 128e3, 1.0, 32.0, 32e3)
+_PARAMETERS = [*range(len(FEATURES)), TABLES_SCALE]  # places in `StepTime.coefficients`
+
+# A busy step. Only conditions the arithmetic, and says what a share of a step is.
+_TYPICAL = BatchShape(
+    prefill_seqs=1, prefill_tokens=256, prefill_pairs=128_000, decode_seqs=32, decode_pairs=32_000
+)
 
 # Where nobody gave a prior: a small model on a mid-range GPU, trusted for next to nothing.
 _DEFAULT_S = (10e-3, 50e-6, 10e-9, 50e-6, 50e-6, 100e-9)
@@ -36,7 +52,10 @@ _DEFAULT_ERROR = 3.0
 _PROFILE_ERROR = 0.3
 
 _NOISE = 0.1  # relative scatter of a step around the best linear model (0.11 on a real engine)
-_SHARE = 0.02  # share of a typical step that a coefficient of zero may turn out to have
+# Share of a typical step that a coefficient of zero may turn out to have: alone, and as a
+# correction of tables. Little of it and a wrong table is believed for thousands of steps; more
+# of it and decodes say less about prefill.
+_SHARE, _SHARE_BESIDE_TABLES = 0.02, 0.3
 _CLIP = 4.0  # surprises beyond this many mean errors count as this many
 _MEAN_RATE = 1 / 16  # of the two means that detect a change: about the last 16 steps
 _REPORT_RATE = 1 / 64  # of the error that is reported
@@ -48,7 +67,44 @@ _LEAST_CHANGE = 0.02
 _RECENT = 4
 
 
-class OnlineStepTime:
+@dataclass(slots=True)
+class _Errors:
+    """Recent errors of one kind of steps: their mean, absolute and signed.
+
+    Decodes and steps with prefill are followed apart: where decodes are faster than believed and
+    prefill slower, nothing is one-sided in all of them together.
+    """
+
+    mean: float = _CHANGE_ERROR
+    signed: float = 0.0
+    slowdowns: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
+
+    def add(self, error: float, slowdown: float) -> None:
+        """A step's error, and how many times as long as predicted it took."""
+        self.mean += _MEAN_RATE * (abs(error) - self.mean)
+        self.signed += _MEAN_RATE * (error - self.signed)
+        self.slowdowns.append(slowdown)
+
+    def one_sided(self) -> bool:
+        """Whether the engine is not what it was."""
+        return abs(self.signed) > max(_LEAST_CHANGE, _ONE_SIDED * self.mean)
+
+
+@dataclass(frozen=True, slots=True)
+class LearntStepTime(CompiledStepTime):
+    """What was learnt, frozen: `sum(coefficient * feature) + tables_scale * tables`."""
+
+    coefficients_s: tuple[float, ...]
+    """Seconds per unit of each of `FEATURES`."""
+    tables_scale: float
+    """0: there are no tables."""
+    _packed: StepTime = field(repr=False, compare=False)
+
+    def packed(self) -> StepTime:
+        return self._packed
+
+
+class OnlineStepTime(CompiledStepTime):
     """A `StepTimeModel` that learns from observed steps.
 
     Not thread-safe. `prior` says what to predict before anything was seen; `prior_error` how wrong
@@ -57,34 +113,50 @@ class OnlineStepTime:
 
     def __init__(
         self,
-        prior: LinearStepTime | GpuProfile | None = None,
+        prior: Prior | None = None,
         *,
         prior_error: float | None = None,
         forgetting: float = 0.998,
     ) -> None:
+        """ValueError for numbers out of range."""
         if not 0.5 < forgetting <= 1.0:
             raise ValueError(f"forgetting must be in (0.5, 1], got {forgetting}")
-        coefficients = _DEFAULT_S if prior is None else prior.coefficients_s
         error = _DEFAULT_ERROR if prior is None else _PROFILE_ERROR
         error = error if prior_error is None else prior_error
-        if error <= 0 or len(coefficients) != _N or not all(map(math.isfinite, coefficients)):
-            raise ValueError(f"need {_N} finite coefficients and a positive prior_error")
-        self._floor_s = prior.floor_s if isinstance(prior, LinearStepTime) else 1e-6
+        given = _model_of(prior).packed()
+        if error <= 0 or not np.isfinite(given.coefficients).all():
+            raise ValueError("need finite coefficients and a positive prior_error")
+        self._given = given
+        self._floor_s = float(given.coefficients[FLOOR])
+        self._has_tables = bool(given.coefficients[TABLES_SCALE])
+        self._tables = given._replace(coefficients=np.zeros_like(given.coefficients))
+        self._tables.coefficients[TABLES_SCALE] = 1.0 if self._has_tables else 0.0
+        # What each parameter is multiplied with in a typical step: theta is in seconds of it.
+        self._typical = np.array((*features(_TYPICAL), self._tables_s(_TYPICAL) or 1.0))
+        self._theta = given.coefficients[_PARAMETERS] * self._typical
+        share = _SHARE_BESIDE_TABLES if self._has_tables else _SHARE
+        self._shares = np.array((*[share] * len(FEATURES), 0.0))
+        self._p = np.zeros((len(_PARAMETERS), len(_PARAMETERS)))
         self._forgetting = forgetting
-        self._theta = [c * s for c, s in zip(coefficients, _TYPICAL, strict=True)]
-        self._p = [[0.0] * _N for _ in range(_N)]
         self._widen(error)
         self._steps = 0
-        self._mean_error = _CHANGE_ERROR
-        self._signed_error = 0.0
-        self._slowdowns: deque[float] = deque(maxlen=_RECENT)
+        self._changes = 0
+        self._errors = {False: _Errors(), True: _Errors()}
         self._reported_error = error
-        self._current: LinearStepTime | None = None
+        self._residuals = Residuals(error)
+        self._learnt: Vector | None = None
+        self._current: LearntStepTime | None = None
+        self._held = self._estimate()
 
     @property
     def steps(self) -> int:
         """Steps learnt from."""
         return self._steps
+
+    @property
+    def changes(self) -> int:
+        """How often the engine seemed to have changed its speed, false alarms included."""
+        return self._changes
 
     @property
     def relative_error(self) -> float:
@@ -94,23 +166,29 @@ class OnlineStepTime:
         """
         return self._reported_error
 
-    def step_s(self, shape: BatchShape) -> float:
-        """Seconds of one step of `shape`."""
-        return self.current().step_s(shape)
+    def spread(self, steps: int) -> float:
+        """Standard deviation of the time of `steps` steps to come, as a ratio of the prediction.
 
-    def decode_run_s(self, shape: BatchShape, steps: int) -> float:
-        """Seconds of `steps` pure-decode steps from `shape`."""
-        return self.current().decode_run_s(shape, steps)
+        A part that the steps have in common does not average out (`latency.residuals`).
+        """
+        return self._residuals.spread(steps)
+
+    def residual_quantiles(self, levels: Sequence[float]) -> tuple[float, ...]:
+        """Quantiles of actual / predicted time of one step, one ahead, of the last 512 steps."""
+        return self._residuals.quantiles(levels)
 
     def packed(self) -> StepTime:
         return self.current().packed()
 
-    def current(self) -> LinearStepTime:
+    def current(self) -> LearntStepTime:
         """The model as of now, frozen; the same object until the next `observe`."""
         if self._current is None:
-            theta = self._non_negative()
-            scaled = tuple(t / s for t, s in zip(theta, _TYPICAL, strict=True))
-            self._current = LinearStepTime(scaled, self._floor_s)
+            coefficients = np.empty_like(self._given.coefficients)
+            coefficients[_PARAMETERS] = self._estimate() / self._typical
+            coefficients[FLOOR] = self._floor_s
+            *linear, scale = coefficients[_PARAMETERS].tolist()
+            packed = self._given._replace(coefficients=coefficients)
+            self._current = LearntStepTime(tuple(linear), scale, packed)
         return self._current
 
     def observe(self, shape: BatchShape, duration_s: float) -> None:
@@ -120,91 +198,62 @@ class OnlineStepTime:
         """
         if not (math.isfinite(duration_s) and duration_s > 0) or shape.tokens <= 0:
             return
-        self._report(abs(self.step_s(shape) - duration_s) / duration_s)
-        x = [f / s for f, s in zip(features(shape), _TYPICAL, strict=True)]
-        predicted_s = sum(map(mul, self._theta, x))
+        x = np.array((*features(shape), self._tables_s(shape))) / self._typical
+        ahead_s = max(self._floor_s, float(self._estimate() @ x))
+        held_s = max(self._floor_s, float(self._held @ x))
+        self._report(abs(ahead_s - duration_s) / duration_s)
+        window_ended = self._residuals.add(ahead_s, held_s, duration_s)
+        predicted_s = float(self._theta @ x)
         # Relative to the larger of the two, the error is bounded, and a factor of k too slow
         # counts as much as a factor of k too fast. (The unconstrained sum may be negative.)
         weight = 1.0 / max(duration_s, abs(predicted_s))
         error = (duration_s - predicted_s) * weight
-        self._detect_change(error, duration_s / max(self._floor_s, predicted_s))
-        limit = _CLIP * self._mean_error
-        self._update([f * weight for f in x], min(limit, max(-limit, error)))
-        self._current = None
+        errors = self._errors[shape.prefill_tokens > 0]
+        errors.add(error, duration_s / max(self._floor_s, predicted_s))
+        if errors.one_sided():
+            self._change(errors)
+            errors = self._errors[shape.prefill_tokens > 0]
+        limit = _CLIP * errors.mean
+        clipped = min(limit, max(-limit, error))
+        regression.update(self._theta, self._p, x * weight, clipped, self._forgetting)
+        self._learnt = self._current = None
         self._steps += 1
+        if window_ended:
+            self._held = self._estimate()
+
+    def _tables_s(self, shape: BatchShape) -> float:
+        return kernel.step_s(self._tables, *sums(shape)) if self._has_tables else 0.0
+
+    def _estimate(self) -> Vector:
+        """The parameters as they are predicted with: none is negative."""
+        if self._learnt is None:
+            self._learnt = regression.non_negative(self._theta, self._p)
+        return self._learnt
 
     def _report(self, error: float) -> None:
         # A plain mean at first, so that the prior's assumed error does not linger.
         rate = max(_REPORT_RATE, 1.0 / (self._steps + 1))
         self._reported_error += rate * (min(1.0, error) - self._reported_error)
 
-    def _detect_change(self, error: float, slowdown: float) -> None:
-        """Follow the signed and the absolute error; widen the covariance when they agree.
+    def _change(self, errors: "_Errors") -> None:
+        """Widen the covariance by what is seen, so that the new speed is learnt quickly.
 
-        Widened in proportion to the observed steps where all recent ones were longer: a share of
+        In proportion to the observed steps where all recent ones were longer: a share of
         coefficients that are 100 times too small would hardly move.
         """
-        self._mean_error += _MEAN_RATE * (abs(error) - self._mean_error)
-        self._signed_error += _MEAN_RATE * (error - self._signed_error)
-        self._slowdowns.append(slowdown)
-        bias = abs(self._signed_error)
-        if bias > _LEAST_CHANGE and bias > _ONE_SIDED * self._mean_error:
-            self._widen(max(_CHANGE_ERROR, bias) * max(1.0, min(self._slowdowns)))
-            self._signed_error, self._mean_error = 0.0, _CHANGE_ERROR
+        bias = max(_CHANGE_ERROR, abs(errors.signed))
+        self._widen(bias * max(1.0, min(errors.slowdowns)))
+        self._errors = {False: _Errors(), True: _Errors()}
+        self._changes += 1
 
     def _widen(self, error: float) -> None:
         """Add the uncertainty of a model that is off by `error`: in common, and in each part."""
-        theta = [max(0.0, t) for t in self._theta]
-        share = _SHARE * sum(theta) + self._floor_s
-        variance = (error / _NOISE) ** 2
-        for i in range(_N):
-            for j in range(_N):
-                self._p[i][j] += variance * theta[i] * theta[j]
-            self._p[i][i] += variance * (theta[i] ** 2 + share**2)
+        typical_s = float(np.maximum(self._theta, 0.0).sum())
+        shares = self._shares * typical_s + self._floor_s * (self._shares > 0)
+        regression.widen(self._theta, self._p, (error / _NOISE) ** 2, shares)
 
-    def _update(self, x: list[float], error: float) -> None:
-        """One step of recursive least squares with directional forgetting.
 
-        With r = x'Px: theta += Px error / (1 + r), and P -= Px x'P / (1/e + r) where
-        e = l - (1 - l) / r discounts, in the direction of x only, old knowledge by l.
-        """
-        p, theta = self._p, self._theta
-        px = [sum(map(mul, row, x)) for row in p]
-        r = sum(map(mul, px, x))
-        if r <= 0.0:
-            return
-        gain = error / (1.0 + r)
-        for i in range(_N):
-            theta[i] += gain * px[i]
-        e = self._forgetting - (1.0 - self._forgetting) / r
-        shrink = e / (1.0 + e * r)
-        for i in range(_N):
-            row, scaled = p[i], shrink * px[i]
-            for j in range(i, _N):
-                row[j] -= scaled * px[j]
-                p[j][i] = row[j]
-
-    def _non_negative(self) -> list[float]:
-        """The estimate under the constraint that no coefficient is negative.
-
-        Setting a negative coefficient to zero alone would spoil the sum, for its neighbours made
-        up for it: the estimate is conditioned on it being zero (a noiseless observation).
-        """
-        theta = list(self._theta)
-        if min(theta) >= 0.0:
-            return theta
-        p = [list(row) for row in self._p]
-        free = set(range(_N))
-        while True:
-            worst = min(free, key=theta.__getitem__, default=None)
-            if worst is None or theta[worst] >= 0.0:
-                return [max(0.0, t) for t in theta]
-            free.discard(worst)
-            column = [row[worst] for row in p]
-            if column[worst] > 0.0:
-                step = theta[worst] / column[worst]
-                for i in free:
-                    theta[i] -= column[i] * step
-                    for j in free:
-                        p[i][j] -= column[i] * column[j] / column[worst]
-            theta[worst] = 0.0
+def _model_of(prior: Prior | None) -> LinearStepTime | TabularStepTime:
+    if isinstance(prior, GpuProfile):
+        return profile_step_time(prior)
+    return LinearStepTime(_DEFAULT_S) if prior is None else prior

@@ -48,7 +48,7 @@ class CompiledStepTime:
 
     def step_s(self, shape: BatchShape) -> float:
         """Seconds of one step of `shape`; with data-parallel ranks, of equal ones."""
-        return kernel.step_s(self.packed(), *_sums(shape))
+        return kernel.step_s(self.packed(), *sums(shape))
 
     def decode_run_s(self, shape: BatchShape, steps: int) -> float:
         """Seconds of `steps` pure-decode steps from `shape`; costs the same for any number."""
@@ -60,7 +60,7 @@ class CompiledStepTime:
         Each waits for the slowest before the experts, and the experts see the tokens of all.
         """
         model = self.packed()
-        own = max(kernel.own_s(model, *_sums(shape)) for shape in shapes)
+        own = max(kernel.own_s(model, *sums(shape)) for shape in shapes)
         mean = sum(shape.tokens for shape in shapes) / len(shapes)
         return max(float(model.coefficients[FLOOR]), own + kernel.ranks_s(model, mean))
 
@@ -84,7 +84,8 @@ class LinearStepTime(CompiledStepTime):
         return self._packed
 
 
-def _sums(shape: BatchShape) -> tuple[int, int, int, int, int]:
+def sums(shape: BatchShape) -> tuple[int, int, int, int, int]:
+    """The fields of `shape` in their order, as the kernel takes them."""
     return (
         shape.prefill_seqs,
         shape.prefill_tokens,

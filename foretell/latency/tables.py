@@ -13,7 +13,7 @@ are far apart, goes on.
 """
 
 from foretell.kernel.step_time import StepTime
-from foretell.latency.linear import CompiledStepTime, LinearStepTime, StepTimeModel
+from foretell.latency.linear import CompiledStepTime, LinearStepTime
 from foretell.latency.packing import pack
 from foretell.model import GpuProfile, StepTables
 
@@ -40,7 +40,7 @@ class TabularStepTime(CompiledStepTime):
         return self._packed
 
 
-def profile_step_time(profile: GpuProfile) -> StepTimeModel:
+def profile_step_time(profile: GpuProfile) -> LinearStepTime | TabularStepTime:
     """The best model that `profile` holds: its tables, or else its coefficients."""
     if profile.tables is not None:
         return TabularStepTime(profile.tables)

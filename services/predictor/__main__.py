@@ -7,8 +7,9 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from foretell.engine.warm import warm_forecast
 from foretell.latency.calibration import OnlineStepTime
-from foretell.latency.linear import LinearStepTime
-from foretell.settings import PredictorSettings, load_profile
+from foretell.latency.devices import DEVICES, MODELS
+from foretell.latency.roofline import roofline_step_time
+from foretell.settings import PredictorSettings, list_profiles, load_profile
 from foretell.telemetry import PredictorMetrics
 from foretell.v1 import predictor_pb2_grpc
 from services import runtime
@@ -16,22 +17,39 @@ from services.predictor.service import PredictorService
 from services.predictor.subscriber import SnapshotSubscriber, cancel
 
 _SHUTDOWN_GRACE_S = 1.0
+_DATASHEET_ERROR = 0.5  # how wrong a roofline may be; those that could be checked were within 0.4
 
 
-def make_step_time(profile: str) -> OnlineStepTime:
-    """The step-time model to start from: a shipped profile's, or nothing."""
-    if not profile:
+def make_step_time(name: str) -> OnlineStepTime:
+    """The step-time model to start from: a shipped profile's, a datasheet's, or nothing's.
+
+    ValueError that lists what there is for a name of none.
+    """
+    if not name:
         return OnlineStepTime()
-    return OnlineStepTime(LinearStepTime(load_profile(profile).coefficients_s))
+    if name in list_profiles():
+        return OnlineStepTime(load_profile(name))
+    device, _, model = name.partition("/")
+    if device in DEVICES and model in MODELS:
+        prior = roofline_step_time(DEVICES[device], MODELS[model])
+        return OnlineStepTime(prior, prior_error=_DATASHEET_ERROR)
+    raise ValueError(
+        f"profile {name!r} is not known: it may be one of {', '.join(list_profiles())}, or "
+        f"DEVICE/MODEL with a device of {', '.join(DEVICES)} and a model of {', '.join(MODELS)}"
+    )
 
 
 async def serve(settings: PredictorSettings, stop: asyncio.Event) -> None:
     """Listen to the engine and answer predictions until `stop`."""
+    try:
+        step_time = make_step_time(settings.profile)
+    except ValueError as error:
+        raise SystemExit(f"predictor: {error}") from error
     warm_forecast()
     metrics = PredictorMetrics(CollectorRegistry())
     service = PredictorService(
         settings.instance_id,
-        make_step_time(settings.profile),
+        step_time,
         metrics,
         reserve_ttl_s=settings.reserve_ttl_s,
         dispatch_delay_s=settings.dispatch_delay_s,

@@ -12,7 +12,7 @@ from foretell.engine import EngineBook
 from foretell.latency.calibration import OnlineStepTime
 from foretell.length.distribution import LengthRule, knots
 from foretell.model import EngineSnapshot, RequestSpec
-from foretell.telemetry import PredictorMetrics
+from foretell.telemetry import SPREAD_STEPS, PredictorMetrics
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 
 Clock = Callable[[], float]
@@ -51,9 +51,13 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         if not self.book.hear(snapshot):
             return
         self.metrics.snapshots.inc()
+        changes = self.step_time.changes
         for step in snapshot.completed_steps:
             self.step_time.observe(step.shape, step.duration_s)
         self.metrics.step_error.set(self.step_time.relative_error)
+        self.metrics.step_changes.inc(self.step_time.changes - changes)
+        for steps in SPREAD_STEPS:
+            self.metrics.step_spread.labels(steps).set(self.step_time.spread(steps))
 
     async def Predict(
         self,

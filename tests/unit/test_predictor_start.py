@@ -1,0 +1,45 @@
+"""What a predictor's step times start from."""
+
+import asyncio
+
+import pytest
+
+from foretell.latency.devices import device_spec, model_spec
+from foretell.latency.roofline import roofline_step_time
+from foretell.latency.tables import profile_step_time
+from foretell.model import BatchShape
+from foretell.settings import PredictorSettings, list_profiles, load_profile
+from services.predictor.__main__ import make_step_time, serve
+
+SHAPE = BatchShape(1, 300, 300 * 500, 20, 20_000)
+
+
+@pytest.mark.parametrize("name", list_profiles())
+def test_a_shipped_profile_starts_from_its_tables(name: str) -> None:
+    model = make_step_time(name)
+    expected = profile_step_time(load_profile(name)).step_s(SHAPE)
+    assert model.step_s(SHAPE) == pytest.approx(expected)
+    assert model.current().tables_scale == 1.0
+
+
+def test_known_names_without_a_profile_start_from_the_datasheet() -> None:
+    model = make_step_time("H100-SXM/Qwen3-32B")
+    expected = roofline_step_time(device_spec("H100-SXM"), model_spec("Qwen3-32B"))
+    assert model.step_s(SHAPE) == pytest.approx(expected.step_s(SHAPE))
+    assert model.current().tables_scale == 0.0
+    assert model.relative_error == 0.5
+
+
+def test_no_name_starts_from_nothing() -> None:
+    assert make_step_time("").relative_error > 1.0
+
+
+@pytest.mark.parametrize("name", ["nonsense", "H100-SXM", "H100-SXM/", "/Qwen3-32B", "A31/x", "/"])
+def test_an_unknown_name_is_told_what_there_is(name: str) -> None:
+    with pytest.raises(ValueError, match=r"A30/Llama-2-7b-hf.*H100-SXM.*Qwen3-32B"):
+        make_step_time(name)
+
+
+async def test_the_process_ends_with_that_message() -> None:
+    with pytest.raises(SystemExit, match="predictor: profile 'A31/x' is not known"):
+        await serve(PredictorSettings(profile="A31/x"), asyncio.Event())
