@@ -25,8 +25,6 @@ class Limits:
     capacity_tokens: int
     """Of the KV cache; 0: not known."""
     max_concurrency: int
-    step_s: float
-    """Of one decoding stream."""
     prefill_tokens_per_s: float
     seconds: float
     """For the whole measurement."""
@@ -44,11 +42,10 @@ class Lone:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """`repeats` times, `prompts` prompts at once beside a decoding stream."""
+    """`prompts` prompts at once, over and over, beside a decoding stream."""
 
     prompts: int
     tokens: int
-    repeats: int
 
     def __str__(self) -> str:
         return f"{self.prompts} prompt(s) of {self.tokens} beside a stream"
@@ -87,9 +84,7 @@ def _besides(limits: Limits) -> Iterator[Experiment]:
     singles = [(1, tokens) for tokens in (*_powers(8, longest // 2), longest)]
     groups = [(n, q) for n, q in _GROUPS if n < limits.max_concurrency and n * q <= longest]
     for prompts, tokens in (*singles, *groups):
-        # As many as take about the time of ten steps: less would drown in the stream's own steps.
-        once_s = prompts * tokens / limits.prefill_tokens_per_s
-        yield Beside(prompts, tokens, max(1, min(8, round(10 * limits.step_s / once_s))))
+        yield Beside(prompts, tokens)
 
 
 def _decodes(limits: Limits) -> Iterator[Experiment]:

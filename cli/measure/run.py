@@ -87,13 +87,12 @@ async def _measure(endpoint: Endpoint, options: MeasureOptions, progress: Progre
     try:
         async with asyncio.timeout(options.seconds):
             progress("warming up")
-            pace = await session.warm_up()
+            prefill_tokens_per_s = await session.warm_up()
             limits = Limits(
                 max_model_len=longest,
                 capacity_tokens=profile.total_blocks * profile.block_size_tokens,
                 max_concurrency=min(options.max_concurrency, profile.max_num_seqs),
-                step_s=pace.step_s,
-                prefill_tokens_per_s=pace.prefill_tokens_per_s,
+                prefill_tokens_per_s=prefill_tokens_per_s,
                 seconds=options.seconds,
             )
             await _rounds(session, plan(limits), options.rounds, windows, progress)

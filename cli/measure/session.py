@@ -5,7 +5,7 @@ import random
 import time
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cli.measure.endpoint import Endpoint, RefusedError
 from cli.measure.fit import Window
@@ -18,7 +18,7 @@ from foretell.model.batch import prefill_pairs
 # them do not repeat, so that the prefix cache never hits.
 _TOKEN_IDS = (range(1000, 2000), range(300, 400), range(100, 200))
 _PROBE_PROMPT = 16
-_SETTLE = 4  # tokens of the probe before anything is measured
+_SETTLE, _SETTLE_S = 4, 0.1  # tokens and time of the probe before anything is measured
 _WINDOW_S = 1.0
 _FEWEST_STEPS, _MOST_STEPS = 16, 64
 _LEAST_STEPS = 8  # of a window that counts
@@ -26,14 +26,6 @@ _MARGIN = 3  # steps between what is surely admitted, or not yet finished, and a
 _ARRIVAL_S = 0.002  # an engine may take to take in one of many prompts
 _CHUNK = 512  # least token budget expected of an engine
 _IDLE_STEPS, _IDLE_S = 4, 0.05  # after which a dropped stream has surely left the engine
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How fast the endpoint is, roughly: sizes the windows."""
-
-    step_s: float
-    prefill_tokens_per_s: float
 
 
 class Session:
@@ -52,8 +44,11 @@ class Session:
         self.most_streams = 0
         """Streams that were seen decoding at once."""
 
-    async def warm_up(self) -> Pace:
-        """Find token ids that the model knows, let the engine compile, and time it roughly."""
+    async def warm_up(self) -> float:
+        """Find token ids that the model knows, let the engine compile, and time it roughly.
+
+        Returns prompt tokens per second.
+        """
         for self._ids in _TOKEN_IDS:
             try:
                 await self._complete(1, 1, 1)
@@ -65,10 +60,10 @@ class Session:
         for tokens in (16, length, length):
             seconds = await self._complete(1, max(1, min(tokens, length)), 1)
         async with self._probe() as probe:
-            first = await probe.at_tokens(_SETTLE)
+            first = await self._settled(probe)
             last = await probe.at_tokens(first.tokens + _FEWEST_STEPS)
         self._step_s = (last.at_s - first.at_s) / (last.tokens - first.tokens)
-        return Pace(self._step_s, length / seconds)
+        return length / seconds
 
     async def run(self, experiment: Experiment) -> Window | None:
         """Its window; None where the engine did not do what the window needs."""
@@ -92,25 +87,26 @@ class Session:
         """From the last token before the first prompt is sent to the first after the last answer:
         between them all of them were computed, in whichever of the steps.
         """
+        count = 0
         async with self._probe() as probe:
-            first = await probe.at_tokens(_SETTLE)
-            for _ in range(asked.repeats):
+            first = await self._settled(probe)
+            while not count or time.perf_counter() < first.at_s + _WINDOW_S / 2:
                 await self._complete(asked.prompts, asked.tokens, 1)
+                count += asked.prompts
             last = await probe.after(time.perf_counter())
-            count = asked.prompts * asked.repeats
-            chunks = self._chunks(asked.tokens, self._budget - 1)
-            return _between(probe, first, last, "beside", _prefills(count, asked.tokens, chunks))
+        chunks = self._chunks(asked.tokens, self._budget - 1)
+        return _between(probe, first, last, "beside", _prefills(count, asked.tokens, chunks))
 
     async def _decode(self, asked: Decode) -> Window | None:
         """The probe is one of the streams; the others are one request, which is not streamed.
 
         Per stream that was, an API server would write an event per step, and this process read it.
         """
-        companions = asked.streams - 1
         steps = max(_FEWEST_STEPS, min(_MOST_STEPS, round(_WINDOW_S / self._step_s)))
+        companions = asked.streams - 1
         if not companions:
             async with self._probe(asked.context) as probe:
-                first = await probe.at_tokens(_SETTLE)
+                first = await self._settled(probe)
                 last = await probe.at_tokens(first.tokens + steps)
                 return _between(probe, first, last, "decode", BatchShape())
         spread = companions * (asked.context / _CHUNK + _ARRIVAL_S / self._step_s)
@@ -118,14 +114,21 @@ class Session:
             wanted = stretch * (steps + int(spread) + 2 * _MARGIN)
             tokens = min(wanted, self._longest - asked.context)
             async with self._probe() as probe:
-                posted = (await probe.at_tokens(_SETTLE)).tokens
+                posted = (await self._settled(probe)).tokens
                 await self._complete(companions, asked.context, tokens)
-                last = await probe.after(time.perf_counter())
-                window = steady_window(probe, posted, last, tokens, asked)
-            if window is not None:
+                answered = await probe.after(time.perf_counter())
+            found = steady(probe, posted, answered, tokens)
+            if found is not None:
                 self.most_streams = max(self.most_streams, asked.streams)
-                return window
+                others = _companions(found, companions, asked.context)
+                return _between(probe, found.first, found.last, "decode", others)
         return None
+
+    async def _settled(self, probe: Probe) -> Tick:
+        """The newest tick, once tokens come as they are made: the first may come in a bunch."""
+        begun = await probe.at_tokens(1)
+        await probe.after(begun.at_s + _SETTLE_S)
+        return await probe.at_tokens(max(_SETTLE, probe.ticks[-1].tokens))
 
     def _probe(self, prompt_tokens: int = _PROBE_PROMPT) -> AbstractAsyncContextManager[Probe]:
         self.requests += 1
@@ -145,9 +148,16 @@ class Session:
         return -(-tokens // max(1, budget))
 
 
-def steady_window(
-    probe: Probe, posted: int, answered: Tick, tokens: int, asked: Decode
-) -> Window | None:
+class Steady(NamedTuple):
+    """Two ticks between which a probe and its companions all decode."""
+
+    first: Tick
+    last: Tick
+    admitted: int
+    """Tokens the probe had when the companions had their first, on average."""
+
+
+def steady(probe: Probe, posted: int, answered: Tick, tokens: int) -> Steady | None:
     """The steps in which all streams decoded; None if there were fewer than eight.
 
     The companions, of `tokens` output tokens each, were sent when the probe had `posted` tokens and
@@ -160,15 +170,15 @@ def steady_window(
     inside = [tick for tick in probe.ticks if max(low, _SETTLE) <= tick.tokens <= high]
     if len(inside) < 2 or inside[-1].tokens - inside[0].tokens < _LEAST_STEPS:
         return None
-    first, last = inside[0], inside[-1]
-    admitted = (posted + 1 + latest) // 2
-    companions = asked.streams - 1
-    # A companion's n-th token comes n - 1 steps after its admission.
-    pairs = decode_pairs(asked.context, first.tokens - admitted + 1, last.tokens - admitted + 1)
-    beside = BatchShape(
-        decode_seqs=companions * (last.tokens - first.tokens), decode_pairs=companions * pairs
-    )
-    return _between(probe, first, last, "decode", beside)
+    return Steady(inside[0], inside[-1], (posted + 1 + latest) // 2)
+
+
+def _companions(found: Steady, count: int, context: int) -> BatchShape:
+    """What `count` companions behind prompts of `context` tokens decode between two ticks."""
+    before = found.admitted - 1  # a companion's n-th token comes n - 1 steps after its first
+    pairs = decode_pairs(context, found.first.tokens - before, found.last.tokens - before)
+    steps = found.last.tokens - found.first.tokens
+    return BatchShape(decode_seqs=count * steps, decode_pairs=count * pairs)
 
 
 def _between(probe: Probe, first: Tick, last: Tick, kind: str, beside: BatchShape) -> Window:
