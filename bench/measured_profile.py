@@ -28,9 +28,9 @@ from rich.table import Table
 from bench.machine import describe_machine, describe_run
 from cli.measure import MeasureOptions, measure
 from cli.measure.endpoint import Endpoint, connected
-from foretell.latency import LinearStepTime
+from foretell.latency.features import features
 from foretell.latency.importers.linear_fit import relative_fit
-from foretell.latency.linear import features
+from foretell.latency.linear import LinearStepTime
 from foretell.model import Step
 from foretell.settings import LauncherSettings
 from foretell.v1 import snapshot_pb2

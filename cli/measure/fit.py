@@ -28,8 +28,8 @@ from typing import Any
 
 import numpy as np
 
+from foretell.latency.features import FEATURES, features
 from foretell.latency.importers.linear_fit import relative_fit
-from foretell.latency.linear import FEATURES, features
 from foretell.model import BatchShape
 
 _COLUMNS = (*FEATURES, "requests", "request_tokens")
@@ -63,7 +63,7 @@ class Fit:
     """What the windows say, and how well."""
 
     coefficients_s: tuple[float, ...]
-    """One per feature of `latency.linear.FEATURES`."""
+    """One per feature of `latency.features.FEATURES`."""
     request_s: float
     """What a request takes outside the engine's steps, and what each of its prompt tokens adds."""
     request_token_s: float

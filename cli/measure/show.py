@@ -10,7 +10,7 @@ from rich.table import Table
 
 from cli.measure.run import Measurement, MeasureOptions, measure
 from cli.profile import ProfileError, write_profile
-from foretell.latency.linear import FEATURES
+from foretell.latency.features import FEATURES
 
 _REFRESH_S = 0.25
 
