@@ -21,6 +21,7 @@ def new_state(config: EngineConfig, capacity: int, *, knows_content: bool = Fals
     row["max_batched"] = config.max_num_batched_tokens or config.max_num_scheduled_tokens
     row["threshold"] = config.long_prefill_token_threshold
     row["threshold_adaptive"] = config.long_prefill_token_threshold_adaptive
+    row["threshold_alone"] = config.long_prefill_threshold_when_alone
     row["by_priority"] = config.policy == "priority"
     row["chunked"] = config.enable_chunked_prefill
     # `num_gpu_blocks` includes the null block (KVCacheManager.watermark_blocks).

@@ -35,7 +35,7 @@ def long_prefill_threshold(state: State) -> int:
     engine = state.engine
     if engine.threshold == 0:
         return 0
-    # It exists to share a step: alone, a request may take the whole budget.
+    # It exists to share a step: alone, a request may take the whole budget (since 0.31).
     requests = engine.running + engine.waiting
     if requests <= 1 and not engine.threshold_alone:
         return 0

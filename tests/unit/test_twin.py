@@ -75,6 +75,12 @@ def test_the_long_prefill_threshold_holds_only_in_company() -> None:
     assert step(twin)[0] == {"a": 1, "b": 8}
 
 
+def test_before_vllm_0_31_the_threshold_holds_alone_too() -> None:
+    twin = Twin(config(long_prefill_token_threshold=8, long_prefill_threshold_when_alone=True))
+    twin.add(seq("a", 20, 2))
+    assert [step(twin)[0] for _ in range(3)] == [{"a": 8}, {"a": 8}, {"a": 4}]
+
+
 def test_the_head_of_the_queue_blocks_those_behind_it() -> None:
     twin = Twin(config(total_blocks=4))
     twin.add(seq("a", 30, 5))

@@ -16,6 +16,7 @@ from tests.vllm.random_scenarios import random_scenario
 pytestmark = pytest.mark.vllm
 
 recorder = pytest.importorskip("tests.vllm.recorder", reason="needs vLLM: make test-vllm")
+driver = pytest.importorskip("tests.vllm.driver", reason="needs vLLM: make test-vllm")
 
 SEEDS_OF_A_MODE = 520
 SEEDS_FROM_THE_MIDDLE = 120
@@ -35,14 +36,14 @@ def assert_equal(ours: Iterable[Any], theirs: Iterable[Any], seed: int, mode: st
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("seed", range(SEEDS_OF_A_MODE))
 def test_the_twin_does_what_vllm_does(seed: int, mode: str) -> None:
-    scenario = parse_scenario(random_scenario(seed, mode))
+    scenario = parse_scenario(driver.as_installed(random_scenario(seed, mode)))
     assert_equal(replay(scenario), recorder.record(scenario), seed, mode)
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("seed", range(SEEDS_FROM_THE_MIDDLE))
 def test_a_twin_restored_from_any_snapshot_goes_on_as_vllm_does(seed: int, mode: str) -> None:
-    data = random_scenario(seed, mode)
+    data = driver.as_installed(random_scenario(seed, mode))
     data["config"]["enable_prefix_caching"] = False  # a snapshot tells nothing of content
     scenario = parse_scenario(data)
     snapshots: dict[int, EngineSnapshot] = {}
