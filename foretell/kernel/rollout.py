@@ -25,7 +25,6 @@ from foretell.kernel.steady import (
     iterations_that_fit,
     join_sampled,
     leave,
-    next_event,
     output_of,
     schedule_rest,
     take_blocks,
@@ -203,9 +202,9 @@ def _end_oldest(r: Roll) -> None:
 def _iterate_steady(r: Roll, model: StepTime, until_s: float) -> bool:
     """One iteration or many, with the steady ones in bulk; False where that cannot be done."""
     state, clock, steady = r.state, r.clock, r.steady
-    if steady.sums.scheduled > 0 and steady.sums.members == state.engine.running:
-        if not _may_admit(state, steady.sums.scheduled):
-            return _fast_forward(r, model, until_s)
+    only_steady = steady.sums.scheduled > 0 and steady.sums.members == state.engine.running
+    if only_steady and not _may_admit(state, steady.sums.scheduled):
+        return _fast_forward(r, model, until_s)
     if not can_schedule(state, steady, long_prefill_threshold(state)):
         return False
     newest = r.batches[(clock.oldest + clock.in_flight) % 2]
@@ -248,7 +247,7 @@ def _fast_forward(r: Roll, model: StepTime, until_s: float) -> bool:
     sums, ahead = steady.sums, state.engine.depth - 1
     if sums.scheduled > state.engine.budget:
         return False
-    steps = iterations_that_fit(state, steady, next_event(steady) - sums.iteration)
+    steps = iterations_that_fit(state, steady, sums.next_event - sums.iteration)
     if steps == 0:
         return False
     count, pairs = sums.scheduled, sums.pairs

@@ -34,6 +34,7 @@ SUMS = np.dtype(
         ("active", np.int64),
         ("pause", np.int64),  # iterations until it is worth trying again
         ("iteration", np.int64),  # since `enter`
+        ("next_event", np.int64),  # the next iteration after which a steady request changes
         ("members", np.int64),  # steady requests, the first of the running list
         ("scheduled", np.int64),  # those that the next iteration schedules
         ("pairs", np.int64),  # their query-key pairs in it
@@ -81,7 +82,7 @@ def enter(state: State, steady: Steady, in_flight: Batch) -> bool:
     if members == 0:
         return False
     sums.active, sums.iteration, sums.members = 1, 0, members
-    sums.scheduled = sums.pairs = 0
+    sums.scheduled, sums.pairs, sums.next_event = 0, 0, NEVER
     for i in range(len(steady.opening)):
         steady.opening[i] = 0
     for i in range(members):
@@ -189,10 +190,14 @@ def advance_steady(state: State, steady: Steady, iterations: int, now_s: float) 
     sums = steady.sums
     sums.iteration += iterations
     sums.pairs += sums.scheduled * iterations
-    ended = 0
+    if sums.iteration < sums.next_event:
+        return
+    now, following, ended = sums.iteration, NEVER, 0
     for slot in range(len(steady.due)):
-        if steady.due[slot] == sums.iteration:
+        if steady.due[slot] == now:
             ended += _event(state, steady, slot, now_s)
+        following = min(following, steady.due[slot])
+    sums.next_event = following
     if ended > 0:
         sums.members -= ended
         drop_ended(state)
@@ -222,15 +227,6 @@ def output_of(state: State, steady: Steady, slot: int) -> int:
     seq = state.sequences[slot]
     since = 0 if steady.due[slot] == NEVER else steady.sums.iteration - seq.entered
     return seq.output + since
-
-
-@compiled
-def next_event(steady: Steady) -> int:
-    """The next iteration after which something changes for a steady request."""
-    result = NEVER
-    for slot in range(len(steady.due)):
-        result = min(result, steady.due[slot])
-    return result
 
 
 @compiled
@@ -283,6 +279,7 @@ def _join(state: State, steady: Steady, slot: int) -> None:
         steady.opening[(seq.computed - now) % engine.block_size] += 1
     else:
         steady.due[slot] = seq.end
+    sums.next_event = min(sums.next_event, steady.due[slot])
 
 
 @compiled
