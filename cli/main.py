@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
-from cli import twin
+from cli import profile_app, twin
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     help="Foretell: LLM serving placed by prediction.",
 )
+app.add_typer(profile_app.app, name="profile")
 app.add_typer(twin.app, name="twin")
 
 
@@ -24,7 +25,7 @@ class Engine(StrEnum):
 
 
 @app.command()
-def up(  # noqa: PLR0917 - typer reads the options from the signature
+def up(
     engines: Annotated[int, typer.Option(min=1, max=64, help="Engines to start.")] = 4,
     engine: Annotated[Engine, typer.Option(help="Kind of engine.")] = Engine.EMULATED,
     profile: Annotated[
@@ -105,81 +106,8 @@ def settings(
         settings_reference.show()
 
 
-profile_app = typer.Typer(no_args_is_help=True, help="GPU profiles: how fast a step is.")
-app.add_typer(profile_app, name="profile")
-
-
-class TableFormat(StrEnum):
-    """Whose tables `foretell profile import` reads."""
-
-    LLMSERVINGSIM = "llmservingsim"
-    VIDUR = "vidur"
-    AICONFIGURATOR = "aiconfigurator"
-
-
-@profile_app.command("import")
-def profile_import(  # noqa: PLR0917 - typer reads the options from the signature
-    path: Annotated[Path, typer.Argument(help="Folder of the tables.")],
-    table_format: Annotated[TableFormat, typer.Option("--format", help="Whose tables they are.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Profile to write.")],
-    device: Annotated[
-        str, typer.Option(help="Device, e.g. RTXPRO6000; empty: as the path names it.")
-    ] = "",
-    model: Annotated[
-        str, typer.Option(help="Model, e.g. Llama-3.1-8B; empty: as the path names it.")
-    ] = "",
-    name: Annotated[str, typer.Option(help="Name of the profile; empty: DEVICE/MODEL.")] = "",
-    provenance: Annotated[str, typer.Option(help="Where the tables are from.")] = "",
-    tensor_parallel: Annotated[
-        int, typer.Option(min=0, help="Devices the tables are for; 0: as the path says, or 1.")
-    ] = 0,
-    data_parallel: Annotated[
-        int, typer.Option(min=1, help="Ranks that share their experts (MoE).")
-    ] = 1,
-    link_gb_per_s: Annotated[
-        float, typer.Option(min=0.001, help="Between devices, one direction (LLMServingSim's).")
-    ] = 16.0,
-    link_latency_us: Annotated[
-        float, typer.Option(min=0, help="Fixed time of a collective (LLMServingSim's).")
-    ] = 20.0,
-    kv_blocks: Annotated[
-        int, typer.Option(min=0, help="KV blocks; 0: estimated from the datasheet.")
-    ] = 0,
-    max_num_seqs: Annotated[int, typer.Option(min=1, help="As in vLLM.")] = 256,
-    max_num_batched_tokens: Annotated[int, typer.Option(min=1, help="As in vLLM.")] = 2048,
-    max_model_len: Annotated[int, typer.Option(min=1, help="As in vLLM.")] = 16384,
-    attention: Annotated[
-        Path | None, typer.Option(help="Attention table, if elsewhere (vidur).")
-    ] = None,
-) -> None:
-    """Make a profile from published kernel tables (docs/profiles.md)."""
-    from cli.profile import ImportOptions, ProfileError, import_profile, write_profile
-
-    options = ImportOptions(
-        format=table_format.value,
-        path=path,
-        device=device,
-        model=model,
-        name=name,
-        provenance=provenance,
-        tensor_parallel=tensor_parallel,
-        data_parallel=data_parallel,
-        link_gb_per_s=link_gb_per_s,
-        link_latency_us=link_latency_us,
-        kv_blocks=kv_blocks,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
-        max_model_len=max_model_len,
-        attention=attention,
-    )
-    try:
-        write_profile(import_profile(options), output)
-    except ProfileError as error:
-        raise SystemExit(f"profile import: {error}") from error
-
-
 @app.command()
-def accuracy(  # noqa: PLR0917 - typer reads the options from the signature
+def accuracy(
     run_dir: Annotated[Path, typer.Argument(help="Folder with meta.json and requests.jsonl[.gz].")],
     profile: Annotated[str, typer.Option(help="GPU profile: a shipped name, or a file.")] = "",
     no_profile: Annotated[

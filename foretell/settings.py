@@ -143,6 +143,11 @@ class PredictorSettings(ServiceSettings):
     prior_output_tokens: float = Field(
         256.0, gt=0, description="Output length assumed where nobody estimated one."
     )
+    lengths: Literal["survival", "block"] = Field(
+        "survival",
+        description="How output lengths are believed: survival, as distributions given what was "
+        "generated; block, as points that are outlived by 10 tokens.",
+    )
 
 
 class TaggerSettings(ServiceSettings):

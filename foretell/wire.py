@@ -1,6 +1,7 @@
 """The bridge between the library's nouns and `proto/foretell/v1`."""
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from math import isfinite
 
 from foretell.model import (
@@ -134,8 +135,9 @@ def length_from_proto(length: tagger_pb2.LengthEstimate) -> LengthEstimate:
     figures = (length.expected_tokens, *(q.tokens for q in length.quantiles))
     if not all(isfinite(tokens) and tokens >= 0 for tokens in figures):
         raise WireError("length: tokens must be finite and not negative")
-    if not all(0 < q.level < 1 for q in length.quantiles):
-        raise WireError("length: levels must lie in (0, 1)")
+    levels = (0.0, *(q.level for q in length.quantiles), 1.0)
+    if not all(low < high for low, high in pairwise(levels)):
+        raise WireError("length: levels must ascend within (0, 1)")
     return LengthEstimate(
         expected_tokens=length.expected_tokens,
         quantiles=tuple((q.level, q.tokens) for q in length.quantiles),
@@ -151,6 +153,7 @@ def request_to_proto(request: RequestSpec) -> predictor_pb2.RequestSpec:
         length=length_to_proto(request.length),
         priority=request.priority,
         sequences=request.sequences,
+        cached_tokens=request.cached_tokens,
     )
 
 
@@ -165,6 +168,7 @@ def request_from_proto(request: predictor_pb2.RequestSpec) -> RequestSpec:
         length=length_from_proto(request.length),
         priority=request.priority,
         sequences=max(1, request.sequences),
+        cached_tokens=min(request.cached_tokens, request.prompt_tokens),
     )
 
 
@@ -186,6 +190,8 @@ def prediction_to_proto(prediction: Prediction) -> predictor_pb2.PredictResponse
         snapshot_age_s=prediction.snapshot_age_s,
         load=load_to_proto(prediction.load),
         calibration_steps=prediction.calibration_steps,
+        ttft_quantiles=_quantiles_to_proto(prediction.ttft_quantiles),
+        e2e_quantiles=_quantiles_to_proto(prediction.e2e_quantiles),
     )
 
 
@@ -202,4 +208,14 @@ def prediction_from_proto(response: predictor_pb2.PredictResponse) -> Prediction
         snapshot_age_s=response.snapshot_age_s,
         load=load_from_proto(response.load),
         calibration_steps=response.calibration_steps,
+        ttft_quantiles=tuple((q.level, q.seconds) for q in response.ttft_quantiles),
+        e2e_quantiles=tuple((q.level, q.seconds) for q in response.e2e_quantiles),
     )
+
+
+def _quantiles_to_proto(
+    quantiles: Iterable[tuple[float, float]],
+) -> list[predictor_pb2.LatencyQuantile]:
+    return [
+        predictor_pb2.LatencyQuantile(level=level, seconds=seconds) for level, seconds in quantiles
+    ]

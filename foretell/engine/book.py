@@ -1,16 +1,33 @@
 """What a predictor knows: the engine's latest snapshot, and who is on the way to it."""
 
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 
-from foretell.engine.forecast import PendingRequest, forecast
-from foretell.engine.restore import ExpectedOutput
+from foretell.engine.forecast import (
+    Forecaster,
+    LengthRow,
+    PendingRequest,
+    mean,
+    quantile,
+)
 from foretell.latency.linear import StepTimeModel
-from foretell.model import EngineSnapshot, Load, Prediction, RequestSpec, RequestState
+from foretell.model import (
+    EngineSnapshot,
+    LengthEstimate,
+    Load,
+    Prediction,
+    RequestSpec,
+    RequestState,
+)
 
 MAX_RESERVATIONS = 10_000
 MAX_OBSERVED = 20_000
-
+QUANTILE_LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
+"""Of the predicted latencies."""
+SAMPLES = 4
+"""Rollouts of a prediction, each with other output lengths."""
 
 _DELAY_WEIGHT = 0.1  # of the newest request in the learned dispatch delay
 _LONGEST_DELAY_S = 2.0
@@ -27,6 +44,8 @@ class Observed:
     output_tokens: int = 0
     preemptions: int = 0
     prompt_tokens: int = 0
+    length_row: LengthRow = ()
+    """What is believed of its output length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +55,32 @@ class Reservation:
     request: RequestSpec
     made_unix_s: float
     expires_unix_s: float
+    length_row: LengthRow
 
 
 class EngineBook:
     """A predictor's memory of one engine. Every collection is bounded; time is an argument.
 
+    `length_row` makes a distribution of an estimate (`foretell.length.distribution.knots`);
+    `prior_tokens` is the mean output length of requests that nobody estimated.
     `dispatch_delay_s` is the time from a prediction to the request's arrival in the engine's
     queue: assumed at first, then learned from when reservations turn up in snapshots.
-    `every_step_published` is explained at `forecast`.
+    `every_step_published` is explained at `Forecaster.forecast`.
     """
 
-    def __init__(self, *, dispatch_delay_s: float, every_step_published: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        dispatch_delay_s: float,
+        length_row: Callable[[LengthEstimate], LengthRow],
+        prior_tokens: float,
+        every_step_published: bool = True,
+    ) -> None:
         self.dispatch_delay_s = dispatch_delay_s
+        self._length_row = length_row
+        self._prior_row = length_row(LengthEstimate(prior_tokens))
         self._every_step_published = every_step_published
+        self._forecaster: Forecaster | None = None
         self.snapshot: EngineSnapshot | None = None
         self.heard_unix_s = 0.0
         self._reservations: OrderedDict[str, Reservation] = OrderedDict()
@@ -66,6 +98,7 @@ class EngineBook:
         if not same_run:
             self._observed.clear()  # what another run of the engine did died with it
         before, self.snapshot = known if same_run else None, snapshot
+        self._forecaster = None
         for state in (*snapshot.running, *snapshot.waiting):
             if state.foretell_id:
                 self._see(state, snapshot.taken_unix_s, before)
@@ -76,7 +109,7 @@ class EngineBook:
         if request.request_id in self._observed:
             return
         self._reservations[request.request_id] = Reservation(
-            request, now_unix_s, now_unix_s + ttl_s
+            request, now_unix_s, now_unix_s + ttl_s, self._length_row(request.length)
         )
         while len(self._reservations) > MAX_RESERVATIONS:
             self._reservations.popitem(last=False)
@@ -87,34 +120,37 @@ class EngineBook:
         return self._observed.pop(request_id, None) or Observed()
 
     def predict(
-        self,
-        request: RequestSpec,
-        step_time: StepTimeModel,
-        expected_output: ExpectedOutput,
-        now_unix_s: float,
+        self, request: RequestSpec, step_time: StepTimeModel, now_unix_s: float
     ) -> Prediction | None:
         """What the engine would do with `request`, dispatched now; None before any snapshot."""
         snapshot, load = self.snapshot, self.load(now_unix_s)
         if snapshot is None or load is None:
             return None
-        seen = forecast(
-            snapshot,
+        if self._forecaster is None:
+            rows = [self._row_of(state) for state in (*snapshot.running, *snapshot.waiting)]
+            self._forecaster = Forecaster(snapshot, rows)
+        newcomer = PendingRequest(
+            now_unix_s + self.dispatch_delay_s, request, self._length_row(request.length)
+        )
+        seen = self._forecaster.forecast(
             step_time,
-            request,
+            newcomer,
             now_unix_s,
-            expected_output,
+            samples=SAMPLES,
             pending=self.pending(now_unix_s),
-            dispatch_delay_s=self.dispatch_delay_s,
             every_step_published=self._every_step_published,
         )
+        ttft_s, e2e_s = mean(seen.ttft_s), mean(seen.e2e_s)
         return Prediction(
             instance_id=snapshot.instance_id,
-            ttft_s=seen.ttft_s,
-            e2e_s=seen.e2e_s,
-            tpot_s=seen.tpot_s,
+            ttft_s=ttft_s,
+            e2e_s=e2e_s,
+            tpot_s=_tpot_s(ttft_s, e2e_s, seen.output_tokens),
             preemptions=seen.preemptions,
             snapshot_age_s=self.age_s(now_unix_s),
             load=load,
+            ttft_quantiles=_quantiles(seen.ttft_s),
+            e2e_quantiles=_quantiles(seen.e2e_s),
         )
 
     def age_s(self, now_unix_s: float) -> float:
@@ -127,7 +163,7 @@ class EngineBook:
         for key in dead:
             del self._reservations[key]
         return [
-            PendingRequest(r.made_unix_s + self.dispatch_delay_s, r.request)
+            PendingRequest(r.made_unix_s + self.dispatch_delay_s, r.request, r.length_row)
             for r in self._reservations.values()
         ]
 
@@ -162,12 +198,25 @@ class EngineBook:
             while len(self._observed) > MAX_OBSERVED:
                 self._observed.popitem(last=False)
         if reservation is not None:
+            seen.length_row = reservation.length_row
             seen.since_unix_s = reservation.made_unix_s
             self._learn_delay(reservation.made_unix_s, state, at_unix_s, before)
         if state.output_tokens and not seen.ttft_s:
             seen.ttft_s = max(0.0, at_unix_s - seen.since_unix_s)
         seen.output_tokens = max(seen.output_tokens, state.output_tokens)
         seen.preemptions = max(seen.preemptions, state.preemptions)
+
+    def _row_of(self, state: RequestState) -> LengthRow:
+        """As estimated when it was dispatched, or as the engine was told, or nothing is known."""
+        seen = self._observed.get(state.foretell_id)
+        if seen is not None and seen.length_row:
+            return seen.length_row
+        if state.predicted_output_tokens <= 0:
+            return self._prior_row
+        row = self._length_row(LengthEstimate(state.predicted_output_tokens, source="model"))
+        if seen is not None:
+            seen.length_row = row
+        return row
 
     def _learn_delay(
         self,
@@ -189,3 +238,13 @@ class EngineBook:
             arrived = (max(before.taken_unix_s, state.arrival_unix_s) + at_unix_s) / 2
         sample = min(_LONGEST_DELAY_S, max(0.0, arrived - made_unix_s))
         self.dispatch_delay_s += _DELAY_WEIGHT * (sample - self.dispatch_delay_s)
+
+
+def _tpot_s(ttft_s: float, e2e_s: float, output_tokens: float) -> float:
+    if output_tokens <= 1:
+        return 0.0
+    return (e2e_s - ttft_s) / (output_tokens - 1) if e2e_s < inf else inf
+
+
+def _quantiles(values: Sequence[float]) -> tuple[tuple[float, float], ...]:
+    return tuple((level, quantile(values, level)) for level in QUANTILE_LEVELS)

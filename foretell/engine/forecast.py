@@ -1,17 +1,27 @@
-"""Runs a twin forward to see when a newcomer would get its first and its last token."""
+"""Runs an engine forward to see when a newcomer would get its first and its last token."""
 
 import math
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from zlib import crc32
 
-from foretell.engine.restore import ExpectedOutput, restore, stop_after
-from foretell.engine.sequence import Sequence
-from foretell.engine.twin import Twin
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.engine.arrays import new_rows
+from foretell.engine.restore import restore
+from foretell.kernel.futures import Futures, Lengths, sample_futures
+from foretell.kernel.layout import EXPECTED, Batch, new_batch, new_record
+from foretell.kernel.lengths import WIDTH
+from foretell.kernel.rollout import CLOCK, MARK, Roll
 from foretell.latency.linear import StepTimeModel
-from foretell.model import BatchShape, EngineConfig, EngineSnapshot, RequestSpec
+from foretell.model import EngineConfig, EngineSnapshot, RequestSpec
 
-MAX_ROUNDS = 200_000
-"""Scheduling rounds after which a forecast gives up; a bound, not a tuning knob."""
+LengthRow = Seq[float]
+"""`kernel.lengths.WIDTH` numbers that describe how long an output may be."""
+MARKS = 8
+"""Equally likely lengths of a newcomer whose own is not certain."""
+_SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,170 +30,180 @@ class PendingRequest:
 
     at_unix_s: float
     request: RequestSpec
+    length_row: LengthRow
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Seconds from the moment of prediction; infinite when the request could never run."""
+    """Seconds from the moment of prediction; infinite when the request could never run.
 
-    ttft_s: float
-    e2e_s: float
-    tpot_s: float
-    preemptions: int
-    """Of any request on the instance until the newcomer ends."""
-
-
-def forecast(
-    snapshot: EngineSnapshot,
-    step_time: StepTimeModel,
-    newcomer: RequestSpec,
-    now_unix_s: float,
-    expected_output: ExpectedOutput,
-    *,
-    pending: Seq[PendingRequest] = (),
-    dispatch_delay_s: float = 0.0,
-    every_step_published: bool = True,
-) -> Forecast:
-    """What the engine will do with `newcomer`, dispatched now, behind all it has and is sent.
-
-    `every_step_published` says that silence means the step in flight is still running; without
-    it, a step that should have ended is taken to have ended and the twin is rolled on to now.
+    Of each latency several equally likely values, in ascending order.
     """
-    twin, batch = restore(snapshot, expected_output)
-    clock = _end_of_step_in_flight(snapshot, step_time, now_unix_s, every_step_published)
-    twin.complete(batch)
-    arrivals = sorted(
-        [*pending, PendingRequest(now_unix_s + dispatch_delay_s, newcomer)],
-        key=lambda p: p.at_unix_s,
-    )
-    run = _Run(twin, step_time, clock, newcomer.request_id, arrivals)
-    run.to_the_end()
-    return run.result(now_unix_s)
+
+    ttft_s: tuple[float, ...]
+    e2e_s: tuple[float, ...]
+    output_tokens: float
+    """The mean that `e2e_s` was predicted with."""
+    preemptions: float
+    """Of any request on the instance until the newcomer ends; mean."""
 
 
-def _end_of_step_in_flight(
-    snapshot: EngineSnapshot, step_time: StepTimeModel, now_unix_s: float, every_step: bool
-) -> float:
-    if not snapshot.steps_in_flight:
-        return snapshot.taken_unix_s
-    end = snapshot.steps_in_flight[0].started_unix_s
-    for step in snapshot.steps_in_flight:
-        end += step_time.step_s(step.shape)
-    return max(end, now_unix_s) if every_step else end
+class Forecaster:
+    """Forecasts from one snapshot; what they have in common is prepared once."""
 
+    def __init__(self, snapshot: EngineSnapshot, length_rows: Seq[LengthRow]) -> None:
+        """`length_rows` is for the running and then the waiting requests."""
+        self._snapshot = snapshot
+        self._restored = restore(snapshot)
+        self._rows = np.array(length_rows, np.float64).reshape(-1, WIDTH)
 
-def sequences_of(request: RequestSpec, config: EngineConfig, at_s: float) -> list[Sequence]:
-    """The sequences an engine will run for `request`."""
-    seq = Sequence(
-        request_id=request.request_id,
-        prompt_tokens=min(request.prompt_tokens, config.max_model_len - 1),
-        stop_after=0,
-        max_tokens=request.max_tokens,
-        arrival_s=at_s,
-        priority=request.priority,
-    )
-    seq.stop_after = stop_after(seq, config, request.length.expected_tokens)
-    return [replace(seq) for _ in range(request.sequences)]
-
-
-class _Run:
-    """One roll forward; `to_the_end` runs until the newcomer's last sequence has finished."""
-
-    def __init__(
+    def forecast(
         self,
-        twin: Twin,
         step_time: StepTimeModel,
-        clock: float,
-        newcomer_id: str,
-        arrivals: list[PendingRequest],
+        newcomer: PendingRequest,
+        now_unix_s: float,
+        *,
+        samples: int,
+        pending: Seq[PendingRequest] = (),
+        every_step_published: bool = True,
+    ) -> Forecast:
+        """What the engine will do with `newcomer`, behind all it has and is sent.
+
+        Lengths are drawn `samples` times; where all are certain, one rollout says everything.
+        `every_step_published` says that silence means the step in flight is still running; without
+        it, a step that should have ended is taken to have ended and the twin is rolled on to now.
+        """
+        start, lengths = self._start([*pending, newcomer])
+        self._set_clock(start, step_time, now_unix_s, every_step_published)
+        if not _uncertain(lengths.rows):
+            samples = 1
+        marks = MARKS if _uncertain(lengths.rows[start.watched[:1]]) else 1
+        work = _like(start, marks)
+        futures = Futures(
+            np.empty((samples, len(start.state.sequences)), np.int64),
+            np.empty(samples),
+            np.empty((samples, marks)),
+            np.empty(samples, np.int64),
+        )
+        sample_futures(start, work, step_time.packed(), lengths, _SEED, futures)
+        return Forecast(
+            ttft_s=_from(now_unix_s, futures.first_token_s),
+            e2e_s=_from(now_unix_s, futures.last_token_s.ravel()),
+            output_tokens=float(work.marks["tokens"].mean()),
+            preemptions=float(futures.preemptions.mean()),
+        )
+
+    def _start(self, coming: Seq[PendingRequest]) -> tuple[Roll, Lengths]:
+        """The engine with the requests that are `coming`, the newcomer last of them."""
+        restored, config = self._restored, self._snapshot.config
+        known = len(restored.requests)
+        each = [p.request.sequences for p in coming]
+        total = known + sum(each)
+        rows, running = new_rows(total), np.zeros(total, np.int32)
+        rows[:known] = restored.state.sequences
+        running[:known] = restored.state.running
+        lengths = Lengths(
+            np.empty((total, WIDTH)), np.zeros(total, np.int64), np.empty(total, np.int64)
+        )
+        if known:
+            lengths.rows[:known] = self._rows
+            lengths.generated[:known] = restored.state.sequences["output"]
+            lengths.keys[:known] = restored.keys
+        slot = known
+        for p, count in zip(coming, each, strict=True):
+            _fill_expected(rows[slot : slot + count], p, config)
+            lengths.rows[slot : slot + count] = p.length_row
+            key = crc32(p.request.request_id.encode())
+            lengths.keys[slot : slot + count] = np.arange(key, key + count)
+            slot += count
+        new = np.arange(known, total, dtype=np.int32)
+        state = restored.state._replace(sequences=rows, running=running)
+        return Roll(
+            state,
+            _two(restored.batches, total),
+            new_record(CLOCK),
+            arrivals=new[np.argsort(rows["arrival_s"][known:], kind="stable")],
+            watched=new[total - known - each[-1] :],
+            marks=np.zeros(0, MARK),
+        ), lengths
+
+    def _set_clock(
+        self, start: Roll, step_time: StepTimeModel, now_unix_s: float, every_step: bool
     ) -> None:
-        self.twin = twin
-        self.step_time = step_time
-        self.clock = clock
-        self.newcomer_id = newcomer_id
-        self.arrivals = arrivals
-        self.next_arrival = 0
-        self.open = 0  # newcomer's sequences that have joined and not finished
-        self.joined = False
-        self.tokens = 0
-        self.preemptions = 0
-        self.first_token_at = math.inf
-        self.last_token_at = math.inf
+        """When the steps in flight end, by their start and what they should take."""
+        snapshot, clock = self._snapshot, start.clock
+        clock["now_s"] = now_unix_s if every_step else snapshot.taken_unix_s
+        clock["in_flight"] = in_flight = len(self._restored.batches)
+        steps = snapshot.steps_in_flight
+        end_s = steps[0].started_unix_s if steps else snapshot.taken_unix_s
+        ends = []
+        for step in steps:
+            end_s += step_time.step_s(step.shape)
+            if every_step:
+                end_s = max(end_s, now_unix_s)
+            ends.append(end_s)
+        ends = ends or [clock["now_s"]]
+        clock["first_end_s"] = ends[0] if in_flight > 1 else ends[-1]
+        clock["last_end_s"] = ends[-1]
 
-    def to_the_end(self) -> None:
-        for _ in range(MAX_ROUNDS):
-            self._admit_arrivals()
-            if self.joined and not self.open:
-                return
-            if not self._fast_forward() and not self._step():
-                return
 
-    def _admit_arrivals(self) -> None:
-        while self.next_arrival < len(self.arrivals):
-            pending = self.arrivals[self.next_arrival]
-            if pending.at_unix_s > self.clock:
-                return
-            self.next_arrival += 1
-            sequences = sequences_of(pending.request, self.twin.config, pending.at_unix_s)
-            for seq in sequences:
-                self.twin.add(seq)
-            if pending.request.request_id == self.newcomer_id:
-                self.open = len(sequences)
-                self.tokens = max(seq.stop_after for seq in sequences)
-                self.joined = True
+def _fill_expected(rows: NDArray[np.void], pending: PendingRequest, config: EngineConfig) -> None:
+    request = pending.request
+    rows["status"] = EXPECTED
+    rows["arrival_s"] = pending.at_unix_s
+    rows["priority"] = request.priority
+    rows["prompt"] = min(request.prompt_tokens, config.max_model_len - 1)
+    rows["max_tokens"] = min(request.max_tokens, config.max_model_len)
+    rows["hits"] = request.cached_tokens // config.block_size_tokens
 
-    def _fast_forward(self) -> bool:
-        """Take a run of identical decode steps at once; False when the next step may differ."""
-        steps, shape = self.twin.decode_run(MAX_ROUNDS)
-        if not steps:
-            return False
-        if self.next_arrival < len(self.arrivals):
-            at_unix_s = self.arrivals[self.next_arrival].at_unix_s
-            steps = self._steps_until(at_unix_s, shape, steps)
-        self.clock += self.step_time.decode_run_s(shape, steps)
-        self._note_finished(self.twin.advance_decode(steps))
-        return True
 
-    def _steps_until(self, at_unix_s: float, shape: BatchShape, most: int) -> int:
-        """Fewest steps, up to `most`, after which the clock has reached `at_unix_s`."""
-        low, high = 1, most
-        while low < high:
-            middle = (low + high) // 2
-            if self.clock + self.step_time.decode_run_s(shape, middle) >= at_unix_s:
-                high = middle
-            else:
-                low = middle + 1
-        return low
+def _uncertain(rows: NDArray[np.float64]) -> bool:
+    """Whether any of the lengths may turn out one way or another."""
+    return bool((rows[:, 0] != rows[:, -2]).any() or rows[:, -1].any())
 
-    def _step(self) -> bool:
-        """One scheduling round; False when nothing can ever run again."""
-        batch = self.twin.schedule()
-        if batch is None:
-            if self.next_arrival >= len(self.arrivals):
-                return False
-            self.clock = max(self.clock, self.arrivals[self.next_arrival].at_unix_s)
-            return True
-        self.preemptions += len(batch.preempted) if self.joined else 0
-        self.clock += self.step_time.step_s(batch.shape)
-        outcome = self.twin.complete(batch)
-        if self.joined and self.first_token_at == math.inf:
-            for seq in outcome.sampled:
-                if seq.request_id == self.newcomer_id:
-                    self.first_token_at = self.clock
-                    break
-        self._note_finished(outcome.finished)
-        return True
 
-    def _note_finished(self, finished: list[Sequence]) -> None:
-        for seq in finished:
-            if seq.request_id == self.newcomer_id:
-                self.open -= 1
-                self.last_token_at = self.clock
+def _two(batches: Seq[Batch], capacity: int) -> tuple[Batch, Batch]:
+    """A rollout's two batches, with those in flight first."""
+    result = new_batch(capacity), new_batch(capacity)
+    for target, source in zip(result, batches, strict=False):
+        target.counts["scheduled"] = len(source.entries)
+        target.entries[: len(source.entries)] = source.entries
+    return result
 
-    def result(self, now_unix_s: float) -> Forecast:
-        if self.open or not self.joined:
-            return Forecast(math.inf, math.inf, math.inf, self.preemptions)
-        ttft_s = max(0.0, self.first_token_at - now_unix_s)
-        e2e_s = max(ttft_s, self.last_token_at - now_unix_s)
-        tpot_s = (e2e_s - ttft_s) / (self.tokens - 1) if self.tokens > 1 else 0.0
-        return Forecast(ttft_s, e2e_s, tpot_s, self.preemptions)
+
+def _like(start: Roll, marks: int) -> Roll:
+    """Room for rollouts from `start`."""
+    capacity, state = len(start.state.sequences), start.state
+    state = state._replace(
+        engine=state.engine.copy(),
+        sequences=np.empty_like(state.sequences),
+        running=np.empty_like(state.running),
+    )
+    batches = new_batch(capacity), new_batch(capacity)
+    return start._replace(
+        state=state,
+        batches=batches,
+        clock=start.clock.copy(),
+        marks=np.zeros(marks, MARK),
+    )
+
+
+def _from(
+    now_unix_s: float, instants: "np.ndarray[tuple[int], np.dtype[np.float64]]"
+) -> tuple[float, ...]:
+    return tuple(sorted(max(0.0, t - now_unix_s) for t in instants.tolist()))
+
+
+def mean(values: Seq[float]) -> float:
+    """Of equally likely values; infinite if one of them is."""
+    return math.fsum(values) / len(values) if math.isfinite(values[-1]) else math.inf
+
+
+def quantile(values: Seq[float], level: float) -> float:
+    """Of equally likely values in ascending order: linear between the middles of their shares."""
+    place = min(max(level * len(values) - 0.5, 0.0), len(values) - 1.0)
+    low = int(place)
+    high = min(low + 1, len(values) - 1)
+    if place == low or math.isinf(values[high]):
+        return values[low] if place == low else math.inf
+    return values[low] + (values[high] - values[low]) * (place - low)

@@ -9,10 +9,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from foretell.engine.async_twin import AsyncTwin
 from foretell.engine.batch import Batch
 from foretell.engine.content import Content
-from foretell.engine.kv import BlockPool
 from foretell.engine.scenario import ReplayConfig, ReplayRequest, Scenario, ScenarioError
 from foretell.engine.sequence import Sequence
 from foretell.engine.twin import Twin
@@ -57,7 +55,7 @@ class EngineLoop:
             batch = self.twin.schedule()
             self._to_flush = False
             self._in_flight.append(batch)
-            record = _scheduled(batch or Batch([]))
+            record = _scheduled(batch)
             more = bool(record["sched"]) or self._wants_schedule
             output_due = len(self._in_flight) == self.twin.max_steps_in_flight or not more
         record["finished"] = self.apply_output() if output_due else []
@@ -87,10 +85,7 @@ def replay(scenario: Scenario) -> Iterator[dict[str, Any]]:
 
 def build_twin(config: ReplayConfig) -> Twin:
     """An idle engine of this configuration."""
-    engine = config.engine_config()
-    pool = BlockPool(config.block_size, engine.total_blocks)
-    blocks = pool if config.enable_prefix_caching else None
-    return (AsyncTwin if config.async_ else Twin)(engine, blocks=blocks)
+    return Twin(config.engine_config(), prefix_cache=config.enable_prefix_caching)
 
 
 def arrivals(scenario: Scenario) -> list[Arrival]:
@@ -151,7 +146,9 @@ def _sequence(request: ReplayRequest, arrival: int, block_size_tokens: int) -> S
     )
 
 
-def _scheduled(batch: Batch) -> dict[str, Any]:
+def _scheduled(batch: Batch | None) -> dict[str, Any]:
+    if batch is None:
+        return {"sched": {}, "new": [], "resumed": [], "cached": {}, "preempted": []}
     return {
         "sched": {seq.request_id: tokens for seq, tokens in batch.scheduled},
         "new": [seq.request_id for seq in batch.admitted if not seq.preemptions],

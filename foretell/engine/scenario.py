@@ -31,6 +31,8 @@ class ReplayConfig:
     max_num_scheduled_tokens: int | None = None
     long_prefill_token_threshold: int = 0
     long_prefill_token_threshold_adaptive: bool = False
+    long_prefill_threshold_when_alone: bool = False
+    """No setting of vLLM's: what its versions before 0.31 do."""
     policy: str = "fcfs"
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
@@ -50,6 +52,7 @@ class ReplayConfig:
             max_model_len=self.max_model_len,
             long_prefill_token_threshold=self.long_prefill_token_threshold,
             long_prefill_token_threshold_adaptive=self.long_prefill_token_threshold_adaptive,
+            long_prefill_threshold_when_alone=self.long_prefill_threshold_when_alone,
             policy=self.policy,
             enable_prefix_caching=self.enable_prefix_caching,
             enable_chunked_prefill=self.enable_chunked_prefill,
@@ -106,6 +109,7 @@ def parse_scenario(data: object) -> Scenario:
 _FLAGS = {
     "async_",
     "long_prefill_token_threshold_adaptive",
+    "long_prefill_threshold_when_alone",
     "enable_prefix_caching",
     "enable_chunked_prefill",
     "scheduler_reserve_full_isl",

@@ -1,41 +1,63 @@
 """One request inside the twin."""
 
-from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+
+from foretell.engine.arrays import new_rows
 from foretell.engine.content import Content
+from foretell.kernel.layout import ENDED
 
 
-@dataclass(slots=True, eq=False)
 class Sequence:
-    """Mutable scheduling state of one request; all counts are tokens unless named otherwise.
+    """A request as an engine runs it: a view of its row in the twin's arrays.
 
-    Identity is the object's: an engine may run several sequences of one request (`n > 1`).
+    Identity is the object's: an engine may run several sequences of one request (`n > 1`). Counts
+    are tokens unless named otherwise.
     """
 
-    request_id: str
-    prompt_tokens: int
-    stop_after: int
-    """Output tokens after which it ends, whatever the cause (EOS, `max_tokens`, model length)."""
-    max_tokens: int
-    arrival_s: float = 0.0
-    priority: int = 0
-    output_tokens: int = 0
-    computed_tokens: int = 0
-    """KV entries, those of a scheduled step included (vLLM's `num_computed_tokens`)."""
-    blocks: int = 0
-    preemptions: int = 0
-    content: Content | None = None
-    """None: nothing is known of it, so it shares no block with any other."""
-    cached_tokens: int = 0
-    """Prefix-cache hits at the latest admission."""
-    ended: bool = False
-    """Finished or aborted; a step in flight may still hold it."""
-    placeholders: int = 0
-    """Async scheduling: output tokens scheduled to be sampled and not yet known."""
-    in_flight_tokens: int = 0
-    """Async scheduling: tokens in scheduled steps whose output has not been applied."""
-    stale_tokens: int = 0
-    """Async scheduling: those of `in_flight_tokens` that were scheduled before a preemption."""
+    __slots__ = ("content", "request_id", "row", "slot")
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt_tokens: int,
+        stop_after: int,
+        max_tokens: int,
+        *,
+        arrival_s: float = 0.0,
+        priority: int = 0,
+        content: Content | None = None,
+    ) -> None:
+        """`stop_after`: output tokens after which it ends, whatever the cause.
+
+        (EOS, `max_tokens`, model length.) Without `content` it shares no block with any other.
+        """
+        self.request_id = request_id
+        self.content = content
+        self.slot = -1
+        self.row: Any = new_rows(1)[0]
+        self.row["prompt"] = prompt_tokens
+        self.row["stop_after"] = stop_after
+        self.row["max_tokens"] = max_tokens
+        self.row["arrival_s"] = arrival_s
+        self.row["priority"] = priority
+
+    @classmethod
+    def at(cls, request_id: str, row: np.void, slot: int) -> "Sequence":
+        """The sequence that a row of a twin's arrays already describes."""
+        seq = object.__new__(cls)
+        seq.request_id, seq.content, seq.slot, seq.row = request_id, None, slot, row
+        return seq
+
+    @property
+    def prompt_tokens(self) -> int:
+        return int(self.row["prompt"])
+
+    @property
+    def output_tokens(self) -> int:
+        """Generated and known."""
+        return int(self.row["output"])
 
     @property
     def num_tokens(self) -> int:
@@ -43,6 +65,55 @@ class Sequence:
         return self.prompt_tokens + self.output_tokens
 
     @property
-    def decoding(self) -> bool:
-        """Between steps: only the newest token's KV entry is missing."""
-        return self.output_tokens > 0 and self.computed_tokens == self.num_tokens - 1
+    def computed_tokens(self) -> int:
+        """KV entries, those of a scheduled step included (vLLM's `num_computed_tokens`)."""
+        return int(self.row["computed"])
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prefix-cache hits at the latest admission."""
+        return int(self.row["cached"])
+
+    @property
+    def stop_after(self) -> int:
+        """Output tokens after which it ends; may be set until a twin has it."""
+        return int(self.row["stop_after"])
+
+    @stop_after.setter
+    def stop_after(self, tokens: int) -> None:
+        assert self.slot < 0, "the twin has made room for its length"
+        self.row["stop_after"] = tokens
+
+    @property
+    def max_tokens(self) -> int:
+        return int(self.row["max_tokens"])
+
+    @property
+    def arrival_s(self) -> float:
+        return float(self.row["arrival_s"])
+
+    @property
+    def priority(self) -> int:
+        return int(self.row["priority"])
+
+    @property
+    def blocks(self) -> int:
+        """KV blocks held."""
+        return int(self.row["blocks"])
+
+    @property
+    def preemptions(self) -> int:
+        return int(self.row["preemptions"])
+
+    @property
+    def placeholders(self) -> int:
+        """Output tokens scheduled to be sampled and not yet known."""
+        return int(self.row["placeholders"])
+
+    @property
+    def ended(self) -> bool:
+        """Finished or aborted; a step in flight may still hold it."""
+        return bool(self.row["status"] == ENDED)
+
+    def __repr__(self) -> str:
+        return f"<Sequence {self.request_id}: {self.prompt_tokens}+{self.output_tokens} tokens>"

@@ -36,16 +36,14 @@ def compiled(function: _F) -> _F:
 
 
 def inlined(function: _F) -> _F:
-    """As `compiled`, for small functions that make no arrays and return only numbers.
-
-    They become part of their callers and count no references: each reference to an array that a
-    branch outlives would cost about 10 ns, more than what most of these functions do.
-    """
-    return _jit(function, {"forceinline": True, "_nrt": False})
+    """As `compiled`, for small functions: they become part of their callers."""
+    return _jit(function, {"forceinline": True})
 
 
 def _jit(function: _F, options: dict[str, object]) -> _F:
-    options |= {"error_model": "numpy", "nogil": True}
+    # Nothing in the kernel allocates, and counting references to the arrays that are passed around
+    # was most of its run time: `_nrt` leaves that out.
+    options |= {"error_model": "numpy", "nogil": True, "_nrt": False}
     given, config.CACHE_DIR = config.CACHE_DIR, _CACHE_FOLDER
     try:
         return cast(_F, njit(cache=True, **options)(function))

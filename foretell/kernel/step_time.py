@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.kernel.jit import inlined
+from foretell.kernel.jit import compiled, inlined
 from foretell.kernel.tables import (
     DECODE,
     MIXED,
@@ -44,7 +44,7 @@ class StepTime(NamedTuple):
     """Where each table lies in `values`: `kernel.tables.TABLES` rows."""
 
 
-@inlined
+@compiled
 def step_s(
     model: StepTime,
     prefill_seqs: int,
@@ -62,7 +62,7 @@ def step_s(
     return float(max(model.coefficients[FLOOR], own + shared))
 
 
-@inlined
+@compiled
 def decode_run_s(model: StepTime, decode_seqs: int, decode_pairs: int, steps: int) -> float:
     """Seconds of `steps` pure-decode steps of `decode_seqs`, the first with `decode_pairs`.
 

@@ -6,7 +6,7 @@ from array import array
 from foretell.length.survival import SurvivalCurve
 from foretell.model import LengthEstimate
 
-QUANTILE_LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
+QUANTILE_LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 PRIOR_TOKENS = 256.0
 """Mean output length assumed of a cluster that nothing is known about."""
 

@@ -26,6 +26,8 @@ class RequestSpec:
     priority: int = 0
     sequences: int = 1
     """Prompts times `n`: how many sequences the engine will run for it."""
+    cached_tokens: int = 0
+    """Prompt tokens that the engine's prefix cache is expected to hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +46,20 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """One instance's future with the request placed on it; seconds from now."""
+    """One instance's future with the request placed on it; seconds from now.
+
+    Latencies are means over what output lengths may turn out to be; infinite: it could never run.
+    """
 
     instance_id: str
     ttft_s: float
     e2e_s: float
     tpot_s: float
-    preemptions: int
-    """Of any request on the instance, while this one lives."""
+    preemptions: float
+    """Of any request on the instance, while this one lives; mean."""
     snapshot_age_s: float
     load: Load
     calibration_steps: int = 0
+    ttft_quantiles: tuple[tuple[float, float], ...] = ()
+    """(level in (0, 1), seconds), ascending in level."""
+    e2e_quantiles: tuple[tuple[float, float], ...] = ()

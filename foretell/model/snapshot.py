@@ -24,6 +24,8 @@ class EngineConfig:
     long_prefill_token_threshold: int = 0
     long_prefill_token_threshold_adaptive: bool = False
     """The threshold is at least an equal share of `max_num_batched_tokens`."""
+    long_prefill_threshold_when_alone: bool = False
+    """The threshold binds a request that has the engine to itself too (vLLM before 0.31)."""
     policy: str = "fcfs"
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True

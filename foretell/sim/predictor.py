@@ -4,7 +4,8 @@ from math import inf
 
 from foretell.engine import EngineBook
 from foretell.latency.linear import StepTimeModel
-from foretell.length import PRIOR_TOKENS, expected_output
+from foretell.length import PRIOR_TOKENS
+from foretell.length.distribution import knots
 from foretell.model import EngineSnapshot, Load, Prediction, RequestSpec
 
 
@@ -21,11 +22,13 @@ class SimPredictor:
     ) -> None:
         self.published_s = first.published_unix_s
         self._book = EngineBook(
-            dispatch_delay_s=dispatch_delay_s, every_step_published=every_step_published
+            dispatch_delay_s=dispatch_delay_s,
+            length_row=knots,
+            prior_tokens=PRIOR_TOKENS,
+            every_step_published=every_step_published,
         )
         self._book.hear(first)
         self._step_time = step_time
-        self._expected_output = expected_output(PRIOR_TOKENS)
 
     def hear(self, snapshot: EngineSnapshot) -> None:
         """A newer snapshot; the requests that it shows need no reservation any more."""
@@ -48,6 +51,6 @@ class SimPredictor:
 
     def predict(self, request: RequestSpec, now_s: float) -> Prediction:
         """What the engine would do with `request`, dispatched at `now_s`."""
-        prediction = self._book.predict(request, self._step_time, self._expected_output, now_s)
+        prediction = self._book.predict(request, self._step_time, now_s)
         assert prediction is not None, "the first snapshot was given"
         return prediction

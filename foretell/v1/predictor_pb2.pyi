@@ -1,26 +1,29 @@
 from foretell.v1 import tagger_pb2 as _tagger_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RequestSpec(_message.Message):
-    __slots__ = ("request_id", "prompt_tokens", "max_tokens", "length", "priority", "sequences")
+    __slots__ = ("request_id", "prompt_tokens", "max_tokens", "length", "priority", "sequences", "cached_tokens")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt_tokens: int
     max_tokens: int
     length: _tagger_pb2.LengthEstimate
     priority: int
     sequences: int
-    def __init__(self, request_id: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., length: _Optional[_Union[_tagger_pb2.LengthEstimate, _Mapping]] = ..., priority: _Optional[int] = ..., sequences: _Optional[int] = ...) -> None: ...
+    cached_tokens: int
+    def __init__(self, request_id: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., length: _Optional[_Union[_tagger_pb2.LengthEstimate, _Mapping]] = ..., priority: _Optional[int] = ..., sequences: _Optional[int] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
 
 class Load(_message.Message):
     __slots__ = ("running", "waiting", "reserved", "used_blocks", "total_blocks", "waiting_prefill_blocks", "max_num_seqs")
@@ -46,25 +49,37 @@ class PredictRequest(_message.Message):
     request: RequestSpec
     def __init__(self, request: _Optional[_Union[RequestSpec, _Mapping]] = ...) -> None: ...
 
+class LatencyQuantile(_message.Message):
+    __slots__ = ("level", "seconds")
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    level: float
+    seconds: float
+    def __init__(self, level: _Optional[float] = ..., seconds: _Optional[float] = ...) -> None: ...
+
 class PredictResponse(_message.Message):
-    __slots__ = ("instance_id", "ttft_s", "e2e_s", "tpot_s", "preemptions", "snapshot_age_s", "load", "calibration_steps")
+    __slots__ = ("instance_id", "ttft_s", "e2e_s", "tpot_s", "snapshot_age_s", "load", "calibration_steps", "preemptions", "ttft_quantiles", "e2e_quantiles")
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     TTFT_S_FIELD_NUMBER: _ClassVar[int]
     E2E_S_FIELD_NUMBER: _ClassVar[int]
     TPOT_S_FIELD_NUMBER: _ClassVar[int]
-    PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_AGE_S_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     CALIBRATION_STEPS_FIELD_NUMBER: _ClassVar[int]
+    PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
+    TTFT_QUANTILES_FIELD_NUMBER: _ClassVar[int]
+    E2E_QUANTILES_FIELD_NUMBER: _ClassVar[int]
     instance_id: str
     ttft_s: float
     e2e_s: float
     tpot_s: float
-    preemptions: int
     snapshot_age_s: float
     load: Load
     calibration_steps: int
-    def __init__(self, instance_id: _Optional[str] = ..., ttft_s: _Optional[float] = ..., e2e_s: _Optional[float] = ..., tpot_s: _Optional[float] = ..., preemptions: _Optional[int] = ..., snapshot_age_s: _Optional[float] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., calibration_steps: _Optional[int] = ...) -> None: ...
+    preemptions: float
+    ttft_quantiles: _containers.RepeatedCompositeFieldContainer[LatencyQuantile]
+    e2e_quantiles: _containers.RepeatedCompositeFieldContainer[LatencyQuantile]
+    def __init__(self, instance_id: _Optional[str] = ..., ttft_s: _Optional[float] = ..., e2e_s: _Optional[float] = ..., tpot_s: _Optional[float] = ..., snapshot_age_s: _Optional[float] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., calibration_steps: _Optional[int] = ..., preemptions: _Optional[float] = ..., ttft_quantiles: _Optional[_Iterable[_Union[LatencyQuantile, _Mapping]]] = ..., e2e_quantiles: _Optional[_Iterable[_Union[LatencyQuantile, _Mapping]]] = ...) -> None: ...
 
 class ReserveRequest(_message.Message):
     __slots__ = ("request", "ttl_s")

@@ -110,7 +110,7 @@ def engine_config(scheduler: Any) -> EngineConfig:
     served = scheduler.vllm_config.model_config.served_model_name
     max_num_seqs = scheduler.max_num_running_reqs
     active = getattr(scheduler, "max_num_active_reqs", max_num_seqs)  # since 0.31
-    adaptive = getattr(settings, "long_prefill_token_threshold_adaptive", False)  # since 0.32
+    adaptive = getattr(settings, "long_prefill_token_threshold_adaptive", False)  # since 0.31
     budget, batched = scheduler.max_num_scheduled_tokens, settings.max_num_batched_tokens
     return EngineConfig(
         model_name=served if isinstance(served, str) else served[0],
@@ -123,6 +123,7 @@ def engine_config(scheduler: Any) -> EngineConfig:
         max_model_len=scheduler.max_model_len,
         long_prefill_token_threshold=settings.long_prefill_token_threshold,
         long_prefill_token_threshold_adaptive=bool(adaptive),
+        long_prefill_threshold_when_alone=threshold_binds_lone_requests(settings),
         policy=str(settings.policy),
         enable_prefix_caching=bool(scheduler.cache_config.enable_prefix_caching),
         enable_chunked_prefill=bool(settings.enable_chunked_prefill),
@@ -131,6 +132,14 @@ def engine_config(scheduler: Any) -> EngineConfig:
         reserve_full_isl=bool(settings.scheduler_reserve_full_isl),
         engine_version=f"vllm {version()}",
     )
+
+
+def threshold_binds_lone_requests(settings: Any) -> bool:
+    """Whether `long_prefill_token_threshold` holds for a request without company.
+
+    It stopped to when its adaptive form came (0.31), which is how that is told.
+    """
+    return not hasattr(settings, "long_prefill_token_threshold_adaptive")
 
 
 def waiting_reader(scheduler: Any) -> Callable[[], list[Any]]:

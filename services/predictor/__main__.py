@@ -5,10 +5,10 @@ import asyncio
 import grpc
 from prometheus_client import CollectorRegistry, start_http_server
 
+from foretell.engine.warm import warm_forecast
 from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.devices import DEVICES, MODELS
 from foretell.latency.roofline import roofline_step_time
-from foretell.model import BatchShape
 from foretell.settings import PredictorSettings, list_profiles, load_profile
 from foretell.telemetry import PredictorMetrics
 from foretell.v1 import predictor_pb2_grpc
@@ -39,18 +39,13 @@ def make_step_time(name: str) -> OnlineStepTime:
     )
 
 
-def _compile() -> None:
-    """Have what `observe` needs compiled, so that the first snapshot does not wait for it."""
-    OnlineStepTime().observe(BatchShape(decode_seqs=1, decode_pairs=1), 0.01)
-
-
 async def serve(settings: PredictorSettings, stop: asyncio.Event) -> None:
     """Listen to the engine and answer predictions until `stop`."""
     try:
         step_time = make_step_time(settings.profile)
     except ValueError as error:
         raise SystemExit(f"predictor: {error}") from error
-    _compile()
+    warm_forecast()
     metrics = PredictorMetrics(CollectorRegistry())
     service = PredictorService(
         settings.instance_id,
@@ -59,6 +54,7 @@ async def serve(settings: PredictorSettings, stop: asyncio.Event) -> None:
         reserve_ttl_s=settings.reserve_ttl_s,
         dispatch_delay_s=settings.dispatch_delay_s,
         prior_output_tokens=settings.prior_output_tokens,
+        lengths=settings.lengths,
     )
     subscriber = SnapshotSubscriber(settings.snapshot_endpoint)
     listening = asyncio.create_task(subscriber.run(service.hear))

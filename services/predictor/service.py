@@ -10,7 +10,7 @@ import grpc
 from foretell import wire
 from foretell.engine import EngineBook
 from foretell.latency.calibration import OnlineStepTime
-from foretell.length import expected_output
+from foretell.length.distribution import LengthRule, knots
 from foretell.model import EngineSnapshot, RequestSpec
 from foretell.telemetry import SPREAD_STEPS, PredictorMetrics
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
@@ -31,15 +31,19 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         reserve_ttl_s: float,
         dispatch_delay_s: float,
         prior_output_tokens: float,
+        lengths: LengthRule = "survival",
         clock: Clock = time.time,
     ) -> None:
         self.instance_id = instance_id
-        self.book = EngineBook(dispatch_delay_s=dispatch_delay_s)
+        self.book = EngineBook(
+            dispatch_delay_s=dispatch_delay_s,
+            length_row=lambda estimate: knots(estimate, lengths),
+            prior_tokens=prior_output_tokens,
+        )
         self.step_time = step_time
         self.metrics = metrics
         self.predictions = 0
         self._reserve_ttl_s = reserve_ttl_s
-        self._expected_output = expected_output(prior_output_tokens)
         self._clock = clock
 
     def hear(self, snapshot: EngineSnapshot) -> None:
@@ -63,8 +67,7 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         started = time.perf_counter()
         spec = await self._spec(request.request, context)
         now = self._clock()
-        model = self.step_time.current()
-        prediction = self.book.predict(spec, model, self._expected_output, now)
+        prediction = self.book.predict(spec, self.step_time.current(), now)
         if prediction is None:
             await context.abort(
                 grpc.StatusCode.UNAVAILABLE, f"{self.instance_id} has published no snapshot yet"

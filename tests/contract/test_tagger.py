@@ -16,6 +16,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from foretell.length import QUANTILE_LEVELS
 from foretell.settings import TaggerSettings
 from foretell.v1 import tagger_pb2, tagger_pb2_grpc
 from services.tagger.batcher import Regressor
@@ -115,7 +116,7 @@ async def test_history_takes_over_from_the_prior(tmp_path: Path) -> None:
         answer = await tagger.tag("hello")
         assert answer.source == "history"
         assert answer.expected_tokens == pytest.approx(100.0)
-        assert [q.tokens for q in answer.quantiles] == [100.0] * 6
+        assert [q.tokens for q in answer.quantiles] == [100.0] * len(QUANTILE_LEVELS)
         assert (await tagger.tag("hello", max_tokens=64)).expected_tokens == pytest.approx(64.0)
         assert await tagger.metric("foretell_tagger_observations_total") == 20.0
         assert await tagger.metric('foretell_tagger_requests_total{source="history"}') == 2.0

@@ -7,9 +7,8 @@ from random import Random
 
 import pytest
 
-from foretell.engine import Outcome, Sequence, Twin
+from foretell.engine import Outcome, Twin
 from foretell.engine.batch import Batch
-from foretell.engine.kv import BlockCount
 from foretell.latency.linear import LinearStepTime
 from foretell.model import EngineConfig, LengthEstimate
 from foretell.policy import POLICIES, make_policy
@@ -143,12 +142,10 @@ def test_cluster_without_engines_is_refused() -> None:
 
 
 def test_leaked_block_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def leak(self: BlockCount, seq: Sequence) -> None:
-        self.free += seq.blocks - 1
-        seq.blocks = 0
-
-    monkeypatch.setattr(Twin, "check", lambda self: None)  # the twin's own guard
-    monkeypatch.setattr(BlockCount, "release", leak)
+    free_blocks = Twin.free_blocks
+    monkeypatch.setattr(
+        Twin, "free_blocks", property(lambda self: free_blocks.__get__(self) - bool(self.running))
+    )
     with pytest.raises(InvariantError, match="blocks"):
         run(0, "random")
 
@@ -178,12 +175,8 @@ def test_exceeded_budget_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = Twin.schedule
 
     def greedy(self: Twin) -> Batch | None:
-        config = self.config
-        self.config = replace(config, max_num_scheduled_tokens=1000)
-        try:
-            return schedule(self)
-        finally:
-            self.config = config
+        self._state.engine["budget"] = 1000
+        return schedule(self)
 
     engine = EngineConfig("model", 16, 16, 4, max_num_scheduled_tokens=8, max_model_len=128)
     config = ClusterConfig((engine,), STEP_TIME)

@@ -4,10 +4,15 @@ import pytest
 
 from foretell.engine import EngineBook
 from foretell.engine.book import MAX_RESERVATIONS
+from foretell.length.distribution import knots
 from foretell.model import EngineConfig, EngineSnapshot, LengthEstimate, RequestSpec, RequestState
 
 CONFIG = EngineConfig("m", 16, 100, 8, 64, 1024)
 START = 1000.0
+
+
+def new_book(dispatch_delay_s: float = 0.0) -> EngineBook:
+    return EngineBook(dispatch_delay_s=dispatch_delay_s, length_row=knots, prior_tokens=100.0)
 
 
 def spec(request_id: str) -> RequestSpec:
@@ -25,7 +30,7 @@ def snapshot(
 
 
 def test_a_reservation_holds_until_shown_ended_or_expired() -> None:
-    book = EngineBook(dispatch_delay_s=0.0)
+    book = new_book()
     book.hear(snapshot(1, START))
     for name in "abc":
         book.reserve(spec(name), START, ttl_s=5.0)
@@ -39,7 +44,7 @@ def test_a_reservation_holds_until_shown_ended_or_expired() -> None:
 
 
 def test_load_counts_reservations() -> None:
-    book = EngineBook(dispatch_delay_s=0.0)
+    book = new_book()
     assert book.load(START) is None
     book.hear(snapshot(1, START, state("x"), free=98))
     book.reserve(spec("a"), START, ttl_s=5.0)
@@ -50,7 +55,7 @@ def test_load_counts_reservations() -> None:
 
 
 def test_ttft_is_counted_from_the_reservation() -> None:
-    book = EngineBook(dispatch_delay_s=0.0)
+    book = new_book()
     book.hear(snapshot(1, START))
     book.reserve(spec("a"), START, ttl_s=5.0)
     book.hear(snapshot(2, START + 0.5, state("a")))
@@ -65,7 +70,7 @@ def test_ttft_is_counted_from_the_reservation() -> None:
 
 def delay_after(requests: int, *, busy: bool) -> float:
     """What is learned when each request turns up 40 ms after its reservation."""
-    book = EngineBook(dispatch_delay_s=0.002)
+    book = new_book(0.002)
     others = (state("other", output=1),) if busy else ()
     at, sequence = START, 1
     for i in range(requests):
@@ -87,7 +92,7 @@ def test_the_dispatch_delay_is_learned() -> None:
 
 
 def test_a_restart_forgets_what_the_engine_did_and_memory_is_bounded() -> None:
-    book = EngineBook(dispatch_delay_s=0.0)
+    book = new_book()
     book.hear(snapshot(9, START, state("a", output=3)))
     assert not book.hear(snapshot(8, START + 1))
     assert book.hear(snapshot(1, START + 1, run="another"))

@@ -1,17 +1,22 @@
 """Forecasts against the twin stepped by hand, and their edges."""
 
 import math
+from collections import deque
+from collections.abc import Iterable
 from random import Random
 
 import pytest
 
-from foretell.engine import PendingRequest, Sequence, Twin, forecast, restore
+from foretell.engine import EngineBook, Sequence, Twin, restore_twin
+from foretell.engine.batch import Batch
 from foretell.latency.linear import LinearStepTime
+from foretell.length.distribution import certain, knots
 from foretell.model import (
     BatchShape,
     EngineConfig,
     EngineSnapshot,
     LengthEstimate,
+    Prediction,
     RequestSpec,
     RequestState,
     Step,
@@ -45,8 +50,31 @@ def known_length(state: RequestState) -> float:
     return state.predicted_output_tokens
 
 
+def forecast(
+    seen: EngineSnapshot,
+    request: RequestSpec,
+    now: float = NOW,
+    *,
+    ahead: Iterable[tuple[float, RequestSpec]] = (),
+    every_step_published: bool = True,
+) -> Prediction:
+    """With lengths that are certain; `ahead` are reservations and when they were made."""
+    book = EngineBook(
+        dispatch_delay_s=0.0,
+        length_row=lambda estimate: certain(estimate.expected_tokens),
+        prior_tokens=1.0,
+        every_step_published=every_step_published,
+    )
+    book.hear(seen)
+    for at, reserved in ahead:
+        book.reserve(reserved, at, math.inf)
+    prediction = book.predict(request, STEP_TIME, now)
+    assert prediction is not None
+    return prediction
+
+
 def test_an_idle_engine_prefills_and_decodes_at_once() -> None:
-    seen = forecast(snapshot(), STEP_TIME, spec(20, 3), NOW, known_length)
+    seen = forecast(snapshot(), spec(20, 3))
     first = STEP_TIME.step_s(BatchShape(1, 20, 210, 0, 0))
     rest = STEP_TIME.decode_run_s(BatchShape(decode_seqs=1, decode_pairs=21), 2)
     assert seen.ttft_s == pytest.approx(first)
@@ -61,44 +89,40 @@ def test_the_step_in_flight_is_waited_for_even_when_it_is_late() -> None:
         RequestState("r", "", 49, 1, 50, 0, NOW, predicted_output_tokens=2.0, scheduled_tokens=1)
     ]
     step = Step(1, NOW, 0.0, shape)
-    early = forecast(snapshot(running, steps=(step,)), STEP_TIME, spec(20, 1), NOW, known_length)
-    alone = forecast(snapshot(), STEP_TIME, spec(20, 1), NOW, known_length)
+    early = forecast(snapshot(running, steps=(step,)), spec(20, 1))
+    alone = forecast(snapshot(), spec(20, 1))
     assert early.ttft_s == pytest.approx(alone.ttft_s + STEP_TIME.step_s(shape))
     # The step should have ended a second ago; no snapshot says that it has.
-    late = forecast(snapshot(running, steps=(step,)), STEP_TIME, spec(20, 1), NOW + 1, known_length)
+    late = forecast(snapshot(running, steps=(step,)), spec(20, 1), NOW + 1)
     assert late.ttft_s == pytest.approx(alone.ttft_s)
 
 
 def test_reservations_go_first_and_delay_the_newcomer() -> None:
-    ahead = PendingRequest(NOW - 0.001, RequestSpec("other", 64, 0, LengthEstimate(5.0)))
-    alone = forecast(snapshot(), STEP_TIME, spec(20, 3), NOW, known_length)
-    behind = forecast(snapshot(), STEP_TIME, spec(20, 3), NOW, known_length, pending=[ahead])
+    ahead = (NOW - 0.001, RequestSpec("other", 64, 0, LengthEstimate(5.0)))
+    alone = forecast(snapshot(), spec(20, 3))
+    behind = forecast(snapshot(), spec(20, 3), ahead=[ahead])
     assert behind.ttft_s > alone.ttft_s + STEP_TIME.step_s(BatchShape(1, 64, 2080, 0, 0)) * 0.9
 
 
 def test_several_sequences_end_with_the_last() -> None:
-    one = forecast(snapshot(), STEP_TIME, spec(20, 10), NOW, known_length)
-    four = forecast(snapshot(), STEP_TIME, spec(20, 10, sequences=4), NOW, known_length)
+    one = forecast(snapshot(), spec(20, 10))
+    four = forecast(snapshot(), spec(20, 10, sequences=4))
     assert four.e2e_s > one.e2e_s
     assert four.ttft_s > one.ttft_s
 
 
 def test_a_request_that_can_never_run_is_infinitely_slow() -> None:
     small = EngineConfig("m", 16, 4, 8, 64, 1024)
-    seen = forecast(snapshot(config=small), STEP_TIME, spec(100, 5), NOW, known_length)
+    seen = forecast(snapshot(config=small), spec(100, 5))
     assert math.isinf(seen.ttft_s)
     assert math.isinf(seen.e2e_s)
 
 
 def test_max_tokens_and_the_models_length_cap_the_expected_output() -> None:
     capped = RequestSpec("new", 20, 3, LengthEstimate(500.0))
-    assert forecast(snapshot(), STEP_TIME, capped, NOW, known_length) == forecast(
-        snapshot(), STEP_TIME, spec(20, 3), NOW, known_length
-    )
+    assert forecast(snapshot(), capped) == forecast(snapshot(), spec(20, 3))
     short = EngineConfig("m", 16, 200, 8, 64, 23)
-    assert forecast(
-        snapshot(config=short), STEP_TIME, spec(20, 500), NOW, known_length
-    ) == forecast(snapshot(), STEP_TIME, spec(20, 3), NOW, known_length)
+    assert forecast(snapshot(config=short), spec(20, 500)) == forecast(snapshot(), spec(20, 3))
 
 
 def test_silence_may_also_mean_that_steps_were_missed() -> None:
@@ -107,11 +131,50 @@ def test_silence_may_also_mean_that_steps_were_missed() -> None:
         RequestState("r", "", 49, 1, 50, 0, NOW, predicted_output_tokens=9.0, scheduled_tokens=1)
     ]
     stale = snapshot(running, steps=(Step(1, NOW, 0.0, shape),))
-    rolled = forecast(
-        stale, STEP_TIME, spec(20, 2), NOW + 10, known_length, every_step_published=False
-    )
-    alone = forecast(snapshot(), STEP_TIME, spec(20, 2), NOW + 10, known_length)
+    rolled = forecast(stale, spec(20, 2), NOW + 10, every_step_published=False)
+    alone = forecast(snapshot(), spec(20, 2), NOW + 10)
     assert rolled.e2e_s == pytest.approx(alone.e2e_s)
+
+
+class Engine:
+    """A twin in time: the loop of vLLM's engine core around a device that runs step after step."""
+
+    def __init__(self, twin: Twin) -> None:
+        self.twin = twin
+        self.now = NOW
+        self.queue: deque[tuple[Batch, float, float]] = deque()  # with when each begins and ends
+        self.first: dict[int, float] = {}
+
+    def schedule(self) -> bool:
+        batch = self.twin.schedule()
+        if batch is None:
+            return False
+        begin = max(self.now, self.queue[-1][2]) if self.queue else self.now
+        took = STEP_TIME.step_s(batch.shape) if batch.scheduled else 0.0
+        self.queue.append((batch, begin, begin + took))
+        return bool(batch.scheduled)
+
+    def iterate(self) -> None:
+        chose = self.schedule()
+        if len(self.queue) == self.twin.max_steps_in_flight or not chose:
+            self.apply()
+
+    def apply(self) -> None:
+        batch, _, end = self.queue.popleft()
+        self.now = end
+        for seq in self.twin.complete(batch).sampled:
+            if seq.output_tokens == 1:
+                self.first[id(seq)] = self.now
+
+    def snapshot(self) -> EngineSnapshot:
+        """Right after `schedule`."""
+        newest = {id(s): n for s, n in self.queue[-1][0].scheduled} if self.queue else {}
+        twin, steps = self.twin, [Step(1, at, 0.0, b.shape) for b, at, _ in self.queue]
+        return EngineSnapshot(
+            "e", "run", 1, NOW, self.now, twin.config, twin.free_blocks,
+            tuple(state_of(s, newest.get(id(s), 0)) for s in twin.running),
+            tuple(state_of(s, 0) for s in twin.waiting), tuple(steps), (),
+        )  # fmt: skip
 
 
 def state_of(seq: Sequence, scheduled: int) -> RequestState:
@@ -123,63 +186,85 @@ def state_of(seq: Sequence, scheduled: int) -> RequestState:
         computed_tokens=seq.computed_tokens,
         max_tokens=seq.max_tokens,
         arrival_unix_s=seq.arrival_s,
+        priority=seq.priority,
         predicted_output_tokens=seq.stop_after,
         scheduled_tokens=scheduled,
-        in_flight_tokens=int(scheduled > 0 and seq.computed_tokens >= seq.num_tokens),
+        in_flight_tokens=seq.placeholders,
     )
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_a_restored_twin_continues_exactly_and_forecasts_what_happens(seed: int) -> None:
-    """Snapshot a twin at a random step; restored, it must live the same future."""
+@pytest.mark.parametrize("async_scheduling", [False, True])
+@pytest.mark.parametrize("seed", range(60))
+def test_a_restored_twin_continues_exactly_and_forecasts_what_happens(
+    seed: int, async_scheduling: bool
+) -> None:
+    """Snapshot a twin at a random step: a forecast, which takes runs of decode steps at once, and
+    a restored twin must tell what the twin, step by step, goes on to do."""
     rng = Random(seed)
-    config = EngineConfig("m", 16, rng.randint(20, 60), rng.randint(2, 8), 48, 256)
-    twin = Twin(config)
+    config = EngineConfig(
+        "m", rng.choice([4, 16]), rng.randint(20, 60), rng.randint(2, 8), 48, 256,
+        async_scheduling=async_scheduling, policy=rng.choice(["fcfs", "fcfs", "priority"]),
+        long_prefill_token_threshold=rng.choice([0, 0, 20]),
+    )  # fmt: skip
+    longest = config.total_blocks * config.block_size_tokens // 2
+    engine = Engine(Twin(config))
     for i in range(rng.randint(2, 20)):
-        output = rng.randint(1, 60)
-        twin.add(Sequence(f"r{i}", rng.randint(1, 150), output, output))
-    batch = twin.schedule()
-    for _ in range(rng.randint(0, 40)):
-        assert batch is not None
-        following = twin.complete(batch) and twin.schedule()
-        if following is None:
-            return  # everything had ended: nothing to restore
-        batch = following
-    assert batch is not None
-    scheduled = {id(s): n for s, n in batch.scheduled}
-    seen = EngineSnapshot(
-        "e",
-        "run",
-        1,
-        NOW,
-        NOW,
-        config,
-        twin.free_blocks,
-        tuple(state_of(s, scheduled.get(id(s), 0)) for s in twin.running),
-        tuple(state_of(s, 0) for s in twin.waiting),
-        (Step(1, NOW, 0.0, batch.shape),),
-        (),
-    )
-    predicted = forecast(seen, STEP_TIME, spec(30, 25), NOW, known_length)
-    copy, copied_batch = restore(seen, known_length)
+        output = rng.randint(1, min(60, longest - 1))
+        limit = output if rng.random() < 0.5 else output + 9
+        prompt = rng.randint(1, min(150, longest - output))
+        engine.twin.add(Sequence(f"r{i}", prompt, output, limit, arrival_s=i))
+    for _ in range(rng.randint(0, 60)):
+        if not engine.twin.idle:
+            engine.iterate()
+    chose = engine.schedule()
+    if not chose or any(batch.preempted for batch, _, _ in engine.queue):
+        return  # nothing to restore, or output in flight that no snapshot shows
+    seen = engine.snapshot()
+    newcomer = spec(30, 25, priority=0)
+    predicted = forecast(seen, newcomer, engine.now)
+    copy, in_flight = restore_twin(seen, known_length)
+    copied = deque(in_flight)
+    start = engine.now
+    mine = [Sequence("new", 30, 25, 0, arrival_s=engine.now) for _ in range(2)]
+    if len(engine.queue) == copy.max_steps_in_flight:
+        engine.apply()
+        copy.complete(copied.popleft())
+    engine.twin.add(mine[0])
+    copy.add(mine[1])
+    while not mine[0].ended:
+        engine.schedule()
+        batch = copy.schedule()
+        if batch is not None:
+            copied.append(batch)
+            assert [(s.request_id, n) for s, n in engine.queue[-1][0].scheduled] == [
+                (s.request_id, n) for s, n in batch.scheduled
+            ]
+        assert len(copied) == len(engine.queue)
+        if len(copied) == copy.max_steps_in_flight or not (batch and batch.scheduled):
+            engine.apply()
+            copy.complete(copied.popleft())
+    assert predicted.ttft_s == pytest.approx(engine.first[id(mine[0])] - start)
+    assert predicted.e2e_s == pytest.approx(engine.now - start)
 
-    clock = NOW + STEP_TIME.step_s(batch.shape)
-    twin.complete(batch)
-    copy.complete(copied_batch)
-    newcomer = Sequence("new", 30, 25, 0)
-    twin.add(newcomer)
-    copy.add(Sequence("new", 30, 25, 0))
-    first = 0.0
-    while newcomer.output_tokens < 25:
-        batch, copied_batch = twin.schedule(), copy.schedule()
-        assert batch is not None
-        assert copied_batch is not None
-        assert [(s.request_id, n) for s, n in batch.scheduled] == [
-            (s.request_id, n) for s, n in copied_batch.scheduled
-        ]
-        clock += STEP_TIME.step_s(batch.shape)
-        twin.complete(batch)
-        copy.complete(copied_batch)
-        first = first or (clock if newcomer.output_tokens else 0.0)
-    assert predicted.ttft_s == pytest.approx(first - NOW)
-    assert predicted.e2e_s == pytest.approx(clock - NOW)
+
+@pytest.mark.parametrize("seed", range(20))
+def test_uncertain_lengths_spread_the_latencies(seed: int) -> None:
+    rng = Random(seed)
+    runs = [
+        RequestState(
+            f"r{i}", "", 50, 5, 55, 500, NOW, predicted_output_tokens=60, scheduled_tokens=1
+        )
+        for i in range(8)
+    ]
+    book = EngineBook(dispatch_delay_s=0.0, length_row=knots, prior_tokens=100.0)
+    book.hear(
+        snapshot(runs, steps=(Step(1, NOW, 0.0, BatchShape(decode_seqs=8, decode_pairs=440)),))
+    )
+    newcomer = RequestSpec(f"new {rng.random()}", 20, 0, LengthEstimate(40.0, source="model"))
+    seen = book.predict(newcomer, STEP_TIME, NOW)
+    assert seen is not None
+    for mean_s, quantiles in ((seen.ttft_s, seen.ttft_quantiles), (seen.e2e_s, seen.e2e_quantiles)):
+        values = [value for _, value in quantiles]
+        assert values == sorted(values)
+        assert 0 < values[0] < mean_s < values[-1]
+    assert book.predict(newcomer, STEP_TIME, NOW) == seen  # nothing is left to chance

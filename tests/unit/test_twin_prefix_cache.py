@@ -2,8 +2,7 @@
 
 import pytest
 
-from foretell.engine import BlockPool, Content, Sequence, Twin
-from foretell.engine.kv import BlockCount
+from foretell.engine import Content, Sequence, Twin
 from foretell.model import EngineConfig
 
 BLOCK = 4
@@ -16,7 +15,7 @@ def engine(blocks: int, **changes: int | bool) -> Twin:
         "max_model_len": 128,
     }
     config = EngineConfig("m", BLOCK, blocks, **(values | changes))  # type: ignore[arg-type]
-    return Twin(config, blocks=BlockPool(BLOCK, blocks))
+    return Twin(config, prefix_cache=True)
 
 
 def seq(name: str, *prompt: tuple[str, int], output: int = 1) -> Sequence:
@@ -103,16 +102,6 @@ def test_blocks_that_a_newcomer_hits_are_not_free_for_it_as_well() -> None:
     assert newcomer in twin.waiting  # two hits and one new block, and only the two are free
 
 
-def test_decode_runs_are_not_skipped_where_content_is_known() -> None:
-    counted = Twin(engine(32).config)
-    for twin, certain in ((counted, True), (engine(32), False)):
-        twin.add(seq("a", ("p", 8), output=9))
-        batch = twin.schedule()
-        assert batch is not None
-        twin.complete(batch)
-        assert (twin.decode_run(100)[0] > 0) == certain
-
-
 def test_a_request_of_unknown_content_shares_nothing() -> None:
     twin = engine(32)
     serve(twin, Sequence("a", 8, 1, 1))
@@ -122,9 +111,18 @@ def test_a_request_of_unknown_content_shares_nothing() -> None:
     assert twin.free_blocks == 32
 
 
-def test_counted_blocks_notice_a_leak() -> None:
-    blocks, held = BlockCount(BLOCK, 8), Sequence("a", 8, 1, 1)
-    assert blocks.grow(held, 8)
-    blocks.free += 1
+def test_places_of_the_ended_are_used_again() -> None:
+    twin = engine(64)
+    for i in range(400):  # each needs 6 blocks of table, and all of them more than there are
+        served = seq(f"r{i}", ("p", 8), (f"own {i}", 9), output=5)
+        serve(twin, served)
+        assert served.cached_tokens == (8 if i else 0)
+    assert twin.free_blocks == 64
+
+
+def test_a_leak_is_noticed() -> None:
+    twin = engine(8)
+    twin.check()
+    twin._state.engine["free"] += 1
     with pytest.raises(AssertionError, match="conserved"):
-        blocks.check([held])
+        twin.check()

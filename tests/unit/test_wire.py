@@ -1,5 +1,7 @@
 """Messages survive the wire, and contradictions are refused."""
 
+import math
+
 import pytest
 
 from foretell import wire
@@ -14,7 +16,7 @@ from foretell.model import (
     RequestState,
     Step,
 )
-from foretell.v1 import predictor_pb2, snapshot_pb2
+from foretell.v1 import predictor_pb2, snapshot_pb2, tagger_pb2
 
 STATE = RequestState("chatcmpl-1", "1", 12, 3, 14, 100, 5.5, 0, -2, 80.5, 1, 1, 2)
 STEP = Step(7, 1.5, 0.25, BatchShape(1, 2, 3, 4, 5))
@@ -52,3 +54,12 @@ def test_an_impossible_configuration_is_refused() -> None:
 def test_a_request_without_a_prompt_is_refused() -> None:
     with pytest.raises(wire.WireError, match="prompt_tokens"):
         wire.request_from_proto(predictor_pb2.RequestSpec(request_id="r"))
+
+
+@pytest.mark.parametrize("levels", [(0.0,), (1.0,), (0.5, 0.5), (0.9, 0.5), (math.nan,)])
+def test_levels_that_do_not_ascend_within_0_and_1_are_refused(levels: tuple[float, ...]) -> None:
+    message = tagger_pb2.LengthEstimate(expected_tokens=10.0)
+    for level in levels:
+        message.quantiles.add(level=level, tokens=10.0)
+    with pytest.raises(wire.WireError, match="levels"):
+        wire.length_from_proto(message)

@@ -10,7 +10,7 @@ import json
 import tempfile
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -41,6 +41,9 @@ from foretell.model import EngineConfig
 EOS_TOKEN = 1
 _FIRST_OUTPUT_TOKEN = 10
 _VOCABULARY = 32_000
+_NEW_SETTINGS = ("max_num_active_seqs", "long_prefill_token_threshold_adaptive")  # since 0.31
+_KNOWN_SETTINGS = {setting.name for setting in fields(SchedulerConfig)}
+_BEHAVIOUR = {"long_prefill_threshold_when_alone": not _KNOWN_SETTINGS.issuperset(_NEW_SETTINGS)}
 _ASYNC_QUEUE_DEPTH = 2  # vLLM's max_concurrent_batches with async scheduling
 
 _MODEL = {
@@ -57,7 +60,7 @@ _MODEL = {
 
 
 def engine_config(**changes: Any) -> EngineConfig:
-    """A small engine: 16-token blocks, sync, FCFS; `changes` by `EngineConfig` field."""
+    """A small engine of the installed vLLM: 16-token blocks, sync, FCFS; `changes` by field."""
     values: dict[str, Any] = {
         "model_name": "tiny",
         "block_size_tokens": 16,
@@ -66,7 +69,7 @@ def engine_config(**changes: Any) -> EngineConfig:
         "max_num_scheduled_tokens": 256,
         "max_model_len": 1024,
     }
-    return EngineConfig(**(values | changes))
+    return EngineConfig(**(values | _BEHAVIOUR | changes))
 
 
 @cache
@@ -88,7 +91,7 @@ def _model_config(name: str, max_model_len: int) -> ModelConfig:
 def vllm_config(config: EngineConfig) -> VllmConfig:
     """The `VllmConfig` that makes vLLM's scheduler behave as `config` says."""
     model = copy.copy(_model_config(config.model_name, config.max_model_len))
-    # Since 0.31 and 0.32; an older version need not know them unless it is asked for them.
+    # Since 0.31; an older version need not know them unless it is asked for them.
     newer = {
         "max_num_active_seqs": config.max_num_active_seqs or None,
         "long_prefill_token_threshold_adaptive": config.long_prefill_token_threshold_adaptive
@@ -121,6 +124,19 @@ def vllm_config(config: EngineConfig) -> VllmConfig:
     result.scheduler_config.async_scheduling = config.async_scheduling
     result.cache_config.num_gpu_blocks = config.total_blocks + 1
     return result
+
+
+def as_installed(scenario: dict[str, Any]) -> dict[str, Any]:
+    """A scenario of the replay format as the installed vLLM can have it.
+
+    Settings that it does not know are left out; what it does otherwise than the newest is said.
+    """
+    config = {
+        name: value
+        for name, value in scenario["config"].items()
+        if name not in _NEW_SETTINGS or name in _KNOWN_SETTINGS
+    }
+    return scenario | {"config": config | _BEHAVIOUR}
 
 
 def build_scheduler(config: EngineConfig, cls: type[Any] | None = None) -> Scheduler:

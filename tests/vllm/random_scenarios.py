@@ -1,6 +1,6 @@
 """Random scenarios of the replay format, small engines under pressure: one for each seed.
 
-python -m tests.vllm.random_scenarios SEED [MODE] > scenario.json
+python -m tests.vllm.random_scenarios SEED [MODE] > scenario.json    # for the installed vLLM
 """
 
 import json
@@ -87,5 +87,7 @@ def _cut(segments: list[list[Any]], tokens: int) -> list[list[Any]]:
 
 
 if __name__ == "__main__":
+    from tests.vllm.driver import as_installed
+
     mode = sys.argv[2] if len(sys.argv) > 2 else "sync"
-    print(json.dumps(random_scenario(int(sys.argv[1]), mode), indent=1))  # noqa: T201
+    print(json.dumps(as_installed(random_scenario(int(sys.argv[1]), mode)), indent=1))  # noqa: T201

@@ -6,6 +6,7 @@ import random
 from uuid import uuid4
 
 from foretell.engine import Twin
+from foretell.engine.warm import warm_twin
 from foretell.latency.tables import profile_step_time
 from foretell.model import EngineConfig, GpuProfile
 from foretell.settings import EmulatorSettings, load_profile
@@ -67,6 +68,7 @@ def make_driver(
 
 async def serve(settings: EmulatorSettings, stop: asyncio.Event) -> None:
     """Run the engine and its HTTP surface until `stop`."""
+    warm_twin()
     try:
         profile = load_profile(settings.profile)
         config = engine_config(settings, profile)

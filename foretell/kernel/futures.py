@@ -1,0 +1,109 @@
+"""Many rollouts from one start, each with other output lengths."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.kernel.jit import compiled
+from foretell.kernel.layout import Batch, State
+from foretell.kernel.lengths import conditional_quantile, draw_totals
+from foretell.kernel.rollout import Roll, roll
+from foretell.kernel.step_time import StepTime
+
+
+class Lengths(NamedTuple):
+    """What is believed of the output lengths of a start's n sequences, by slot."""
+
+    rows: NDArray[np.float64]
+    """(n, `lengths.WIDTH`)."""
+    generated: NDArray[np.int64]
+    keys: NDArray[np.int64]
+    """By which a sequence is dealt its levels."""
+
+
+class Futures(NamedTuple):
+    """What came of s rollouts; instants on the start's clock, infinite where they never come."""
+
+    totals: NDArray[np.int64]
+    """(s, n): the output lengths they ran with."""
+    first_token_s: NDArray[np.float64]
+    """(s,): of any of the watched sequences."""
+    last_token_s: NDArray[np.float64]
+    """(s, marks): of all the watched, had they as many tokens as the mark says."""
+    preemptions: NDArray[np.int64]
+
+
+@compiled
+def sample_futures(
+    start: Roll, work: Roll, model: StepTime, lengths: Lengths, seed: int, futures: Futures
+) -> None:
+    """Fill `futures`; `work` has the shape of `start`, which is left as it is.
+
+    The watched sequences, which are newcomers, run as far as the last of `work.marks`: when they
+    would have ended with any of them is then known from one rollout, for a newcomer's end changes
+    little for itself. The marks are set to the middles of equally likely parts of its length.
+    """
+    _set_marks(start.state, work, lengths)
+    draw_totals(lengths.rows, lengths.generated, lengths.keys, seed, futures.totals)
+    for sample in range(len(futures.first_token_s)):
+        _reset(work, start)
+        sequences = work.state.sequences
+        for slot in range(len(sequences)):
+            total = limited(work.state, slot, futures.totals[sample, slot])
+            sequences[slot].stop_after = total
+        for slot in work.watched:
+            sequences[slot].stop_after = work.marks[-1].tokens
+        ended = roll(work, model, np.inf)
+        first = np.inf
+        for slot in work.watched:
+            first = min(first, sequences[slot].first_token_s)
+        futures.first_token_s[sample] = first if ended else np.inf
+        for i in range(len(work.marks)):
+            futures.last_token_s[sample, i] = work.marks[i].at_s if ended else np.inf
+        futures.preemptions[sample] = work.clock.preemptions
+
+
+@compiled
+def limited(state: State, slot: int, total: int) -> int:
+    """`total` as output tokens that the engine will allow `slot`: at least one more."""
+    seq = state.sequences[slot]
+    most = state.engine.max_model_len - seq.prompt
+    if seq.max_tokens > 0:
+        most = min(most, seq.max_tokens)
+    return max(seq.output + 1, min(most, total))
+
+
+@compiled
+def _set_marks(state: State, work: Roll, lengths: Lengths) -> None:
+    slot, count = work.watched[0], len(work.marks)
+    for i in range(count):
+        tokens = conditional_quantile(lengths.rows[slot], 0.0, (i + 0.5) / count)
+        work.marks[i].tokens = limited(state, slot, round(tokens))
+
+
+@compiled
+def _reset(work: Roll, start: Roll) -> None:
+    for slot in range(len(start.state.sequences)):
+        work.state.sequences[slot] = start.state.sequences[slot]
+    for i in range(start.state.engine.running):
+        work.state.running[i] = start.state.running[i]
+    for i in range(len(work.marks)):
+        work.marks[i].at_s = -np.inf
+    engine, first = work.state.engine, start.state.engine
+    engine.running, engine.waiting = first.running, first.waiting
+    engine.head, engine.tail = first.head, first.tail
+    engine.free, engine.held = first.free, first.held
+    clock, begin = work.clock, start.clock
+    clock.now_s, clock.in_flight, clock.oldest = begin.now_s, begin.in_flight, 0
+    clock.first_end_s, clock.last_end_s = begin.first_end_s, begin.last_end_s
+    clock.next_arrival = clock.preemptions = clock.iterations = 0
+    _copy_batch(work.batches[0], start.batches[0])
+    _copy_batch(work.batches[1], start.batches[1])
+
+
+@compiled
+def _copy_batch(target: Batch, source: Batch) -> None:
+    target.counts.scheduled = source.counts.scheduled
+    for i in range(source.counts.scheduled):
+        target.entries[i] = source.entries[i]

@@ -1,0 +1,153 @@
+"""The state of one engine as arrays.
+
+A sequence is a row, and its number, the *slot*, stands for it everywhere. Rows keep their slot
+until they are dropped; the order of running and waiting sequences is kept beside them.
+"""
+
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Record: TypeAlias = Any
+"""One row, passed by reference; numpy's type of it does not tell its fields."""
+
+# Status of a sequence.
+UNUSED, EXPECTED, WAITING, RUNNING, ENDED = 0, 1, 2, 3, 4
+
+NONE = -1
+"""No slot, no block, no content."""
+
+SEQUENCE = np.dtype(
+    [
+        ("arrival_s", np.float64),
+        ("first_token_s", np.float64),  # not yet: infinite
+        ("finished_s", np.float64),
+        ("status", np.int32),
+        ("priority", np.int32),
+        ("prompt", np.int32),
+        ("output", np.int32),  # generated and known
+        ("stop_after", np.int32),  # output tokens after which it ends, whatever the cause
+        ("max_tokens", np.int32),  # what the scheduler knows of that; 0: no limit
+        ("computed", np.int32),  # KV entries, those of scheduled steps included
+        ("blocks", np.int32),
+        ("hits", np.int32),  # blocks of prefix that admission finds cached, where given
+        ("cached", np.int32),  # tokens found cached at the latest admission
+        ("preemptions", np.int32),
+        ("placeholders", np.int32),  # tokens scheduled to be sampled and not yet known
+        ("in_flight", np.int32),  # tokens in scheduled steps whose output is not applied
+        ("stale", np.int32),  # those of `in_flight` scheduled before a preemption
+        ("next", np.int32),  # in the waiting queue
+        ("previous", np.int32),
+        ("place", np.int32),  # where its blocks begin in `State.places`
+        ("committed", np.int32),  # leading blocks of its table whose content is known
+    ],
+    align=True,
+)
+
+ENGINE = np.dtype(
+    [
+        # Configuration.
+        ("block_size", np.int64),
+        ("budget", np.int64),  # tokens of a step
+        ("max_running", np.int64),
+        ("max_model_len", np.int64),
+        ("max_batched", np.int64),
+        ("threshold", np.int64),
+        ("threshold_adaptive", np.int64),
+        ("threshold_alone", np.int64),  # it binds a lone request too
+        ("by_priority", np.int64),
+        ("chunked", np.int64),
+        ("watermark", np.int64),  # blocks
+        ("reserve_full", np.int64),
+        ("knows_content", np.int64),
+        ("depth", np.int64),  # steps in flight: 2 with async scheduling
+        # Counters.
+        ("running", np.int64),
+        ("waiting", np.int64),
+        ("head", np.int64),  # of the waiting queue
+        ("tail", np.int64),
+        ("free", np.int64),  # blocks
+        ("held", np.int64),
+        ("owned", np.int64),  # free and held: what must be conserved
+        ("unhashed", np.int64),  # free blocks without content
+        ("blank_head", np.int64),  # the stack of those
+        ("lru_head", np.int64),  # free blocks with content, least recently used first
+        ("lru_tail", np.int64),
+    ]
+)
+
+BLOCK = np.dtype(
+    [
+        ("refs", np.int32),
+        ("content", np.int32),  # NONE: nobody else can hit it
+        ("next", np.int32),  # in the queue of free blocks
+        ("previous", np.int32),
+        ("next_same", np.int32),  # among blocks of equal content, the oldest first
+        ("previous_same", np.int32),
+    ]
+)
+
+BATCH = np.dtype(
+    [
+        ("scheduled", np.int64),
+        ("admitted", np.int64),
+        ("preempted", np.int64),
+        ("prefill_seqs", np.int64),
+        ("prefill_tokens", np.int64),
+        ("prefill_pairs", np.int64),
+        ("decode_seqs", np.int64),
+        ("decode_pairs", np.int64),
+        ("sampled", np.int64),  # of a completed batch
+        ("finished", np.int64),
+    ]
+)
+
+
+ENTRY = np.dtype(
+    [
+        # Parallel lists, as long as the batch's counts say; all but `tokens`, `samples` of slots.
+        ("slot", np.int32),
+        ("tokens", np.int32),  # what `slot` computes
+        ("samples", np.int32),  # 1 where the step samples a token for it
+        ("admitted", np.int32),
+        ("preempted", np.int32),
+        ("sampled", np.int32),  # who got a token when the step was completed
+        ("finished", np.int32),
+    ]
+)
+
+PLACE = np.dtype([("content", np.int32), ("block", np.int32)])
+"""One of a sequence's blocks: its content (NONE: not known) and which block holds it."""
+
+
+class State(NamedTuple):
+    """One engine. Few arrays and records, because every call passes them all."""
+
+    engine: Record
+    """A record of `ENGINE`."""
+    sequences: NDArray[np.void]
+    running: NDArray[np.int32]
+    """Slots in order of admission."""
+    blocks: NDArray[np.void]
+    places: NDArray[np.void]
+    """Each sequence's blocks, from its place on."""
+    first_with: NDArray[np.int32]
+    """The oldest block of each content."""
+
+
+class Batch(NamedTuple):
+    """One step. `counts` is a record of `BATCH` and says how many of the entries are in use."""
+
+    counts: Record
+    entries: NDArray[np.void]
+
+
+def new_record(dtype: np.dtype[np.void]) -> Record:
+    """Zeros, which can be written to."""
+    return np.zeros(1, dtype)[0]
+
+
+def new_batch(capacity: int) -> Batch:
+    """For engines with up to `capacity` sequences."""
+    return Batch(new_record(BATCH), np.empty(capacity, ENTRY))

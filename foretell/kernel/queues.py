@@ -1,0 +1,82 @@
+"""The waiting queue, a list linked through its sequences, and the running list."""
+
+from foretell.kernel.jit import compiled
+from foretell.kernel.layout import NONE, RUNNING, WAITING, State
+
+
+@compiled
+def enqueue(state: State, slot: int) -> None:
+    """A new or preempted sequence waits: behind all, or by (priority, arrival) if that counts."""
+    engine = state.engine
+    before = engine.tail
+    if engine.by_priority:
+        seq = state.sequences[slot]
+        while before != NONE:
+            other = state.sequences[before]
+            if other.priority < seq.priority:
+                break
+            if other.priority == seq.priority and other.arrival_s <= seq.arrival_s:
+                break
+            before = other.previous
+    _link(state, slot, before)
+
+
+@compiled
+def enqueue_preempted(state: State, slot: int) -> None:
+    """At the head of the queue; where priorities count, in its place."""
+    if state.engine.by_priority:
+        enqueue(state, slot)
+    else:
+        _link(state, slot, NONE)
+
+
+@compiled
+def _link(state: State, slot: int, before: int) -> None:
+    """Insert `slot` behind `before`; NONE: at the head."""
+    engine, sequences = state.engine, state.sequences
+    behind = engine.head if before == NONE else sequences[before].next
+    seq = sequences[slot]
+    seq.previous, seq.next, seq.status = before, behind, WAITING
+    if before == NONE:
+        engine.head = slot
+    else:
+        sequences[before].next = slot
+    if behind == NONE:
+        engine.tail = slot
+    else:
+        sequences[behind].previous = slot
+    engine.waiting += 1
+
+
+@compiled
+def unlink(state: State, slot: int) -> None:
+    """Take `slot` out of the waiting queue."""
+    engine, sequences = state.engine, state.sequences
+    before, behind = sequences[slot].previous, sequences[slot].next
+    if before == NONE:
+        engine.head = behind
+    else:
+        sequences[before].next = behind
+    if behind == NONE:
+        engine.tail = before
+    else:
+        sequences[behind].previous = before
+    engine.waiting -= 1
+
+
+@compiled
+def run(state: State, slot: int) -> None:
+    """`slot` joins the running ones."""
+    engine = state.engine
+    state.running[engine.running] = slot
+    engine.running += 1
+    state.sequences[slot].status = RUNNING
+
+
+@compiled
+def stop_running(state: State, position: int) -> None:
+    """The sequence at `position` of the running list leaves it."""
+    engine, running = state.engine, state.running
+    for i in range(position, engine.running - 1):
+        running[i] = running[i + 1]
+    engine.running -= 1

@@ -1,0 +1,204 @@
+"""Which tokens the next step computes: `Scheduler.schedule` of vllm/v1/core/sched/scheduler.py.
+
+For full attention without speculation or connectors (0.32), with the rules of `AsyncScheduler`
+beside it: a sampled token counts as a placeholder until its output is applied, `max_tokens` is
+foreseen, the end of a text is not. With one step in flight these rules change nothing.
+"""
+
+from foretell.kernel.blocks import admit, blocks_for, evictable, find_hits, grow, release
+from foretell.kernel.jit import compiled, inlined
+from foretell.kernel.layout import NONE, Batch, State
+from foretell.kernel.queues import enqueue_preempted, run, stop_running, unlink
+
+
+@compiled
+def schedule(state: State, batch: Batch) -> bool:
+    """Fill `batch` with the next step; False when nothing can change.
+
+    A batch may be empty when all it did was preempt.
+    """
+    counts = batch.counts
+    counts.scheduled = counts.admitted = counts.preempted = 0
+    threshold = long_prefill_threshold(state)
+    budget = _schedule_running(state, batch, threshold)
+    if counts.preempted == 0:
+        _schedule_waiting(state, batch, budget, threshold)
+    if counts.scheduled == 0 and counts.preempted == 0:
+        return False
+    _advance(state, batch)
+    return True
+
+
+@inlined
+def long_prefill_threshold(state: State) -> int:
+    """Most tokens one request may compute in this step; 0 without such a limit."""
+    engine = state.engine
+    if engine.threshold == 0:
+        return 0
+    # It exists to share a step: alone, a request may take the whole budget (since 0.31).
+    requests = engine.running + engine.waiting
+    if requests <= 1 and not engine.threshold_alone:
+        return 0
+    if engine.threshold_adaptive:
+        return max(engine.threshold, engine.max_batched // max(1, requests))
+    return engine.threshold
+
+
+@compiled
+def admissible_tokens(state: State, slot: int, budget: int, threshold: int, hits: int) -> int:
+    """Tokens that a waiting sequence would compute if admitted now; 0 when it must wait."""
+    engine, seq = state.engine, state.sequences[slot]
+    known = seq.prompt + seq.output
+    cached = hits * engine.block_size
+    tokens = known - cached
+    if 0 < threshold < tokens:
+        tokens = threshold
+    if not engine.chunked and tokens > budget:
+        return 0
+    tokens = min(tokens, budget)
+    reserve = min(known, engine.max_model_len) if engine.reserve_full else 0
+    blocks = blocks_for(state, max(cached + tokens, reserve)) - hits
+    if engine.running > 0:
+        blocks += engine.watermark
+    # Free blocks that it hits are no longer free once it runs.
+    return tokens if blocks + evictable(state, slot, hits) <= engine.free else 0
+
+
+@compiled
+def _schedule_running(state: State, batch: Batch, threshold: int) -> int:
+    """Schedule running sequences in their order; returns the token budget left."""
+    engine, counts = state.engine, batch.counts
+    budget, index = engine.budget, 0
+    while index < engine.running and budget > 0:
+        slot = state.running[index]
+        seq = state.sequences[slot]
+        tokens = _wanted_tokens(state, slot, threshold, budget)
+        if tokens <= 0:
+            index += 1
+            continue
+        while not grow(state, slot, seq.computed + tokens):
+            position = _victim(state)
+            victim = state.running[position]
+            budget += _preempt(state, batch, position)
+            if position < index:
+                index -= 1
+            if victim == slot:
+                return budget
+        batch.entries[counts.scheduled].slot = slot
+        batch.entries[counts.scheduled].tokens = tokens
+        counts.scheduled += 1
+        budget -= tokens
+        index += 1
+    assert budget >= 0, "token budget exceeded"
+    return budget
+
+
+@inlined
+def _wanted_tokens(state: State, slot: int, threshold: int, budget: int) -> int:
+    """Tokens that a running sequence computes next, blocks permitting; 0: none."""
+    engine, seq = state.engine, state.sequences[slot]
+    if seq.placeholders > 0 and 0 < seq.max_tokens <= (
+        seq.computed + 2 - seq.placeholders - seq.prompt
+    ):
+        return 0  # the token in flight is the last that `max_tokens` allows
+    tokens = seq.prompt + seq.output + seq.placeholders - seq.computed
+    if 0 < threshold < tokens:
+        tokens = threshold
+    return min(tokens, budget, engine.max_model_len - seq.computed - 1)
+
+
+@compiled
+def _victim(state: State) -> int:
+    """The place in the running list of whom to preempt; the first of equals."""
+    engine = state.engine
+    worst = engine.running - 1
+    if engine.by_priority:
+        worst = 0
+        for i in range(1, engine.running):
+            seq, other = state.sequences[state.running[i]], state.sequences[state.running[worst]]
+            if seq.priority > other.priority or (
+                seq.priority == other.priority and seq.arrival_s > other.arrival_s
+            ):
+                worst = i
+    return worst
+
+
+@compiled
+def _preempt(state: State, batch: Batch, position: int) -> int:
+    """Move the one at `position` back to waiting; returns the budget that it gives back."""
+    counts, slot = batch.counts, state.running[position]
+    seq = state.sequences[slot]
+    refund, kept = 0, 0
+    for i in range(counts.scheduled):
+        if batch.entries[i].slot == slot:
+            refund = batch.entries[i].tokens
+        else:
+            batch.entries[kept].slot, batch.entries[kept].tokens = (
+                batch.entries[i].slot,
+                batch.entries[i].tokens,
+            )
+            kept += 1
+    counts.scheduled = kept
+    stop_running(state, position)
+    release(state, slot)
+    # Output in flight still delivers its tokens; until it has, the sequence cannot go on.
+    seq.stale, seq.placeholders = seq.in_flight, 0
+    seq.computed = 0
+    seq.preemptions += 1
+    enqueue_preempted(state, slot)
+    batch.entries[counts.preempted].preempted = slot
+    counts.preempted += 1
+    return refund
+
+
+@compiled
+def _schedule_waiting(state: State, batch: Batch, budget: int, threshold: int) -> None:
+    """Admit from the head of the queue until something does not fit."""
+    engine, counts = state.engine, batch.counts
+    slot = engine.head
+    while slot != NONE and budget > 0 and engine.running < engine.max_running:
+        seq = state.sequences[slot]
+        behind = seq.next
+        if seq.stale == 0:  # otherwise its output in flight decides where it must continue
+            hits = find_hits(state, slot)
+            tokens = admissible_tokens(state, slot, budget, threshold, hits)
+            if tokens == 0:
+                return
+            unlink(state, slot)
+            admit(state, slot, hits)
+            seq.cached = seq.computed = hits * engine.block_size
+            grown = grow(state, slot, seq.computed + tokens)
+            assert grown, "admission was checked"
+            run(state, slot)
+            batch.entries[counts.scheduled].slot = slot
+            batch.entries[counts.scheduled].tokens = tokens
+            batch.entries[counts.admitted].admitted = slot
+            counts.scheduled += 1
+            counts.admitted += 1
+            budget -= tokens
+        slot = behind
+
+
+@compiled
+def _advance(state: State, batch: Batch) -> None:
+    """Count scheduled tokens as computed (`_update_after_schedule`) and sum up the step."""
+    counts = batch.counts
+    prefill_seqs = prefill_tokens = prefill_pairs = decode_seqs = decode_pairs = 0
+    for i in range(counts.scheduled):
+        seq, tokens = state.sequences[batch.entries[i].slot], batch.entries[i].tokens
+        computed = seq.computed
+        if tokens == 1 and computed >= seq.prompt:
+            decode_seqs += 1
+            decode_pairs += computed + 1
+        else:
+            prefill_seqs += 1
+            prefill_tokens += tokens
+            prefill_pairs += tokens * computed + tokens * (tokens + 1) // 2
+        seq.computed = computed + tokens
+        seq.in_flight += tokens
+        samples = seq.computed >= seq.prompt + seq.output + seq.placeholders
+        seq.placeholders += samples
+        batch.entries[i].samples = samples
+    counts.prefill_seqs, counts.prefill_tokens = prefill_seqs, prefill_tokens
+    counts.prefill_pairs = prefill_pairs
+    counts.decode_seqs, counts.decode_pairs = decode_seqs, decode_pairs
