@@ -27,23 +27,31 @@ def _cache_folder() -> str:
 _CACHE_FOLDER = _cache_folder()
 
 
+# Counting references to the arrays that are passed around was most of the run time.
+_WITHOUT_REFERENCES: dict[str, object] = {"_nrt": False}
+
+
 def compiled(function: _F) -> _F:
     """Compile `function` at its first call, or load what an earlier process compiled.
 
     Where no folder can be written (NUMBA_CACHE_DIR names another) every process compiles anew.
+    The function must not make arrays.
     """
-    return _jit(function, {})
+    return _jit(function, _WITHOUT_REFERENCES)
 
 
 def inlined(function: _F) -> _F:
     """As `compiled`, for small functions: they become part of their callers."""
-    return _jit(function, {"forceinline": True})
+    return _jit(function, {"forceinline": True, **_WITHOUT_REFERENCES})
+
+
+def allocating(function: _F) -> _F:
+    """As `compiled`, for functions that make arrays."""
+    return _jit(function, {})
 
 
 def _jit(function: _F, options: dict[str, object]) -> _F:
-    # Nothing in the kernel allocates, and counting references to the arrays that are passed around
-    # was most of its run time: `_nrt` leaves that out.
-    options |= {"error_model": "numpy", "nogil": True, "_nrt": False}
+    options = {"error_model": "numpy", "nogil": True, **options}
     given, config.CACHE_DIR = config.CACHE_DIR, _CACHE_FOLDER
     try:
         return cast(_F, njit(cache=True, **options)(function))

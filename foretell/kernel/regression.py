@@ -3,13 +3,13 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.kernel.jit import compiled
+from foretell.kernel.jit import allocating
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 
 
-@compiled
+@allocating
 def update(theta: Vector, p: Matrix, x: Vector, error: float, forgetting: float) -> None:
     """Learn that `theta` was `error` off at `x`, forgetting only in the direction of `x`.
 
@@ -35,7 +35,7 @@ def update(theta: Vector, p: Matrix, x: Vector, error: float, forgetting: float)
             p[j, i] = p[i, j]
 
 
-@compiled
+@allocating
 def widen(theta: Vector, p: Matrix, variance: float, shares: Vector) -> None:
     """Add the uncertainty of an estimate that is off by a common factor, and in each part.
 
@@ -49,7 +49,7 @@ def widen(theta: Vector, p: Matrix, variance: float, shares: Vector) -> None:
         p[i, i] += variance * (mine * mine + shares[i] * shares[i])
 
 
-@compiled
+@allocating
 def non_negative(theta: Vector, p: Matrix) -> Vector:
     """The estimate under the constraint that no part is negative.
 
