@@ -47,6 +47,8 @@ class Forecast:
     """The mean that `e2e_s` was predicted with."""
     preemptions: float
     """Of any request on the instance until the newcomer ends; mean."""
+    steps: float
+    """Of the engine until the newcomer has ended; mean."""
 
 
 class Forecaster:
@@ -66,15 +68,18 @@ class Forecaster:
         *,
         samples: int,
         pending: Seq[PendingRequest] = (),
+        expected: Seq[PendingRequest] = (),
         every_step_published: bool = True,
     ) -> Forecast:
         """What the engine will do with `newcomer`, behind all it has and is sent.
+
+        `expected` are requests that nobody has sent yet.
 
         Lengths are drawn `samples` times; where all are certain, one rollout says everything.
         `every_step_published` says that silence means the step in flight is still running; without
         it, a step that should have ended is taken to have ended and the twin is rolled on to now.
         """
-        start, lengths = self._start([*pending, newcomer])
+        start, lengths = self._start([*pending, *expected, newcomer])
         self._set_clock(start, step_time, now_unix_s, every_step_published)
         if not _uncertain(lengths.rows):
             samples = 1
@@ -85,6 +90,7 @@ class Forecaster:
             np.empty(samples),
             np.empty((samples, marks)),
             np.empty(samples, np.int64),
+            np.empty(samples, np.int64),
         )
         sample_futures(start, work, step_time.packed(), lengths, _SEED, futures)
         return Forecast(
@@ -92,6 +98,7 @@ class Forecaster:
             e2e_s=_from(now_unix_s, futures.last_token_s.ravel()),
             output_tokens=float(work.marks["tokens"].mean()),
             preemptions=float(futures.preemptions.mean()),
+            steps=float(futures.steps.mean()),
         )
 
     def _start(self, coming: Seq[PendingRequest]) -> tuple[Roll, Lengths]:
