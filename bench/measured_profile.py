@@ -25,7 +25,7 @@ import zmq.asyncio
 from rich.console import Console
 from rich.table import Table
 
-from bench.machine import describe_machine, describe_run
+from cli.bench.machine import describe_machine, describe_run
 from cli.measure import MeasureOptions, measure
 from cli.measure.endpoint import Endpoint, connected
 from foretell.latency.features import features

@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
-from cli import profile_app, twin
+from cli import bench_app, profile_app, twin
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     help="Foretell: LLM serving placed by prediction.",
 )
+app.add_typer(bench_app.app, name="bench")
 app.add_typer(profile_app.app, name="profile")
 app.add_typer(twin.app, name="twin")
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -14,7 +15,11 @@ from foretell.kernel.futures import Futures, Lengths, sample_futures
 from foretell.kernel.layout import EXPECTED, Batch, new_batch, new_record
 from foretell.kernel.lengths import WIDTH
 from foretell.kernel.rollout import CLOCK, MARK, Roll
+<<<<<<< HEAD
 from foretell.kernel.steady import new_steady
+=======
+from foretell.kernel.step_time import StepTime
+>>>>>>> wip-rpc
 from foretell.latency.linear import StepTimeModel
 from foretell.model import EngineConfig, EngineSnapshot, RequestSpec
 
@@ -51,6 +56,20 @@ class Forecast:
     """Of the engine until the newcomer has ended; mean."""
 
 
+class Rollouts(NamedTuple):
+    """One prediction's run of the twin, all arrays."""
+
+    start: Roll
+    work: Roll
+    model: StepTime
+    lengths: Lengths
+    futures: Futures
+
+    def run(self) -> None:
+        """Fill `futures`; again does the same again."""
+        sample_futures(self.start, self.work, self.model, self.lengths, _SEED, self.futures)
+
+
 class Forecaster:
     """Forecasts from one snapshot; what they have in common is prepared once."""
 
@@ -73,7 +92,40 @@ class Forecaster:
     ) -> Forecast:
         """What the engine will do with `newcomer`, behind all it has and is sent.
 
+<<<<<<< HEAD
         `expected` are requests that nobody has sent yet.
+=======
+        The arguments are those of `prepare`.
+        """
+        rollouts = self.prepare(
+            step_time,
+            newcomer,
+            now_unix_s,
+            samples=samples,
+            pending=pending,
+            every_step_published=every_step_published,
+        )
+        rollouts.run()
+        futures = rollouts.futures
+        return Forecast(
+            ttft_s=_from(now_unix_s, futures.first_token_s),
+            e2e_s=_from(now_unix_s, futures.last_token_s.ravel()),
+            output_tokens=float(rollouts.work.marks["tokens"].mean()),
+            preemptions=float(futures.preemptions.mean()),
+        )
+
+    def prepare(
+        self,
+        step_time: StepTimeModel,
+        newcomer: PendingRequest,
+        now_unix_s: float,
+        *,
+        samples: int,
+        pending: Seq[PendingRequest] = (),
+        every_step_published: bool = True,
+    ) -> Rollouts:
+        """All that is said before the twin runs.
+>>>>>>> wip-rpc
 
         Lengths are drawn `samples` times; where all are certain, one rollout says everything.
         `every_step_published` says that silence means the step in flight is still running; without
@@ -92,6 +144,7 @@ class Forecaster:
             np.empty(samples, np.int64),
             np.empty(samples, np.int64),
         )
+<<<<<<< HEAD
         sample_futures(start, work, step_time.packed(), lengths, _SEED, futures)
         return Forecast(
             ttft_s=_from(now_unix_s, futures.first_token_s),
@@ -100,6 +153,9 @@ class Forecaster:
             preemptions=float(futures.preemptions.mean()),
             steps=float(futures.steps.mean()),
         )
+=======
+        return Rollouts(start, work, step_time.packed(), lengths, futures)
+>>>>>>> wip-rpc
 
     def _start(self, coming: Seq[PendingRequest]) -> tuple[Roll, Lengths]:
         """The engine with the requests that are `coming`, the newcomer last of them."""
