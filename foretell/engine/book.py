@@ -163,8 +163,7 @@ class EngineBook:
             newcomer,
             now_unix_s,
             samples=SAMPLES,
-            pending=self.pending(now_unix_s),
-            expected=self._expected(newcomer.at_unix_s),
+            pending=[*self.pending(now_unix_s), *self._expected(newcomer.at_unix_s)],
             every_step_published=self._every_step_published,
         )
         ttft_s, e2e_s = mean(seen.ttft_s), mean(seen.e2e_s)

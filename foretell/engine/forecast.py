@@ -15,11 +15,8 @@ from foretell.kernel.futures import Futures, Lengths, sample_futures
 from foretell.kernel.layout import EXPECTED, Batch, new_batch, new_record
 from foretell.kernel.lengths import WIDTH
 from foretell.kernel.rollout import CLOCK, MARK, Roll
-<<<<<<< HEAD
 from foretell.kernel.steady import new_steady
-=======
 from foretell.kernel.step_time import StepTime
->>>>>>> wip-rpc
 from foretell.latency.linear import StepTimeModel
 from foretell.model import EngineConfig, EngineSnapshot, RequestSpec
 
@@ -87,14 +84,10 @@ class Forecaster:
         *,
         samples: int,
         pending: Seq[PendingRequest] = (),
-        expected: Seq[PendingRequest] = (),
         every_step_published: bool = True,
     ) -> Forecast:
         """What the engine will do with `newcomer`, behind all it has and is sent.
 
-<<<<<<< HEAD
-        `expected` are requests that nobody has sent yet.
-=======
         The arguments are those of `prepare`.
         """
         rollouts = self.prepare(
@@ -112,6 +105,7 @@ class Forecaster:
             e2e_s=_from(now_unix_s, futures.last_token_s.ravel()),
             output_tokens=float(rollouts.work.marks["tokens"].mean()),
             preemptions=float(futures.preemptions.mean()),
+            steps=float(futures.steps.mean()),
         )
 
     def prepare(
@@ -125,13 +119,12 @@ class Forecaster:
         every_step_published: bool = True,
     ) -> Rollouts:
         """All that is said before the twin runs.
->>>>>>> wip-rpc
 
         Lengths are drawn `samples` times; where all are certain, one rollout says everything.
         `every_step_published` says that silence means the step in flight is still running; without
         it, a step that should have ended is taken to have ended and the twin is rolled on to now.
         """
-        start, lengths = self._start([*pending, *expected, newcomer])
+        start, lengths = self._start([*pending, newcomer])
         self._set_clock(start, step_time, now_unix_s, every_step_published)
         if not _uncertain(lengths.rows):
             samples = 1
@@ -144,18 +137,7 @@ class Forecaster:
             np.empty(samples, np.int64),
             np.empty(samples, np.int64),
         )
-<<<<<<< HEAD
-        sample_futures(start, work, step_time.packed(), lengths, _SEED, futures)
-        return Forecast(
-            ttft_s=_from(now_unix_s, futures.first_token_s),
-            e2e_s=_from(now_unix_s, futures.last_token_s.ravel()),
-            output_tokens=float(work.marks["tokens"].mean()),
-            preemptions=float(futures.preemptions.mean()),
-            steps=float(futures.steps.mean()),
-        )
-=======
         return Rollouts(start, work, step_time.packed(), lengths, futures)
->>>>>>> wip-rpc
 
     def _start(self, coming: Seq[PendingRequest]) -> tuple[Roll, Lengths]:
         """The engine with the requests that are `coming`, the newcomer last of them."""
