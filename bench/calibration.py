@@ -31,8 +31,8 @@ RUNS = (1, 10, 50)
 """Steps of which the sum is predicted."""
 LEARNING_S = 60.0
 """Traffic after which a model is judged."""
-CURVE_S = (0.0, 1.0, 3.0, 10.0, 30.0, 60.0)
-"""Times between which the error of single steps is shown."""
+CURVE_STEPS = (0, 10, 30, 100, 300, 1000)
+"""Steps seen between which the error of the next is shown."""
 OTHER_PROFILE = "A30/Llama-2-7b-hf"
 
 
@@ -66,7 +66,7 @@ def replay(steps: Sequence[TimedStep], model: OnlineStepTime, learns: bool) -> d
     """Errors of `model` on `steps`, after `LEARNING_S` of them and on the way there."""
     begin_s = steps[0].started_s
     found = {n: Forecasts() for n in RUNS}
-    curve: list[list[float]] = [[] for _ in CURVE_S[1:]]
+    early: list[float] = []
     for index, step in enumerate(steps):
         elapsed_s = step.started_s - begin_s
         if elapsed_s >= LEARNING_S:
@@ -76,14 +76,13 @@ def replay(steps: Sequence[TimedStep], model: OnlineStepTime, learns: bool) -> d
                     forecasts.predicted_s.append(total_s(model.current(), run))
                     forecasts.actual_s.append(sum(s.duration_s for s in run))
                     forecasts.spread.append(model.spread(n))
-        else:
-            part = next(i for i, end_s in enumerate(CURVE_S[1:]) if elapsed_s < end_s)
-            curve[part].append(abs(model.step_s(step.shape) / step.duration_s - 1.0))
+        if index < CURVE_STEPS[-1]:
+            early.append(abs(model.step_s(step.shape) / step.duration_s - 1.0))
         if learns:
             model.observe(step.shape, step.duration_s)
     return {
         "runs": {n: forecasts.report() for n, forecasts in found.items()},
-        "curve": [round(float(np.mean(errors)), 4) for errors in curve],
+        "curve": [round(float(np.median(early[a:b])), 4) for a, b in pairwise(CURVE_STEPS)],
         "changes": model.changes,
     }
 
@@ -133,7 +132,7 @@ def error_table(result: dict[str, Any]) -> str:
 
 
 def curve_table(result: dict[str, Any]) -> str:
-    spans = [f"{a:g} to {b:g} s" for a, b in pairwise(CURVE_S)]
+    spans = [f"{a + 1} to {b}" for a, b in pairwise(CURVE_STEPS)]
     rows = [(name, *map(percent, found["curve"])) for name, found in result["starts"].items()]
     return markdown_table(["started from", *spans], rows)
 

@@ -206,7 +206,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--python", required=True, help="Python that has vLLM")
     parser.add_argument("--model", required=True, help="folder of the tiny model")
-    parser.add_argument("--seconds", type=float, default=360.0)
+    parser.add_argument("--seconds", type=float, default=480.0)
     parser.add_argument("--output", type=Path, default=OUTPUT)
     arguments = parser.parse_args()
     machine = describe_machine("foretell")

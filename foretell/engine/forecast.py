@@ -16,6 +16,7 @@ from foretell.kernel.layout import EXPECTED, Batch, new_batch, new_record
 from foretell.kernel.lengths import WIDTH
 from foretell.kernel.rollout import CLOCK, MARK, Roll
 from foretell.kernel.step_time import StepTime
+from foretell.kernel.steady import new_steady
 from foretell.latency.linear import StepTimeModel
 from foretell.model import EngineConfig, EngineSnapshot, RequestSpec
 
@@ -166,6 +167,7 @@ class Forecaster:
             arrivals=new[np.argsort(rows["arrival_s"][known:], kind="stable")],
             watched=new[total - known - each[-1] :],
             marks=np.zeros(0, MARK),
+            steady=new_steady(0, config.block_size_tokens),
         ), lengths
 
     def _set_clock(
@@ -226,6 +228,7 @@ def _like(start: Roll, marks: int) -> Roll:
         batches=batches,
         clock=start.clock.copy(),
         marks=np.zeros(marks, MARK),
+        steady=new_steady(capacity, len(start.steady.opening)),
     )
 
 

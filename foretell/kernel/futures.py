@@ -9,6 +9,7 @@ from foretell.kernel.jit import compiled
 from foretell.kernel.layout import Batch, State
 from foretell.kernel.lengths import conditional_quantile, draw_totals
 from foretell.kernel.rollout import Roll, roll
+from foretell.kernel.steady import NEVER
 from foretell.kernel.step_time import StepTime
 
 
@@ -98,6 +99,9 @@ def _reset(work: Roll, start: Roll) -> None:
     clock.now_s, clock.in_flight, clock.oldest = begin.now_s, begin.in_flight, 0
     clock.first_end_s, clock.last_end_s = begin.first_end_s, begin.last_end_s
     clock.next_arrival = clock.preemptions = clock.iterations = 0
+    work.steady.sums.active = work.steady.sums.pause = 0
+    for slot in range(len(work.steady.due)):
+        work.steady.due[slot] = NEVER
     _copy_batch(work.batches[0], start.batches[0])
     _copy_batch(work.batches[1], start.batches[1])
 

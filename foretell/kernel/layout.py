@@ -41,6 +41,11 @@ SEQUENCE = np.dtype(
         ("previous", np.int32),
         ("place", np.int32),  # where its blocks begin in `State.places`
         ("committed", np.int32),  # leading blocks of its table whose content is known
+        ("noted", np.int32),  # output tokens for which a rollout has passed the marks
+        # In `kernel.steady`, as numbers of its iterations.
+        ("entered", np.int32),
+        ("last", np.int32),  # in which it is scheduled
+        ("end", np.int32),  # in which it ends
     ],
     align=True,
 )

@@ -3,7 +3,7 @@
 from foretell.kernel.blocks import commit, release
 from foretell.kernel.jit import compiled
 from foretell.kernel.layout import ENDED, NONE, RUNNING, WAITING, Batch, State
-from foretell.kernel.queues import stop_running, unlink
+from foretell.kernel.queues import drop_ended, stop_running, unlink
 
 
 @compiled
@@ -46,7 +46,6 @@ def complete(state: State, batch: Batch, now_s: float) -> None:
 @compiled
 def retire(state: State, batch: Batch, now_s: float) -> None:
     """The sequences in `finished` end; their blocks are free."""
-    engine = state.engine
     for i in range(batch.counts.finished):
         slot = batch.entries[i].finished
         seq = state.sequences[slot]
@@ -54,13 +53,7 @@ def retire(state: State, batch: Batch, now_s: float) -> None:
             unlink(state, slot)
         release(state, slot)
         seq.status, seq.finished_s = ENDED, now_s
-    kept = 0
-    for i in range(engine.running):
-        slot = state.running[i]
-        if state.sequences[slot].status != ENDED:
-            state.running[kept] = slot
-            kept += 1
-    engine.running = kept
+    drop_ended(state)
 
 
 @compiled

@@ -1,7 +1,7 @@
 """The waiting queue, a list linked through its sequences, and the running list."""
 
 from foretell.kernel.jit import compiled
-from foretell.kernel.layout import NONE, RUNNING, WAITING, State
+from foretell.kernel.layout import ENDED, NONE, RUNNING, WAITING, State
 
 
 @compiled
@@ -80,3 +80,15 @@ def stop_running(state: State, position: int) -> None:
     for i in range(position, engine.running - 1):
         running[i] = running[i + 1]
     engine.running -= 1
+
+
+@compiled
+def drop_ended(state: State) -> None:
+    """Those that have ended leave the running list."""
+    engine, kept = state.engine, 0
+    for i in range(engine.running):
+        slot = state.running[i]
+        if state.sequences[slot].status != ENDED:
+            state.running[kept] = slot
+            kept += 1
+    engine.running = kept

@@ -10,17 +10,31 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.kernel.forward import advance_decode, decode_run
 from foretell.kernel.jit import compiled, inlined
-from foretell.kernel.layout import ENDED, EXPECTED, WAITING, Batch, Record, State
+from foretell.kernel.layout import ENDED, EXPECTED, NONE, Batch, Record, State
 from foretell.kernel.output import complete
 from foretell.kernel.queues import enqueue
-from foretell.kernel.scheduling import schedule
+from foretell.kernel.scheduling import admissible_tokens, long_prefill_threshold, schedule
+from foretell.kernel.steady import (
+    NEVER,
+    Steady,
+    advance_steady,
+    can_schedule,
+    deliver,
+    enter,
+    iterations_that_fit,
+    join_sampled,
+    leave,
+    output_of,
+    schedule_rest,
+    take_blocks,
+)
 from foretell.kernel.step_time import StepTime, decode_run_s, step_s
 
 MAX_ROUNDS = 200_000
 """Rounds after which a rollout gives up; a bound, not a tuning knob."""
-_MOST_STEPS = 1 << 30
+_PAUSE = 4
+"""Iterations of the scheduler proper after which it is tried again to do without."""
 
 CLOCK = np.dtype(
     [
@@ -53,6 +67,7 @@ class Roll(NamedTuple):
     """The rollout ends when all of these slots have ended."""
     marks: NDArray[np.void]
     """Ascending."""
+    steady: Steady
 
 
 @compiled
@@ -61,14 +76,37 @@ def roll(r: Roll, model: StepTime, until_s: float) -> bool:
 
     False if neither can happen: what is left can never run.
     """
-    clock = r.clock
+    clock, sums, arrives = r.clock, r.steady.sums, False
     for _ in range(MAX_ROUNDS):
         _admit_arrivals(r)
-        if clock.now_s >= until_s or _all_ended(r):
-            return True
-        if not _fast_forward(r, model, until_s) and not _iterate(r, model):
-            return False
-    return False
+        arrives = clock.now_s >= until_s or _all_ended(r)
+        if arrives:
+            break
+        if (sums.active or _enter(r)) and _iterate_steady(r, model, until_s):
+            continue
+        _leave(r)
+        if not _iterate(r, model):
+            break
+    _leave(r)
+    return arrives
+
+
+@compiled
+def _enter(r: Roll) -> bool:
+    clock, sums = r.clock, r.steady.sums
+    if sums.pause > 0:
+        sums.pause -= 1
+        return False
+    if clock.in_flight != r.state.engine.depth - 1:
+        return False
+    return enter(r.state, r.steady, r.batches[clock.oldest])
+
+
+@compiled
+def _leave(r: Roll) -> None:
+    if r.steady.sums.active:
+        leave(r.state, r.steady, r.batches[r.clock.oldest])
+        r.steady.sums.pause = _PAUSE
 
 
 @inlined
@@ -124,7 +162,7 @@ def _launch(r: Roll, model: StepTime, batch: Batch) -> None:
     """The step just scheduled begins when the device is free."""
     clock, counts = r.clock, batch.counts
     seconds = 0.0  # of a step without tokens, which preempted somebody and runs no model
-    if counts.scheduled > 0:
+    if counts.prefill_seqs + counts.decode_seqs > 0:
         seconds = step_s(
             model,
             counts.prefill_seqs,
@@ -144,59 +182,91 @@ def _launch(r: Roll, model: StepTime, batch: Batch) -> None:
 @compiled
 def _land(r: Roll) -> None:
     """The oldest step in flight ends, and its output is applied."""
+    batch = r.batches[r.clock.oldest]
+    _end_oldest(r)
+    complete(r.state, batch, r.clock.now_s)
+    _note(r)
+
+
+@inlined
+def _end_oldest(r: Roll) -> None:
     clock = r.clock
-    batch = r.batches[clock.oldest]
     clock.now_s = max(clock.now_s, clock.first_end_s)
-    complete(r.state, batch, clock.now_s)
     clock.oldest = 1 - clock.oldest
     clock.in_flight -= 1
     clock.first_end_s = clock.last_end_s
     clock.iterations += 1
-    if len(r.marks) > 0:
-        for slot in r.watched:
-            output = r.state.sequences[slot].output
-            for i in range(len(r.marks)):
-                if r.marks[i].tokens == output and r.marks[i].at_s < clock.now_s:
-                    r.marks[i].at_s = clock.now_s
 
 
 @compiled
-def _fast_forward(r: Roll, model: StepTime, until_s: float) -> bool:
-    """Take a run of identical decode steps at once; False when the next step may differ."""
-    state, clock = r.state, r.clock
-    engine = state.engine
-    ahead = engine.depth - 1
-    if clock.in_flight != ahead:
+def _iterate_steady(r: Roll, model: StepTime, until_s: float) -> bool:
+    """One iteration or many, with the steady ones in bulk; False where that cannot be done."""
+    state, clock, steady = r.state, r.clock, r.steady
+    only_steady = steady.sums.scheduled > 0 and steady.sums.members == state.engine.running
+    if only_steady and not _may_admit(state, steady.sums.scheduled):
+        return _fast_forward(r, model, until_s)
+    if not can_schedule(state, steady, long_prefill_threshold(state)):
         return False
-    if ahead > 0 and _delivers_to_waiting(state, r.batches[clock.oldest]):
+    newest = r.batches[(clock.oldest + clock.in_flight) % 2]
+    scheduled = schedule_rest(state, steady, newest)
+    if scheduled:
+        _launch(r, model, newest)
+    if clock.in_flight == 0:
         return False
-    steps, pairs = decode_run(state, _MOST_STEPS)
-    if steps == 0:
-        return False
-    count = engine.running
-    # The run's first step begins here, and its output is applied `ahead` iterations later.
-    begin_s = clock.last_end_s if ahead > 0 else clock.now_s
-    stop_s = min(until_s, _next_arrival_s(r))
-    if stop_s < np.inf:
-        steps = _steps_until(model, count, pairs, stop_s - begin_s, steps - ahead) + ahead
-    _mark_run(r, model, pairs, begin_s, steps)
-    clock.now_s = begin_s + _run_s(model, count, pairs, steps - ahead)
-    clock.last_end_s = begin_s + _run_s(model, count, pairs, steps)
-    clock.first_end_s = clock.last_end_s
-    advance_decode(state, steps, r.batches[clock.oldest], clock.now_s)
-    clock.iterations += steps
+    batch = r.batches[clock.oldest]
+    _end_oldest(r)
+    deliver(state, steady, batch, clock.now_s)
+    advance_steady(state, steady, 1, clock.now_s)
+    in_order = not scheduled or join_sampled(state, steady, newest)
+    _note(r)
+    if not in_order or clock.in_flight != state.engine.depth - 1:
+        _leave(r)
     return True
 
 
 @compiled
-def _delivers_to_waiting(state: State, batch: Batch) -> bool:
-    """Whether a step in flight will sample tokens for somebody who was preempted since."""
-    if batch.counts.scheduled == state.engine.running:
+def _may_admit(state: State, decoding: int) -> bool:
+    """Whether a waiting request would be admitted beside those `decoding`.
+
+    Later steps of the same kind find fewer free blocks: who does not fit now will not fit then.
+    """
+    engine = state.engine
+    budget = engine.budget - decoding
+    if engine.head == NONE or budget <= 0 or engine.running >= engine.max_running:
         return False
-    for i in range(batch.counts.scheduled):
-        if state.sequences[batch.entries[i].slot].status == WAITING:
-            return True
-    return False
+    head = state.sequences[engine.head]
+    hits = min(head.hits, (head.prompt + head.output - 1) // engine.block_size)
+    threshold = long_prefill_threshold(state)
+    return admissible_tokens(state, engine.head, budget, threshold, hits) > 0
+
+
+@compiled
+def _fast_forward(r: Roll, model: StepTime, until_s: float) -> bool:
+    """All iterations up to the next event at once; False if there are no blocks for even one."""
+    state, clock, steady = r.state, r.clock, r.steady
+    sums, ahead = steady.sums, state.engine.depth - 1
+    if sums.scheduled > state.engine.budget:
+        return False
+    steps = iterations_that_fit(state, steady, sums.next_event - sums.iteration)
+    if steps == 0:
+        return False
+    count, pairs = sums.scheduled, sums.pairs
+    # The run's first step begins here, and its output is applied `ahead` iterations later.
+    begin_s = clock.last_end_s if ahead > 0 else clock.now_s
+    stop_s = min(until_s, _next_arrival_s(r))
+    if stop_s < np.inf:
+        steps = ahead + _steps_until(model, count, pairs, stop_s - begin_s, steps - ahead)
+    if ahead > 0:
+        in_flight = r.batches[clock.oldest]
+        deliver(state, steady, in_flight, begin_s)
+        in_flight.counts.scheduled = 0  # the steps to come hold none but steady ones
+    _note_run(r, model, begin_s, steps)
+    take_blocks(state, steady, steps)
+    clock.now_s = begin_s + _run_s(model, count, pairs, steps - ahead)
+    clock.first_end_s = clock.last_end_s = begin_s + _run_s(model, count, pairs, steps)
+    clock.iterations += steps
+    advance_steady(state, steady, steps, clock.now_s)
+    return True
 
 
 @inlined
@@ -208,7 +278,7 @@ def _run_s(model: StepTime, count: int, pairs: int, steps: int) -> float:
 def _steps_until(model: StepTime, count: int, pairs: int, seconds: float, most: int) -> int:
     """The fewest steps, up to `most`, that take at least `seconds`; 0 if that has passed."""
     if seconds <= 0.0 or most <= 0:
-        return min(most, 0 if seconds <= 0.0 else most)
+        return 0
     if decode_run_s(model, count, pairs, most) <= seconds:
         return most
     low, high = 1, most
@@ -222,18 +292,27 @@ def _steps_until(model: StepTime, count: int, pairs: int, seconds: float, most: 
 
 
 @compiled
-def _mark_run(r: Roll, model: StepTime, pairs: int, begin_s: float, steps: int) -> None:
-    """Note when the watched pass the marks within a run that is about to be taken."""
-    engine = r.state.engine
-    ahead = engine.depth - 1
-    if len(r.marks) == 0:
-        return
+def _note(r: Roll) -> None:
+    """Which marks the watched have passed, now."""
     for slot in r.watched:
-        seq = r.state.sequences[slot]
-        if seq.placeholders != ahead or seq.output == 0 or seq.status == ENDED:
+        seq, output = r.state.sequences[slot], output_of(r.state, r.steady, slot)
+        if output > seq.noted:
+            for mark in r.marks:
+                if seq.noted < mark.tokens <= output:
+                    mark.at_s = max(mark.at_s, r.clock.now_s)
+            seq.noted = output
+
+
+@compiled
+def _note_run(r: Roll, model: StepTime, begin_s: float, steps: int) -> None:
+    """Which marks the watched pass in a run that is about to be taken, and when."""
+    ahead, sums = r.state.engine.depth - 1, r.steady.sums
+    for slot in r.watched:
+        seq, output = r.state.sequences[slot], output_of(r.state, r.steady, slot)
+        if r.steady.due[slot] == NEVER:
             continue
-        for i in range(len(r.marks)):
-            tokens = r.marks[i].tokens - seq.output
-            if 0 < tokens <= steps:
-                at_s = begin_s + _run_s(model, engine.running, pairs, tokens - ahead)
-                r.marks[i].at_s = max(r.marks[i].at_s, at_s)
+        for mark in r.marks:
+            if output < mark.tokens <= output + steps:
+                after = _run_s(model, sums.scheduled, sums.pairs, mark.tokens - output - ahead)
+                mark.at_s = max(mark.at_s, begin_s + after)
+        seq.noted = output + steps

@@ -22,10 +22,10 @@ def schedule(state: State, batch: Batch) -> bool:
     threshold = long_prefill_threshold(state)
     budget = _schedule_running(state, batch, threshold)
     if counts.preempted == 0:
-        _schedule_waiting(state, batch, budget, threshold)
+        schedule_waiting(state, batch, budget, threshold)
     if counts.scheduled == 0 and counts.preempted == 0:
         return False
-    _advance(state, batch)
+    advance(state, batch)
     return True
 
 
@@ -72,7 +72,7 @@ def _schedule_running(state: State, batch: Batch, threshold: int) -> int:
     while index < engine.running and budget > 0:
         slot = state.running[index]
         seq = state.sequences[slot]
-        tokens = _wanted_tokens(state, slot, threshold, budget)
+        tokens = wanted_tokens(state, slot, threshold, budget)
         if tokens <= 0:
             index += 1
             continue
@@ -94,7 +94,7 @@ def _schedule_running(state: State, batch: Batch, threshold: int) -> int:
 
 
 @inlined
-def _wanted_tokens(state: State, slot: int, threshold: int, budget: int) -> int:
+def wanted_tokens(state: State, slot: int, threshold: int, budget: int) -> int:
     """Tokens that a running sequence computes next, blocks permitting; 0: none."""
     engine, seq = state.engine, state.sequences[slot]
     if seq.placeholders > 0 and 0 < seq.max_tokens <= (
@@ -152,7 +152,7 @@ def _preempt(state: State, batch: Batch, position: int) -> int:
 
 
 @compiled
-def _schedule_waiting(state: State, batch: Batch, budget: int, threshold: int) -> None:
+def schedule_waiting(state: State, batch: Batch, budget: int, threshold: int) -> None:
     """Admit from the head of the queue until something does not fit."""
     engine, counts = state.engine, batch.counts
     slot = engine.head
@@ -180,7 +180,7 @@ def _schedule_waiting(state: State, batch: Batch, budget: int, threshold: int) -
 
 
 @compiled
-def _advance(state: State, batch: Batch) -> None:
+def advance(state: State, batch: Batch) -> None:
     """Count scheduled tokens as computed (`_update_after_schedule`) and sum up the step."""
     counts = batch.counts
     prefill_seqs = prefill_tokens = prefill_pairs = decode_seqs = decode_pairs = 0

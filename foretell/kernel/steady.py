@@ -1,0 +1,312 @@
+"""Decoding requests in bulk: an iteration costs what changes, not what runs.
+
+A request that decodes changes in the same way in every iteration: one token more, now and then a
+block, until an end that is known beforehand. While nobody can be preempted, all such requests, the
+*steady* ones, are therefore kept as sums, and only who is prefilled, admitted or ends is touched.
+The state of a steady request is what it was when it entered, and the number of iterations since;
+`leave` writes it out. Whatever the sums cannot tell (a shortage of blocks, an unusual order) is
+left to the scheduler proper, which does the same one request at a time.
+
+Needs blocks without content. Iterations are those of `rollout`: schedule one step, apply the output
+of the oldest in flight.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.kernel.blocks import blocks_for, grow, release
+from foretell.kernel.jit import compiled, inlined
+from foretell.kernel.layout import ENDED, WAITING, Batch, Record, State, new_record
+from foretell.kernel.queues import drop_ended
+from foretell.kernel.scheduling import (
+    advance,
+    long_prefill_threshold,
+    schedule_waiting,
+    wanted_tokens,
+)
+
+NEVER = np.iinfo(np.int32).max
+
+SUMS = np.dtype(
+    [
+        ("active", np.int64),
+        ("pause", np.int64),  # iterations until it is worth trying again
+        ("iteration", np.int64),  # since `enter`
+        ("next_event", np.int64),  # the next iteration after which a steady request changes
+        ("members", np.int64),  # steady requests, the first of the running list
+        ("scheduled", np.int64),  # those that the next iteration schedules
+        ("pairs", np.int64),  # their query-key pairs in it
+    ]
+)
+
+
+class Steady(NamedTuple):
+    """The sums, and by slot when a steady request changes."""
+
+    sums: Record
+    due: NDArray[np.int32]
+    """The iteration after which a slot has its next event; `NEVER`: it is not steady."""
+    opening: NDArray[np.int32]
+    """Scheduled requests by residue: those of residue h open a block in iteration i where h + i - 1
+    is a multiple of the block size."""
+
+
+def new_steady(capacity: int, block_size_tokens: int) -> Steady:
+    """For engines with up to `capacity` sequences."""
+    due = np.full(capacity, NEVER, np.int32)
+    return Steady(new_record(SUMS), due, np.zeros(block_size_tokens, np.int32))
+
+
+@compiled
+def enter(state: State, steady: Steady, in_flight: Batch) -> bool:
+    """Make all that decode steady; False, and nothing changed, where the rest is no prefill.
+
+    With a step in flight, `in_flight`, who decodes must have a token in it.
+    """
+    engine, sums, ahead = state.engine, steady.sums, state.engine.depth - 1
+    if engine.knows_content or (ahead > 0 and _delivers_to_waiting(state, in_flight)):
+        return False
+    members = 0
+    for i in range(engine.running):
+        seq = state.sequences[state.running[i]]
+        known = seq.prompt + seq.output
+        decodes = seq.output > 0 and seq.computed == known - 1 + ahead
+        if members == i and decodes and seq.placeholders == ahead:
+            if seq.blocks != blocks_for(state, seq.computed):
+                return False
+            members += 1
+        elif seq.placeholders > 0 or seq.computed >= known:
+            return False
+    if members == 0:
+        return False
+    sums.active, sums.iteration, sums.members = 1, 0, members
+    sums.scheduled, sums.pairs, sums.next_event = 0, 0, NEVER
+    for i in range(len(steady.opening)):
+        steady.opening[i] = 0
+    for i in range(members):
+        _join(state, steady, state.running[i])
+    return True
+
+
+@compiled
+def leave(state: State, steady: Steady, in_flight: Batch) -> None:
+    """Write every steady request out; with a step in flight, also who takes part in it."""
+    engine, sums, counts = state.engine, steady.sums, in_flight.counts
+    now, ahead = sums.iteration, engine.depth - 1
+    for i in range(sums.members):
+        slot = state.running[i]
+        seq = state.sequences[slot]
+        if now > seq.entered:
+            seq.output += now - seq.entered
+            seq.computed += min(now, seq.last) - seq.entered
+            seq.blocks = blocks_for(state, seq.computed)
+            seq.placeholders = seq.in_flight = ahead
+            if ahead > 0 and seq.last >= now:
+                entry = in_flight.entries[counts.scheduled]
+                entry.slot, entry.tokens, entry.samples = slot, 1, 1
+                counts.scheduled += 1
+        steady.due[slot] = NEVER
+    sums.active, sums.members = 0, 0
+
+
+@compiled
+def can_schedule(state: State, steady: Steady, threshold: int) -> bool:
+    """Whether the next iteration needs nobody's preemption, and serves the steady ones first."""
+    engine, sums = state.engine, steady.sums
+    budget = engine.budget - sums.scheduled
+    blocks = steady.opening[-sums.iteration % engine.block_size]
+    if budget < 0:
+        return False
+    for i in range(sums.members, engine.running):
+        slot = state.running[i]
+        tokens = wanted_tokens(state, slot, threshold, budget)
+        if tokens <= 0:
+            break
+        seq = state.sequences[slot]
+        blocks += max(0, blocks_for(state, seq.computed + tokens) - seq.blocks)
+        budget -= tokens
+    return blocks <= engine.free
+
+
+@compiled
+def schedule_rest(state: State, steady: Steady, batch: Batch) -> bool:
+    """Schedule the steady ones in the sums and all others in `batch`; False for an empty step.
+
+    Only where `can_schedule`.
+    """
+    engine, sums, counts = state.engine, steady.sums, batch.counts
+    threshold = long_prefill_threshold(state)
+    counts.scheduled = counts.admitted = counts.preempted = 0
+    budget = engine.budget - sums.scheduled
+    _take(state, steady.opening[-sums.iteration % engine.block_size])
+    for i in range(sums.members, engine.running):
+        slot = state.running[i]
+        tokens = wanted_tokens(state, slot, threshold, budget)
+        if tokens <= 0:
+            break
+        grown = grow(state, slot, state.sequences[slot].computed + tokens)
+        assert grown, "blocks were counted"
+        entry = batch.entries[counts.scheduled]
+        entry.slot, entry.tokens = slot, tokens
+        counts.scheduled += 1
+        budget -= tokens
+    schedule_waiting(state, batch, budget, threshold)
+    advance(state, batch)
+    counts.decode_seqs += sums.scheduled
+    counts.decode_pairs += sums.pairs
+    return counts.prefill_seqs + counts.decode_seqs > 0
+
+
+@compiled
+def deliver(state: State, steady: Steady, batch: Batch, now_s: float) -> None:
+    """Apply the output of the oldest step, of which `batch` holds all but the steady ones."""
+    ahead, ended = state.engine.depth - 1, False
+    for i in range(batch.counts.scheduled):
+        entry = batch.entries[i]
+        seq = state.sequences[entry.slot]
+        if seq.status == ENDED:
+            continue
+        if entry.samples and seq.output == 0:
+            seq.first_token_s = now_s
+        if ahead > 0 and steady.due[entry.slot] != NEVER:
+            continue  # by now it is steady
+        seq.in_flight -= entry.tokens
+        if not entry.samples:
+            continue
+        seq.output += 1
+        seq.placeholders -= 1
+        if seq.output >= seq.stop_after or seq.prompt + seq.output >= state.engine.max_model_len:
+            release(state, entry.slot)
+            seq.status, seq.finished_s, ended = ENDED, now_s, True
+    if ended:
+        drop_ended(state)
+
+
+@compiled
+def advance_steady(state: State, steady: Steady, iterations: int, now_s: float) -> None:
+    """Count `iterations` up to the next event as done; who ends in the last, ends at `now_s`."""
+    sums = steady.sums
+    sums.iteration += iterations
+    sums.pairs += sums.scheduled * iterations
+    if sums.iteration < sums.next_event:
+        return
+    now, following, ended = sums.iteration, NEVER, 0
+    for slot in range(len(steady.due)):
+        if steady.due[slot] == now:
+            ended += _event(state, steady, slot, now_s)
+        following = min(following, steady.due[slot])
+    sums.next_event = following
+    if ended > 0:
+        sums.members -= ended
+        drop_ended(state)
+
+
+@compiled
+def join_sampled(state: State, steady: Steady, batch: Batch) -> bool:
+    """Those of the newest step, `batch`, that begin to decode become steady.
+
+    False where one of them stands behind one that does not: the sums cannot tell their order.
+    """
+    engine, sums = state.engine, steady.sums
+    for i in range(batch.counts.scheduled):
+        entry = batch.entries[i]
+        if not entry.samples or state.sequences[entry.slot].status == ENDED:
+            continue
+        if sums.members == engine.running or state.running[sums.members] != entry.slot:
+            return False
+        sums.members += 1
+        _join(state, steady, entry.slot)
+    return True
+
+
+@inlined
+def output_of(state: State, steady: Steady, slot: int) -> int:
+    """Tokens that `slot` has generated."""
+    seq = state.sequences[slot]
+    since = 0 if steady.due[slot] == NEVER else steady.sums.iteration - seq.entered
+    return seq.output + since
+
+
+@compiled
+def iterations_that_fit(state: State, steady: Steady, most: int) -> int:
+    """How many of the next `most` iterations find the blocks that steady requests open in them."""
+    engine, sums = state.engine, steady.sums
+    cycles = most // engine.block_size
+    if (cycles + 1) * sums.scheduled <= engine.free:
+        return most
+    free = engine.free
+    for i in range(most):
+        free -= steady.opening[-(sums.iteration + i) % engine.block_size]
+        if free < 0:
+            return i
+    return most
+
+
+@compiled
+def take_blocks(state: State, steady: Steady, iterations: int) -> None:
+    """Give steady requests the blocks that they open in the next `iterations`."""
+    sums, block_size = steady.sums, state.engine.block_size
+    blocks = iterations // block_size * sums.scheduled
+    for i in range(iterations % block_size):
+        blocks += steady.opening[-(sums.iteration + i) % block_size]
+    _take(state, blocks)
+
+
+@inlined
+def _take(state: State, blocks: int) -> None:
+    state.engine.free -= blocks
+    state.engine.held += blocks
+    assert state.engine.free >= 0, "more KV blocks taken than exist"
+
+
+@compiled
+def _join(state: State, steady: Steady, slot: int) -> None:
+    engine, sums, seq = state.engine, steady.sums, state.sequences[slot]
+    ahead, now = engine.depth - 1, sums.iteration
+    room = engine.max_model_len - seq.prompt - seq.output
+    tokens = min(seq.stop_after - seq.output, room)
+    scheduled = min(tokens, room - ahead)
+    if ahead > 0 and seq.max_tokens > 0:
+        # Foreseen to end, it is left out of the step behind that of its last token.
+        scheduled = min(scheduled, seq.max_tokens - seq.output - ahead)
+    seq.entered, seq.last, seq.end = now, now + scheduled, now + tokens
+    if scheduled > 0:
+        steady.due[slot] = seq.last
+        sums.scheduled += 1
+        sums.pairs += seq.computed + 1
+        steady.opening[(seq.computed - now) % engine.block_size] += 1
+    else:
+        steady.due[slot] = seq.end
+    sums.next_event = min(sums.next_event, steady.due[slot])
+
+
+@compiled
+def _event(state: State, steady: Steady, slot: int, now_s: float) -> bool:
+    """What is due for `slot` after the iteration; whether it ends."""
+    engine, sums, seq = state.engine, steady.sums, state.sequences[slot]
+    computed = seq.computed + seq.last - seq.entered
+    if seq.last == sums.iteration and seq.last > seq.entered:
+        sums.scheduled -= 1
+        sums.pairs -= computed + 1
+        steady.opening[(seq.computed - seq.entered) % engine.block_size] -= 1
+    steady.due[slot] = seq.end
+    if seq.end > sums.iteration:
+        return False
+    _take(state, -blocks_for(state, computed))
+    steady.due[slot], seq.blocks = NEVER, 0
+    seq.output += seq.end - seq.entered
+    seq.status, seq.finished_s = ENDED, now_s
+    return True
+
+
+@compiled
+def _delivers_to_waiting(state: State, batch: Batch) -> bool:
+    """Whether a step in flight will sample tokens for somebody who was preempted since."""
+    if batch.counts.scheduled == state.engine.running:
+        return False
+    for i in range(batch.counts.scheduled):
+        if state.sequences[batch.entries[i].slot].status == WAITING:
+            return True
+    return False
