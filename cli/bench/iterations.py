@@ -17,6 +17,7 @@ from foretell.kernel.output import complete
 from foretell.kernel.queues import enqueue
 from foretell.kernel.rollout import CLOCK, MARK, Roll, roll
 from foretell.kernel.scheduling import schedule
+from foretell.kernel.steady import new_steady
 from foretell.kernel.step_time import StepTime, step_s
 from foretell.latency.linear import StepTimeModel
 from foretell.model import BatchShape, EngineConfig
@@ -88,6 +89,7 @@ def _busy_engine(
         arrivals=np.arange(total, dtype=np.int32),
         watched=np.zeros(0, np.int32),
         marks=np.zeros(0, MARK),
+        steady=new_steady(total, config.block_size_tokens),
     )
 
 

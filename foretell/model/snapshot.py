@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import overload
+from typing import Any, overload
 
 from foretell.model.batch import Step
 
@@ -93,7 +93,7 @@ class RequestTable(Sequence[RequestState]):
             return rows
         return cls(*([getattr(row, name) for row in rows] for name in COLUMNS))
 
-    def columns(self) -> Iterable[Sequence[object]]:
+    def columns(self) -> Iterable[Sequence[Any]]:
         """All of them, in order."""
         return (getattr(self, name) for name in COLUMNS)
 
