@@ -118,7 +118,7 @@ def _evaluation(
     predicted = replay(run.requests, config, model)
     about |= {
         "kv_blocks": config.engine.total_blocks,
-        "async_scheduling": config.async_scheduling,
+        "async_scheduling": config.engine.async_scheduling,
         "frontend_ms": config.frontend_s * 1e3,
         "ranks": config.ranks,
     }
@@ -137,15 +137,14 @@ def _replay_config(run: RecordedRun, options: AccuracyOptions, kv_blocks: int) -
             total_blocks=options.kv_blocks or run.kv_blocks or kv_blocks,
             max_num_seqs=int(kwargs["max_num_seqs"]),
             max_num_scheduled_tokens=int(kwargs["max_num_batched_tokens"]),
-            # The twin runs one token beyond the end with async scheduling.
-            max_model_len=int(kwargs.get("max_model_len") or longest) + 2,
+            max_model_len=int(kwargs.get("max_model_len") or longest),
             engine_version=run.engine_version,
+            async_scheduling=options.async_scheduling,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"meta.json lacks the engine's limits: {error!r}") from error
     return ReplayConfig(
         engine=engine,
-        async_scheduling=options.async_scheduling,
         ranks=int(kwargs.get("data_parallel_size") or 1),
         frontend_s=options.frontend_s,
     )

@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 
+from foretell.engine.delay import UsualDelay
+from foretell.engine.expected import RecentArrivals
 from foretell.engine.forecast import (
     Forecaster,
     LengthRow,
@@ -28,9 +30,12 @@ QUANTILE_LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 """Of the predicted latencies."""
 SAMPLES = 4
 """Rollouts of a prediction, each with other output lengths."""
+LOOK_AHEAD_S, MOST_EXPECTED = 60.0, 64
+"""How far, and for how many, arrivals are expected that nobody has announced."""
 
-_DELAY_WEIGHT = 0.1  # of the newest request in the learned dispatch delay
 _LONGEST_DELAY_S = 2.0
+_NORMAL_FIFTHS = (-1.400, -0.532, 0.0, 0.532, 1.400)
+"""Means of the five equally likely parts of a standard normal distribution."""
 
 
 @dataclass(slots=True)
@@ -64,7 +69,9 @@ class EngineBook:
     `length_row` makes a distribution of an estimate (`foretell.length.distribution.knots`);
     `prior_tokens` is the mean output length of requests that nobody estimated.
     `dispatch_delay_s` is the time from a prediction to the request's arrival in the engine's
-    queue: assumed at first, then learned from when reservations turn up in snapshots.
+    queue: assumed at first, then learned from when reservations turn up in snapshots. With
+    `expect_arrivals` a prediction reckons with requests that will come later, as many and as large
+    as of late.
     `every_step_published` is explained at `Forecaster.forecast`.
     """
 
@@ -75,9 +82,13 @@ class EngineBook:
         length_row: Callable[[LengthEstimate], LengthRow],
         prior_tokens: float,
         every_step_published: bool = True,
+        expect_arrivals: bool = True,
     ) -> None:
-        self.dispatch_delay_s = dispatch_delay_s
+        self._delay = UsualDelay(dispatch_delay_s, _LONGEST_DELAY_S)
+        self._arrivals = RecentArrivals()
+        self._expect_arrivals = expect_arrivals
         self._length_row = length_row
+        self._prior_tokens = prior_tokens
         self._prior_row = length_row(LengthEstimate(prior_tokens))
         self._every_step_published = every_step_published
         self._forecaster: Forecaster | None = None
@@ -85,6 +96,11 @@ class EngineBook:
         self.heard_unix_s = 0.0
         self._reservations: OrderedDict[str, Reservation] = OrderedDict()
         self._observed: OrderedDict[str, Observed] = OrderedDict()
+
+    @property
+    def dispatch_delay_s(self) -> float:
+        """From a prediction to the request's arrival in the engine's queue, as learned so far."""
+        return self._delay.seconds
 
     def hear(self, snapshot: EngineSnapshot) -> bool:
         """Take in a snapshot; False for one that is older than what is known."""
@@ -108,6 +124,8 @@ class EngineBook:
         """Count `request` as on its way, unless a snapshot has already shown it."""
         if request.request_id in self._observed:
             return
+        for _ in range(request.sequences):
+            self._arrivals.note(request.prompt_tokens, request.length.expected_tokens, now_unix_s)
         self._reservations[request.request_id] = Reservation(
             request, now_unix_s, now_unix_s + ttl_s, self._length_row(request.length)
         )
@@ -120,9 +138,17 @@ class EngineBook:
         return self._observed.pop(request_id, None) or Observed()
 
     def predict(
-        self, request: RequestSpec, step_time: StepTimeModel, now_unix_s: float
+        self,
+        request: RequestSpec,
+        step_time: StepTimeModel,
+        now_unix_s: float,
+        *,
+        spread: Callable[[int], float] = lambda steps: 0.0,
     ) -> Prediction | None:
-        """What the engine would do with `request`, dispatched now; None before any snapshot."""
+        """What the engine would do with `request`, dispatched now; None before any snapshot.
+
+        `spread` is the relative standard deviation of the time of so many steps.
+        """
         snapshot, load = self.snapshot, self.load(now_unix_s)
         if snapshot is None or load is None:
             return None
@@ -137,10 +163,11 @@ class EngineBook:
             newcomer,
             now_unix_s,
             samples=SAMPLES,
-            pending=self.pending(now_unix_s),
+            pending=self._coming(now_unix_s, newcomer),
             every_step_published=self._every_step_published,
         )
         ttft_s, e2e_s = mean(seen.ttft_s), mean(seen.e2e_s)
+        error = spread(max(1, round(seen.steps)))
         return Prediction(
             instance_id=snapshot.instance_id,
             ttft_s=ttft_s,
@@ -149,9 +176,17 @@ class EngineBook:
             preemptions=seen.preemptions,
             snapshot_age_s=self.age_s(now_unix_s),
             load=load,
-            ttft_quantiles=_quantiles(seen.ttft_s),
-            e2e_quantiles=_quantiles(seen.e2e_s),
+            ttft_quantiles=_quantiles(seen.ttft_s, error),
+            e2e_quantiles=_quantiles(seen.e2e_s, error),
         )
+
+    def _coming(self, now_unix_s: float, newcomer: PendingRequest) -> list[PendingRequest]:
+        """Who will be in the engine's queue besides: those on their way, and those expected."""
+        coming, start = self.pending(now_unix_s), newcomer.at_unix_s
+        if self._expect_arrivals:
+            later = self._arrivals.expected(start, start + LOOK_AHEAD_S, MOST_EXPECTED)
+            coming += [later] if later else []
+        return coming
 
     def age_s(self, now_unix_s: float) -> float:
         """Seconds since the engine was last heard from."""
@@ -192,6 +227,9 @@ class EngineBook:
     def _see(self, state: RequestState, at_unix_s: float, before: EngineSnapshot | None) -> None:
         reservation = self._reservations.pop(state.foretell_id, None)
         seen = self._observed.get(state.foretell_id)
+        if seen is None and reservation is None:
+            expected = state.predicted_output_tokens or self._prior_tokens
+            self._arrivals.note(state.prompt_tokens, expected, at_unix_s)
         if seen is None:
             seen = Observed(state.arrival_unix_s, prompt_tokens=state.prompt_tokens)
             self._observed[state.foretell_id] = seen
@@ -233,11 +271,10 @@ class EngineBook:
         """
         if before is None:
             return
-        arrived = at_unix_s
+        earliest = at_unix_s
         if before.running or before.waiting:
-            arrived = (max(before.taken_unix_s, state.arrival_unix_s) + at_unix_s) / 2
-        sample = min(_LONGEST_DELAY_S, max(0.0, arrived - made_unix_s))
-        self.dispatch_delay_s += _DELAY_WEIGHT * (sample - self.dispatch_delay_s)
+            earliest = max(before.taken_unix_s, state.arrival_unix_s)
+        self._delay.learn(earliest - made_unix_s, at_unix_s - made_unix_s)
 
 
 def _tpot_s(ttft_s: float, e2e_s: float, output_tokens: float) -> float:
@@ -246,5 +283,9 @@ def _tpot_s(ttft_s: float, e2e_s: float, output_tokens: float) -> float:
     return (e2e_s - ttft_s) / (output_tokens - 1) if e2e_s < inf else inf
 
 
-def _quantiles(values: Sequence[float]) -> tuple[tuple[float, float], ...]:
+def _quantiles(values: Sequence[float], error: float) -> tuple[tuple[float, float], ...]:
+    """Of equally likely values, each off by a relative error of standard deviation `error`."""
+    if error > 0:
+        factors = [max(0.0, 1.0 + error * z) for z in _NORMAL_FIFTHS]
+        values = sorted(value * factor for value in values for factor in factors)
     return tuple((level, quantile(values, level)) for level in QUANTILE_LEVELS)

@@ -35,6 +35,8 @@ class PendingRequest:
     at_unix_s: float
     request: RequestSpec
     length_row: LengthRow
+    every_s: float = 0.0
+    """From one of its sequences' arrival to the next one's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,8 @@ class Forecast:
     """The mean that `e2e_s` was predicted with."""
     preemptions: float
     """Of any request on the instance until the newcomer ends; mean."""
+    steps: float
+    """Of the engine until the newcomer has ended; mean."""
 
 
 class Rollouts(NamedTuple):
@@ -128,6 +132,7 @@ class Forecaster:
             e2e_s=_from(now_unix_s, futures.last_token_s.ravel()),
             output_tokens=_average(rollouts.work.marks["tokens"].tolist()),
             preemptions=_average(futures.preemptions.tolist()),
+            steps=_average(futures.steps.tolist()),
         )
 
     def prepare(
@@ -157,6 +162,7 @@ class Forecaster:
             np.empty(samples),
             np.empty((samples, marks)),
             np.empty(samples, np.int64),
+            np.empty(samples, np.int64),
         )
         return Rollouts(start, _like(start, marks), step_time.packed(), lengths, futures)
 
@@ -165,35 +171,32 @@ class Forecaster:
         count = sum(p.request.sequences for p in coming)
         if count > self._room:
             self._make_room(2 * count)
-        known = slot = self._restored.requests
-        total = known + count
-        arrives_s = []
+        known = end = self._restored.requests
         for p in coming:
-            for index in range(p.request.sequences):
-                self._expect(slot, p, index)
-                arrives_s.append((p.at_unix_s, slot))
-                slot += 1
+            begin, end = end, end + p.request.sequences
+            self._expect(slice(begin, end), p)
+        rows = self._start.state.sequences[:end]
+        order = np.argsort(rows["arrival_s"][known:], kind="stable")
         start, lengths = self._start, self._lengths
         start = start._replace(
-            state=start.state._replace(sequences=start.state.sequences[:total]),
-            arrivals=np.array([slot for _, slot in sorted(arrives_s)], np.int32),
-            watched=np.arange(total - coming[-1].request.sequences, total, dtype=np.int32),
+            state=start.state._replace(sequences=rows),
+            arrivals=(known + order).astype(np.int32),
+            watched=np.arange(begin, end, dtype=np.int32),
         )
-        lengths = Lengths(lengths.rows[:total], lengths.generated[:total], lengths.keys[:total])
-        return start, lengths
+        return start, Lengths(lengths.rows[:end], lengths.generated[:end], lengths.keys[:end])
 
-    def _expect(self, slot: int, pending: PendingRequest, index: int) -> None:
-        """Slot `slot` is for sequence `index` of `pending`: all that differs from a blank row."""
+    def _expect(self, slots: slice, pending: PendingRequest) -> None:
+        """`slots` are for the sequences of `pending`: all that differs from a blank row."""
         request, config = pending.request, self._snapshot.config
-        row = self._start.state.sequences[slot]
-        row["status"] = EXPECTED
-        row["arrival_s"] = pending.at_unix_s
-        row["priority"] = request.priority
-        row["prompt"] = min(request.prompt_tokens, config.max_model_len - 1)
-        row["max_tokens"] = min(request.max_tokens, config.max_model_len)
-        row["hits"] = request.cached_tokens // config.block_size_tokens
-        self._lengths.rows[slot] = pending.length_row
-        self._lengths.keys[slot] = crc32(request.request_id.encode()) + index
+        rows, index = self._start.state.sequences[slots], np.arange(request.sequences)
+        rows["status"] = EXPECTED
+        rows["arrival_s"] = pending.at_unix_s + pending.every_s * index
+        rows["priority"] = request.priority
+        rows["prompt"] = min(request.prompt_tokens, config.max_model_len - 1)
+        rows["max_tokens"] = min(request.max_tokens, config.max_model_len)
+        rows["hits"] = request.cached_tokens // config.block_size_tokens
+        self._lengths.rows[slots] = pending.length_row
+        self._lengths.keys[slots] = crc32(request.request_id.encode()) + index
 
     def _set_clock(
         self, start: Roll, step_time: StepTimeModel, now_unix_s: float, every_step: bool

@@ -193,7 +193,8 @@ def advance_steady(state: State, steady: Steady, iterations: int, now_s: float) 
     if sums.iteration < sums.next_event:
         return
     now, following, ended = sums.iteration, NEVER, 0
-    for slot in range(len(steady.due)):
+    for i in range(sums.members):
+        slot = state.running[i]
         if steady.due[slot] == now:
             ended += _event(state, steady, slot, now_s)
         following = min(following, steady.due[slot])

@@ -1,14 +1,15 @@
 """A recorded run through the twin: the same arrivals and true lengths, in virtual time.
 
-What the engine loop adds to the scheduler is modelled here. With async scheduling (vLLM's default
-on GPUs) a step is scheduled when the one before the last has ended, while the last still runs:
-arrivals wait a step longer, and a finished request leaves its slot a step later. The host's work
-hides behind the running step. Data-parallel engines that share experts step in lockstep.
+The loop around the scheduler is that of `EngineCore.step`, or with async scheduling of
+`step_with_batch_queue` (vllm/v1/engine/core.py): step k + 1 is scheduled when the output of k - 1
+is applied, and begins when k ends (`foretell.kernel.rollout` says the same). The host's work hides
+behind the running step. Data-parallel engines that share experts step in lockstep: they schedule
+together, and the slowest decides when a step ends.
 """
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from foretell.engine import Batch, Twin
 from foretell.engine import Sequence as TwinSequence
@@ -44,6 +45,7 @@ class RecordedRequest:
     request_id: str
     prompt_tokens: int
     output_tokens: int
+    """Taken to be its `max_tokens`: the engine foresees the end, and wastes no token on it."""
     arrival_s: float
     """On any clock."""
     actual: Latency | None = None
@@ -54,7 +56,6 @@ class ReplayConfig:
     """The engine of the run, and what surrounds it."""
 
     engine: EngineConfig
-    async_scheduling: bool = True
     ranks: int = 1
     """Data-parallel engines behind one frontend."""
     frontend_s: float = 0.0
@@ -79,6 +80,14 @@ def replay(
     return _Replay(requests, config, step_time, first or len(requests)).run()
 
 
+@dataclass(slots=True)
+class _Step:
+    """A step in flight: what each rank computes in it (None: nothing), and when it ends."""
+
+    batches: list[Batch | None]
+    end_s: float
+
+
 class _Replay:
     def __init__(
         self,
@@ -88,19 +97,14 @@ class _Replay:
         first: int,
     ) -> None:
         self.requests = requests
-        self.config = config
         self.step_time = step_time
         self.wanted = first
         self.open = set(range(first))
-        # The twin completes a step before it schedules the next. One more token than the request
-        # wants keeps its slot taken for the step that an async engine frees it late.
-        self.twins = [
-            Twin(replace(config.engine, async_scheduling=False)) for _ in range(config.ranks)
-        ]
+        self.twins = [Twin(config.engine) for _ in range(config.ranks)]
         order = sorted(range(len(requests)), key=lambda i: requests[i].arrival_s)
         self.arrivals = deque((requests[i].arrival_s + config.frontend_s, i) for i in order)
         self.clock = self.arrivals[0][0] if self.arrivals else 0.0
-        self.step_began = self.clock
+        self.in_flight: deque[_Step] = deque()
         self.first: dict[int, float] = {}
         self.last: dict[int, float] = {}
         self.loads: list[list[int]] = [[0, 0] for _ in self.twins]
@@ -110,22 +114,19 @@ class _Replay:
         for _ in range(MAX_STEPS):
             if not self.open:
                 return [self._latency(i) for i in range(self.wanted)]
-            if all(twin.idle for twin in self.twins):
-                self.clock = self.step_began = max(self.clock, self.arrivals[0][0])
-            self._admit(self.step_began if self.config.async_scheduling else self.clock)
-            self._step()
+            self._admit()
+            self._iterate()
         raise ValueError(f"the run did not end within {MAX_STEPS} steps")
 
-    def _admit(self, until_s: float) -> None:
-        while self.arrivals and self.arrivals[0][0] <= until_s:
+    def _admit(self) -> None:
+        while self.arrivals and self.arrivals[0][0] <= self.clock:
             at_s, index = self.arrivals.popleft()
             request = self.requests[index]
-            late = 1 if self.config.async_scheduling else 0
             seq = TwinSequence(
                 request_id=str(index),
                 prompt_tokens=request.prompt_tokens,
-                stop_after=request.output_tokens + late,
-                max_tokens=request.output_tokens + late,
+                stop_after=request.output_tokens,
+                max_tokens=request.output_tokens,
                 arrival_s=at_s,
             )
             self.twins[self._rank(at_s)].add(seq)
@@ -145,18 +146,36 @@ class _Replay:
         self.loads[rank][0] += 1
         return rank
 
-    def _step(self) -> None:
-        batches = [twin.schedule() for twin in self.twins]
-        shapes = [BatchShape() if batch is None else batch.shape for batch in batches]
-        if all(batch is None for batch in batches):
-            if not self.arrivals and not all(twin.idle for twin in self.twins):
-                raise ValueError("a recorded request does not fit the engine's KV cache")
-            if self.arrivals:
-                self.clock = self.step_began = max(self.clock, self.arrivals[0][0])
+    def _iterate(self) -> None:
+        """One iteration of the engines' loop."""
+        depth = self.twins[0].max_steps_in_flight
+        if len(self.in_flight) < depth and self._schedule() and len(self.in_flight) < depth:
             return
-        self.step_began = self.clock
-        self.clock += self._seconds(shapes)
-        for twin, batch in zip(self.twins, batches, strict=True):
+        if self.in_flight:
+            self._land()
+        elif self.arrivals:
+            self.clock = max(self.clock, self.arrivals[0][0])
+        else:
+            raise ValueError("a recorded request does not fit the engine's KV cache")
+
+    def _schedule(self) -> bool:
+        """Put the next step behind those in flight; whether it computes anything."""
+        batches = [twin.schedule() for twin in self.twins]
+        if all(batch is None for batch in batches):
+            return False
+        computes = any(batch is not None and batch.scheduled for batch in batches)
+        begin_s = max(self.clock, self.in_flight[-1].end_s) if self.in_flight else self.clock
+        seconds = 0.0  # of a step that only preempts, and runs no model
+        if computes:
+            seconds = self._seconds([BatchShape() if b is None else b.shape for b in batches])
+        self.in_flight.append(_Step(batches, begin_s + seconds))
+        return computes
+
+    def _land(self) -> None:
+        """The oldest step in flight ends, and its output is applied."""
+        step = self.in_flight.popleft()
+        self.clock = max(self.clock, step.end_s)
+        for twin, batch in zip(self.twins, step.batches, strict=True):
             if batch is not None:
                 self._complete(twin, batch)
 

@@ -19,8 +19,9 @@ ENGINE = EngineConfig(
     max_num_seqs=2,
     max_num_scheduled_tokens=100,
     max_model_len=2000,
+    async_scheduling=True,
 )
-SYNC = ReplayConfig(ENGINE, async_scheduling=False)
+SYNC = ReplayConfig(replace(ENGINE, async_scheduling=False))
 ASYNC = ReplayConfig(ENGINE)
 
 
@@ -44,10 +45,25 @@ def test_async_scheduling_shows_an_arrival_a_step_later() -> None:
     assert late.ttft_s == pytest.approx(0.026)
 
 
-def test_async_scheduling_frees_a_slot_a_step_later() -> None:
+def test_async_scheduling_frees_a_slot_a_step_later_while_others_run() -> None:
+    requests = [request("a", 0.0), request("b", 0.0, output=50), request("c", 0.001)]
+    sync, late = (replay(requests, config, STEADY)[2] for config in (SYNC, ASYNC))
+    assert sync.ttft_s == pytest.approx(0.059)  # in the step behind the last of a
+    assert late.ttft_s == pytest.approx(sync.ttft_s + STEP_S)
+
+
+def test_an_end_that_is_foreseen_is_waited_for_where_there_is_nothing_else_to_do() -> None:
     requests = [request("a", 0.0), request("b", 0.0), request("c", 0.001)]
     sync, late = (replay(requests, config, STEADY)[2] for config in (SYNC, ASYNC))
-    assert late.ttft_s == pytest.approx(sync.ttft_s + STEP_S)
+    assert late.ttft_s == pytest.approx(sync.ttft_s) == pytest.approx(0.059)
+
+
+def test_no_token_is_computed_behind_the_last() -> None:
+    by_decode = LinearStepTime((STEP_S, 0.0, 0.0, 0.0, STEP_S, 0.0))
+    for config in (SYNC, ASYNC):
+        a, b = replay([request("a", 0.0, output=3), request("b", 0.0, output=6)], config, by_decode)
+        assert a.e2e_s == pytest.approx((1 + 3 + 3) * STEP_S)
+        assert b.e2e_s == pytest.approx((1 + 3 + 3 + 2 + 2 + 2) * STEP_S)
 
 
 def test_lengths_do_not_depend_on_the_loop() -> None:
@@ -101,8 +117,10 @@ def test_impossible_requests_are_refused(bad: RecordedRequest) -> None:
 
 def test_a_request_larger_than_the_cache_is_refused() -> None:
     tiny = replace(ENGINE, total_blocks=10)
-    with pytest.raises(ValueError, match="KV cache"):
-        replay([request("a", 0.0, prompt=500)], ReplayConfig(tiny), STEADY)
+    for one_by_one in (False, True):
+        engine = replace(tiny, async_scheduling=not one_by_one)
+        with pytest.raises(ValueError, match="KV cache"):
+            replay([request("a", 0.0, prompt=500)], ReplayConfig(engine), STEADY)
 
 
 def test_errors_by_hand() -> None:
