@@ -163,7 +163,7 @@ class EngineBook:
             newcomer,
             now_unix_s,
             samples=SAMPLES,
-            pending=[*self.pending(now_unix_s), *self._expected(newcomer.at_unix_s)],
+            pending=self._coming(now_unix_s, newcomer),
             every_step_published=self._every_step_published,
         )
         ttft_s, e2e_s = mean(seen.ttft_s), mean(seen.e2e_s)
@@ -180,10 +180,13 @@ class EngineBook:
             e2e_quantiles=_quantiles(seen.e2e_s, error),
         )
 
-    def _expected(self, from_unix_s: float) -> list[PendingRequest]:
-        if not self._expect_arrivals:
-            return []
-        return self._arrivals.expected(from_unix_s, from_unix_s + LOOK_AHEAD_S, MOST_EXPECTED)
+    def _coming(self, now_unix_s: float, newcomer: PendingRequest) -> list[PendingRequest]:
+        """Who will be in the engine's queue besides: those on their way, and those expected."""
+        coming, start = self.pending(now_unix_s), newcomer.at_unix_s
+        if self._expect_arrivals:
+            later = self._arrivals.expected(start, start + LOOK_AHEAD_S, MOST_EXPECTED)
+            coming += [later] if later else []
+        return coming
 
     def age_s(self, now_unix_s: float) -> float:
         """Seconds since the engine was last heard from."""

@@ -62,29 +62,26 @@ class RecentArrivals:
         watched_s = max(0.0, now_s - self._first_s) + _UNSEEN_S
         return weight / (self._memory_s * (1.0 - self._faded(watched_s)))
 
-    def expected(self, now_s: float, until_s: float, most: int) -> list[PendingRequest]:
-        """At most `most` requests of the mean size, evenly spaced from `now_s` on to `until_s`.
+    def expected(self, now_s: float, until_s: float, most: int) -> PendingRequest | None:
+        """At most `most` sequences of the mean size, evenly spaced from `now_s` on to `until_s`.
 
-        Their lengths are taken as certain.
-
-        The i-th stands for the i-th share of 1 / rate seconds, and comes in the middle of it.
+        Their lengths are taken as certain. The i-th stands for the i-th share of 1 / rate seconds,
+        and comes in the middle of it.
         """
         rate = self.rate_per_s(now_s)
         count = min(most, round(rate * max(0.0, until_s - now_s)))
         if count <= 0:
-            return []
-        typical = self._typical()
-        row = (typical.length.expected_tokens,) * (WIDTH - 1) + (0.0,)
-        return [PendingRequest(now_s + (i + 0.5) / rate, typical, row) for i in range(count)]
-
-    def _typical(self) -> RequestSpec:
+            return None
         output_tokens = max(1, round(self._output_tokens))
-        return RequestSpec(
+        typical = RequestSpec(
             request_id=_ID,
             prompt_tokens=max(1, round(self._prompt_tokens)),
             max_tokens=output_tokens,
             length=LengthEstimate(float(output_tokens), source="history"),
+            sequences=count,
         )
+        row = (float(output_tokens),) * (WIDTH - 1) + (0.0,)
+        return PendingRequest(now_s + 0.5 / rate, typical, row, every_s=1.0 / rate)
 
     def _faded(self, seconds: float) -> float:
         return exp(-seconds / self._memory_s)
