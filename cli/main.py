@@ -24,7 +24,7 @@ class Engine(StrEnum):
 
 
 @app.command()
-def up(  # noqa: PLR0917 - typer reads the options from the signature
+def up(
     engines: Annotated[int, typer.Option(min=1, max=64, help="Engines to start.")] = 4,
     engine: Annotated[Engine, typer.Option(help="Kind of engine.")] = Engine.EMULATED,
     profile: Annotated[
@@ -118,7 +118,7 @@ class TableFormat(StrEnum):
 
 
 @profile_app.command("import")
-def profile_import(  # noqa: PLR0917 - typer reads the options from the signature
+def profile_import(
     path: Annotated[Path, typer.Argument(help="Folder of the tables.")],
     table_format: Annotated[TableFormat, typer.Option("--format", help="Whose tables they are.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Profile to write.")],
@@ -179,7 +179,7 @@ def profile_import(  # noqa: PLR0917 - typer reads the options from the signatur
 
 
 @app.command()
-def accuracy(  # noqa: PLR0917 - typer reads the options from the signature
+def accuracy(
     run_dir: Annotated[Path, typer.Argument(help="Folder with meta.json and requests.jsonl[.gz].")],
     profile: Annotated[str, typer.Option(help="GPU profile: a shipped name, or a file.")] = "",
     no_profile: Annotated[

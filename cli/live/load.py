@@ -24,8 +24,8 @@ class MixedLengths:
     most_prompt: int = 1000
     least_output: int = 8
     most_output: int = 300
-    mean_output: float = 100.0
-    output_cv: float = 0.9
+    mean_output: float = 150.0
+    output_cv: float = 0.7
 
     def sample(self, draws: Draws) -> tuple[int, int]:
         """Prompt and output tokens of one request."""

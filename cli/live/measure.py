@@ -15,6 +15,7 @@ from cli.live.recording import Recording, Served
 from cli.live.session import Session, SnapshotTap
 from cli.live.stream import NoStream, StreamClient
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
+from services import runtime
 from services.backend.probe import http_get
 
 _DEADLINE_S = 10.0
@@ -44,6 +45,8 @@ class LiveOptions:
     requests: int = 400
     warm_up: int = 100
     """Requests of the same load ahead of the measured ones."""
+    cool_down: int = 20
+    """Requests behind the measured ones, so that the last of these have the same company."""
     saturating: int = 160
     """Requests before these, from which the capacity is measured."""
     utilisation: float = 0.75
@@ -66,7 +69,9 @@ async def measure(options: LiveOptions, progress: Progress) -> Recording:
         session = Session(model, client, stub, options.seed)
         listening = asyncio.create_task(tap.run()) if tap else None
         try:
-            capacity = await _capacity(session, options, lengths, status.load.max_num_seqs, progress)
+            capacity = await _capacity(
+                session, options, lengths, status.load.max_num_seqs, progress
+            )
             rate = options.rate_per_s or options.utilisation * capacity
             session.served.clear()
             await asyncio.sleep(_SETTLE_S)
@@ -120,7 +125,8 @@ async def _capacity(
 async def _send(
     session: Session, options: LiveOptions, lengths: MixedLengths, rate: float, progress: Progress
 ) -> None:
-    total = options.warm_up + options.requests
+    measured = range(options.warm_up, options.warm_up + options.requests)
+    total = measured.stop + options.cool_down
     requests = bursty(total, rate, lengths, options.seed)
     done = 0
 
@@ -130,7 +136,7 @@ async def _send(
         what = "warming up" if done <= options.warm_up else "measuring"
         progress(what, done, total)
 
-    await session.send(requests, note, warm_up=options.warm_up)
+    await session.send(requests, note, measured=measured)
 
 
 def _load_facts(
@@ -172,7 +178,9 @@ async def _status(
     stub: predictor_pb2_grpc.PredictorStub, address: str
 ) -> predictor_pb2.StatusResponse:
     try:
-        status = await stub.Status(predictor_pb2.StatusRequest(), timeout=_DEADLINE_S)
+        status: predictor_pb2.StatusResponse = await stub.Status(
+            predictor_pb2.StatusRequest(), timeout=_DEADLINE_S
+        )
     except grpc.aio.AioRpcError as error:
         raise CannotMeasure(f"no predictor at {address}: {error.details()}") from error
     if status.snapshot_age_s < 0:
@@ -182,8 +190,6 @@ async def _status(
 
 def run(options: LiveOptions, progress: Progress) -> Recording:
     """`measure` on an event loop of its own; SystemExit with the reason where it fails."""
-    from services import runtime
-
     found: list[Recording] = []
 
     async def main(stop: asyncio.Event) -> None:

@@ -88,7 +88,14 @@ class Recording:
                     [Served(**json.loads(line)) for line in lines],
                     list(_unframed(framed)),
                 )
-        except (OSError, KeyError, ValueError, TypeError, struct.error, zipfile.BadZipFile) as error:
+        except (
+            OSError,
+            KeyError,
+            ValueError,
+            TypeError,
+            struct.error,
+            zipfile.BadZipFile,
+        ) as error:
             raise ValueError(f"{path} holds no recording: {error!r}") from error
 
 

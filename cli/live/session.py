@@ -71,7 +71,6 @@ class Session:
     seed: int
     served: list[Served] = field(default_factory=list)
     answer_delay_s: float = 0.0
-    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def saturate(self, requests: Sequence[Arrival], concurrency: int, note: OnServed) -> None:
         """Send `requests` with `concurrency` of them under way at any time."""
@@ -86,18 +85,18 @@ class Session:
             for _ in range(concurrency):
                 workers.create_task(worker())
 
-    async def send(self, requests: Sequence[Arrival], note: OnServed, *, warm_up: int) -> None:
-        """Send `requests` at their times and wait for all; the first `warm_up` do not count."""
+    async def send(self, requests: Sequence[Arrival], note: OnServed, *, measured: range) -> None:
+        """Send `requests` at their times and wait for all; those at `measured` count."""
         begun = time.monotonic()
 
-        async def serve(request: Arrival, measured: bool) -> None:
-            await self._serve(request, measured=measured)
+        async def serve(request: Arrival, counts: bool) -> None:
+            await self._serve(request, measured=counts)
             note()
 
         async with asyncio.TaskGroup() as tasks:
             for index, request in enumerate(requests):
                 await asyncio.sleep(begun + request.t_s - time.monotonic())
-                tasks.create_task(serve(request, index >= warm_up))
+                tasks.create_task(serve(request, index in measured))
 
     async def _serve(self, request: Arrival, *, measured: bool) -> None:
         spec = RequestSpec(
@@ -160,7 +159,9 @@ class Session:
         draws = Random(f"{self.seed} {spec.request_id}")
         return {
             "model": self.model,
-            "prompt": draws.choices(range(_FIRST_TOKEN_ID, _LAST_TOKEN_ID + 1), k=spec.prompt_tokens),
+            "prompt": draws.choices(
+                range(_FIRST_TOKEN_ID, _LAST_TOKEN_ID + 1), k=spec.prompt_tokens
+            ),
             "max_tokens": spec.max_tokens,
             "ignore_eos": True,
             "temperature": 0,
