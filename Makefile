@@ -15,7 +15,7 @@ PIP := -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev setup-vllm run run-vllm lint test test-vllm test-compose bench accuracy \
-	proto check-proto settings clean
+	accuracy-live proto check-proto settings clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -96,6 +96,10 @@ bench: setup-dev setup-vllm ## Measure overheads; writes bench/results
 accuracy: setup-dev ## Measure the twin against published GPU runs (DATA=folder); writes docs/accuracy.md
 	@test -n "$(DATA)" || { echo 'make accuracy needs DATA=folder, see docs/accuracy.md' >&2; exit 1; }
 	$(BIN)/python -m bench.accuracy $(DATA)
+
+accuracy-live: setup-dev setup-vllm $(TINY_MODEL)/config.json ## Predictions against a live vLLM engine on the CPU; writes docs/accuracy-live.md
+	$(BIN)/python -m bench.accuracy_live --python $(abspath $(VLLM_PYTHON)) \
+		--model $(abspath $(TINY_MODEL))
 
 # --- generated files ----------------------------------------------------------------------------
 

@@ -1,12 +1,11 @@
 """One measurement: warm up, find the engine's capacity, send the load."""
 
 import asyncio
-import contextlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
@@ -22,6 +21,8 @@ _DEADLINE_S = 10.0
 _CONCURRENCY_PER_SEQ = 1.5  # under way while capacity is measured: the engine always has a queue
 _SETTLE_S = 1.0  # for the queue to be gone before requests come at their times
 _UNCOUNTED_SHARE = 4  # of the saturating requests the first quarter fills the engine
+
+T = TypeVar("T")
 
 Progress = Callable[[str, int, int], None]
 """Told of each step: what is done, how many of how many requests."""
@@ -188,27 +189,36 @@ async def _status(
     return status
 
 
-def run(options: LiveOptions, progress: Progress) -> Recording:
-    """`measure` on an event loop of its own; SystemExit with the reason where it fails."""
-    found: list[Recording] = []
+def completed(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` to its end on an event loop of its own.
+
+    SystemExit with the reason where a peer fails it, or a signal ends it.
+    """
+    found: list[T] = []
 
     async def main(stop: asyncio.Event) -> None:
-        work = asyncio.create_task(measure(options, progress))
+        task = asyncio.create_task(work)
         stopped = asyncio.create_task(stop.wait())
-        await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
-        if not work.done():
-            work.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await work
-            raise CannotMeasure("interrupted")
-        found.append(await work)
+        if task.done():
+            found.append(await task)
+            return
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
     try:
         runtime.run(main)
-    except* (CannotMeasure, NoStream, grpc.aio.AioRpcError, ValueError) as group:
-        first = group.exceptions[0]
-        while isinstance(first, ExceptionGroup):
-            first = first.exceptions[0]
-        raise SystemExit(f"accuracy: {first}") from group
+    except* (CannotMeasure, NoStream, grpc.aio.AioRpcError) as group:
+        raise SystemExit(f"accuracy: {_first(group)}") from group
+    if not found:
+        raise SystemExit("accuracy: interrupted")
     return found[0]
+
+
+def _first(group: BaseExceptionGroup[Exception]) -> BaseException:
+    """One of the errors: where one peer fails, all requests under way tell of it."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

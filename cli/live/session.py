@@ -10,7 +10,7 @@ from typing import Any
 import zmq
 
 from cli.live.recording import Served
-from cli.live.stream import StreamClient
+from cli.live.stream import NoStream, StreamClient
 from foretell import wire
 from foretell.model import LengthEstimate, RequestSpec
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
@@ -120,7 +120,7 @@ class Session:
         timing = await self.client.complete(body, _REQUEST_DEADLINE_S)
         await reserving
         if timing.output_tokens != request.output_tokens:
-            raise ValueError(
+            raise NoStream(
                 f"{request.request_id}: the engine made {timing.output_tokens} tokens "
                 f"of {request.output_tokens}"
             )

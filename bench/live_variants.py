@@ -1,0 +1,198 @@
+"""What the errors of a recorded measurement are made of: the same forecasts, knowing more.
+
+Each variant forecasts every measured request again from the very state that the predictor had,
+with one thing replaced by what really happened.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from bench.live_replay import EXPECT, State, Truth, snapshots_of, spec_of, states, truth_of
+from cli.live.recording import Recording, Served
+from cli.live.report import Pairs, errors
+from foretell.engine import PendingRequest, forecast
+from foretell.latency.linear import LinearStepTime
+from foretell.sim.accuracy import quantile
+
+_AFTER_S = 2.0  # behind its end, arrivals that cannot concern a request any more
+_QUEUE_S = 1e-3  # a snapshot shows a request about this long after it joined the queue
+_DIGITS = 4
+_LEVELS = (0.1, 0.5, 0.9)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Whom a forecast expects, when the request itself arrives, and how fast the engine is."""
+
+    title: str
+    arrivals: str = "none"
+    """"none", "expected" or "true"."""
+    true_speed: bool = False
+    """Step times are scaled so that those of the request's life add up to what they did."""
+    true_way: bool = False
+    """It joins the queue when it did, not after the delay that was learned."""
+
+
+VARIANTS = (
+    Variant("nobody else comes"),
+    Variant("nobody else comes, true way to the queue", true_way=True),
+    Variant("expected arrivals", "expected"),
+    Variant("true arrivals", "true"),
+    Variant("nobody else comes, true speed", true_speed=True),
+    Variant("expected arrivals, true speed", "expected", true_speed=True),
+    Variant("true arrivals, true speed", "true", true_speed=True),
+)
+RECORDED, TODAY = "as predicted in the run", "the same by today's code"
+
+
+class Analysis:
+    """A recording, taken apart. ValueError where it holds no snapshots."""
+
+    def __init__(self, recording: Recording) -> None:
+        snapshots = snapshots_of(recording)
+        self.truth: Truth = truth_of(snapshots)
+        whole = self.truth.whole
+        self.states = [
+            state
+            for state in states(recording, snapshots)
+            if state.served.measured and whole(state.served.request_id)
+        ]
+        if not self.states:
+            raise ValueError("no measured request was seen in the snapshots from end to end")
+        queued = self.truth.queued_unix_s
+        self._arrivals = sorted(
+            (r for r in recording.requests if r.request_id in queued),
+            key=lambda r: queued[r.request_id],
+        )
+        self._arrived_s = [queued[r.request_id] for r in self._arrivals]
+        steps = sorted(self.truth.steps.values(), key=lambda step: step.started_unix_s)
+        self._step_times = [step.started_unix_s for step in steps]
+        self._steps = steps
+
+    def report(self) -> dict[str, Any]:
+        """Errors of every variant, and where the time goes outside the twin, as JSON."""
+        found = {RECORDED: self._pairs(_recorded), TODAY: self._pairs(_today)}
+        for variant in VARIANTS:
+            found[variant.title] = self._pairs(lambda state, v=variant: self._forecast(state, v))
+        return {
+            "requests": len(self.states),
+            "waited": sum(bool(state.snapshot.waiting) for state in self.states),
+            "errors": {
+                title: {
+                    kind: {
+                        key: value if key == "count" else round(value, _DIGITS)
+                        for key, value in asdict(errors(pairs)).items()
+                    }
+                    for kind, pairs in kinds.items()
+                }
+                for title, kinds in found.items()
+            },
+            "milliseconds": self._parts(),
+            "speed": _levels([self._speed(state) for state in self.states], 1.0),
+        }
+
+    def _pairs(self, predict: Callable[[State], tuple[float, float]]) -> dict[str, Pairs]:
+        predicted = [predict(state) for state in self.states]
+        served = [state.served for state in self.states]
+        delays = [request.answer_delay_s for request in served]
+        return {
+            kind: Pairs(
+                [p[index] + delay for p, delay in zip(predicted, delays, strict=True)],
+                [actual(request) for request in served],
+            )
+            for index, (kind, actual) in enumerate(_ACTUAL.items())
+        }
+
+    def _forecast(self, state: State, variant: Variant) -> tuple[float, float]:
+        pending = list(state.pending)
+        if variant.arrivals == "expected":
+            pending += state.expected
+        elif variant.arrivals == "true":
+            pending = self._came(state)
+        step_time = state.step_time
+        if variant.true_speed:
+            step_time = _scaled(step_time, self._speed(state))
+        delay_s = state.dispatch_delay_s
+        if variant.true_way:
+            joined = self.truth.queued_unix_s[state.served.request_id]
+            delay_s = joined - _QUEUE_S - state.now_unix_s
+        found = forecast(
+            state.snapshot,
+            step_time,
+            spec_of(state.served),
+            state.now_unix_s,
+            EXPECT,
+            pending=pending,
+            dispatch_delay_s=delay_s,
+        )
+        return found.ttft_s, found.e2e_s
+
+    def _came(self, state: State) -> list[PendingRequest]:
+        """All who joined the queue after the snapshot, when they did."""
+        first = bisect_right(self._arrived_s, state.snapshot.taken_unix_s)
+        last = bisect_right(self._arrived_s, state.served.last_unix_s + _AFTER_S)
+        return [
+            PendingRequest(at - _QUEUE_S, spec_of(request))
+            for at, request in zip(
+                self._arrived_s[first:last], self._arrivals[first:last], strict=True
+            )
+            if request.request_id != state.served.request_id
+        ]
+
+    def _speed(self, state: State) -> float:
+        """True over believed duration of the steps in the request's life."""
+        first = bisect_left(self._step_times, state.now_unix_s)
+        last = bisect_right(self._step_times, state.served.last_unix_s)
+        steps = self._steps[first:last]
+        believed_s = sum(state.step_time.step_s(step.shape) for step in steps)
+        return sum(step.duration_s for step in steps) / believed_s if steps else 1.0
+
+    def _parts(self) -> dict[str, dict[str, float]]:
+        """Quantiles of what lies between client and twin, and of the steps' errors."""
+        truth = self.truth
+        columns: dict[str, list[float]] = {
+            "asked to decided": [],
+            "decided to read by the API server": [],
+            "read to seen in the queue": [],
+            "first token's step to client": [],
+            "last token's step to client": [],
+        }
+        for state in self.states:
+            request = state.served
+            name = request.request_id
+            moments = (
+                request.decided_unix_s - request.asked_unix_s,
+                truth.api_unix_s[name] - request.decided_unix_s,
+                truth.queued_unix_s[name] - truth.api_unix_s[name],
+                request.first_unix_s - truth.first_end_s(name),
+                request.last_unix_s - truth.last_end_s(name),
+            )
+            for column, value in zip(columns.values(), moments, strict=True):
+                column.append(value)
+        columns["dispatch delay, as learned"] = [s.dispatch_delay_s for s in self.states]
+        columns["answer delay, as learned"] = [s.served.answer_delay_s for s in self.states]
+        return {name: _levels(values, 1e-3) for name, values in columns.items()}
+
+
+_ACTUAL: dict[str, Callable[[Served], float]] = {
+    "ttft": lambda request: request.ttft_s,
+    "e2e": lambda request: request.e2e_s,
+}
+
+
+def _recorded(state: State) -> tuple[float, float]:
+    return state.served.predicted_ttft_s, state.served.predicted_e2e_s
+
+
+def _today(state: State) -> tuple[float, float]:
+    return state.prediction.ttft_s, state.prediction.e2e_s
+
+
+def _scaled(step_time: LinearStepTime, factor: float) -> LinearStepTime:
+    return LinearStepTime(tuple(factor * c for c in step_time.coefficients_s), step_time.floor_s)
+
+
+def _levels(values: Sequence[float], unit: float) -> dict[str, float]:
+    return {f"p{level * 100:.0f}": round(quantile(values, level) / unit, 3) for level in _LEVELS}
