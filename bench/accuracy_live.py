@@ -46,6 +46,7 @@ async def record(arguments: argparse.Namespace, progress: Progress) -> Recording
             requests=arguments.requests,
             warm_up=arguments.warm_up,
             utilisation=arguments.utilisation,
+            rate_per_s=arguments.rate,
             seed=arguments.seed,
         )
         clock = OthersClock(engine.processes)
@@ -73,6 +74,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=400, help="that are measured")
     parser.add_argument("--warm-up", type=int, default=100, help="of the same load before")
     parser.add_argument("--utilisation", type=float, default=0.7, help="mean, of the capacity")
+    parser.add_argument("--rate", type=float, default=0.0, help="a second; 0: by utilisation")
     parser.add_argument("--max-num-seqs", type=int, default=16, help="as in vLLM")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(

@@ -1,17 +1,19 @@
 """From a recording back to what the predictor knew at each prediction, and what came of it.
 
 The snapshots are heard again in their order, by the predictor's own book and calibration. A
-prediction says how many steps had been learnt from and how old the last message was, which gives
+prediction says how old the last message was and how many steps had been learnt from, which gives
 the snapshot and the moment it was made at; only when exactly `Reserve` and `Complete` came in is
 not recorded, and taken to be `_CALL_S` after they were sent.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from cli.live.recording import Recording, Served
 from foretell import wire
 from foretell.engine import EngineBook, PendingRequest
+from foretell.engine.delay import UsualDelay
 from foretell.engine.expected import RecentArrivals
 from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.linear import LinearStepTime
@@ -38,6 +40,9 @@ class State:
     dispatch_delay_s: float
     expected: list[PendingRequest]
     """Of the arrivals until then, what is still to come."""
+    usual_dispatch_s: float
+    """By `UsualDelay`, what `dispatch_delay_s` is by the book; the next likewise."""
+    usual_answer_s: float
     prediction: Prediction
     """By today's code."""
 
@@ -115,9 +120,15 @@ class _Replay:
         self.book = EngineBook(dispatch_delay_s=settings.dispatch_delay_s)
         self.model = OnlineStepTime()
         self.arrivals = RecentArrivals()
+        self.dispatch = UsualDelay(settings.dispatch_delay_s)
+        self.answer = UsualDelay(0.0)
+        self._on_the_way: dict[str, float] = {}
+        self._before: EngineSnapshot | None = None
         self._ttl_s = settings.reserve_ttl_s
         self._snapshots = snapshots
         self._heard = 0
+        last = (s.completed_steps[-1].step + 1 if s.completed_steps else 0 for s in snapshots)
+        self._steps_known = list(accumulate(last, max))
         self._calls = sorted(
             [(r.decided_unix_s + _CALL_S, 0, r) for r in recording.requests]
             + [(r.completed_unix_s + _CALL_S, 1, r) for r in recording.requests],
@@ -127,14 +138,12 @@ class _Replay:
 
     def until(self, served: Served) -> float:
         """Hear all that the predictor had heard when it was asked; returns when that was."""
-        while self._heard < len(self._snapshots):
+        end = self._end(served)
+        while self._heard < end:
             snapshot = self._snapshots[self._heard]
-            learnt = self.model.steps + len(snapshot.completed_steps)
-            late = snapshot.published_unix_s > served.decided_unix_s
-            if late or learnt > served.calibration_steps:
-                break
             self._heard += 1
             self._call_until(snapshot.published_unix_s)
+            self._learn_dispatch(snapshot)
             if self.book.hear(snapshot):
                 for step in snapshot.completed_steps:
                     self.model.observe(step.shape, step.duration_s)
@@ -144,15 +153,51 @@ class _Replay:
         self._call_until(now)
         return now
 
+    def _end(self, served: Served) -> int:
+        """Behind the last snapshot that the predictor had heard.
+
+        It was published `snapshot_age_s` before the predictor answered. Where that can be said of
+        several, the number of steps that it had learnt from tells them apart.
+        """
+        end = found = self._heard
+        while end < len(self._snapshots):
+            answered = self._snapshots[end].published_unix_s + served.snapshot_age_s
+            if answered > served.decided_unix_s:
+                break
+            end += 1
+            early = answered < served.asked_unix_s - _CLOCK_SLACK_S
+            if early or self._steps_known[end - 1] <= served.calibration_steps:
+                found = end
+        return found if found > self._heard else end
+
     def _call_until(self, unix_s: float) -> None:
         while self._called < len(self._calls) and self._calls[self._called][0] <= unix_s:
             at, ended, served = self._calls[self._called]
             self._called += 1
             if ended:
                 self.book.complete(served.request_id)
+                if served.engine_ttft_s:
+                    sample_s = served.ttft_s - served.engine_ttft_s
+                    self.answer.learn(sample_s, sample_s)
                 continue
+            self._on_the_way[served.request_id] = at
             self.book.reserve(spec_of(served), at, self._ttl_s)
             self.arrivals.note(served.prompt_tokens, float(served.output_tokens), at)
+
+    def _learn_dispatch(self, snapshot: EngineSnapshot) -> None:
+        """Who is shown for the first time joined the queue since the snapshot before.
+
+        An idle engine schedules what arrives at once, so it has just come.
+        """
+        before, self._before = self._before, snapshot
+        for state in (*snapshot.running, *snapshot.waiting):
+            made = self._on_the_way.pop(state.foretell_id, None)
+            if made is None or before is None:
+                continue
+            earliest = latest = snapshot.taken_unix_s
+            if before.running or before.waiting:
+                earliest = max(before.taken_unix_s, state.arrival_unix_s)
+            self.dispatch.learn(earliest - made, latest - made)
 
 
 def states(recording: Recording, snapshots: list[EngineSnapshot]) -> Iterator[State]:
@@ -172,5 +217,7 @@ def states(recording: Recording, snapshots: list[EngineSnapshot]) -> Iterator[St
             pending=book.pending(now),
             dispatch_delay_s=book.dispatch_delay_s,
             expected=replay.arrivals.expected(now, now + _LOOK_AHEAD_S, _MOST_EXPECTED),
+            usual_dispatch_s=replay.dispatch.seconds,
+            usual_answer_s=replay.answer.seconds,
             prediction=prediction,
         )

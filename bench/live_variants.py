@@ -7,6 +7,7 @@ with one thing replaced by what really happened.
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from bench.live_replay import EXPECT, State, Truth, snapshots_of, spec_of, states, truth_of
@@ -33,12 +34,16 @@ class Variant:
     """Step times are scaled so that those of the request's life add up to what they did."""
     true_way: bool = False
     """It joins the queue when it did, not after the delay that was learned."""
+    usual_delays: bool = False
+    """`UsualDelay` learned the delays to the queue and back to the client."""
 
 
 VARIANTS = (
     Variant("nobody else comes"),
     Variant("nobody else comes, true way to the queue", true_way=True),
+    Variant("nobody else comes, usual delays", usual_delays=True),
     Variant("expected arrivals", "expected"),
+    Variant("expected arrivals, usual delays", "expected", usual_delays=True),
     Variant("true arrivals", "true"),
     Variant("nobody else comes, true speed", true_speed=True),
     Variant("expected arrivals, true speed", "expected", true_speed=True),
@@ -75,7 +80,7 @@ class Analysis:
         """Errors of every variant, and where the time goes outside the twin, as JSON."""
         found = {RECORDED: self._pairs(_recorded), TODAY: self._pairs(_today)}
         for variant in VARIANTS:
-            found[variant.title] = self._pairs(lambda state, v=variant: self._forecast(state, v))
+            found[variant.title] = self._pairs(partial(self._forecast, variant))
         return {
             "requests": len(self.states),
             "waited": sum(bool(state.snapshot.waiting) for state in self.states),
@@ -95,17 +100,12 @@ class Analysis:
 
     def _pairs(self, predict: Callable[[State], tuple[float, float]]) -> dict[str, Pairs]:
         predicted = [predict(state) for state in self.states]
-        served = [state.served for state in self.states]
-        delays = [request.answer_delay_s for request in served]
         return {
-            kind: Pairs(
-                [p[index] + delay for p, delay in zip(predicted, delays, strict=True)],
-                [actual(request) for request in served],
-            )
-            for index, (kind, actual) in enumerate(_ACTUAL.items())
+            kind: Pairs([p[i] for p in predicted], [actual(state.served) for state in self.states])
+            for i, (kind, actual) in enumerate(_ACTUAL.items())
         }
 
-    def _forecast(self, state: State, variant: Variant) -> tuple[float, float]:
+    def _forecast(self, variant: Variant, state: State) -> tuple[float, float]:
         pending = list(state.pending)
         if variant.arrivals == "expected":
             pending += state.expected
@@ -114,7 +114,11 @@ class Analysis:
         step_time = state.step_time
         if variant.true_speed:
             step_time = _scaled(step_time, self._speed(state))
-        delay_s = state.dispatch_delay_s
+        delay_s, answer_s = state.dispatch_delay_s, state.served.answer_delay_s
+        if variant.usual_delays:
+            change_s = state.usual_dispatch_s - delay_s
+            delay_s, answer_s = state.usual_dispatch_s, state.usual_answer_s
+            pending = [PendingRequest(p.at_unix_s + change_s, p.request) for p in pending]
         if variant.true_way:
             joined = self.truth.queued_unix_s[state.served.request_id]
             delay_s = joined - _QUEUE_S - state.now_unix_s
@@ -127,7 +131,7 @@ class Analysis:
             pending=pending,
             dispatch_delay_s=delay_s,
         )
-        return found.ttft_s, found.e2e_s
+        return found.ttft_s + answer_s, found.e2e_s + answer_s
 
     def _came(self, state: State) -> list[PendingRequest]:
         """All who joined the queue after the snapshot, when they did."""
@@ -171,6 +175,8 @@ class Analysis:
             )
             for column, value in zip(columns.values(), moments, strict=True):
                 column.append(value)
+        columns["dispatch delay by UsualDelay"] = [s.usual_dispatch_s for s in self.states]
+        columns["answer delay by UsualDelay"] = [s.usual_answer_s for s in self.states]
         columns["dispatch delay, as learned"] = [s.dispatch_delay_s for s in self.states]
         columns["answer delay, as learned"] = [s.served.answer_delay_s for s in self.states]
         return {name: _levels(values, 1e-3) for name, values in columns.items()}
@@ -183,11 +189,13 @@ _ACTUAL: dict[str, Callable[[Served], float]] = {
 
 
 def _recorded(state: State) -> tuple[float, float]:
-    return state.served.predicted_ttft_s, state.served.predicted_e2e_s
+    request, delay_s = state.served, state.served.answer_delay_s
+    return request.predicted_ttft_s + delay_s, request.predicted_e2e_s + delay_s
 
 
 def _today(state: State) -> tuple[float, float]:
-    return state.prediction.ttft_s, state.prediction.e2e_s
+    prediction, delay_s = state.prediction, state.served.answer_delay_s
+    return prediction.ttft_s + delay_s, prediction.e2e_s + delay_s
 
 
 def _scaled(step_time: LinearStepTime, factor: float) -> LinearStepTime:

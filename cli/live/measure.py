@@ -50,7 +50,7 @@ class LiveOptions:
     """Requests behind the measured ones, so that the last of these have the same company."""
     saturating: int = 160
     """Requests before these, from which the capacity is measured."""
-    utilisation: float = 0.75
+    utilisation: float = 0.7
     """Mean arrival rate as a share of the capacity."""
     rate_per_s: float = 0.0
     """Mean arrival rate; 0: by `utilisation`."""
@@ -135,7 +135,7 @@ async def _send(
         nonlocal done
         done += 1
         what = "warming up" if done <= options.warm_up else "measuring"
-        progress(what, done, total)
+        progress(f"{what} at {rate:.2f} requests/s", done, total)
 
     await session.send(requests, note, measured=measured)
 
