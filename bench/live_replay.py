@@ -24,6 +24,7 @@ from foretell.v1 import snapshot_pb2
 
 _CALL_S = 0.5e-3
 _CLOCK_SLACK_S = 1e-3
+_APART_S = 1e-6
 EXPECT = expected_output(PRIOR_TOKENS)
 _LOOK_AHEAD_S, _MOST_EXPECTED = 60.0, 256
 
@@ -55,6 +56,9 @@ class Truth:
     """The API server had read it."""
     queued_unix_s: dict[str, float] = field(default_factory=dict)
     """The first snapshot with it was taken."""
+    joined_unix_s: dict[str, float] = field(default_factory=dict)
+    """The earliest that it can have joined the queue: it was read, and in no snapshot before. Who
+    came between the same two is kept apart by as much as tells their order."""
     first_step: dict[str, int] = field(default_factory=dict)
     last_step: dict[str, int] = field(default_factory=dict)
     steps: dict[int, Step] = field(default_factory=dict)
@@ -96,12 +100,21 @@ def snapshots_of(recording: Recording) -> list[EngineSnapshot]:
 def truth_of(snapshots: list[EngineSnapshot]) -> Truth:
     """Follow every request through the snapshots."""
     truth = Truth()
+    before_s = 0.0
     for snapshot in snapshots:
         for step in snapshot.completed_steps:
             truth.steps[step.step] = step
+        # In the order of admission, and behind them those who still wait.
+        latest_s = before_s
         for state in (*snapshot.running, *snapshot.waiting):
-            truth.api_unix_s.setdefault(state.foretell_id, state.arrival_unix_s)
-            truth.queued_unix_s.setdefault(state.foretell_id, snapshot.taken_unix_s)
+            name = state.foretell_id
+            if name in truth.queued_unix_s:
+                continue
+            truth.api_unix_s[name] = state.arrival_unix_s
+            truth.queued_unix_s[name] = snapshot.taken_unix_s
+            latest_s = max(latest_s + _APART_S, state.arrival_unix_s)
+            truth.joined_unix_s[name] = latest_s
+        before_s = snapshot.taken_unix_s
         if not snapshot.steps_in_flight:
             continue
         step_index = snapshot.steps_in_flight[-1].step

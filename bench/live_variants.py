@@ -13,12 +13,11 @@ from typing import Any
 from bench.live_replay import EXPECT, State, Truth, snapshots_of, spec_of, states, truth_of
 from cli.live.recording import Recording, Served
 from cli.live.report import Pairs, errors
-from foretell.engine import PendingRequest, forecast
+from foretell.engine import Forecast, PendingRequest, forecast
 from foretell.latency.linear import LinearStepTime
 from foretell.sim.accuracy import quantile
 
 _AFTER_S = 2.0  # behind its end, arrivals that cannot concern a request any more
-_QUEUE_S = 1e-3  # a snapshot shows a request about this long after it joined the queue
 _DIGITS = 4
 _LEVELS = (0.1, 0.5, 0.9)
 
@@ -31,7 +30,8 @@ class Variant:
     arrivals: str = "none"
     """"none", "expected" or "true"."""
     true_speed: bool = False
-    """Step times are scaled so that those of the request's life add up to what they did."""
+    """Step times are scaled so that they add up to what they did: for e2e over the request's life,
+    for TTFT until its first token."""
     true_way: bool = False
     """It joins the queue when it did, not after the delay that was learned."""
     usual_delays: bool = False
@@ -40,14 +40,14 @@ class Variant:
 
 VARIANTS = (
     Variant("nobody else comes"),
-    Variant("nobody else comes, true way to the queue", true_way=True),
+    Variant("nobody else comes, true way", true_way=True),
     Variant("nobody else comes, usual delays", usual_delays=True),
     Variant("expected arrivals", "expected"),
     Variant("expected arrivals, usual delays", "expected", usual_delays=True),
-    Variant("true arrivals", "true"),
+    Variant("true arrivals and way", "true", true_way=True),
     Variant("nobody else comes, true speed", true_speed=True),
     Variant("expected arrivals, true speed", "expected", true_speed=True),
-    Variant("true arrivals, true speed", "true", true_speed=True),
+    Variant("true arrivals and way, true speed", "true", true_speed=True, true_way=True),
 )
 RECORDED, TODAY = "as predicted in the run", "the same by today's code"
 
@@ -66,12 +66,12 @@ class Analysis:
         ]
         if not self.states:
             raise ValueError("no measured request was seen in the snapshots from end to end")
-        queued = self.truth.queued_unix_s
+        joined = self.truth.joined_unix_s
         self._arrivals = sorted(
-            (r for r in recording.requests if r.request_id in queued),
-            key=lambda r: queued[r.request_id],
+            (r for r in recording.requests if r.request_id in joined),
+            key=lambda r: joined[r.request_id],
         )
-        self._arrived_s = [queued[r.request_id] for r in self._arrivals]
+        self._arrived_s = [joined[r.request_id] for r in self._arrivals]
         steps = sorted(self.truth.steps.values(), key=lambda step: step.started_unix_s)
         self._step_times = [step.started_unix_s for step in steps]
         self._steps = steps
@@ -95,7 +95,9 @@ class Analysis:
                 for title, kinds in found.items()
             },
             "milliseconds": self._parts(),
-            "speed": _levels([self._speed(state) for state in self.states], 1.0),
+            "speed": _levels(
+                [self._speed(state, state.served.last_unix_s) for state in self.states], 1.0
+            ),
         }
 
     def _pairs(self, predict: Callable[[State], tuple[float, float]]) -> dict[str, Pairs]:
@@ -106,49 +108,56 @@ class Analysis:
         }
 
     def _forecast(self, variant: Variant, state: State) -> tuple[float, float]:
-        pending = list(state.pending)
-        if variant.arrivals == "expected":
-            pending += state.expected
-        elif variant.arrivals == "true":
-            pending = self._came(state)
-        step_time = state.step_time
-        if variant.true_speed:
-            step_time = _scaled(step_time, self._speed(state))
         delay_s, answer_s = state.dispatch_delay_s, state.served.answer_delay_s
+        pending = list(state.pending)
         if variant.usual_delays:
             change_s = state.usual_dispatch_s - delay_s
             delay_s, answer_s = state.usual_dispatch_s, state.usual_answer_s
             pending = [PendingRequest(p.at_unix_s + change_s, p.request) for p in pending]
+        if variant.arrivals == "expected":
+            pending += state.expected
+        elif variant.arrivals == "true":
+            pending = self._came(state)
         if variant.true_way:
-            joined = self.truth.queued_unix_s[state.served.request_id]
-            delay_s = joined - _QUEUE_S - state.now_unix_s
-        found = forecast(
-            state.snapshot,
-            step_time,
-            spec_of(state.served),
-            state.now_unix_s,
-            EXPECT,
-            pending=pending,
-            dispatch_delay_s=delay_s,
-        )
-        return found.ttft_s + answer_s, found.e2e_s + answer_s
+            delay_s = self.truth.joined_unix_s[state.served.request_id] - state.now_unix_s
+
+        def foretold(step_time: LinearStepTime) -> Forecast:
+            return forecast(
+                state.snapshot,
+                step_time,
+                spec_of(state.served),
+                state.now_unix_s,
+                EXPECT,
+                pending=pending,
+                dispatch_delay_s=delay_s,
+            )
+
+        if not variant.true_speed:
+            found = foretold(state.step_time)
+            return found.ttft_s + answer_s, found.e2e_s + answer_s
+        request = state.served
+        first = foretold(_scaled(state.step_time, self._speed(state, request.first_unix_s)))
+        last = foretold(_scaled(state.step_time, self._speed(state, request.last_unix_s)))
+        return first.ttft_s + answer_s, last.e2e_s + answer_s
 
     def _came(self, state: State) -> list[PendingRequest]:
         """All who joined the queue after the snapshot, when they did."""
-        first = bisect_right(self._arrived_s, state.snapshot.taken_unix_s)
+        first = bisect_left(self._arrived_s, state.snapshot.taken_unix_s)
         last = bisect_right(self._arrived_s, state.served.last_unix_s + _AFTER_S)
         return [
-            PendingRequest(at - _QUEUE_S, spec_of(request))
+            PendingRequest(at, spec_of(request))
             for at, request in zip(
                 self._arrived_s[first:last], self._arrivals[first:last], strict=True
             )
             if request.request_id != state.served.request_id
         ]
 
-    def _speed(self, state: State) -> float:
-        """True over believed duration of the steps in the request's life."""
-        first = bisect_left(self._step_times, state.now_unix_s)
-        last = bisect_right(self._step_times, state.served.last_unix_s)
+    def _speed(self, state: State, until_unix_s: float) -> float:
+        """True over believed duration of the steps from the one in flight on."""
+        in_flight = state.snapshot.steps_in_flight
+        since_s = in_flight[0].started_unix_s if in_flight else state.now_unix_s
+        first = bisect_left(self._step_times, since_s)
+        last = bisect_left(self._step_times, until_unix_s)
         steps = self._steps[first:last]
         believed_s = sum(state.step_time.step_s(step.shape) for step in steps)
         return sum(step.duration_s for step in steps) / believed_s if steps else 1.0
