@@ -11,6 +11,7 @@ BIN := $(VENV)/bin
 VLLM_VENV := .venv-vllm
 VLLM_PYTHON := $(VLLM_VENV)/bin/python
 TINY_MODEL := .models/tiny-llama
+DEEP_MODEL := .models/deep-llama
 PIP := -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
@@ -50,6 +51,10 @@ $(VLLM_VENV)/.installed: pyproject.toml
 
 $(TINY_MODEL)/config.json: | $(VLLM_VENV)/.installed
 	$(VLLM_PYTHON) -m services.backend.tiny_model $(TINY_MODEL)
+
+# A step takes as long as some 150 tokens of a prompt, as with a 7B model on an A30.
+$(DEEP_MODEL)/config.json: | $(VLLM_VENV)/.installed
+	$(VLLM_PYTHON) -m services.backend.tiny_model $(DEEP_MODEL) --layers 12 --width 128
 
 # --- run ----------------------------------------------------------------------------------------
 
@@ -97,9 +102,9 @@ accuracy: setup-dev ## Measure the twin against published GPU runs (DATA=folder)
 	@test -n "$(DATA)" || { echo 'make accuracy needs DATA=folder, see docs/accuracy.md' >&2; exit 1; }
 	$(BIN)/python -m bench.accuracy $(DATA)
 
-accuracy-live: setup-dev setup-vllm $(TINY_MODEL)/config.json ## Predictions against a live vLLM engine on the CPU; writes docs/accuracy-live.md
+accuracy-live: setup-dev setup-vllm $(DEEP_MODEL)/config.json ## Predictions against a live vLLM engine on the CPU; writes docs/accuracy-live.md
 	$(BIN)/python -m bench.accuracy_live --python $(abspath $(VLLM_PYTHON)) \
-		--model $(abspath $(TINY_MODEL))
+		--model $(abspath $(DEEP_MODEL))
 
 # --- generated files ----------------------------------------------------------------------------
 

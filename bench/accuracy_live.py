@@ -70,12 +70,12 @@ def main() -> None:
     assert __doc__
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--python", default=".venv-vllm/bin/python", help="one that has vLLM")
-    parser.add_argument("--model", default=".models/tiny-llama", help="folder of the model")
+    parser.add_argument("--model", default=".models/deep-llama", help="folder of the model")
     parser.add_argument("--requests", type=int, default=400, help="that are measured")
     parser.add_argument("--warm-up", type=int, default=100, help="of the same load before")
     parser.add_argument("--utilisation", type=float, default=0.7, help="mean, of the capacity")
     parser.add_argument("--rate", type=float, default=0.0, help="a second; 0: by utilisation")
-    parser.add_argument("--max-num-seqs", type=int, default=16, help="as in vLLM")
+    parser.add_argument("--max-num-seqs", type=int, default=8, help="as in vLLM")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--recording", type=Path, default=Path(".run/accuracy-live.zip"), help="file to write"

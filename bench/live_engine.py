@@ -58,7 +58,7 @@ async def running_engine(python: str, model: str, max_num_seqs: int) -> AsyncIte
                 f"--instance-id={INSTANCE}",
                 f"--python={python}",
                 f"--model={model}",
-                "--served-model-name=tiny-llama",
+                "--served-model-name=random-llama",
                 f"--run-dir={folder}",
                 f"--engine-args={ENGINE_ARGS.format(max_num_seqs=max_num_seqs)}",
                 start_timeout_s=_START_TIMEOUT_S,
