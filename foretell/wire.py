@@ -1,6 +1,7 @@
 """The bridge between the library's nouns and `proto/foretell/v1`."""
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from math import isfinite
 
@@ -76,7 +77,14 @@ def config_to_proto(config: EngineConfig) -> snapshot_pb2.EngineConfig:
 
 def config_from_proto(config: snapshot_pb2.EngineConfig) -> EngineConfig:
     """Raises `WireError` for a configuration no engine can run."""
-    result = EngineConfig(**{name: getattr(config, name) for name in _CONFIG_FIELDS})
+    return _config_from_bytes(config.SerializeToString(deterministic=True))
+
+
+@lru_cache(maxsize=16)
+def _config_from_bytes(config: bytes) -> EngineConfig:
+    """Kept: every snapshot of an engine's life brings the same."""
+    message = snapshot_pb2.EngineConfig.FromString(config)
+    result = EngineConfig(**{name: getattr(message, name) for name in _CONFIG_FIELDS})
     for name in (
         "block_size_tokens",
         "total_blocks",

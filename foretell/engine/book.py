@@ -22,6 +22,7 @@ from foretell.model import (
     Prediction,
     RequestSpec,
     RequestState,
+    RequestTable,
 )
 
 MAX_RESERVATIONS = 10_000
@@ -34,6 +35,7 @@ LOOK_AHEAD_S, MOST_EXPECTED = 60.0, 64
 """How far, and for how many, arrivals are expected that nobody has announced."""
 
 _LONGEST_DELAY_S = 2.0
+_LEAST_FACTOR = 1e-6  # above 0: what never comes never comes, by whatever factor
 _NORMAL_FIFTHS = (-1.400, -0.532, 0.0, 0.532, 1.400)
 """Means of the five equally likely parts of a standard normal distribution."""
 
@@ -92,6 +94,7 @@ class EngineBook:
         self._prior_row = length_row(LengthEstimate(prior_tokens))
         self._every_step_published = every_step_published
         self._forecaster: Forecaster | None = None
+        self._waiting_blocks: int | None = None
         self.snapshot: EngineSnapshot | None = None
         self.heard_unix_s = 0.0
         self._reservations: OrderedDict[str, Reservation] = OrderedDict()
@@ -114,10 +117,9 @@ class EngineBook:
         if not same_run:
             self._observed.clear()  # what another run of the engine did died with it
         before, self.snapshot = known if same_run else None, snapshot
-        self._forecaster = None
-        for state in (*snapshot.running, *snapshot.waiting):
-            if state.foretell_id:
-                self._see(state, snapshot.taken_unix_s, before)
+        self._forecaster = self._waiting_blocks = None
+        for rows in (snapshot.running, snapshot.waiting):
+            self._see(RequestTable.of(rows), snapshot.taken_unix_s, before)
         return True
 
     def reserve(self, request: RequestSpec, now_unix_s: float, ttl_s: float) -> None:
@@ -153,7 +155,8 @@ class EngineBook:
         if snapshot is None or load is None:
             return None
         if self._forecaster is None:
-            rows = [self._row_of(state) for state in (*snapshot.running, *snapshot.waiting)]
+            tables = RequestTable.of(snapshot.running), RequestTable.of(snapshot.waiting)
+            rows = [row for table in tables for row in self._length_rows(table)]
             self._forecaster = Forecaster(snapshot, rows)
         newcomer = PendingRequest(
             now_unix_s + self.dispatch_delay_s, request, self._length_row(request.length)
@@ -208,25 +211,48 @@ class EngineBook:
         if snapshot is None:
             return None
         config = snapshot.config
+        if self._waiting_blocks is None:
+            table = RequestTable.of(snapshot.waiting)
+            known = zip(table.prompt_tokens, table.output_tokens, strict=True)
+            self._waiting_blocks = sum([config.blocks_for(p + o) for p, o in known])
         reserved = [p.request for p in self.pending(now_unix_s)]
-        waiting = sum(
-            config.blocks_for(state.prompt_tokens + state.output_tokens)
-            for state in snapshot.waiting
-        )
-        waiting += sum(r.sequences * config.blocks_for(r.prompt_tokens) for r in reserved)
+        waiting = self._waiting_blocks
+        waiting += sum([r.sequences * config.blocks_for(r.prompt_tokens) for r in reserved])
         return Load(
             running=len(snapshot.running),
             waiting=len(snapshot.waiting),
-            reserved=sum(request.sequences for request in reserved),
+            reserved=sum([request.sequences for request in reserved]),
             used_blocks=max(0, config.total_blocks - snapshot.free_blocks),
             total_blocks=config.total_blocks,
             waiting_prefill_blocks=waiting,
             max_num_seqs=config.max_num_seqs,
         )
 
-    def _see(self, state: RequestState, at_unix_s: float, before: EngineSnapshot | None) -> None:
+    def _see(self, table: RequestTable, at_unix_s: float, before: EngineSnapshot | None) -> None:
+        """Note what is new of each request. This runs for every engine step: few calls a row."""
+        columns = table.foretell_id, table.output_tokens, table.preemptions
+        for index, (key, output, preemptions) in enumerate(zip(*columns, strict=True)):
+            if not key:
+                continue
+            seen = self._observed.get(key)
+            if seen is None or key in self._reservations:
+                seen = self._meet(table[index], seen, at_unix_s, before)
+            if output > seen.output_tokens:
+                if not seen.output_tokens:
+                    seen.ttft_s = max(0.0, at_unix_s - seen.since_unix_s)
+                seen.output_tokens = output
+            if preemptions > seen.preemptions:
+                seen.preemptions = preemptions
+
+    def _meet(
+        self,
+        state: RequestState,
+        seen: Observed | None,
+        at_unix_s: float,
+        before: EngineSnapshot | None,
+    ) -> Observed:
+        """A snapshot shows a request for the first time, or since it was reserved."""
         reservation = self._reservations.pop(state.foretell_id, None)
-        seen = self._observed.get(state.foretell_id)
         if seen is None and reservation is None:
             expected = state.predicted_output_tokens or self._prior_tokens
             self._arrivals.note(state.prompt_tokens, expected, at_unix_s)
@@ -239,22 +265,23 @@ class EngineBook:
             seen.length_row = reservation.length_row
             seen.since_unix_s = reservation.made_unix_s
             self._learn_delay(reservation.made_unix_s, state, at_unix_s, before)
-        if state.output_tokens and not seen.ttft_s:
-            seen.ttft_s = max(0.0, at_unix_s - seen.since_unix_s)
-        seen.output_tokens = max(seen.output_tokens, state.output_tokens)
-        seen.preemptions = max(seen.preemptions, state.preemptions)
+        return seen
 
-    def _row_of(self, state: RequestState) -> LengthRow:
-        """As estimated when it was dispatched, or as the engine was told, or nothing is known."""
-        seen = self._observed.get(state.foretell_id)
-        if seen is not None and seen.length_row:
-            return seen.length_row
-        if state.predicted_output_tokens <= 0:
-            return self._prior_row
-        row = self._length_row(LengthEstimate(state.predicted_output_tokens, source="model"))
-        if seen is not None:
-            seen.length_row = row
-        return row
+    def _length_rows(self, table: RequestTable) -> list[LengthRow]:
+        """As estimated at dispatch, or as the engine was told, or where nothing is known."""
+        rows = []
+        for key, tokens in zip(table.foretell_id, table.predicted_output_tokens, strict=True):
+            seen = self._observed.get(key)
+            if seen is not None and seen.length_row:
+                row = seen.length_row
+            elif tokens <= 0:
+                row = self._prior_row
+            else:
+                row = self._length_row(LengthEstimate(tokens, source="model"))
+                if seen is not None:
+                    seen.length_row = row
+            rows.append(row)
+        return rows
 
     def _learn_delay(
         self,
@@ -286,6 +313,7 @@ def _tpot_s(ttft_s: float, e2e_s: float, output_tokens: float) -> float:
 def _quantiles(values: Sequence[float], error: float) -> tuple[tuple[float, float], ...]:
     """Of equally likely values, each off by a relative error of standard deviation `error`."""
     if error > 0:
-        factors = [max(0.0, 1.0 + error * z) for z in _NORMAL_FIFTHS]
-        values = sorted(value * factor for value in values for factor in factors)
-    return tuple((level, quantile(values, level)) for level in QUANTILE_LEVELS)
+        factors = [max(_LEAST_FACTOR, 1.0 + error * z) for z in _NORMAL_FIFTHS]
+        # Ascending runs, which sort faster than mixed ones.
+        values = sorted([value * factor for factor in factors for value in values])
+    return tuple([(level, quantile(values, level)) for level in QUANTILE_LEVELS])

@@ -24,8 +24,8 @@ LengthRow = Seq[float]
 MARKS = 8
 """Equally likely lengths of a newcomer whose own is not certain."""
 _SEED = 0
-_SPARE = 16
-"""Rows for requests on their way, at first."""
+_SPARE = 80
+"""Rows for requests to come, at first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +92,16 @@ class Forecaster:
         self._lengths.rows[:known] = figures.reshape(known, WIDTH)
         self._lengths.generated[:known] = restored.state.sequences["output"][:known]
         self._lengths.keys[:known] = restored.keys
-        config, batches = self._snapshot.config, restored.batches
+        idle = new_batch(0)
+        oldest, newest, *_ = *restored.batches, idle, idle
         self._start = Roll(
             restored.state,
-            ((*batches, new_batch(0), new_batch(0))[0], (*batches, new_batch(0), new_batch(0))[1]),
+            (oldest, newest),
             new_record(CLOCK),
             arrivals=np.zeros(0, np.int32),
             watched=np.zeros(0, np.int32),
             marks=np.zeros(0, MARK),
-            steady=new_steady(0, config.block_size_tokens),
+            steady=new_steady(0, self._snapshot.config.block_size_tokens),
         )
 
     def forecast(
@@ -188,15 +189,19 @@ class Forecaster:
     def _expect(self, slots: slice, pending: PendingRequest) -> None:
         """`slots` are for the sequences of `pending`: all that differs from a blank row."""
         request, config = pending.request, self._snapshot.config
-        rows, index = self._start.state.sequences[slots], np.arange(request.sequences)
+        rows, key = self._start.state.sequences[slots], crc32(request.request_id.encode())
         rows["status"] = EXPECTED
-        rows["arrival_s"] = pending.at_unix_s + pending.every_s * index
         rows["priority"] = request.priority
         rows["prompt"] = min(request.prompt_tokens, config.max_model_len - 1)
         rows["max_tokens"] = min(request.max_tokens, config.max_model_len)
         rows["hits"] = request.cached_tokens // config.block_size_tokens
         self._lengths.rows[slots] = pending.length_row
-        self._lengths.keys[slots] = crc32(request.request_id.encode()) + index
+        if request.sequences == 1:
+            rows["arrival_s"], self._lengths.keys[slots] = pending.at_unix_s, key
+        else:
+            index = np.arange(request.sequences)
+            rows["arrival_s"] = pending.at_unix_s + pending.every_s * index
+            self._lengths.keys[slots] = key + index
 
     def _set_clock(
         self, start: Roll, step_time: StepTimeModel, now_unix_s: float, every_step: bool

@@ -14,6 +14,8 @@ from foretell.kernel.futures import limited
 from foretell.kernel.layout import RUNNING, WAITING, Batch, State, new_batch
 from foretell.model import EngineConfig, EngineSnapshot, RequestState, RequestTable
 
+_MOST_TOKENS = np.iinfo(np.int32).max
+
 ExpectedOutput = Callable[[RequestState], float]
 """Total output tokens a request is expected to generate, given how far it has come."""
 
@@ -24,7 +26,7 @@ class Restored:
 
     state: State
     """With blank rows behind those of the requests."""
-    batches: tuple[Batch, ...]
+    batches: list[Batch]
     """The steps in flight, the oldest first."""
     requests: int
     keys: list[int]
@@ -72,13 +74,16 @@ def restore_twin(
 def _fill_rows(rows: NDArray[np.void], table: RequestTable, config: EngineConfig) -> None:
     # Slices are lists, which numpy takes in twice as fast as protobuf's columns.
     rows["arrival_s"] = table.arrival_unix_s[:]
-    rows["priority"] = table.priority[:]
     rows["prompt"] = table.prompt_tokens[:]
     rows["output"] = table.output_tokens[:]
-    rows["max_tokens"] = np.minimum(table.max_tokens[:], np.iinfo(np.int32).max)
-    rows["preemptions"] = table.preemptions[:]
-    rows["hits"] = table.cached_tokens[:]
-    rows["hits"] //= config.block_size_tokens
+    rows["max_tokens"] = np.minimum(table.max_tokens[:], _MOST_TOKENS)
+    # Mostly zeros, as blank rows are.
+    if any(column := table.priority[:]):
+        rows["priority"] = column
+    if any(column := table.preemptions[:]):
+        rows["preemptions"] = column
+    if any(column := table.cached_tokens[:]):
+        rows["hits"] = np.array(column) // config.block_size_tokens
 
 
 def _queue(state: State, begin: int, end: int) -> None:
@@ -101,7 +106,7 @@ def _keys(table: RequestTable) -> list[int]:
 
 def _steps_in_flight(
     rows: NDArray[np.void], table: RequestTable, snapshot: EngineSnapshot
-) -> tuple[Batch, ...]:
+) -> list[Batch]:
     """What is scheduled and not applied, and what that means for each of the running.
 
     The newest step is published; with async scheduling, who samples a token in the one before
@@ -124,7 +129,7 @@ def _steps_in_flight(
         batches.append(_batch(np.flatnonzero(older), np.ones_like(scheduled), older))
     if scheduled.any():
         batches.append(_batch(np.flatnonzero(scheduled), scheduled, samples))
-    return tuple(batches)
+    return batches
 
 
 def _batch(slots: NDArray[np.intp], tokens: NDArray[np.int32], samples: NDArray[np.bool_]) -> Batch:
