@@ -1,4 +1,4 @@
-"""Priorities in the twin: who waits in front of whom, who is preempted, and what that gives back."""
+"""Priorities in the twin: who waits in front, who is preempted, and what that gives back."""
 
 from foretell.engine import Sequence, Twin
 from foretell.model import EngineConfig
