@@ -117,9 +117,12 @@ class EngineBook:
         if not same_run:
             self._observed.clear()  # what another run of the engine did died with it
         before, self.snapshot = known if same_run else None, snapshot
+        asked = self._forecaster is not None
         self._forecaster = self._waiting_blocks = None
         for rows in (snapshot.running, snapshot.waiting):
             self._see(RequestTable.of(rows), snapshot.taken_unix_s, before)
+        if asked:  # where the state before was asked about, this one will be: nobody need wait
+            self._forecaster = self._new_forecaster(snapshot)
         return True
 
     def reserve(self, request: RequestSpec, now_unix_s: float, ttl_s: float) -> None:
@@ -155,9 +158,7 @@ class EngineBook:
         if snapshot is None or load is None:
             return None
         if self._forecaster is None:
-            tables = RequestTable.of(snapshot.running), RequestTable.of(snapshot.waiting)
-            rows = [row for table in tables for row in self._length_rows(table)]
-            self._forecaster = Forecaster(snapshot, rows)
+            self._forecaster = self._new_forecaster(snapshot)
         newcomer = PendingRequest(
             now_unix_s + self.dispatch_delay_s, request, self._length_row(request.length)
         )
@@ -182,6 +183,10 @@ class EngineBook:
             ttft_quantiles=_quantiles(seen.ttft_s, error),
             e2e_quantiles=_quantiles(seen.e2e_s, error),
         )
+
+    def _new_forecaster(self, snapshot: EngineSnapshot) -> Forecaster:
+        tables = RequestTable.of(snapshot.running), RequestTable.of(snapshot.waiting)
+        return Forecaster(snapshot, [row for table in tables for row in self._length_rows(table)])
 
     def _coming(self, now_unix_s: float, newcomer: PendingRequest) -> list[PendingRequest]:
         """Who will be in the engine's queue besides: those on their way, and those expected."""
