@@ -12,11 +12,13 @@ BIN := $(VENV)/bin
 VLLM_VENV ?= .venv-vllm
 VLLM_PYTHON := $(VLLM_VENV)/bin/python
 TINY_MODEL := .models/tiny-llama
+DEEP_MODEL := .models/deep-llama
 PIP := -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev setup-vllm run run-vllm lint test test-vllm test-vllm-schedulers \
-	test-vllm-matrix test-compose bench accuracy proto check-proto settings clean
+	test-vllm-matrix test-compose bench accuracy accuracy-live \
+	proto check-proto settings clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -54,6 +56,10 @@ $(VLLM_VENV)/.installed: pyproject.toml
 
 $(TINY_MODEL)/config.json: | $(VLLM_VENV)/.installed
 	$(VLLM_PYTHON) -m services.backend.tiny_model $(TINY_MODEL)
+
+# A step takes as long as some 150 tokens of a prompt, as with a 7B model on an A30.
+$(DEEP_MODEL)/config.json: | $(VLLM_VENV)/.installed
+	$(VLLM_PYTHON) -m services.backend.tiny_model $(DEEP_MODEL) --layers 12 --width 128
 
 # --- run ----------------------------------------------------------------------------------------
 
@@ -109,6 +115,10 @@ bench: setup-dev setup-vllm ## Measure overheads; writes bench/results
 accuracy: setup-dev ## Measure the twin against published GPU runs (DATA=folder); writes docs/accuracy.md
 	@test -n "$(DATA)" || { echo 'make accuracy needs DATA=folder, see docs/accuracy.md' >&2; exit 1; }
 	$(BIN)/python -m bench.accuracy $(DATA)
+
+accuracy-live: setup-dev setup-vllm $(DEEP_MODEL)/config.json ## Predictions against a live vLLM engine on the CPU; writes docs/accuracy-live.md
+	$(BIN)/python -m bench.accuracy_live --python $(abspath $(VLLM_PYTHON)) \
+		--model $(abspath $(DEEP_MODEL))
 
 # --- generated files ----------------------------------------------------------------------------
 

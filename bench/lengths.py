@@ -18,8 +18,8 @@ import numpy as np
 from bench import length_choices, length_samples
 from bench.length_data import Floats, Live, Workload, history_estimates, load, observe_live
 from bench.length_scores import HEADER, Score, cells, predict, score, score_points
-from bench.machine import describe_machine, describe_run, machine_line
 from bench.stats import markdown_table
+from cli.bench.machine import describe_machine, describe_run, machine_line
 from foretell.length import PRIOR_TOKENS
 from foretell.length.distribution import SPREAD_SIGMA, knots, log_normal
 from foretell.model import LengthEstimate

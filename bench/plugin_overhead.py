@@ -27,7 +27,7 @@ from typing import Any
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.outputs import ModelRunnerOutput
 
-from bench.machine import describe_machine
+from cli.bench.machine import describe_machine
 from services.backend.vllm_plugin import ForetellScheduler
 from tests.vllm.driver import EngineLoop, engine_config
 

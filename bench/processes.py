@@ -46,18 +46,20 @@ class Services:
         """CPU seconds that all services have used so far."""
         return sum(service.cpu_s() for service in self._started)
 
-    async def start(self, name: str, module: str, *flags: str) -> Service:
+    async def start(
+        self, name: str, module: str, *flags: str, start_timeout_s: float = _START_TIMEOUT_S
+    ) -> Service:
         """Start `python -m module` and wait until it serves; raises `ChildFailed`."""
         ready = self.folder / f"{name}.ready"
         argv = [sys.executable, "-m", module, *flags, f"--ready-file={ready}", "--die-with-parent"]
         child = await Child.spawn(name, argv, self.folder / f"{name}.log")
         self._children.append(child)
-        deadline = time.monotonic() + _START_TIMEOUT_S
+        deadline = time.monotonic() + start_timeout_s
         while not ready.exists():
             if child.exit_code is not None:
                 raise child.failure(describe_exit(child.exit_code))
             if time.monotonic() > deadline:
-                raise child.failure(f"did not serve within {_START_TIMEOUT_S:g} s")
+                raise child.failure(f"did not serve within {start_timeout_s:g} s")
             await asyncio.sleep(_POLL_S)
         service = Service(name, json.loads(ready.read_text()), psutil.Process(child.pid))
         self._started.append(service)

@@ -26,7 +26,7 @@ import httpx
 import zmq
 import zmq.asyncio
 
-from bench.machine import describe_machine, describe_run, machine_line
+from cli.bench.machine import describe_machine, describe_run, machine_line
 from foretell.model import Step
 from foretell.settings import LauncherSettings
 from foretell.v1 import snapshot_pb2

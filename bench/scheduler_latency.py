@@ -22,10 +22,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bench.client import Connection, Timing, UnexpectedAnswerError, completion_body
 from bench.loads import LOADS, Cell, Cells, Load, Measured
-from bench.machine import describe_machine, describe_run
 from bench.processes import Service, Services, running_services
 from bench.routes import Route, Testbed, read_metrics, start_testbed
 from bench.scheduler_report import write_report
+from cli.bench.machine import describe_machine, describe_run
 
 RESULTS = Path(__file__).resolve().parent / "results"
 PACKAGES = (

@@ -12,9 +12,9 @@ import matplotlib.pyplot as plt
 
 from bench.client import Timing
 from bench.loads import Cell, Cells, Load, Measured
-from bench.machine import machine_line
 from bench.routes import HEALTH_INTERVAL_S, PROFILE, SPEEDUP
 from bench.stats import markdown_table, percentile, percentiles
+from cli.bench.machine import machine_line
 
 STEM = "scheduler_latency"
 _BARS = {"p50": "#33658a", "p90": "#86bbd8", "p99": "#f6ae2d"}

@@ -1,6 +1,7 @@
 """The bridge between the library's nouns and `proto/foretell/v1`."""
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from math import isfinite
 
@@ -13,12 +14,13 @@ from foretell.model import (
     Prediction,
     RequestSpec,
     RequestState,
+    RequestTable,
     Step,
 )
 from foretell.v1 import predictor_pb2, snapshot_pb2, tagger_pb2
 
-# The columns of `RequestColumns` carry the names of the fields of `RequestState`.
-_COLUMNS = tuple(RequestState.__dataclass_fields__)
+# The columns of `RequestColumns` carry the names of the fields of `RequestTable`.
+_COLUMNS = tuple(RequestTable.__dataclass_fields__)
 _SHAPE_FIELDS = ("prefill_seqs", "prefill_tokens", "prefill_pairs", "decode_seqs", "decode_pairs")
 _CONFIG_FIELDS = tuple(EngineConfig.__dataclass_fields__)
 _LOAD_FIELDS = tuple(Load.__dataclass_fields__)
@@ -29,18 +31,17 @@ class WireError(ValueError):
 
 
 def columns_to_proto(rows: Sequence[RequestState]) -> snapshot_pb2.RequestColumns:
-    return snapshot_pb2.RequestColumns(
-        **{name: [getattr(row, name) for row in rows] for name in _COLUMNS}
-    )
+    table = RequestTable.of(rows)
+    return snapshot_pb2.RequestColumns(**{name: getattr(table, name) for name in _COLUMNS})
 
 
-def columns_from_proto(columns: snapshot_pb2.RequestColumns) -> tuple[RequestState, ...]:
-    """Rows of a `RequestColumns`; raises `WireError` when the columns differ in length."""
+def columns_from_proto(columns: snapshot_pb2.RequestColumns) -> RequestTable:
+    """The columns themselves, not copied; raises `WireError` when they differ in length."""
     values = [getattr(columns, name) for name in _COLUMNS]
     if len({len(column) for column in values}) > 1:
         lengths = {name: len(column) for name, column in zip(_COLUMNS, values, strict=True)}
         raise WireError(f"request columns differ in length: {lengths}")
-    return tuple(map(RequestState, *values))  # positional: this runs for every engine step
+    return RequestTable(*values)  # positional: this runs for every engine step
 
 
 def shape_to_proto(shape: BatchShape) -> snapshot_pb2.BatchShape:
@@ -76,7 +77,14 @@ def config_to_proto(config: EngineConfig) -> snapshot_pb2.EngineConfig:
 
 def config_from_proto(config: snapshot_pb2.EngineConfig) -> EngineConfig:
     """Raises `WireError` for a configuration no engine can run."""
-    result = EngineConfig(**{name: getattr(config, name) for name in _CONFIG_FIELDS})
+    return _config_from_bytes(config.SerializeToString(deterministic=True))
+
+
+@lru_cache(maxsize=16)
+def _config_from_bytes(config: bytes) -> EngineConfig:
+    """Kept: every snapshot of an engine's life brings the same."""
+    message = snapshot_pb2.EngineConfig.FromString(config)
+    result = EngineConfig(**{name: getattr(message, name) for name in _CONFIG_FIELDS})
     for name in (
         "block_size_tokens",
         "total_blocks",

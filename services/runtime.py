@@ -163,9 +163,10 @@ def run(main: Callable[[asyncio.Event], Awaitable[None]], *, with_parent: bool =
             loop.add_signal_handler(signum, on_signal)
         await main(stop)
 
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(supervised())
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Of the loop that services run on; None: the standard one."""
     return uvloop.new_event_loop if uvloop else None

@@ -1,9 +1,11 @@
 """An engine's state as the arrays of `foretell.kernel`."""
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.kernel.layout import BLOCK, ENGINE, NONE, PLACE, SEQUENCE, State, new_record
+from foretell.kernel.layout import BLOCK, ENGINE, NONE, PLACE, SEQUENCE, Record, State, new_record
 from foretell.model import EngineConfig
 
 
@@ -13,24 +15,8 @@ def new_state(config: EngineConfig, capacity: int, *, knows_content: bool = Fals
     `knows_content`: blocks have identity, and prefix-cache hits are found by content. Otherwise
     they are only counted.
     """
-    row = new_record(ENGINE)
-    row["block_size"] = config.block_size_tokens
-    row["budget"] = config.max_num_scheduled_tokens
-    row["max_running"] = config.max_num_active_seqs or config.max_num_seqs
-    row["max_model_len"] = config.max_model_len
-    row["max_batched"] = config.max_num_batched_tokens or config.max_num_scheduled_tokens
-    row["threshold"] = config.long_prefill_token_threshold
-    row["threshold_adaptive"] = config.long_prefill_token_threshold_adaptive
-    row["threshold_alone"] = config.long_prefill_threshold_when_alone
-    row["by_priority"] = config.policy == "priority"
-    row["chunked"] = config.enable_chunked_prefill
-    # `num_gpu_blocks` includes the null block (KVCacheManager.watermark_blocks).
-    row["watermark"] = int(config.watermark_ratio * (config.total_blocks + 1))
-    row["reserve_full"] = config.reserve_full_isl
+    row = _engine(config).copy()
     row["knows_content"] = knows_content
-    row["depth"] = steps_in_flight(config)
-    row["head"] = row["tail"] = row["blank_head"] = row["lru_head"] = row["lru_tail"] = NONE
-    row["free"] = row["owned"] = config.total_blocks
     blocks = np.zeros(config.total_blocks if knows_content else 0, BLOCK)
     if knows_content:
         blocks["content"] = NONE
@@ -45,6 +31,29 @@ def new_state(config: EngineConfig, capacity: int, *, knows_content: bool = Fals
         np.zeros(0, PLACE),
         np.zeros(0, np.int32),
     )
+
+
+@lru_cache(maxsize=64)
+def _engine(config: EngineConfig) -> Record:
+    """Idle, without content. Kept: a predictor makes one for every step of its engine."""
+    row = new_record(ENGINE)
+    row["block_size"] = config.block_size_tokens
+    row["budget"] = config.max_num_scheduled_tokens
+    row["max_running"] = config.max_num_active_seqs or config.max_num_seqs
+    row["max_model_len"] = config.max_model_len
+    row["max_batched"] = config.max_num_batched_tokens or config.max_num_scheduled_tokens
+    row["threshold"] = config.long_prefill_token_threshold
+    row["threshold_adaptive"] = config.long_prefill_token_threshold_adaptive
+    row["threshold_alone"] = config.long_prefill_threshold_when_alone
+    row["by_priority"] = config.policy == "priority"
+    row["chunked"] = config.enable_chunked_prefill
+    # `num_gpu_blocks` includes the null block (KVCacheManager.watermark_blocks).
+    row["watermark"] = int(config.watermark_ratio * (config.total_blocks + 1))
+    row["reserve_full"] = config.reserve_full_isl
+    row["depth"] = steps_in_flight(config)
+    row["head"] = row["tail"] = row["blank_head"] = row["lru_head"] = row["lru_tail"] = NONE
+    row["free"] = row["owned"] = config.total_blocks
+    return row
 
 
 def new_rows(count: int) -> NDArray[np.void]:

@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 
+from foretell.engine.delay import UsualDelay
+from foretell.engine.expected import RecentArrivals
 from foretell.engine.forecast import (
     Forecaster,
     LengthRow,
@@ -20,6 +22,7 @@ from foretell.model import (
     Prediction,
     RequestSpec,
     RequestState,
+    RequestTable,
 )
 
 MAX_RESERVATIONS = 10_000
@@ -28,9 +31,13 @@ QUANTILE_LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 """Of the predicted latencies."""
 SAMPLES = 4
 """Rollouts of a prediction, each with other output lengths."""
+LOOK_AHEAD_S, MOST_EXPECTED = 60.0, 64
+"""How far, and for how many, arrivals are expected that nobody has announced."""
 
-_DELAY_WEIGHT = 0.1  # of the newest request in the learned dispatch delay
 _LONGEST_DELAY_S = 2.0
+_LEAST_FACTOR = 1e-6  # above 0: what never comes never comes, by whatever factor
+_NORMAL_FIFTHS = (-1.400, -0.532, 0.0, 0.532, 1.400)
+"""Means of the five equally likely parts of a standard normal distribution."""
 
 
 @dataclass(slots=True)
@@ -64,7 +71,9 @@ class EngineBook:
     `length_row` makes a distribution of an estimate (`foretell.length.distribution.knots`);
     `prior_tokens` is the mean output length of requests that nobody estimated.
     `dispatch_delay_s` is the time from a prediction to the request's arrival in the engine's
-    queue: assumed at first, then learned from when reservations turn up in snapshots.
+    queue: assumed at first, then learned from when reservations turn up in snapshots. With
+    `expect_arrivals` a prediction reckons with requests that will come later, as many and as large
+    as of late.
     `every_step_published` is explained at `Forecaster.forecast`.
     """
 
@@ -75,16 +84,26 @@ class EngineBook:
         length_row: Callable[[LengthEstimate], LengthRow],
         prior_tokens: float,
         every_step_published: bool = True,
+        expect_arrivals: bool = True,
     ) -> None:
-        self.dispatch_delay_s = dispatch_delay_s
+        self._delay = UsualDelay(dispatch_delay_s, _LONGEST_DELAY_S)
+        self._arrivals = RecentArrivals()
+        self._expect_arrivals = expect_arrivals
         self._length_row = length_row
+        self._prior_tokens = prior_tokens
         self._prior_row = length_row(LengthEstimate(prior_tokens))
         self._every_step_published = every_step_published
         self._forecaster: Forecaster | None = None
+        self._waiting_blocks: int | None = None
         self.snapshot: EngineSnapshot | None = None
         self.heard_unix_s = 0.0
         self._reservations: OrderedDict[str, Reservation] = OrderedDict()
         self._observed: OrderedDict[str, Observed] = OrderedDict()
+
+    @property
+    def dispatch_delay_s(self) -> float:
+        """From a prediction to the request's arrival in the engine's queue, as learned so far."""
+        return self._delay.seconds
 
     def hear(self, snapshot: EngineSnapshot) -> bool:
         """Take in a snapshot; False for one that is older than what is known."""
@@ -98,16 +117,17 @@ class EngineBook:
         if not same_run:
             self._observed.clear()  # what another run of the engine did died with it
         before, self.snapshot = known if same_run else None, snapshot
-        self._forecaster = None
-        for state in (*snapshot.running, *snapshot.waiting):
-            if state.foretell_id:
-                self._see(state, snapshot.taken_unix_s, before)
+        self._forecaster = self._waiting_blocks = None
+        for rows in (snapshot.running, snapshot.waiting):
+            self._see(RequestTable.of(rows), snapshot.taken_unix_s, before)
         return True
 
     def reserve(self, request: RequestSpec, now_unix_s: float, ttl_s: float) -> None:
         """Count `request` as on its way, unless a snapshot has already shown it."""
         if request.request_id in self._observed:
             return
+        for _ in range(request.sequences):
+            self._arrivals.note(request.prompt_tokens, request.length.expected_tokens, now_unix_s)
         self._reservations[request.request_id] = Reservation(
             request, now_unix_s, now_unix_s + ttl_s, self._length_row(request.length)
         )
@@ -120,14 +140,23 @@ class EngineBook:
         return self._observed.pop(request_id, None) or Observed()
 
     def predict(
-        self, request: RequestSpec, step_time: StepTimeModel, now_unix_s: float
+        self,
+        request: RequestSpec,
+        step_time: StepTimeModel,
+        now_unix_s: float,
+        *,
+        spread: Callable[[int], float] = lambda steps: 0.0,
     ) -> Prediction | None:
-        """What the engine would do with `request`, dispatched now; None before any snapshot."""
+        """What the engine would do with `request`, dispatched now; None before any snapshot.
+
+        `spread` is the relative standard deviation of the time of so many steps.
+        """
         snapshot, load = self.snapshot, self.load(now_unix_s)
         if snapshot is None or load is None:
             return None
         if self._forecaster is None:
-            rows = [self._row_of(state) for state in (*snapshot.running, *snapshot.waiting)]
+            tables = RequestTable.of(snapshot.running), RequestTable.of(snapshot.waiting)
+            rows = [row for table in tables for row in self._length_rows(table)]
             self._forecaster = Forecaster(snapshot, rows)
         newcomer = PendingRequest(
             now_unix_s + self.dispatch_delay_s, request, self._length_row(request.length)
@@ -137,10 +166,11 @@ class EngineBook:
             newcomer,
             now_unix_s,
             samples=SAMPLES,
-            pending=self.pending(now_unix_s),
+            pending=self._coming(now_unix_s, newcomer),
             every_step_published=self._every_step_published,
         )
         ttft_s, e2e_s = mean(seen.ttft_s), mean(seen.e2e_s)
+        error = spread(max(1, round(seen.steps)))
         return Prediction(
             instance_id=snapshot.instance_id,
             ttft_s=ttft_s,
@@ -149,9 +179,17 @@ class EngineBook:
             preemptions=seen.preemptions,
             snapshot_age_s=self.age_s(now_unix_s),
             load=load,
-            ttft_quantiles=_quantiles(seen.ttft_s),
-            e2e_quantiles=_quantiles(seen.e2e_s),
+            ttft_quantiles=_quantiles(seen.ttft_s, error),
+            e2e_quantiles=_quantiles(seen.e2e_s, error),
         )
+
+    def _coming(self, now_unix_s: float, newcomer: PendingRequest) -> list[PendingRequest]:
+        """Who will be in the engine's queue besides: those on their way, and those expected."""
+        coming, start = self.pending(now_unix_s), newcomer.at_unix_s
+        if self._expect_arrivals:
+            later = self._arrivals.expected(start, start + LOOK_AHEAD_S, MOST_EXPECTED)
+            coming += [later] if later else []
+        return coming
 
     def age_s(self, now_unix_s: float) -> float:
         """Seconds since the engine was last heard from."""
@@ -173,25 +211,51 @@ class EngineBook:
         if snapshot is None:
             return None
         config = snapshot.config
+        if self._waiting_blocks is None:
+            table = RequestTable.of(snapshot.waiting)
+            known = zip(table.prompt_tokens, table.output_tokens, strict=True)
+            self._waiting_blocks = sum([config.blocks_for(p + o) for p, o in known])
         reserved = [p.request for p in self.pending(now_unix_s)]
-        waiting = sum(
-            config.blocks_for(state.prompt_tokens + state.output_tokens)
-            for state in snapshot.waiting
-        )
-        waiting += sum(r.sequences * config.blocks_for(r.prompt_tokens) for r in reserved)
+        waiting = self._waiting_blocks
+        waiting += sum([r.sequences * config.blocks_for(r.prompt_tokens) for r in reserved])
         return Load(
             running=len(snapshot.running),
             waiting=len(snapshot.waiting),
-            reserved=sum(request.sequences for request in reserved),
+            reserved=sum([request.sequences for request in reserved]),
             used_blocks=max(0, config.total_blocks - snapshot.free_blocks),
             total_blocks=config.total_blocks,
             waiting_prefill_blocks=waiting,
             max_num_seqs=config.max_num_seqs,
         )
 
-    def _see(self, state: RequestState, at_unix_s: float, before: EngineSnapshot | None) -> None:
+    def _see(self, table: RequestTable, at_unix_s: float, before: EngineSnapshot | None) -> None:
+        """Note what is new of each request. This runs for every engine step: few calls a row."""
+        columns = table.foretell_id, table.output_tokens, table.preemptions
+        for index, (key, output, preemptions) in enumerate(zip(*columns, strict=True)):
+            if not key:
+                continue
+            seen = self._observed.get(key)
+            if seen is None or key in self._reservations:
+                seen = self._meet(table[index], seen, at_unix_s, before)
+            if output > seen.output_tokens:
+                if not seen.output_tokens:
+                    seen.ttft_s = max(0.0, at_unix_s - seen.since_unix_s)
+                seen.output_tokens = output
+            if preemptions > seen.preemptions:
+                seen.preemptions = preemptions
+
+    def _meet(
+        self,
+        state: RequestState,
+        seen: Observed | None,
+        at_unix_s: float,
+        before: EngineSnapshot | None,
+    ) -> Observed:
+        """A snapshot shows a request for the first time, or since it was reserved."""
         reservation = self._reservations.pop(state.foretell_id, None)
-        seen = self._observed.get(state.foretell_id)
+        if seen is None and reservation is None:
+            expected = state.predicted_output_tokens or self._prior_tokens
+            self._arrivals.note(state.prompt_tokens, expected, at_unix_s)
         if seen is None:
             seen = Observed(state.arrival_unix_s, prompt_tokens=state.prompt_tokens)
             self._observed[state.foretell_id] = seen
@@ -201,22 +265,23 @@ class EngineBook:
             seen.length_row = reservation.length_row
             seen.since_unix_s = reservation.made_unix_s
             self._learn_delay(reservation.made_unix_s, state, at_unix_s, before)
-        if state.output_tokens and not seen.ttft_s:
-            seen.ttft_s = max(0.0, at_unix_s - seen.since_unix_s)
-        seen.output_tokens = max(seen.output_tokens, state.output_tokens)
-        seen.preemptions = max(seen.preemptions, state.preemptions)
+        return seen
 
-    def _row_of(self, state: RequestState) -> LengthRow:
-        """As estimated when it was dispatched, or as the engine was told, or nothing is known."""
-        seen = self._observed.get(state.foretell_id)
-        if seen is not None and seen.length_row:
-            return seen.length_row
-        if state.predicted_output_tokens <= 0:
-            return self._prior_row
-        row = self._length_row(LengthEstimate(state.predicted_output_tokens, source="model"))
-        if seen is not None:
-            seen.length_row = row
-        return row
+    def _length_rows(self, table: RequestTable) -> list[LengthRow]:
+        """As estimated at dispatch, or as the engine was told, or where nothing is known."""
+        rows = []
+        for key, tokens in zip(table.foretell_id, table.predicted_output_tokens, strict=True):
+            seen = self._observed.get(key)
+            if seen is not None and seen.length_row:
+                row = seen.length_row
+            elif tokens <= 0:
+                row = self._prior_row
+            else:
+                row = self._length_row(LengthEstimate(tokens, source="model"))
+                if seen is not None:
+                    seen.length_row = row
+            rows.append(row)
+        return rows
 
     def _learn_delay(
         self,
@@ -233,11 +298,10 @@ class EngineBook:
         """
         if before is None:
             return
-        arrived = at_unix_s
+        earliest = at_unix_s
         if before.running or before.waiting:
-            arrived = (max(before.taken_unix_s, state.arrival_unix_s) + at_unix_s) / 2
-        sample = min(_LONGEST_DELAY_S, max(0.0, arrived - made_unix_s))
-        self.dispatch_delay_s += _DELAY_WEIGHT * (sample - self.dispatch_delay_s)
+            earliest = max(before.taken_unix_s, state.arrival_unix_s)
+        self._delay.learn(earliest - made_unix_s, at_unix_s - made_unix_s)
 
 
 def _tpot_s(ttft_s: float, e2e_s: float, output_tokens: float) -> float:
@@ -246,5 +310,10 @@ def _tpot_s(ttft_s: float, e2e_s: float, output_tokens: float) -> float:
     return (e2e_s - ttft_s) / (output_tokens - 1) if e2e_s < inf else inf
 
 
-def _quantiles(values: Sequence[float]) -> tuple[tuple[float, float], ...]:
-    return tuple((level, quantile(values, level)) for level in QUANTILE_LEVELS)
+def _quantiles(values: Sequence[float], error: float) -> tuple[tuple[float, float], ...]:
+    """Of equally likely values, each off by a relative error of standard deviation `error`."""
+    if error > 0:
+        factors = [max(_LEAST_FACTOR, 1.0 + error * z) for z in _NORMAL_FIFTHS]
+        # Ascending runs, which sort faster than mixed ones.
+        values = sorted([value * factor for factor in factors for value in values])
+    return tuple([(level, quantile(values, level)) for level in QUANTILE_LEVELS])

@@ -3,26 +3,29 @@
 import math
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
-from numpy.typing import NDArray
 
-from foretell.engine.arrays import new_rows
 from foretell.engine.restore import restore
 from foretell.kernel.futures import Futures, Lengths, sample_futures
-from foretell.kernel.layout import EXPECTED, Batch, new_batch, new_record
+from foretell.kernel.layout import EXPECTED, SEQUENCE, new_batch, new_record
 from foretell.kernel.lengths import WIDTH
 from foretell.kernel.rollout import CLOCK, MARK, Roll
 from foretell.kernel.steady import new_steady
+from foretell.kernel.step_time import StepTime
 from foretell.latency.linear import StepTimeModel
-from foretell.model import EngineConfig, EngineSnapshot, RequestSpec
+from foretell.model import EngineSnapshot, RequestSpec
 
 LengthRow = Seq[float]
 """`kernel.lengths.WIDTH` numbers that describe how long an output may be."""
 MARKS = 8
 """Equally likely lengths of a newcomer whose own is not certain."""
 _SEED = 0
+_SPARE = 80
+"""Rows for requests to come, at first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,8 @@ class PendingRequest:
     at_unix_s: float
     request: RequestSpec
     length_row: LengthRow
+    every_s: float = 0.0
+    """From one of its sequences' arrival to the next one's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,22 @@ class Forecast:
     """The mean that `e2e_s` was predicted with."""
     preemptions: float
     """Of any request on the instance until the newcomer ends; mean."""
+    steps: float
+    """Of the engine until the newcomer has ended; mean."""
+
+
+class Rollouts(NamedTuple):
+    """One prediction's run of the twin, all arrays."""
+
+    start: Roll
+    work: Roll
+    model: StepTime
+    lengths: Lengths
+    futures: Futures
+
+    def run(self) -> None:
+        """Fill `futures`; again does the same again."""
+        sample_futures(self.start, self.work, self.model, self.lengths, _SEED, self.futures)
 
 
 class Forecaster:
@@ -55,8 +76,33 @@ class Forecaster:
     def __init__(self, snapshot: EngineSnapshot, length_rows: Seq[LengthRow]) -> None:
         """`length_rows` is for the running and then the waiting requests."""
         self._snapshot = snapshot
-        self._restored = restore(snapshot)
-        self._rows = np.array(length_rows, np.float64).reshape(-1, WIDTH)
+        self._length_rows = length_rows
+        self._certain = all(map(_is_certain, length_rows))
+        self._make_room(_SPARE)
+
+    def _make_room(self, spare: int) -> None:
+        """Arrays of the engine's state, with `spare` rows for requests that are coming."""
+        self._room = spare
+        self._restored = restored = restore(self._snapshot, spare)
+        known, capacity = restored.requests, restored.requests + spare
+        self._lengths = Lengths(
+            np.empty((capacity, WIDTH)), np.zeros(capacity, np.int64), np.empty(capacity, np.int64)
+        )
+        figures = np.fromiter(chain.from_iterable(self._length_rows), np.float64, known * WIDTH)
+        self._lengths.rows[:known] = figures.reshape(known, WIDTH)
+        self._lengths.generated[:known] = restored.state.sequences["output"][:known]
+        self._lengths.keys[:known] = restored.keys
+        idle = new_batch(0)
+        oldest, newest, *_ = *restored.batches, idle, idle
+        self._start = Roll(
+            restored.state,
+            (oldest, newest),
+            new_record(CLOCK),
+            arrivals=np.zeros(0, np.int32),
+            watched=np.zeros(0, np.int32),
+            marks=np.zeros(0, MARK),
+            steady=new_steady(0, self._snapshot.config.block_size_tokens),
+        )
 
     def forecast(
         self,
@@ -70,64 +116,92 @@ class Forecaster:
     ) -> Forecast:
         """What the engine will do with `newcomer`, behind all it has and is sent.
 
+        The arguments are those of `prepare`.
+        """
+        rollouts = self.prepare(
+            step_time,
+            newcomer,
+            now_unix_s,
+            samples=samples,
+            pending=pending,
+            every_step_published=every_step_published,
+        )
+        rollouts.run()
+        futures = rollouts.futures
+        return Forecast(
+            ttft_s=_from(now_unix_s, futures.first_token_s),
+            e2e_s=_from(now_unix_s, futures.last_token_s.ravel()),
+            output_tokens=_average(rollouts.work.marks["tokens"].tolist()),
+            preemptions=_average(futures.preemptions.tolist()),
+            steps=_average(futures.steps.tolist()),
+        )
+
+    def prepare(
+        self,
+        step_time: StepTimeModel,
+        newcomer: PendingRequest,
+        now_unix_s: float,
+        *,
+        samples: int,
+        pending: Seq[PendingRequest] = (),
+        every_step_published: bool = True,
+    ) -> Rollouts:
+        """All that is said before the twin runs; good until something else is prepared.
+
         Lengths are drawn `samples` times; where all are certain, one rollout says everything.
         `every_step_published` says that silence means the step in flight is still running; without
         it, a step that should have ended is taken to have ended and the twin is rolled on to now.
         """
-        start, lengths = self._start([*pending, newcomer])
+        coming = [*pending, newcomer]
+        start, lengths = self._with(coming)
         self._set_clock(start, step_time, now_unix_s, every_step_published)
-        if not _uncertain(lengths.rows):
+        if self._certain and all(_is_certain(p.length_row) for p in coming):
             samples = 1
-        marks = MARKS if _uncertain(lengths.rows[start.watched[:1]]) else 1
-        work = _like(start, marks)
+        marks = 1 if _is_certain(newcomer.length_row) else MARKS
         futures = Futures(
             np.empty((samples, len(start.state.sequences)), np.int64),
             np.empty(samples),
             np.empty((samples, marks)),
             np.empty(samples, np.int64),
+            np.empty(samples, np.int64),
         )
-        sample_futures(start, work, step_time.packed(), lengths, _SEED, futures)
-        return Forecast(
-            ttft_s=_from(now_unix_s, futures.first_token_s),
-            e2e_s=_from(now_unix_s, futures.last_token_s.ravel()),
-            output_tokens=float(work.marks["tokens"].mean()),
-            preemptions=float(futures.preemptions.mean()),
-        )
+        return Rollouts(start, _like(start, marks), step_time.packed(), lengths, futures)
 
-    def _start(self, coming: Seq[PendingRequest]) -> tuple[Roll, Lengths]:
+    def _with(self, coming: Seq[PendingRequest]) -> tuple[Roll, Lengths]:
         """The engine with the requests that are `coming`, the newcomer last of them."""
-        restored, config = self._restored, self._snapshot.config
-        known = len(restored.requests)
-        each = [p.request.sequences for p in coming]
-        total = known + sum(each)
-        rows, running = new_rows(total), np.zeros(total, np.int32)
-        rows[:known] = restored.state.sequences
-        running[:known] = restored.state.running
-        lengths = Lengths(
-            np.empty((total, WIDTH)), np.zeros(total, np.int64), np.empty(total, np.int64)
+        count = sum(p.request.sequences for p in coming)
+        if count > self._room:
+            self._make_room(2 * count)
+        known = end = self._restored.requests
+        for p in coming:
+            begin, end = end, end + p.request.sequences
+            self._expect(slice(begin, end), p)
+        rows = self._start.state.sequences[:end]
+        order = np.argsort(rows["arrival_s"][known:], kind="stable")
+        start, lengths = self._start, self._lengths
+        start = start._replace(
+            state=start.state._replace(sequences=rows),
+            arrivals=(known + order).astype(np.int32),
+            watched=np.arange(begin, end, dtype=np.int32),
         )
-        if known:
-            lengths.rows[:known] = self._rows
-            lengths.generated[:known] = restored.state.sequences["output"]
-            lengths.keys[:known] = restored.keys
-        slot = known
-        for p, count in zip(coming, each, strict=True):
-            _fill_expected(rows[slot : slot + count], p, config)
-            lengths.rows[slot : slot + count] = p.length_row
-            key = crc32(p.request.request_id.encode())
-            lengths.keys[slot : slot + count] = np.arange(key, key + count)
-            slot += count
-        new = np.arange(known, total, dtype=np.int32)
-        state = restored.state._replace(sequences=rows, running=running)
-        return Roll(
-            state,
-            _two(restored.batches, total),
-            new_record(CLOCK),
-            arrivals=new[np.argsort(rows["arrival_s"][known:], kind="stable")],
-            watched=new[total - known - each[-1] :],
-            marks=np.zeros(0, MARK),
-            steady=new_steady(0, config.block_size_tokens),
-        ), lengths
+        return start, Lengths(lengths.rows[:end], lengths.generated[:end], lengths.keys[:end])
+
+    def _expect(self, slots: slice, pending: PendingRequest) -> None:
+        """`slots` are for the sequences of `pending`: all that differs from a blank row."""
+        request, config = pending.request, self._snapshot.config
+        rows, key = self._start.state.sequences[slots], crc32(request.request_id.encode())
+        rows["status"] = EXPECTED
+        rows["priority"] = request.priority
+        rows["prompt"] = min(request.prompt_tokens, config.max_model_len - 1)
+        rows["max_tokens"] = min(request.max_tokens, config.max_model_len)
+        rows["hits"] = request.cached_tokens // config.block_size_tokens
+        self._lengths.rows[slots] = pending.length_row
+        if request.sequences == 1:
+            rows["arrival_s"], self._lengths.keys[slots] = pending.at_unix_s, key
+        else:
+            index = np.arange(request.sequences)
+            rows["arrival_s"] = pending.at_unix_s + pending.every_s * index
+            self._lengths.keys[slots] = key + index
 
     def _set_clock(
         self, start: Roll, step_time: StepTimeModel, now_unix_s: float, every_step: bool
@@ -149,46 +223,29 @@ class Forecaster:
         clock["last_end_s"] = ends[-1]
 
 
-def _fill_expected(rows: NDArray[np.void], pending: PendingRequest, config: EngineConfig) -> None:
-    request = pending.request
-    rows["status"] = EXPECTED
-    rows["arrival_s"] = pending.at_unix_s
-    rows["priority"] = request.priority
-    rows["prompt"] = min(request.prompt_tokens, config.max_model_len - 1)
-    rows["max_tokens"] = min(request.max_tokens, config.max_model_len)
-    rows["hits"] = request.cached_tokens // config.block_size_tokens
-
-
-def _uncertain(rows: NDArray[np.float64]) -> bool:
-    """Whether any of the lengths may turn out one way or another."""
-    return bool((rows[:, 0] != rows[:, -2]).any() or rows[:, -1].any())
-
-
-def _two(batches: Seq[Batch], capacity: int) -> tuple[Batch, Batch]:
-    """A rollout's two batches, with those in flight first."""
-    result = new_batch(capacity), new_batch(capacity)
-    for target, source in zip(result, batches, strict=False):
-        target.counts["scheduled"] = len(source.entries)
-        target.entries[: len(source.entries)] = source.entries
-    return result
+def _is_certain(row: LengthRow) -> bool:
+    """Whether the length cannot turn out one way or another."""
+    return row[0] == row[-2] and not row[-1]
 
 
 def _like(start: Roll, marks: int) -> Roll:
     """Room for rollouts from `start`."""
-    capacity, state = len(start.state.sequences), start.state
-    state = state._replace(
-        engine=state.engine.copy(),
-        sequences=np.empty_like(state.sequences),
-        running=np.empty_like(state.running),
-    )
-    batches = new_batch(capacity), new_batch(capacity)
+    state, capacity = start.state, len(start.state.sequences)
     return start._replace(
-        state=state,
-        batches=batches,
-        clock=start.clock.copy(),
+        state=state._replace(
+            engine=state.engine.copy(),
+            sequences=np.empty(capacity, SEQUENCE),
+            running=np.empty(capacity, np.int32),
+        ),
+        batches=(new_batch(capacity), new_batch(capacity)),
+        clock=new_record(CLOCK),
         marks=np.zeros(marks, MARK),
         steady=new_steady(capacity, len(start.steady.opening)),
     )
+
+
+def _average(values: list[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _from(

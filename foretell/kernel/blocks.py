@@ -15,7 +15,7 @@ def blocks_for(state: State, tokens: int) -> int:
     return -(-tokens // state.engine.block_size)
 
 
-@compiled
+@inlined
 def find_hits(state: State, slot: int) -> int:
     """Blocks of the longest cached prefix of what `slot` must compute; its last token never."""
     seq = state.sequences[slot]
@@ -29,7 +29,7 @@ def find_hits(state: State, slot: int) -> int:
     return most
 
 
-@compiled
+@inlined
 def evictable(state: State, slot: int, hits: int) -> int:
     """How many of its `hits` are free blocks until they are used.
 
@@ -44,7 +44,7 @@ def evictable(state: State, slot: int, hits: int) -> int:
     return count
 
 
-@compiled
+@inlined
 def admit(state: State, slot: int, hits: int) -> None:
     """`slot` begins to run with its `hits` as its first blocks."""
     engine, seq = state.engine, state.sequences[slot]

@@ -33,6 +33,7 @@ class Futures(NamedTuple):
     last_token_s: NDArray[np.float64]
     """(s, marks): of all the watched, had they as many tokens as the mark says."""
     preemptions: NDArray[np.int64]
+    steps: NDArray[np.int64]
 
 
 @compiled
@@ -63,6 +64,7 @@ def sample_futures(
         for i in range(len(work.marks)):
             futures.last_token_s[sample, i] = work.marks[i].at_s if ended else np.inf
         futures.preemptions[sample] = work.clock.preemptions
+        futures.steps[sample] = work.clock.iterations
 
 
 @compiled

@@ -91,7 +91,7 @@ def roll(r: Roll, model: StepTime, until_s: float) -> bool:
     return arrives
 
 
-@compiled
+@inlined
 def _enter(r: Roll) -> bool:
     clock, sums = r.clock, r.steady.sums
     if sums.pause > 0:
@@ -117,7 +117,7 @@ def _all_ended(r: Roll) -> bool:
     return len(r.watched) > 0
 
 
-@compiled
+@inlined
 def _admit_arrivals(r: Roll) -> None:
     clock, sequences = r.clock, r.state.sequences
     while clock.next_arrival < len(r.arrivals):
@@ -157,7 +157,7 @@ def _iterate(r: Roll, model: StepTime) -> bool:
     return True
 
 
-@compiled
+@inlined
 def _launch(r: Roll, model: StepTime, batch: Batch) -> None:
     """The step just scheduled begins when the device is free."""
     clock, counts = r.clock, batch.counts
@@ -198,7 +198,7 @@ def _end_oldest(r: Roll) -> None:
     clock.iterations += 1
 
 
-@compiled
+@inlined
 def _iterate_steady(r: Roll, model: StepTime, until_s: float) -> bool:
     """One iteration or many, with the steady ones in bulk; False where that cannot be done."""
     state, clock, steady = r.state, r.clock, r.steady
@@ -224,7 +224,7 @@ def _iterate_steady(r: Roll, model: StepTime, until_s: float) -> bool:
     return True
 
 
-@compiled
+@inlined
 def _may_admit(state: State, decoding: int) -> bool:
     """Whether a waiting request would be admitted beside those `decoding`.
 
@@ -240,7 +240,7 @@ def _may_admit(state: State, decoding: int) -> bool:
     return admissible_tokens(state, engine.head, budget, threshold, hits) > 0
 
 
-@compiled
+@inlined
 def _fast_forward(r: Roll, model: StepTime, until_s: float) -> bool:
     """All iterations up to the next event at once; False if there are no blocks for even one."""
     state, clock, steady = r.state, r.clock, r.steady
@@ -262,8 +262,10 @@ def _fast_forward(r: Roll, model: StepTime, until_s: float) -> bool:
         in_flight.counts.scheduled = 0  # the steps to come hold none but steady ones
     _note_run(r, model, begin_s, steps)
     take_blocks(state, steady, steps)
-    clock.now_s = begin_s + _run_s(model, count, pairs, steps - ahead)
-    clock.first_end_s = clock.last_end_s = begin_s + _run_s(model, count, pairs, steps)
+    clock.now_s = clock.last_end_s = begin_s + _run_s(model, count, pairs, steps - ahead)
+    if ahead > 0:
+        clock.last_end_s += step_s(model, 0, 0, 0, count, pairs + (steps - 1) * count)
+    clock.first_end_s = clock.last_end_s
     clock.iterations += steps
     advance_steady(state, steady, steps, clock.now_s)
     return True
@@ -276,22 +278,27 @@ def _run_s(model: StepTime, count: int, pairs: int, steps: int) -> float:
 
 @compiled
 def _steps_until(model: StepTime, count: int, pairs: int, seconds: float, most: int) -> int:
-    """The fewest steps, up to `most`, that take at least `seconds`; 0 if that has passed."""
+    """The fewest steps, up to `most`, that take at least `seconds`; 0 if that has passed.
+
+    A run's time is nearly proportional to its steps, so each guess is all but right.
+    """
     if seconds <= 0.0 or most <= 0:
         return 0
-    if decode_run_s(model, count, pairs, most) <= seconds:
-        return most
-    low, high = 1, most
-    while low < high:
-        middle = (low + high) // 2
-        if decode_run_s(model, count, pairs, middle) >= seconds:
-            high = middle
+    low, high = 0, most  # as far as is known: too few, and enough or `most`
+    guess = int(seconds / step_s(model, 0, 0, 0, count, pairs))
+    while high - low > 1:
+        guess = max(low + 1, min(guess, high - 1))
+        took = decode_run_s(model, count, pairs, guess)
+        if took >= seconds:
+            high = guess
         else:
-            low = middle + 1
-    return low
+            low = guess
+        next_guess = int(guess * seconds / took)
+        guess = next_guess + (took < seconds) if next_guess == guess else next_guess
+    return high
 
 
-@compiled
+@inlined
 def _note(r: Roll) -> None:
     """Which marks the watched have passed, now."""
     for slot in r.watched:
@@ -303,7 +310,7 @@ def _note(r: Roll) -> None:
             seq.noted = output
 
 
-@compiled
+@inlined
 def _note_run(r: Roll, model: StepTime, begin_s: float, steps: int) -> None:
     """Which marks the watched pass in a run that is about to be taken, and when."""
     ahead, sums = r.state.engine.depth - 1, r.steady.sums

@@ -44,7 +44,7 @@ def long_prefill_threshold(state: State) -> int:
     return engine.threshold
 
 
-@compiled
+@inlined
 def admissible_tokens(state: State, slot: int, budget: int, threshold: int, hits: int) -> int:
     """Tokens that a waiting sequence would compute if admitted now; 0 when it must wait."""
     engine, seq = state.engine, state.sequences[slot]
@@ -151,7 +151,7 @@ def _preempt(state: State, batch: Batch, position: int) -> int:
     return refund
 
 
-@compiled
+@inlined
 def schedule_waiting(state: State, batch: Batch, budget: int, threshold: int) -> None:
     """Admit from the head of the queue until something does not fit."""
     engine, counts = state.engine, batch.counts
@@ -179,7 +179,7 @@ def schedule_waiting(state: State, batch: Batch, budget: int, threshold: int) ->
         slot = behind
 
 
-@compiled
+@inlined
 def advance(state: State, batch: Batch) -> None:
     """Count scheduled tokens as computed (`_update_after_schedule`) and sum up the step."""
     counts = batch.counts

@@ -111,7 +111,7 @@ def leave(state: State, steady: Steady, in_flight: Batch) -> None:
     sums.active, sums.members = 0, 0
 
 
-@compiled
+@inlined
 def can_schedule(state: State, steady: Steady, threshold: int) -> bool:
     """Whether the next iteration needs nobody's preemption, and serves the steady ones first."""
     engine, sums = state.engine, steady.sums
@@ -130,7 +130,7 @@ def can_schedule(state: State, steady: Steady, threshold: int) -> bool:
     return blocks <= engine.free
 
 
-@compiled
+@inlined
 def schedule_rest(state: State, steady: Steady, batch: Batch) -> bool:
     """Schedule the steady ones in the sums and all others in `batch`; False for an empty step.
 
@@ -159,7 +159,7 @@ def schedule_rest(state: State, steady: Steady, batch: Batch) -> bool:
     return counts.prefill_seqs + counts.decode_seqs > 0
 
 
-@compiled
+@inlined
 def deliver(state: State, steady: Steady, batch: Batch, now_s: float) -> None:
     """Apply the output of the oldest step, of which `batch` holds all but the steady ones."""
     ahead, ended = state.engine.depth - 1, False
@@ -184,7 +184,7 @@ def deliver(state: State, steady: Steady, batch: Batch, now_s: float) -> None:
         drop_ended(state)
 
 
-@compiled
+@inlined
 def advance_steady(state: State, steady: Steady, iterations: int, now_s: float) -> None:
     """Count `iterations` up to the next event as done; who ends in the last, ends at `now_s`."""
     sums = steady.sums
@@ -193,7 +193,8 @@ def advance_steady(state: State, steady: Steady, iterations: int, now_s: float) 
     if sums.iteration < sums.next_event:
         return
     now, following, ended = sums.iteration, NEVER, 0
-    for slot in range(len(steady.due)):
+    for i in range(sums.members):
+        slot = state.running[i]
         if steady.due[slot] == now:
             ended += _event(state, steady, slot, now_s)
         following = min(following, steady.due[slot])
@@ -203,7 +204,7 @@ def advance_steady(state: State, steady: Steady, iterations: int, now_s: float) 
         drop_ended(state)
 
 
-@compiled
+@inlined
 def join_sampled(state: State, steady: Steady, batch: Batch) -> bool:
     """Those of the newest step, `batch`, that begin to decode become steady.
 
@@ -229,7 +230,7 @@ def output_of(state: State, steady: Steady, slot: int) -> int:
     return seq.output + since
 
 
-@compiled
+@inlined
 def iterations_that_fit(state: State, steady: Steady, most: int) -> int:
     """How many of the next `most` iterations find the blocks that steady requests open in them."""
     engine, sums = state.engine, steady.sums
@@ -244,7 +245,7 @@ def iterations_that_fit(state: State, steady: Steady, most: int) -> int:
     return most
 
 
-@compiled
+@inlined
 def take_blocks(state: State, steady: Steady, iterations: int) -> None:
     """Give steady requests the blocks that they open in the next `iterations`."""
     sums, block_size = steady.sums, state.engine.block_size
@@ -282,7 +283,7 @@ def _join(state: State, steady: Steady, slot: int) -> None:
     sums.next_event = min(sums.next_event, steady.due[slot])
 
 
-@compiled
+@inlined
 def _event(state: State, steady: Steady, slot: int, now_s: float) -> bool:
     """What is due for `slot` after the iteration; whether it ends."""
     engine, sums, seq = state.engine, steady.sums, state.sequences[slot]

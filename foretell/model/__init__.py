@@ -3,7 +3,7 @@
 from foretell.model.batch import BatchShape, Step
 from foretell.model.prediction import LengthEstimate, Load, Prediction, RequestSpec
 from foretell.model.profile import Curve, DeviceSpec, GpuProfile, Grid, ModelSpec, StepTables
-from foretell.model.snapshot import EngineConfig, EngineSnapshot, RequestState
+from foretell.model.snapshot import EngineConfig, EngineSnapshot, RequestState, RequestTable
 
 __all__ = [
     "BatchShape",
@@ -19,6 +19,7 @@ __all__ = [
     "Prediction",
     "RequestSpec",
     "RequestState",
+    "RequestTable",
     "Step",
     "StepTables",
 ]

@@ -1,6 +1,8 @@
 """An engine's scheduler at one instant, as published by the backend."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, overload
 
 from foretell.model.batch import Step
 
@@ -63,6 +65,65 @@ class RequestState:
     preemptions: int = 0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class RequestTable(Sequence[RequestState]):
+    """Requests as columns, which is how they travel: a row is made when somebody looks at it.
+
+    The columns are as long as each other, and named and ordered as the fields of `RequestState`.
+    """
+
+    request_id: Sequence[str]
+    foretell_id: Sequence[str]
+    prompt_tokens: Sequence[int]
+    output_tokens: Sequence[int]
+    computed_tokens: Sequence[int]
+    max_tokens: Sequence[int]
+    arrival_unix_s: Sequence[float]
+    cached_tokens: Sequence[int]
+    priority: Sequence[int]
+    predicted_output_tokens: Sequence[float]
+    scheduled_tokens: Sequence[int]
+    in_flight_tokens: Sequence[int]
+    preemptions: Sequence[int]
+
+    @classmethod
+    def of(cls, rows: Sequence[RequestState]) -> "RequestTable":
+        """`rows` as columns; a table is returned as it is."""
+        if isinstance(rows, RequestTable):
+            return rows
+        return cls(*([getattr(row, name) for row in rows] for name in COLUMNS))
+
+    def columns(self) -> Iterable[Sequence[Any]]:
+        """All of them, in order."""
+        return (getattr(self, name) for name in COLUMNS)
+
+    def __len__(self) -> int:
+        return len(self.request_id)
+
+    def __iter__(self) -> Iterator[RequestState]:
+        return map(RequestState, *self.columns())
+
+    @overload
+    def __getitem__(self, index: int) -> RequestState: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[RequestState]: ...
+    def __getitem__(self, index: int | slice) -> RequestState | Sequence[RequestState]:
+        if isinstance(index, slice):
+            return tuple(self)[index]
+        return RequestState(*(column[index] for column in self.columns()))
+
+    def __eq__(self, other: object) -> bool:
+        """As any sequence of the same requests."""
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+
+COLUMNS = tuple(field.name for field in fields(RequestState))
+assert tuple(field.name for field in fields(RequestTable)) == COLUMNS
+
+
 @dataclass(frozen=True, slots=True)
 class EngineSnapshot:
     """The scheduler's state right after a `schedule()` call, or on going idle."""
@@ -74,7 +135,9 @@ class EngineSnapshot:
     published_unix_s: float
     config: EngineConfig
     free_blocks: int
-    running: tuple[RequestState, ...]
-    waiting: tuple[RequestState, ...]
+    running: Sequence[RequestState]
+    """Here and below: a `RequestTable` where it came over a wire."""
+    waiting: Sequence[RequestState]
+    """In the order in which they will be admitted."""
     steps_in_flight: tuple[Step, ...]
     completed_steps: tuple[Step, ...]

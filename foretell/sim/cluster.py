@@ -46,6 +46,8 @@ class ClusterConfig:
     dispatch_delay_s: float = 0.002
     silent_ratio: float = 0.0
     """How often a predictor misses its deadline."""
+    expect_arrivals: bool = True
+    """Predictors reckon with requests that will come later."""
 
 
 @dataclass(slots=True)
@@ -113,6 +115,7 @@ class _Cluster:
                 config.believed_step_time or config.step_time,
                 dispatch_delay_s=config.dispatch_delay_s,
                 every_step_published=config.publish_interval_s == 0,
+                expect_arrivals=config.expect_arrivals,
             )
             self._nodes[instance.instance_id] = _Node(instance, predictor)
 

@@ -19,6 +19,7 @@ class SimPredictor:
         *,
         dispatch_delay_s: float,
         every_step_published: bool,
+        expect_arrivals: bool,
     ) -> None:
         self.published_s = first.published_unix_s
         self._book = EngineBook(
@@ -26,6 +27,7 @@ class SimPredictor:
             length_row=knots,
             prior_tokens=PRIOR_TOKENS,
             every_step_published=every_step_published,
+            expect_arrivals=expect_arrivals,
         )
         self._book.hear(first)
         self._step_time = step_time

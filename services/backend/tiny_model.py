@@ -1,14 +1,17 @@
 """Builds a tiny random Llama that real vLLM serves without weights from anywhere.
 
-    python -m services.backend.tiny_model DIR
+    python -m services.backend.tiny_model DIR [--layers N] [--width N]
 
-Offline and deterministic: about 5M random parameters, and a BPE tokenizer trained on text composed
-here. What it writes is nonsense, but the engine around it is the real one. A complete DIR is left
-as it is. Needs torch, transformers and tokenizers: run it with the Python that has vLLM.
+Offline and deterministic: random parameters, about 5M unless told, and a BPE tokenizer trained on
+text composed here. On a CPU the layers decide how long a step takes, and layers times width what
+each token of a prompt adds. What it writes is nonsense, but the engine around it is the real one. A
+complete DIR is left as it is. Needs torch, transformers and tokenizers: run it with the Python that
+has vLLM.
 """
 
 # ruff: noqa: PLC0415  (torch and transformers take seconds to import; a complete folder needs none)
 
+import argparse
 import itertools
 import os
 import shutil
@@ -17,6 +20,8 @@ import tempfile
 from pathlib import Path
 
 MAX_POSITIONS = 4096
+LAYERS, WIDTH = 4, 256
+_HEAD_SIZE = 64
 _VOCABULARY = 4096
 _SEED = 20_240_501
 _BOS, _EOS, _PAD = "<s>", "</s>", "<pad>"
@@ -34,8 +39,8 @@ _FILES = (
 )
 
 
-def build(folder: Path) -> bool:
-    """Write the model to `folder`; false if a complete one is already there.
+def build(folder: Path, layers: int = LAYERS, width: int = WIDTH) -> bool:
+    """Write the model to `folder`; false if a complete one is already there, whatever its size.
 
     The folder appears whole or not at all: two builders at once do no harm.
     """
@@ -44,7 +49,7 @@ def build(folder: Path) -> bool:
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
     try:
-        _save_model(partial, vocabulary=_save_tokenizer(partial))
+        _save_model(partial, _save_tokenizer(partial), layers, width)
         partial.chmod(0o755)  # mkdtemp's own is for this user alone
         for name in _FILES:
             (partial / name).chmod(0o644)
@@ -83,18 +88,18 @@ def _save_tokenizer(folder: Path) -> int:
     return len(fast)
 
 
-def _save_model(folder: Path, vocabulary: int) -> None:
+def _save_model(folder: Path, vocabulary: int, layers: int, width: int) -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(_SEED)
     config = LlamaConfig(
         vocab_size=vocabulary,
-        hidden_size=256,
-        intermediate_size=768,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        hidden_size=width,
+        intermediate_size=3 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=width // _HEAD_SIZE,
+        num_key_value_heads=max(1, width // _HEAD_SIZE // 2),
         max_position_embeddings=MAX_POSITIONS,
         bos_token_id=0,
         eos_token_id=1,
@@ -130,12 +135,16 @@ def _move(partial: Path, folder: Path) -> None:
 
 
 def main() -> None:
-    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
-        raise SystemExit("usage: python -m services.backend.tiny_model DIR")
+    parser = argparse.ArgumentParser(prog="python -m services.backend.tiny_model")
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("--layers", type=int, default=LAYERS)
+    parser.add_argument("--width", type=int, default=WIDTH, help=f"a multiple of {_HEAD_SIZE}")
+    arguments = parser.parse_args()
+    if arguments.layers < 1 or arguments.width < 1 or arguments.width % _HEAD_SIZE:
+        parser.error(f"a layer at least, and a width that {_HEAD_SIZE} divides")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    folder = Path(sys.argv[1])
-    built = build(folder)
-    sys.stdout.write(f"{folder}: {'built' if built else 'already complete'}\n")
+    built = build(arguments.folder, arguments.layers, arguments.width)
+    sys.stdout.write(f"{arguments.folder}: {'built' if built else 'already complete'}\n")
 
 
 if __name__ == "__main__":

@@ -67,7 +67,9 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         started = time.perf_counter()
         spec = await self._spec(request.request, context)
         now = self._clock()
-        prediction = self.book.predict(spec, self.step_time.current(), now)
+        prediction = self.book.predict(
+            spec, self.step_time.current(), now, spread=self.step_time.spread
+        )
         if prediction is None:
             await context.abort(
                 grpc.StatusCode.UNAVAILABLE, f"{self.instance_id} has published no snapshot yet"

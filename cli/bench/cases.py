@@ -1,0 +1,130 @@
+"""Engine states to predict from: drawn, and the same in every run."""
+
+import time
+from dataclasses import dataclass
+from random import Random
+
+from foretell.model import (
+    BatchShape,
+    EngineConfig,
+    EngineSnapshot,
+    LengthEstimate,
+    RequestSpec,
+    RequestState,
+    Step,
+)
+
+STATES = 25
+"""Engines per size: what a prediction costs depends on the lengths."""
+RESERVATIONS = 2
+"""Requests that are on their way to each engine."""
+_LEAST_SEATS = 48
+_STEP_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Of an engine's queues."""
+
+    running: int
+    waiting: int
+
+    def __str__(self) -> str:
+        return f"{self.running} + {self.waiting}"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One engine state, the requests on their way to it, and the one asked about."""
+
+    snapshot: EngineSnapshot
+    reserved: tuple[RequestSpec, ...]
+    newcomer: RequestSpec
+
+
+def make_case(size: Size, sequence: int, *, async_scheduling: bool) -> Case:
+    """An engine in the midst of decoding, as published right after it has scheduled a step.
+
+    Prompts have 16 to 1024 tokens, outputs are expected to have 32 to 512, and those of running
+    requests are somewhere in between. There are KV blocks for everyone, and a seat for each
+    running request, 48 at least: with nobody waiting those on their way are admitted at once,
+    otherwise they queue for a seat. `sequence` numbers the snapshot.
+    """
+    running, waiting = size.running, size.waiting
+    rng = Random(f"{running}+{waiting}/{sequence % STATES}")
+    now = time.time()
+    config = EngineConfig(
+        model_name="m",
+        block_size_tokens=16,
+        total_blocks=200 * (running + waiting + RESERVATIONS + 1),
+        max_num_seqs=max(_LEAST_SEATS, running) + (0 if waiting else RESERVATIONS + 1),
+        max_num_scheduled_tokens=2048,
+        max_model_len=4096,
+        async_scheduling=async_scheduling,
+    )
+    depth = 2 if async_scheduling else 1
+    runs = tuple(_running(rng, index, depth, now) for index in range(running))
+    waits = tuple(_waiting(rng, running + index, now) for index in range(waiting))
+    used = sum(config.blocks_for(state.computed_tokens) for state in runs)
+    snapshot = EngineSnapshot(
+        instance_id="engine-0",
+        engine_run_id="run",
+        sequence=sequence,
+        taken_unix_s=now,
+        published_unix_s=now,
+        config=config,
+        free_blocks=config.total_blocks - used,
+        running=runs,
+        waiting=waits,
+        steps_in_flight=_steps(runs, depth, now) if runs else (),
+        completed_steps=(),
+    )
+    reserved = tuple(_newcomer(rng, f"reserved-{index}") for index in range(RESERVATIONS))
+    return Case(snapshot, reserved, _newcomer(rng, "newcomer"))
+
+
+def _running(rng: Random, index: int, depth: int, now: float) -> RequestState:
+    prompt, expected = rng.randint(16, 1024), rng.randint(32, 512)
+    output = rng.randint(1, expected - 1)
+    return RequestState(
+        request_id=f"chatcmpl-{index:032x}-0",
+        foretell_id=f"{index:032x}",
+        prompt_tokens=prompt,
+        output_tokens=output,
+        computed_tokens=prompt + output - 1 + depth,
+        max_tokens=2048,
+        arrival_unix_s=now - 10.0,
+        predicted_output_tokens=float(expected),
+        scheduled_tokens=1,
+        in_flight_tokens=depth,
+    )
+
+
+def _waiting(rng: Random, index: int, now: float) -> RequestState:
+    return RequestState(
+        request_id=f"chatcmpl-{index:032x}-0",
+        foretell_id=f"{index:032x}",
+        prompt_tokens=rng.randint(16, 1024),
+        output_tokens=0,
+        computed_tokens=0,
+        max_tokens=2048,
+        arrival_unix_s=now - 1.0,
+        predicted_output_tokens=float(rng.randint(32, 512)),
+    )
+
+
+def _newcomer(rng: Random, request_id: str) -> RequestSpec:
+    """With a point estimate that is no hint, so that its length is a distribution."""
+    length = LengthEstimate(float(rng.randint(32, 512)), source="model")
+    return RequestSpec(request_id, rng.randint(16, 1024), 0, length)
+
+
+def _steps(running: tuple[RequestState, ...], depth: int, now: float) -> tuple[Step, ...]:
+    """The steps in flight, in which everyone decodes."""
+    pairs = sum(state.computed_tokens for state in running)
+    steps = []
+    for ahead in range(depth):
+        attended = pairs - (depth - 1 - ahead) * len(running)
+        shape = BatchShape(decode_seqs=len(running), decode_pairs=attended)
+        steps.append(Step(ahead + 1, now - _STEP_S * (depth - 1 - ahead), 0.0, shape))
+    return tuple(steps)

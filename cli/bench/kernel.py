@@ -1,0 +1,68 @@
+"""CPU time of the compiled part of a prediction: the call that rolls the twin forward."""
+
+import time
+from collections.abc import Callable
+
+from cli.bench.cases import STATES, Case, Size, make_case
+from foretell.engine.book import SAMPLES
+from foretell.engine.forecast import Forecaster, PendingRequest, Rollouts
+from foretell.latency.calibration import OnlineStepTime
+from foretell.latency.linear import StepTimeModel
+from foretell.length.distribution import knots
+from foretell.model import LengthEstimate, RequestSpec
+from foretell.settings import load_profile
+
+PROFILE = "A30/Llama-2-7b-hf"
+DISPATCH_DELAY_S = 0.002
+_WARMUP = 2  # rounds over all states
+
+
+def profile_step_time() -> StepTimeModel:
+    """As a predictor starts with."""
+    return OnlineStepTime(load_profile(PROFILE)).current()
+
+
+def prepare(case: Case, step_time: StepTimeModel) -> Rollouts:
+    """The rollouts that a predictor would make for the case's newcomer."""
+    snapshot = case.snapshot
+    rows = [
+        knots(LengthEstimate(state.predicted_output_tokens, source="model"))
+        for state in (*snapshot.running, *snapshot.waiting)
+    ]
+    now = snapshot.taken_unix_s
+    return Forecaster(snapshot, rows).prepare(
+        step_time,
+        _coming(case.newcomer, now),
+        now,
+        samples=SAMPLES,
+        pending=[_coming(request, now) for request in case.reserved],
+    )
+
+
+def time_kernel(
+    size: Size, predictions: int, tick: Callable[[], None], *, async_scheduling: bool = True
+) -> list[float]:
+    """CPU seconds of each of `predictions` calls, over `STATES` engine states in turn.
+
+    The time of this thread alone, which other processes do not lengthen by taking the core. It
+    begins and ends in Python: handing the arrays over is included.
+    """
+    step_time = profile_step_time()
+    states = [
+        prepare(make_case(size, state, async_scheduling=async_scheduling), step_time)
+        for state in range(STATES)
+    ]
+    took = []
+    for turn in range(-_WARMUP * STATES, predictions):
+        rollouts = states[turn % STATES]
+        started = time.thread_time_ns()
+        rollouts.run()
+        ended = time.thread_time_ns()
+        if turn >= 0:
+            took.append((ended - started) * 1e-9)
+            tick()
+    return took
+
+
+def _coming(request: RequestSpec, now_unix_s: float) -> PendingRequest:
+    return PendingRequest(now_unix_s + DISPATCH_DELAY_S, request, knots(request.length))

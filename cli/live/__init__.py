@@ -1,0 +1,1 @@
+"""`foretell accuracy --live`: a real engine under load, and how far off its predictor is."""

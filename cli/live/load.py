@@ -1,0 +1,75 @@
+"""What a live measurement sends: bursty arrivals of mixed lengths, from a seed."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from math import exp, log
+from random import Random
+
+from foretell.workload import Arrival, Draws, LogNormal, gamma, stream
+
+# Rates of the phases, of equal length, as shares of the mean rate: calm, busy, and a rush that an
+# engine at 70% of its capacity on the whole cannot serve as it comes.
+_PHASES = (0.6, 1.0, 0.7, 1.7, 0.5, 1.2, 0.9, 1.4)
+_PHASE_REQUESTS = 20.0
+"""Requests that a phase of the mean rate has."""
+_CV = 1.5  # of the gaps within a phase; 1 would be Poisson
+
+
+@dataclass(frozen=True, slots=True)
+class MixedLengths:
+    """Prompts whose logarithm is uniform, and log-normal outputs; tokens, both within bounds."""
+
+    least_prompt: int = 16
+    most_prompt: int = 1000
+    least_output: int = 8
+    most_output: int = 300
+    mean_output: float = 150.0
+    output_cv: float = 0.7
+
+    def sample(self, draws: Draws) -> tuple[int, int]:
+        """Prompt and output tokens of one request."""
+        low, high = log(self.least_prompt), log(self.most_prompt)
+        prompt = round(exp(low + (high - low) * draws.random()))
+        output = LogNormal(self.mean_output, self.output_cv, self.most_output).sample(draws)
+        return prompt, max(self.least_output, output)
+
+    def within(self, max_model_len: int) -> "MixedLengths":
+        """The same in an engine that has room for `max_model_len` tokens; 0: no limit known."""
+        if not max_model_len or self.most_prompt + self.most_output <= max_model_len:
+            return self
+        most_prompt = max(self.least_prompt, max_model_len * 3 // 4)
+        most_output = max(self.least_output, max_model_len - most_prompt)
+        return MixedLengths(
+            self.least_prompt,
+            most_prompt,
+            self.least_output,
+            most_output,
+            min(self.mean_output, most_output / 2),
+            self.output_cv,
+        )
+
+
+def bursty(count: int, rate_per_s: float, lengths: MixedLengths, seed: int) -> list[Arrival]:
+    """`count` requests that come at `rate_per_s` on the whole, seconds from the start.
+
+    Gamma gaps whose mean follows `_PHASES`. The same seed gives the same requests in the same
+    order, whatever the rate, which only stretches time.
+    """
+    draws = Random(seed)
+    times_s = (t / rate_per_s for t in _warped(gamma(1.0, _CV, draws)))
+    return stream(count, islice(times_s, count), lengths, draws, prefix=f"live-{seed}-")
+
+
+def _warped(times: Iterable[float]) -> Iterator[float]:
+    """Stretch a stream of rate 1 so that its rate follows the phases; the mean stays 1.
+
+    Phase i has `_PHASE_REQUESTS * _PHASES[i]` of the stream's time, and lasts `_PHASE_REQUESTS`.
+    """
+    mean = sum(_PHASES) / len(_PHASES)
+    index, begun, ends = 0, 0.0, _PHASE_REQUESTS * _PHASES[0] / mean
+    for t in times:
+        while t >= ends:
+            begun, index = ends, index + 1
+            ends += _PHASE_REQUESTS * _PHASES[index % len(_PHASES)] / mean
+        yield _PHASE_REQUESTS * (index + (t - begun) / (ends - begun))

@@ -1,0 +1,87 @@
+"""Requests that are still to come: how many of which size an engine should be expected to get.
+
+A request shares its engine with whoever arrives while it runs. A forecast that lets nobody arrive
+is too low by what they take, about a fifth of the e2e latency at 70% utilisation (measured in
+docs/accuracy-live.md). Who comes is unknown; how many come per second, and how large they are, is
+much as it was a moment ago.
+"""
+
+from math import exp
+
+from foretell.engine.forecast import PendingRequest
+from foretell.kernel.lengths import WIDTH
+from foretell.model import LengthEstimate, RequestSpec
+
+MEMORY_S = 20.0
+"""Time constant of the rate. Between 2 and 100 s it makes next to no difference to the errors."""
+_UNSEEN_S = 2.0  # of silence assumed before the first arrival: one request is no rate yet
+_SIZE_WEIGHT = 1 / 64  # of the newest request in the mean sizes
+_ID = "expected"
+
+
+class RecentArrivals:
+    """The rate and the mean size of one engine's arrivals, with exponentially fading memory.
+
+    Constant in time and space. Times are seconds of one clock; a request that is noted late counts
+    as arrived with the latest.
+    """
+
+    def __init__(self, memory_s: float = MEMORY_S) -> None:
+        if memory_s <= 0:
+            raise ValueError(f"memory_s must be positive, got {memory_s}")
+        self._memory_s = memory_s
+        self._first_s = 0.0
+        self._latest_s = 0.0
+        self._weight = 0.0  # of all arrivals as of the latest, 1 each when fresh
+        self._count = 0
+        self._prompt_tokens = 0.0
+        self._output_tokens = 0.0
+
+    def note(self, prompt_tokens: int, output_tokens: float, at_s: float) -> None:
+        """A sequence of this size is on its way to the engine, or has come."""
+        if not self._count:
+            self._first_s = self._latest_s = at_s
+        at_s = max(at_s, self._latest_s)
+        self._weight = 1.0 + self._weight * self._faded(at_s - self._latest_s)
+        self._latest_s = at_s
+        self._count += 1
+        # A plain mean at first, so that the first request's size does not linger.
+        share = max(_SIZE_WEIGHT, 1.0 / self._count)
+        self._prompt_tokens += share * (prompt_tokens - self._prompt_tokens)
+        self._output_tokens += share * (output_tokens - self._output_tokens)
+
+    def rate_per_s(self, now_s: float) -> float:
+        """Arrivals a second; 0 before the first.
+
+        With weights exp(-age / memory), a steady rate r gathers r * memory * (1 - exp(-T / memory))
+        in T seconds.
+        """
+        if not self._count:
+            return 0.0
+        weight = self._weight * self._faded(max(0.0, now_s - self._latest_s))
+        watched_s = max(0.0, now_s - self._first_s) + _UNSEEN_S
+        return weight / (self._memory_s * (1.0 - self._faded(watched_s)))
+
+    def expected(self, now_s: float, until_s: float, most: int) -> PendingRequest | None:
+        """At most `most` sequences of the mean size, evenly spaced from `now_s` on to `until_s`.
+
+        Their lengths are taken as certain. The i-th stands for the i-th share of 1 / rate seconds,
+        and comes in the middle of it.
+        """
+        rate = self.rate_per_s(now_s)
+        count = min(most, round(rate * max(0.0, until_s - now_s)))
+        if count <= 0:
+            return None
+        output_tokens = max(1, round(self._output_tokens))
+        typical = RequestSpec(
+            request_id=_ID,
+            prompt_tokens=max(1, round(self._prompt_tokens)),
+            max_tokens=output_tokens,
+            length=LengthEstimate(float(output_tokens), source="history"),
+            sequences=count,
+        )
+        row = (float(output_tokens),) * (WIDTH - 1) + (0.0,)
+        return PendingRequest(now_s + 0.5 / rate, typical, row, every_s=1.0 / rate)
+
+    def _faded(self, seconds: float) -> float:
+        return exp(-seconds / self._memory_s)

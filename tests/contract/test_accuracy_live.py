@@ -1,0 +1,95 @@
+"""`foretell accuracy --live` against an emulated engine and its predictor, over real sockets."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+
+from bench.live_variants import RECORDED, TODAY, VARIANTS, Analysis
+from cli.live.load import MixedLengths
+from cli.live.measure import CannotMeasure, LiveOptions, measure
+from cli.live.recording import Recording
+from cli.live.report import report
+from foretell.settings import PredictorSettings
+from foretell.v1 import predictor_pb2, predictor_pb2_grpc
+from services.predictor.__main__ import serve
+from tests.contract.emulated_engine import MODEL, running_engine
+
+LENGTHS = MixedLengths(most_prompt=200, most_output=40, mean_output=15.0)
+
+
+async def heard(stub: predictor_pb2_grpc.PredictorStub) -> None:
+    """Wait until the predictor has heard of its engine."""
+    while True:
+        status = await stub.Status(predictor_pb2.StatusRequest())
+        if status.snapshot_age_s >= 0:
+            return
+        await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def measurable(folder: Path) -> AsyncIterator[LiveOptions]:
+    """An engine with its predictor, which has heard of it, and what to send them."""
+    address = f"unix:{folder}/predictor.sock"
+    endpoint = f"ipc://{folder}/engine-0.ipc"
+    stop = asyncio.Event()
+    async with running_engine(folder, max_num_seqs=4) as engine:
+        predictor = asyncio.create_task(
+            serve(PredictorSettings(listen=address, snapshot_endpoint=endpoint), stop)
+        )
+        try:
+            async with grpc.aio.insecure_channel(address) as channel, asyncio.timeout(30):
+                await channel.channel_ready()
+                stub = predictor_pb2_grpc.PredictorStub(channel)
+                await heard(stub)
+            yield LiveOptions(
+                engine.url,
+                address,
+                endpoint,
+                requests=20,
+                warm_up=6,
+                cool_down=2,
+                saturating=16,
+                rate_per_s=20.0,
+                lengths=LENGTHS,
+            )
+        finally:
+            stop.set()
+            await predictor
+
+
+async def test_a_measurement_is_recorded_and_can_be_taken_apart(tmp_path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    async with measurable(tmp_path) as options:
+        recording = await measure(options, lambda *step: told.append(step))
+    assert told[-1][1:] == (28, 28)
+    assert [r.measured for r in recording.requests] == [False] * 6 + [True] * 20 + [False] * 2
+    for request in recording.requests:
+        assert request.asked_unix_s <= request.decided_unix_s < request.first_unix_s
+        assert request.first_unix_s <= request.last_unix_s <= request.completed_unix_s
+        assert 0 < request.predicted_ttft_s <= request.predicted_e2e_s
+        assert request.calibration_steps > 0
+    found = report(recording)
+    assert (found["model"], found["emulated"], found["max_num_seqs"]) == (MODEL, True, 4)
+    assert found["errors"]["foretell"]["e2e"]["count"] == 20
+
+    recording.write(tmp_path / "run.zip")
+    analysis = Analysis(Recording.read(tmp_path / "run.zip")).report()
+    # On a machine that is busy enough some snapshots are lost, and what they alone showed.
+    assert 0 < analysis["requests"] <= 20
+    assert set(analysis["errors"]) == {RECORDED, TODAY, *(v.title for v in VARIANTS)}
+
+
+async def test_what_stands_in_the_way_is_told(tmp_path: Path) -> None:
+    def ignore(*step: object) -> None:
+        del step
+
+    nowhere = LiveOptions("http://127.0.0.1:1", f"unix:{tmp_path}/none.sock")
+    with pytest.raises(CannotMeasure, match="no engine"):
+        await measure(nowhere, ignore)
+    async with running_engine(tmp_path) as engine:
+        with pytest.raises(CannotMeasure, match="no predictor"):
+            await measure(LiveOptions(engine.url, nowhere.predictor), ignore)
