@@ -14,7 +14,7 @@ from bench.live_replay import EXPECT, State, Truth, snapshots_of, spec_of, state
 from cli.live.recording import Recording, Served
 from cli.live.report import Pairs, errors
 from foretell.engine import Forecast, PendingRequest, forecast
-from foretell.latency.linear import LinearStepTime
+from foretell.latency.linear import FEATURES, LinearStepTime
 from foretell.sim.accuracy import quantile
 
 _AFTER_S = 2.0  # behind its end, arrivals that cannot concern a request any more
@@ -95,6 +95,12 @@ class Analysis:
                 for title, kinds in found.items()
             },
             "milliseconds": self._parts(),
+            "microseconds_per": {
+                name: round(seconds * 1e6, 4)
+                for name, seconds in zip(
+                    FEATURES, self.states[-1].step_time.coefficients_s, strict=True
+                )
+            },
             "speed": _levels(
                 [self._speed(state, state.served.last_unix_s) for state in self.states], 1.0
             ),
