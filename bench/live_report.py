@@ -86,8 +86,19 @@ def _run_table(result: Mapping[str, Any]) -> str:
             f"{predictor['calibration_steps']} steps at the end, mean error of a step one ahead "
             f"{predictor['step_error']:.1%}",
         ],
+        ["step time", _step_time(result["analysis"]["microseconds_per"])],
     ]
     return markdown_table(["", ""], rows).replace("|:--|--:|", "|:--|:--|")
+
+
+def _step_time(us: Mapping[str, float]) -> str:
+    tokens = us["step"] / us["prefill_tokens"] if us["prefill_tokens"] else 0.0
+    return (
+        f"as last learned: {us['step'] / 1e3:.1f} ms a step, {us['prefill_tokens']:.0f} us a prompt "
+        f"token (a step is {tokens:.0f} of them), {us['prefill_pairs'] * 1e3:.0f} ns a pair of "
+        f"prompt tokens, {us['prefill_seqs'] / 1e3:.1f} ms a prompt, {us['decode_seqs']:.0f} us a "
+        f"decoding sequence, {us['decode_pairs'] * 1e3:.0f} ns a token of its context"
+    )
 
 
 def _placement(result: Mapping[str, Any]) -> str:

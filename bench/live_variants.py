@@ -15,6 +15,7 @@ from cli.live.recording import Recording, Served
 from cli.live.report import Pairs, errors
 from foretell.engine import Forecast, PendingRequest
 from foretell.kernel.step_time import FLOOR, StepTime
+from foretell.latency.features import FEATURES
 from foretell.latency.linear import CompiledStepTime
 from foretell.length.distribution import knots
 from foretell.sim.accuracy import quantile
@@ -93,6 +94,12 @@ class Analysis:
                 for title, kinds in found.items()
             },
             "milliseconds": self._parts(),
+            "microseconds_per": {
+                name: round(seconds * 1e6, 4)
+                for name, seconds in zip(
+                    FEATURES, self.states[-1].step_time.packed().coefficients, strict=False
+                )
+            },
             "speed": _levels(
                 [self._speed(state, state.served.last_unix_s) for state in self.states], 1.0
             ),
