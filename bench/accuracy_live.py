@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bench.live_engine import ENGINE_ARGS, OthersClock, running_engine
 from bench.live_report import PAGE, PICTURE, TITLES, error_table, scatter, write_page
 from bench.live_variants import Analysis
-from bench.machine import describe_machine
+from cli.bench.machine import describe_machine
 from cli.live.measure import LiveOptions, completed, measure
 from cli.live.recording import Recording
 from cli.live.report import all_pairs, report

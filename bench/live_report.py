@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.machine import machine_line
 from bench.stats import markdown_table
+from cli.bench.machine import machine_line
 from cli.live.report import FORETELL, LATENCIES, Pairs
 
 ROOT = Path(__file__).resolve().parent.parent

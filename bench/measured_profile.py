@@ -2,138 +2,38 @@
 
     python -m bench.measured_profile --python .venv-vllm/bin/python --model .models/tiny-llama
 
-Starts a real vLLM engine with the plugin, measures it with `foretell profile measure`, sends it a
-random load, and compares the profile with the durations that the plugin recorded of each step. For
-scale: the same six coefficients fitted to those very steps, which is as good as a linear step time
-can be on them. Writes bench/results/measured_profile.json.
+Starts a real vLLM engine with the plugin, measures it as `foretell profile measure` does, sends it
+the mixed load of `bench.record_steps`, and compares the profile with the durations that the plugin
+recorded of each step. For scale: six coefficients fitted to those very steps, which is as good as
+a linear step time can be on them. Writes bench/results/measured_profile.json.
 """
 
 import argparse
 import asyncio
 import json
-import random
-import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import Any
 
-import zmq
-import zmq.asyncio
 from rich.console import Console
 from rich.table import Table
 
+from bench.record_steps import ENGINE_ARGS, ENGINE_ENV, PHASE_S, engine, listen, send_load
+from bench.recorded_steps import TimedStep, fit
 from cli.bench.machine import describe_machine, describe_run
-from cli.measure import MeasureOptions, measure
-from cli.measure.endpoint import Endpoint, connected
-from foretell.latency.features import features
-from foretell.latency.importers.linear_fit import relative_fit
+from cli.measure import Measurement, MeasureOptions, measure
 from foretell.latency.linear import LinearStepTime
 from foretell.model import Step
-from foretell.settings import LauncherSettings
-from foretell.v1 import snapshot_pb2
-from foretell.wire import snapshot_from_proto
-from services.backend.children import Child
-from services.backend.commands import Places, engine_command
-from services.backend.folders import free_ports
-from services.backend.probe import http_get
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULT = ROOT / "bench" / "results" / "measured_profile.json"
-ENGINE_ARGS = (
-    "--enforce-eager --dtype float32 --max-model-len 2048 --distributed-executor-backend uni "
-    "--num-gpu-blocks-override 200 --disable-uvicorn-access-log"
-)
-ENGINE_ENV = {
-    "OMP_NUM_THREADS": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "HF_HUB_OFFLINE": "1",
-}
-START_S = 300.0
-SEED = 7
-
-
-@asynccontextmanager
-async def running_engine(args: argparse.Namespace) -> AsyncIterator[tuple[str, str]]:
-    """A vLLM engine with the plugin: its URL, and where it publishes snapshots."""
-    with TemporaryDirectory(prefix="foretell-bench-") as name:
-        folder = Path(name)
-        settings = LauncherSettings(
-            engine="vllm", model=args.model, python=args.python, engine_args=args.engine_args
-        )
-        places = Places.of(settings, folder, folder)
-        port = free_ports(settings.host, 1)[0]
-        command = engine_command(settings, places, port)
-        env = {**ENGINE_ENV, "PYTHONPATH": str(ROOT)}
-        child = await Child.spawn("engine", command.argv, places.engine_log, env | command.env)
-        url = f"http://{settings.host}:{port}"
-        try:
-            async with asyncio.timeout(START_S):
-                while not await _serves(url):
-                    if child.exit_code is not None:
-                        raise child.failure("ended")
-                    await asyncio.sleep(0.5)
-            yield url, places.snapshot_endpoint
-        finally:
-            await child.stop(10.0)
-
-
-async def _serves(url: str) -> bool:
-    with suppress(OSError):
-        return (await http_get(f"{url}/health", 2.0))[0] == 200
-    return False
-
-
-class StepRecorder:
-    """The completed steps that an engine tells of."""
-
-    def __init__(self, endpoint: str) -> None:
-        self.steps: list[Step] = []
-        self._context = zmq.asyncio.Context()
-        self._socket = self._context.socket(zmq.SUB)
-        self._socket.set_hwm(100_000)
-        self._socket.subscribe(b"")
-        self._socket.connect(endpoint)
-        self._last = -1
-
-    async def run(self) -> None:
-        while True:
-            message = snapshot_pb2.EngineSnapshot.FromString(await self._socket.recv())
-            if message.sequence != self._last:  # no heartbeat
-                self._last = message.sequence
-                self.steps += snapshot_from_proto(message).completed_steps
-
-    def close(self) -> None:
-        self._context.destroy(linger=0)
-
-
-async def load(endpoint: Endpoint, seconds: float, per_s: float) -> int:
-    """Poisson arrivals of streams with log-normal lengths; how many there were."""
-    rng = random.Random(SEED)
-    streams: list[asyncio.Task[None]] = []
-    end_s = time.monotonic() + seconds
-
-    async def stream(prompt: Sequence[int], tokens: int) -> None:
-        async for _ in endpoint.stream(prompt, tokens):
-            pass
-
-    while time.monotonic() < end_s:
-        prompt = rng.choices(range(1000, 2000), k=min(1500, int(rng.lognormvariate(5.0, 1.0)) + 1))
-        tokens = min(300, int(rng.lognormvariate(4.0, 0.7)) + 1)
-        streams.append(asyncio.create_task(stream(prompt, tokens)))
-        await asyncio.sleep(rng.expovariate(per_s))
-    await asyncio.gather(*streams)
-    return len(streams)
+RESULT = Path(__file__).resolve().parent / "results" / "measured_profile.json"
+IDLE_S = 2.0  # until the plugin has told of the last step
 
 
 def compare(model: LinearStepTime, steps: Sequence[Step]) -> dict[str, Any]:
     """The model against recorded steps, and the best coefficients for them, by kind of step."""
-    x = [features(step.shape) for step in steps]
-    best = LinearStepTime(relative_fit(x, [step.duration_s for step in steps]))
+    best = fit([TimedStep(s.started_unix_s, s.duration_s, s.shape) for s in steps])
     kinds = {
         "decode": [s for s in steps if not s.shape.prefill_seqs],
         "prefill": [s for s in steps if s.shape.prefill_seqs and not s.shape.decode_seqs],
@@ -182,52 +82,57 @@ def show(phases: dict[str, dict[str, Any]]) -> None:
     Console().print(table)
 
 
-async def run(args: argparse.Namespace) -> dict[str, Any]:
+async def run(args: argparse.Namespace) -> tuple[Measurement, dict[str, Any]]:
     """Measure, load, compare."""
-    async with running_engine(args) as (url, snapshots):
-        recorder = StepRecorder(snapshots)
-        recording = asyncio.create_task(recorder.run())
-        try:
-            options = MeasureOptions(url, seconds=args.seconds, max_concurrency=args.concurrency)
+    steps: list[Step] = []
+    with tempfile.TemporaryDirectory(prefix="foretell-measured-", dir="/tmp") as folder:
+        async with engine(args.python, args.model, Path(folder)) as (url, places):
+            listening = asyncio.create_task(listen(places.snapshot_endpoint, steps, set()))
+            options = MeasureOptions(
+                url,
+                seconds=args.seconds,
+                max_concurrency=48,
+                max_num_seqs=48,
+                max_num_batched_tokens=1024,
+            )
             found = await measure(options)
-            measured = len(recorder.steps)
-            async with connected(url, "") as endpoint:
-                await endpoint.facts("")
-                streams = await load(endpoint, args.load_seconds, args.per_second)
-            await asyncio.sleep(1.0)
-        finally:
-            recording.cancel()
-            recorder.close()
+            await asyncio.sleep(IDLE_S)
+            measured = len(steps)
+            await send_load(url, args.load_seconds)
+            await asyncio.sleep(IDLE_S)
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
     model = LinearStepTime(found.profile.coefficients_s)
-    return {
-        "profile": {
-            "coefficients_s": found.profile.coefficients_s,
-            "provenance": found.profile.provenance,
-            "relative_residual": found.profile.relative_residual,
-        },
-        "load": {"streams": streams, "seconds": args.load_seconds, "per_second": args.per_second},
-        "phases": {
-            "the measurement": compare(model, recorder.steps[:measured]),
-            "the load": compare(model, recorder.steps[measured:]),
-        },
+    return found, {
+        "the measurement": compare(model, steps[:measured]),
+        "the load": compare(model, steps[measured:]),
     }
 
 
 def main() -> None:
+    assert __doc__
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--python", required=True, help="a Python that has vLLM")
-    parser.add_argument("--model", required=True, help="model folder or name")
-    parser.add_argument("--engine-args", default=ENGINE_ARGS)
+    parser.add_argument("--python", required=True, help="Python that has vLLM")
+    parser.add_argument("--model", required=True, help="folder of the tiny model")
     parser.add_argument("--seconds", type=float, default=90.0, help="of the measurement")
-    parser.add_argument("--concurrency", type=int, default=64)
-    parser.add_argument("--load-seconds", type=float, default=60.0)
-    parser.add_argument("--per-second", type=float, default=4.0, help="streams that arrive")
+    parser.add_argument("--load-seconds", type=float, default=6 * PHASE_S)
     args = parser.parse_args()
     machine = describe_machine("numpy", "httpx")
-    result = asyncio.run(run(args))
-    show(result["phases"])
-    facts = {"machine": machine, **describe_run("bench.measured_profile")}
-    RESULT.write_text(json.dumps(facts | result, indent=2) + "\n")
+    found, phases = asyncio.run(run(args))
+    show(phases)
+    document = {
+        **describe_run("bench.measured_profile"),
+        "machine": machine,
+        "engine_args": ENGINE_ARGS,
+        "environment": ENGINE_ENV,
+        "coefficients_s": found.profile.coefficients_s,
+        "provenance": found.profile.provenance,
+        "relative_residual": found.profile.relative_residual,
+        "request_s": round(found.fit.request_s, 6),
+        "request_token_s": round(found.fit.request_token_s, 9),
+        "steps": phases,
+    }
+    RESULT.write_text(json.dumps(document, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -39,8 +39,9 @@ class Facts:
     block_size_tokens: int = 0
     kv_blocks: int = 0
     """Without vLLM's null block; both 0 where /metrics does not tell."""
+    engines: int = 1
+    """Behind the endpoint, and requests that they serve now, as far as /metrics tells."""
     requests: int = 0
-    """Requests that it serves now, as far as /metrics tells."""
 
     @property
     def engine(self) -> str:
@@ -63,13 +64,15 @@ class Endpoint:
         self._model = str(card["id"])
         metrics = await self._get_text("/metrics")
         block_size, blocks = cache_facts(metrics)
+        queues = [_samples(metrics, name) for name in _QUEUES]
         return Facts(
             model=self._model,
             max_model_len=int(card.get("max_model_len") or 0),
             version=_version(await self._get_text("/version")),
             block_size_tokens=block_size,
             kv_blocks=blocks,
-            requests=int(sum(value for name in _QUEUES for value in _samples(metrics, name))),
+            engines=max(1, *map(len, queues)),
+            requests=int(sum(map(sum, queues))),
         )
 
     async def complete(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> float:

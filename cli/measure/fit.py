@@ -36,6 +36,7 @@ _COLUMNS = (*FEATURES, "requests", "request_tokens")
 _HUBER = 1.5  # errors beyond this many standard deviations count linearly, not squared
 _SIGMA = 1.4826  # standard deviation of a normal variable by its median absolute value
 _ROUNDS = 8  # of reweighting; the weights settle within a few
+_LEAST_S, _LEAST_ERROR = 1e-6, 1e-9
 
 
 class FitError(Exception):
@@ -68,7 +69,7 @@ class Fit:
     """What a request takes outside the engine's steps, and what each of its prompt tokens adds."""
     request_token_s: float
     relative_residual: float
-    """Median |error| / seconds over the windows."""
+    """Median of the error's share in what is predicted, over the windows."""
     residual_of: dict[str, float]
     """The same for each kind."""
 
@@ -76,20 +77,23 @@ class Fit:
 def fit_windows(windows: Sequence[Window]) -> Fit:
     """Non-negative coefficients of the least relative error, robust against stalled windows.
 
-    Squared errors up to 1.5 standard deviations, linear beyond (Huber 1964), by iteratively
-    reweighted least squares. FitError where the windows are too few or too much alike.
+    Iteratively reweighted least squares of the error relative to what the last round predicts:
+    relative to the windows' own times, noise would make the coefficients small. Errors count
+    squared up to 1.5 standard deviations and linearly beyond (Huber 1964). FitError where the
+    windows are too few or too much alike.
     """
     x = np.array([_row(window) for window in windows]).reshape(-1, len(_COLUMNS))
     seconds = np.array([window.seconds for window in windows])
     _check(x, seconds)
     kinds = [window.kind for window in windows]
     fair = np.array([1.0 / np.sqrt(kinds.count(kind)) for kind in kinds])
-    robust = np.ones(len(windows))
+    weights = fair
     for _ in range(_ROUNDS):
-        solution = np.array(relative_fit(x, seconds, fair * np.sqrt(robust)))
-        error = np.abs(x @ solution - seconds) / seconds
-        limit = max(1e-9, _HUBER * _SIGMA * float(np.median(error)))
-        robust = limit / np.maximum(error, limit)
+        solution = np.array(relative_fit(x, seconds, weights))
+        predicted = np.maximum(x @ solution, _LEAST_S)
+        error = np.abs(seconds - predicted) / predicted
+        limit = max(_LEAST_ERROR, _HUBER * _SIGMA * float(np.median(error)))
+        weights = fair * seconds / predicted * np.sqrt(limit / np.maximum(error, limit))
     coefficients = tuple(float(f"{c:.5g}") for c in solution[: len(FEATURES)])
     return Fit(
         coefficients_s=coefficients,

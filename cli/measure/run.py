@@ -72,11 +72,17 @@ async def _measure(endpoint: Endpoint, options: MeasureOptions, progress: Progre
     longest = options.max_model_len or facts.max_model_len
     if not longest:
         raise MeasureError("the endpoint does not say its max_model_len: give --max-model-len")
+    if facts.engines > 1:
+        raise MeasureError(
+            f"the endpoint has {facts.engines} engines (data parallel): measure one by itself"
+        )
     if facts.requests:
         raise MeasureError(
             f"the endpoint serves {facts.requests} other request(s): measure one that is idle"
         )
     profile = _unmeasured(options, facts, longest)
+    if profile.max_num_seqs < 2:
+        raise MeasureError("an engine that runs one sequence at a time has none beside it to count")
     session = Session(
         endpoint,
         longest=longest,

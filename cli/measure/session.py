@@ -29,7 +29,7 @@ _IDLE_STEPS, _IDLE_S = 4, 0.05  # after which a dropped stream has surely left t
 
 
 class Session:
-    """Experiments on one endpoint. `tokens` is the step's token budget, `longest` max_model_len."""
+    """Experiments on one endpoint. `budget` is a step's, in tokens; `longest` is max_model_len."""
 
     def __init__(
         self, endpoint: Endpoint, *, longest: int, budget: int, rng: random.Random
@@ -77,7 +77,7 @@ class Session:
             return None
 
     async def _lone(self, asked: Lone) -> Window:
-        chunks = self._chunks(asked.tokens, self._budget)
+        chunks = _chunks(asked.tokens, self._budget)
         totals = _prefills(1, asked.tokens, chunks)
         await asyncio.sleep(max(_IDLE_S, _IDLE_STEPS * self._step_s))
         seconds = await self._complete(1, asked.tokens, 1)
@@ -94,7 +94,7 @@ class Session:
                 await self._complete(asked.prompts, asked.tokens, 1)
                 count += asked.prompts
             last = await probe.after(time.perf_counter())
-        chunks = self._chunks(asked.tokens, self._budget - 1)
+        chunks = _chunks(asked.tokens, self._budget - 1)  # the probe takes a token of each step
         return _between(probe, first, last, "beside", _prefills(count, asked.tokens, chunks))
 
     async def _decode(self, asked: Decode) -> Window | None:
@@ -144,9 +144,6 @@ class Session:
     def _prompt(self, tokens: int) -> Sequence[int]:
         return self._rng.choices(self._ids, k=tokens)
 
-    def _chunks(self, tokens: int, budget: int) -> int:
-        return -(-tokens // max(1, budget))
-
 
 class Steady(NamedTuple):
     """Two ticks between which a probe and its companions all decode."""
@@ -192,6 +189,10 @@ def _between(probe: Probe, first: Tick, last: Tick, kind: str, beside: BatchShap
         decode_pairs=beside.decode_pairs + probe.pairs(first.tokens, last.tokens),
     )
     return Window(kind, last.at_s - first.at_s, steps, totals)
+
+
+def _chunks(tokens: int, budget: int) -> int:
+    return -(-tokens // max(1, budget))
 
 
 def _prefills(count: int, tokens: int, chunks: int) -> BatchShape:

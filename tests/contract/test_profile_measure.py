@@ -98,8 +98,8 @@ async def test_too_little_time_is_said(tmp_path: Path) -> None:
 
 
 CARD = {"id": "m", "max_model_len": 512}
-CACHE = 'vllm:cache_config_info{block_size="128",engine="0",num_gpu_blocks="200"} 1.0\n'
 BUSY = 'vllm:num_requests_running{engine="0"} 2.0\nvllm:num_requests_waiting{engine="0"} 1.0\n'
+TWO_ENGINES = BUSY + BUSY.replace('"0"', '"1"')
 
 
 class Scripted(BaseHTTPRequestHandler):
@@ -166,6 +166,7 @@ NO_COMPLETION = (400, {"error": {"message": "no such thing", "code": 400}})
         ({"/v1/models": (200, {"data": [CARD, {"id": "n"}]})}, "choose one: m, n"),
         ({"/v1/models": (200, {"data": [{"id": "m"}]})}, "give --max-model-len"),
         ({"/v1/models": (200, MODELS), "/metrics": (200, BUSY)}, "serves 3 other request(s)"),
+        ({"/v1/models": (200, MODELS), "/metrics": (200, TWO_ENGINES)}, "has 2 engines"),
         (
             {"/v1/models": (200, MODELS), "/v1/completions": NO_COMPLETION},
             "refuses a completion with status 400: no such thing",

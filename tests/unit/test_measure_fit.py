@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from cli.measure.endpoint import cache_facts
 from cli.measure.fit import FitError, Window, fit_windows
 from cli.measure.plan import Beside, Decode, Limits, Lone, plan
 from cli.measure.probe import Probe, Tick, decode_pairs
@@ -130,6 +131,16 @@ def test_the_plan_has_all_kinds_even_for_a_small_engine() -> None:
         assert set(kinds) == {Lone, Beside, Decode}
         assert set(kinds[:3]) == {Lone, Beside, Decode}  # they take turns
     assert fit_windows(one_round()).relative_residual < 1e-4
+
+
+def test_the_kv_cache_is_read_off_the_metrics() -> None:
+    told = (
+        "# TYPE vllm:cache_config_info gauge\n"
+        'vllm:cache_config_info{block_size="128",engine="0",num_gpu_blocks="200"} 1.0\n'
+    )
+    assert cache_facts(told) == (128, 199)  # one is vLLM's null block
+    assert cache_facts(told.replace("200", "None")) == (0, 0)
+    assert cache_facts("") == (0, 0)
 
 
 def test_pairs_of_decoding_are_those_of_its_steps() -> None:
