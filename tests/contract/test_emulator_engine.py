@@ -90,7 +90,7 @@ async def test_blocks_are_conserved_and_preemptions_told_under_pressure(tmp_path
         assert held + snapshot.free_blocks == snapshot.config.total_blocks
         assert len(snapshot.running) <= 8
     assert any(s.waiting for s in heard)
-    assert any(row.preemptions for s in heard for row in s.running + s.waiting)
+    assert any(row.preemptions for s in heard for row in (*s.running, *s.waiting))
 
 
 @pytest.mark.parametrize("stream", [False, True])
