@@ -66,6 +66,13 @@ def test_a_request_may_take_the_last_block() -> None:
     assert tokens(exact) == [30, 30]
 
 
+def test_a_prompt_is_admitted_only_if_all_of_it_will_have_blocks() -> None:
+    twin = engine(total_blocks=6, max_num_scheduled_tokens=32)
+    add(twin, 1, prompt=80)
+    twin.add(Sequence("b", 90, 2, 2))  # its first chunk would fit beside the last of the other
+    assert [tokens(twin) for _ in range(4)] == [[32], [32], [16], [1]]
+
+
 def test_without_chunking_a_prompt_as_long_as_what_is_left_fits() -> None:
     twin = engine(enable_chunked_prefill=False)
     add(twin, 2, prompt=32)

@@ -67,6 +67,25 @@ def test_of_equal_blocks_the_second_is_hit_when_the_first_is_gone() -> None:
     assert again.cached_tokens == 8
 
 
+def test_blocks_that_somebody_holds_cost_whoever_hits_them_nothing() -> None:
+    twin = engine(4)
+    twin.add(seq("a", ("p", 8), ("x", 3)))
+    twin.add(seq("b", ("p", 8), ("y", 3)))
+    batch = twin.schedule()
+    assert batch is not None
+    assert [s.request_id for s in batch.admitted] == ["a", "b"]
+    assert twin.free_blocks == 0
+    check(twin)
+
+
+def test_the_tail_of_a_prompt_is_given_up_before_its_head() -> None:
+    twin = engine(2)
+    serve(twin, seq("a", ("p", 8)), seq("other", ("o", 4)))
+    again = seq("b", ("p", 8))
+    serve(twin, again)
+    assert again.cached_tokens == 4
+
+
 def test_a_block_is_hit_only_when_the_step_that_fills_it_is_complete() -> None:
     twin = engine(32, async_scheduling=True)
     talker = seq("a", ("p", 4), output=9)
@@ -82,6 +101,14 @@ def test_a_block_is_hit_only_when_the_step_that_fills_it_is_complete() -> None:
         in_flight.append(twin.schedule())
     # The block of the prompt, and one of four outputs when the step behind the fourth is complete.
     assert filled == [(1, 5, 1), (2, 6, 1), (3, 7, 1), (4, 8, 1), (5, 9, 2)]
+
+
+def test_who_is_preempted_finds_its_own_output_again() -> None:
+    twin = engine(5)
+    longer = seq("b", ("q", 6), output=12)
+    serve(twin, seq("a", ("p", 6), output=5), longer)
+    assert longer.preemptions == 1
+    assert longer.cached_tokens == 8  # six of the prompt, and two that it had generated
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -5,7 +5,13 @@ import math
 from foretell.engine import EngineBook, Sequence, Twin, restore_twin
 from foretell.latency.linear import LinearStepTime
 from foretell.length.distribution import certain
-from foretell.model import EngineConfig, EngineSnapshot, LengthEstimate, RequestSpec
+from foretell.model import (
+    EngineConfig,
+    EngineSnapshot,
+    LengthEstimate,
+    RequestSpec,
+    RequestState,
+)
 
 
 def config(**changes: object) -> EngineConfig:
@@ -101,6 +107,21 @@ def test_a_twin_of_an_idle_engine_takes_requests() -> None:
         batch = twin.schedule()
         assert batch is not None
         assert twin.complete(batch).finished == [seq]
+
+
+def test_hits_that_a_snapshot_tells_are_not_computed_but_the_last_token_always_is() -> None:
+    of = config()
+    waiting = [
+        RequestState("partly", "", 11, 0, 0, 5, 0.0, cached_tokens=8),
+        RequestState("wholly", "", 8, 0, 0, 5, 1.0, cached_tokens=8),
+    ]
+    seen = EngineSnapshot("e", "run", 1, 0.0, 0.0, of, 32, (), tuple(waiting), (), ())
+    twin, _ = restore_twin(seen, lambda _: 3.0)
+    batch = twin.schedule()
+    assert batch is not None
+    assert {s.request_id: n for s, n in batch.scheduled} == {"partly": 3, "wholly": 4}
+    assert twin.free_blocks == 32 - 3 - 2
+    twin.check()
 
 
 def test_a_request_that_is_preempted_and_computed_again_for_ever_is_given_up() -> None:
