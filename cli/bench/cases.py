@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass
 from random import Random
 
+from foretell.latency.linear import StepTimeModel
 from foretell.model import (
     BatchShape,
     EngineConfig,
@@ -18,6 +19,8 @@ STATES = 25
 """Engines per size: what a prediction costs depends on the lengths."""
 RESERVATIONS = 2
 """Requests that are on their way to each engine."""
+MEAN_PROMPT_TOKENS, MEAN_OUTPUT_TOKENS = 520.0, 272.0
+"""Of all requests drawn here."""
 _LEAST_SEATS = 48
 _STEP_S = 0.02
 
@@ -81,6 +84,13 @@ def make_case(size: Size, sequence: int, *, async_scheduling: bool) -> Case:
     )
     reserved = tuple(_newcomer(rng, f"reserved-{index}") for index in range(RESERVATIONS))
     return Case(snapshot, reserved, _newcomer(rng, "newcomer"))
+
+
+def arrivals_per_s(size: Size, step_time: StepTimeModel) -> float:
+    """The rate at which requests end and are replaced, so that `size` stays as it is."""
+    context = MEAN_PROMPT_TOKENS + MEAN_OUTPUT_TOKENS / 2
+    shape = BatchShape(decode_seqs=size.running, decode_pairs=round(size.running * context))
+    return size.running / (MEAN_OUTPUT_TOKENS * step_time.step_s(shape))
 
 
 def _running(rng: Random, index: int, depth: int, now: float) -> RequestState:

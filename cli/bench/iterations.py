@@ -10,6 +10,7 @@ from random import Random
 
 import numpy as np
 
+from cli.bench.cases import Size, arrivals_per_s
 from foretell.engine.arrays import new_rows, new_state
 from foretell.kernel.jit import compiled
 from foretell.kernel.layout import EXPECTED, new_batch, new_record
@@ -20,11 +21,9 @@ from foretell.kernel.scheduling import schedule
 from foretell.kernel.steady import new_steady
 from foretell.kernel.step_time import StepTime, step_s
 from foretell.latency.linear import StepTimeModel
-from foretell.model import BatchShape, EngineConfig
+from foretell.model import EngineConfig
 
 _LEAST_TOKENS, _MOST_TOKENS = 32, 512
-_MEAN_TOKENS = (_LEAST_TOKENS + _MOST_TOKENS) / 2
-_MEAN_CONTEXT_TOKENS = 656.0  # half the mean answer behind the mean prompt
 _REQUESTS_PER_SEAT = 40
 
 
@@ -71,8 +70,7 @@ def _busy_engine(
         max_model_len=4096,
         async_scheduling=async_scheduling,
     )
-    shape = BatchShape(decode_seqs=running, decode_pairs=int(running * _MEAN_CONTEXT_TOKENS))
-    interval_s = step_time.step_s(shape) * _MEAN_TOKENS / running
+    interval_s = 1.0 / arrivals_per_s(Size(running, 0), step_time)
     rows = new_rows(total)
     rows["status"] = EXPECTED
     rows["prompt"] = [rng.randint(16, 1024) for _ in range(total)]

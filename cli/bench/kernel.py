@@ -3,8 +3,17 @@
 import time
 from collections.abc import Callable
 
-from cli.bench.cases import STATES, Case, Size, make_case
-from foretell.engine.book import SAMPLES
+from cli.bench.cases import (
+    MEAN_OUTPUT_TOKENS,
+    MEAN_PROMPT_TOKENS,
+    STATES,
+    Case,
+    Size,
+    arrivals_per_s,
+    make_case,
+)
+from foretell.engine.book import LOOK_AHEAD_S, MOST_EXPECTED, SAMPLES
+from foretell.engine.expected import RecentArrivals
 from foretell.engine.forecast import Forecaster, PendingRequest, Rollouts
 from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.linear import StepTimeModel
@@ -23,7 +32,10 @@ def profile_step_time() -> StepTimeModel:
 
 
 def prepare(case: Case, step_time: StepTimeModel) -> Rollouts:
-    """The rollouts that a predictor would make for the case's newcomer."""
+    """The rollouts that a predictor would make for the case's newcomer.
+
+    With the requests that it expects to come later, at the rate at which the engine serves them.
+    """
     snapshot = case.snapshot
     rows = [
         knots(LengthEstimate(state.predicted_output_tokens, source="model"))
@@ -35,7 +47,7 @@ def prepare(case: Case, step_time: StepTimeModel) -> Rollouts:
         _coming(case.newcomer, now),
         now,
         samples=SAMPLES,
-        pending=[_coming(request, now) for request in case.reserved],
+        pending=[*(_coming(request, now) for request in case.reserved), *_later(case, step_time)],
     )
 
 
@@ -62,6 +74,16 @@ def time_kernel(
             took.append((ended - started) * 1e-9)
             tick()
     return took
+
+
+def _later(case: Case, step_time: StepTimeModel) -> list[PendingRequest]:
+    now = case.snapshot.taken_unix_s
+    rate = arrivals_per_s(Size(len(case.snapshot.running), 0), step_time)
+    recent = RecentArrivals()
+    for ago in range(round(LOOK_AHEAD_S * rate), 0, -1):
+        recent.note(round(MEAN_PROMPT_TOKENS), MEAN_OUTPUT_TOKENS, now - ago / rate)
+    expected = recent.expected(now, now + LOOK_AHEAD_S, MOST_EXPECTED)
+    return [expected] if expected else []
 
 
 def _coming(request: RequestSpec, now_unix_s: float) -> PendingRequest:

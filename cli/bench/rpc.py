@@ -13,9 +13,17 @@ from typing import Literal
 
 import grpc
 
-from cli.bench.cases import Case, Size, make_case
-from cli.bench.kernel import PROFILE
+from cli.bench.cases import (
+    MEAN_OUTPUT_TOKENS,
+    MEAN_PROMPT_TOKENS,
+    Case,
+    Size,
+    arrivals_per_s,
+    make_case,
+)
+from cli.bench.kernel import PROFILE, profile_step_time
 from foretell import wire
+from foretell.model import LengthEstimate, RequestSpec
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 from services import runtime
 from services.backend.children import Child, describe_exit
@@ -28,6 +36,7 @@ _WARMUP = 20  # rounds
 _DEADLINE_S = 30.0
 _STOP_GRACE_S = 5.0
 _POLL_S = 0.002
+_RESERVED_S = 3600.0  # longer than a measurement takes
 _STATUS = predictor_pb2.StatusRequest()
 
 
@@ -54,9 +63,8 @@ def time_rpc(
 ) -> RpcTimes:
     """Time `predictions` calls by each client, in turns.
 
-    Each is the first after a new snapshot, with requests on their way that it does not show: so
-    every one pays for reading the engine's state, as in a cluster in which engines step more often
-    than they are asked.
+    Each is the first after a new snapshot, with requests on their way that it does not show, as in
+    a cluster in which engines step more often than they are asked.
     """
     with asyncio.Runner(loop_factory=runtime.loop_factory()) as runner:
         return runner.run(_time_rpc(size, predictions, tick, transport, async_scheduling))
@@ -81,7 +89,11 @@ async def _time_rpc(
                 aio = predictor_pb2_grpc.PredictorStub(channel)
                 with grpc.insecure_channel(address) as blocking_channel:
                     blocking = predictor_pb2_grpc.PredictorStub(blocking_channel)
+                    traffic = _Traffic(aio, size)
+                    for request in make_case(size, 0, async_scheduling=True).reserved:
+                        await _reserve(aio, request)
                     for turn in range(-_WARMUP, predictions):
+                        await traffic.go_on()
                         taken = times if turn >= 0 else RpcTimes()
                         sequence = 2 * (turn + _WARMUP) + 1
                         case = make_case(size, sequence, async_scheduling=async_scheduling)
@@ -124,7 +136,7 @@ async def _running_predictor(
 async def _tell(
     publisher: SnapshotPublisher, stub: predictor_pb2_grpc.PredictorStub, case: Case
 ) -> None:
-    """Publish the case's snapshot, wait until the predictor has it, and reserve."""
+    """Publish the case's snapshot, wait until the predictor has it."""
     snapshot = case.snapshot
     publisher.publish(wire.snapshot_to_proto(snapshot))
     wanted = snapshot.config.total_blocks - snapshot.free_blocks
@@ -136,9 +148,33 @@ async def _tell(
         if time.monotonic() > deadline:
             raise TimeoutError("the predictor never heard of the snapshot")
         await asyncio.sleep(_POLL_S)
-    for request in case.reserved:
-        message = predictor_pb2.ReserveRequest(request=wire.request_to_proto(request))
-        await stub.Reserve(message, timeout=_DEADLINE_S)
+
+
+class _Traffic:
+    """Makes a predictor believe that requests arrive and end at a steady rate."""
+
+    def __init__(self, stub: predictor_pb2_grpc.PredictorStub, size: Size) -> None:
+        self._stub = stub
+        self._rate_per_s = arrivals_per_s(size, profile_step_time())
+        self._began_s = time.monotonic()
+        self._count = 0
+
+    async def go_on(self) -> None:
+        """Reserve and complete whatever is due."""
+        due = (time.monotonic() - self._began_s) * self._rate_per_s
+        length = LengthEstimate(MEAN_OUTPUT_TOKENS)
+        while self._count < due:
+            request = RequestSpec(f"past-{self._count}", round(MEAN_PROMPT_TOKENS), 0, length)
+            await _reserve(self._stub, request)
+            done = predictor_pb2.CompleteRequest(request_id=request.request_id)
+            await self._stub.Complete(done, timeout=_DEADLINE_S)
+            self._count += 1
+
+
+async def _reserve(stub: predictor_pb2_grpc.PredictorStub, request: RequestSpec) -> None:
+    spec = wire.request_to_proto(request)
+    message = predictor_pb2.ReserveRequest(request=spec, ttl_s=_RESERVED_S)
+    await stub.Reserve(message, timeout=_DEADLINE_S)
 
 
 async def _call_aio(stub: predictor_pb2_grpc.PredictorStub, case: Case, times: RpcTimes) -> None:
