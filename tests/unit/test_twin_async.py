@@ -38,6 +38,12 @@ def test_the_end_of_a_text_costs_a_slot() -> None:
     assert twin.free_blocks == 32
 
 
+def test_the_models_length_is_foreseen() -> None:
+    twin = engine(max_model_len=16)
+    twin.add(Sequence("a", 14, stop_after=9, max_tokens=9))
+    assert [scheduled(twin) for _ in range(3)] == [14, 1, 0]
+
+
 def test_an_aborted_request_gets_nothing_from_its_step_in_flight() -> None:
     twin = engine()
     twin.add(Sequence("a", 8, stop_after=5, max_tokens=5))

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from foretell.engine import Content, Sequence, Twin
+from foretell.engine import Batch, Content, Sequence, Twin
 from foretell.kernel.layout import NONE
 from foretell.model import EngineConfig
 
@@ -25,10 +25,13 @@ def seq(name: str, *prompt: tuple[str, int], output: int = 1, eos: bool = False)
 def serve(twin: Twin, *sequences: Sequence) -> None:
     for sequence in sequences:
         twin.add(sequence)
-    while not twin.idle:
+    in_flight: list[Batch] = []
+    while not twin.idle or in_flight:
         batch = twin.schedule()
-        assert batch is not None
-        twin.complete(batch)
+        if batch is not None:
+            in_flight.append(batch)
+        if batch is None or len(in_flight) == twin.max_steps_in_flight:
+            twin.complete(in_flight.pop(0))
         check(twin)
 
 
@@ -57,12 +60,13 @@ def check(twin: Twin) -> None:
     assert sorted(free) == cached
 
 
-def test_of_equal_blocks_the_second_is_hit_when_the_first_is_gone() -> None:
-    twin = engine(3)
-    # Both compute the last block, because its last token is computed always.
-    serve(twin, seq("a", ("p", 8)), seq("b", ("p", 8)))
-    serve(twin, seq("other", ("o", 4)))  # takes the block of a
-    again = seq("c", ("p", 8), ("x", 1))
+@pytest.mark.parametrize("copies", [2, 3])
+def test_of_equal_blocks_the_last_is_hit_when_those_before_are_gone(copies: int) -> None:
+    twin = engine(1 + copies)
+    # All compute the last block, because its last token is computed always.
+    serve(twin, *(seq(f"r{i}", ("p", 8)) for i in range(copies)))
+    serve(twin, seq("other", ("o", 4 * (copies - 1))))  # takes the blocks of all but the last
+    again = seq("again", ("p", 8), ("x", 1))
     serve(twin, again)
     assert again.cached_tokens == 8
 
@@ -109,6 +113,15 @@ def test_who_is_preempted_finds_its_own_output_again() -> None:
     serve(twin, seq("a", ("p", 6), output=5), longer)
     assert longer.preemptions == 1
     assert longer.cached_tokens == 8  # six of the prompt, and two that it had generated
+
+
+def test_the_last_output_of_an_end_that_was_foreseen_is_hit() -> None:
+    for async_scheduling in (False, True):
+        twin = engine(32, async_scheduling=async_scheduling)
+        serve(twin, seq("a", ("p", 4), output=5))
+        again = seq("b", ("p", 4), ("out:a", 5))
+        serve(twin, again)
+        assert again.cached_tokens == 8
 
 
 @pytest.mark.parametrize("seed", range(12))
