@@ -12,7 +12,7 @@ BLOCK = 4
 
 
 def engine(blocks: int, max_num_scheduled_tokens: int = 64, **changes: bool) -> Twin:
-    config = EngineConfig("m", BLOCK, blocks, 8, max_num_scheduled_tokens, 512, **changes)
+    config = EngineConfig("m", BLOCK, blocks, 8, max_num_scheduled_tokens, 512, **changes)  # type: ignore[arg-type]
     return Twin(config, prefix_cache=True)
 
 
@@ -144,7 +144,8 @@ def test_the_pool_stays_in_order(seed: int) -> None:
         )
         for i in range(25)
     ]
-    requests, in_flight = list(todo), []
+    requests: list[Sequence] = list(todo)
+    in_flight: list[Batch] = []
     for _ in range(600):
         if todo and rng.random() < 0.5:
             twin.add(todo.pop())
