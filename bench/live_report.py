@@ -96,8 +96,9 @@ def _step_time(us: Mapping[str, float]) -> str:
     return (
         f"as last learned: {us['step'] / 1e3:.1f} ms a step, {us['prefill_tokens']:.0f} us a "
         f"prompt token (a step is {tokens:.0f} of them), {us['prefill_pairs'] * 1e3:.0f} ns a "
-        f"pair of prompt tokens, {us['prefill_seqs'] / 1e3:.1f} ms a prompt, {us['decode_seqs']:.0f} us a "
-        f"decoding sequence, {us['decode_pairs'] * 1e3:.0f} ns a token of its context"
+        f"pair of prompt tokens, {us['prefill_seqs'] / 1e3:.1f} ms a prompt, "
+        f"{us['decode_seqs']:.0f} us a decoding sequence, "
+        f"{us['decode_pairs'] * 1e3:.0f} ns a token of its context"
     )
 
 
