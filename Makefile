@@ -18,7 +18,7 @@ PIP := -m pip install --quiet --disable-pip-version-check
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev setup-vllm run run-vllm lint test test-vllm test-vllm-schedulers \
 	test-vllm-matrix test-compose bench accuracy accuracy-live \
-	proto check-proto settings clean
+	figures proto check-proto settings clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -119,6 +119,13 @@ accuracy: setup-dev ## Measure the twin against published GPU runs (DATA=folder)
 accuracy-live: setup-dev setup-vllm $(DEEP_MODEL)/config.json ## Predictions against a live vLLM engine on the CPU; writes docs/accuracy-live.md
 	$(BIN)/python -m bench.accuracy_live --python $(abspath $(VLLM_PYTHON)) \
 		--model $(abspath $(DEEP_MODEL))
+
+figures: setup-dev setup-vllm ## All measured pages and plots in docs/ (DATA=folder with profiles/, text/, traces/)
+	@test -n "$(DATA)" || { echo 'make figures needs DATA=folder' >&2; exit 1; }
+	$(MAKE) --no-print-directory accuracy DATA=$(DATA)/profiles
+	$(BIN)/python -m bench.lengths $(DATA)
+	$(BIN)/python -m bench.calibration
+	$(MAKE) --no-print-directory accuracy-live
 
 # --- generated files ----------------------------------------------------------------------------
 
