@@ -1,6 +1,7 @@
 """`python -m services.predictor`: the sidecar's process."""
 
 import asyncio
+import gc
 
 import grpc
 from prometheus_client import CollectorRegistry, start_http_server
@@ -46,6 +47,8 @@ async def serve(settings: PredictorSettings, stop: asyncio.Event) -> None:
     except ValueError as error:
         raise SystemExit(f"predictor: {error}") from error
     warm_forecast()
+    gc.collect()
+    gc.freeze()  # a full collection would stop the loop to look at all that was imported
     metrics = PredictorMetrics(CollectorRegistry())
     service = PredictorService(
         settings.instance_id,
