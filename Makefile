@@ -86,9 +86,11 @@ lint: setup-dev ## Format, lint, types, import directions, generated code
 	$(MAKE) --no-print-directory check-proto
 
 test: lint ## Everything that needs no special machine
+	$(BIN)/python -m foretell.engine.warm
 	$(BIN)/pytest tests --ignore=tests/vllm --ignore=tests/e2e_vllm --ignore=tests/compose
 
 test-vllm: setup-dev setup-vllm $(TINY_MODEL)/config.json ## Against real vLLM engines and schedulers
+	$(VLLM_PYTHON) -m foretell.engine.warm
 	$(VLLM_PYTHON) -m pytest tests/vllm -m 'vllm or torch'
 	FORETELL_VLLM_PYTHON=$(abspath $(VLLM_PYTHON)) FORETELL_TINY_MODEL=$(abspath $(TINY_MODEL)) \
 		$(BIN)/pytest tests/e2e_vllm -s

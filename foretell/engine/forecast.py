@@ -51,9 +51,9 @@ class Forecast:
     output_tokens: float
     """The mean that `e2e_s` was predicted with."""
     preemptions: float
-    """Of any request on the instance until the newcomer ends; mean."""
-    steps: float
-    """Of the engine until the newcomer has ended; mean."""
+    """Of any request on the instance until the newcomer ends."""
+    steps: int
+    """Of the engine until the newcomer has ended with its longest length."""
 
 
 class Rollouts(NamedTuple):
@@ -132,8 +132,8 @@ class Forecaster:
             ttft_s=_from(now_unix_s, futures.first_token_s),
             e2e_s=_from(now_unix_s, futures.last_token_s.ravel()),
             output_tokens=_average(rollouts.work.marks["tokens"].tolist()),
-            preemptions=_average(futures.preemptions.tolist()),
-            steps=_average(futures.steps.tolist()),
+            preemptions=float(futures.preemptions[0]),
+            steps=int(futures.steps[0]),
         )
 
     def prepare(
@@ -162,8 +162,8 @@ class Forecaster:
             np.empty((samples, len(start.state.sequences)), np.int64),
             np.empty(samples),
             np.empty((samples, marks)),
-            np.empty(samples, np.int64),
-            np.empty(samples, np.int64),
+            np.empty(1, np.int64),
+            np.empty(1, np.int64),
         )
         return Rollouts(start, _like(start, marks), step_time.packed(), lengths, futures)
 

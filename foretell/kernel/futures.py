@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.kernel.jit import compiled
+from foretell.kernel.jit import compiled, inlined
 from foretell.kernel.layout import Batch, State
 from foretell.kernel.lengths import conditional_quantile, draw_totals
 from foretell.kernel.rollout import Roll, roll
@@ -33,7 +33,9 @@ class Futures(NamedTuple):
     last_token_s: NDArray[np.float64]
     """(s, marks): of all the watched, had they as many tokens as the mark says."""
     preemptions: NDArray[np.int64]
+    """(1,): in the first rollout, until the watched have ended."""
     steps: NDArray[np.int64]
+    """(1,): likewise."""
 
 
 @compiled
@@ -45,26 +47,39 @@ def sample_futures(
     The watched sequences, which are newcomers, run as far as the last of `work.marks`: when they
     would have ended with any of them is then known from one rollout, for a newcomer's end changes
     little for itself. The marks are set to the middles of equally likely parts of its length.
+
+    Only the first rollout goes on behind the first token: how long others will be decides when a
+    newcomer can begin, and says little of how fast it then goes.
     """
     _set_marks(start.state, work, lengths)
     draw_totals(lengths.rows, lengths.generated, lengths.keys, seed, futures.totals)
     for sample in range(len(futures.first_token_s)):
         _reset(work, start)
-        sequences = work.state.sequences
-        for slot in range(len(sequences)):
+        work.clock.until_first_token = sample > 0
+        for slot in range(len(work.state.sequences)):
             total = limited(work.state, slot, futures.totals[sample, slot])
-            sequences[slot].stop_after = total
+            work.state.sequences[slot].stop_after = total
         for slot in work.watched:
-            sequences[slot].stop_after = work.marks[-1].tokens
+            work.state.sequences[slot].stop_after = work.marks[-1].tokens
         ended = roll(work, model, np.inf)
-        first = np.inf
-        for slot in work.watched:
-            first = min(first, sequences[slot].first_token_s)
-        futures.first_token_s[sample] = first if ended else np.inf
+        futures.first_token_s[sample] = _first_token_s(work) if ended else np.inf
+        if sample == 0:
+            futures.preemptions[0], futures.steps[0] = work.clock.preemptions, work.clock.iterations
+            for i in range(len(work.marks)):
+                futures.last_token_s[0, i] = work.marks[i].at_s if ended else np.inf
+            continue
+        later_s = futures.first_token_s[sample] - futures.first_token_s[0]
         for i in range(len(work.marks)):
-            futures.last_token_s[sample, i] = work.marks[i].at_s if ended else np.inf
-        futures.preemptions[sample] = work.clock.preemptions
-        futures.steps[sample] = work.clock.iterations
+            last_s = futures.last_token_s[0, i]
+            futures.last_token_s[sample, i] = last_s + later_s if last_s < np.inf else np.inf
+
+
+@inlined
+def _first_token_s(work: Roll) -> float:
+    first_s = np.inf
+    for slot in work.watched:
+        first_s = min(first_s, work.state.sequences[slot].first_token_s)
+    return first_s
 
 
 @compiled

@@ -46,6 +46,7 @@ CLOCK = np.dtype(
         ("next_arrival", np.int64),
         ("preemptions", np.int64),
         ("iterations", np.int64),  # steps completed
+        ("until_first_token", np.int64),  # of any of the watched is enough
     ]
 )
 
@@ -64,7 +65,7 @@ class Roll(NamedTuple):
     arrivals: NDArray[np.int32]
     """Slots that are still expected, in the order of their `arrival_s`."""
     watched: NDArray[np.int32]
-    """The rollout ends when all of these slots have ended."""
+    """The rollout ends when all of these slots have ended, or see `until_first_token`."""
     marks: NDArray[np.void]
     """Ascending."""
     steady: Steady
@@ -79,7 +80,7 @@ def roll(r: Roll, model: StepTime, until_s: float) -> bool:
     clock, sums, arrives = r.clock, r.steady.sums, False
     for _ in range(MAX_ROUNDS):
         _admit_arrivals(r)
-        arrives = clock.now_s >= until_s or _all_ended(r)
+        arrives = clock.now_s >= until_s or _seen_enough(r)
         if arrives:
             break
         if (sums.active or _enter(r)) and _iterate_steady(r, model, until_s):
@@ -110,11 +111,14 @@ def _leave(r: Roll) -> None:
 
 
 @inlined
-def _all_ended(r: Roll) -> bool:
+def _seen_enough(r: Roll) -> bool:
     for slot in r.watched:
-        if r.state.sequences[slot].status != ENDED:
+        seq = r.state.sequences[slot]
+        if r.clock.until_first_token and seq.first_token_s < np.inf:
+            return True
+        if not r.clock.until_first_token and seq.status != ENDED:
             return False
-    return len(r.watched) > 0
+    return len(r.watched) > 0 and not r.clock.until_first_token
 
 
 @inlined
