@@ -94,8 +94,8 @@ def _run_table(result: Mapping[str, Any]) -> str:
 def _step_time(us: Mapping[str, float]) -> str:
     tokens = us["step"] / us["prefill_tokens"] if us["prefill_tokens"] else 0.0
     return (
-        f"as last learned: {us['step'] / 1e3:.1f} ms a step, {us['prefill_tokens']:.0f} us a prompt "
-        f"token (a step is {tokens:.0f} of them), {us['prefill_pairs'] * 1e3:.0f} ns a pair of "
+        f"as last learned: {us['step'] / 1e3:.1f} ms a step, {us['prefill_tokens']:.0f} us a "
+        f"prompt token (a step is {tokens:.0f} of them), {us['prefill_pairs'] * 1e3:.0f} ns a pair of "
         f"prompt tokens, {us['prefill_seqs'] / 1e3:.1f} ms a prompt, {us['decode_seqs']:.0f} us a "
         f"decoding sequence, {us['decode_pairs'] * 1e3:.0f} ns a token of its context"
     )
