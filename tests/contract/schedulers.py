@@ -16,6 +16,8 @@ from foretell.settings import SchedulerSettings
 from services.scheduler.__main__ import serve
 
 WAIT_S = 20.0
+PATIENT_MS = WAIT_S * 1000
+"""A deadline that no peer misses who answers at all, however busy the machine is."""
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -103,6 +105,9 @@ async def running(
         "policy": "round_robin",
         "policy_seed": 1,
         "health_interval_s": 0.02,
+        "tagger_deadline_ms": PATIENT_MS,
+        "predictor_deadline_ms": PATIENT_MS,
+        "turn_deadline_ms": PATIENT_MS,
         **settings,
     }
     stop = asyncio.Event()

@@ -212,6 +212,7 @@ async def test_the_tagger_is_asked_and_taught(tmp_path: Path) -> None:
         assert await ask_tagged(scheduler, prompt="a\ud83d b", max_tokens=20) == 0
         assert tagger.asked[0].prompt == "a? b"
         assert engine.received[0].body["vllm_xargs"]["foretell_predicted_tokens"] == 12.0
+        await until(lambda: len(sidecar.reserved) == 1)
         assert sidecar.reserved[0].length.expected_tokens == 12.0
         await until(lambda: len(tagger.observed) == 1)
         learned = tagger.observed[0]
@@ -221,6 +222,7 @@ async def test_the_tagger_is_asked_and_taught(tmp_path: Path) -> None:
         hint = {"vllm_xargs": {"foretell_output_tokens": 9}}
         await ask_tagged(scheduler, **hint)
         assert len(tagger.asked) == 1
+        await until(lambda: len(sidecar.reserved) == 2)
         assert engine.received[1].body["vllm_xargs"] == {
             "foretell_id": sidecar.reserved[1].request_id,
             "foretell_predicted_tokens": 9.0,
@@ -280,7 +282,9 @@ async def test_the_last_known_load_stands_in_for_a_predictor_that_dies(tmp_path:
         engines(answer, answer) as both,
         serving(busy) as first,
         serving(idle) as second,
-        running(tmp_path, both, [first, second], policy="infaas", **QUICK) as scheduler,
+        running(
+            tmp_path, both, [first, second], policy="infaas", predictor_deadline_ms=1_000
+        ) as scheduler,
     ):
         for _ in range(3):
             assert (await scheduler.complete()).headers["x-foretell-instance"] == "engine-1"
@@ -300,7 +304,6 @@ async def test_who_waits_too_long_for_its_turn_is_placed_unasked(tmp_path: Path)
             [engine],
             [address],
             policy="predicted_latency",
-            predictor_deadline_ms=60_000,
             turn_deadline_ms=50,
         ) as scheduler,
     ):

@@ -84,8 +84,6 @@ async def test_leaving_while_a_placement_waits_frees_everything(tmp_path: Path) 
             [engine],
             [address],
             policy="predicted_latency",
-            predictor_deadline_ms=60_000,
-            turn_deadline_ms=60_000,
         ) as scheduler,
     ):
         writers = [(await send_raw(scheduler, stream=True))[1] for _ in range(6)]

@@ -102,7 +102,7 @@ async def test_a_silent_engine_is_left_when_its_time_is_up(
 ) -> None:
     async with (
         engines(behaviour, answer) as both,
-        running(tmp_path, both, health_interval_s=FOREVER_S, request_timeout_s=0.2) as scheduler,
+        running(tmp_path, both, health_interval_s=FOREVER_S, request_timeout_s=1.0) as scheduler,
     ):
         await asked_of_both(scheduler, stream=stream)
         reason = await scheduler.metric("foretell_retries_total", reason="timeout")

@@ -38,9 +38,6 @@ def rows(draw: st.DrawFn) -> Row:
     return np.array([*np.cumsum(draw(gaps)), draw(tails)])
 
 
-compiling = settings(deadline=None)  # the first call of each function compiles it
-
-
 def exponential(mean: float) -> Row:
     return np.array([*(-math.log1p(-level) * mean for level in LEVELS), mean])
 
@@ -59,7 +56,6 @@ def drawn(
     return totals
 
 
-@compiling
 @given(rows(), ages, ages)
 def test_survival_falls_from_one(row: Row, a: float, b: float) -> None:
     early, late = sorted((a, b))
@@ -67,7 +63,6 @@ def test_survival_falls_from_one(row: Row, a: float, b: float) -> None:
     assert survival(row, row[0] / 2) == (1.0 if row[0] > 0 else survival(row, 0.0))
 
 
-@compiling
 @given(rows())
 def test_knots_are_the_quantiles(row: Row) -> None:
     for level, tokens in zip(LEVELS, row, strict=False):
@@ -75,7 +70,6 @@ def test_knots_are_the_quantiles(row: Row) -> None:
         assert tokens_at(row, -math.log1p(-level)) == pytest.approx(tokens)
 
 
-@compiling
 @given(rows(), ages, open_levels, open_levels)
 def test_quantiles_ascend_and_lie_above_what_was_generated(
     row: Row, g: float, u: float, v: float
@@ -85,7 +79,6 @@ def test_quantiles_ascend_and_lie_above_what_was_generated(
     assert low <= high
 
 
-@compiling
 @given(rows(), ages, open_levels)
 def test_a_conditional_quantile_divides_the_survivors(row: Row, g: float, u: float) -> None:
     tokens = conditional_quantile(row, g, u)
@@ -97,7 +90,7 @@ def test_a_conditional_quantile_divides_the_survivors(row: Row, g: float, u: flo
         assert math.exp(alive - hazard(row, tokens - margin)) >= (1 - u) * (1 - 1e-9)
 
 
-@settings(compiling, max_examples=30)
+@settings(max_examples=30)
 @given(rows(), ages)
 def test_the_mean_is_the_integral_of_the_quantiles(row: Row, g: float) -> None:
     # By the hazard h = -log(1 - u) the integral over u is that of q(h) exp(-h).
@@ -110,7 +103,6 @@ def test_the_mean_is_the_integral_of_the_quantiles(row: Row, g: float) -> None:
     )
 
 
-@compiling
 @given(rows(), st.integers(0, 10_000))
 def test_there_is_always_more_to_come(row: Row, g: int) -> None:
     assert conditional_mean(row, g) > g

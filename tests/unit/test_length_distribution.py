@@ -5,7 +5,7 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foretell.kernel.lengths import LEVELS, WIDTH, conditional_mean, conditional_quantile
@@ -66,7 +66,6 @@ def test_a_point_estimate_gets_a_log_normal_spread_of_its_mean() -> None:
         assert quantile(row, level) == pytest.approx(math.exp(exact.inv_cdf(level)), rel=0.02)
 
 
-@settings(deadline=None)  # the first call compiles
 @given(st.floats(1.0, 1000.0), st.integers(0, 2000))
 def test_the_block_rule_is_that_of_the_point_path(expected: float, generated: int) -> None:
     row = np.array(knots(LengthEstimate(expected, QUANTILES, "history"), "block"))
@@ -88,7 +87,6 @@ def test_equal_quantiles_are_a_certain_length() -> None:
 levels = st.lists(st.integers(1, 99), min_size=2, max_size=9, unique=True).map(sorted)
 
 
-@settings(deadline=None)
 @given(levels, st.data())
 def test_any_estimate_becomes_ascending_knots(percents: list[int], data: st.DataObject) -> None:
     lengths = st.lists(st.floats(0.0, 1e6), min_size=len(percents), max_size=len(percents)).map(

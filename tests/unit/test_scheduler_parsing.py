@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from services.scheduler.errors import ApiError
@@ -44,7 +44,6 @@ def refusal(endpoint: Endpoint, raw: bytes) -> ApiError:
     return caught.value
 
 
-@settings(deadline=None)
 @given(
     endpoint=st.sampled_from(ENDPOINTS),
     body=st.dictionaries(st.sampled_from(KNOWN_FIELDS), JSON) | JSON,
@@ -62,7 +61,6 @@ def test_any_json_is_parsed_or_refused_in_our_words(endpoint: Endpoint, body: An
     assert sent == {k: v for k, v in body.items() if k != "vllm_xargs"}
 
 
-@settings(deadline=None)
 @given(endpoint=st.sampled_from(ENDPOINTS), raw=st.binary(max_size=64))
 def test_any_bytes_are_refused_in_our_words(endpoint: Endpoint, raw: bytes) -> None:
     refusal(endpoint, raw)

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.scheduler.outcome import Result
@@ -30,7 +30,6 @@ def test_counts_and_finish_reason_of_a_whole_answer() -> None:
     assert result.truncated
 
 
-@settings(deadline=None)
 @given(JSON)
 def test_nonsense_leaves_counts_that_can_be_sent_on(answer: object) -> None:
     result = Result()
