@@ -11,6 +11,7 @@ a linear step time can be on them. Writes bench/results/measured_profile.json.
 import argparse
 import asyncio
 import json
+import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -120,6 +121,7 @@ def main() -> None:
     machine = describe_machine("numpy", "httpx")
     found, phases = asyncio.run(run(args))
     show(phases)
+    machine["load_1min_after"] = round(os.getloadavg()[0], 2)
     document = {
         **describe_run("bench.measured_profile"),
         "machine": machine,

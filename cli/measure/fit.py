@@ -22,6 +22,7 @@ What cannot:
   the true step time is no line (a CUDA graph's padding, a GPU not yet full).
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,7 +49,9 @@ class Window:
     """A stretch of time and what the engine computed in it."""
 
     kind: str
-    """"lone", "beside" or "decode": how it was measured. Kinds count alike in a fit."""
+    """"lone", "beside" or "decode": how it was measured."""
+    experiment: str
+    """Which of its kind. Kinds count alike in a fit, and so do the experiments of a kind."""
     seconds: float
     steps: int
     totals: BatchShape
@@ -85,9 +88,7 @@ def fit_windows(windows: Sequence[Window]) -> Fit:
     x = np.array([_row(window) for window in windows]).reshape(-1, len(_COLUMNS))
     seconds = np.array([window.seconds for window in windows])
     _check(x, seconds)
-    kinds = [window.kind for window in windows]
-    fair = np.array([1.0 / np.sqrt(kinds.count(kind)) for kind in kinds])
-    weights = fair
+    weights = fair = _fair_weights(windows)
     for _ in range(_ROUNDS):
         solution = np.array(relative_fit(x, seconds, weights))
         predicted = np.maximum(x @ solution, _LEAST_S)
@@ -95,6 +96,7 @@ def fit_windows(windows: Sequence[Window]) -> Fit:
         limit = max(_LEAST_ERROR, _HUBER * _SIGMA * float(np.median(error)))
         weights = fair * seconds / predicted * np.sqrt(limit / np.maximum(error, limit))
     coefficients = tuple(float(f"{c:.5g}") for c in solution[: len(FEATURES)])
+    kinds = [window.kind for window in windows]
     return Fit(
         coefficients_s=coefficients,
         request_s=float(solution[-2]),
@@ -109,6 +111,14 @@ def fit_windows(windows: Sequence[Window]) -> Fit:
 def _row(window: Window) -> tuple[float, ...]:
     _, *shape = features(window.totals)
     return (float(window.steps), *shape, float(window.requests), float(window.request_tokens))
+
+
+def _fair_weights(windows: Sequence[Window]) -> Any:
+    repeats = Counter((window.kind, window.experiment) for window in windows)
+    experiments = Counter(kind for kind, _ in repeats)
+    return np.array(
+        [(experiments[w.kind] * repeats[w.kind, w.experiment]) ** -0.5 for w in windows]
+    )
 
 
 def _check(x: Any, seconds: Any) -> None:

@@ -135,11 +135,10 @@ async def _rounds(
         useless = []
         for experiment in experiments:
             progress(f"round {number + 1}: {experiment}")
-            window = await session.run(experiment)
-            if window is None:
+            found = await session.run(experiment)
+            windows += found
+            if not found:
                 useless.append(experiment)
-            else:
-                windows.append(window)
         for experiment in useless:  # more streams than the engine runs at once, most likely
             experiments.remove(experiment)
 

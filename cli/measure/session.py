@@ -19,9 +19,9 @@ from foretell.model.batch import prefill_pairs
 _TOKEN_IDS = (range(1000, 2000), range(300, 400), range(100, 200))
 _PROBE_PROMPT = 16
 _SETTLE, _SETTLE_S = 4, 0.1  # tokens and time of the probe before anything is measured
-_WINDOW_S = 1.0
-_FEWEST_STEPS, _MOST_STEPS = 16, 64
-_LEAST_STEPS = 8  # of a window that counts
+_EXPERIMENT_S = 0.7  # about, of windows
+_FEWEST_STEPS, _MOST_STEPS = 16, 64  # that all streams shall decode together
+_LEAST_STEPS = 8  # of a window
 _MARGIN = 3  # steps between what is surely admitted, or not yet finished, and a window
 _ARRIVAL_S = 0.002  # an engine may take to take in one of many prompts
 _CHUNK = 512  # least token budget expected of an engine
@@ -65,50 +65,56 @@ class Session:
         self._step_s = (last.at_s - first.at_s) / (last.tokens - first.tokens)
         return length / seconds
 
-    async def run(self, experiment: Experiment) -> Window | None:
-        """Its window; None where the engine did not do what the window needs."""
+    async def run(self, experiment: Experiment) -> list[Window]:
+        """Its windows: many small ones, so that a stall spoils few; none where the engine did not
+        do what they need.
+        """
         try:
             if isinstance(experiment, Lone):
-                return await self._lone(experiment)
+                return [await self._lone(experiment)]
             if isinstance(experiment, Beside):
                 return await self._beside(experiment)
             return await self._decode(experiment)
         except ProbeEndedError:
-            return None
+            return []
 
     async def _lone(self, asked: Lone) -> Window:
         chunks = _chunks(asked.tokens, self._budget)
         totals = _prefills(1, asked.tokens, chunks)
         await asyncio.sleep(max(_IDLE_S, _IDLE_STEPS * self._step_s))
         seconds = await self._complete(1, asked.tokens, 1)
-        return Window("lone", seconds, chunks, totals, 1, asked.tokens)
+        return Window("lone", str(asked), seconds, chunks, totals, 1, asked.tokens)
 
-    async def _beside(self, asked: Beside) -> Window:
-        """From the last token before the first prompt is sent to the first after the last answer:
-        between them all of them were computed, in whichever of the steps.
+    async def _beside(self, asked: Beside) -> list[Window]:
+        """From a token before prompts are sent to the first after their answer: between them they
+        were computed, in whichever of the steps.
         """
-        count = 0
-        async with self._probe() as probe:
-            first = await self._settled(probe)
-            while not count or time.perf_counter() < first.at_s + _WINDOW_S / 2:
-                await self._complete(asked.prompts, asked.tokens, 1)
-                count += asked.prompts
-            last = await probe.after(time.perf_counter())
         chunks = _chunks(asked.tokens, self._budget - 1)  # the probe takes a token of each step
-        return _between(probe, first, last, "beside", _prefills(count, asked.tokens, chunks))
+        windows: list[Window] = []
+        async with self._probe() as probe:
+            first = last = await self._settled(probe)
+            while not windows or last.at_s < first.at_s + _EXPERIMENT_S:
+                begin, count = last, 0
+                while last.tokens < begin.tokens + _LEAST_STEPS:
+                    await self._complete(asked.prompts, asked.tokens, 1)
+                    last = await probe.after(time.perf_counter())
+                    count += asked.prompts
+                beside = _prefills(count, asked.tokens, chunks)
+                windows.append(_between(probe, begin, last, asked, beside))
+        return windows
 
-    async def _decode(self, asked: Decode) -> Window | None:
+    async def _decode(self, asked: Decode) -> list[Window]:
         """The probe is one of the streams; the others are one request, which is not streamed.
 
         Per stream that was, an API server would write an event per step, and this process read it.
         """
-        steps = max(_FEWEST_STEPS, min(_MOST_STEPS, round(_WINDOW_S / self._step_s)))
+        steps = max(_FEWEST_STEPS, min(_MOST_STEPS, round(_EXPERIMENT_S / self._step_s)))
         companions = asked.streams - 1
         if not companions:
             async with self._probe(asked.context) as probe:
                 first = await self._settled(probe)
-                last = await probe.at_tokens(first.tokens + steps)
-                return _between(probe, first, last, "decode", BatchShape())
+                await probe.at_tokens(first.tokens + steps)
+            return _decodes(probe, Steady(first, probe.ticks[-1], 0), asked)
         spread = companions * (asked.context / _CHUNK + _ARRIVAL_S / self._step_s)
         for stretch in (1, 2):
             wanted = stretch * (steps + int(spread) + 2 * _MARGIN)
@@ -120,9 +126,8 @@ class Session:
             found = steady(probe, posted, answered, tokens)
             if found is not None:
                 self.most_streams = max(self.most_streams, asked.streams)
-                others = _companions(found, companions, asked.context)
-                return _between(probe, found.first, found.last, "decode", others)
-        return None
+                return _decodes(probe, found, asked)
+        return []
 
     async def _settled(self, probe: Probe) -> Tick:
         """The newest tick, once tokens come as they are made: the first may come in a bunch."""
@@ -170,15 +175,30 @@ def steady(probe: Probe, posted: int, answered: Tick, tokens: int) -> Steady | N
     return Steady(inside[0], inside[-1], (posted + 1 + latest) // 2)
 
 
-def _companions(found: Steady, count: int, context: int) -> BatchShape:
-    """What `count` companions behind prompts of `context` tokens decode between two ticks."""
-    before = found.admitted - 1  # a companion's n-th token comes n - 1 steps after its first
-    pairs = decode_pairs(context, found.first.tokens - before, found.last.tokens - before)
-    steps = found.last.tokens - found.first.tokens
+def _decodes(probe: Probe, found: Steady, asked: Decode) -> list[Window]:
+    """Windows of eight steps or little more in which all streams decode."""
+    ticks = [t for t in probe.ticks if found.first.tokens <= t.tokens <= found.last.tokens]
+    windows, begin = [], ticks[0]
+    for tick in ticks:
+        if tick.tokens - begin.tokens >= _LEAST_STEPS:
+            others = _companions(begin, tick, found.admitted, asked)
+            windows.append(_between(probe, begin, tick, asked, others))
+            begin = tick
+    return windows
+
+
+def _companions(first: Tick, last: Tick, admitted: int, asked: Decode) -> BatchShape:
+    """What all streams but the probe decode between two ticks."""
+    count, before = asked.streams - 1, admitted - 1
+    # A companion's n-th token comes n - 1 steps after its first.
+    pairs = decode_pairs(asked.context, first.tokens - before, last.tokens - before)
+    steps = last.tokens - first.tokens
     return BatchShape(decode_seqs=count * steps, decode_pairs=count * pairs)
 
 
-def _between(probe: Probe, first: Tick, last: Tick, kind: str, beside: BatchShape) -> Window:
+def _between(
+    probe: Probe, first: Tick, last: Tick, asked: Beside | Decode, beside: BatchShape
+) -> Window:
     """The window between two ticks: the probe's own decodes, and all that was computed `beside`."""
     steps = last.tokens - first.tokens
     totals = BatchShape(
@@ -188,7 +208,8 @@ def _between(probe: Probe, first: Tick, last: Tick, kind: str, beside: BatchShap
         decode_seqs=beside.decode_seqs + steps,
         decode_pairs=beside.decode_pairs + probe.pairs(first.tokens, last.tokens),
     )
-    return Window(kind, last.at_s - first.at_s, steps, totals)
+    kind = "beside" if isinstance(asked, Beside) else "decode"
+    return Window(kind, str(asked), last.at_s - first.at_s, steps, totals)
 
 
 def _chunks(tokens: int, budget: int) -> int:

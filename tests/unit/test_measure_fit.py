@@ -36,18 +36,21 @@ def window_of(experiment: Lone | Beside | Decode) -> Window:
     """What an engine of those coefficients would show in it."""
     if isinstance(experiment, Lone):
         n = experiment.tokens
-        window = Window("lone", 0.0, 1, BatchShape(1, n, prefill_pairs(n, 0)), 1, n)
+        window = Window(
+            "lone", str(experiment), 0.0, 1, BatchShape(1, n, prefill_pairs(n, 0)), 1, n
+        )
     elif isinstance(experiment, Beside):
         repeats = 10
         count, n, steps = experiment.prompts * repeats, experiment.tokens, 2 * repeats
         totals = BatchShape(
             count, count * n, count * prefill_pairs(n, 0), steps, decode_pairs(16, 4, 4 + steps)
         )
-        window = Window("beside", 0.0, steps, totals)
+        window = Window("beside", str(experiment), 0.0, steps, totals)
     else:
         n = experiment.streams
         pairs = n * decode_pairs(experiment.context, 10, 50)
-        window = Window("decode", 0.0, 40, BatchShape(decode_seqs=40 * n, decode_pairs=pairs))
+        totals = BatchShape(decode_seqs=40 * n, decode_pairs=pairs)
+        window = Window("decode", str(experiment), 0.0, 40, totals)
     return replace(window, seconds=true_s(window))
 
 
