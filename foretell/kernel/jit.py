@@ -5,19 +5,20 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TypeVar, cast
 
-from numba import config, njit
+from numba import __version__, config, njit
 
 _F = TypeVar("_F", bound=Callable[..., object])
 _FOLDER = Path(__file__).parent
 
 
 def _cache_folder() -> str:
-    """A folder named by the sources of the kernel.
+    """A folder named by the sources of the kernel and by who compiles them.
 
     Numba looks only at a function's own file to see whether its cached code is current, and would
-    go on using code into which an older version of another file was inlined.
+    go on using code into which an older version of another file was inlined. Two versions of Numba
+    would forever overwrite each other's code.
     """
-    digest = blake2b(digest_size=8)
+    digest = blake2b(__version__.encode(), digest_size=8)
     for source in sorted(_FOLDER.glob("*.py")):
         digest.update(source.read_bytes())
     base = Path(config.CACHE_DIR) if config.CACHE_DIR else _FOLDER / "__pycache__"

@@ -20,7 +20,7 @@ from services.backend.probe import clear, http_get, read_json
 
 _POLL_S = 0.1
 _PROBE_TIMEOUT_S = 2.0
-_PREDICTOR_READY_TIMEOUT_S = 60.0
+_PREDICTOR_READY_TIMEOUT_S = 240.0  # the first one on a machine may have to compile the twin
 _STOP_GRACE_S = 8.0  # what a supervisor that allows 10 s leaves for an orderly end
 
 log = logging.getLogger("foretell.launcher")

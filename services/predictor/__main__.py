@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import logging
+import time
 
 import grpc
 from prometheus_client import CollectorRegistry, start_http_server
@@ -16,6 +18,8 @@ from foretell.v1 import predictor_pb2_grpc
 from services import runtime
 from services.predictor.service import PredictorService
 from services.predictor.subscriber import SnapshotSubscriber, cancel
+
+logger = logging.getLogger(__name__)
 
 _SHUTDOWN_GRACE_S = 1.0
 _DATASHEET_ERROR = 0.5  # how wrong a roofline may be; those that could be checked were within 0.4
@@ -46,7 +50,10 @@ async def serve(settings: PredictorSettings, stop: asyncio.Event) -> None:
         step_time = make_step_time(settings.profile)
     except ValueError as error:
         raise SystemExit(f"predictor: {error}") from error
+    started = time.monotonic()
+    logger.info("loading the twin; where no compiled one is found, this takes a minute")
     warm_forecast()
+    logger.info("the twin is ready after %.1f s", time.monotonic() - started)
     gc.collect()
     gc.freeze()  # a full collection would stop the loop to look at all that was imported
     metrics = PredictorMetrics(CollectorRegistry())
