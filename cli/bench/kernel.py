@@ -12,7 +12,7 @@ from cli.bench.cases import (
     arrivals_per_s,
     make_case,
 )
-from foretell.engine.book import LOOK_AHEAD_S, MOST_EXPECTED, SAMPLES
+from foretell.engine.book import LOOK_AHEAD_S, MOST_EXPECTED, samples_behind
 from foretell.engine.expected import RecentArrivals
 from foretell.engine.forecast import Forecaster, PendingRequest, Rollouts
 from foretell.latency.calibration import OnlineStepTime
@@ -46,7 +46,7 @@ def prepare(case: Case, step_time: StepTimeModel) -> Rollouts:
         step_time,
         _coming(case.newcomer, now),
         now,
-        samples=SAMPLES,
+        samples=samples_behind(len(snapshot.waiting) + len(case.reserved)),
         pending=[*(_coming(request, now) for request in case.reserved), *_later(case, step_time)],
     )
 

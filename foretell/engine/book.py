@@ -29,8 +29,6 @@ MAX_RESERVATIONS = 10_000
 MAX_OBSERVED = 20_000
 QUANTILE_LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 """Of the predicted latencies."""
-SAMPLES = 4
-"""Rollouts of a prediction, each with other output lengths."""
 LOOK_AHEAD_S, MOST_EXPECTED = 60.0, 64
 """How far, and for how many, arrivals are expected that nobody has announced."""
 
@@ -38,6 +36,17 @@ _LONGEST_DELAY_S = 2.0
 _LEAST_FACTOR = 1e-6  # above 0: what never comes never comes, by whatever factor
 _NORMAL_FIFTHS = (-1.400, -0.532, 0.0, 0.532, 1.400)
 """Means of the five equally likely parts of a standard normal distribution."""
+
+
+def samples_behind(waiting: int) -> int:
+    """How many rollouts, each with other output lengths, a newcomer behind so many others gets.
+
+    When it may start depends on the more lengths the more wait, and their deviations average out;
+    and a rollout costs as much as has to be admitted in it. A power of two: `draw_totals`.
+    """
+    if waiting < 8:
+        return 8
+    return 4 if waiting < 32 else 2
 
 
 @dataclass(slots=True)
@@ -166,7 +175,7 @@ class EngineBook:
             step_time,
             newcomer,
             now_unix_s,
-            samples=SAMPLES,
+            samples=samples_behind(load.waiting + load.reserved),
             pending=self._coming(now_unix_s, newcomer),
             every_step_published=self._every_step_published,
         )

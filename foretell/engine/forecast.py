@@ -10,11 +10,10 @@ from zlib import crc32
 import numpy as np
 
 from foretell.engine.restore import restore
-from foretell.kernel.futures import Futures, Lengths, sample_futures
-from foretell.kernel.layout import EXPECTED, SEQUENCE, new_batch, new_record
+from foretell.kernel.futures import RECORDS, Futures, Lengths, Room, Start, sample_futures
+from foretell.kernel.layout import ENTRY, EXPECTED, SEQUENCE, new_batch
 from foretell.kernel.lengths import WIDTH
-from foretell.kernel.rollout import CLOCK, MARK, Roll
-from foretell.kernel.steady import new_steady
+from foretell.kernel.rollout import MARK
 from foretell.kernel.step_time import StepTime
 from foretell.latency.linear import StepTimeModel
 from foretell.model import EngineSnapshot, RequestSpec
@@ -59,15 +58,15 @@ class Forecast:
 class Rollouts(NamedTuple):
     """One prediction's run of the twin, all arrays."""
 
-    start: Roll
-    work: Roll
+    start: Start
+    room: Room
     model: StepTime
     lengths: Lengths
     futures: Futures
 
     def run(self) -> None:
         """Fill `futures`; again does the same again."""
-        sample_futures(self.start, self.work, self.model, self.lengths, _SEED, self.futures)
+        sample_futures(self.start, self.room, self.model, self.lengths, _SEED, self.futures)
 
 
 class Forecaster:
@@ -82,7 +81,7 @@ class Forecaster:
 
     def _make_room(self, spare: int) -> None:
         """Arrays of the engine's state, with `spare` rows for requests that are coming."""
-        self._room = spare
+        self._spare = spare
         self._restored = restored = restore(self._snapshot, spare)
         known, capacity = restored.requests, restored.requests + spare
         self._lengths = Lengths(
@@ -92,16 +91,33 @@ class Forecaster:
         self._lengths.rows[:known] = figures.reshape(known, WIDTH)
         self._lengths.generated[:known] = restored.state.sequences["output"][:known]
         self._lengths.keys[:known] = restored.keys
+        state, batches = restored.state, restored.batches
+        records = np.zeros(1, RECORDS)
+        records["engine"] = state.engine
         idle = new_batch(0)
-        oldest, newest, *_ = *restored.batches, idle, idle
-        self._start = Roll(
-            restored.state,
-            (oldest, newest),
-            new_record(CLOCK),
-            arrivals=np.zeros(0, np.int32),
-            watched=np.zeros(0, np.int32),
-            marks=np.zeros(0, MARK),
-            steady=new_steady(0, self._snapshot.config.block_size_tokens),
+        older, newer, *_ = *batches, idle, idle
+        records["older"], records["newer"] = older.counts, newer.counts
+        nobody = np.zeros(0, np.int32)
+        self._start = Start(
+            records,
+            state.sequences,
+            state.running,
+            state.blocks,
+            state.places,
+            state.first_with,
+            older.entries,
+            newer.entries,
+            arrivals=nobody,
+            watched=nobody,
+        )
+        self._room = Room(
+            np.empty(1, RECORDS),
+            np.empty(capacity, SEQUENCE),
+            np.empty(capacity, np.int32),
+            np.empty(capacity, ENTRY),
+            np.empty(capacity, ENTRY),
+            np.empty(capacity, np.int32),
+            np.zeros(self._snapshot.config.block_size_tokens, np.int32),
         )
 
     def forecast(
@@ -131,9 +147,9 @@ class Forecaster:
         return Forecast(
             ttft_s=_from(now_unix_s, futures.first_token_s),
             e2e_s=_from(now_unix_s, futures.last_token_s.ravel()),
-            output_tokens=_average(rollouts.work.marks["tokens"].tolist()),
-            preemptions=float(futures.preemptions[0]),
-            steps=int(futures.steps[0]),
+            output_tokens=_average(futures.marks["tokens"].tolist()),
+            preemptions=float(futures.counts[0]),
+            steps=int(futures.counts[1]),
         )
 
     def prepare(
@@ -159,28 +175,28 @@ class Forecaster:
             samples = 1
         marks = 1 if _is_certain(newcomer.length_row) else MARKS
         futures = Futures(
-            np.empty((samples, len(start.state.sequences)), np.int64),
+            np.empty((samples, len(start.sequences)), np.int64),
+            np.empty(marks, MARK),
             np.empty(samples),
             np.empty((samples, marks)),
-            np.empty(1, np.int64),
-            np.empty(1, np.int64),
+            np.empty(2, np.int64),
         )
-        return Rollouts(start, _like(start, marks), step_time.packed(), lengths, futures)
+        return Rollouts(start, self._room, step_time.packed(), lengths, futures)
 
-    def _with(self, coming: Seq[PendingRequest]) -> tuple[Roll, Lengths]:
+    def _with(self, coming: Seq[PendingRequest]) -> tuple[Start, Lengths]:
         """The engine with the requests that are `coming`, the newcomer last of them."""
         count = sum(p.request.sequences for p in coming)
-        if count > self._room:
+        if count > self._spare:
             self._make_room(2 * count)
         known = end = self._restored.requests
         for p in coming:
             begin, end = end, end + p.request.sequences
             self._expect(slice(begin, end), p)
-        rows = self._start.state.sequences[:end]
+        rows = self._start.sequences[:end]
         order = np.argsort(rows["arrival_s"][known:], kind="stable")
-        start, lengths = self._start, self._lengths
-        start = start._replace(
-            state=start.state._replace(sequences=rows),
+        lengths = self._lengths
+        start = self._start._replace(
+            sequences=rows,
             arrivals=(known + order).astype(np.int32),
             watched=np.arange(begin, end, dtype=np.int32),
         )
@@ -189,7 +205,7 @@ class Forecaster:
     def _expect(self, slots: slice, pending: PendingRequest) -> None:
         """`slots` are for the sequences of `pending`: all that differs from a blank row."""
         request, config = pending.request, self._snapshot.config
-        rows, key = self._start.state.sequences[slots], crc32(request.request_id.encode())
+        rows, key = self._start.sequences[slots], crc32(request.request_id.encode())
         rows["status"] = EXPECTED
         rows["priority"] = request.priority
         rows["prompt"] = min(request.prompt_tokens, config.max_model_len - 1)
@@ -204,11 +220,11 @@ class Forecaster:
             self._lengths.keys[slots] = key + index
 
     def _set_clock(
-        self, start: Roll, step_time: StepTimeModel, now_unix_s: float, every_step: bool
+        self, start: Start, step_time: StepTimeModel, now_unix_s: float, every_step: bool
     ) -> None:
         """When the steps in flight end, by their start and what they should take."""
-        snapshot, clock = self._snapshot, start.clock
-        clock["now_s"] = now_unix_s if every_step else snapshot.taken_unix_s
+        snapshot, clock = self._snapshot, start.records["clock"]
+        clock["now_s"] = now_s = now_unix_s if every_step else snapshot.taken_unix_s
         clock["in_flight"] = in_flight = len(self._restored.batches)
         steps = snapshot.steps_in_flight
         end_s = steps[0].started_unix_s if steps else snapshot.taken_unix_s
@@ -218,7 +234,7 @@ class Forecaster:
             if every_step:
                 end_s = max(end_s, now_unix_s)
             ends.append(end_s)
-        ends = ends or [clock["now_s"]]
+        ends = ends or [now_s]
         clock["first_end_s"] = ends[0] if in_flight > 1 else ends[-1]
         clock["last_end_s"] = ends[-1]
 
@@ -226,22 +242,6 @@ class Forecaster:
 def _is_certain(row: LengthRow) -> bool:
     """Whether the length cannot turn out one way or another."""
     return row[0] == row[-2] and not row[-1]
-
-
-def _like(start: Roll, marks: int) -> Roll:
-    """Room for rollouts from `start`."""
-    state, capacity = start.state, len(start.state.sequences)
-    return start._replace(
-        state=state._replace(
-            engine=state.engine.copy(),
-            sequences=np.empty(capacity, SEQUENCE),
-            running=np.empty(capacity, np.int32),
-        ),
-        batches=(new_batch(capacity), new_batch(capacity)),
-        clock=new_record(CLOCK),
-        marks=np.zeros(marks, MARK),
-        steady=new_steady(capacity, len(start.steady.opening)),
-    )
 
 
 def _average(values: list[float]) -> float:

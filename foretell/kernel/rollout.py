@@ -245,6 +245,14 @@ def _may_admit(state: State, decoding: int) -> bool:
 
 
 @inlined
+def _arrivals_matter(state: State) -> bool:
+    """Whether a request that arrives may be admitted, or only joins a queue that stands still."""
+    engine = state.engine
+    stands_still = engine.head != NONE and not engine.by_priority
+    return not stands_still and engine.running < engine.max_running
+
+
+@inlined
 def _fast_forward(r: Roll, model: StepTime, until_s: float) -> bool:
     """All iterations up to the next event at once; False if there are no blocks for even one."""
     state, clock, steady = r.state, r.clock, r.steady
@@ -257,7 +265,7 @@ def _fast_forward(r: Roll, model: StepTime, until_s: float) -> bool:
     count, pairs = sums.scheduled, sums.pairs
     # The run's first step begins here, and its output is applied `ahead` iterations later.
     begin_s = clock.last_end_s if ahead > 0 else clock.now_s
-    stop_s = min(until_s, _next_arrival_s(r))
+    stop_s = min(until_s, _next_arrival_s(r)) if _arrivals_matter(state) else until_s
     if stop_s < np.inf:
         steps = ahead + _steps_until(model, count, pairs, stop_s - begin_s, steps - ahead)
     if ahead > 0:
