@@ -63,6 +63,7 @@ def forecast(
         dispatch_delay_s=0.0,
         length_row=lambda estimate: certain(estimate.expected_tokens),
         prior_tokens=1.0,
+        expect_arrivals=False,
         every_step_published=every_step_published,
     )
     book.hear(seen)
@@ -193,13 +194,26 @@ def state_of(seq: Sequence, scheduled: int) -> RequestState:
     )
 
 
+def later_requests(rng: Random, start: float, longest: int) -> list[tuple[float, RequestSpec]]:
+    """Up to five, and when they come: in the order of that."""
+    at, requests = start, []
+    for i in range(rng.randint(0, 5)):
+        at += rng.expovariate(5.0)
+        output = rng.randint(1, min(40, longest - 1))
+        prompt = rng.randint(1, min(100, longest - output))
+        length = LengthEstimate(float(output))
+        requests.append((at, RequestSpec(f"later{i}", prompt, 0, length)))
+    return requests
+
+
 @pytest.mark.parametrize("async_scheduling", [False, True])
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(100))
 def test_a_restored_twin_continues_exactly_and_forecasts_what_happens(
     seed: int, async_scheduling: bool
 ) -> None:
     """Snapshot a twin at a random step: a forecast, which takes runs of decode steps at once, and
-    a restored twin must tell what the twin, step by step, goes on to do."""
+    a restored twin must tell what the twin, step by step, goes on to do, with those who come later.
+    """
     rng = Random(seed)
     config = EngineConfig(
         "m", rng.choice([4, 16]), rng.randint(20, 60), rng.randint(2, 8), 48, 256,
@@ -221,17 +235,23 @@ def test_a_restored_twin_continues_exactly_and_forecasts_what_happens(
         return  # nothing to restore, or output in flight that no snapshot shows
     seen = engine.snapshot()
     newcomer = spec(30, 25, priority=0)
-    predicted = forecast(seen, newcomer, engine.now)
+    start = engine.now
+    later = later_requests(rng, start, longest)
+    predicted = forecast(seen, newcomer, start, ahead=later)
     copy, in_flight = restore_twin(seen, known_length)
     copied = deque(in_flight)
-    start = engine.now
-    mine = [Sequence("new", 30, 25, 0, arrival_s=engine.now) for _ in range(2)]
+    mine = [Sequence("new", 30, 25, 0, arrival_s=start) for _ in range(2)]
     if len(engine.queue) == copy.max_steps_in_flight:
         engine.apply()
         copy.complete(copied.popleft())
     engine.twin.add(mine[0])
     copy.add(mine[1])
     while not mine[0].ended:
+        while later and later[0][0] <= engine.now:
+            at, came = later.pop(0)
+            for twin in (engine.twin, copy):
+                output = round(came.length.expected_tokens)
+                twin.add(Sequence(came.request_id, came.prompt_tokens, output, 0, arrival_s=at))
         engine.schedule()
         batch = copy.schedule()
         if batch is not None:
