@@ -1,9 +1,11 @@
 """What a predictor knows: the engine's latest snapshot, and who is on the way to it."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
+
+import numpy as np
 
 from foretell.engine.delay import UsualDelay
 from foretell.engine.expected import RecentArrivals
@@ -11,8 +13,9 @@ from foretell.engine.forecast import (
     Forecaster,
     LengthRow,
     PendingRequest,
+    Values,
     mean,
-    quantile,
+    quantiles,
 )
 from foretell.latency.linear import StepTimeModel
 from foretell.model import (
@@ -34,7 +37,7 @@ LOOK_AHEAD_S, MOST_EXPECTED = 60.0, 64
 
 _LONGEST_DELAY_S = 2.0
 _LEAST_FACTOR = 1e-6  # above 0: what never comes never comes, by whatever factor
-_NORMAL_FIFTHS = (-1.400, -0.532, 0.0, 0.532, 1.400)
+_NORMAL_FIFTHS = np.array((-1.400, -0.532, 0.0, 0.532, 1.400))
 """Means of the five equally likely parts of a standard normal distribution."""
 
 
@@ -103,6 +106,7 @@ class EngineBook:
         self._prior_row = length_row(LengthEstimate(prior_tokens))
         self._every_step_published = every_step_published
         self._forecaster: Forecaster | None = None
+        self._asked = False
         self._waiting_blocks: int | None = None
         self.snapshot: EngineSnapshot | None = None
         self.heard_unix_s = 0.0
@@ -126,12 +130,12 @@ class EngineBook:
         if not same_run:
             self._observed.clear()  # what another run of the engine did died with it
         before, self.snapshot = known if same_run else None, snapshot
-        asked = self._forecaster is not None
         self._forecaster = self._waiting_blocks = None
         for rows in (snapshot.running, snapshot.waiting):
             self._see(RequestTable.of(rows), snapshot.taken_unix_s, before)
-        if asked:  # where the state before was asked about, this one will be: nobody need wait
+        if self._asked:  # about the state before; then about this one too: nobody need wait
             self._forecaster = self._new_forecaster(snapshot)
+            self._asked = False
         return True
 
     def reserve(self, request: RequestSpec, now_unix_s: float, ttl_s: float) -> None:
@@ -168,6 +172,7 @@ class EngineBook:
             return None
         if self._forecaster is None:
             self._forecaster = self._new_forecaster(snapshot)
+        self._asked = True
         newcomer = PendingRequest(
             now_unix_s + self.dispatch_delay_s, request, self._length_row(request.length)
         )
@@ -324,10 +329,10 @@ def _tpot_s(ttft_s: float, e2e_s: float, output_tokens: float) -> float:
     return (e2e_s - ttft_s) / (output_tokens - 1) if e2e_s < inf else inf
 
 
-def _quantiles(values: Sequence[float], error: float) -> tuple[tuple[float, float], ...]:
+def _quantiles(values: Values, error: float) -> tuple[tuple[float, float], ...]:
     """Of equally likely values, each off by a relative error of standard deviation `error`."""
     if error > 0:
-        factors = [max(_LEAST_FACTOR, 1.0 + error * z) for z in _NORMAL_FIFTHS]
-        # Ascending runs, which sort faster than mixed ones.
-        values = sorted([value * factor for factor in factors for value in values])
-    return tuple([(level, quantile(values, level)) for level in QUANTILE_LEVELS])
+        factors = np.maximum(_LEAST_FACTOR, 1.0 + error * _NORMAL_FIFTHS)
+        values = np.outer(factors, values).ravel()
+        values.sort()
+    return tuple(zip(QUANTILE_LEVELS, quantiles(values, QUANTILE_LEVELS), strict=True))

@@ -1,6 +1,5 @@
 """Runs an engine forward to see when a newcomer would get its first and its last token."""
 
-import math
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from itertools import chain
@@ -8,6 +7,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foretell.engine.restore import restore
 from foretell.kernel.futures import RECORDS, Futures, Lengths, Room, Start, sample_futures
@@ -20,6 +20,7 @@ from foretell.model import EngineSnapshot, RequestSpec
 
 LengthRow = Seq[float]
 """`kernel.lengths.WIDTH` numbers that describe how long an output may be."""
+Values = NDArray[np.float64]
 MARKS = 8
 """Equally likely lengths of a newcomer whose own is not certain."""
 _SEED = 0
@@ -38,15 +39,15 @@ class PendingRequest:
     """From one of its sequences' arrival to the next one's."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Forecast:
     """Seconds from the moment of prediction; infinite when the request could never run.
 
     Of each latency several equally likely values, in ascending order.
     """
 
-    ttft_s: tuple[float, ...]
-    e2e_s: tuple[float, ...]
+    ttft_s: Values
+    e2e_s: Values
     output_tokens: float
     """The mean that `e2e_s` was predicted with."""
     preemptions: float
@@ -145,9 +146,9 @@ class Forecaster:
         rollouts.run()
         futures = rollouts.futures
         return Forecast(
-            ttft_s=_from(now_unix_s, futures.first_token_s),
-            e2e_s=_from(now_unix_s, futures.last_token_s.ravel()),
-            output_tokens=_average(futures.marks["tokens"].tolist()),
+            ttft_s=_ascending(now_unix_s, futures.first_token_s),
+            e2e_s=_ascending(now_unix_s, futures.last_token_s.ravel()),
+            output_tokens=float(futures.marks["tokens"].mean()),
             preemptions=float(futures.counts[0]),
             steps=int(futures.counts[1]),
         )
@@ -244,26 +245,23 @@ def _is_certain(row: LengthRow) -> bool:
     return row[0] == row[-2] and not row[-1]
 
 
-def _average(values: list[float]) -> float:
-    return sum(values) / len(values)
-
-
-def _from(
-    now_unix_s: float, instants: "np.ndarray[tuple[int], np.dtype[np.float64]]"
-) -> tuple[float, ...]:
-    return tuple(sorted(max(0.0, t - now_unix_s) for t in instants.tolist()))
-
-
-def mean(values: Seq[float]) -> float:
+def mean(values: Values) -> float:
     """Of equally likely values; infinite if one of them is."""
-    return math.fsum(values) / len(values) if math.isfinite(values[-1]) else math.inf
+    return float(values.mean())
 
 
-def quantile(values: Seq[float], level: float) -> float:
-    """Of equally likely values in ascending order: linear between the middles of their shares."""
-    place = min(max(level * len(values) - 0.5, 0.0), len(values) - 1.0)
-    low = int(place)
-    high = min(low + 1, len(values) - 1)
-    if place == low or math.isinf(values[high]):
-        return values[low] if place == low else math.inf
-    return values[low] + (values[high] - values[low]) * (place - low)
+def quantiles(values: Values, levels: Seq[float]) -> list[float]:
+    """Of equally likely values in ascending order: linear between the middles of their shares.
+
+    Infinite between an infinite value and the one before it.
+    """
+    count = len(values)
+    found = np.interp(levels, (np.arange(count) + 0.5) / count, values)
+    found[np.isnan(found)] = np.inf  # what lies between two that are infinite
+    return found.tolist()
+
+
+def _ascending(now_unix_s: float, instants: Values) -> Values:
+    values = np.maximum(instants - now_unix_s, 0.0)
+    values.sort()
+    return values
