@@ -1,0 +1,80 @@
+"""An output length as one of some bins, evenly spaced in its logarithm.
+
+A model gives a probability to each bin. Within a bin lengths are taken to be equally likely, and in
+the last one, which has no end, to fall off exponentially.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.model import LengthEstimate
+
+Floats = NDArray[np.float64]
+
+LONGEST_TOKENS = 16_384
+"""Where the last bin begins."""
+_BINS_PER_FACTOR = 5.0  # in which lengths grow by e
+
+
+def _edges() -> Floats:
+    count = round(np.log(LONGEST_TOKENS) * _BINS_PER_FACTOR) + 1
+    ends = np.unique(np.round(np.exp(np.linspace(0.0, np.log(LONGEST_TOKENS), count))))
+    return np.concatenate(([0.0], ends))
+
+
+EDGES: Floats = _edges()
+"""Bin b holds lengths above EDGES[b] and up to EDGES[b + 1]; the last has no upper edge."""
+BINS = len(EDGES)
+LEVELS = (0.025, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.975, 0.99)
+"""Of the quantiles that an estimate carries."""
+_WIDTHS = np.diff(EDGES)
+_TAIL_MEAN = LONGEST_TOKENS / 2.0
+
+
+def bin_of(tokens: NDArray[np.int64] | int) -> NDArray[np.int64]:
+    """The bins of lengths, of any shape."""
+    found = np.searchsorted(EDGES, np.asarray(tokens), side="left") - 1
+    return np.clip(found, 0, BINS - 1)
+
+
+def quantiles(probabilities: Floats, levels: tuple[float, ...] = LEVELS) -> Floats:
+    """Tokens at each level: (n, levels) of `probabilities`, (n, `BINS`), whose rows add up to 1."""
+    below = np.cumsum(probabilities, axis=1)
+    rows = np.arange(len(probabilities))
+    found = np.empty((len(probabilities), len(levels)))
+    for i, level in enumerate(levels):
+        at = np.minimum((below < level).sum(axis=1), BINS - 1)
+        inside = level - (below[rows, at] - probabilities[rows, at])
+        share = np.clip(inside / np.maximum(probabilities[rows, at], 1e-12), 0.0, 1.0 - 1e-9)
+        linear = share * _WIDTHS[np.minimum(at, BINS - 2)]
+        tail = -np.log1p(-share) * _TAIL_MEAN
+        found[:, i] = EDGES[at] + np.where(at < BINS - 1, linear, tail)
+    return found
+
+
+def means(probabilities: Floats, limits: Floats) -> Floats:
+    """E[min(length, limit)] of each row; `limits` (n,) may be infinite."""
+    upper = np.append(EDGES[1:], np.inf)
+    low = np.minimum(EDGES, limits[:, None])
+    high = np.minimum(upper, limits[:, None])
+    with np.errstate(invalid="ignore"):
+        reached = np.clip((limits[:, None] - EDGES) / (upper - EDGES), 0.0, 1.0)
+    # Those of a bin that the limit cuts: a share lies below it, the rest is cut to it.
+    inside = reached * (low + high) / 2 + (1.0 - reached) * np.maximum(low, high)
+    beyond = np.maximum(0.0, limits - LONGEST_TOKENS)
+    inside[:, -1] = np.minimum(LONGEST_TOKENS, limits) - _TAIL_MEAN * np.expm1(-beyond / _TAIL_MEAN)
+    return np.asarray((probabilities * inside).sum(axis=1))
+
+
+def estimates(probabilities: Floats, max_tokens: list[int], source: str) -> list[LengthEstimate]:
+    """The rows of `probabilities` as estimates, none above its `max_tokens` (0: no limit)."""
+    limits = np.array([float(most) if most > 0 else np.inf for most in max_tokens])
+    tokens = np.minimum(quantiles(probabilities), limits[:, None])
+    return [
+        LengthEstimate(
+            expected_tokens=max(1.0, mean),
+            quantiles=tuple(zip(LEVELS, row, strict=True)),
+            source=source,
+        )
+        for mean, row in zip(means(probabilities, limits).tolist(), tokens.tolist(), strict=True)
+    ]
