@@ -31,10 +31,13 @@ def profile_step_time() -> StepTimeModel:
     return OnlineStepTime(load_profile(PROFILE)).current()
 
 
-def prepare(case: Case, step_time: StepTimeModel) -> Rollouts:
-    """The rollouts that a predictor would make for the case's newcomer.
+def prepare(
+    case: Case, step_time: StepTimeModel, *, samples: int = 0, expect_arrivals: bool = True
+) -> Rollouts:
+    """The rollouts that a predictor would make for the case's newcomer; or `samples` of them.
 
-    With the requests that it expects to come later, at the rate at which the engine serves them.
+    With the requests that it expects to come later, at the rate at which the engine serves them,
+    unless without `expect_arrivals`.
     """
     snapshot = case.snapshot
     rows = [
@@ -46,8 +49,11 @@ def prepare(case: Case, step_time: StepTimeModel) -> Rollouts:
         step_time,
         _coming(case.newcomer, now),
         now,
-        samples=samples_behind(len(snapshot.waiting) + len(case.reserved)),
-        pending=[*(_coming(request, now) for request in case.reserved), *_later(case, step_time)],
+        samples=samples or samples_behind(len(snapshot.waiting) + len(case.reserved)),
+        pending=[
+            *(_coming(request, now) for request in case.reserved),
+            *(_later(case, step_time) if expect_arrivals else ()),
+        ],
     )
 
 
