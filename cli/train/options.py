@@ -1,0 +1,40 @@
+"""What a training run is told."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from foretell.length.window import Window
+
+SCRATCH = "scratch"
+"""In place of an encoder's folder: a small RoBERTa that knows nothing yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainOptions:
+    """All of it is part of the run: resuming with other options is refused."""
+
+    train: Path
+    out: Path
+    encoder: str
+    """A Hugging Face folder or name, or `SCRATCH`."""
+    tokenizer: str = ""
+    """A tokenizer.json; empty: the encoder's."""
+    layers: int = 0
+    """The encoder's first layers; 0: all."""
+    epochs: int = 3
+    batch: int = 64
+    learning_rate: float = 2e-4
+    """Of the encoder, at its highest."""
+    head_learning_rate: float = 1e-3
+    train_embeddings: bool = False
+    """Word embeddings are half of a small encoder's weights and hardly move."""
+    held_out: float = 0.03
+    """Share of the conversations that stop the training and calibrate."""
+    patience: int = 4
+    """Evaluations, four an epoch, without a better one after which training stops."""
+    seed: int = 0
+    limit: int = 0
+    """Examples read; 0: all."""
+    threads: int = 0
+    """Of torch; 0: as many as there are cores."""
+    window: Window = Window()

@@ -1,0 +1,138 @@
+"""`foretell train-tagger`: from a file of answered prompts to a folder that the tagger serves."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from tokenizers import Tokenizer
+
+from cli.length.dataset import Example, read_examples
+from cli.length.scores import Scores, score
+from cli.train.card import write_card
+from cli.train.export import export
+from cli.train.inputs import Examples, hold_out, prepare
+from cli.train.loop import logits_of, train
+from cli.train.network import LengthModel, OrdinalLoss, make_encoder
+from cli.train.options import SCRATCH, TrainOptions
+from cli.train.state import Progress as Trained
+from foretell.length.bins import quantiles
+from services.tagger.encoder import Encoder
+from services.tagger.reading import Description, Reader, feature_rows, marks_of, scales_of
+
+_LEAST_HELD = 20
+_TEMPERATURES = np.arange(0.7, 1.5, 0.02)
+
+
+def train_tagger(options: TrainOptions, tests: list[Path], console: Console) -> dict[str, Scores]:
+    """Train, export, and score what was exported on held-out and on each file of `tests`.
+
+    ValueError for what is wrong with the files or the encoder.
+    """
+    torch.manual_seed(options.seed)
+    torch.set_num_threads(options.threads or os.cpu_count() or 1)
+    torch.use_deterministic_algorithms(True)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    with console.status(f"reading {options.train}"):
+        examples = read_examples(options.train, limit=options.limit)
+        kept, held = hold_out(examples, options.held_out)
+    if len(held) < _LEAST_HELD:
+        raise ValueError(f"{options.train}: too few conversations to hold any out")
+    tokenizer_file = _tokenizer_file(options)
+    tokenizer = Tokenizer.from_file(str(tokenizer_file))
+    description = _describe(options, kept, tokenizer)
+    reader = Reader(description, tokenizer)
+    with console.status(f"tokenizing {len(examples):,} prompts"):
+        learned, judged = prepare(kept, reader), prepare(held, reader)
+    vocabulary = tokenizer.get_vocab_size()
+    encoder = make_encoder(options.encoder, options.layers, vocabulary)
+    model = LengthModel(encoder, len(description.models))
+    trained = _train(model, learned, judged, description.marks.pad, options, console)
+    logits = logits_of(model, judged, description.marks.pad)
+    description = replace(description, temperature=_temperature(logits, judged))
+    with console.status("exporting"):
+        export(model, description, tokenizer_file, options.out)
+    with console.status("evaluating"):
+        served = Encoder(options.out, threads=torch.get_num_threads())
+        scores = {"held out": _scores(served, held)}
+        for path in tests:
+            scores[path.name] = _scores(served, read_examples(path))
+    facts = {"examples": len(kept), "steps": trained.steps, "epochs": trained.epoch}
+    write_card(options, description, facts, scores)
+    return scores
+
+
+def _tokenizer_file(options: TrainOptions) -> Path:
+    if options.tokenizer:
+        return Path(options.tokenizer)
+    if options.encoder == SCRATCH:
+        raise ValueError("an encoder from scratch needs --tokenizer, a tokenizer.json")
+    found = Path(options.encoder) / "tokenizer.json"
+    if found.exists():
+        return found
+    fast = transformers.AutoTokenizer.from_pretrained(options.encoder, use_fast=True)
+    options.out.mkdir(parents=True, exist_ok=True)
+    target = options.out / "encoder-tokenizer.json"
+    fast.backend_tokenizer.save(str(target))
+    return target
+
+
+def _describe(options: TrainOptions, examples: list[Example], tokenizer: Tokenizer) -> Description:
+    mean, scale = scales_of(feature_rows([example.conversation for example in examples]))
+    models = tuple(sorted({example.model_name for example in examples}))
+    return Description(options.window, marks_of(tokenizer), models, mean, scale)
+
+
+def _train(
+    model: LengthModel,
+    learned: Examples,
+    judged: Examples,
+    pad: int,
+    options: TrainOptions,
+    console: Console,
+) -> Trained:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("training", total=None)
+
+        def report(progress: Trained, step: int, total: int) -> None:
+            best = "" if progress.best_loss == float("inf") else f", best {progress.best_loss:.4f}"
+            bar.update(
+                task,
+                completed=step,
+                total=total,
+                description=f"epoch {progress.epoch + 1}: loss {progress.loss:.4f}{best}",
+            )
+
+        return train(model, learned, judged, pad, options, report)
+
+
+def _temperature(logits: NDArray[np.float32], examples: Examples) -> float:
+    """The one with which the held-out answers are likeliest."""
+    loss_of = OrdinalLoss(neighbours=0.0)
+    bins, censored = torch.from_numpy(examples.bins), torch.from_numpy(examples.censored)
+    losses = [
+        float(loss_of(torch.from_numpy(logits / temperature), bins, censored))
+        for temperature in _TEMPERATURES
+    ]
+    return round(float(_TEMPERATURES[int(np.argmin(losses))]), 2)
+
+
+def _scores(encoder: Encoder, examples: list[Example]) -> Scores:
+    found = encoder.probabilities(
+        [example.conversation for example in examples],
+        [example.model_name for example in examples],
+    )
+    observed = np.array([example.output_tokens for example in examples], float)
+    return score(quantiles(found), observed)

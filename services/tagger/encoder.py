@@ -1,0 +1,67 @@
+"""A trained length model, run by ONNX Runtime: no torch."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from onnxruntime import GraphOptimizationLevel, InferenceSession, SessionOptions
+from tokenizers import Tokenizer
+
+from foretell.length.bins import BINS
+from foretell.length.conversation import Conversation
+from services.tagger.reading import TOKENIZER, WEIGHTS, Description, Inputs, Reader, padded
+
+_TOGETHER = 8
+"""Prompts per run of the model: of about equal length, so that little is padding."""
+
+
+class Encoder:
+    """Length distributions of conversations. Not thread-safe."""
+
+    def __init__(self, folder: Path, *, threads: int = 1) -> None:
+        """ValueError where `folder` holds no model of this version; OSError for missing files."""
+        self._description = Description.read(folder)
+        tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+        self._reader = Reader(self._description, tokenizer)
+        options = SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_ALL
+        self._session = InferenceSession(
+            str(folder / WEIGHTS), options, providers=["CPUExecutionProvider"]
+        )
+        self._takes = {node.name for node in self._session.get_inputs()}
+
+    def probabilities(
+        self, conversations: Sequence[Conversation], models: Sequence[str]
+    ) -> NDArray[np.float64]:
+        """(n, `BINS`) of `foretell.length.bins`; `models` are the serving models' names."""
+        reader, found = self._reader, np.empty((len(conversations), BINS))
+        sequences = reader.sequences(conversations)
+        rows, numbers = reader.features(conversations), reader.models(models)
+        order = np.argsort([len(ids) for ids, _ in sequences], kind="stable")
+        for begin in range(0, len(order), _TOGETHER):
+            chosen = order[begin : begin + _TOGETHER]
+            inputs = padded(
+                [sequences[i] for i in chosen],
+                rows[chosen],
+                numbers[chosen],
+                self._description.marks.pad,
+            )
+            found[chosen] = self._run(inputs)
+        return found
+
+    def _run(self, inputs: Inputs) -> NDArray[np.float64]:
+        given = {
+            "ids": inputs.ids,
+            "segments": inputs.segments,
+            "mask": inputs.mask,
+            "features": inputs.features,
+            "models": inputs.models,
+        }
+        taken = {name: array for name, array in given.items() if name in self._takes}
+        logits = self._session.run(["logits"], taken)[0].astype(np.float64)
+        logits /= self._description.temperature
+        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+        return np.asarray(weights / weights.sum(axis=1, keepdims=True))

@@ -1,0 +1,151 @@
+"""Conversations as what a length model takes in: token ids, segments and features."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from foretell.length.bins import EDGES
+from foretell.length.conversation import Conversation
+from foretell.length.features import NAMES, features
+from foretell.length.window import Marks, Window, compose
+
+FORMAT = 1
+DESCRIPTION, WEIGHTS, TOKENIZER = "tagger.json", "model.onnx", "tokenizer.json"
+
+_MARKS = (("[CLS]", "[SEP]", "[PAD]"), ("<s>", "</s>", "<pad>"))
+_LEAST_SPREAD = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """n conversations, padded to the longest."""
+
+    ids: NDArray[np.int64]
+    segments: NDArray[np.int64]
+    mask: NDArray[np.int64]
+    features: NDArray[np.float32]
+    models: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What belongs to a model's weights, as `tagger.json` holds it."""
+
+    window: Window
+    marks: Marks
+    models: tuple[str, ...]
+    """Serving models that it has seen; any other is number 0."""
+    feature_mean: tuple[float, ...]
+    feature_scale: tuple[float, ...]
+    """What a feature's distance from its mean is multiplied with; 0: it never varied."""
+    temperature: float = 1.0
+    """What log probabilities are divided by."""
+
+    def write(self, folder: Path) -> None:
+        text = {"format": FORMAT, "features": NAMES, "edges": EDGES.tolist(), **asdict(self)}
+        (folder / DESCRIPTION).write_text(json.dumps(text, indent=1) + "\n")
+
+    @classmethod
+    def read(cls, folder: Path) -> "Description":
+        """ValueError for a description of something else than this version's models."""
+        found: dict[str, Any] = json.loads((folder / DESCRIPTION).read_text())
+        if found.pop("format", None) != FORMAT:
+            raise ValueError(f"{DESCRIPTION}: not of format {FORMAT}")
+        if tuple(found.pop("features")) != NAMES or found.pop("edges") != EDGES.tolist():
+            raise ValueError(f"{DESCRIPTION}: trained with other features or bins; train it anew")
+        window = Window(**{name: tuple(ends) for name, ends in found.pop("window").items()})
+        marks = Marks(**found.pop("marks"))
+        for name in ("models", "feature_mean", "feature_scale"):
+            found[name] = tuple(found[name])
+        return cls(window, marks, **found)
+
+
+def marks_of(tokenizer: Tokenizer) -> Marks:
+    """BERT's or RoBERTa's; ValueError for a tokenizer with neither."""
+    for names in _MARKS:
+        found = [tokenizer.token_to_id(name) for name in names]
+        if None not in found:
+            return Marks(*found)
+    raise ValueError("the tokenizer has neither [CLS], [SEP], [PAD] nor <s>, </s>, <pad>")
+
+
+def scales_of(rows: NDArray[np.float32]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and scale of each feature, `rows` being (n, features)."""
+    spread = rows.std(axis=0)
+    scale = np.where(spread > _LEAST_SPREAD, 1.0 / np.maximum(spread, _LEAST_SPREAD), 0.0)
+    return tuple(rows.mean(axis=0).tolist()), tuple(scale.tolist())
+
+
+def feature_rows(conversations: Sequence[Conversation]) -> NDArray[np.float32]:
+    """(n, features), as they are."""
+    rows = [features(conversation) for conversation in conversations]
+    return np.array(rows, np.float32).reshape(len(rows), len(NAMES))
+
+
+class Reader:
+    """Makes `Inputs`; not thread-safe."""
+
+    def __init__(self, description: Description, tokenizer: Tokenizer) -> None:
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self.description = description
+        self._tokenizer = tokenizer
+        self._mean = np.array(description.feature_mean, np.float32)
+        self._scale = np.array(description.feature_scale, np.float32)
+        self._numbers = {name: i + 1 for i, name in enumerate(description.models)}
+
+    def sequences(self, conversations: Sequence[Conversation]) -> list[tuple[list[int], list[int]]]:
+        """Token ids and segments of each."""
+        window, marks = self.description.window, self.description.marks
+        latest = [c.earlier[-1] if c.earlier else None for c in conversations]
+        prompts = self._tokenized([c.prompt for c in conversations])
+        asked = self._tokenized([e.prompt if e else "" for e in latest])
+        answered = self._tokenized([e.answer if e else "" for e in latest])
+        return [
+            compose(*texts, window, marks) for texts in zip(prompts, asked, answered, strict=True)
+        ]
+
+    def features(self, conversations: Sequence[Conversation]) -> NDArray[np.float32]:
+        """(n, features), standardised."""
+        rows = feature_rows(conversations)
+        return ((rows - self._mean) * self._scale).clip(-8.0, 8.0)
+
+    def models(self, names: Sequence[str]) -> NDArray[np.int64]:
+        """(n,): the number of each serving model."""
+        return np.array([self._numbers.get(name, 0) for name in names], np.int64)
+
+    def read(self, conversations: Sequence[Conversation], models: Sequence[str]) -> Inputs:
+        """Everything a model takes in."""
+        return padded(
+            self.sequences(conversations),
+            self.features(conversations),
+            self.models(models),
+            self.description.marks.pad,
+        )
+
+    def _tokenized(self, texts: list[str]) -> list[list[int]]:
+        # Without the interpreter's lock: one call for all texts.
+        found = self._tokenizer.encode_batch(texts, add_special_tokens=False)
+        return [encoding.ids for encoding in found]
+
+
+def padded(
+    sequences: Sequence[tuple[list[int], list[int]]],
+    rows: NDArray[np.float32],
+    models: NDArray[np.int64],
+    pad: int,
+) -> Inputs:
+    """`sequences` as arrays of equal length."""
+    shape = (len(sequences), max(len(ids) for ids, _ in sequences))
+    ids, segments, mask = np.full(shape, pad), np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    for i, (tokens, parts) in enumerate(sequences):
+        ids[i, : len(tokens)] = tokens
+        segments[i, : len(tokens)] = parts
+        mask[i, : len(tokens)] = 1
+    return Inputs(ids, segments, mask, rows, models)
