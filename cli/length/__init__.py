@@ -1,0 +1,1 @@
+"""Output lengths from files: read, estimated, scored."""

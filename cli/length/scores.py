@@ -1,0 +1,159 @@
+"""How good estimates of output lengths were.
+
+A length is scored as it was observed, also where the answer was cut (censored): what the engine
+generates until then is what placement has to know. All lengths are in tokens, at least 1.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from foretell.length.bins import LEVELS
+from foretell.model import LengthEstimate
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+INTERVALS = {"50": (0.25, 0.75), "80": (0.1, 0.9), "95": (0.025, 0.975)}
+"""Levels that bound the central intervals, by the percentage they should hold."""
+_MEDIAN = LEVELS.index(0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Of one source of estimates. Correlations are None where either side does not vary."""
+
+    mae: float
+    """Mean |median - observed|, tokens."""
+    error_rate: float
+    """Mean |median - observed| / observed."""
+    acc_25: float
+    """Share of medians within 25 tokens of what was observed."""
+    acc_50: float
+    acc_100: float
+    spearman: float | None
+    kendall: float | None
+    """Tau-b."""
+    pinball: float
+    """Mean over `LEVELS` and estimates, tokens."""
+    coverage: dict[str, float]
+    """Share of lengths within each of `INTERVALS`, ends included."""
+
+    def as_json(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def score(quantiles: Floats, observed: ArrayLike) -> Scores:
+    """Scores of `quantiles` (n, `LEVELS`), as of `quantiles_of`, for lengths (n,); n > 0."""
+    lengths = np.asarray(observed, dtype=np.float64)
+    medians = quantiles[:, _MEDIAN]
+    errors = np.abs(medians - lengths)
+    return Scores(
+        mae=float(errors.mean()),
+        error_rate=float((errors / lengths).mean()),
+        acc_25=float((errors <= 25).mean()),
+        acc_50=float((errors <= 50).mean()),
+        acc_100=float((errors <= 100).mean()),
+        spearman=spearman(medians, lengths),
+        kendall=kendall_tau_b(medians, lengths),
+        pinball=pinball(quantiles, lengths),
+        coverage=coverage(quantiles, lengths),
+    )
+
+
+def quantiles_of(estimates: Sequence[LengthEstimate]) -> Floats:
+    """Tokens at `LEVELS`, (n, `LEVELS`).
+
+    Levels that an estimate does not have lie between its own where the cumulative hazard
+    -log(1 - level) does, from (0, 0) on and beyond the last as between the last two: as the twin
+    reads them (foretell/length/distribution.py). One without quantiles is the same at all levels.
+    """
+    found = np.empty((len(estimates), len(LEVELS)))
+    for row, estimate in zip(found, estimates, strict=True):
+        levels = tuple(level for level, _ in estimate.quantiles)
+        tokens = [length for _, length in estimate.quantiles]
+        if levels == LEVELS:
+            row[:] = tokens
+        elif tokens:
+            row[:] = _interpolated(levels, tokens)
+        else:
+            row[:] = estimate.expected_tokens
+    return found
+
+
+def _interpolated(levels: tuple[float, ...], tokens: list[float]) -> Floats:
+    own = np.concatenate(([0.0], -np.log1p(-np.array(levels))))
+    lengths = np.concatenate(([0.0], tokens))
+    wanted = -np.log1p(-np.array(LEVELS))
+    slope = (lengths[-1] - lengths[-2]) / (own[-1] - own[-2])
+    beyond = slope * np.maximum(0.0, wanted - own[-1])
+    return np.asarray(np.interp(wanted, own, lengths) + beyond)
+
+
+def pinball(quantiles: Floats, observed: Floats) -> float:
+    """Mean over `LEVELS` and rows of max(level * short, (level - 1) * short)."""
+    short = observed[:, None] - quantiles
+    levels = np.array(LEVELS)
+    return float(np.maximum(levels * short, (levels - 1.0) * short).mean())
+
+
+def coverage(quantiles: Floats, observed: Floats) -> dict[str, float]:
+    """Share of `observed` in each of `INTERVALS`, ends included."""
+    found = {}
+    for name, (low, high) in INTERVALS.items():
+        below, above = (quantiles[:, LEVELS.index(level)] for level in (low, high))
+        found[name] = float(((below <= observed) & (observed <= above)).mean())
+    return found
+
+
+def spearman(a: Floats, b: Floats) -> float | None:
+    """Correlation of ranks; equal values share the mean of theirs. None if either is constant."""
+    x, y = (_mean_ranks(values) for values in (a, b))
+    x, y = x - x.mean(), y - y.mean()
+    norm = float(np.sqrt((x @ x) * (y @ y)))
+    return float(x @ y) / norm if norm > 0 else None
+
+
+def kendall_tau_b(a: Floats, b: Floats) -> float | None:
+    """Kendall's tau-b (Kendall 1945), in O(n log n) (Knight 1966). None if either is constant."""
+    x, y = (np.unique(values, return_inverse=True)[1].astype(np.int64) for values in (a, b))
+    pairs = _pairs(np.array([len(x)]))
+    tied_x, tied_y = _pairs(np.bincount(x)), _pairs(np.bincount(y))
+    tied_both = _pairs(np.unique(x * (int(y.max()) + 1) + y, return_counts=True)[1])
+    # By x, and by y where x is tied: what is out of order in y then is discordant.
+    discordant = _inversions(y[np.lexsort((y, x))])
+    norm = float(np.sqrt(float(pairs - tied_x)) * np.sqrt(float(pairs - tied_y)))
+    concordant_less_discordant = pairs - tied_x - tied_y + tied_both - 2 * discordant
+    return concordant_less_discordant / norm if norm > 0 else None
+
+
+def _mean_ranks(values: Floats) -> Floats:
+    _, at, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return np.asarray((last - (counts - 1) / 2.0)[at])
+
+
+def _pairs(counts: Ints) -> int:
+    """Pairs within groups of these sizes."""
+    return int((counts * (counts - 1) // 2).sum())
+
+
+def _inversions(values: Ints) -> int:
+    """Pairs i < j with values[i] > values[j]; values are not negative.
+
+    Two values differ first in one bit. Those that agree in all higher bits are kept together, in
+    their order, so that for every bit each 0 counts the 1s before it within its group.
+    """
+    found = 0
+    for bit in reversed(range(int(values.max()).bit_length())):
+        values = values[np.argsort(values >> (bit + 1), kind="stable")]
+        group = values >> (bit + 1)
+        ones = (values >> bit) & 1
+        before = np.cumsum(ones) - ones
+        starts = np.flatnonzero(np.diff(group, prepend=group[0] - 1))
+        sizes = np.diff(starts, append=len(values))
+        within = before - np.repeat(before[starts], sizes)
+        found += int(within[ones == 0].sum())
+    return found
