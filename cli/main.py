@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cli import bench_app, profile_app, twin
+from cli import bench_app, length_app, profile_app, twin
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -14,6 +14,7 @@ app = typer.Typer(
     help="Foretell: LLM serving placed by prediction.",
 )
 app.add_typer(bench_app.app, name="bench")
+app.add_typer(length_app.app, name="length")
 app.add_typer(profile_app.app, name="profile")
 app.add_typer(twin.app, name="twin")
 
