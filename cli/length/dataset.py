@@ -35,9 +35,9 @@ class Example:
 def read_examples(path: Path, *, limit: int = 0) -> list[Example]:
     """The examples of `path`, plain or gzipped, in its order; only the first `limit` unless 0.
 
-    Earlier exchanges of a row are the rows of its conversation (same `model`, `conv` and `part`)
-    with a lower `turn`, wherever they stand among the rows read; those of a row with `messages`
-    are in it. Raises `ValueError` that names the file, and the line and field where one is wrong.
+    Earlier exchanges of a row are the rows of its conversation (same `model` and `conv`) of a lower
+    `part`, by the number that it ends with, or of the same one with a lower `turn`, wherever they
+    stand among the rows read; those of a row with `messages` are in it. Raises `ValueError` that names the file, and the line and field where one is wrong.
     """
     rows: list[_Row] = []
     at = 0
@@ -65,7 +65,8 @@ class _Row:
 
     key: tuple[str, str, str] | None
     """Of the conversation whose turn it is; None if the line says everything itself."""
-    turn: int
+    place: tuple[int, int]
+    """In the conversation: number of the part, turn."""
     system: str
     system_characters: int
     prompt: str
@@ -101,9 +102,10 @@ def _row(fields: Fields) -> _Row:
     conversation = fields.name("conv")
     # Where the answer itself is not known, its characters are guessed.
     answer_characters = len(response) or round(output_tokens / PRIOR_TOKENS_PER_CHARACTER)
+    name, number = _numbered(fields.name("part"))
     return _Row(
-        key=(model_name, conversation, fields.name("part")) if conversation and not chat else None,
-        turn=fields.integer("turn", 0),
+        key=(model_name, conversation, name) if conversation and not chat else None,
+        place=(number, fields.integer("turn", 0)),
         system=head_and_tail(system),
         system_characters=len(system),
         prompt=head_and_tail(prompt),
@@ -119,6 +121,12 @@ def _row(fields: Fields) -> _Row:
         censored=fields.flag("trunc") or 0 < max_tokens <= output_tokens,
         model_name=model_name,
     )
+
+
+def _numbered(part: str) -> tuple[str, int]:
+    """`part` without the digits at its end, and those; ShareGPT's are cut from one conversation."""
+    name = part.rstrip("0123456789")
+    return name, int(part[len(name) :] or 0)
 
 
 def _chat(messages: list[tuple[str, str]]) -> tuple[str, tuple[Exchange, ...], str]:
@@ -153,13 +161,13 @@ def _joined(rows: list[_Row]) -> list[Example]:
         if row.key is not None:
             turns[row.key].append(row)
     for conversation in turns.values():
-        conversation.sort(key=lambda row: row.turn)
+        conversation.sort(key=lambda row: row.place)
     examples = []
     for row in rows:
         earlier, characters = row.earlier, row.earlier_characters
         if row.key is not None:
             conversation = turns[row.key]
-            lower = bisect_left(conversation, row.turn, key=lambda other: other.turn)
+            lower = bisect_left(conversation, row.place, key=lambda other: other.place)
             before = conversation[:lower]
             earlier = tuple(other.exchange for other in before)
             characters = sum(o.characters + o.exchange.answer_characters for o in before)

@@ -45,7 +45,7 @@ def _forget_shapes(path: Path) -> None:
 
 def _write_onnx(model: nn.Module, path: Path) -> None:
     model.eval()
-    batch, tokens = _EXAMPLE_SHAPE
+    batch, _ = _EXAMPLE_SHAPE
     example = (
         torch.randint(5, 100, _EXAMPLE_SHAPE),
         torch.zeros(_EXAMPLE_SHAPE, dtype=torch.int64),

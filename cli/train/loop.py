@@ -119,7 +119,7 @@ def _step(
     loss.backward()  # type: ignore[no-untyped-call]
     nn.utils.clip_grad_norm_(model.parameters(), _CLIP)
     optimizer.step()
-    return float(loss)
+    return float(loss.detach())
 
 
 def _tensors(inputs: Inputs) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

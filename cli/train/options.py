@@ -1,6 +1,6 @@
 """What a training run is told."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from foretell.length.window import Window
@@ -37,4 +37,4 @@ class TrainOptions:
     """Examples read; 0: all."""
     threads: int = 0
     """Of torch; 0: as many as there are cores."""
-    window: Window = Window()
+    window: Window = field(default_factory=Window)
