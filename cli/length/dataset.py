@@ -37,7 +37,8 @@ def read_examples(path: Path, *, limit: int = 0) -> list[Example]:
 
     Earlier exchanges of a row are the rows of its conversation (same `model` and `conv`) of a lower
     `part`, by the number that it ends with, or of the same one with a lower `turn`, wherever they
-    stand among the rows read; those of a row with `messages` are in it. Raises `ValueError` that names the file, and the line and field where one is wrong.
+    stand among the rows read; those of a row with `messages` are in it. Raises `ValueError` that
+    names the file, and the line and field where one is wrong.
     """
     rows: list[_Row] = []
     at = 0

@@ -52,11 +52,11 @@ def _card(
             f"- **It never saw** vary: {', '.join(never) or 'nothing'}. These are left out.\n",
             "## Evaluation\n",
             _table(scores),
-            "*Held out* are whole conversations of the training file, by which training was stopped "
-            "and the temperature chosen. Lengths are scored as observed, also where an answer was "
-            "cut off. `foretell length eval FILE` scores other files.\n",
-            f"Files: `{WEIGHTS}`, `{TOKENIZER}`, `tagger.json`. `training/` is only needed to go on "
-            "training.\n",
+            "*Held out* are whole conversations of the training file, by which training was "
+            "stopped and the temperature chosen. Lengths are scored as observed, also where an "
+            "answer was cut off. `foretell length eval FILE` scores other files.\n",
+            f"Files: `{WEIGHTS}`, `{TOKENIZER}`, `tagger.json`. `training/` is only needed to go "
+            "on training.\n",
         )
     )
 

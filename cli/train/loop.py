@@ -116,7 +116,7 @@ def _step(
         torch.from_numpy(examples.censored[chosen]),
     )
     optimizer.zero_grad()
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     nn.utils.clip_grad_norm_(model.parameters(), _CLIP)
     optimizer.step()
     return float(loss.detach())

@@ -24,7 +24,7 @@ class LengthModel(nn.Module):
 
     def __init__(self, encoder: nn.Module, models: int) -> None:
         super().__init__()
-        width = int(encoder.config.hidden_size)  # type: ignore[union-attr, arg-type]
+        width = int(encoder.config.hidden_size)
         self.has_segments = getattr(encoder.config, "type_vocab_size", 1) > 1
         self.encoder = encoder
         self.serving = nn.Embedding(models + 1, _MODEL_WIDTH)

@@ -70,8 +70,9 @@ def marks_of(tokenizer: Tokenizer) -> Marks:
     """BERT's or RoBERTa's; ValueError for a tokenizer with neither."""
     for names in _MARKS:
         found = [tokenizer.token_to_id(name) for name in names]
-        if None not in found:
-            return Marks(*found)
+        known = [number for number in found if number is not None]
+        if len(known) == len(names):
+            return Marks(*known)
     raise ValueError("the tokenizer has neither [CLS], [SEP], [PAD] nor <s>, </s>, <pad>")
 
 
