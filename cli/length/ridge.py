@@ -102,8 +102,8 @@ def fit_ridge(matrix: Sparse, target: Floats, penalty: float) -> Ridge:
 
     def normal(w: Floats) -> Floats:
         centred = matrix.times(w) - column_means @ w
-        back = matrix.transposed_times(centred) - column_means * centred.sum()
-        return np.asarray(back + penalty * w)
+        # `centred` adds up to 0, so that centring the transposed matrix too would change nothing.
+        return np.asarray(matrix.transposed_times(centred) + penalty * w)
 
     right = matrix.transposed_times(target - mean)
     weights = _conjugate_gradients(normal, right)

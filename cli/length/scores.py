@@ -4,6 +4,7 @@ A length is scored as it was observed, also where the answer was cut (censored):
 generates until then is what placement has to know. All lengths are in tokens, at least 1.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -124,7 +125,7 @@ def kendall_tau_b(a: Floats, b: Floats) -> float | None:
     tied_both = _pairs(np.unique(x * (int(y.max()) + 1) + y, return_counts=True)[1])
     # By x, and by y where x is tied: what is out of order in y then is discordant.
     discordant = _inversions(y[np.lexsort((y, x))])
-    norm = float(np.sqrt(float(pairs - tied_x)) * np.sqrt(float(pairs - tied_y)))
+    norm = math.sqrt((pairs - tied_x) * (pairs - tied_y))
     concordant_less_discordant = pairs - tied_x - tied_y + tied_both - 2 * discordant
     return concordant_less_discordant / norm if norm > 0 else None
 
