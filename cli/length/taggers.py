@@ -6,7 +6,9 @@ from typing import Protocol
 
 from cli.length.dataset import Example
 from foretell.length import LengthHistory
+from foretell.length.bins import estimates
 from foretell.model import LengthEstimate
+from services.tagger.encoder import Encoder
 
 
 class Tagger(Protocol):
@@ -46,8 +48,27 @@ class HistoryTagger:
         )
 
 
+class EncoderTagger:
+    """A trained length model by itself."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+
+    def estimate(self, examples: Sequence[Example]) -> list[LengthEstimate]:
+        """By what the conversation says."""
+        conversations = [example.conversation for example in examples]
+        found = self._encoder.probabilities(
+            conversations, [example.model_name for example in examples]
+        )
+        return estimates(found, [c.max_tokens for c in conversations], "model")
+
+    def observe(self, example: Example) -> None:
+        """Learns nothing."""
+
+
 def load_tagger(folder: Path) -> Tagger:
-    """The tagger whose checkpoint is in `folder`; raises `ValueError` if there is none."""
-    if not folder.is_dir():
-        raise ValueError(f"{folder} is not a folder")
-    raise ValueError(f"{folder} holds no encoder that this version of Foretell can evaluate")
+    """The length model in `folder`; raises `ValueError` that says why it cannot be used."""
+    try:
+        return EncoderTagger(Encoder(folder))
+    except (OSError, KeyError) as error:
+        raise ValueError(f"{folder} holds no length model: {error}") from error

@@ -197,3 +197,9 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     latin.write_bytes(b'{"prompt": "\xe9", "out_tok": 1}\n')
     with pytest.raises(ValueError, match=r"latin\.jsonl, line 1: .*utf-8"):
         read_examples(latin)
+
+
+def test_pieces_of_a_conversation_follow_each_other_by_number(tmp_path: Path) -> None:
+    rows = [turn(0, part="c_10"), turn(1, part="c_2"), turn(0, part="c_2")]
+    last, middle, first = read(tmp_path, *rows)
+    assert [e.conversation.exchanges for e in (first, middle, last)] == [0, 1, 2]

@@ -1,0 +1,140 @@
+"""`foretell train-tagger` on answers whose length a single word tells."""
+
+import json
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.torch
+torch = pytest.importorskip("torch")
+pytest.importorskip("onnxscript")
+
+from rich.console import Console  # noqa: E402
+from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
+
+from cli.length.dataset import read_examples  # noqa: E402
+from cli.length.taggers import load_tagger  # noqa: E402
+from cli.train.inputs import Examples, hold_out, prepare  # noqa: E402
+from cli.train.loop import logits_of, train  # noqa: E402
+from cli.train.network import LengthModel, make_encoder  # noqa: E402
+from cli.train.options import SCRATCH, TrainOptions  # noqa: E402
+from cli.train.run import train_tagger  # noqa: E402
+from cli.train.state import Progress  # noqa: E402
+from services.tagger.reading import (  # noqa: E402
+    DESCRIPTION,
+    Description,
+    Reader,
+    feature_rows,
+    marks_of,
+    scales_of,
+)
+
+WORDS = ("brief", "thorough", "tea", "ships", "rivers", "bees", "glass", "maps")
+LENGTHS = {"brief": 10, "thorough": 300}
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """400 answers, and a tokenizer beside them."""
+    folder, rng = tmp_path_factory.mktemp("answers"), Random(1)
+    lines = []
+    for _ in range(400):
+        kind = rng.choice(list(LENGTHS))
+        topics = rng.choices(WORDS[2:], k=rng.randint(1, 12))
+        length = max(1, round(LENGTHS[kind] * rng.lognormvariate(0.0, 0.2)))
+        row = {"prompt": " ".join([kind, *topics]), "out_tok": length, "model": "m"}
+        lines.append(json.dumps(row))
+    (folder / "train.jsonl").write_text("\n".join(lines) + "\n")
+    vocabulary = {word: i for i, word in enumerate(("<pad>", "<s>", "</s>", "<unk>", *WORDS))}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))  # noqa: S106
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def options(answers: Path, out: Path, **changes: object) -> TrainOptions:
+    return TrainOptions(
+        train=answers / "train.jsonl",
+        out=out,
+        encoder=SCRATCH,
+        tokenizer=str(answers / "tokenizer.json"),
+        **{"layers": 1, "epochs": 3, "batch": 16, "held_out": 0.15, "threads": 1, **changes},  # type: ignore[arg-type]
+    )
+
+
+def test_what_was_learnt_is_served_as_it_was_trained(answers: Path, tmp_path: Path) -> None:
+    out = tmp_path / "model"
+    console = Console(quiet=True)
+    scores = train_tagger(options(answers, out), [answers / "train.jsonl"], console)
+    assert set(scores) == {"held out", "train.jsonl"}
+    spearman = scores["held out"].spearman
+    assert spearman is not None
+    assert spearman > 0.6
+    examples = read_examples(answers / "train.jsonl")
+    for example, estimate in zip(examples, load_tagger(out).estimate(examples), strict=True):
+        expected = LENGTHS[example.conversation.prompt.split()[0]]
+        assert dict(estimate.quantiles)[0.5] == pytest.approx(expected, rel=0.5)
+    assert "Spearman" in (out / "README.md").read_text()
+    # Ended, it has nothing to go on with: the same command says the same again.
+    assert train_tagger(options(answers, out), [], console)["held out"] == scores["held out"]
+    with pytest.raises(ValueError, match=r"other options \(seed\)"):
+        train_tagger(options(answers, out, seed=1), [], console)
+
+
+class _Stopped(Exception):
+    pass
+
+
+def run(answers: Path, out: Path, stop_after: int = 0) -> np.ndarray:
+    """The held-out logits that a run ends with."""
+    given = options(answers, out)
+    examples = read_examples(given.train)
+    kept, held = hold_out(examples, given.held_out)
+    reader, description = make_reader(answers, [e.conversation for e in kept])
+    learned, judged = prepare(kept, reader), prepare(held, reader)
+    torch.manual_seed(given.seed)
+    torch.set_num_threads(1)
+    model = LengthModel(make_encoder(SCRATCH, 1, 12), 1)
+
+    def report(progress: Progress, step: int, total: int) -> None:
+        if step == stop_after:
+            raise _Stopped
+
+    _train(model, learned, judged, description, given, report)
+    return logits_of(model, judged, description.marks.pad)
+
+
+def make_reader(answers: Path, conversations: list) -> tuple[Reader, Description]:
+    tokenizer = Tokenizer.from_file(str(answers / "tokenizer.json"))
+    mean, scale = scales_of(feature_rows(conversations))
+    window = TrainOptions(Path(), Path(), "").window
+    description = Description(window, marks_of(tokenizer), ("m",), mean, scale)
+    return Reader(description, tokenizer), description
+
+
+def _train(
+    model: LengthModel,
+    learned: Examples,
+    judged: Examples,
+    description: Description,
+    given: TrainOptions,
+    report: object,
+) -> None:
+    train(model, learned, judged, description.marks.pad, given, report)  # type: ignore[arg-type]
+
+
+def test_a_stopped_run_goes_on_as_if_it_had_not_been(answers: Path, tmp_path: Path) -> None:
+    through = run(answers, tmp_path / "through")
+    with pytest.raises(_Stopped):
+        run(answers, tmp_path / "stopped", stop_after=53)  # saved after 50
+    assert np.array_equal(run(answers, tmp_path / "stopped"), through)
+
+
+def test_a_model_of_another_version_is_refused(answers: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="holds no length model"):
+        load_tagger(tmp_path)
+    (tmp_path / DESCRIPTION).write_text('{"format": 0}')
+    with pytest.raises(ValueError, match="not of format 1"):
+        load_tagger(tmp_path)
