@@ -4,6 +4,9 @@ A model gives a probability to each bin. Within a bin lengths are taken to be eq
 the last one, which has no end, to fall off exponentially.
 """
 
+import math
+from bisect import bisect_left
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,8 +30,15 @@ EDGES: Floats = _edges()
 BINS = len(EDGES)
 LEVELS = (0.025, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.975, 0.99)
 """Of the quantiles that an estimate carries."""
+_EDGE_LIST: list[float] = EDGES.tolist()
 _WIDTHS = np.diff(EDGES)
 _TAIL_MEAN = LONGEST_TOKENS / 2.0
+CENTRE_LOGS: Floats = np.log((EDGES + np.append(EDGES[1:], EDGES[-1] + _TAIL_MEAN) + 1.0) / 2.0)
+"""Logarithms of the mean of each bin's lengths; of the last one, of a length somewhat within."""
+_BEYOND: Floats = np.array([0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+_KNOTS: Floats = np.concatenate((EDGES, LONGEST_TOKENS + _TAIL_MEAN * _BEYOND))
+_ENDED: Floats = -np.expm1(-_BEYOND)
+_NONE: Floats = np.zeros(1)
 
 
 def bin_of(tokens: NDArray[np.int64] | int) -> NDArray[np.int64]:
@@ -50,6 +60,34 @@ def quantiles(probabilities: Floats, levels: tuple[float, ...] = LEVELS) -> Floa
         tail = -np.log1p(-share) * _TAIL_MEAN
         found[:, i] = EDGES[at] + np.where(at < BINS - 1, linear, tail)
     return found
+
+
+def bin_at(tokens: int) -> int:
+    """The bin of one length, at least 1."""
+    return bisect_left(_EDGE_LIST, tokens) - 1
+
+
+def share_of_bin(at: int, tokens: float) -> float:
+    """Of the lengths in bin `at`, the share up to `tokens`, which lie in it."""
+    inside = tokens - _EDGE_LIST[at]
+    return inside / float(_WIDTHS[at]) if at < BINS - 1 else -math.expm1(-inside / _TAIL_MEAN)
+
+
+def level_at(below: Floats, at: int, share: float) -> float:
+    """P(length <= one in bin `at`, of whose lengths it is above a `share`); `below` (`BINS`,)."""
+    before = float(below[at - 1]) if at else 0.0
+    return before + share * (float(below[at]) - before)
+
+
+def below_at(below: Floats, tokens: Floats) -> Floats:
+    """P(length <= tokens) at some `tokens`, of one distribution.
+
+    `below` (`BINS`,): its P(length <= upper edge) of each bin. The last bin's exponential is
+    followed in straight lines.
+    """
+    before = below[-2]
+    levels = np.concatenate((_NONE, below[:-1], before + (1.0 - before) * _ENDED))
+    return np.asarray(np.interp(tokens, _KNOTS, levels, right=1.0))
 
 
 def means(probabilities: Floats, limits: Floats) -> Floats:

@@ -1,0 +1,151 @@
+"""A small base model of output lengths, and streams of requests to adapt it to.
+
+The model stands in for the encoder: a multinomial regression of the bin on `features`, trained on
+conversations with one serving model.
+"""
+
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.length.bins import BINS, bin_of
+from foretell.length.conversation import MOST_EXCHANGES, Conversation, Exchange, head_and_tail
+from foretell.length.features import features
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_EPOCHS, _BATCH, _RATE, _DECAY = 8, 512, 0.01, 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One serving model's answers in the order of the file."""
+
+    name: str
+    features: Floats
+    """(n, features) of the requests."""
+    tokens: Ints
+    censored: NDArray[np.bool_]
+    groups: tuple[str, ...]
+    """Of each request: who sent it; all "" where that is not known."""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+class Base:
+    """A softmax over the bins, linear in the standardised features."""
+
+    def __init__(self, stream: Stream, rng: np.random.Generator) -> None:
+        """Trained by Adam; an answer that was cut counts as any of the bins from its own on."""
+        self._mean = stream.features.mean(axis=0)
+        self._scale = np.maximum(stream.features.std(axis=0), 1e-6)
+        inputs = self._inputs(stream.features)
+        possible = _possible(stream)
+        weights = np.zeros((inputs.shape[1], BINS))
+        mean, square = np.zeros_like(weights), np.zeros_like(weights)
+        steps = _EPOCHS * (len(stream) // _BATCH)
+        order = np.concatenate([rng.permutation(len(stream)) for _ in range(_EPOCHS + 1)])
+        for step in range(1, steps + 1):
+            rows = order[(step - 1) * _BATCH : step * _BATCH]
+            guess = _softmax(inputs[rows] @ weights)
+            wanted = guess * possible[rows]
+            wanted /= wanted.sum(axis=1, keepdims=True)
+            slope = inputs[rows].T @ (guess - wanted) / _BATCH + _DECAY * weights
+            mean = 0.9 * mean + 0.1 * slope
+            square = 0.99 * square + 0.01 * slope**2
+            corrected = np.sqrt(square / (1 - 0.99**step)) + 1e-8
+            rate = _RATE * (1 - (step - 1) / steps)
+            weights -= rate * mean / (1 - 0.9**step) / corrected
+        self._weights = weights
+
+    def probabilities(self, stream: Stream) -> Floats:
+        """(n, `BINS`)."""
+        return _softmax(self._inputs(stream.features) @ self._weights)
+
+    def _inputs(self, rows: Floats) -> Floats:
+        scaled = np.clip((rows - self._mean) / self._scale, -4.0, 4.0)
+        return np.column_stack([scaled, np.ones(len(rows))])
+
+
+def _possible(stream: Stream) -> Floats:
+    own = bin_of(stream.tokens)[:, None]
+    every = np.arange(BINS)
+    return np.where(stream.censored[:, None], every >= own, every == own).astype(np.float64)
+
+
+def _softmax(scores: Floats) -> Floats:
+    grown = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(grown / grown.sum(axis=1, keepdims=True))
+
+
+def sharegpt(path: Path, name: str) -> Stream:
+    """Conversations with what was said before each prompt."""
+    kept: list[tuple[Conversation, int, bool]] = []
+    earlier: list[Exchange] = []
+    part = ""
+    for row in _rows(path):
+        if row["part"] != part:
+            part, earlier = row["part"], []
+        conversation = replace(
+            _conversation(row["prompt"], row["in_tok"] + row["hist_tok"]),
+            earlier=tuple(earlier[-MOST_EXCHANGES:]),
+            exchanges=row["turn"],
+        )
+        kept.append((conversation, row["out_tok"], bool(row["trunc"])))
+        texts = (head_and_tail(row["prompt"]), head_and_tail(row["response"]))
+        earlier.append(Exchange(*texts, len(row["response"])))
+    return _stream(name, kept)
+
+
+def streams(folder: Path) -> list[Stream]:
+    """Of every other data set in `folder`, and all as requests of several tenants to one model."""
+    found = [sharegpt(folder / "sharegpt_val.jsonl.gz", "sharegpt")]
+    alpaca = list(_rows(folder / "alpaca5000.jsonl.gz"))
+    found.append(_answers("alpaca", alpaca, lambda row: row["out_tok"]))
+    gsm8k = list(_rows(folder / "gsm8k_test_mixtral_gpt4.jsonl.gz"))
+    found.append(_answers("gsm8k mixtral", gsm8k, lambda row: row["mixtral_tok"]))
+    found.append(_answers("gsm8k gpt4", gsm8k, lambda row: row["gpt4_tok"]))
+    arena = list(_rows(folder / "arena_hard_1k_11models.jsonl.gz"))
+    for model in sorted(arena[0]["outputs"]):
+        found.append(_answers(f"arena {model}", arena, _of_model(model)))
+    return found
+
+
+def _of_model(model: str) -> Callable[[dict[str, Any]], int]:
+    return lambda row: int(row["outputs"][model]["tok"])
+
+
+def _answers(
+    name: str, rows: list[dict[str, Any]], tokens: Callable[[dict[str, Any]], int]
+) -> Stream:
+    kept = [(_conversation(row["prompt"], row["in_tok"]), tokens(row), False) for row in rows]
+    return _stream(name, kept)
+
+
+def _conversation(prompt: str, prompt_tokens: int) -> Conversation:
+    return Conversation(head_and_tail(prompt), len(prompt), prompt_tokens)
+
+
+def _stream(name: str, kept: list[tuple[Conversation, int, bool]]) -> Stream:
+    """Empty answers are left out: they say nothing of length."""
+    some = [entry for entry in kept if entry[1] > 0]
+    return Stream(
+        name,
+        np.array([features(conversation) for conversation, _, _ in some]),
+        np.array([tokens for _, tokens, _ in some], dtype=np.int64),
+        np.array([censored for _, _, censored in some]),
+        ("",) * len(some),
+    )
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        yield from map(json.loads, lines)

@@ -1,0 +1,178 @@
+"""A base model's length distributions, made right for each serving model by what it answered.
+
+A base model is trained on one serving model's answers. Another answers twice as long, and to other
+requests. Per serving model four distributions are mixed for each request, by how well each has
+done of late: the base's own; that, moved to where the answers were (`Shift`); what the model has
+answered (`Experience`); and what it has answered this group of requests. The mixture, which is
+wider than its parts, is last recalibrated (`Recalibration`). No step needs training.
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.length.bins import BINS, bin_at, level_at, share_of_bin
+from foretell.length.experience import Experience
+from foretell.length.recalibration import Recalibration
+from foretell.length.shift import Shift
+
+Floats = NDArray[np.float64]
+
+MAX_MODELS = 64
+MAX_GROUPS = 64
+"""Of one model."""
+_PRIOR_ANSWERS = 20.0  # that the moved base counts for beside those of a model or a group
+_START = tuple(math.log(0.25) for _ in range(4))  # of base, moved, model, group
+_RATE = 0.3  # of learning from a likelihood; below 1 as all four may be wrong
+_KEPT = 0.98  # of what was learnt of the weights, from one answer to the next
+_LEAST_LIKELIHOOD = 1e-4
+
+
+class Adapter:
+    """Adapted distributions per serving model; the identity for one never observed.
+
+    Memory is bounded: of models, and of groups within a model, those observed least recently make
+    room. Deterministic; not thread-safe.
+    """
+
+    def __init__(self, max_models: int = MAX_MODELS, max_groups: int = MAX_GROUPS) -> None:
+        if min(max_models, max_groups) < 1:
+            raise ValueError("max_models, max_groups: must be positive")
+        self._max_models = max_models
+        self._max_groups = max_groups
+        self._models: dict[str, _Model] = {}  # least recently observed first
+
+    def adjust(self, model_name: str, probabilities: Floats, group: str = "") -> Floats:
+        """The base's `probabilities`, (`BINS`,) or (n, `BINS`), as `model_name` answers.
+
+        Rows add up to 1. `group`: those whose answers are alike, such as one tenant's or those
+        with one system prompt; "" is none.
+        """
+        model = self._models.get(model_name)
+        if model is None:
+            return probabilities
+        return model.adjust(np.atleast_2d(probabilities), group).reshape(probabilities.shape)
+
+    def observe(
+        self,
+        model_name: str,
+        probabilities: Floats,
+        output_tokens: int,
+        censored: bool = False,
+        group: str = "",
+    ) -> None:
+        """Learn from one answer of which the base said `probabilities`, (`BINS`,).
+
+        `censored`: something else than the model ended it, so its own length is at least
+        `output_tokens`. An answer without a token says nothing of length and is ignored.
+        """
+        if output_tokens <= 0:
+            return
+        model = self._models.pop(model_name, None) or _Model(self._max_groups)
+        self._models[model_name] = model
+        if len(self._models) > self._max_models:
+            del self._models[next(iter(self._models))]
+        model.observe(probabilities[None, :], output_tokens, censored, group)
+
+
+class _Model:
+    """What was learnt of one serving model.
+
+    Distributions are here (n, `BINS`) of P(length <= upper edge) of each bin.
+    """
+
+    __slots__ = ("_groups", "_max_groups", "_recalibration", "_shift", "_weights", "_whole")
+
+    def __init__(self, max_groups: int) -> None:
+        self._max_groups = max_groups
+        self._shift = Shift()
+        self._whole = Experience(BINS)
+        self._groups: dict[str, Experience] = {}  # least recently observed first
+        self._weights = _Weights()
+        self._recalibration = Recalibration()
+
+    def adjust(self, probabilities: Floats, group: str) -> Floats:
+        """Adjusted `probabilities`, (n, `BINS`)."""
+        mixed = self._weights.mix(self._parts(probabilities, group))
+        adjusted = self._recalibration.correct(mixed)
+        adjusted[:, 1:] -= adjusted[:, :-1].copy()
+        return np.maximum(adjusted, 0.0)
+
+    def observe(self, probabilities: Floats, tokens: int, censored: bool, group: str) -> None:
+        """`probabilities`: (1, `BINS`)."""
+        parts = self._parts(probabilities, group)
+        own = bin_at(tokens)
+        share = share_of_bin(own, tokens - 1)
+        mixed = self._weights.mix(parts)
+        lower = level_at(mixed[0], own, share)
+        if censored:
+            likelihoods = [1.0 - level_at(part[0], own, share) for part in parts]
+            self._recalibration.cut(lower)
+        else:
+            likelihoods = [
+                level_at(part[0], own, 1.0) - level_at(part[0], own, 0.0) for part in parts
+            ]
+            self._recalibration.end(lower, level_at(mixed[0], own, share_of_bin(own, tokens)))
+        self._weights.learn(likelihoods)
+        self._count(own, share, censored, group)
+        if censored:
+            self._shift.cut(probabilities[0], parts[1][0], tokens)
+        else:
+            self._shift.end(probabilities[0], tokens)
+
+    def _parts(self, probabilities: Floats, group: str) -> list[Floats]:
+        """Of the mixture; the fourth where the group was observed."""
+        base = probabilities.cumsum(axis=1)
+        base[:, -1] = 1.0
+        moved = self._shift.move(probabilities, base)
+        parts = [base, moved, self._whole.below(moved, _PRIOR_ANSWERS)]
+        if group in self._groups:
+            parts.append(self._groups[group].below(moved, _PRIOR_ANSWERS))
+        return parts
+
+    def _count(self, own: int, share: float, censored: bool, group: str) -> None:
+        counts = [self._whole]
+        if group:
+            of_group = self._groups.pop(group, None) or Experience(BINS)
+            self._groups[group] = of_group
+            if len(self._groups) > self._max_groups:
+                del self._groups[next(iter(self._groups))]
+            counts.append(of_group)
+        for experience in counts:
+            experience.forget()
+            if censored:
+                experience.cut(own, share)
+            else:
+                experience.end(own)
+
+
+class _Weights:
+    """Of the parts of a mixture: their likelihoods' product, forgetting (Raftery et al., 2010)."""
+
+    __slots__ = ("_logs",)
+
+    def __init__(self) -> None:
+        self._logs = list(_START)
+
+    def mix(self, parts: list[Floats]) -> Floats:
+        """The mixture of so many first parts."""
+        weights = [math.exp(log) for log in self._logs[: len(parts)]]
+        whole = sum(weights)
+        mixed: Floats = parts[0] * (weights[0] / whole)
+        for weight, part in zip(weights[1:], parts[1:], strict=True):
+            mixed += part * (weight / whole)
+        return mixed
+
+    def learn(self, likelihoods: list[float]) -> None:
+        """Of so many first parts; they keep what weight they have together."""
+        known = self._logs[: len(likelihoods)]
+        learnt = [
+            log + _RATE * math.log(max(likelihood, _LEAST_LIKELIHOOD))
+            for log, likelihood in zip(known, likelihoods, strict=True)
+        ]
+        kept = math.log(sum(map(math.exp, known)) / sum(map(math.exp, learnt)))
+        learnt = [log + kept for log in learnt] + self._logs[len(likelihoods) :]
+        self._logs = [
+            start + _KEPT * (log - start) for log, start in zip(learnt, _START, strict=True)
+        ]

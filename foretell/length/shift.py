@@ -1,0 +1,113 @@
+"""How much longer or shorter than the base model says does a serving model answer?"""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.length.bins import CENTRE_LOGS, EDGES, below_at, bin_at, level_at, share_of_bin
+from foretell.length.experience import MEMORY
+
+Floats = NDArray[np.float64]
+
+_KEPT = 1.0 - 1.0 / MEMORY
+_SHIFT_PRIOR = 5.0  # observations of no shift
+_SLOPE_PRIOR = 12.5  # slope 1: as observations whose log centre is 1 from the mean; a spread is 0.5
+_SPREAD_PRIOR = 20.0  # observations of the base's own spread
+_LEAST_SLOPE, _MOST_SLOPE = 0.0, 1.5
+_LEAST_SPREAD, _MOST_SPREAD = 0.1, 3.0
+_LEAST_DEVIATION = 0.2  # that is made of a base model's certainty, in log tokens
+_ROBUST = 3.0  # mean deviations beyond which an error counts no more for the shift
+_ROBUST_SPREAD = 6.0  # and for the spread
+_LEAST_BEYOND = 1e-4  # probability of lengths beyond a cut for their mean to be taken
+_UPPER_LOGS: Floats = np.log(EDGES[1:])
+
+
+class Shift:
+    """A line from the centre of a base distribution to the actual length, both in logarithms.
+
+    The centre of a distribution is its mean log tokens. The whole distribution moves with it, and
+    is spread around it as widely as errors relative to the base's mean deviation have shown.
+    Least squares with forgetting, errors clipped as in Huber's M-estimator; before the first
+    observation the identity. A slope of 0 is a base that says nothing of this serving model.
+    """
+
+    __slots__ = ("_errors", "_mean", "_products", "_residual", "_squares", "_weight")
+
+    def __init__(self) -> None:
+        self._weight = 0.0
+        self._mean = 0.0  # of the centres
+        self._residual = 0.0  # mean of log length - centre
+        self._squares = 0.0  # of centres around their mean, summed
+        self._products = 0.0  # of centres and residuals around their means, summed
+        self._errors = 0.0  # absolute, relative to the base's deviation, summed
+
+    def move(self, probabilities: Floats, below: Floats) -> Floats:
+        """P(length <= upper edge) of each bin after the move, (n, `BINS`).
+
+        `below`: the same before, the running sums of the base's `probabilities`.
+        """
+        if self._weight == 0.0:
+            return below
+        slope, offset = self._line()
+        centres = probabilities @ CENTRE_LOGS
+        # The logarithm of the length that is moved to a bin's upper edge.
+        logs = (_UPPER_LOGS - (slope * centres + offset)[:, None]) / self._spread()
+        logs += centres[:, None]
+        tokens = np.exp(logs)
+        moved = np.ones(below.shape)
+        for row, before, at in zip(moved, below, tokens, strict=True):
+            row[:-1] = below_at(before, at)
+        return moved
+
+    def end(self, probabilities: Floats, tokens: int) -> None:
+        """An answer ended of which the base said `probabilities`, (`BINS`,)."""
+        self._learn(probabilities, math.log(tokens))
+
+    def cut(self, probabilities: Floats, moved: Floats, tokens: int) -> None:
+        """An answer was cut that had `tokens` of which the base said `probabilities`, (`BINS`,).
+
+        `moved` (`BINS`,): what `move` made of it. By that the answer is expected to have ended
+        (Buckley and James, 1979).
+        """
+        own = bin_at(tokens)
+        least = math.log(tokens)
+        beyond = np.diff(moved[own:], prepend=level_at(moved, own, share_of_bin(own, tokens - 1)))
+        whole = float(beyond.sum())
+        if whole > _LEAST_BEYOND:
+            least = float(beyond @ np.maximum(CENTRE_LOGS[own:], least)) / whole
+        self._learn(probabilities, least)
+
+    def _learn(self, probabilities: Floats, log_tokens: float) -> None:
+        centre = float(probabilities @ CENTRE_LOGS)
+        deviation = float(probabilities @ np.abs(CENTRE_LOGS - centre))
+        deviation = max(deviation, _LEAST_DEVIATION)
+        slope, offset = self._line()
+        believed = slope * centre + offset
+        error = log_tokens - believed
+        unit = deviation * self._spread()
+        clipped = max(-_ROBUST * unit, min(error, _ROBUST * unit))
+        self._errors *= _KEPT
+        self._errors += min(abs(error), _ROBUST_SPREAD * unit) / deviation
+        self._add(centre, believed + clipped - centre)
+
+    def _add(self, centre: float, residual: float) -> None:
+        """Welford's update of means and sums around them, with forgetting."""
+        kept = self._weight * _KEPT
+        self._weight = kept + 1.0
+        aside, off = centre - self._mean, residual - self._residual
+        self._mean += aside / self._weight
+        self._residual += off / self._weight
+        self._squares = self._squares * _KEPT + aside * aside * kept / self._weight
+        self._products = self._products * _KEPT + aside * off * kept / self._weight
+
+    def _spread(self) -> float:
+        spread = (_SPREAD_PRIOR + self._errors) / (_SPREAD_PRIOR + self._weight)
+        return max(_LEAST_SPREAD, min(spread, _MOST_SPREAD))
+
+    def _line(self) -> tuple[float, float]:
+        """Slope and offset."""
+        shift = self._residual * self._weight / (self._weight + _SHIFT_PRIOR)
+        slope = 1.0 + self._products / (self._squares + _SLOPE_PRIOR)
+        slope = max(_LEAST_SLOPE, min(slope, _MOST_SLOPE))
+        return slope, shift + (1.0 - slope) * self._mean
