@@ -158,8 +158,19 @@ class TaggerSettings(ServiceSettings):
     listen: str = Field(
         "", description="gRPC address instead of host:port, e.g. unix:///run/tagger.sock."
     )
+    model: str = Field(
+        "", description="Folder of a length model (`foretell train-tagger`); empty: none."
+    )
+    threads: int = Field(1, gt=0, description="Threads that the length model computes with.")
+    recalled: int = Field(
+        4096, gt=0, description="Latest prompts that the model need not read again."
+    )
     checkpoint: str = Field(
-        "", description="Folder of a Hugging Face sequence-regression checkpoint; empty: none."
+        "",
+        description=(
+            "Folder of a Hugging Face sequence-regression checkpoint, instead of a length model; "
+            "empty: none."
+        ),
     )
     checkpoint_target: Literal["tokens", "log_tokens"] = Field(
         "tokens", description="What the checkpoint regresses: tokens, or their natural logarithm."

@@ -5,6 +5,7 @@ from functools import lru_cache
 from itertools import pairwise
 from math import isfinite
 
+from foretell.length.conversation import MOST_EXCHANGES, Conversation, Exchange, head_and_tail
 from foretell.model import (
     BatchShape,
     EngineConfig,
@@ -227,3 +228,41 @@ def _quantiles_to_proto(
     return [
         predictor_pb2.LatencyQuantile(level=level, seconds=seconds) for level, seconds in quantiles
     ]
+
+
+def conversation_to_proto(conversation: Conversation, request: tagger_pb2.TagRequest) -> None:
+    """Fill in the fields of `request` that tell of the conversation."""
+    request.prompt = conversation.prompt
+    request.characters = conversation.characters
+    request.prompt_tokens = conversation.prompt_tokens
+    request.system = conversation.system
+    request.exchanges = conversation.exchanges
+    request.max_tokens = conversation.max_tokens
+    request.stops = conversation.stops
+    for exchange in conversation.earlier:
+        request.earlier.add(
+            prompt=exchange.prompt,
+            answer=exchange.answer,
+            answer_characters=exchange.answer_characters,
+        )
+
+
+def conversation_from_proto(request: tagger_pb2.TagRequest, most_characters: int) -> Conversation:
+    """What `request` tells of the conversation, each text cut to `most_characters`."""
+    return Conversation(
+        prompt=head_and_tail(request.prompt, most_characters),
+        characters=max(request.characters, len(request.prompt)),
+        prompt_tokens=request.prompt_tokens,
+        system=head_and_tail(request.system, most_characters),
+        earlier=tuple(
+            Exchange(
+                head_and_tail(exchange.prompt, most_characters),
+                head_and_tail(exchange.answer, most_characters),
+                max(exchange.answer_characters, len(exchange.answer)),
+            )
+            for exchange in request.earlier[-MOST_EXCHANGES:]
+        ),
+        exchanges=max(request.exchanges, len(request.earlier)),
+        max_tokens=request.max_tokens,
+        stops=request.stops,
+    )

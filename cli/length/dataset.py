@@ -13,12 +13,18 @@ from pathlib import Path
 
 from cli.length.fields import Fields
 from foretell.length import PRIOR_TOKENS_PER_CHARACTER
-from foretell.length.conversation import MOST_EXCHANGES, Conversation, Exchange, head_and_tail
+from foretell.length.conversation import (
+    ASSISTANT,
+    INSTRUCTING,
+    MOST_EXCHANGES,
+    Conversation,
+    Exchange,
+    head_and_tail,
+    split_chat,
+)
 
 UNNAMED_MODEL = "default"
 """Of rows without `model`."""
-_ASSISTANT = "assistant"
-_INSTRUCTING = ("system", "developer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,28 +137,13 @@ def _numbered(part: str) -> tuple[str, int]:
 
 
 def _chat(messages: list[tuple[str, str]]) -> tuple[str, tuple[Exchange, ...], str]:
-    """System prompt, exchanges and what is to be answered.
-
-    Messages between two answers make up one prompt. Those before the last message of the user
-    that were not answered belong to what is to be answered.
-    """
-    if messages[-1][0] == _ASSISTANT:
+    """System prompt, exchanges and what is to be answered."""
+    if messages[-1][0] == ASSISTANT:
         raise ValueError("messages: the last one must not be the assistant's")
-    system: list[str] = []
-    asked: list[str] = []
-    earlier: list[Exchange] = []
-    for role, text in messages:
-        if role in _INSTRUCTING:
-            system.append(text)
-        elif role == _ASSISTANT:
-            prompt = head_and_tail("\n".join(asked))
-            earlier.append(Exchange(prompt, head_and_tail(text), len(text)))
-            asked.clear()
-        else:
-            asked.append(text)
-    if not asked:
+    system, earlier, prompt = split_chat(messages)
+    if not any(role not in (ASSISTANT, *INSTRUCTING) for role, _ in messages):
         raise ValueError("messages: none to be answered")
-    return "\n".join(filter(None, system)), tuple(earlier), "\n".join(asked)
+    return system, tuple(earlier), prompt
 
 
 def _joined(rows: list[_Row]) -> list[Example]:

@@ -1,11 +1,16 @@
 """What the length of an answer is guessed from."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 MOST_EXCHANGES = 4
 """Earlier exchanges that are looked at: the latest."""
+ASSISTANT = "assistant"
 KEPT_CHARACTERS = 4096
 """Of a text, half from its head and half from its tail."""
+
+
+INSTRUCTING = ("system", "developer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,3 +50,28 @@ def head_and_tail(text: str, most_characters: int = KEPT_CHARACTERS) -> str:
         return text
     tail = most_characters // 2
     return text[: most_characters - tail] + text[len(text) - tail :]
+
+
+def split_chat(messages: Iterable[tuple[str, str]]) -> tuple[str, list[Exchange], str]:
+    """System prompt, exchanges, and what is to be answered, of (role, text) pairs; uncut but for
+    the exchanges.
+
+    Messages between two answers make up one prompt. Those that were not answered, and the beginning
+    of an answer where the last message is one, belong to what is to be answered.
+    """
+    system: list[str] = []
+    asked: list[str] = []
+    earlier: list[Exchange] = []
+    for role, text in messages:
+        if role in INSTRUCTING:
+            system.append(text)
+        elif role == ASSISTANT:
+            prompt = head_and_tail("\n".join(asked))
+            earlier.append(Exchange(prompt, head_and_tail(text), len(text)))
+            asked.clear()
+        else:
+            asked.append(text)
+    if not asked and earlier:
+        begun = earlier.pop()
+        asked = [begun.prompt, begun.answer]
+    return "\n".join(filter(None, system)), earlier, "\n".join(asked)

@@ -6,21 +6,41 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Exchange(_message.Message):
+    __slots__ = ("prompt", "answer", "answer_characters")
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_CHARACTERS_FIELD_NUMBER: _ClassVar[int]
+    prompt: str
+    answer: str
+    answer_characters: int
+    def __init__(self, prompt: _Optional[str] = ..., answer: _Optional[str] = ..., answer_characters: _Optional[int] = ...) -> None: ...
+
 class TagRequest(_message.Message):
-    __slots__ = ("request_id", "model_name", "prompt", "prompt_tokens", "max_tokens", "hint_tokens")
+    __slots__ = ("request_id", "model_name", "prompt", "prompt_tokens", "max_tokens", "hint_tokens", "system", "earlier", "exchanges", "characters", "stops")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     HINT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SYSTEM_FIELD_NUMBER: _ClassVar[int]
+    EARLIER_FIELD_NUMBER: _ClassVar[int]
+    EXCHANGES_FIELD_NUMBER: _ClassVar[int]
+    CHARACTERS_FIELD_NUMBER: _ClassVar[int]
+    STOPS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model_name: str
     prompt: str
     prompt_tokens: int
     max_tokens: int
     hint_tokens: int
-    def __init__(self, request_id: _Optional[str] = ..., model_name: _Optional[str] = ..., prompt: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., hint_tokens: _Optional[int] = ...) -> None: ...
+    system: str
+    earlier: _containers.RepeatedCompositeFieldContainer[Exchange]
+    exchanges: int
+    characters: int
+    stops: int
+    def __init__(self, request_id: _Optional[str] = ..., model_name: _Optional[str] = ..., prompt: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., hint_tokens: _Optional[int] = ..., system: _Optional[str] = ..., earlier: _Optional[_Iterable[_Union[Exchange, _Mapping]]] = ..., exchanges: _Optional[int] = ..., characters: _Optional[int] = ..., stops: _Optional[int] = ...) -> None: ...
 
 class Quantile(_message.Message):
     __slots__ = ("level", "tokens")
@@ -41,16 +61,18 @@ class LengthEstimate(_message.Message):
     def __init__(self, expected_tokens: _Optional[float] = ..., quantiles: _Optional[_Iterable[_Union[Quantile, _Mapping]]] = ..., source: _Optional[str] = ...) -> None: ...
 
 class Observation(_message.Message):
-    __slots__ = ("model_name", "prompt_tokens", "output_tokens", "censored")
+    __slots__ = ("model_name", "prompt_tokens", "output_tokens", "censored", "request_id")
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CENSORED_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     model_name: str
     prompt_tokens: int
     output_tokens: int
     censored: bool
-    def __init__(self, model_name: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., censored: bool = ...) -> None: ...
+    request_id: str
+    def __init__(self, model_name: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., censored: bool = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class ObserveRequest(_message.Message):
     __slots__ = ("observations",)

@@ -69,7 +69,7 @@ class Recorder:
         e2e_s = _since(placement, result.ended_unix_s) if result.finished else 0.0
         if result.finished and result.status < 400:
             self._observe(request, placement, result, ttft_s, e2e_s)
-            self._teach(request, placement, result)
+            self._teach(request, request_id, placement, result)
         if self._log is not None:
             line = _log_line(request, placement, result, ttft_s, e2e_s)
             self._log.info(json.dumps({"request_id": request_id, **line}))
@@ -140,7 +140,9 @@ class Recorder:
             error = expected / result.output_tokens - 1
             self._metrics.length_error.labels(*error_labels).observe(error)
 
-    def _teach(self, request: ParsedRequest, placement: Placement, result: Result) -> None:
+    def _teach(
+        self, request: ParsedRequest, request_id: str, placement: Placement, result: Result
+    ) -> None:
         spec = placement.spec
         if spec.sequences != 1:
             return  # usage sums over sequences: it says nothing of one answer's length
@@ -163,6 +165,7 @@ class Recorder:
                 prompt_tokens=prompt_tokens,
                 output_tokens=result.output_tokens,
                 censored=censored,
+                request_id=request_id,
             )
         )
         if len(self._lessons) == 1:

@@ -136,11 +136,12 @@ def _chat_text(body: dict[str, Any]) -> str:
             raise invalid(
                 f"'messages[{i}].role' must be a string", f"messages[{i}].role", "invalid_type"
             )
-        parts.append(_content_text(message.get("content"), f"messages[{i}].content"))
+        parts.append(content_text(message.get("content"), f"messages[{i}].content"))
     return "\n".join(parts)
 
 
-def _content_text(content: object, param: str) -> str:
+def content_text(content: object, param: str) -> str:
+    """The text of a message's `content`; raises `ApiError` that names `param`."""
     if content is None:  # an assistant message that only calls tools
         return ""
     if isinstance(content, str):

@@ -16,6 +16,7 @@ from foretell.policy.base import Candidate, Needs, Policy
 from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import predictor_pb2, tagger_pb2, tagger_pb2_grpc
 from services.scheduler.background import Background
+from services.scheduler.conversation import conversation_of
 from services.scheduler.errors import unavailable
 from services.scheduler.parsing import ParsedRequest
 from services.scheduler.peers import Breaker, NoAnswer, answer_of
@@ -26,8 +27,6 @@ logger = logging.getLogger(__name__)
 
 STALE_LOAD_S = 10.0
 """Age beyond which a load that a predictor once reported says nothing."""
-TAGGED_CHARS = 16_384
-"""Of a longer prompt the tagger gets head and tail, half of this each."""
 _RESERVE_DEADLINE_S = 1.0
 
 
@@ -152,13 +151,8 @@ class Placer:
         if request.hint_tokens:
             return clip(from_hint(request.hint_tokens), request.max_tokens)
         if self._tagger is not None and not self._tagger_breaker.open:
-            message = tagger_pb2.TagRequest(
-                request_id=request_id,
-                model_name=request.model,
-                prompt=_head_and_tail(request.text),
-                prompt_tokens=prompt_tokens,
-                max_tokens=request.max_tokens,
-            )
+            message = tagger_pb2.TagRequest(request_id=request_id, model_name=request.model)
+            wire.conversation_to_proto(conversation_of(request, prompt_tokens), message)
             try:
                 answer = await answer_of(self._tagger.Tag(message, timeout=self._tagger_deadline_s))
                 length = wire.length_from_proto(answer)
@@ -244,12 +238,6 @@ class Placer:
 
     def _missing(self) -> None:
         self._metrics.degraded.labels("predictor").inc()
-
-
-def _head_and_tail(text: str) -> str:
-    if len(text) <= TAGGED_CHARS:
-        return text
-    return text[: TAGGED_CHARS // 2] + text[-TAGGED_CHARS // 2 :]
 
 
 def _candidate(instance: Instance, load: Load | None, prediction: Prediction | None) -> Candidate:

@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, TypeVar
 
 from services.tagger.metrics import TaggerMetrics
 
@@ -14,12 +14,8 @@ logger = logging.getLogger(__name__)
 _SMOOTHING = 0.2  # weight of the latest batch in the running estimate of a batch's duration
 
 
-class Regressor(Protocol):
-    """A model that reads prompts. Called from one worker thread at a time."""
-
-    def predict(self, prompts: Sequence[str]) -> list[float]:
-        """Output tokens expected of each prompt, in order. May raise."""
-        ...
+Q = TypeVar("Q")
+A = TypeVar("A")
 
 
 class Unanswered(Exception):
@@ -31,39 +27,39 @@ class Unanswered(Exception):
 
 
 @dataclass(slots=True)
-class _Waiting:
-    prompt: str
-    answer: asyncio.Future[float]
+class _Waiting(Generic[Q, A]):
+    question: Q
+    answer: asyncio.Future[A]
     enqueued_s: float
 
 
-class MicroBatcher:
-    """A bounded queue in front of a `Regressor` that runs in a thread of its own.
+class MicroBatcher(Generic[Q, A]):
+    """A bounded queue in front of `infer`, which runs in a thread of its own and may raise.
 
-    Create it in a running event loop; `close` ends it.
+    `infer` answers a batch, in its order. Create it in a running event loop; `close` ends it.
     """
 
     def __init__(
         self,
-        regressor: Regressor,
+        infer: Callable[[Sequence[Q]], Sequence[A]],
         metrics: TaggerMetrics,
         *,
         max_batch: int,
         window_s: float,
         max_queue: int,
     ) -> None:
-        self._regressor = regressor
+        self._infer_batch = infer
         self._metrics = metrics
         self._max_batch = max_batch
         self._window_s = window_s
-        self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(max_queue)
+        self._queue: asyncio.Queue[_Waiting[Q, A]] = asyncio.Queue(max_queue)
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="tagger-inference")
         self._batch_s = 0.0
         self._busy = False
         self._task = asyncio.create_task(self._run())
 
-    async def submit(self, prompt: str, within_s: float | None) -> float:
-        """Output tokens expected of `prompt`; None waits for as long as it takes.
+    async def submit(self, question: Q, within_s: float | None) -> A:
+        """The answer to `question`; None waits for as long as it takes.
 
         Raises `Unanswered` at once when the queue is full or so long that `within_s` would pass;
         when `within_s` has passed, when the inference fails, and on `close`.
@@ -77,7 +73,7 @@ class MicroBatcher:
                 self._batch_s *= 1.0 - _SMOOTHING
             raise Unanswered("deadline")
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(prompt, loop.create_future(), loop.time())
+        waiting = _Waiting[Q, A](question, loop.create_future(), loop.time())
         try:
             self._queue.put_nowait(waiting)
         except asyncio.QueueFull:
@@ -102,7 +98,7 @@ class MicroBatcher:
         return self._batch_s * batches
 
     async def _run(self) -> None:
-        batch: list[_Waiting] = []
+        batch: list[_Waiting[Q, A]] = []
         try:
             while True:
                 await self._collect(batch)
@@ -114,7 +110,7 @@ class MicroBatcher:
         finally:
             _fail(batch, "closed")
 
-    async def _collect(self, batch: list[_Waiting]) -> None:
+    async def _collect(self, batch: list[_Waiting[Q, A]]) -> None:
         """Fill `batch` with up to `max_batch` prompts that come within the first one's window."""
         batch.append(await self._queue.get())
         try:
@@ -126,16 +122,16 @@ class MicroBatcher:
         while len(batch) < self._max_batch and not self._queue.empty():
             batch.append(self._queue.get_nowait())
 
-    async def _infer(self, batch: list[_Waiting]) -> None:
+    async def _infer(self, batch: list[_Waiting[Q, A]]) -> None:
         loop = asyncio.get_running_loop()
         started_s = loop.time()
-        prompts = [item.prompt for item in batch]
+        questions = [item.question for item in batch]
         self._busy = True
         try:
-            lengths = await loop.run_in_executor(self._worker, self._regressor.predict, prompts)
-            for item, length in zip(batch, lengths, strict=True):
+            answers = await loop.run_in_executor(self._worker, self._infer_batch, questions)
+            for item, answer in zip(batch, answers, strict=True):
                 if not item.answer.done():
-                    item.answer.set_result(length)
+                    item.answer.set_result(answer)
         except Exception:  # whatever a model can raise: its prompts go to history, others go on
             logger.exception("inference of %d prompts failed", len(batch))
             _fail(batch, "error")
@@ -146,7 +142,7 @@ class MicroBatcher:
         self._batch_s += (_SMOOTHING if self._batch_s else 1.0) * (took_s - self._batch_s)
 
 
-def _fail(batch: list[_Waiting], reason: str) -> None:
+def _fail(batch: Sequence[_Waiting[Q, A]], reason: str) -> None:
     for item in batch:
         if not item.answer.done():
             item.answer.set_exception(Unanswered(reason))

@@ -20,8 +20,11 @@ class Encoder:
     """Length distributions of conversations. Not thread-safe."""
 
     def __init__(self, folder: Path, *, threads: int = 1) -> None:
-        """ValueError where `folder` holds no model of this version; OSError for missing files."""
+        """ValueError or OSError where `folder` holds no model of this version."""
         self._description = Description.read(folder)
+        for name in (TOKENIZER, WEIGHTS):
+            if not (folder / name).is_file():
+                raise ValueError(f"{folder / name} does not exist")
         tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
         self._reader = Reader(self._description, tokenizer)
         options = SessionOptions()

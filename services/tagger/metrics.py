@@ -25,19 +25,24 @@ class TaggerMetrics:
         )
         self.misses = Counter(
             "foretell_tagger_model_misses_total",
-            "Prompts that history answered although a checkpoint is loaded",
+            "Prompts that history answered although there is a model",
             ["reason"],
+            registry=self.registry,
+        )
+        self.recalled = Counter(
+            "foretell_tagger_recalled_total",
+            "Prompts that the model had read before, and was not asked again",
             registry=self.registry,
         )
         self.batch_size = Histogram(
             "foretell_tagger_batch_size",
-            "Prompts per inference of the checkpoint",
+            "Prompts per inference of the model",
             buckets=_BATCH_BUCKETS,
             registry=self.registry,
         )
         self.queue_depth = Gauge(
             "foretell_tagger_queue_depth",
-            "Prompts waiting for the checkpoint",
+            "Prompts waiting for the model",
             registry=self.registry,
         )
         self.observations = Counter(

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import grpc
 import prometheus_client
@@ -13,9 +14,10 @@ from foretell.length import LengthHistory
 from foretell.settings import TaggerSettings
 from foretell.v1 import tagger_pb2, tagger_pb2_grpc
 from services import runtime
-from services.tagger.batcher import MicroBatcher, Regressor
-from services.tagger.estimators import Estimators
+from services.tagger.batcher import MicroBatcher
+from services.tagger.estimators import Answerer, Estimators
 from services.tagger.metrics import TaggerMetrics
+from services.tagger.models import LengthModel
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +38,7 @@ _ObserveContext = grpc.aio.ServicerContext[tagger_pb2.ObserveRequest, tagger_pb2
 class TaggerService(tagger_pb2_grpc.TaggerServicer):
     """`foretell.v1.Tagger`. A request it cannot accept gets INVALID_ARGUMENT naming the field."""
 
-    def __init__(self, estimators: Estimators, metrics: TaggerMetrics) -> None:
+    def __init__(self, estimators: Estimators[Any], metrics: TaggerMetrics) -> None:
         self._estimators = estimators
         self._metrics = metrics
 
@@ -61,8 +63,10 @@ class TaggerService(tagger_pb2_grpc.TaggerServicer):
         return tagger_pb2.ObserveResponse()
 
 
-async def serve(settings: TaggerSettings, regressor: Regressor | None, stop: asyncio.Event) -> None:
-    """Serve until `stop`; without a `regressor`, history answers what hints do not."""
+async def serve(
+    settings: TaggerSettings, model: LengthModel[Any] | None, stop: asyncio.Event
+) -> None:
+    """Serve until `stop`; without a `model`, history answers what hints do not."""
     metrics = TaggerMetrics()
     server = grpc.aio.server(
         options=[
@@ -74,9 +78,9 @@ async def serve(settings: TaggerSettings, regressor: Regressor | None, stop: asy
     )
     address = runtime.bind_grpc(server, settings.listen, settings.host, settings.port)
     with _metrics_http(settings, metrics) as metrics_port:
-        async with _batcher(settings, regressor, metrics) as batcher:
+        async with _answerer(settings, model, metrics) as answerer:
             estimators = Estimators(
-                LengthHistory(settings.history_size), batcher, metrics, settings.max_prompt_chars
+                LengthHistory(settings.history_size), answerer, metrics, settings.max_prompt_chars
             )
             service = TaggerService(estimators, metrics)
             tagger_pb2_grpc.add_TaggerServicer_to_server(service, server)
@@ -90,21 +94,21 @@ async def serve(settings: TaggerSettings, regressor: Regressor | None, stop: asy
 
 
 @contextlib.asynccontextmanager
-async def _batcher(
-    settings: TaggerSettings, regressor: Regressor | None, metrics: TaggerMetrics
-) -> AsyncIterator[MicroBatcher | None]:
-    if regressor is None:
+async def _answerer(
+    settings: TaggerSettings, model: LengthModel[Any] | None, metrics: TaggerMetrics
+) -> AsyncIterator[Answerer[Any] | None]:
+    if model is None:
         yield None
         return
     batcher = MicroBatcher(
-        regressor,
+        model.infer,
         metrics,
         max_batch=settings.max_batch,
         window_s=settings.batch_window_ms / 1000.0,
         max_queue=settings.max_queue,
     )
     try:
-        yield batcher
+        yield Answerer(model, batcher, metrics, settings.recalled)
     finally:
         await batcher.close()
 

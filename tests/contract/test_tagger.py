@@ -10,8 +10,9 @@ import threading
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -19,7 +20,7 @@ import pytest
 from foretell.length import QUANTILE_LEVELS
 from foretell.settings import TaggerSettings
 from foretell.v1 import tagger_pb2, tagger_pb2_grpc
-from services.tagger.batcher import Regressor
+from services.tagger.models import LengthModel, Regressor, RegressorModel
 from services.tagger.server import MAX_OBSERVATIONS, serve
 
 WAIT_S = 30.0
@@ -76,16 +77,25 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-@asynccontextmanager
-async def running(
+def running(
     folder: Path, regressor: Regressor | None = None, **settings: object
-) -> AsyncIterator[Tagger]:
+) -> AbstractAsyncContextManager[Tagger]:
     """A tagger in this process, on a unix socket."""
+    most = int(settings.get("max_prompt_chars", 16_384))  # type: ignore[call-overload]
+    model = RegressorModel(regressor, most) if regressor else None
+    return running_model(folder, model, **settings)
+
+
+@asynccontextmanager
+async def running_model(
+    folder: Path, model: LengthModel[Any] | None, **settings: object
+) -> AsyncIterator[Tagger]:
+    """The same with a model of any kind."""
     ready_file = folder / "ready"
     values = {"listen": f"unix://{folder}/s", "metrics_port": 0, **settings}
     stop = asyncio.Event()
     task = asyncio.create_task(
-        serve(TaggerSettings(ready_file=str(ready_file), **values), regressor, stop)
+        serve(TaggerSettings(ready_file=str(ready_file), **values), model, stop)
     )
     try:
         await until(lambda: ready_file.exists() or task.done())

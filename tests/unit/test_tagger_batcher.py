@@ -27,7 +27,9 @@ class OnceSlow:
 
 async def test_a_slow_model_is_passed_by_until_it_has_been_forgiven() -> None:
     regressor = OnceSlow()
-    batcher = MicroBatcher(regressor, TaggerMetrics(), max_batch=4, window_s=0.0, max_queue=8)
+    batcher = MicroBatcher(
+        regressor.predict, TaggerMetrics(), max_batch=4, window_s=0.0, max_queue=8
+    )
     try:
         assert await batcher.submit("first", None) == 1.0
         with pytest.raises(Unanswered) as refusal:
@@ -47,7 +49,9 @@ async def test_a_slow_model_is_passed_by_until_it_has_been_forgiven() -> None:
 
 async def test_close_answers_those_who_wait() -> None:
     regressor = OnceSlow()
-    batcher = MicroBatcher(regressor, TaggerMetrics(), max_batch=4, window_s=60.0, max_queue=8)
+    batcher = MicroBatcher(
+        regressor.predict, TaggerMetrics(), max_batch=4, window_s=60.0, max_queue=8
+    )
     waiting = [asyncio.create_task(batcher.submit("x", None)) for _ in range(6)]
     await asyncio.sleep(0)
     await batcher.close()
