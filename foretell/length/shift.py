@@ -20,6 +20,7 @@ _LEAST_DEVIATION = 0.2  # that is made of a base model's certainty, in log token
 _ROBUST = 3.0  # mean deviations beyond which an error counts no more for the shift
 _ROBUST_SPREAD = 6.0  # and for the spread
 _LEAST_BEYOND = 1e-4  # probability of lengths beyond a cut for their mean to be taken
+_CERTAIN: Floats = np.ones(1)
 _UPPER_LOGS: Floats = np.log(EDGES[1:])
 
 
@@ -62,7 +63,7 @@ class Shift:
 
     def end(self, probabilities: Floats, tokens: int) -> None:
         """An answer ended of which the base said `probabilities`, (`BINS`,)."""
-        self._learn(probabilities, math.log(tokens))
+        self._learn(probabilities, np.array([math.log(tokens)]), _CERTAIN)
 
     def cut(self, probabilities: Floats, moved: Floats, tokens: int) -> None:
         """An answer was cut that had `tokens` of which the base said `probabilities`, (`BINS`,).
@@ -75,21 +76,24 @@ class Shift:
         beyond = np.diff(moved[own:], prepend=level_at(moved, own, share_of_bin(own, tokens - 1)))
         whole = float(beyond.sum())
         if whole > _LEAST_BEYOND:
-            least = float(beyond @ np.maximum(CENTRE_LOGS[own:], least)) / whole
-        self._learn(probabilities, least)
+            self._learn(probabilities, np.maximum(CENTRE_LOGS[own:], least), beyond / whole)
+        else:
+            self._learn(probabilities, np.array([least]), _CERTAIN)
 
-    def _learn(self, probabilities: Floats, log_tokens: float) -> None:
+    def _learn(self, probabilities: Floats, logs: Floats, likely: Floats) -> None:
+        """From log lengths (n,) that are so `likely` (n,)."""
         centre = float(probabilities @ CENTRE_LOGS)
         deviation = float(probabilities @ np.abs(CENTRE_LOGS - centre))
         deviation = max(deviation, _LEAST_DEVIATION)
         slope, offset = self._line()
-        believed = slope * centre + offset
-        error = log_tokens - believed
+        errors = logs - (slope * centre + offset)
         unit = deviation * self._spread()
-        clipped = max(-_ROBUST * unit, min(error, _ROBUST * unit))
+        error = float(likely @ errors)
+        off = float(likely @ np.abs(errors))
         self._errors *= _KEPT
-        self._errors += min(abs(error), _ROBUST_SPREAD * unit) / deviation
-        self._add(centre, believed + clipped - centre)
+        self._errors += min(off, _ROBUST_SPREAD * unit) / deviation
+        clipped = max(-_ROBUST * unit, min(error, _ROBUST * unit))
+        self._add(centre, slope * centre + offset + clipped - centre)
 
     def _add(self, centre: float, residual: float) -> None:
         """Welford's update of means and sums around them, with forgetting."""
