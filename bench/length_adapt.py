@@ -12,124 +12,23 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from bench.length_base import Base, Floats, Ints, Stream, sharegpt, streams
+from bench.length_methods import METHODS, Method, below_edges
 from bench.stats import markdown_table
 from cli.bench.machine import describe_machine, describe_run, machine_line
 from foretell.length.adapt import Adapter
-from foretell.length.bins import BINS, below_at, bin_at, bin_of, quantiles, share_of_bin
-from foretell.length.experience import Experience
-from foretell.length.recalibration import Recalibration
-from foretell.length.shift import Shift
+from foretell.length.bins import below_at, bin_of, quantiles
 
 RESULTS = Path(__file__).resolve().parent / "results"
 SEED = 1
 _COVERED = (0.5, 0.8, 0.95)
 _LEARNT, _LEARNT_OF_FEW, _FEW = 300, 100, 600  # requests before scores count, of streams of fewer
-_PRIOR_ANSWERS = 20.0
 _LEAST = 1e-9
 HEADER = ("log score", "MAE", "50% interval", "80% interval", "95% interval")
-
-
-class Method(Protocol):
-    """What makes a distribution of the base's, and learns; rows of (`BINS`,)."""
-
-    def adjust(self, base: Floats, group: str) -> Floats:
-        """The distribution for a request."""
-
-    def observe(self, base: Floats, tokens: int, censored: bool, group: str) -> None:
-        """Its answer."""
-
-
-class Unchanged:
-    """The base as it is."""
-
-    def adjust(self, base: Floats, group: str) -> Floats:
-        return base
-
-    def observe(self, base: Floats, tokens: int, censored: bool, group: str) -> None:
-        pass
-
-
-class OwnAnswers:
-    """What the serving model has answered before, whatever the request."""
-
-    def __init__(self) -> None:
-        self._seen = Experience(BINS)
-
-    def adjust(self, base: Floats, group: str) -> Floats:
-        return _steps(self._seen.below(_below(base), _PRIOR_ANSWERS))
-
-    def observe(self, base: Floats, tokens: int, censored: bool, group: str) -> None:
-        own = bin_at(tokens)
-        self._seen.forget()
-        if censored:
-            self._seen.cut(own, share_of_bin(own, tokens - 1))
-        else:
-            self._seen.end(own)
-
-
-class Moved:
-    """The base moved, and recalibrated where that is wanted."""
-
-    def __init__(self, recalibrated: bool) -> None:
-        self._shift = Shift()
-        self._recalibration = Recalibration() if recalibrated else None
-
-    def adjust(self, base: Floats, group: str) -> Floats:
-        moved = self._moved(base)
-        return _steps(self._recalibration.correct(moved) if self._recalibration else moved)
-
-    def observe(self, base: Floats, tokens: int, censored: bool, group: str) -> None:
-        moved = self._moved(base)
-        if self._recalibration:
-            lower, upper = below_at(moved, np.array([tokens - 1.0, tokens])).tolist()
-            if censored:
-                self._recalibration.cut(lower)
-            else:
-                self._recalibration.end(lower, upper)
-        if censored:
-            self._shift.cut(base, moved, tokens)
-        else:
-            self._shift.end(base, tokens)
-
-    def _moved(self, base: Floats) -> Floats:
-        return self._shift.move(base[None, :], _below(base)[None, :])[0]
-
-
-class Adapted:
-    """All of it."""
-
-    def __init__(self) -> None:
-        self._adapter = Adapter()
-
-    def adjust(self, base: Floats, group: str) -> Floats:
-        return self._adapter.adjust("model", base, group)
-
-    def observe(self, base: Floats, tokens: int, censored: bool, group: str) -> None:
-        self._adapter.observe("model", base, tokens, censored, group)
-
-
-METHODS: dict[str, Callable[[], Method]] = {
-    "base": Unchanged,
-    "own answers": OwnAnswers,
-    "moved": lambda: Moved(recalibrated=False),
-    "moved, recalibrated": lambda: Moved(recalibrated=True),
-    "adapted": Adapted,
-}
-
-
-def _below(row: Floats) -> Floats:
-    below = row.cumsum()
-    below[-1] = 1.0
-    return below
-
-
-def _steps(below: Floats) -> Floats:
-    return np.maximum(np.diff(below, prepend=0.0), 0.0)
 
 
 def predict(method: Method, stream: Stream, base: Floats) -> Floats:
@@ -156,7 +55,7 @@ def score(rows: Floats, stream: Stream) -> dict[str, float]:
     actual = stream.tokens[ended]
     ends = np.array(
         [
-            below_at(_below(row), np.array([tokens - 1.0, tokens]))
+            below_at(below_edges(row), np.array([tokens - 1.0, tokens]))
             for row, tokens in zip(rows[ended], actual, strict=True)
         ]
     )

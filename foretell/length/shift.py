@@ -20,7 +20,6 @@ _LEAST_DEVIATION = 0.2  # that is made of a base model's certainty, in log token
 _ROBUST = 3.0  # mean deviations beyond which an error counts no more for the shift
 _ROBUST_SPREAD = 6.0  # and for the spread
 _LEAST_BEYOND = 1e-4  # probability of lengths beyond a cut for their mean to be taken
-_CERTAIN: Floats = np.ones(1)
 _UPPER_LOGS: Floats = np.log(EDGES[1:])
 
 
@@ -63,7 +62,9 @@ class Shift:
 
     def end(self, probabilities: Floats, tokens: int) -> None:
         """An answer ended of which the base said `probabilities`, (`BINS`,)."""
-        self._learn(probabilities, np.array([math.log(tokens)]), _CERTAIN)
+        centre = float(probabilities @ CENTRE_LOGS)
+        log_tokens = math.log(tokens)
+        self._learn(probabilities, centre, log_tokens, abs(log_tokens - self._believed(centre)))
 
     def cut(self, probabilities: Floats, moved: Floats, tokens: int) -> None:
         """An answer was cut that had `tokens` of which the base said `probabilities`, (`BINS`,).
@@ -75,25 +76,28 @@ class Shift:
         least = math.log(tokens)
         beyond = np.diff(moved[own:], prepend=level_at(moved, own, share_of_bin(own, tokens - 1)))
         whole = float(beyond.sum())
+        logs, likely = np.array([least]), np.ones(1)
         if whole > _LEAST_BEYOND:
-            self._learn(probabilities, np.maximum(CENTRE_LOGS[own:], least), beyond / whole)
-        else:
-            self._learn(probabilities, np.array([least]), _CERTAIN)
-
-    def _learn(self, probabilities: Floats, logs: Floats, likely: Floats) -> None:
-        """From log lengths (n,) that are so `likely` (n,)."""
+            logs, likely = np.maximum(CENTRE_LOGS[own:], least), beyond / whole
         centre = float(probabilities @ CENTRE_LOGS)
-        deviation = float(probabilities @ np.abs(CENTRE_LOGS - centre))
-        deviation = max(deviation, _LEAST_DEVIATION)
+        off = float(likely @ np.abs(logs - self._believed(centre)))
+        self._learn(probabilities, centre, float(likely @ logs), off)
+
+    def _believed(self, centre: float) -> float:
         slope, offset = self._line()
-        errors = logs - (slope * centre + offset)
+        return slope * centre + offset
+
+    def _learn(self, base: Floats, centre: float, log_tokens: float, off: float) -> None:
+        """`log_tokens` and `off`, its distance from what was believed: known, or expected."""
+        deviation = float(base @ np.abs(CENTRE_LOGS - centre))
+        deviation = max(deviation, _LEAST_DEVIATION)
+        believed = self._believed(centre)
+        error = log_tokens - believed
         unit = deviation * self._spread()
-        error = float(likely @ errors)
-        off = float(likely @ np.abs(errors))
+        clipped = max(-_ROBUST * unit, min(error, _ROBUST * unit))
         self._errors *= _KEPT
         self._errors += min(off, _ROBUST_SPREAD * unit) / deviation
-        clipped = max(-_ROBUST * unit, min(error, _ROBUST * unit))
-        self._add(centre, slope * centre + offset + clipped - centre)
+        self._add(centre, believed + clipped - centre)
 
     def _add(self, centre: float, residual: float) -> None:
         """Welford's update of means and sums around them, with forgetting."""
