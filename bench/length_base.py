@@ -105,18 +105,32 @@ def sharegpt(path: Path, name: str) -> Stream:
     return _stream(name, kept)
 
 
-def streams(folder: Path) -> list[Stream]:
-    """Of every other data set in `folder`, and all as requests of several tenants to one model."""
-    found = [sharegpt(folder / "sharegpt_val.jsonl.gz", "sharegpt")]
-    alpaca = list(_rows(folder / "alpaca5000.jsonl.gz"))
-    found.append(_answers("alpaca", alpaca, lambda row: row["out_tok"]))
-    gsm8k = list(_rows(folder / "gsm8k_test_mixtral_gpt4.jsonl.gz"))
-    found.append(_answers("gsm8k mixtral", gsm8k, lambda row: row["mixtral_tok"]))
-    found.append(_answers("gsm8k gpt4", gsm8k, lambda row: row["gpt4_tok"]))
-    arena = list(_rows(folder / "arena_hard_1k_11models.jsonl.gz"))
-    for model in sorted(arena[0]["outputs"]):
-        found.append(_answers(f"arena {model}", arena, _of_model(model)))
-    return found
+def streams(folder: Path, rng: np.random.Generator) -> list[Stream]:
+    """Of every other data set in `folder`, and some as tenants of one serving model."""
+    val = sharegpt(folder / "sharegpt_val.jsonl.gz", "ShareGPT")
+    rows = list(_rows(folder / "alpaca5000.jsonl.gz"))
+    alpaca = _answers("Alpaca", rows, lambda row: row["out_tok"])
+    rows = list(_rows(folder / "gsm8k_test_mixtral_gpt4.jsonl.gz"))
+    mixtral = _answers("GSM8K, Mixtral", rows, lambda row: row["mixtral_tok"])
+    gpt4 = _answers("GSM8K, GPT-4", rows, lambda row: row["gpt4_tok"])
+    rows = list(_rows(folder / "arena_hard_1k_11models.jsonl.gz"))
+    arena = [_answers(f"Arena, {name}", rows, _of_model(name)) for name in rows[0]["outputs"]]
+    tenants = mixed("three tenants", [val, alpaca, gpt4], rng)
+    unknown = replace(tenants, name="the same, not told apart", groups=("",) * len(tenants))
+    return [val, alpaca, mixtral, gpt4, *sorted(arena, key=lambda s: s.name), tenants, unknown]
+
+
+def mixed(name: str, parts: list[Stream], rng: np.random.Generator) -> Stream:
+    """As many first requests of each, in random order; the groups are the parts."""
+    least = min(map(len, parts))
+    order = rng.permutation(least * len(parts))
+    return Stream(
+        name,
+        np.concatenate([part.features[:least] for part in parts])[order],
+        np.concatenate([part.tokens[:least] for part in parts])[order],
+        np.concatenate([part.censored[:least] for part in parts])[order],
+        tuple(parts[i // least].name for i in order.tolist()),
+    )
 
 
 def _of_model(model: str) -> Callable[[dict[str, Any]], int]:

@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.length.bins import BINS, bin_at, level_at, share_of_bin
+from foretell.length.bins import BINS, bin_at, share_of_bin
 from foretell.length.experience import Experience
 from foretell.length.recalibration import Recalibration
 from foretell.length.shift import Shift
@@ -94,7 +94,10 @@ class _Model:
 
     def adjust(self, probabilities: Floats, group: str) -> Floats:
         """Adjusted `probabilities`, (n, `BINS`)."""
-        mixed = self._weights.mix(self._parts(probabilities, group))
+        parts = self._parts(probabilities, group)
+        mixed = np.zeros(probabilities.shape)
+        for weight, part in zip(self._weights.of(len(parts)), parts, strict=True):
+            mixed += weight * part
         adjusted = self._recalibration.correct(mixed)
         adjusted[:, 1:] -= adjusted[:, :-1].copy()
         return np.maximum(adjusted, 0.0)
@@ -104,16 +107,20 @@ class _Model:
         parts = self._parts(probabilities, group)
         own = bin_at(tokens)
         share = share_of_bin(own, tokens - 1)
-        mixed = self._weights.mix(parts)
-        lower = level_at(mixed[0], own, share)
+        before = [float(part[0, own - 1]) if own else 0.0 for part in parts]
+        inside = [float(part[0, own]) - below for part, below in zip(parts, before, strict=True)]
+        weights = self._weights.of(len(parts))
+        mixed_before, mixed_inside = _dot(weights, before), _dot(weights, inside)
+        lower = mixed_before + share * mixed_inside
         if censored:
-            likelihoods = [1.0 - level_at(part[0], own, share) for part in parts]
+            likelihoods = [
+                1.0 - below - share * within for below, within in zip(before, inside, strict=True)
+            ]
             self._recalibration.cut(lower)
         else:
-            likelihoods = [
-                level_at(part[0], own, 1.0) - level_at(part[0], own, 0.0) for part in parts
-            ]
-            self._recalibration.end(lower, level_at(mixed[0], own, share_of_bin(own, tokens)))
+            likelihoods = inside
+            upper = mixed_before + share_of_bin(own, tokens) * mixed_inside
+            self._recalibration.end(lower, upper)
         self._weights.learn(likelihoods)
         self._count(own, share, censored, group)
         if censored:
@@ -155,14 +162,11 @@ class _Weights:
     def __init__(self) -> None:
         self._logs = list(_START)
 
-    def mix(self, parts: list[Floats]) -> Floats:
-        """The mixture of so many first parts."""
-        weights = [math.exp(log) for log in self._logs[: len(parts)]]
+    def of(self, count: int) -> list[float]:
+        """Of so many first parts; their sum is 1."""
+        weights = [math.exp(log) for log in self._logs[:count]]
         whole = sum(weights)
-        mixed: Floats = parts[0] * (weights[0] / whole)
-        for weight, part in zip(weights[1:], parts[1:], strict=True):
-            mixed += part * (weight / whole)
-        return mixed
+        return [weight / whole for weight in weights]
 
     def learn(self, likelihoods: list[float]) -> None:
         """Of so many first parts; they keep what weight they have together."""
@@ -176,3 +180,7 @@ class _Weights:
         self._logs = [
             start + _KEPT * (log - start) for log, start in zip(learnt, _START, strict=True)
         ]
+
+
+def _dot(weights: list[float], values: list[float]) -> float:
+    return sum(weight * value for weight, value in zip(weights, values, strict=True))

@@ -9,7 +9,7 @@ Floats = NDArray[np.float64]
 
 _CELLS = 20
 _EDGES: Floats = np.linspace(0.0, 1.0, _CELLS + 1)
-_PRIOR_ANSWERS = 40.0  # that showed nothing wrong
+_PRIOR_ANSWERS = 80.0  # that showed nothing wrong
 _NARROWEST = 1e-6
 
 

@@ -62,7 +62,9 @@ class Shift:
 
     def end(self, probabilities: Floats, tokens: int) -> None:
         """An answer ended of which the base said `probabilities`, (`BINS`,)."""
-        self._learn(probabilities, math.log(tokens))
+        centre = float(probabilities @ CENTRE_LOGS)
+        log_tokens = math.log(tokens)
+        self._learn(probabilities, centre, log_tokens, abs(log_tokens - self._believed(centre)))
 
     def cut(self, probabilities: Floats, moved: Floats, tokens: int) -> None:
         """An answer was cut that had `tokens` of which the base said `probabilities`, (`BINS`,).
@@ -74,21 +76,27 @@ class Shift:
         least = math.log(tokens)
         beyond = np.diff(moved[own:], prepend=level_at(moved, own, share_of_bin(own, tokens - 1)))
         whole = float(beyond.sum())
+        logs, likely = np.array([least]), np.ones(1)
         if whole > _LEAST_BEYOND:
-            least = float(beyond @ np.maximum(CENTRE_LOGS[own:], least)) / whole
-        self._learn(probabilities, least)
-
-    def _learn(self, probabilities: Floats, log_tokens: float) -> None:
+            logs, likely = np.maximum(CENTRE_LOGS[own:], least), beyond / whole
         centre = float(probabilities @ CENTRE_LOGS)
-        deviation = float(probabilities @ np.abs(CENTRE_LOGS - centre))
-        deviation = max(deviation, _LEAST_DEVIATION)
+        off = float(likely @ np.abs(logs - self._believed(centre)))
+        self._learn(probabilities, centre, float(likely @ logs), off)
+
+    def _believed(self, centre: float) -> float:
         slope, offset = self._line()
-        believed = slope * centre + offset
+        return slope * centre + offset
+
+    def _learn(self, base: Floats, centre: float, log_tokens: float, off: float) -> None:
+        """`log_tokens` and `off`, its distance from what was believed: known, or expected."""
+        deviation = float(base @ np.abs(CENTRE_LOGS - centre))
+        deviation = max(deviation, _LEAST_DEVIATION)
+        believed = self._believed(centre)
         error = log_tokens - believed
         unit = deviation * self._spread()
         clipped = max(-_ROBUST * unit, min(error, _ROBUST * unit))
         self._errors *= _KEPT
-        self._errors += min(abs(error), _ROBUST_SPREAD * unit) / deviation
+        self._errors += min(off, _ROBUST_SPREAD * unit) / deviation
         self._add(centre, believed + clipped - centre)
 
     def _add(self, centre: float, residual: float) -> None:
