@@ -7,8 +7,7 @@ from typing import Any
 from foretell.settings import TaggerSettings
 from services import runtime
 from services.tagger import checkpoint
-from services.tagger.encoder import Encoder
-from services.tagger.models import EncoderModel, LengthModel, RegressorModel
+from services.tagger.models import LengthModel, RegressorModel
 from services.tagger.server import serve
 
 
@@ -21,6 +20,10 @@ def load_model(settings: TaggerSettings) -> LengthModel[Any] | None:
         return RegressorModel(regressor, settings.max_prompt_chars)
     if not settings.model:
         return None
+    # Without a model the tagger needs neither numpy nor a runtime.
+    from services.tagger.adapted import EncoderModel  # noqa: PLC0415
+    from services.tagger.encoder import Encoder  # noqa: PLC0415
+
     try:
         return EncoderModel(Encoder(Path(settings.model), threads=settings.threads))
     except (OSError, ValueError) as error:

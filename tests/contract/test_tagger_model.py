@@ -12,7 +12,7 @@ from test_tagger import WAIT_S, Tagger, running_model
 from foretell.length.bins import BINS, bin_of
 from foretell.length.conversation import Conversation
 from foretell.v1 import tagger_pb2
-from services.tagger.models import EncoderModel
+from services.tagger.adapted import EncoderModel
 
 
 class FakeEncoder:
