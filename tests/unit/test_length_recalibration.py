@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretell.length import SurvivalCurve
+from foretell.length.bins import bin_at, bin_of
 from foretell.length.experience import MEMORY, Experience
 from foretell.length.recalibration import Recalibration
 
@@ -32,6 +33,11 @@ def test_without_a_prior_or_forgetting_it_is_the_product_limit_estimate(
     below = experience.below(EVEN, 1e-9)
     for length in range(1, max(ended)):
         assert 1.0 - below[length - 1] == pytest.approx(curve.survival(length), abs=1e-6)
+
+
+@given(st.integers(1, 100_000))
+def test_the_bin_of_one_length_is_that_of_many(tokens: int) -> None:
+    assert bin_at(tokens) == bin_of(tokens)
 
 
 def test_an_answer_cut_within_a_cell_was_at_risk_for_what_it_passed() -> None:
