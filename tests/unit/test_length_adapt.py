@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from foretell.length.adapt import Adapter
-from foretell.length.bins import BINS, EDGES, below_at, bin_at, bin_of, quantiles
-from foretell.length.recalibration import Recalibration
+from foretell.length.bins import BINS, EDGES, below_at, bin_of, quantiles
 
 Floats = NDArray[np.float64]
 
@@ -82,25 +81,6 @@ def test_whatever_was_observed_probabilities_remain_so(
     assert adjusted.sum() == pytest.approx(1.0, abs=1e-9)
 
 
-@given(
-    st.lists(st.tuples(st.floats(0.0, 1.0), st.floats(0.0, 0.5), st.booleans()), max_size=30),
-    st.lists(st.floats(0.0, 1.0), min_size=2, max_size=10),
-)
-def test_recalibration_maps_levels_monotonely(
-    seen: list[tuple[float, float, bool]], levels: list[float]
-) -> None:
-    recalibration = Recalibration()
-    for lower, width, censored in seen:
-        if censored:
-            recalibration.cut(lower)
-        else:
-            recalibration.end(lower, min(1.0, lower + width))
-    mapped = recalibration.correct(np.array([0.0, *sorted(levels), 1.0]))
-    assert mapped[0] == 0.0
-    assert mapped[-1] == 1.0
-    assert np.all(np.diff(mapped) >= 0.0)
-
-
 def test_rows_are_adjusted_one_by_one_as_together() -> None:
     rng = np.random.default_rng(0)
     rows = bases(50, rng)
@@ -136,6 +116,19 @@ def test_a_base_too_sure_of_itself_is_widened(seed: int) -> None:
     adjusted = learn(Adapter(), sure[:300], tokens[:300]).adjust("m", sure[300:])
     assert coverage(sure[300:], tokens[300:], 0.8) < 0.5
     assert coverage(adjusted, tokens[300:], 0.8) == pytest.approx(0.8, abs=0.06)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_lengths_more_skewed_than_the_base_says_are_known_at_every_level(seed: int) -> None:
+    """Exponential lengths, whose logarithm leans to the left, and a base that is symmetric."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(5.0, 1.0, 4000)
+    tokens = np.ceil(np.exp(centres) * rng.exponential(1.0, 4000)).astype(np.int64)
+    rows = around(centres, 0.8)
+    adjusted = learn(Adapter(), rows[:2000], tokens[:2000]).adjust("m", rows[2000:])
+    levels = (0.05, 0.25, 0.5, 0.75, 0.95)
+    found = (tokens[2000:, None] <= np.ceil(quantiles(adjusted, levels))).mean(axis=0)
+    assert found == pytest.approx(np.array(levels), abs=0.03)
 
 
 def test_a_base_that_says_nothing_is_left_for_the_models_own_lengths() -> None:
@@ -250,4 +243,3 @@ def test_the_same_observations_make_the_same_distributions() -> None:
     tokens = draw(rows, rng)
     first, second = (learn(Adapter(), rows, tokens, group="g") for _ in range(2))
     assert np.array_equal(first.adjust("m", rows, "g"), second.adjust("m", rows, "g"))
-    assert bin_at(int(tokens[0])) == bin_of(tokens[:1])[0]
