@@ -1,7 +1,9 @@
 """A trained model as the tagger serves it: ONNX, weights in eight bits."""
 
+import contextlib
 import logging
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
@@ -23,17 +25,30 @@ def export(model: LengthModel, description: Description, tokenizer: Path, folder
     whole = folder / "model.fp32.onnx"
     _write_onnx(model, whole)
     _forget_shapes(whole)
-    logging.getLogger().setLevel(logging.ERROR)  # the quantizer advises to preprocess
-    quantize_dynamic(
-        whole,
-        folder / WEIGHTS,
-        op_types_to_quantize=["MatMul", "Gemm", "Gather"],
-        weight_type=QuantType.QInt8,
-        per_channel=True,
-    )
+    with _quiet():
+        quantize_dynamic(
+            whole,
+            folder / WEIGHTS,
+            op_types_to_quantize=["MatMul", "Gemm", "Gather"],
+            weight_type=QuantType.QInt8,
+            per_channel=True,
+        )
     whole.unlink()
     description.write(folder)
     (folder / TOKENIZER).write_bytes(tokenizer.read_bytes())
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter tells of packages that it does without, the quantizer gives advice."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
 
 
 def _forget_shapes(path: Path) -> None:
@@ -55,8 +70,7 @@ def _write_onnx(model: nn.Module, path: Path) -> None:
     )
     n, t = torch.export.Dim("n", min=1, max=4096), torch.export.Dim("t", min=2, max=512)
     shapes = ({0: n, 1: t}, {0: n, 1: t}, {0: n, 1: t}, {0: n}, {0: n})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with _quiet():
         torch.onnx.export(
             model,
             example,

@@ -77,8 +77,8 @@ def _tokenizer_file(options: TrainOptions) -> Path:
     if found.exists():
         return found
     fast = transformers.AutoTokenizer.from_pretrained(options.encoder, use_fast=True)
-    options.out.mkdir(parents=True, exist_ok=True)
-    target = options.out / "encoder-tokenizer.json"
+    target = options.out / "training" / "tokenizer.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
     fast.backend_tokenizer.save(str(target))
     return target
 

@@ -2,6 +2,7 @@
 
 import math
 from collections import OrderedDict
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Generic
 
@@ -25,8 +26,10 @@ class Recall(Generic[Found]):
 
     @staticmethod
     def key(question: Question) -> bytes:
-        """The same for the same request."""
-        return blake2b(repr(question).encode(errors="replace"), digest_size=16).digest()
+        """The same for the same request, whatever its tokens are estimated to be."""
+        same = replace(question.conversation, prompt_tokens=0)
+        text = f"{question.model_name}\n{same!r}"
+        return blake2b(text.encode(errors="replace"), digest_size=16).digest()
 
     def get(self, key: bytes) -> Found | None:
         """None for one never seen, or too long ago."""
