@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Protocol
 
 import numpy as np
@@ -32,7 +33,7 @@ class EncoderModel:
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
         self._adapter = Adapter()
-        self._said: OrderedDict[str, NDArray[np.float64]] = OrderedDict()
+        self._said: OrderedDict[str, tuple[NDArray[np.float64], str]] = OrderedDict()
 
     def infer(self, questions: Sequence[Question]) -> Sequence[NDArray[np.float64]]:
         return list(
@@ -45,14 +46,23 @@ class EncoderModel:
     def estimate(
         self, request_id: str, question: Question, found: NDArray[np.float64]
     ) -> LengthEstimate:
+        group = group_of(question.conversation)
         if request_id:
-            self._said[request_id] = found
+            self._said[request_id] = (found, group)
             if len(self._said) > REMEMBERED:
                 self._said.popitem(last=False)
-        adapted = self._adapter.adjust(question.model_name, found)
+        adapted = self._adapter.adjust(question.model_name, found, group)
         return estimates(adapted[None], [question.conversation.max_tokens], "model")[0]
 
     def observe(self, request_id: str, model_name: str, output_tokens: int, censored: bool) -> None:
         said = self._said.pop(request_id, None)
         if said is not None:
-            self._adapter.observe(model_name, said, output_tokens, censored)
+            found, group = said
+            self._adapter.observe(model_name, found, output_tokens, censored, group)
+
+
+def group_of(conversation: Conversation) -> str:
+    """Requests with the same system prompt come from the same application: its digest, or ""."""
+    if not conversation.system:
+        return ""
+    return blake2b(conversation.system.encode(errors="replace"), digest_size=8).hexdigest()

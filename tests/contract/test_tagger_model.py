@@ -105,3 +105,15 @@ def test_a_model_that_cannot_serve_ends_the_start(flags: list[str], said: str) -
     )
     assert result.returncode == 1
     assert said in result.stderr
+
+
+async def test_applications_are_told_apart_by_their_system_prompt(tmp_path: Path) -> None:
+    """The encoder expects the same of both; one application's answers are short, one's long."""
+    async with running_model(tmp_path, EncoderModel(FakeEncoder())) as tagger:
+        for number in range(80):
+            for system, tokens in (("Be brief.", 20), ("Tell all.", 900)):
+                request_id = f"{system}{number}"
+                await tagger.tag("x" * 150, system=system, request_id=request_id)
+                await observe(tagger, request_id, tokens + number % 7)
+        assert median(await tagger.tag("x" * 150, system="Be brief.")) < 40
+        assert median(await tagger.tag("x" * 150, system="Tell all.")) > 600
