@@ -70,5 +70,5 @@ def load_tagger(folder: Path) -> Tagger:
     """The length model in `folder`; raises `ValueError` that says why it cannot be used."""
     try:
         return EncoderTagger(Encoder(folder))
-    except (OSError, KeyError) as error:
+    except OSError as error:
         raise ValueError(f"{folder} holds no length model: {error}") from error

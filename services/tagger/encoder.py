@@ -25,15 +25,18 @@ class Encoder:
         for name in (TOKENIZER, WEIGHTS):
             if not (folder / name).is_file():
                 raise ValueError(f"{folder / name} does not exist")
-        tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
-        self._reader = Reader(self._description, tokenizer)
         options = SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_ALL
-        self._session = InferenceSession(
-            str(folder / WEIGHTS), options, providers=["CPUExecutionProvider"]
-        )
+        try:
+            tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+            self._session = InferenceSession(
+                str(folder / WEIGHTS), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # both raise what they like for a broken file
+            raise ValueError(f"{folder}: {error}") from error
+        self._reader = Reader(self._description, tokenizer)
         self._takes = {node.name for node in self._session.get_inputs()}
 
     def probabilities(

@@ -55,15 +55,20 @@ class Description:
     def read(cls, folder: Path) -> "Description":
         """ValueError for a description of something else than this version's models."""
         found: dict[str, Any] = json.loads((folder / DESCRIPTION).read_text())
-        if found.pop("format", None) != FORMAT:
+        if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
             raise ValueError(f"{DESCRIPTION}: not of format {FORMAT}")
-        if tuple(found.pop("features")) != NAMES or found.pop("edges") != EDGES.tolist():
-            raise ValueError(f"{DESCRIPTION}: trained with other features or bins; train it anew")
-        window = Window(**{name: tuple(ends) for name, ends in found.pop("window").items()})
-        marks = Marks(**found.pop("marks"))
-        for name in ("models", "feature_mean", "feature_scale"):
-            found[name] = tuple(found[name])
-        return cls(window, marks, **found)
+        try:
+            if tuple(found.pop("features")) != NAMES or found.pop("edges") != EDGES.tolist():
+                raise ValueError(
+                    f"{DESCRIPTION}: trained with other features or bins; train it anew"
+                )
+            window = Window(**{name: tuple(ends) for name, ends in found.pop("window").items()})
+            marks = Marks(**found.pop("marks"))
+            for name in ("models", "feature_mean", "feature_scale"):
+                found[name] = tuple(found[name])
+            return cls(window, marks, **found)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{DESCRIPTION}: not a description: {error!r}") from error
 
 
 def marks_of(tokenizer: Tokenizer) -> Marks:

@@ -11,8 +11,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from foretell.length.conversation import Conversation, Exchange, head_and_tail
 from foretell.length.features import NAMES, features
 from foretell.length.window import Marks, Window, compose
+from services.tagger.encoder import Encoder
 from services.tagger.reading import (
     DESCRIPTION,
+    TOKENIZER,
+    WEIGHTS,
     Description,
     Reader,
     feature_rows,
@@ -110,3 +113,23 @@ def test_a_description_is_read_as_it_was_written(tmp_path: Path) -> None:
     (tmp_path / DESCRIPTION).write_text(json.dumps(text))
     with pytest.raises(ValueError, match="other features or bins"):
         Description.read(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"format": 1}', '{"format": 1, "features": 3}'])
+def test_what_is_no_description_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / DESCRIPTION).write_text(text)
+    with pytest.raises(ValueError, match=r"description|format|JSON|property name"):
+        Description.read(tmp_path)
+
+
+@pytest.mark.parametrize("broken", [TOKENIZER, WEIGHTS])
+def test_a_broken_file_is_named_by_its_folder(tmp_path: Path, broken: str) -> None:
+    width = len(NAMES)
+    Description(WINDOW, MARKS, ("a",), (0.0,) * width, (1.0,) * width).write(tmp_path)
+    tokenizer("[CLS]", "[SEP]", "[PAD]").save(str(tmp_path / TOKENIZER))
+    with pytest.raises(ValueError, match=f"{WEIGHTS} does not exist"):
+        Encoder(tmp_path)
+    (tmp_path / WEIGHTS).write_bytes(b"no weights")
+    (tmp_path / broken).write_bytes(b"nonsense")
+    with pytest.raises(ValueError, match=tmp_path.name):
+        Encoder(tmp_path)
