@@ -22,6 +22,9 @@ from cli.train.network import LengthModel, make_encoder  # noqa: E402
 from cli.train.options import SCRATCH, TrainOptions  # noqa: E402
 from cli.train.run import train_tagger  # noqa: E402
 from cli.train.state import Progress  # noqa: E402
+from foretell.settings import TaggerSettings  # noqa: E402
+from services.tagger.__main__ import load_model  # noqa: E402
+from services.tagger.models import Question  # noqa: E402
 from services.tagger.reading import (  # noqa: E402
     DESCRIPTION,
     Description,
@@ -76,6 +79,11 @@ def test_what_was_learnt_is_served_as_it_was_trained(answers: Path, tmp_path: Pa
     for example, estimate in zip(examples, load_tagger(out).estimate(examples), strict=True):
         expected = LENGTHS[example.conversation.prompt.split()[0]]
         assert dict(estimate.quantiles)[0.5] == pytest.approx(expected, rel=0.5)
+    # The service, too, loads it and says the same of an answer that it knows nothing of yet.
+    served = load_model(TaggerSettings(model=str(out)))
+    question = Question(examples[0].model_name, examples[0].conversation)
+    (found,) = served.infer([question])
+    assert served.estimate("r", question, found) == load_tagger(out).estimate(examples[:1])[0]
     assert "Spearman" in (out / "README.md").read_text()
     # Ended, it has nothing to go on with: the same command says the same again.
     assert train_tagger(options(answers, out), [], console)["held out"] == scores["held out"]
