@@ -23,7 +23,7 @@ def train_tagger(
     layers: Annotated[int, typer.Option(min=0, help="Of the encoder, the first; 0: all.")] = 0,
     epochs: Annotated[int, typer.Option(min=1, help="Times that the file is gone through.")] = 3,
     batch: Annotated[int, typer.Option(min=1, help="Prompts per step.")] = 64,
-    learning_rate: Annotated[float, typer.Option(help="Of the encoder, at its highest.")] = 2e-4,
+    learning_rate: Annotated[float, typer.Option(help="Of the encoder, at its highest.")] = 1.5e-4,
     seed: Annotated[int, typer.Option(help="Decides everything that is drawn.")] = 0,
     limit: Annotated[int, typer.Option(min=0, help="Examples read; 0: all.")] = 0,
     threads: Annotated[int, typer.Option(min=0, help="0: as many as there are cores.")] = 0,

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from cli.train.inputs import Examples, batches, hide_models, in_order
 from cli.train.network import LengthModel, OrdinalLoss
@@ -19,6 +20,10 @@ _EVALUATIONS_PER_EPOCH = 4
 _SAVE_EVERY = 50  # steps
 _EVALUATED_TOGETHER = 128
 _LOSS_RATE = 0.02
+_DROPPED_TOKENS = 0.1
+"""Share of a text's tokens hidden from each step: conversations repeat their own words, and a model
+that learns those by heart is lost with other conversations."""
+_AVERAGED_STEPS = 200.0
 
 Report = Callable[[Progress, int, int], None]
 """Told after every step: progress, the step's number and the number of all steps."""
@@ -34,12 +39,14 @@ def train(
 ) -> Progress:
     """Train `model` and leave it with its best weights; goes on where a stopped run was.
 
+    Judged and kept are the weights averaged over the latest steps: they generalise better.
     The order of batches and the hidden models depend on seed and epoch alone, dropout on seed and
     step: a resumed run does what it would have done.
     """
     optimizer = _optimizer(model, options)
     store, loss_of = Store(options), OrdinalLoss()
-    progress = store.load(model, optimizer)
+    averaged = AveragedModel(model, avg_fn=_average)
+    progress = store.load(model, averaged, optimizer)
     per_epoch = -(-len(learned) // options.batch)
     total = per_epoch * options.epochs
     every = max(1, per_epoch // _EVALUATIONS_PER_EPOCH)
@@ -51,20 +58,22 @@ def train(
             torch.manual_seed(options.seed * 1_000_003 + progress.steps)
             _set_rates(optimizer, options, progress.steps / total)
             loss = _step(model, optimizer, loss_of, learned, models, chosen, pad)
+            averaged.update_parameters(model)
             progress.batch += 1
             progress.steps += 1
             progress.loss += max(_LOSS_RATE, 1 / progress.steps) * (loss - progress.loss)
             report(progress, progress.steps, total)
             ended = progress.batch == len(order)
             if ended or progress.batch % every == 0:
-                _judge(progress, evaluate(model, held, pad, loss_of), model, store)
+                judged = averaged.module
+                _judge(progress, evaluate(judged, held, pad, loss_of), judged, store)
             if ended or progress.steps % _SAVE_EVERY == 0:
-                store.save(progress, model, optimizer)
+                store.save(progress, model, averaged, optimizer)
             if progress.evaluations_since_best >= options.patience:
                 break
         else:
             progress.epoch, progress.batch = progress.epoch + 1, 0
-            store.save(progress, model, optimizer)
+            store.save(progress, model, averaged, optimizer)
     store.load_best(model)
     return progress
 
@@ -109,6 +118,9 @@ def _step(
 ) -> float:
     inputs = examples.inputs(chosen, pad)
     ids, segments, mask, features, _ = _tensors(inputs)
+    seen = torch.rand(mask.shape) >= _DROPPED_TOKENS
+    seen[:, 0] = True
+    mask = mask * seen
     logits = model(ids, segments, mask, features, torch.from_numpy(models[chosen]))
     loss: Tensor = loss_of(
         logits,
@@ -130,6 +142,11 @@ def _tensors(inputs: Inputs) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         torch.from_numpy(inputs.features),
         torch.from_numpy(inputs.models),
     )
+
+
+def _average(averaged: Tensor, latest: Tensor, updates: Tensor) -> Tensor:
+    """Exponential, over fewer steps at the beginning."""
+    return averaged + (latest - averaged) / (1.0 + updates / 9.0).clamp(max=_AVERAGED_STEPS)
 
 
 def _optimizer(model: LengthModel, options: TrainOptions) -> torch.optim.Optimizer:

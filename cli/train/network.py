@@ -11,10 +11,10 @@ from cli.train.options import SCRATCH
 from foretell.length.bins import BINS
 from foretell.length.features import NAMES
 
-_BESIDE = 64  # width of what the features become
+_BESIDE = 128  # width of what the features become
 _HIDDEN = 256
 _MODEL_WIDTH = 8
-_DROPOUT = 0.1
+_DROPOUT = 0.2
 _NEIGHBOURS = 0.8  # bins
 _SCRATCH_WIDTH, _SCRATCH_LAYERS = 192, 3
 
@@ -28,7 +28,13 @@ class LengthModel(nn.Module):
         self.has_segments = getattr(encoder.config, "type_vocab_size", 1) > 1
         self.encoder = encoder
         self.serving = nn.Embedding(models + 1, _MODEL_WIDTH)
-        self.beside = nn.Sequential(nn.Linear(len(NAMES) + _MODEL_WIDTH, _BESIDE), nn.GELU())
+        self.beside = nn.Sequential(
+            nn.Linear(len(NAMES) + _MODEL_WIDTH, _BESIDE),
+            nn.GELU(),
+            nn.Dropout(_DROPOUT),
+            nn.Linear(_BESIDE, _BESIDE),
+            nn.GELU(),
+        )
         self.head = nn.Sequential(
             nn.LayerNorm(2 * width + _BESIDE),
             nn.Dropout(_DROPOUT),

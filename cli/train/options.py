@@ -23,7 +23,7 @@ class TrainOptions:
     """The encoder's first layers; 0: all."""
     epochs: int = 3
     batch: int = 64
-    learning_rate: float = 2e-4
+    learning_rate: float = 1.5e-4
     """Of the encoder, at its highest."""
     head_learning_rate: float = 1e-3
     train_embeddings: bool = False

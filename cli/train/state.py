@@ -40,10 +40,17 @@ class Store:
             if name not in _RUNNING
         }
 
-    def save(self, progress: Progress, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def save(
+        self,
+        progress: Progress,
+        model: nn.Module,
+        averaged: nn.Module,
+        optimizer: torch.optim.Optimizer,
+    ) -> None:
         """Replaces what was saved before, whole or not at all."""
         self._folder.mkdir(parents=True, exist_ok=True)
         tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
+        tensors |= {f"averaged.{name}": value for name, value in averaged.state_dict().items()}
         for number, slots in optimizer.state_dict()["state"].items():
             for name, value in slots.items():
                 tensors[f"optimizer.{number}.{name}"] = value
@@ -63,8 +70,10 @@ class Store:
         """Into `model`."""
         model.load_state_dict(load_file(str(self._folder / _BEST)))
 
-    def load(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
-        """The run so far, into `model` and `optimizer`; ValueError where it was another run."""
+    def load(
+        self, model: nn.Module, averaged: nn.Module, optimizer: torch.optim.Optimizer
+    ) -> Progress:
+        """The run so far, into what is given; ValueError where it was another run."""
         if not (self._folder / _STATE).exists():
             return Progress()
         found: dict[str, Any] = json.loads((self._folder / _STATE).read_text())
@@ -77,6 +86,7 @@ class Store:
             )
         tensors = load_file(str(self._folder / _LATEST))
         model.load_state_dict(_under(tensors, "model."))
+        averaged.load_state_dict(_under(tensors, "averaged."))
         slots: dict[int, dict[str, Tensor]] = {}
         for name, value in _under(tensors, "optimizer.").items():
             number, slot = name.split(".", 1)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from math import log1p
 
+from foretell.length import earlier
 from foretell.length.conversation import Conversation
 
 _TELLING = (
@@ -15,18 +16,24 @@ _TELLING = (
     "json", "only", "yes or no", "please", "why", "how", "what", "more", "next", "again", "thank",
 )  # fmt: skip
 """Looked for in the prompt, as parts of words too."""
-_COUNTED = re.compile(
-    r"(\d{1,5})[ -]*(?:word|sentence|paragraph|item|example|bullet|point|line|idea|step|question)"
-)
-_LATEST = 3
+_COUNTED = {
+    "words": re.compile(r"(\d{1,5})[ -]*word"),
+    "characters": re.compile(r"(\d{1,5})[ -]*(?:char|letter)"),
+    "items": re.compile(
+        r"(\d{1,5})[ -]*(?:sentence|paragraph|item|example|bullet|point|line|idea|step|question"
+        r"|title|name|tip|reason|way|thing|fact|topic|keyword)"
+    ),
+}
+"""How much the prompt asks for."""
+_GO_ON = re.compile(r"\W*(?:(?:please )?(?:continue|go on|keep going)|more|next|yes|ok(?:ay)?)\W*")
 
 
 def features(conversation: Conversation) -> tuple[float, ...]:
     """One number for each of `NAMES`."""
     return (
         *(function(conversation) for function in _OF_REQUEST.values()),
-        *_of_prompt(conversation),
-        *_of_answers(conversation),
+        *_of_prompt(conversation.prompt),
+        *earlier.features(conversation),
     )
 
 
@@ -40,38 +47,40 @@ _OF_REQUEST: dict[str, Callable[[Conversation], float]] = {
     "log_max_tokens": lambda c: log1p(c.max_tokens),
 }
 _OF_PROMPT = (
-    "log_lines", "code", "log_questions", "ends_with_question", "digits", "not_ascii",
-    "asked_for_count", "log_count", *(f"says {word}" for word in _TELLING),
+    "log_lines", "log_longest_line", "log_words", "word_characters", "log_sentences",
+    "log_questions", "ends_with_question", "ends_with_colon", "code", "braces", "link", "quotes",
+    "digits", "capitals", "not_ascii", "cjk", "go_on",
+    *(f"log_asked_{name}" for name in _COUNTED), *(f"says {word}" for word in _TELLING),
 )  # fmt: skip
-_OF_ANSWERS = (
-    *(f"log_answer_{ago}" for ago in range(1, _LATEST + 1)),
-    "mean_log_answer", "most_log_answer", "least_log_answer", "log_last_prompt",
-)  # fmt: skip
-NAMES = (*_OF_REQUEST, *_OF_PROMPT, *_OF_ANSWERS)
+NAMES = (*_OF_REQUEST, *_OF_PROMPT, *earlier.NAMES)
 
 
-def _of_prompt(conversation: Conversation) -> list[float]:
-    text = conversation.prompt
-    lower, size = text.lower(), len(text) + 1
-    counted = _COUNTED.search(lower)
+def _of_prompt(text: str) -> list[float]:
+    lower, end, size, words = text.lower(), text.rstrip()[-1:], len(text) + 1, len(text.split())
     return [
         log1p(text.count("\n")),
-        float("```" in text),
+        log1p(max(map(len, text.split("\n")))),
+        log1p(words),
+        size / (words + 1),
+        log1p(text.count(". ")),
         log1p(text.count("?")),
-        float(text.rstrip().endswith("?")),
+        float(end == "?"),
+        float(end == ":"),
+        float("```" in text),
+        float("{" in text),
+        float("http" in lower),
+        text.count('"') / size,
         sum(map(str.isdigit, text)) / size,
-        sum(not character.isascii() for character in text) / size,
-        float(counted is not None),
-        log1p(int(counted[1])) if counted else 0.0,
+        sum(map(str.isupper, text)) / size,
+        earlier.share_not_ascii(text),
+        earlier.share_cjk(text),
+        float(_GO_ON.fullmatch(lower) is not None),
+        *(_count(pattern, lower) for pattern in _COUNTED.values()),
         *(float(word in lower) for word in _TELLING),
     ]
 
 
-def _of_answers(conversation: Conversation) -> list[float]:
-    """Zeros where nothing was answered yet."""
-    if not conversation.earlier:
-        return [0.0] * len(_OF_ANSWERS)
-    logs = [log1p(exchange.answer_characters) for exchange in reversed(conversation.earlier)]
-    latest = [*logs, *[0.0] * _LATEST][:_LATEST]
-    mean = sum(logs) / len(logs)
-    return [*latest, mean, max(logs), min(logs), log1p(len(conversation.earlier[-1].prompt))]
+def _count(pattern: re.Pattern[str], text: str) -> float:
+    """log(1 + the number found); 0 where none is."""
+    found = pattern.search(text)
+    return log1p(int(found[1])) if found else 0.0

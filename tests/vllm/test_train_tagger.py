@@ -70,7 +70,7 @@ def options(answers: Path, out: Path, **changes: object) -> TrainOptions:
 def test_what_was_learnt_is_served_as_it_was_trained(answers: Path, tmp_path: Path) -> None:
     out = tmp_path / "model"
     console = Console(quiet=True)
-    scores = train_tagger(options(answers, out), [answers / "train.jsonl"], console)
+    scores = train_tagger(options(answers, out, epochs=6), [answers / "train.jsonl"], console)
     assert set(scores) == {"held out", "train.jsonl"}
     spearman = scores["held out"].spearman
     assert spearman is not None
@@ -86,9 +86,11 @@ def test_what_was_learnt_is_served_as_it_was_trained(answers: Path, tmp_path: Pa
     assert served.estimate("r", question, found) == load_tagger(out).estimate(examples[:1])[0]
     assert "Spearman" in (out / "README.md").read_text()
     # Ended, it has nothing to go on with: the same command says the same again.
-    assert train_tagger(options(answers, out), [], console)["held out"] == scores["held out"]
+    assert (
+        train_tagger(options(answers, out, epochs=6), [], console)["held out"] == scores["held out"]
+    )
     with pytest.raises(ValueError, match=r"other options \(seed\)"):
-        train_tagger(options(answers, out, seed=1), [], console)
+        train_tagger(options(answers, out, epochs=6, seed=1), [], console)
 
 
 class _Stopped(Exception):
