@@ -31,13 +31,16 @@ _LEAST = 1e-9
 HEADER = ("log score", "MAE", "50% interval", "80% interval", "95% interval")
 
 
-def predict(method: Method, stream: Stream, base: Floats) -> Floats:
-    """(n, `BINS`): each request's distribution from the answers before its own."""
+def predict(method: Method, stream: Stream, base: Floats, seen: Floats) -> Floats:
+    """(n, `BINS`): each request's distribution from the answers before its own.
+
+    `seen`: standardised features.
+    """
     found = np.empty_like(base)
     for i, row in enumerate(base):
-        found[i] = method.adjust(row, stream.groups[i])
+        found[i] = method.adjust(row, stream.groups[i], seen[i])
         tokens, censored = int(stream.tokens[i]), bool(stream.censored[i])
-        method.observe(row, tokens, censored, stream.groups[i])
+        method.observe(row, tokens, censored, stream.groups[i], seen[i])
     return found
 
 
@@ -83,13 +86,17 @@ def running_median_mae(stream: Stream) -> float:
     return round(float(np.mean([abs(np.median(tokens[:i]) - tokens[i]) for i in scored])), 4)
 
 
-def cost_us(stream: Stream, base: Floats) -> dict[str, float]:
+def cost_us(stream: Stream, base: Floats, seen: Floats) -> dict[str, float]:
     """CPU time of one call, the least of ten means over 100, with a group."""
     adapter = Adapter()
     calls: dict[str, Callable[[int], object]] = {
-        "observe": lambda i: adapter.observe("m", base[i], int(stream.tokens[i]), group="g"),
-        "adjust": lambda i: adapter.adjust("m", base[i], "g"),
-        "adjust, each of 100 together": lambda i: i or adapter.adjust("m", base[:100], "g"),
+        "observe": lambda i: adapter.observe(
+            "m", base[i], int(stream.tokens[i]), group="g", seen=seen[i]
+        ),
+        "adjust": lambda i: adapter.adjust("m", base[i], "g", seen[i]),
+        "adjust, each of 100 together": lambda i: (
+            i or adapter.adjust("m", base[:100], "g", seen[:100])
+        ),
     }
     found = {}
     for name, call in calls.items():
@@ -109,17 +116,17 @@ def measure(folder: Path) -> dict[str, Any]:
     base = Base(sharegpt(folder / "sharegpt_train.jsonl.gz", "training"), rng)
     result: dict[str, Any] = {"streams": {}}
     for stream in streams(folder, rng):
-        rows = base.probabilities(stream)
+        rows, seen = base.probabilities(stream), base.seen(stream)
         result["streams"][stream.name] = {
             "requests": len(stream),
             "learnt": learnt(stream),
             "running_median_mae": running_median_mae(stream),
             "methods": {
-                name: score(predict(method(), stream, rows), stream)
+                name: score(predict(method(), stream, rows, seen), stream)
                 for name, method in METHODS.items()
             },
         }
-        result.setdefault("cost_us", cost_us(stream, rows))
+        result.setdefault("cost_us", cost_us(stream, rows, seen))
     return result
 
 

@@ -21,6 +21,7 @@ from foretell.length.features import features
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+_LEAST_SPREAD = 1e-6
 _EPOCHS, _BATCH, _RATE, _DECAY = 8, 512, 0.01, 1e-4
 
 
@@ -46,7 +47,8 @@ class Base:
     def __init__(self, stream: Stream, rng: np.random.Generator) -> None:
         """Trained by Adam; an answer that was cut counts as any of the bins from its own on."""
         self._mean = stream.features.mean(axis=0)
-        self._scale = np.maximum(stream.features.std(axis=0), 1e-6)
+        self._scale = stream.features.std(axis=0)
+        self._scale[self._scale < _LEAST_SPREAD] = np.inf
         inputs = self._inputs(stream.features)
         possible = _possible(stream)
         weights = np.zeros((inputs.shape[1], BINS))
@@ -69,6 +71,10 @@ class Base:
     def probabilities(self, stream: Stream) -> Floats:
         """(n, `BINS`)."""
         return _softmax(self._inputs(stream.features) @ self._weights)
+
+    def seen(self, stream: Stream) -> Floats:
+        """Standardised features, (n, features); 0 where none of the training's varied."""
+        return self._inputs(stream.features)[:, :-1]
 
     def _inputs(self, rows: Floats) -> Floats:
         scaled = np.clip((rows - self._mean) / self._scale, -4.0, 4.0)

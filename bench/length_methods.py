@@ -18,22 +18,25 @@ _PRIOR_ANSWERS = 20.0
 
 
 class Method(Protocol):
-    """What makes a distribution of the base's, and learns; rows of (`BINS`,)."""
+    """What makes a distribution of the base's, and learns; rows of (`BINS`,).
 
-    def adjust(self, base: Floats, group: str) -> Floats:
+    `seen`: the request's standardised features.
+    """
+
+    def adjust(self, base: Floats, group: str, seen: Floats) -> Floats:
         """The distribution for a request."""
 
-    def observe(self, base: Floats, tokens: int, censored: bool, group: str) -> None:
+    def observe(self, base: Floats, tokens: int, censored: bool, group: str, seen: Floats) -> None:
         """Its answer."""
 
 
 class Unchanged:
     """The base as it is."""
 
-    def adjust(self, base: Floats, group: str) -> Floats:
+    def adjust(self, base: Floats, group: str, seen: Floats) -> Floats:
         return base
 
-    def observe(self, base: Floats, tokens: int, censored: bool, group: str) -> None:
+    def observe(self, base: Floats, tokens: int, censored: bool, group: str, seen: Floats) -> None:
         pass
 
 
@@ -43,10 +46,10 @@ class OwnAnswers:
     def __init__(self) -> None:
         self._seen = Experience(BINS)
 
-    def adjust(self, base: Floats, group: str) -> Floats:
+    def adjust(self, base: Floats, group: str, seen: Floats) -> Floats:
         return _steps(self._seen.below(below_edges(base), _PRIOR_ANSWERS))
 
-    def observe(self, base: Floats, tokens: int, censored: bool, group: str) -> None:
+    def observe(self, base: Floats, tokens: int, censored: bool, group: str, seen: Floats) -> None:
         own = bin_at(tokens)
         self._seen.forget()
         if censored:
@@ -62,11 +65,11 @@ class Moved:
         self._shift = Shift()
         self._recalibration = Recalibration() if recalibrated else None
 
-    def adjust(self, base: Floats, group: str) -> Floats:
+    def adjust(self, base: Floats, group: str, seen: Floats) -> Floats:
         moved = self._moved(base)
         return _steps(self._recalibration.correct(moved) if self._recalibration else moved)
 
-    def observe(self, base: Floats, tokens: int, censored: bool, group: str) -> None:
+    def observe(self, base: Floats, tokens: int, censored: bool, group: str, seen: Floats) -> None:
         moved = self._moved(base)
         if self._recalibration:
             lower, upper = below_at(moved, np.array([tokens - 1.0, tokens])).tolist()
@@ -84,16 +87,18 @@ class Moved:
 
 
 class Adapted:
-    """All of it."""
+    """All of it, with or without what can be seen of requests."""
 
-    def __init__(self) -> None:
+    def __init__(self, regressed: bool) -> None:
         self._adapter = Adapter()
+        self._regressed = regressed
 
-    def adjust(self, base: Floats, group: str) -> Floats:
-        return self._adapter.adjust("model", base, group)
+    def adjust(self, base: Floats, group: str, seen: Floats) -> Floats:
+        return self._adapter.adjust("model", base, group, seen if self._regressed else None)
 
-    def observe(self, base: Floats, tokens: int, censored: bool, group: str) -> None:
-        self._adapter.observe("model", base, tokens, censored, group)
+    def observe(self, base: Floats, tokens: int, censored: bool, group: str, seen: Floats) -> None:
+        shown = seen if self._regressed else None
+        self._adapter.observe("model", base, tokens, censored, group, shown)
 
 
 def below_edges(row: Floats) -> Floats:
@@ -111,5 +116,6 @@ METHODS: dict[str, Callable[[], Method]] = {
     "own answers": OwnAnswers,
     "moved": lambda: Moved(recalibrated=False),
     "moved, recalibrated": lambda: Moved(recalibrated=True),
-    "adapted": Adapted,
+    "adapted, features unseen": lambda: Adapted(regressed=False),
+    "adapted": lambda: Adapted(regressed=True),
 }

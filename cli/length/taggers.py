@@ -6,9 +6,10 @@ from typing import Protocol
 
 from cli.length.dataset import Example
 from foretell.length import LengthHistory
-from foretell.length.bins import estimates
 from foretell.model import LengthEstimate
+from services.tagger.adapted import EncoderModel
 from services.tagger.encoder import Encoder
+from services.tagger.models import Question
 
 
 class Tagger(Protocol):
@@ -49,21 +50,30 @@ class HistoryTagger:
 
 
 class EncoderTagger:
-    """A trained length model by itself."""
+    """A trained length model, adapted to the answers it is told of, as the service does."""
 
     def __init__(self, encoder: Encoder) -> None:
-        self._encoder = encoder
+        self._model = EncoderModel(encoder)
 
     def estimate(self, examples: Sequence[Example]) -> list[LengthEstimate]:
         """By what the conversation says."""
-        conversations = [example.conversation for example in examples]
-        found = self._encoder.probabilities(
-            conversations, [example.model_name for example in examples]
-        )
-        return estimates(found, [c.max_tokens for c in conversations], "model")
+        questions = [Question(example.model_name, example.conversation) for example in examples]
+        return [
+            self._model.estimate(_request_id(example), question, found)
+            for example, question, found in zip(
+                examples, questions, self._model.infer(questions), strict=True
+            )
+        ]
 
     def observe(self, example: Example) -> None:
-        """Learns nothing."""
+        """Learns from one that it has estimated."""
+        self._model.observe(
+            _request_id(example), example.model_name, example.output_tokens, example.censored
+        )
+
+
+def _request_id(example: Example) -> str:
+    return str(id(example))
 
 
 def load_tagger(folder: Path) -> Tagger:

@@ -130,7 +130,7 @@ def _temperature(logits: NDArray[np.float32], examples: Examples) -> float:
 
 
 def _scores(encoder: Encoder, examples: list[Example]) -> Scores:
-    found = encoder.probabilities(
+    found, _ = encoder.read(
         [example.conversation for example in examples],
         [example.model_name for example in examples],
     )

@@ -1,10 +1,11 @@
 """A base model's length distributions, made right for each serving model by what it answered.
 
 A base model is trained on one serving model's answers. Another answers twice as long, and to other
-requests. Per serving model four distributions are mixed for each request, by how well each has
+requests. Per serving model five distributions are mixed for each request, by how well each has
 done of late: the base's own; that, moved to where the answers were (`Shift`); what the model has
-answered (`Experience`); and what it has answered this group of requests. The mixture, which is
-wider than its parts, is last recalibrated (`Recalibration`). No step needs training.
+answered (`Experience`); what it has answered this group of requests; and what its answers have to
+do with the features of requests (`Regression`). The mixture, which is wider than its parts, is last
+recalibrated (`Recalibration`). No step needs training.
 """
 
 import math
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from foretell.length.bins import BINS, bin_at, share_of_bin
 from foretell.length.experience import Experience
 from foretell.length.recalibration import Recalibration
+from foretell.length.regression import Regression
 from foretell.length.shift import Shift
 
 Floats = NDArray[np.float64]
@@ -23,8 +25,8 @@ MAX_MODELS = 64
 MAX_GROUPS = 64
 """Of one model."""
 _PRIOR_ANSWERS = 20.0  # that the moved base counts for beside those of a model or a group
-_START = tuple(math.log(0.25) for _ in range(4))  # of base, moved, model, group
-_RATE = 0.3  # of learning from a likelihood; below 1 as all four may be wrong
+_BASE, _MOVED, _MODEL, _GROUP, _REGRESSED = range(5)  # parts of the mixture
+_RATE = 0.3  # of learning from a likelihood; below 1 as all of them may be wrong
 _KEPT = 0.98  # of what was learnt of the weights, from one answer to the next
 _LEAST_LIKELIHOOD = 1e-4
 
@@ -43,16 +45,25 @@ class Adapter:
         self._max_groups = max_groups
         self._models: dict[str, _Model] = {}  # least recently observed first
 
-    def adjust(self, model_name: str, probabilities: Floats, group: str = "") -> Floats:
+    def adjust(
+        self,
+        model_name: str,
+        probabilities: Floats,
+        group: str = "",
+        seen: Floats | None = None,
+    ) -> Floats:
         """The base's `probabilities`, (`BINS`,) or (n, `BINS`), as `model_name` answers.
 
         Rows add up to 1. `group`: those whose answers are alike, such as one tenant's or those
-        with one system prompt; "" is none.
+        with one system prompt; "" is none. `seen`: standardised features of the requests,
+        (features,) or (n, features), as many as were observed; None: not known.
         """
         model = self._models.get(model_name)
         if model is None:
             return probabilities
-        return model.adjust(np.atleast_2d(probabilities), group).reshape(probabilities.shape)
+        rows = None if seen is None else np.atleast_2d(seen)
+        adjusted = model.adjust(np.atleast_2d(probabilities), group, rows)
+        return adjusted.reshape(probabilities.shape)
 
     def observe(
         self,
@@ -61,6 +72,7 @@ class Adapter:
         output_tokens: int,
         censored: bool = False,
         group: str = "",
+        seen: Floats | None = None,
     ) -> None:
         """Learn from one answer of which the base said `probabilities`, (`BINS`,).
 
@@ -73,7 +85,8 @@ class Adapter:
         self._models[model_name] = model
         if len(self._models) > self._max_models:
             del self._models[next(iter(self._models))]
-        model.observe(probabilities[None, :], output_tokens, censored, group)
+        rows = None if seen is None else seen[None, :]
+        model.observe(probabilities[None, :], output_tokens, censored, group, rows)
 
 
 class _Model:
@@ -82,34 +95,43 @@ class _Model:
     Distributions are here (n, `BINS`) of P(length <= upper edge) of each bin.
     """
 
-    __slots__ = ("_groups", "_max_groups", "_recalibration", "_shift", "_weights", "_whole")
+    __slots__ = (
+        "_groups", "_max_groups", "_recalibration", "_regression", "_shift", "_weights", "_whole",
+    )  # fmt: skip
 
     def __init__(self, max_groups: int) -> None:
         self._max_groups = max_groups
         self._shift = Shift()
         self._whole = Experience(BINS)
         self._groups: dict[str, Experience] = {}  # least recently observed first
+        self._regression: Regression | None = None
         self._weights = _Weights()
         self._recalibration = Recalibration()
 
-    def adjust(self, probabilities: Floats, group: str) -> Floats:
-        """Adjusted `probabilities`, (n, `BINS`)."""
-        parts = self._parts(probabilities, group)
+    def adjust(self, probabilities: Floats, group: str, seen: Floats | None) -> Floats:
+        """Adjusted `probabilities`, (n, `BINS`); `seen` (n, features)."""
+        parts = self._parts(probabilities, group, seen)
         mixed = np.zeros(probabilities.shape)
-        for weight, part in zip(self._weights.of(len(parts)), parts, strict=True):
+        for weight, part in zip(self._weights.of(list(parts)), parts.values(), strict=True):
             mixed += weight * part
         adjusted = self._recalibration.correct(mixed)
         adjusted[:, 1:] -= adjusted[:, :-1].copy()
         return np.maximum(adjusted, 0.0)
 
-    def observe(self, probabilities: Floats, tokens: int, censored: bool, group: str) -> None:
-        """`probabilities`: (1, `BINS`)."""
-        parts = self._parts(probabilities, group)
+    def observe(
+        self, probabilities: Floats, tokens: int, censored: bool, group: str, seen: Floats | None
+    ) -> None:
+        """`probabilities`: (1, `BINS`); `seen` (1, features)."""
+        if seen is not None and self._regression is None:
+            self._regression = Regression(seen.shape[1])
+        parts = self._parts(probabilities, group, seen)
         own = bin_at(tokens)
         share = share_of_bin(own, tokens - 1)
-        before = [float(part[0, own - 1]) if own else 0.0 for part in parts]
-        inside = [float(part[0, own]) - below for part, below in zip(parts, before, strict=True)]
-        weights = self._weights.of(len(parts))
+        before = [float(part[0, own - 1]) if own else 0.0 for part in parts.values()]
+        inside = [
+            float(part[0, own]) - below for part, below in zip(parts.values(), before, strict=True)
+        ]
+        weights = self._weights.of(list(parts))
         mixed_before, mixed_inside = _dot(weights, before), _dot(weights, inside)
         lower = mixed_before + share * mixed_inside
         if censored:
@@ -121,21 +143,26 @@ class _Model:
             likelihoods = inside
             upper = mixed_before + share_of_bin(own, tokens) * mixed_inside
             self._recalibration.end(lower, upper)
-        self._weights.learn(likelihoods)
+        self._weights.learn(dict(zip(parts, likelihoods, strict=True)))
         self._count(own, share, censored, group)
         if censored:
-            self._shift.cut(probabilities[0], parts[1][0], tokens)
+            self._shift.cut(probabilities[0], parts[_MOVED][0], tokens)
         else:
             self._shift.end(probabilities[0], tokens)
+        if self._regression is not None and seen is not None:
+            self._regression.observe(probabilities[0], seen[0], tokens, censored)
 
-    def _parts(self, probabilities: Floats, group: str) -> list[Floats]:
-        """Of the mixture; the fourth where the group was observed."""
+    def _parts(self, probabilities: Floats, group: str, seen: Floats | None) -> dict[int, Floats]:
+        """Those of the mixture that there are for this request."""
         base = probabilities.cumsum(axis=1)
         base[:, -1] = 1.0
         moved = self._shift.move(probabilities, base)
-        parts = [base, moved, self._whole.below(moved, _PRIOR_ANSWERS)]
+        whole = self._whole.below(moved, _PRIOR_ANSWERS)
+        parts = {_BASE: base, _MOVED: moved, _MODEL: whole}
         if group in self._groups:
-            parts.append(self._groups[group].below(moved, _PRIOR_ANSWERS))
+            parts[_GROUP] = self._groups[group].below(moved, _PRIOR_ANSWERS)
+        if self._regression is not None and seen is not None:
+            parts[_REGRESSED] = self._regression.below(probabilities, seen)
         return parts
 
     def _count(self, own: int, share: float, censored: bool, group: str) -> None:
@@ -160,26 +187,25 @@ class _Weights:
     __slots__ = ("_logs",)
 
     def __init__(self) -> None:
-        self._logs = list(_START)
+        self._logs = [0.0] * 5
 
-    def of(self, count: int) -> list[float]:
-        """Of so many first parts; their sum is 1."""
-        weights = [math.exp(log) for log in self._logs[:count]]
+    def of(self, parts: list[int]) -> list[float]:
+        """Of these parts; their sum is 1."""
+        weights = [math.exp(self._logs[part]) for part in parts]
         whole = sum(weights)
         return [weight / whole for weight in weights]
 
-    def learn(self, likelihoods: list[float]) -> None:
-        """Of so many first parts; they keep what weight they have together."""
-        known = self._logs[: len(likelihoods)]
-        learnt = [
-            log + _RATE * math.log(max(likelihood, _LEAST_LIKELIHOOD))
-            for log, likelihood in zip(known, likelihoods, strict=True)
-        ]
-        kept = math.log(sum(map(math.exp, known)) / sum(map(math.exp, learnt)))
-        learnt = [log + kept for log in learnt] + self._logs[len(likelihoods) :]
-        self._logs = [
-            start + _KEPT * (log - start) for log, start in zip(learnt, _START, strict=True)
-        ]
+    def learn(self, likelihoods: dict[int, float]) -> None:
+        """Of some parts; they keep what weight they have together."""
+        known = {part: self._logs[part] for part in likelihoods}
+        learnt = {
+            part: known[part] + _RATE * math.log(max(likelihood, _LEAST_LIKELIHOOD))
+            for part, likelihood in likelihoods.items()
+        }
+        kept = math.log(sum(map(math.exp, known.values())) / sum(map(math.exp, learnt.values())))
+        for part, log in learnt.items():
+            self._logs[part] = log + kept
+        self._logs = [_KEPT * log for log in self._logs]
 
 
 def _dot(weights: list[float], values: list[float]) -> float:

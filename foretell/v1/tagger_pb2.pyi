@@ -17,7 +17,7 @@ class Exchange(_message.Message):
     def __init__(self, prompt: _Optional[str] = ..., answer: _Optional[str] = ..., answer_characters: _Optional[int] = ...) -> None: ...
 
 class TagRequest(_message.Message):
-    __slots__ = ("request_id", "model_name", "prompt", "prompt_tokens", "max_tokens", "hint_tokens", "system", "earlier", "exchanges", "characters", "stops")
+    __slots__ = ("request_id", "model_name", "prompt", "prompt_tokens", "max_tokens", "hint_tokens", "system", "earlier", "exchanges", "characters", "stops", "tenant")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
@@ -29,6 +29,7 @@ class TagRequest(_message.Message):
     EXCHANGES_FIELD_NUMBER: _ClassVar[int]
     CHARACTERS_FIELD_NUMBER: _ClassVar[int]
     STOPS_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model_name: str
     prompt: str
@@ -40,7 +41,8 @@ class TagRequest(_message.Message):
     exchanges: int
     characters: int
     stops: int
-    def __init__(self, request_id: _Optional[str] = ..., model_name: _Optional[str] = ..., prompt: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., hint_tokens: _Optional[int] = ..., system: _Optional[str] = ..., earlier: _Optional[_Iterable[_Union[Exchange, _Mapping]]] = ..., exchanges: _Optional[int] = ..., characters: _Optional[int] = ..., stops: _Optional[int] = ...) -> None: ...
+    tenant: str
+    def __init__(self, request_id: _Optional[str] = ..., model_name: _Optional[str] = ..., prompt: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., hint_tokens: _Optional[int] = ..., system: _Optional[str] = ..., earlier: _Optional[_Iterable[_Union[Exchange, _Mapping]]] = ..., exchanges: _Optional[int] = ..., characters: _Optional[int] = ..., stops: _Optional[int] = ..., tenant: _Optional[str] = ...) -> None: ...
 
 class Quantile(_message.Message):
     __slots__ = ("level", "tokens")

@@ -5,7 +5,7 @@ import hmac
 import re
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
@@ -104,8 +104,8 @@ async def _accept(replica: Replica, endpoint: Endpoint, request: Request) -> Res
     """Everything that can be refused is refused here, before any engine hears of it."""
     refused = replica.context.metrics.requests
     try:
-        _authorize(replica, request)
-        return await _admit(replica, endpoint, request)
+        tenant = _authorize(replica, request)
+        return await _admit(replica, endpoint, request, tenant)
     except ApiError as error:
         refused.labels("", "", "", str(error.status)).inc()
         raise
@@ -114,7 +114,7 @@ async def _accept(replica: Replica, endpoint: Endpoint, request: Request) -> Res
         return Response(status_code=CLIENT_CLOSED_REQUEST)  # to nobody
 
 
-async def _admit(replica: Replica, endpoint: Endpoint, request: Request) -> Relay:
+async def _admit(replica: Replica, endpoint: Endpoint, request: Request, tenant: str) -> Relay:
     """A place for the request while its body comes; the relay gives it up when it ends."""
     progress = replica.context.progress
     if progress.now >= replica.max_concurrent_requests:
@@ -126,15 +126,16 @@ async def _admit(replica: Replica, endpoint: Endpoint, request: Request) -> Rela
         )
     progress.now += 1
     try:
-        return await _prepare(replica, endpoint, request)
+        return await _prepare(replica, endpoint, request, tenant)
     except BaseException:  # a disconnect or a shutdown too: there will be no relay
         progress.now -= 1
         raise
 
 
-async def _prepare(replica: Replica, endpoint: Endpoint, request: Request) -> Relay:
+async def _prepare(replica: Replica, endpoint: Endpoint, request: Request, tenant: str) -> Relay:
     parsed = parse(endpoint, await _body(request, replica.max_body_bytes))
     parsed = with_priority_header(parsed, request.headers.get("x-vllm-priority", ""))
+    parsed = replace(parsed, tenant=tenant)
     pool = replica.context.placer.pool
     known = pool.models()
     if not known:
@@ -150,9 +151,10 @@ async def _prepare(replica: Replica, endpoint: Endpoint, request: Request) -> Re
     return Relay(replica.context, parsed, request_id, forward)
 
 
-def _authorize(replica: Replica, request: Request) -> None:
+def _authorize(replica: Replica, request: Request) -> str:
+    """Whose key it is, by its number among the replica's; "" where none is needed."""
     if not replica.api_keys:
-        return
+        return ""
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
     given = key.strip().encode()
     # Every key is compared, each in constant time: timing tells nothing of any.
@@ -164,6 +166,7 @@ def _authorize(replica: Replica, request: Request) -> None:
             code="invalid_api_key",
             headers={"www-authenticate": "Bearer"},
         )
+    return str(matches.index(True) + 1)
 
 
 async def _body(request: Request, limit: int) -> bytes:

@@ -38,6 +38,8 @@ class Result:
     output_tokens: int = 0
     truncated: bool = False
     """Ended by `max_tokens`, as far as the relay can tell."""
+    abandoned: bool = False
+    """The client left, or the engine died in mid-answer: no attempt follows."""
 
 
 class Recorder:
@@ -69,6 +71,7 @@ class Recorder:
         e2e_s = _since(placement, result.ended_unix_s) if result.finished else 0.0
         if result.finished and result.status < 400:
             self._observe(request, placement, result, ttft_s, e2e_s)
+        if result.status < 400 and (result.finished or result.abandoned):
             self._teach(request, request_id, placement, result)
         if self._log is not None:
             line = _log_line(request, placement, result, ttft_s, e2e_s)
@@ -93,9 +96,9 @@ class Recorder:
             return
         if _within(placement, seen.ttft_s, result):
             self._learn_ttft(placement, seen.ttft_s, result)
-        # The last snapshot was taken before the last token was sampled.
         if not result.output_tokens and 0 < seen.output_tokens < _MAX_TOKENS:
-            result.output_tokens = seen.output_tokens + 1
+            # The last snapshot of a whole answer was taken before its last token was sampled.
+            result.output_tokens = seen.output_tokens + int(result.finished)
         if not result.prompt_tokens and seen.prompt_tokens <= _MAX_TOKENS:
             result.prompt_tokens = seen.prompt_tokens
 
@@ -153,7 +156,11 @@ class Recorder:
         if not result.output_tokens:
             return
         prompt_tokens = result.prompt_tokens or spec.prompt_tokens
-        censored = result.truncated or 0 < request.max_tokens <= result.output_tokens
+        censored = (
+            not result.finished
+            or result.truncated
+            or 0 < request.max_tokens <= result.output_tokens
+        )
         self._placer.history.observe(
             request.model, prompt_tokens, result.output_tokens, censored=censored
         )

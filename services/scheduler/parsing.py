@@ -40,6 +40,8 @@ class ParsedRequest:
     messages: int
     token_ids: int
     """Length of a prompt given as token ids; 0 for text."""
+    tenant: str = ""
+    """Whose API key came with it; "" where none is needed."""
 
 
 def parse(endpoint: Endpoint, raw: bytes) -> ParsedRequest:

@@ -151,7 +151,9 @@ class Placer:
         if request.hint_tokens:
             return clip(from_hint(request.hint_tokens), request.max_tokens)
         if self._tagger is not None and not self._tagger_breaker.open:
-            message = tagger_pb2.TagRequest(request_id=request_id, model_name=request.model)
+            message = tagger_pb2.TagRequest(
+                request_id=request_id, model_name=request.model, tenant=request.tenant
+            )
             wire.conversation_to_proto(conversation_of(request, prompt_tokens), message)
             try:
                 answer = await answer_of(self._tagger.Tag(message, timeout=self._tagger_deadline_s))

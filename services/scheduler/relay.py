@@ -171,6 +171,9 @@ class Relay(Response):
         instance = placement.instance
         try:
             await self._exchange(exchange, placement, result)
+        except asyncio.CancelledError:
+            result.abandoned = True
+            raise
         finally:
             instance.outstanding -= 1
             result.ended_unix_s = time.time()
@@ -252,6 +255,7 @@ class Relay(Response):
             logger.warning("%s: the engine broke off: %r", self._request_id, error)
             self._context.placer.pool.suspect(placement.instance)
             exchange.status = 502
+            result.abandoned = True
             lost = ApiError(502, "the engine failed in mid-answer", code="engine_lost")
             # The line end closes an event that had come as far as its data.
             await exchange.send({"type": "http.response.body", "body": b"\n" + lost.sse_event()})

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Protocol
 
@@ -14,6 +15,8 @@ from foretell.length.conversation import Conversation
 from foretell.model import LengthEstimate
 from services.tagger.models import Question
 
+Floats = NDArray[np.float64]
+
 REMEMBERED = 16_384
 """Requests whose distributions are kept until they have been answered."""
 
@@ -21,10 +24,20 @@ REMEMBERED = 16_384
 class Encoder(Protocol):
     """As `encoder.Encoder`."""
 
-    def probabilities(
+    def read(
         self, conversations: Sequence[Conversation], models: Sequence[str]
-    ) -> NDArray[np.float64]:
-        """(n, `bins.BINS`)."""
+    ) -> tuple[Floats, Floats]:
+        """Probabilities (n, `bins.BINS`), standardised features (n, features)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the encoder says of one request, whatever its serving model was seen to answer."""
+
+    probabilities: Floats
+    """(`bins.BINS`,)."""
+    features: Floats
+    """(features,)."""
 
 
 class EncoderModel:
@@ -33,36 +46,38 @@ class EncoderModel:
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
         self._adapter = Adapter()
-        self._said: OrderedDict[str, tuple[NDArray[np.float64], str]] = OrderedDict()
+        self._said: OrderedDict[str, tuple[Found, str]] = OrderedDict()
 
-    def infer(self, questions: Sequence[Question]) -> Sequence[NDArray[np.float64]]:
-        return list(
-            self._encoder.probabilities(
-                [question.conversation for question in questions],
-                [question.model_name for question in questions],
-            )
+    def infer(self, questions: Sequence[Question]) -> Sequence[Found]:
+        rows = self._encoder.read(
+            [question.conversation for question in questions],
+            [question.model_name for question in questions],
         )
+        return [Found(*row) for row in zip(*rows, strict=True)]
 
-    def estimate(
-        self, request_id: str, question: Question, found: NDArray[np.float64]
-    ) -> LengthEstimate:
-        group = group_of(question.conversation)
+    def estimate(self, request_id: str, question: Question, found: Found) -> LengthEstimate:
+        group = group_of(question)
         if request_id:
             self._said[request_id] = (found, group)
             if len(self._said) > REMEMBERED:
                 self._said.popitem(last=False)
-        adapted = self._adapter.adjust(question.model_name, found, group)
+        adapted = self._adapter.adjust(
+            question.model_name, found.probabilities, group, found.features
+        )
         return estimates(adapted[None], [question.conversation.max_tokens], "model")[0]
 
     def observe(self, request_id: str, model_name: str, output_tokens: int, censored: bool) -> None:
         said = self._said.pop(request_id, None)
         if said is not None:
             found, group = said
-            self._adapter.observe(model_name, found, output_tokens, censored, group)
+            self._adapter.observe(
+                model_name, found.probabilities, output_tokens, censored, group, found.features
+            )
 
 
-def group_of(conversation: Conversation) -> str:
-    """Requests with the same system prompt come from the same application: its digest, or ""."""
-    if not conversation.system:
-        return ""
-    return blake2b(conversation.system.encode(errors="replace"), digest_size=8).hexdigest()
+def group_of(question: Question) -> str:
+    """Requests of one application are told by their system prompt, else by who asks; "" is none."""
+    system, tenant = question.conversation.system, question.tenant
+    if not system:
+        return tenant and f"tenant {tenant}"
+    return blake2b(system.encode(errors="replace"), digest_size=8).hexdigest()

@@ -39,10 +39,13 @@ class Encoder:
         self._reader = Reader(self._description, tokenizer)
         self._takes = {node.name for node in self._session.get_inputs()}
 
-    def probabilities(
+    def read(
         self, conversations: Sequence[Conversation], models: Sequence[str]
-    ) -> NDArray[np.float64]:
-        """(n, `BINS`) of `foretell.length.bins`; `models` are the serving models' names."""
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Probabilities (n, `BINS`) of `foretell.length.bins`, standardised features (n, features).
+
+        `models` are the serving models' names.
+        """
         reader, found = self._reader, np.empty((len(conversations), BINS))
         sequences = reader.sequences(conversations)
         rows, numbers = reader.features(conversations), reader.models(models)
@@ -56,7 +59,7 @@ class Encoder:
                 self._description.marks.pad,
             )
             found[chosen] = self._run(inputs)
-        return found
+        return found, rows.astype(np.float64)
 
     def _run(self, inputs: Inputs) -> NDArray[np.float64]:
         given = {

@@ -129,7 +129,7 @@ class Estimators(Generic[Found]):
         if self._answerer is not None and request.prompt:
             within_s = None if time_remaining_s is None else _PATIENCE * time_remaining_s
             conversation = wire.conversation_from_proto(request, self._max_prompt_chars)
-            question = Question(request.model_name, conversation)
+            question = Question(request.model_name, conversation, request.tenant)
             try:
                 return await self._answerer.estimate(request.request_id, question, within_s)
             except Unanswered as missed:

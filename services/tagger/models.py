@@ -16,6 +16,8 @@ class Question:
 
     model_name: str
     conversation: Conversation
+    tenant: str = ""
+    """Who asks; "" where that is not known."""
 
 
 class LengthModel(Protocol[Found]):

@@ -14,7 +14,9 @@ from engines import (
     hang_after_headers,
 )
 from schedulers import Scheduler, running, until
-from scripted_peers import Predictor, serving
+from scripted_peers import Predictor, Tagger, serving
+
+from foretell.v1 import predictor_pb2
 
 
 async def send_raw(
@@ -70,6 +72,27 @@ async def test_leaving_after_the_first_token_closes_the_engines_stream(tmp_path:
         async with asyncio.timeout(20):
             await engine.received[0].gone.wait()
         await s.until_idle()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_nobody_waited_for_teaches_that_it_is_longer(
+    tmp_path: Path, stream: bool
+) -> None:
+    tagger, sidecar = Tagger(), Predictor()
+    sidecar.completed = predictor_pb2.CompleteResponse(output_tokens=70, prompt_tokens=9)
+    async with (
+        engines(hang_after_first_event if stream else hang) as (engine,),
+        serving(tagger) as address,
+        serving(sidecar) as predictor,
+        running(tmp_path, [engine], [predictor], tagger=address) as scheduler,
+    ):
+        _, writer = await send_raw(scheduler, stream=stream)
+        await until(lambda: len(engine.received) == 1)
+        writer.close()
+        await until(lambda: len(tagger.observed) == 1)
+        learned = tagger.observed[0]
+        assert (learned.output_tokens, learned.censored) == (70, True)
+        assert learned.request_id == tagger.asked[0].request_id
 
 
 async def test_leaving_while_a_placement_waits_frees_everything(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from engines import MODEL, Engine, answer, engines, gated, hang
 from schedulers import running, until
+from scripted_peers import Tagger, serving
 
 KEYS = "client-key-1, client-key-2"
 
@@ -173,6 +174,26 @@ async def test_a_key_is_needed_where_keys_are_set(
     for text in (log.read_text(), caplog.text):
         assert "client-key" not in text
         assert "engine-secret" not in text
+
+
+async def test_the_tagger_is_told_tenants_apart_by_their_keys_but_no_key(
+    tmp_path: Path, engine: Engine
+) -> None:
+    tagger = Tagger()
+    async with (
+        serving(tagger) as address,
+        running(
+            tmp_path,
+            [engine],
+            tagger=address,
+            headers={"authorization": "Bearer client-key-1"},
+            api_keys=KEYS,
+        ) as scheduler,
+    ):
+        for key in ("client-key-1", "client-key-2", "client-key-1"):
+            await scheduler.complete(headers={"authorization": f"Bearer {key}"})
+        assert [request.tenant for request in tagger.asked] == ["1", "2", "1"]
+        assert "client-key" not in repr(tagger.asked)
 
 
 async def test_the_engine_sees_no_key_where_none_is_set(tmp_path: Path, engine: Engine) -> None:

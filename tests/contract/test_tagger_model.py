@@ -19,16 +19,16 @@ class FakeEncoder:
     """Sure that an answer has about as many tokens as the prompt has characters."""
 
     def __init__(self) -> None:
-        self.read: list[Conversation] = []
+        self.asked: list[Conversation] = []
 
-    def probabilities(
+    def read(
         self, conversations: Sequence[Conversation], models: Sequence[str]
-    ) -> np.ndarray:
-        self.read += conversations
+    ) -> tuple[np.ndarray, np.ndarray]:
+        self.asked += conversations
         rows = np.full((len(conversations), BINS), 0.001)
         at = bin_of(np.array([c.characters for c in conversations]))
         rows[np.arange(len(rows)), at] += 1.0
-        return rows / rows.sum(axis=1, keepdims=True)
+        return rows / rows.sum(axis=1, keepdims=True), np.zeros((len(rows), 3))
 
 
 async def observe(tagger: Tagger, request_id: str, output_tokens: int) -> None:
@@ -49,13 +49,13 @@ async def test_a_prompt_that_comes_again_is_not_read_again(tmp_path: Path) -> No
         assert first.source == "model"
         # The scheduler's estimate of a prompt's tokens changes as it learns.
         assert await tagger.tag("x" * 100, request_id="other", prompt_tokens=101) == first
-        assert len(encoder.read) == 1
+        assert len(encoder.asked) == 1
         assert await tagger.metric("foretell_tagger_recalled_total") == 1.0
         await tagger.tag("x" * 100, model_name="another")
         await tagger.tag("y" * 100)
-        assert len(encoder.read) == 3
+        assert len(encoder.asked) == 3
         await tagger.tag("x" * 100)  # forgotten meanwhile
-        assert len(encoder.read) == 4
+        assert len(encoder.asked) == 4
 
 
 async def test_the_conversation_reaches_the_model(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ async def test_the_conversation_reaches_the_model(tmp_path: Path) -> None:
         await tagger.tag(
             "the prompt", system="be kind", earlier=[exchange] * 6, exchanges=9, stops=2
         )
-    (read,) = encoder.read
+    (read,) = encoder.asked
     assert (read.prompt, read.system, read.characters) == ("thpt", "bend", 10)
     assert (len(read.earlier), read.exchanges, read.stops) == (4, 9, 2)
     assert (read.earlier[0].prompt, read.earlier[0].answer_characters) == ("bere", 900)
@@ -117,3 +117,13 @@ async def test_applications_are_told_apart_by_their_system_prompt(tmp_path: Path
                 await observe(tagger, request_id, tokens + number % 7)
         assert median(await tagger.tag("x" * 150, system="Be brief.")) < 40
         assert median(await tagger.tag("x" * 150, system="Tell all.")) > 600
+
+
+async def test_tenants_are_told_apart_where_nothing_else_tells_applications(tmp_path: Path) -> None:
+    async with running_model(tmp_path, EncoderModel(FakeEncoder())) as tagger:
+        for number in range(80):
+            for tenant, tokens in (("1", 20), ("2", 900)):
+                await tagger.tag("x" * 150, tenant=tenant, request_id=f"{tenant} {number}")
+                await observe(tagger, f"{tenant} {number}", tokens + number % 7)
+        assert median(await tagger.tag("x" * 150, tenant="1")) < 40
+        assert median(await tagger.tag("x" * 150, tenant="2")) > 600

@@ -74,8 +74,8 @@ def test_whatever_was_observed_probabilities_remain_so(
 ) -> None:
     adapter = Adapter()
     for base, tokens, censored, of in seen:
-        adapter.observe("m", base, tokens, censored, of)
-    adjusted = adapter.adjust("m", row, group)
+        adapter.observe("m", base, tokens, censored, of, base[:5])
+    adjusted = adapter.adjust("m", row, group, row[:5])
     assert adjusted.shape == (BINS,)
     assert adjusted.min() >= 0.0
     assert adjusted.sum() == pytest.approx(1.0, abs=1e-9)
@@ -163,6 +163,22 @@ def test_a_group_with_lengths_of_its_own_is_known_by_them() -> None:
     )
     assert labels < 12
     assert 250 < essays < 650
+
+
+def test_what_requests_show_of_their_length_is_learnt() -> None:
+    """The base says the same of all."""
+    rng = np.random.default_rng(8)
+    rows = np.repeat(around(np.array([5.0]), 0.6), 1300, axis=0)
+    seen = rng.normal(size=(1300, 3))
+    tokens = np.round(np.exp(5.0 + 0.5 * seen[:, 0] + 0.2 * rng.normal(size=1300))).astype(int)
+    adapter = Adapter()
+    for row, length, shown in zip(rows[:300], tokens[:300], seen[:300], strict=True):
+        adapter.observe("m", row, int(length), seen=shown)
+    unseen, told = (
+        np.abs(quantiles(adapter.adjust("m", rows[300:], seen=s), (0.5,))[:, 0] - tokens[300:])
+        for s in (None, seen[300:])
+    )
+    assert told.mean() < 0.6 * unseen.mean()
 
 
 @pytest.mark.parametrize("limit", [50, 100, 250])

@@ -1,0 +1,97 @@
+"""What a serving model makes of what can be seen of a request, learnt from its answers alone."""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.length.bins import BINS, CENTRE_LOGS, EDGES
+from foretell.length.experience import MEMORY
+
+Floats = NDArray[np.float64]
+
+_DEVIATION_OF_WEIGHTS = 0.06  # believed before any answer; features are standardised
+_INTERCEPT = 16.0  # as a feature: the base may be wrong by a factor of e
+_MOST_FEATURE = 4.0
+_START_DEVIATION = 0.6  # of log length
+_DEVIATION_PRIOR = 20.0  # answers
+_DEVIATION_MEMORY = 100.0
+_LEAST_DEVIATION = 0.05
+_ROBUST = 3.0  # deviations beyond which an error counts no more
+_SCALE = math.sqrt(3.0) / math.pi  # of a logistic distribution whose standard deviation is 1
+_FORGOTTEN = 1.0 / MEMORY
+_UPPER_LOGS: Floats = np.log(EDGES[1:] + 0.5)
+
+
+class Regression:
+    """Linear in the features: what log length is beyond the centre of the base's distribution.
+
+    Bayesian, recursive least squares. The weights drift and are drawn back to 0 as an
+    Ornstein-Uhlenbeck process is, so that what is old fades to what was believed before any
+    answer. Errors count at most as in Huber's M-estimator. Lengths are spread logistically.
+    """
+
+    __slots__ = ("_answers", "_covariance", "_square", "_weights")
+
+    def __init__(self, features: int) -> None:
+        self._weights = np.zeros(features + 1)
+        self._covariance = np.eye(features + 1) * _DEVIATION_OF_WEIGHTS**2
+        self._square = _START_DEVIATION**2  # mean squared error
+        self._answers = _DEVIATION_PRIOR
+
+    def below(self, probabilities: Floats, seen: Floats) -> Floats:
+        """P(length <= upper edge) of each bin, (n, `BINS`).
+
+        `probabilities`: the base's, (n, `BINS`); `seen`: standardised features, (n, features).
+        """
+        inputs = _inputs(seen)
+        centres = probabilities @ CENTRE_LOGS + inputs @ self._weights
+        spread = np.sqrt(self._square + ((inputs @ self._covariance) * inputs).sum(axis=1))
+        found = np.ones((len(inputs), BINS))
+        z = (_UPPER_LOGS - centres[:, None]) / (spread * _SCALE)[:, None]
+        found[:, :-1] = 1.0 / (1.0 + np.exp(-np.clip(z, -50.0, 50.0)))
+        return found
+
+    def observe(self, probabilities: Floats, seen: Floats, tokens: int, censored: bool) -> None:
+        """One answer; `probabilities` (`BINS`,), `seen` (features,).
+
+        Of one that was cut, the mean of what is longer is learnt from.
+        """
+        inputs = _inputs(seen[None, :])[0]
+        believed = float(probabilities @ CENTRE_LOGS + inputs @ self._weights)
+        toward = self._covariance @ inputs
+        variance = self._square + float(inputs @ toward)
+        log_tokens = math.log(tokens)
+        if censored:
+            log_tokens = _mean_beyond(log_tokens, believed, math.sqrt(variance))
+        most = _ROBUST * math.sqrt(variance)
+        error = min(max(log_tokens - believed, -most), most)
+        self._weights += toward * (error / variance)
+        self._covariance -= np.outer(toward, toward / variance)
+        self._answers = min(self._answers + 1.0, _DEVIATION_MEMORY)
+        # How far off it was, less what was not known of the weights.
+        surprise = error * error * self._square / variance
+        self._square += (surprise - self._square) / self._answers
+        self._square = max(self._square, _LEAST_DEVIATION**2)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._weights *= 1.0 - _FORGOTTEN / 2.0
+        self._covariance *= 1.0 - _FORGOTTEN
+        diagonal = self._covariance.reshape(-1)[:: len(self._weights) + 1]
+        diagonal += _FORGOTTEN * _DEVIATION_OF_WEIGHTS**2
+
+
+def _inputs(seen: Floats) -> Floats:
+    """With the intercept."""
+    found = np.empty((len(seen), seen.shape[1] + 1))
+    np.clip(seen, -_MOST_FEATURE, _MOST_FEATURE, out=found[:, :-1])
+    found[:, -1] = _INTERCEPT
+    return found
+
+
+def _mean_beyond(least: float, mean: float, deviation: float) -> float:
+    """Of a logistic distribution, the mean of what is above `least`."""
+    scale = deviation * _SCALE
+    z = min(max((least - mean) / scale, -30.0), 30.0)
+    return least + scale * math.log1p(math.exp(-z)) * (1.0 + math.exp(z))
