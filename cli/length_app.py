@@ -19,9 +19,9 @@ def length_eval(
     stream: Annotated[
         bool, typer.Option("--stream", help="Learn from each answer before the next estimate.")
     ] = False,
-    checkpoint: Annotated[
-        Path | None, typer.Option(help="Folder of a trained tagger; without it, the history.")
-    ] = None,
+    model: Annotated[
+        str, typer.Option(help="Folder of a length model; shipped: Foretell's; none: the history.")
+    ] = "shipped",
     train: Annotated[
         Path | None,
         typer.Option(help="What the baselines learn from, and the history before it is evaluated."),
@@ -34,4 +34,4 @@ def length_eval(
     except ImportError as error:
         raise SystemExit(f"length eval: {error}; pip install 'foretell[length]'") from error
 
-    evaluate_file(file, train=train, checkpoint=checkpoint, stream=stream, limit=limit)
+    evaluate_file(file, train=train, model=model, stream=stream, limit=limit)

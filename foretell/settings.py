@@ -159,7 +159,11 @@ class TaggerSettings(ServiceSettings):
         "", description="gRPC address instead of host:port, e.g. unix:///run/tagger.sock."
     )
     model: str = Field(
-        "", description="Folder of a length model (`foretell train-tagger`); empty: none."
+        "shipped",
+        description=(
+            "Folder of a length model (`foretell train-tagger`); `shipped`: the one that comes "
+            "with the tagger, `none`: history alone."
+        ),
     )
     threads: int = Field(1, gt=0, description="Threads that the length model computes with.")
     recalled: int = Field(

@@ -8,12 +8,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from cli.length.dataset import read_examples
 from cli.length.evaluate import evaluate
-from cli.length.taggers import HistoryTagger, load_tagger
+from cli.length.taggers import load_tagger
 
 
-def evaluate_file(
-    path: Path, *, train: Path | None, checkpoint: Path | None, stream: bool, limit: int
-) -> None:
+def evaluate_file(path: Path, *, train: Path | None, model: str, stream: bool, limit: int) -> None:
     """Print the scores as JSON to stdout; progress and notes go to stderr."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -24,10 +22,10 @@ def evaluate_file(
             def show(what: str, done: int, total: int) -> None:
                 progress.update(bar, description=what, completed=done, total=total)
 
-            tagger = HistoryTagger() if checkpoint is None else load_tagger(checkpoint)
+            tagger = load_tagger(model)
             examples = read_examples(path, limit=limit)
             training = None if train is None else read_examples(train)
-            if checkpoint is None:
+            if model == "none":
                 for example in training or ():
                     tagger.observe(example)
             result = evaluate(tagger, examples, training=training, stream=stream, show=show)

@@ -1,14 +1,13 @@
 """What can be evaluated: estimators of output lengths behind one interface."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Protocol
 
 from cli.length.dataset import Example
 from foretell.length import LengthHistory
 from foretell.model import LengthEstimate
 from services.tagger.adapted import EncoderModel
-from services.tagger.encoder import Encoder
+from services.tagger.encoder import Encoder, folder_of
 from services.tagger.models import Question
 
 
@@ -23,7 +22,7 @@ class Tagger(Protocol):
 
 
 class HistoryTagger:
-    """What the tagger service answers without a checkpoint."""
+    """What the tagger service answers without a model."""
 
     def __init__(self) -> None:
         self._history = LengthHistory()
@@ -76,9 +75,14 @@ def _request_id(example: Example) -> str:
     return str(id(example))
 
 
-def load_tagger(folder: Path) -> Tagger:
-    """The length model in `folder`; raises `ValueError` that says why it cannot be used."""
+def load_tagger(model: str) -> Tagger:
+    """What the service answers with such a model: a folder, `shipped`, or `none` for history.
+
+    Raises `ValueError` that says why it cannot be used.
+    """
+    if model == "none":
+        return HistoryTagger()
     try:
-        return EncoderTagger(Encoder(folder))
+        return EncoderTagger(Encoder(folder_of(model)))
     except OSError as error:
-        raise ValueError(f"{folder} holds no length model: {error}") from error
+        raise ValueError(f"{model} holds no length model: {error}") from error

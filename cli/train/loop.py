@@ -44,7 +44,7 @@ def train(
     step: a resumed run does what it would have done.
     """
     optimizer = _optimizer(model, options)
-    store, loss_of = Store(options), OrdinalLoss()
+    store, loss_of = Store(options), OrdinalLoss(options.neighbours)
     averaged = AveragedModel(model, avg_fn=_average)
     progress = store.load(model, averaged, optimizer)
     per_epoch = -(-len(learned) // options.batch)

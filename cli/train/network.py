@@ -15,7 +15,6 @@ _BESIDE = 128  # width of what the features become
 _HIDDEN = 256
 _MODEL_WIDTH = 8
 _DROPOUT = 0.2
-_NEIGHBOURS = 0.8  # bins
 _SCRATCH_WIDTH, _SCRATCH_LAYERS = 192, 3
 
 
@@ -96,7 +95,7 @@ class OrdinalLoss(nn.Module):
     probability of its bin and all behind.
     """
 
-    def __init__(self, neighbours: float = _NEIGHBOURS) -> None:
+    def __init__(self, neighbours: float) -> None:
         """`neighbours`: standard deviation of the target around the true bin; 0: only that."""
         super().__init__()
         bins = torch.arange(BINS, dtype=torch.float32)

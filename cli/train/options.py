@@ -38,3 +38,7 @@ class TrainOptions:
     threads: int = 0
     """Of torch; 0: as many as there are cores."""
     window: Window = field(default_factory=Window)
+    neighbours: float = 0.8
+    """Bins: deviation of the target around the true one; 0: only that."""
+    figures: bool = True
+    """See what needs no understanding beside the text."""

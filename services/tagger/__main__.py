@@ -1,7 +1,6 @@
 """`python -m services.tagger`: settings from flags and FORETELL_TAGGER_* variables."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 from foretell.settings import TaggerSettings
@@ -13,19 +12,23 @@ from services.tagger.server import serve
 
 def load_model(settings: TaggerSettings) -> LengthModel[Any] | None:
     """The model that the settings name, if any; `SystemExit` says why it cannot serve."""
-    if settings.model and settings.checkpoint:
-        raise SystemExit("tagger: model and checkpoint are two models; name one")
     if settings.checkpoint:
+        if settings.model not in ("shipped", "none"):
+            raise SystemExit("tagger: model and checkpoint are two models; name one")
         regressor = checkpoint.load(settings.checkpoint, settings.checkpoint_target)
         return RegressorModel(regressor, settings.max_prompt_chars)
-    if not settings.model:
+    if settings.model == "none":
         return None
-    # Without a model the tagger needs neither numpy nor a runtime.
-    from services.tagger.adapted import EncoderModel  # noqa: PLC0415
-    from services.tagger.encoder import Encoder  # noqa: PLC0415
-
     try:
-        return EncoderModel(Encoder(Path(settings.model), threads=settings.threads))
+        # Without a model the tagger needs neither numpy nor a runtime.
+        from services.tagger.adapted import EncoderModel  # noqa: PLC0415
+        from services.tagger.encoder import Encoder, folder_of  # noqa: PLC0415
+
+        return EncoderModel(Encoder(folder_of(settings.model), threads=settings.threads))
+    except ImportError as error:
+        raise SystemExit(
+            f"tagger: {error}; pip install 'foretell[tagger]', or set FORETELL_TAGGER_MODEL=none"
+        ) from error
     except (OSError, ValueError) as error:
         raise SystemExit(f"tagger model {settings.model!r}: {error}") from error
 

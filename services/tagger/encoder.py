@@ -16,6 +16,14 @@ _TOGETHER = 8
 """Prompts per run of the model: of about equal length, so that little is padding."""
 
 
+_SHIPPED = Path(__file__).with_name("shipped")
+
+
+def folder_of(model: str) -> Path:
+    """Where the length model lies that a setting names: `shipped`, or a folder."""
+    return _SHIPPED if model == "shipped" else Path(model)
+
+
 class Encoder:
     """Length distributions of conversations. Not thread-safe."""
 
@@ -36,7 +44,7 @@ class Encoder:
             )
         except Exception as error:  # both raise what they like for a broken file
             raise ValueError(f"{folder}: {error}") from error
-        self._reader = Reader(self._description, tokenizer)
+        self.reader = Reader(self._description, tokenizer)
         self._takes = {node.name for node in self._session.get_inputs()}
 
     def read(
@@ -46,7 +54,7 @@ class Encoder:
 
         `models` are the serving models' names.
         """
-        reader, found = self._reader, np.empty((len(conversations), BINS))
+        reader, found = self.reader, np.empty((len(conversations), BINS))
         sequences = reader.sequences(conversations)
         rows, numbers = reader.features(conversations), reader.models(models)
         order = np.argsort([len(ids) for ids, _ in sequences], kind="stable")

@@ -185,7 +185,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert "cross-validation" in err
     assert found["cpu_ms"] >= 0
 
-    code, out, err = command(file, "--train", train)
+    code, out, err = command(file, "--train", train, "--model", "none")
     found = json.loads(out)
     assert (code, found["count"], found["spearman"]) == (0, 12, None)
     # The history has learnt from the training file too: 100 tokens, whatever is asked.
@@ -202,7 +202,7 @@ def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
     assert "length eval: " in err
     assert "line 2: out_tok: missing" in err
     file.write_text('{"prompt": "p", "out_tok": 1}\n')
-    for checkpoint in (tmp_path / "none", tmp_path):
-        code, out, err = command(file, "--checkpoint", checkpoint)
+    for model in (tmp_path / "nothing", tmp_path):
+        code, out, err = command(file, "--model", model)
         assert (code, out) == (1, "")
-        assert str(checkpoint) in err
+        assert str(model) in err

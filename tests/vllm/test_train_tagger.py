@@ -76,14 +76,14 @@ def test_what_was_learnt_is_served_as_it_was_trained(answers: Path, tmp_path: Pa
     assert spearman is not None
     assert spearman > 0.6
     examples = read_examples(answers / "train.jsonl")
-    for example, estimate in zip(examples, load_tagger(out).estimate(examples), strict=True):
+    for example, estimate in zip(examples, load_tagger(str(out)).estimate(examples), strict=True):
         expected = LENGTHS[example.conversation.prompt.split()[0]]
         assert dict(estimate.quantiles)[0.5] == pytest.approx(expected, rel=0.5)
     # The service, too, loads it and says the same of an answer that it knows nothing of yet.
     served = load_model(TaggerSettings(model=str(out)))
     question = Question(examples[0].model_name, examples[0].conversation)
     (found,) = served.infer([question])
-    assert served.estimate("r", question, found) == load_tagger(out).estimate(examples[:1])[0]
+    assert served.estimate("r", question, found) == load_tagger(str(out)).estimate(examples[:1])[0]
     assert "Spearman" in (out / "README.md").read_text()
     # Ended, it has nothing to go on with: the same command says the same again.
     assert (
@@ -144,7 +144,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(answers: Path, tmp_path: Pa
 
 def test_a_model_of_another_version_is_refused(answers: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds no length model"):
-        load_tagger(tmp_path)
+        load_tagger(str(tmp_path))
     (tmp_path / DESCRIPTION).write_text('{"format": 0}')
     with pytest.raises(ValueError, match="not of format 1"):
-        load_tagger(tmp_path)
+        load_tagger(str(tmp_path))

@@ -1,0 +1,130 @@
+"""What each part of the length model is worth, on a fraction of the data.
+
+    python -m bench.length_ablation DATA ENCODER WORK
+
+DATA holds `text/` with ShareGPT conversations and ENCODER is a MiniLM of six layers, neither part
+of this repository; WORK keeps the trained models, and a run that was stopped goes on from there.
+Needs `pip install 'foretell[train]'`. Writes bench/results/length_ablation.json, .md.
+"""
+
+import argparse
+import json
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bench.length_eval import cost
+from bench.stats import markdown_table
+from cli.bench.machine import describe_machine, describe_run, machine_line
+from cli.length.dataset import read_examples
+from cli.train.options import SCRATCH, TrainOptions
+from cli.train.run import train_tagger
+from foretell.length.window import Window
+
+RESULTS = Path(__file__).resolve().parent / "results"
+_LIMIT, _EPOCHS, _LAYERS = 12_000, 2, 3
+NOTHING = Window((0, 0), (0, 0), (0, 0))
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "as it is: 3 layers": {},
+    "1 layer": {"layers": 1},
+    "6 layers": {"layers": 6},
+    "a RoBERTa of 3 layers from scratch": {"encoder": SCRATCH},
+    "the prompt's first 128 tokens alone": {"window": Window((128, 0), (0, 0), (0, 0))},
+    "half the window": {"window": Window((32, 16), (10, 3), (5, 8))},
+    "text alone, no figures": {"figures": False},
+    "figures alone, no text": {"window": NOTHING, "layers": 1},
+    "the true bin alone as target": {"neighbours": 0.0},
+}
+"""What is changed of the options."""
+
+
+def run(base: TrainOptions, val: Path, work: Path) -> dict[str, dict[str, Any]]:
+    """Scores on `val` of each variant, and what it costs."""
+    found: dict[str, dict[str, Any]] = {}
+    console = Console(stderr=True)
+    examples = read_examples(val)
+    for number, (name, changes) in enumerate(VARIANTS.items()):
+        console.print(f"{name} ({number + 1} of {len(VARIANTS)})")
+        out = work / f"{number}"
+        done = out / "scores.json"
+        if not done.exists():
+            began_s = time.process_time()
+            scores = train_tagger(replace(base, out=out, **changes), [val], console)
+            row = {**asdict(scores[val.name]), "training_cpu_s": time.process_time() - began_s}
+            row["megabytes"] = (out / "model.onnx").stat().st_size / 1e6
+            if changes.get("window") is not NOTHING:
+                window = changes.get("window", base.window)
+                row.update(cost(str(out), examples, tokens=min(128, window.tokens - 12)))
+            done.write_text(json.dumps(row, indent=1) + "\n")
+        found[name] = json.loads(done.read_text())
+    return found
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """bench/results/length_ablation.md."""
+    rows = []
+    for name, s in result["variants"].items():
+        inside = " / ".join(f"{100 * share:.1f}" for share in s["coverage"].values())
+        spent = f"{s['cpu_ms']:.2f} ({s['tokens']:.0f})" if "cpu_ms" in s else ""
+        rows.append(
+            [
+                name,
+                *(f"{s['mae']:.1f}", f"{s['acc_50']:.1%}", f"{s['spearman']:.3f}"),
+                *(f"{s['pinball']:.2f}", inside, spent, f"{s['megabytes']:.1f}"),
+            ]
+        )
+    header = (
+        *("", "MAE", "Acc-50", "Spearman", "pinball", "50 / 80 / 95% interval"),
+        *("CPU ms (tokens)", "MB"),
+    )
+    return "\n".join(
+        [
+            "# What each part of the length model is worth\n",
+            f"Made by `{result['command']}` on {result['date']}; "
+            f"{machine_line(result['machine'])}.\n",
+            f"Each is trained on {_LIMIT:,} answers, {_EPOCHS} times, with one seed: worse than "
+            "the shipped model, which has seen them all. Scored on ShareGPT's other "
+            "conversations, after export to 8 bits. CPU is that of one thread per prompt, 32 "
+            "prompts together.\n",
+            markdown_table(header, rows),
+        ]
+    )
+
+
+def main() -> None:
+    """Measure and write."""
+    assert __doc__
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path, help="folder with text/")
+    parser.add_argument("encoder", type=Path, help="folder of a MiniLM of six layers")
+    parser.add_argument("work", type=Path, help="folder for what is trained")
+    given = parser.parse_args()
+    facts = {
+        **describe_run("bench.length_ablation"),
+        "machine": describe_machine("torch", "transformers", "onnxruntime"),
+    }
+    facts["command"] = "python -m bench.length_ablation DATA ENCODER WORK"  # wherever those are
+    text = given.data / "text"
+    base = TrainOptions(
+        train=text / "sharegpt_train.jsonl.gz",
+        out=given.work,
+        encoder=str(given.encoder),
+        tokenizer=str(given.encoder / "tokenizer.json"),
+        layers=_LAYERS,
+        epochs=_EPOCHS,
+        limit=_LIMIT,
+    )
+    variants = run(base, text / "sharegpt_val.jsonl.gz", given.work)
+    result = {**facts, "variants": variants}
+    (RESULTS / "length_ablation.json").write_text(json.dumps(result, indent=1) + "\n")
+    written = markdown(result)
+    (RESULTS / "length_ablation.md").write_text(written)
+    print(written)
+
+
+if __name__ == "__main__":
+    main()
