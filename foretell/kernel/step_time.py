@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 
 from foretell.kernel.jit import compiled, inlined
 from foretell.kernel.tables import (
-    DECODE,
     MIXED,
     PREFILL,
     RANKS,
-    SEQUENCES,
-    TOKENS,
     curve_s,
-    grid2_run_s,
+    decode_s,
+    dense_decode_s,
+    dense_s,
     grid2_s,
     grid4_s,
     padded,
 )
+from foretell.kernel.tables import decode_run_s as attention_run_s
 
 FLOOR, TABLES_SCALE = 6, 7
 """Places in `StepTime.coefficients` behind those of the six features."""
@@ -72,7 +72,7 @@ def decode_run_s(model: StepTime, decode_seqs: int, decode_pairs: int, steps: in
     growth = model.coefficients[5] * decode_seqs * (steps * (steps - 1) / 2)
     total = growth + steps * _linear_s(model, 0, 0, 0, decode_seqs, decode_pairs)
     if model.coefficients[TABLES_SCALE] != 0.0:
-        dense = _dense_s(model, decode_seqs, decode_seqs)
+        dense = dense_decode_s(model.values, model.layout, decode_seqs)
         attention = _decode_attention_run_s(model, decode_seqs, decode_pairs, steps)
         total += model.coefficients[TABLES_SCALE] * (steps * dense + attention)
         total += steps * ranks_s(model, float(decode_seqs))
@@ -93,7 +93,11 @@ def own_s(
         model, prefill_seqs, prefill_tokens, prefill_pairs, decode_seqs, decode_pairs
     )
     if model.coefficients[TABLES_SCALE] != 0.0:
-        dense = _dense_s(model, prefill_tokens + decode_seqs, prefill_seqs + decode_seqs)
+        if prefill_seqs:
+            tokens, sequences = prefill_tokens + decode_seqs, prefill_seqs + decode_seqs
+            dense = dense_s(model.values, model.layout, tokens, sequences)
+        else:
+            dense = dense_decode_s(model.values, model.layout, decode_seqs)
         attention = _attention_s(
             model, prefill_seqs, prefill_tokens, prefill_pairs, decode_seqs, decode_pairs
         )
@@ -130,15 +134,6 @@ def _linear_s(
 
 
 @inlined
-def _dense_s(model: StepTime, tokens: int, sequences: int) -> float:
-    """Everything but attention, by the tables."""
-    x = padded(model.values, model.layout, float(tokens))
-    return curve_s(model.values, model.layout, TOKENS, x) + curve_s(
-        model.values, model.layout, SEQUENCES, float(sequences)
-    )
-
-
-@inlined
 def _attention_s(
     model: StepTime,
     prefill_seqs: int,
@@ -169,7 +164,7 @@ def _decode_attention_s(model: StepTime, decode_seqs: int, decode_pairs: int) ->
     if not decode_seqs:
         return 0.0
     context = decode_pairs / decode_seqs
-    return grid2_s(model.values, model.layout, DECODE, float(decode_seqs), context)
+    return decode_s(model.values, model.layout, decode_seqs, context)
 
 
 @inlined
@@ -179,4 +174,4 @@ def _decode_attention_run_s(
     if not decode_seqs:
         return 0.0
     context = decode_pairs / decode_seqs
-    return grid2_run_s(model.values, model.layout, DECODE, float(decode_seqs), context, steps)
+    return attention_run_s(model.values, model.layout, decode_seqs, context, steps)

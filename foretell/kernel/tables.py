@@ -10,9 +10,14 @@ from numpy.typing import NDArray
 
 from foretell.kernel.jit import inlined
 
-TOKENS, SEQUENCES, RANKS, GRAPH_SIZES, PREFILL, DECODE, MIXED = range(7)
-"""Rows of `layout`: the fields of `model.StepTables`. Graph sizes are an axis without seconds."""
-TABLES, LAYOUT_WIDTH = 7, 5
+TOKENS, SEQUENCES, RANKS, GRAPH_SIZES, PREFILL, DECODE, MIXED, DECODE_STEPS = range(8)
+"""Rows of `layout`: the fields of `model.StepTables`. Graph sizes are an axis without seconds.
+
+Decode steps are what most steps are, so for each number of sequences, from 0 on, the three things
+are kept that do not depend on their contexts: the seconds of everything but attention, and where in
+the table of attention they lie: the row before, and the share of the way to the next.
+"""
+TABLES, LAYOUT_WIDTH = 8, 5
 
 Values = NDArray[np.float64]
 Layout = NDArray[np.int64]
@@ -66,11 +71,48 @@ def curve_s(values: Values, layout: Layout, table: int, x: float) -> float:
 @inlined
 def grid2_s(values: Values, layout: Layout, table: int, x: float, y: float) -> float:
     """Seconds of a table of two axes: bilinear."""
+    row, down = locate(values, layout[table, 0], layout[table, 1], x)
+    return _in_row_s(values, layout, table, row, down, y)
+
+
+@inlined
+def decode_s(values: Values, layout: Layout, sequences: int, context: float) -> float:
+    """Seconds of attention of so many decodes."""
+    row, down = _decode_row(values, layout, sequences)
+    return _in_row_s(values, layout, DECODE, row, down, context)
+
+
+@inlined
+def _in_row_s(values: Values, layout: Layout, table: int, row: int, down: float, y: float) -> float:
     start, rows, columns = layout[table, 0], layout[table, 1], layout[table, 2]
-    row, down = locate(values, start, rows, x)
     column, right = locate(values, start + rows, columns, y)
     at = start + rows + columns + row * columns + column
     return max(0.0, _cell(values, at, columns, down, right))
+
+
+@inlined
+def dense_decode_s(values: Values, layout: Layout, sequences: int) -> float:
+    """Seconds of everything but attention of so many decodes."""
+    if sequences < layout[DECODE_STEPS, 1]:
+        return float(values[layout[DECODE_STEPS, 0] + sequences])
+    return dense_s(values, layout, sequences, sequences)
+
+
+@inlined
+def dense_s(values: Values, layout: Layout, tokens: int, sequences: int) -> float:
+    """Seconds of everything but attention."""
+    x = padded(values, layout, float(tokens))
+    return curve_s(values, layout, TOKENS, x) + curve_s(values, layout, SEQUENCES, float(sequences))
+
+
+@inlined
+def _decode_row(values: Values, layout: Layout, sequences: int) -> tuple[int, float]:
+    """As `locate` on the first axis of the table of decodes."""
+    start, count = layout[DECODE_STEPS, 0], layout[DECODE_STEPS, 1]
+    if sequences < count:
+        at = start + count + sequences
+        return int(values[at]), float(values[at + count])
+    return locate(values, layout[DECODE, 0], layout[DECODE, 1], float(sequences))
 
 
 @inlined
@@ -96,33 +138,34 @@ def grid4_s(
 
 
 @inlined
-def grid2_run_s(
-    values: Values, layout: Layout, table: int, x: float, first: float, steps: int
-) -> float:
-    """Sum of `grid2_s` at `x` and `first`, `first + 1`, ..., `steps` of them.
+def decode_run_s(values: Values, layout: Layout, sequences: int, first: float, steps: int) -> float:
+    """Sum of `decode_s` at contexts `first`, `first + 1`, ..., `steps` of them.
 
-    Between two points of the second axis the values are an arithmetic series.
+    Between two points of the axis of contexts the values are an arithmetic series.
     """
-    start, rows, columns = layout[table, 0], layout[table, 1], layout[table, 2]
+    start, rows, columns = layout[DECODE, 0], layout[DECODE, 1], layout[DECODE, 2]
     axis = start + rows
-    row, down = locate(values, start, rows, x)
+    row, down = _decode_row(values, layout, sequences)
     cells = axis + columns + row * columns
-    total, taken, knot = 0.0, 0, axis
-    while taken < steps:
-        y = first + taken
-        while knot < axis + columns and values[knot] <= y:
-            knot += 1
+    column, right = locate(values, axis, columns, first)
+    total, taken = 0.0, 0
+    while True:
+        y, left = first + taken, steps - taken
+        before, beyond = values[axis + column], values[axis + column + 1]
+        slope = 1.0 / (beyond - before)
         # The steps up to the next point lie on one line; after the last point, all of them do.
-        left = steps - taken
-        if knot < axis + columns:
-            left = min(left, int(values[knot] - y) + 1)
-        column, right = locate(values, axis, columns, y)
-        total_ends = max(0.0, _cell(values, cells + column, columns, down, right))
-        column, right = locate(values, axis, columns, y + left - 1)
-        total_ends += max(0.0, _cell(values, cells + column, columns, down, right))
-        total += total_ends * left / 2
+        if y < before:
+            left, slope = min(left, int(before - y) + 1), 0.0
+        elif column < columns - 2:
+            left = min(left, int(beyond - y) + 1)
+        ends = max(0.0, _cell(values, cells + column, columns, down, right))
+        right += slope * (left - 1)
+        ends += max(0.0, _cell(values, cells + column, columns, down, right))
+        total += ends * left / 2
         taken += left
-    return total
+        if taken >= steps:
+            return total
+        column, right = locate(values, axis, columns, first + taken)
 
 
 @inlined

@@ -15,6 +15,9 @@ from foretell.model import Curve, Grid, StepTables
 
 _Axis = tuple[float, ...]
 
+_MOST_DECODES = 1024
+"""Sequences of a decode step that are looked up at once; more are searched for."""
+
 
 class _Packer:
     """Collects tables behind each other."""
@@ -71,8 +74,22 @@ def pack(tables: StepTables) -> StepTime:
             _check(grid, axes)
             packer.add_grid(table, grid)
     packer.add(kernel.GRAPH_SIZES, (tables.graph_sizes,), ())
+    _add_decode_steps(packer)
     coefficients = (tables.overhead_s, *[0.0] * (len(FEATURES) - 1), FLOOR_S, 1.0)
     return StepTime(np.array(coefficients), *packer.packed())
+
+
+def _add_decode_steps(packer: _Packer) -> None:
+    values, layout = packer.packed()
+    axis = layout[kernel.DECODE]
+    counts = range(_MOST_DECODES + 1)
+    rows = [kernel.locate(values, axis[0], axis[1], float(count)) for count in counts]
+    dense = [kernel.dense_s(values, layout, count, count) for count in counts]
+    packer.add(
+        kernel.DECODE_STEPS,
+        (tuple(dense),),
+        [*(float(row) for row, _ in rows), *(share for _, share in rows)],
+    )
 
 
 def curve_s(curve: Curve, x: float) -> float:
