@@ -4,7 +4,8 @@
 
 DATA holds `text/` with ShareGPT conversations and ENCODER is a MiniLM of six layers, neither part
 of this repository; WORK keeps the trained models, and a run that was stopped goes on from there.
-Needs `pip install 'foretell[train]'`. Writes bench/results/length_ablation.json, .md.
+Needs `pip install 'foretell[train]'`. Writes bench/results/length_ablation.json, .md and
+what docs/length-tagger.md says of it.
 """
 
 import argparse
@@ -16,8 +17,8 @@ from typing import Any
 
 from rich.console import Console
 
-from bench.length_eval import cost
-from bench.stats import markdown_table
+from bench.length_eval import PAGE, cost
+from bench.stats import markdown_table, write_into
 from cli.bench.machine import describe_machine, describe_run, machine_line
 from cli.length.dataset import read_examples
 from cli.train.options import SCRATCH, TrainOptions
@@ -83,7 +84,6 @@ def markdown(result: dict[str, Any]) -> str:
     )
     return "\n".join(
         [
-            "# What each part of the length model is worth\n",
             f"Made by `{result['command']}` on {result['date']}; "
             f"{machine_line(result['machine'])}.\n",
             f"Each is trained on {_LIMIT:,} answers, {_EPOCHS} times, with one seed: worse than "
@@ -122,7 +122,9 @@ def main() -> None:
     result = {**facts, "variants": variants}
     (RESULTS / "length_ablation.json").write_text(json.dumps(result, indent=1) + "\n")
     written = markdown(result)
-    (RESULTS / "length_ablation.md").write_text(written)
+    heading = "# What each part of the length model is worth\n\n"
+    (RESULTS / "length_ablation.md").write_text(heading + written)
+    write_into(PAGE, "length_ablation", written)
     print(written)
 
 

@@ -5,7 +5,8 @@
 DATA holds `text/` with answered prompts, which are not part of this repository. Scores a model
 (the shipped one unless told) on other conversations of the data set that it learnt from, on streams
 of answers of serving models that it never saw, and by its CPU time; and estimates from answers that
-were drawn several times how much of a length is chance. Writes bench/results/length_eval.json, .md.
+were drawn several times how much of a length is chance. Writes bench/results/length_eval.json, .md
+and what docs/length-tagger.md says of it.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from bench.length_data import convert
-from bench.stats import markdown_table
+from bench.stats import markdown_table, write_into
 from cli.bench.machine import describe_machine, describe_run, machine_line
 from cli.length.dataset import Example, read_examples
 from cli.length.evaluate import evaluate, running_medians
@@ -31,6 +32,7 @@ from cli.length.taggers import Tagger, load_tagger
 from services.tagger.encoder import Encoder, folder_of
 
 RESULTS = Path(__file__).resolve().parent / "results"
+PAGE = RESULTS.parent.parent / "docs" / "length-tagger.md"
 _LEARNT, _LEARNT_OF_FEW, _FEW = 300, 100, 600  # answers before scores count, of streams of fewer
 _COST_TOKENS, _COST_MARGIN, _COST_BATCH, _COST_REPEATS = 128, 8, 32, 15
 
@@ -145,43 +147,40 @@ def measure(data: Path, model: str) -> dict[str, Any]:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """bench/results/length_eval.md."""
+    """Of bench/results/length_eval.md, and of the page on the tagger."""
     val, floor, spent = result["sharegpt_val"], result["noise_floor"], result["cost"]
     header = (
         *("", "MAE", "error rate", "Acc-25", "Acc-50", "Acc-100", "Spearman", "Kendall"),
         *("pinball", "50 / 80 / 95% interval"),
     )
-    scored = {"the model": val, **val["baselines"]}
+    scored = {"**shipped model**": val, **val["baselines"]}
     return "\n".join(
         [
-            "# How good the length model is\n",
             f"Made by `{result['command']}` on {result['date']}; "
             f"{machine_line(result['machine'])}.\n",
-            f"## ShareGPT, {val['count']:,} answers of other conversations\n",
-            "The model as it is shipped, without learning from these answers.\n",
+            f"**Other conversations of ShareGPT**, {val['count']:,} answers; nothing is learnt "
+            "from them.\n",
             markdown_table(header, [_row(name, found) for name, found in scored.items()]),
-            "## Serving models it never saw\n",
-            "One by one in the order of the file; each answer is learnt after it was estimated. "
-            "Scored are those after the first so many. In brackets, MAE over that of the running "
-            "median of the serving model's own answers.\n",
+            "**Serving models it never saw**, one answer after the other in the order of the file, "
+            "each learnt after it was estimated. Scored are those after the first so many. In "
+            "brackets, MAE over that of the running median of the serving model's own answers.\n",
             markdown_table(
                 ("", "answers", "scored after", "MAE", "running median", "Spearman", header[-1]),
                 [_stream_row(name, found) for name, found in result["streams"].items()],
             ),
-            "## How much is chance\n",
-            f"Two draws of one answer (Vicuna, {floor['prompts']:,} prompts, temperatures 0.5 and "
-            f"0.7, {floor['mean_tokens']:.0f} tokens on average): who knew each answer's "
-            f"distribution would be {floor['mae']:.1f} tokens off (within 50 of "
-            f"{floor['within_50']:.0%}), in the logarithm {floor['log_mae']:.2f}. Were ShareGPT's "
-            f"answers to scatter as much in the logarithm, nobody could be closer than "
+            f"**How much is chance.** Of two draws of one answer (Vicuna, {floor['prompts']:,} "
+            f"prompts, temperatures 0.5 and 0.7, {floor['mean_tokens']:.0f} tokens on average): "
+            f"who knew each answer's distribution would be {floor['mae']:.1f} tokens off (within "
+            f"50 of {floor['within_50']:.0%}), in the logarithm {floor['log_mae']:.2f}. Were "
+            "ShareGPT's answers to scatter as much in the logarithm, nobody could be closer than "
             f"{floor['transferred_mae']:.1f} tokens (within 50 of "
-            f"{floor['transferred_within_50']:.0%}); the model is {val['mae']:.1f} off, the "
-            f"constant median {val['baselines']['constant_median']['mae']:.1f}.\n",
-            "## Cost\n",
-            f"{spent['cpu_ms']:.2f} ms of CPU per prompt, one thread, "
+            f"{floor['transferred_within_50']:.0%}); the model is {val['mae']:.1f} off (within 50 "
+            f"of {val['acc_50']:.0%}), the constant median "
+            f"{val['baselines']['constant_median']['mae']:.1f}.\n",
+            f"**Cost**: {spent['cpu_ms']:.2f} ms of CPU per prompt, one thread, "
             f"{spent['prompts_together']} prompts together of which it reads "
-            f"{spent['tokens']:.0f} tokens each; {spent['features_cpu_ms']:.2f} ms of it are what "
-            "is seen without reading.\n",
+            f"{spent['tokens']:.0f} tokens each; {spent['features_cpu_ms']:.2f} ms of it are the "
+            "figures that need no reading.\n",
         ]
     )
 
@@ -231,7 +230,9 @@ def main() -> None:
     result = {**facts, **measure(given.data, given.model)}
     (RESULTS / "length_eval.json").write_text(json.dumps(result, indent=1) + "\n")
     text = markdown(result)
-    (RESULTS / "length_eval.md").write_text(text)
+    (RESULTS / "length_eval.md").write_text(f"# How good the length model is\n\n{text}")
+    if given.model == "shipped":
+        write_into(PAGE, "length_eval", text)
     print(text)
 
 

@@ -1,6 +1,8 @@
 """Percentiles, and tables in Markdown."""
 
+import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 LEVELS = (10, 50, 90, 99)
 
@@ -23,3 +25,13 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> s
         *(f"| {' | '.join(map(str, row))} |" for row in rows),
     ]
     return "\n".join(lines) + "\n"
+
+
+def write_into(page: Path, block: str, text: str) -> None:
+    """Replace what stands between `<!-- block -->` and `<!-- end of block -->` on a page."""
+    begin, end = f"<!-- {block} -->", f"<!-- end of {block} -->"
+    written = page.read_text(encoding="utf-8")
+    found = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+    assert len(found.findall(written)) == 1, f"{page}: no block {block}"
+    filled = f"{begin}\n\n{text.strip()}\n\n{end}"
+    page.write_text(found.sub(lambda _: filled, written), encoding="utf-8")

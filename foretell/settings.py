@@ -180,8 +180,13 @@ class TaggerSettings(ServiceSettings):
         "tokens", description="What the checkpoint regresses: tokens, or their natural logarithm."
     )
     max_batch: int = Field(32, gt=0, description="Prompts tagged together at most.")
+    batch_ms: float = Field(
+        10.0, gt=0, description="How long a batch may take: slower, fewer prompts are in one."
+    )
     batch_window_ms: float = Field(
-        2.0, ge=0, description="How long the first prompt of a batch waits for others."
+        0.0,
+        ge=0,
+        description="How long the first prompt of a batch waits for others when nothing runs.",
     )
     max_queue: int = Field(
         256, gt=0, description="Prompts waiting beyond which history answers at once."

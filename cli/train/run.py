@@ -13,12 +13,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tokenizers import Tokenizer
 
 from cli.length.dataset import Example, read_examples
-from cli.length.scores import Scores, score
+from cli.length.scores import INTERVALS, Scores, coverage, score
 from cli.train.card import write_card
 from cli.train.export import export
 from cli.train.inputs import Examples, hold_out, prepare
 from cli.train.loop import logits_of, train
-from cli.train.network import LengthModel, OrdinalLoss, make_encoder
+from cli.train.network import LengthModel, make_encoder
 from cli.train.options import SCRATCH, TrainOptions
 from cli.train.state import Progress as Trained
 from foretell.length.bins import quantiles
@@ -121,14 +121,19 @@ def _train(
 
 
 def _temperature(logits: NDArray[np.float32], examples: Examples) -> float:
-    """The one with which the held-out answers are likeliest."""
-    loss_of = OrdinalLoss(neighbours=0.0)
-    bins, censored = torch.from_numpy(examples.bins), torch.from_numpy(examples.censored)
-    losses = [
-        float(loss_of(torch.from_numpy(logits / temperature), bins, censored))
-        for temperature in _TEMPERATURES
-    ]
-    return round(float(_TEMPERATURES[int(np.argmin(losses))]), 2)
+    """The one with which intervals hold as many of the held-out lengths as they promise.
+
+    Spreading targets over neighbouring bins makes the model believe lengths a little less certain
+    than they are.
+    """
+
+    def off(temperature: float) -> float:
+        weights = np.exp((logits - logits.max(axis=1, keepdims=True)) / temperature)
+        found = quantiles((weights / weights.sum(axis=1, keepdims=True)).astype(float))
+        held = coverage(found, examples.tokens.astype(float))
+        return sum(abs(held[name] - (high - low)) for name, (low, high) in INTERVALS.items())
+
+    return round(float(min(_TEMPERATURES, key=off)), 2)
 
 
 def _scores(encoder: Encoder, examples: list[Example]) -> Scores:

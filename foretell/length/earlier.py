@@ -48,11 +48,15 @@ def features(conversation: Conversation) -> tuple[float, ...]:
 
 def share_not_ascii(text: str) -> float:
     """Of the characters."""
+    if text.isascii():
+        return 0.0
     return sum(not character.isascii() for character in text) / (len(text) + 1)
 
 
 def share_cjk(text: str) -> float:
     """Of the characters, those from U+3000 on: mostly Chinese, Japanese and Korean."""
+    if text.isascii():
+        return 0.0
     return sum(character >= "\u3000" for character in text) / (len(text) + 1)
 
 

@@ -4,6 +4,7 @@ The order is that of `NAMES`, and is part of a trained model: change it and trai
 """
 
 import re
+import string
 from collections.abc import Callable
 from math import log1p
 
@@ -25,6 +26,7 @@ _COUNTED = {
     ),
 }
 """How much the prompt asks for."""
+_DIGITS, _CAPITALS = string.digits.encode(), string.ascii_uppercase.encode()
 _GO_ON = re.compile(r"\W*(?:(?:please )?(?:continue|go on|keep going)|more|next|yes|ok(?:ay)?)\W*")
 
 
@@ -70,14 +72,22 @@ def _of_prompt(text: str) -> list[float]:
         float("{" in text),
         float("http" in lower),
         text.count('"') / size,
-        sum(map(str.isdigit, text)) / size,
-        sum(map(str.isupper, text)) / size,
+        _share(text, str.isdigit, _DIGITS),
+        _share(text, str.isupper, _CAPITALS),
         earlier.share_not_ascii(text),
         earlier.share_cjk(text),
         float(_GO_ON.fullmatch(lower) is not None),
         *(_count(pattern, lower) for pattern in _COUNTED.values()),
         *(float(word in lower) for word in _TELLING),
     ]
+
+
+def _share(text: str, kind: Callable[[str], bool], ascii_kind: bytes) -> float:
+    """Of the characters, those of a kind; `ascii_kind` are all of it in ASCII."""
+    if not text.isascii():
+        return sum(map(kind, text)) / (len(text) + 1)
+    others = text.encode().translate(None, ascii_kind)
+    return (len(text) - len(others)) / (len(text) + 1)
 
 
 def _count(pattern: re.Pattern[str], text: str) -> float:

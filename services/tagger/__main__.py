@@ -1,13 +1,17 @@
 """`python -m services.tagger`: settings from flags and FORETELL_TAGGER_* variables."""
 
 import asyncio
+import sys
 from typing import Any
 
+from foretell.length.conversation import Conversation
 from foretell.settings import TaggerSettings
 from services import runtime
 from services.tagger import checkpoint
-from services.tagger.models import LengthModel, RegressorModel
+from services.tagger.models import LengthModel, Question, RegressorModel
 from services.tagger.server import serve
+
+_SWITCH_INTERVAL_S = 0.0005
 
 
 def load_model(settings: TaggerSettings) -> LengthModel[Any] | None:
@@ -24,18 +28,22 @@ def load_model(settings: TaggerSettings) -> LengthModel[Any] | None:
         from services.tagger.adapted import EncoderModel  # noqa: PLC0415
         from services.tagger.encoder import Encoder, folder_of  # noqa: PLC0415
 
-        return EncoderModel(Encoder(folder_of(settings.model), threads=settings.threads))
+        model = EncoderModel(Encoder(folder_of(settings.model), threads=settings.threads))
     except ImportError as error:
         raise SystemExit(
             f"tagger: {error}; pip install 'foretell[tagger]', or set FORETELL_TAGGER_MODEL=none"
         ) from error
     except (OSError, ValueError) as error:
         raise SystemExit(f"tagger model {settings.model!r}: {error}") from error
+    model.infer([Question("", Conversation("The first prompt takes longest.", 31, 6))])
+    return model
 
 
 def main() -> None:
     settings = runtime.load_settings(TaggerSettings)
     runtime.setup_logging(settings.log_level)
+    # The model reads prompts in a thread beside the server's: it must not hold the interpreter.
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     model = load_model(settings)
 
     async def serve_until(stop: asyncio.Event) -> None:

@@ -11,7 +11,7 @@ from services.tagger.metrics import TaggerMetrics
 
 logger = logging.getLogger(__name__)
 
-_SMOOTHING = 0.2  # weight of the latest batch in the running estimate of a batch's duration
+_SMOOTHING = 0.2  # weight of the latest batch in the running estimate of a prompt's duration
 
 
 Q = TypeVar("Q")
@@ -45,17 +45,20 @@ class MicroBatcher(Generic[Q, A]):
         metrics: TaggerMetrics,
         *,
         max_batch: int,
+        budget_s: float,
         window_s: float,
         max_queue: int,
     ) -> None:
+        """`budget_s`: batches are kept so small that one takes no longer, as far as that goes."""
         self._infer_batch = infer
         self._metrics = metrics
         self._max_batch = max_batch
+        self._budget_s = budget_s
         self._window_s = window_s
         self._queue: asyncio.Queue[_Waiting[Q, A]] = asyncio.Queue(max_queue)
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="tagger-inference")
-        self._batch_s = 0.0
-        self._busy = False
+        self._prompt_s = 0.0
+        self._busy_until_s = 0.0  # as expected; 0: nothing is under way
         self._task = asyncio.create_task(self._run())
 
     async def submit(self, question: Q, within_s: float | None) -> A:
@@ -69,8 +72,8 @@ class MicroBatcher(Generic[Q, A]):
         if within_s is not None and within_s <= self._expected_wait_s():
             # One slow batch must not shut the model off for good, and only a new batch can show
             # that it is fast again: while none is under way, forget a little with each refusal.
-            if not self._busy and self._queue.empty():
-                self._batch_s *= 1.0 - _SMOOTHING
+            if not self._busy_until_s and self._queue.empty():
+                self._prompt_s *= 1.0 - _SMOOTHING
             raise Unanswered("deadline")
         loop = asyncio.get_running_loop()
         waiting = _Waiting[Q, A](question, loop.create_future(), loop.time())
@@ -94,8 +97,8 @@ class MicroBatcher(Generic[Q, A]):
         self._worker.shutdown(wait=False, cancel_futures=True)
 
     def _expected_wait_s(self) -> float:
-        batches = self._queue.qsize() // self._max_batch + 1 + self._busy
-        return self._batch_s * batches
+        now_s = asyncio.get_running_loop().time()
+        return max(0.0, self._busy_until_s - now_s) + self._prompt_s * (self._queue.qsize() + 1)
 
     async def _run(self) -> None:
         batch: list[_Waiting[Q, A]] = []
@@ -111,22 +114,28 @@ class MicroBatcher(Generic[Q, A]):
             _fail(batch, "closed")
 
     async def _collect(self, batch: list[_Waiting[Q, A]]) -> None:
-        """Fill `batch` with up to `max_batch` prompts that come within the first one's window."""
+        """Fill `batch` with what waits, and what comes within the first one's window."""
         batch.append(await self._queue.get())
+        most = self._most_together()
         try:
             async with asyncio.timeout_at(batch[0].enqueued_s + self._window_s):
-                while len(batch) < self._max_batch:
+                while len(batch) < most:
                     batch.append(await self._queue.get())
         except TimeoutError:
             pass
-        while len(batch) < self._max_batch and not self._queue.empty():
+        while len(batch) < most and not self._queue.empty():
             batch.append(self._queue.get_nowait())
+
+    def _most_together(self) -> int:
+        if not self._prompt_s:
+            return self._max_batch
+        return max(1, min(self._max_batch, int(self._budget_s / self._prompt_s)))
 
     async def _infer(self, batch: list[_Waiting[Q, A]]) -> None:
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         questions = [item.question for item in batch]
-        self._busy = True
+        self._busy_until_s = started_s + self._prompt_s * len(batch)
         try:
             answers = await loop.run_in_executor(self._worker, self._infer_batch, questions)
             for item, answer in zip(batch, answers, strict=True):
@@ -136,10 +145,10 @@ class MicroBatcher(Generic[Q, A]):
             logger.exception("inference of %d prompts failed", len(batch))
             _fail(batch, "error")
         finally:
-            self._busy = False
+            self._busy_until_s = 0.0
         self._metrics.batch_size.observe(len(batch))
-        took_s = loop.time() - started_s
-        self._batch_s += (_SMOOTHING if self._batch_s else 1.0) * (took_s - self._batch_s)
+        took_s = (loop.time() - started_s) / len(batch)
+        self._prompt_s += (_SMOOTHING if self._prompt_s else 1.0) * (took_s - self._prompt_s)
 
 
 def _fail(batch: Sequence[_Waiting[Q, A]], reason: str) -> None:

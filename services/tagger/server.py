@@ -104,6 +104,7 @@ async def _answerer(
         model.infer,
         metrics,
         max_batch=settings.max_batch,
+        budget_s=settings.batch_ms / 1000.0,
         window_s=settings.batch_window_ms / 1000.0,
         max_queue=settings.max_queue,
     )

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -25,11 +25,16 @@ class OnceSlow:
         return [1.0] * len(prompts)
 
 
+def make(
+    predict: Callable[[Sequence[str]], list[float]], **changes: float
+) -> MicroBatcher[str, float]:
+    options = {"budget_s": 1.0, "window_s": 0.0, **changes}
+    return MicroBatcher(predict, TaggerMetrics(), max_batch=4, max_queue=8, **options)
+
+
 async def test_a_slow_model_is_passed_by_until_it_has_been_forgiven() -> None:
     regressor = OnceSlow()
-    batcher = MicroBatcher(
-        regressor.predict, TaggerMetrics(), max_batch=4, window_s=0.0, max_queue=8
-    )
+    batcher = make(regressor.predict)
     try:
         assert await batcher.submit("first", None) == 1.0
         with pytest.raises(Unanswered) as refusal:
@@ -49,12 +54,28 @@ async def test_a_slow_model_is_passed_by_until_it_has_been_forgiven() -> None:
 
 async def test_close_answers_those_who_wait() -> None:
     regressor = OnceSlow()
-    batcher = MicroBatcher(
-        regressor.predict, TaggerMetrics(), max_batch=4, window_s=60.0, max_queue=8
-    )
+    batcher = make(regressor.predict, window_s=60.0)
     waiting = [asyncio.create_task(batcher.submit("x", None)) for _ in range(6)]
     await asyncio.sleep(0)
     await batcher.close()
     results = await asyncio.gather(*waiting, return_exceptions=True)
     assert [str(result) for result in results] == ["closed"] * 6
     assert all(isinstance(result, Unanswered) for result in results)
+
+
+async def test_a_batch_is_no_larger_than_there_is_time_for() -> None:
+    """Each prompt takes 10 ms at least, and a batch may take 15."""
+    sizes = []
+
+    def predict(prompts: Sequence[str]) -> list[float]:
+        sizes.append(len(prompts))
+        time.sleep(0.01 * len(prompts))
+        return [1.0] * len(prompts)
+
+    batcher = make(predict, budget_s=0.015)
+    try:
+        await batcher.submit("shows how long one takes", None)
+        await asyncio.gather(*(batcher.submit("x", None) for _ in range(6)))
+    finally:
+        await batcher.close()
+    assert sizes == [1] * 7
