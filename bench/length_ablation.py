@@ -31,11 +31,11 @@ NOTHING = Window((0, 0), (0, 0), (0, 0))
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "as it is: 3 layers": {},
+    "half the window": {"window": Window((32, 16), (10, 3), (5, 8))},
     "1 layer": {"layers": 1},
     "6 layers": {"layers": 6},
     "a RoBERTa of 3 layers from scratch": {"encoder": SCRATCH},
     "the prompt's first 128 tokens alone": {"window": Window((128, 0), (0, 0), (0, 0))},
-    "half the window": {"window": Window((32, 16), (10, 3), (5, 8))},
     "text alone, no figures": {"figures": False},
     "figures alone, no text": {"window": NOTHING, "layers": 1},
     "the true bin alone as target": {"neighbours": 0.0},
