@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foretell.engine.forecast import SEED, Forecaster, PendingRequest
-from foretell.kernel.endings import Endings, sum_delays, sample_endings
+from foretell.kernel.endings import Endings, sample_endings, sum_delays
 from foretell.kernel.futures import Lengths, Start
 from foretell.kernel.rollout import MARK
 from foretell.kernel.step_time import StepTime
