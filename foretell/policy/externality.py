@@ -1,4 +1,4 @@
-"""Externality: the least total delay, to the newcomer and to everyone already there."""
+"""Externality: the least delay in all, to the newcomer and to everyone already there."""
 
 from collections.abc import Sequence
 from math import isnan
@@ -9,14 +9,23 @@ from foretell.policy.base import Candidate, Needs
 from foretell.policy.scoring import pick_lowest_known
 from foretell.policy.trust import trusted
 
+PATIENCE_S = 1.0
+"""A wait for the first token of so long weighs twice what its seconds say."""
+
 
 class ExternalityPolicy:
-    """`e2e_s + added_e2e_s`: seconds by which the sum of all requests' e2e latencies grows.
+    """`ttft_s * (1 + ttft_s / PATIENCE_S) + added_ttft_s + added_e2e_s`, in seconds.
 
-    The newcomer's own latency and what it adds to those of the others (their *externality*, as
-    economists call a cost that another one pays) weigh the same. Whoever is placed elsewhere adds
-    nothing here, so the choice with the least growth is the one that leaves the cluster with the
-    least sum of latencies, given all placements so far and as if nobody came any more.
+    What a newcomer adds to the latencies of others is theirs to bear (an *externality*, as
+    economists call a cost that another one pays); whoever is placed elsewhere adds nothing here.
+    So with weights of 1 the choice with the least delay in all leaves the cluster with the least
+    sum of latencies, given all placements so far and as if nobody came any more.
+
+    Somebody comes, though, and a sum does not mind who bears it. Queueing behind a full engine
+    costs those who are there nothing, so the least sum buries a few requests there. Therefore the
+    newcomer's wait weighs more the longer it is.
+
+    What each part is worth is measured by `bench.placement_policies`.
     """
 
     name: ClassVar[str] = "externality"
@@ -33,9 +42,16 @@ class ExternalityPolicy:
         return pick_lowest_known(candidates, delay_s, draw)
 
 
-def total_delay_s(prediction: Prediction) -> float | None:
+def total_delay_s(prediction: Prediction, patience_s: float = PATIENCE_S) -> float | None:
     """Not below 0, even where the newcomer helps others by more; None: the others' is unknown."""
-    added_s = prediction.added_e2e_s
+    added_s = others_delay_s(prediction)
     if added_s is None or isnan(added_s):
         return None
-    return max(0.0, prediction.e2e_s + added_s)
+    return max(0.0, prediction.ttft_s * (1.0 + prediction.ttft_s / patience_s) + added_s)
+
+
+def others_delay_s(prediction: Prediction) -> float | None:
+    """What the newcomer adds to the others' TTFT and e2e latencies; None where nobody asked."""
+    if prediction.added_ttft_s is None or prediction.added_e2e_s is None:
+        return None
+    return prediction.added_ttft_s + prediction.added_e2e_s

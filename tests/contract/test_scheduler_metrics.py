@@ -161,7 +161,7 @@ async def test_every_policy_works_by_its_name(tmp_path: Path, policy: str) -> No
     slow, fast = Predictor(e2e_s=9.0), Predictor(e2e_s=1.0)
     slow.predicted.load.used_blocks = 90
     for sidecar in (slow, fast):
-        sidecar.predicted.added_e2e_s = 0.5
+        sidecar.predicted.added_ttft_s = sidecar.predicted.added_e2e_s = 0.5
     async with (
         engines(gated(gate), gated(gate)) as both,
         serving(slow) as first,
@@ -195,6 +195,7 @@ async def test_every_policy_works_by_its_name(tmp_path: Path, policy: str) -> No
 async def test_what_the_others_would_pay_decides(tmp_path: Path) -> None:
     dear, cheap = Predictor(e2e_s=1.0), Predictor(e2e_s=3.0)
     dear.predicted.added_e2e_s, cheap.predicted.added_e2e_s = 9.0, 2.0
+    dear.predicted.added_ttft_s = cheap.predicted.added_ttft_s = 0.0
     async with (
         engines(answer, answer) as both,
         serving(dear) as first,

@@ -37,6 +37,7 @@ def predicted(
     outstanding: int = 0,
     calibration_steps: int = 1000,
     added_e2e_s: float | None = 0.0,
+    added_ttft_s: float | None = 0.0,
 ) -> Candidate:
     answer = Prediction(
         instance_id,
@@ -47,7 +48,7 @@ def predicted(
         snapshot_age_s=0.0,
         load=load(),
         calibration_steps=calibration_steps,
-        added_ttft_s=0.0 if added_e2e_s is not None else None,
+        added_ttft_s=added_ttft_s,
         added_e2e_s=added_e2e_s,
     )
     return Candidate(instance_id, outstanding, load=answer.load, prediction=answer)
