@@ -1,12 +1,11 @@
 """Placement policies to compare, and what the parts of one of them are worth."""
 
 from collections.abc import Callable, Sequence
-from math import inf
 from typing import ClassVar
 
 from foretell.model import Prediction, RequestSpec
 from foretell.policy import Candidate, Needs, Policy, make_policy
-from foretell.policy.externality import others_delay_s, total_delay_s
+from foretell.policy.externality import others_delay_s
 from foretell.policy.scoring import pick_lowest_known
 
 Score = Callable[[Prediction], float | None]
@@ -38,7 +37,7 @@ def _added_e2e_s(prediction: Prediction) -> float:
 _SCORES: dict[str, Score] = {
     "e2e + added e2e": lambda p: p.e2e_s + _added_e2e_s(p),
     "TTFT + added TTFT": lambda p: p.ttft_s + (p.added_ttft_s or 0.0),
-    "without impatience": lambda p: total_delay_s(p, inf),
+    "without impatience": lambda p: p.ttft_s + (others_delay_s(p) or 0.0),
     "e2e in place of TTFT": lambda p: p.e2e_s + p.ttft_s**2 + (others_delay_s(p) or 0.0),
     "TTFT alone": lambda p: p.ttft_s,
 }

@@ -61,15 +61,14 @@ class Externality:
         *,
         samples: int,
         others: Seq[PendingRequest] = (),
-        company: Seq[PendingRequest] = (),
         every_step_published: bool = True,
     ) -> Added:
         """What `newcomer` adds to the requests of the snapshot and to `others` on their way.
 
-        `company` comes too, in both runs, and what it suffers does not count. The other arguments
-        are those of `Forecaster.prepare`.
+        Nobody else is let come: who may come later is not there to be delayed, and will be placed
+        where it suits. The other arguments are those of `Forecaster.prepare`.
         """
-        forecaster, coming = self._forecaster, [*others, *company]
+        forecaster, coming = self._forecaster, list(others)
         samples = forecaster.samples_for([*coming, newcomer], samples)
         start, lengths = forecaster.begin(step_time, coming, now_unix_s, every_step_published)
         without = self._without(start, lengths, step_time.packed(), coming, samples)

@@ -42,12 +42,12 @@ class ExternalityPolicy:
         return pick_lowest_known(candidates, delay_s, draw)
 
 
-def total_delay_s(prediction: Prediction, patience_s: float = PATIENCE_S) -> float | None:
+def total_delay_s(prediction: Prediction) -> float | None:
     """Not below 0, even where the newcomer helps others by more; None: the others' is unknown."""
     added_s = others_delay_s(prediction)
     if added_s is None or isnan(added_s):
         return None
-    return max(0.0, prediction.ttft_s * (1.0 + prediction.ttft_s / patience_s) + added_s)
+    return max(0.0, prediction.ttft_s * (1.0 + prediction.ttft_s / PATIENCE_S) + added_s)
 
 
 def others_delay_s(prediction: Prediction) -> float | None:
