@@ -36,7 +36,6 @@ def _added_e2e_s(prediction: Prediction) -> float:
 
 _SCORES: dict[str, Score] = {
     "e2e + added e2e": lambda p: p.e2e_s + _added_e2e_s(p),
-    "TTFT + added TTFT": lambda p: p.ttft_s + (p.added_ttft_s or 0.0),
     "without impatience": lambda p: p.ttft_s + (others_delay_s(p) or 0.0),
     "e2e in place of TTFT": lambda p: p.e2e_s + p.ttft_s**2 + (others_delay_s(p) or 0.0),
     "TTFT alone": lambda p: p.ttft_s,
