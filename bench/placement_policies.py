@@ -4,7 +4,7 @@
 
 LENGTHS.csv has the columns `num_prefill_tokens` and `num_decode_tokens`, a request per line. The
 cluster is that of the Block paper: 12 A30 with Llama-2-7B, 48 seats, chunks of 512 tokens, 1,056
-blocks. Variants of `externality` are run at the highest rate only. Writes
+blocks. Variants of `externality` are run with true lengths at the highest rate only. Writes
 bench/results/placement_policies.json and .md.
 """
 
@@ -156,7 +156,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("lengths", type=Path, help="CSV of prompt and output lengths")
     parser.add_argument("--requests", type=int, default=2000, help="per run")
-    parser.add_argument("--qps", type=float, nargs="+", default=[34.0, 36.0])
+    parser.add_argument("--qps", type=float, nargs="+", default=[36.0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[2, 3])
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
@@ -170,7 +170,7 @@ def main() -> None:
         Case(policy, sigma, qps, seed)
         for sigma in (0.0, NOISE_SIGMA)
         for qps in options.qps
-        for policy in (*POLICIES, *(ABLATIONS if qps == max(options.qps) else ()))
+        for policy in (*POLICIES, *(() if sigma or qps < max(options.qps) else ABLATIONS))
         for seed in options.seeds
     ]
     pairs = read_lengths(options.lengths)
