@@ -12,7 +12,6 @@ import argparse
 import csv
 import json
 import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -85,9 +84,8 @@ def run(case: Case, pairs: Sequence[tuple[int, int]], requests: int) -> dict[str
         step_time=profile_step_time(load_profile(PROFILE)),
         estimate=noisy(case.seed, case.noise_sigma) if case.noise_sigma else true_length,
     )
-    started = time.process_time()
     report = simulate(config, arrivals, make(case.policy), Random(case.seed))
-    return {**asdict(case), **figures(report), "cpu_s": round(time.process_time() - started, 1)}
+    return {**asdict(case), **figures(report)}
 
 
 def figures(report: Report) -> dict[str, float]:
