@@ -18,12 +18,12 @@ class ExternalityPolicy:
 
     What a newcomer adds to the latencies of others is theirs to bear (an *externality*, as
     economists call a cost that another one pays); whoever is placed elsewhere adds nothing here.
-    So with weights of 1 the choice with the least delay in all leaves the cluster with the least
-    sum of latencies, given all placements so far and as if nobody came any more.
+    So by `e2e_s + added_e2e_s` the least choice would leave the cluster with the least sum of e2e
+    latencies, given all placements so far and as if nobody came any more.
 
     Somebody comes, though, and a sum does not mind who bears it. Queueing behind a full engine
     costs those who are there nothing, so the least sum buries a few requests there. Therefore the
-    newcomer's wait weighs more the longer it is.
+    newcomer's wait weighs more the longer it is; its own decoding does not count.
 
     What each part is worth is measured by `bench.placement_policies`.
     """
