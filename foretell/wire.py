@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
-from math import isfinite
+from math import inf, isfinite
 
 from foretell.length.conversation import MOST_EXCHANGES, Conversation, Exchange, head_and_tail
 from foretell.model import (
@@ -201,6 +201,8 @@ def prediction_to_proto(prediction: Prediction) -> predictor_pb2.PredictResponse
         calibration_steps=prediction.calibration_steps,
         ttft_quantiles=_quantiles_to_proto(prediction.ttft_quantiles),
         e2e_quantiles=_quantiles_to_proto(prediction.e2e_quantiles),
+        added_ttft_s=prediction.added_ttft_s,
+        added_e2e_s=prediction.added_e2e_s,
     )
 
 
@@ -208,6 +210,8 @@ def prediction_from_proto(response: predictor_pb2.PredictResponse) -> Prediction
     """Raises `WireError` for latencies that are no durations; infinity (never) is one."""
     if not (response.ttft_s >= 0 and response.e2e_s >= 0 and response.tpot_s >= 0):
         raise WireError("prediction: latencies must not be negative")
+    if not (response.added_ttft_s > -inf and response.added_e2e_s > -inf):
+        raise WireError("prediction: what is added must be a number, or infinite")
     return Prediction(
         instance_id=response.instance_id,
         ttft_s=response.ttft_s,
@@ -219,6 +223,8 @@ def prediction_from_proto(response: predictor_pb2.PredictResponse) -> Prediction
         calibration_steps=response.calibration_steps,
         ttft_quantiles=tuple((q.level, q.seconds) for q in response.ttft_quantiles),
         e2e_quantiles=tuple((q.level, q.seconds) for q in response.e2e_quantiles),
+        added_ttft_s=response.added_ttft_s if response.HasField("added_ttft_s") else None,
+        added_e2e_s=response.added_e2e_s if response.HasField("added_e2e_s") else None,
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from foretell.engine.delay import UsualDelay
 from foretell.engine.expected import RecentArrivals
+from foretell.engine.externality import Externality
 from foretell.engine.forecast import (
     Forecaster,
     LengthRow,
@@ -106,6 +107,7 @@ class EngineBook:
         self._prior_row = length_row(LengthEstimate(prior_tokens))
         self._every_step_published = every_step_published
         self._forecaster: Forecaster | None = None
+        self._externality: Externality | None = None
         self._asked = False
         self._waiting_blocks: int | None = None
         self.snapshot: EngineSnapshot | None = None
@@ -130,7 +132,7 @@ class EngineBook:
         if not same_run:
             self._observed.clear()  # what another run of the engine did died with it
         before, self.snapshot = known if same_run else None, snapshot
-        self._forecaster = self._waiting_blocks = None
+        self._forecaster = self._externality = self._waiting_blocks = None
         for rows in (snapshot.running, snapshot.waiting):
             self._see(RequestTable.of(rows), snapshot.taken_unix_s, before)
         if self._asked:  # about the state before; then about this one too: nobody need wait
@@ -162,10 +164,12 @@ class EngineBook:
         now_unix_s: float,
         *,
         spread: Callable[[int], float] = lambda steps: 0.0,
+        externality: bool = False,
     ) -> Prediction | None:
         """What the engine would do with `request`, dispatched now; None before any snapshot.
 
-        `spread` is the relative standard deviation of the time of so many steps.
+        `spread` is the relative standard deviation of the time of so many steps. With `externality`
+        also what the request adds to the latencies of all that are there or on their way.
         """
         snapshot, load = self.snapshot, self.load(now_unix_s)
         if snapshot is None or load is None:
@@ -176,14 +180,28 @@ class EngineBook:
         newcomer = PendingRequest(
             now_unix_s + self.dispatch_delay_s, request, self._length_row(request.length)
         )
+        pending = self.pending(now_unix_s)
+        samples = samples_behind(load.waiting + load.reserved)
         seen = self._forecaster.forecast(
             step_time,
             newcomer,
             now_unix_s,
-            samples=samples_behind(load.waiting + load.reserved),
-            pending=self._coming(now_unix_s, newcomer),
+            samples=samples,
+            pending=[*pending, *self._expected(newcomer)],
             every_step_published=self._every_step_published,
         )
+        added = None
+        if externality:
+            if self._externality is None:
+                self._externality = Externality(self._forecaster)
+            added = self._externality.added(
+                step_time,
+                newcomer,
+                now_unix_s,
+                samples=samples,
+                others=pending,
+                every_step_published=self._every_step_published,
+            )
         ttft_s, e2e_s = mean(seen.ttft_s), mean(seen.e2e_s)
         error = spread(max(1, round(seen.steps)))
         return Prediction(
@@ -196,19 +214,21 @@ class EngineBook:
             load=load,
             ttft_quantiles=_quantiles(seen.ttft_s, error),
             e2e_quantiles=_quantiles(seen.e2e_s, error),
+            added_ttft_s=added.ttft_s if added else None,
+            added_e2e_s=added.e2e_s if added else None,
         )
 
     def _new_forecaster(self, snapshot: EngineSnapshot) -> Forecaster:
         tables = RequestTable.of(snapshot.running), RequestTable.of(snapshot.waiting)
         return Forecaster(snapshot, [row for table in tables for row in self._length_rows(table)])
 
-    def _coming(self, now_unix_s: float, newcomer: PendingRequest) -> list[PendingRequest]:
-        """Who will be in the engine's queue besides: those on their way, and those expected."""
-        coming, start = self.pending(now_unix_s), newcomer.at_unix_s
-        if self._expect_arrivals:
-            later = self._arrivals.expected(start, start + LOOK_AHEAD_S, MOST_EXPECTED)
-            coming += [later] if later else []
-        return coming
+    def _expected(self, newcomer: PendingRequest) -> list[PendingRequest]:
+        """Who will be in the engine's queue besides, behind `newcomer`, though nobody said so."""
+        if not self._expect_arrivals:
+            return []
+        start = newcomer.at_unix_s
+        later = self._arrivals.expected(start, start + LOOK_AHEAD_S, MOST_EXPECTED)
+        return [later] if later else []
 
     def age_s(self, now_unix_s: float) -> float:
         """Seconds since the engine was last heard from."""

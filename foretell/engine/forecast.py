@@ -23,7 +23,8 @@ LengthRow = Seq[float]
 Values = NDArray[np.float64]
 MARKS = 8
 """Equally likely lengths of a newcomer whose own is not certain."""
-_SEED = 0
+SEED = 0
+"""Of all rollouts: whoever asks, and whatever is added, requests keep their lengths."""
 _SPARE = 80
 """Rows for requests to come, at first."""
 
@@ -67,7 +68,7 @@ class Rollouts(NamedTuple):
 
     def run(self) -> None:
         """Fill `futures`; again does the same again."""
-        sample_futures(self.start, self.room, self.model, self.lengths, _SEED, self.futures)
+        sample_futures(self.start, self.room, self.model, self.lengths, SEED, self.futures)
 
 
 class Forecaster:
@@ -111,7 +112,7 @@ class Forecaster:
             arrivals=nobody,
             watched=nobody,
         )
-        self._room = Room(
+        self.room = Room(
             np.empty(1, RECORDS),
             np.empty(capacity, SEQUENCE),
             np.empty(capacity, np.int32),
@@ -170,10 +171,8 @@ class Forecaster:
         it, a step that should have ended is taken to have ended and the twin is rolled on to now.
         """
         coming = [*pending, newcomer]
-        start, lengths = self._with(coming)
-        self._set_clock(start, step_time, now_unix_s, every_step_published)
-        if self._certain and all(_is_certain(p.length_row) for p in coming):
-            samples = 1
+        start, lengths = self.begin(step_time, coming, now_unix_s, every_step_published)
+        samples = self.samples_for(coming, samples)
         marks = 1 if _is_certain(newcomer.length_row) else MARKS
         futures = Futures(
             np.empty((samples, len(start.sequences)), np.int64),
@@ -182,14 +181,36 @@ class Forecaster:
             np.empty((samples, marks)),
             np.empty(2, np.int64),
         )
-        return Rollouts(start, self._room, step_time.packed(), lengths, futures)
+        return Rollouts(start, self.room, step_time.packed(), lengths, futures)
+
+    @property
+    def requests(self) -> int:
+        """Of the snapshot: they have the first slots."""
+        return self._restored.requests
+
+    def begin(
+        self,
+        step_time: StepTimeModel,
+        coming: Seq[PendingRequest],
+        now_unix_s: float,
+        every_step_published: bool,
+    ) -> tuple[Start, Lengths]:
+        """Where rollouts start; good until the next call. The last of `coming` is watched."""
+        start, lengths = self._with(coming)
+        self._set_clock(start, step_time, now_unix_s, every_step_published)
+        return start, lengths
+
+    def samples_for(self, coming: Seq[PendingRequest], samples: int) -> int:
+        """How many rollouts say all that `samples` would: where all lengths are certain, one."""
+        certain = self._certain and all(_is_certain(p.length_row) for p in coming)
+        return 1 if certain else samples
 
     def _with(self, coming: Seq[PendingRequest]) -> tuple[Start, Lengths]:
-        """The engine with the requests that are `coming`, the newcomer last of them."""
+        """The engine with the requests that are `coming`, the last of them watched."""
         count = sum(p.request.sequences for p in coming)
         if count > self._spare:
             self._make_room(2 * count)
-        known = end = self._restored.requests
+        known = begin = end = self._restored.requests
         for p in coming:
             begin, end = end, end + p.request.sequences
             self._expect(slice(begin, end), p)

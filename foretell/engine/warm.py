@@ -3,6 +3,7 @@
 The first process after an installation takes tens of seconds, the others a fraction of one.
 """
 
+from foretell.engine.externality import Externality
 from foretell.engine.forecast import Forecaster, PendingRequest
 from foretell.engine.sequence import Sequence
 from foretell.engine.twin import Twin
@@ -26,13 +27,15 @@ def warm_twin() -> None:
 
 
 def warm_forecast() -> None:
-    """All that `Forecaster` and the calibration call."""
+    """All that `Forecaster`, `Externality` and the calibration call."""
     snapshot = EngineSnapshot("e", "run", 1, 0.0, 0.0, _CONFIG, 8, (), (), (), ())
     request = RequestSpec("r", 8, 0, LengthEstimate(1.0))
     newcomer = PendingRequest(0.0, request, (1.0,) * (WIDTH - 1) + (0.0,))
     step_time = OnlineStepTime()
     step_time.observe(BatchShape(decode_seqs=1, decode_pairs=1), 0.01)
-    Forecaster(snapshot, ()).forecast(step_time.current(), newcomer, 0.0, samples=1)
+    forecaster = Forecaster(snapshot, ())
+    forecaster.forecast(step_time.current(), newcomer, 0.0, samples=1)
+    Externality(forecaster).added(step_time.current(), newcomer, 0.0, samples=1)
 
 
 if __name__ == "__main__":

@@ -107,12 +107,12 @@ def sample_futures(
         futures.marks,
         Steady(records.sums, room.steady_due, room.steady_opening),
     )
-    _reset(work, start, room)
+    reset(work, start, room)
     _set_marks(work, lengths)
     draw_totals(lengths.rows, lengths.generated, lengths.keys, seed, futures.totals)
     for sample in range(len(futures.first_token_s)):
         if sample > 0:
-            _reset(work, start, room)
+            reset(work, start, room)
             work.clock.until_first_token = 1
         for slot in range(len(start.sequences)):
             total = limited(work.state, slot, futures.totals[sample, slot])
@@ -160,7 +160,7 @@ def _set_marks(work: Roll, lengths: Lengths) -> None:
 
 
 @compiled
-def _reset(work: Roll, start: Start, room: Room) -> None:
+def reset(work: Roll, start: Start, room: Room) -> None:
     """Back to the start. The marks are left: only the first rollout comes to any."""
     room.records[0] = start.records[0]
     for slot in range(len(start.sequences)):

@@ -63,3 +63,8 @@ class Prediction:
     ttft_quantiles: tuple[tuple[float, float], ...] = ()
     """(level in (0, 1), seconds), ascending in level."""
     e2e_quantiles: tuple[tuple[float, float], ...] = ()
+    added_ttft_s: float | None = None
+    """By how much later first tokens of others on the instance come because of this request: the
+    sum over those that have none yet, mean. None: nobody asked."""
+    added_e2e_s: float | None = None
+    """The same of everyone's last tokens."""

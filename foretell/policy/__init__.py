@@ -1,6 +1,7 @@
 """Where a request goes: one policy per file, found here by its name."""
 
 from foretell.policy.base import Candidate, Needs, Policy
+from foretell.policy.externality import ExternalityPolicy
 from foretell.policy.infaas import InfaasPolicy
 from foretell.policy.least_outstanding import LeastOutstandingPolicy
 from foretell.policy.llumnix_minus import LlumnixMinusPolicy
@@ -19,6 +20,7 @@ _ALL: tuple[type[Policy], ...] = (
     InfaasPolicy,
     LlumnixMinusPolicy,
     PredictedLatencyPolicy,
+    ExternalityPolicy,
 )
 
 POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in _ALL}

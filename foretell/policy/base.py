@@ -14,6 +14,8 @@ class Needs(Enum):
     NOTHING = "nothing"
     LOAD = "load"
     PREDICTION = "prediction"
+    EXTERNALITY = "externality"
+    """A prediction that says also what the request adds to the latencies of others."""
 
 
 @dataclass(frozen=True, slots=True)

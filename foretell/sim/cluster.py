@@ -178,8 +178,9 @@ class _Cluster:
         silent = self._draws.random() < self._config.silent_ratio
         if needs is Needs.LOAD and not silent:
             load = node.predictor.load(self._now_s)
-        elif needs is Needs.PREDICTION and not silent:
-            prediction = node.predictor.predict(spec, self._now_s)
+        elif needs in (Needs.PREDICTION, Needs.EXTERNALITY) and not silent:
+            externality = needs is Needs.EXTERNALITY
+            prediction = node.predictor.predict(spec, self._now_s, externality=externality)
             load = prediction.load
         return Candidate(
             instance_id=node.instance.instance_id,

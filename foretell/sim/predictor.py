@@ -51,8 +51,10 @@ class SimPredictor:
         assert load is not None, "the first snapshot was given"
         return load
 
-    def predict(self, request: RequestSpec, now_s: float) -> Prediction:
-        """What the engine would do with `request`, dispatched at `now_s`."""
-        prediction = self._book.predict(request, self._step_time, now_s)
+    def predict(
+        self, request: RequestSpec, now_s: float, *, externality: bool = False
+    ) -> Prediction:
+        """What the engine would do with `request`, dispatched at `now_s`, and to the others."""
+        prediction = self._book.predict(request, self._step_time, now_s, externality=externality)
         assert prediction is not None, "the first snapshot was given"
         return prediction

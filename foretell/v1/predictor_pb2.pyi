@@ -44,10 +44,12 @@ class Load(_message.Message):
     def __init__(self, running: _Optional[int] = ..., waiting: _Optional[int] = ..., reserved: _Optional[int] = ..., used_blocks: _Optional[int] = ..., total_blocks: _Optional[int] = ..., waiting_prefill_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ...) -> None: ...
 
 class PredictRequest(_message.Message):
-    __slots__ = ("request",)
+    __slots__ = ("request", "externality")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
+    EXTERNALITY_FIELD_NUMBER: _ClassVar[int]
     request: RequestSpec
-    def __init__(self, request: _Optional[_Union[RequestSpec, _Mapping]] = ...) -> None: ...
+    externality: bool
+    def __init__(self, request: _Optional[_Union[RequestSpec, _Mapping]] = ..., externality: bool = ...) -> None: ...
 
 class LatencyQuantile(_message.Message):
     __slots__ = ("level", "seconds")
@@ -58,7 +60,7 @@ class LatencyQuantile(_message.Message):
     def __init__(self, level: _Optional[float] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class PredictResponse(_message.Message):
-    __slots__ = ("instance_id", "ttft_s", "e2e_s", "tpot_s", "snapshot_age_s", "load", "calibration_steps", "preemptions", "ttft_quantiles", "e2e_quantiles")
+    __slots__ = ("instance_id", "ttft_s", "e2e_s", "tpot_s", "snapshot_age_s", "load", "calibration_steps", "preemptions", "ttft_quantiles", "e2e_quantiles", "added_ttft_s", "added_e2e_s")
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     TTFT_S_FIELD_NUMBER: _ClassVar[int]
     E2E_S_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +71,8 @@ class PredictResponse(_message.Message):
     PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
     TTFT_QUANTILES_FIELD_NUMBER: _ClassVar[int]
     E2E_QUANTILES_FIELD_NUMBER: _ClassVar[int]
+    ADDED_TTFT_S_FIELD_NUMBER: _ClassVar[int]
+    ADDED_E2E_S_FIELD_NUMBER: _ClassVar[int]
     instance_id: str
     ttft_s: float
     e2e_s: float
@@ -79,7 +83,9 @@ class PredictResponse(_message.Message):
     preemptions: float
     ttft_quantiles: _containers.RepeatedCompositeFieldContainer[LatencyQuantile]
     e2e_quantiles: _containers.RepeatedCompositeFieldContainer[LatencyQuantile]
-    def __init__(self, instance_id: _Optional[str] = ..., ttft_s: _Optional[float] = ..., e2e_s: _Optional[float] = ..., tpot_s: _Optional[float] = ..., snapshot_age_s: _Optional[float] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., calibration_steps: _Optional[int] = ..., preemptions: _Optional[float] = ..., ttft_quantiles: _Optional[_Iterable[_Union[LatencyQuantile, _Mapping]]] = ..., e2e_quantiles: _Optional[_Iterable[_Union[LatencyQuantile, _Mapping]]] = ...) -> None: ...
+    added_ttft_s: float
+    added_e2e_s: float
+    def __init__(self, instance_id: _Optional[str] = ..., ttft_s: _Optional[float] = ..., e2e_s: _Optional[float] = ..., tpot_s: _Optional[float] = ..., snapshot_age_s: _Optional[float] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., calibration_steps: _Optional[int] = ..., preemptions: _Optional[float] = ..., ttft_quantiles: _Optional[_Iterable[_Union[LatencyQuantile, _Mapping]]] = ..., e2e_quantiles: _Optional[_Iterable[_Union[LatencyQuantile, _Mapping]]] = ..., added_ttft_s: _Optional[float] = ..., added_e2e_s: _Optional[float] = ...) -> None: ...
 
 class ReserveRequest(_message.Message):
     __slots__ = ("request", "ttl_s")

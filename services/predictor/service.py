@@ -68,7 +68,11 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         spec = await self._spec(request.request, context)
         now = self._clock()
         prediction = self.book.predict(
-            spec, self.step_time.current(), now, spread=self.step_time.spread
+            spec,
+            self.step_time.current(),
+            now,
+            spread=self.step_time.spread,
+            externality=request.externality,
         )
         if prediction is None:
             await context.abort(

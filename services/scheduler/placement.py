@@ -177,7 +177,9 @@ class Placer:
         if needs is Needs.LOAD:
             loads = await asyncio.gather(*(self._load(i) for i in instances))
             return [_candidate(i, load, None) for i, load in zip(instances, loads, strict=True)]
-        message = predictor_pb2.PredictRequest(request=wire.request_to_proto(spec))
+        message = predictor_pb2.PredictRequest(
+            request=wire.request_to_proto(spec), externality=needs is Needs.EXTERNALITY
+        )
         predictions = await asyncio.gather(*(self._predict(i, message) for i in instances))
         return [
             _candidate(i, p.load if p else i.load_within(STALE_LOAD_S), p)

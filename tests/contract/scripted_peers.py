@@ -25,6 +25,8 @@ class Predictor(predictor_pb2_grpc.PredictorServicer):
         self.completed = predictor_pb2.CompleteResponse()
         self.hanging = False
         self.asked: list[str] = []
+        self.externality: list[bool] = []
+        """Of each question for a prediction, whether it asked for that too."""
         self.reserved: list[predictor_pb2.RequestSpec] = []
         self.ended: list[str] = []
 
@@ -34,6 +36,7 @@ class Predictor(predictor_pb2_grpc.PredictorServicer):
 
     async def Predict(self, request: Any, context: Any) -> predictor_pb2.PredictResponse:
         self.asked.append("Predict")
+        self.externality.append(request.externality)
         await self._wait()
         return self.predicted
 

@@ -202,6 +202,20 @@ async def test_reservations_count_until_a_snapshot_shows_them(harness: Harness) 
     assert (await harness.status()).load.reserved == 0
 
 
+async def test_what_a_request_costs_the_others_is_told_to_who_asks(harness: Harness) -> None:
+    await hear(harness, snapshot(1, running=(running("a"), running("b"))))
+    unasked = await harness.predict()
+    assert not any(unasked.HasField(name) for name in ("added_ttft_s", "added_e2e_s"))
+    question = pb.PredictRequest(request=request("new", 10.0), externality=True)
+    costs = []
+    for _ in range(2):
+        answer = await harness.stub.Predict(question)
+        assert answer.added_ttft_s >= 0
+        costs.append(answer.added_e2e_s)
+        await harness.stub.Reserve(pb.ReserveRequest(request=request("c", 10.0)))
+    assert 0 < costs[0] < costs[1]  # one more is there to be delayed
+
+
 async def test_a_reservation_expires(harness: Harness) -> None:
     await hear(harness, snapshot(1))
     await harness.stub.Reserve(pb.ReserveRequest(request=request("lost"), ttl_s=0.05))

@@ -160,6 +160,8 @@ async def test_every_policy_works_by_its_name(tmp_path: Path, policy: str) -> No
     gate = asyncio.Event()
     slow, fast = Predictor(e2e_s=9.0), Predictor(e2e_s=1.0)
     slow.predicted.load.used_blocks = 90
+    for sidecar in (slow, fast):
+        sidecar.predicted.added_ttft_s = sidecar.predicted.added_e2e_s = 0.5
     async with (
         engines(gated(gate), gated(gate)) as both,
         serving(slow) as first,
@@ -168,20 +170,42 @@ async def test_every_policy_works_by_its_name(tmp_path: Path, policy: str) -> No
     ):
         instances = await run_together(scheduler, gate, 6)
         placed = [instance["outstanding"] for instance in instances]
-        if policy in ("predicted_latency", "infaas", "llumnix_minus"):
+        asked = {
+            "predicted_latency": "Predict",
+            "externality": "Predict",
+            "infaas": "Status",
+            "llumnix_minus": "Status",
+        }
+        if policy in asked:
             assert placed == [0, 6]  # the scripted sidecars never change their minds
         elif policy == "random":
             assert sum(placed) == 6
         else:
             assert placed == [3, 3]
-        asked = {"predicted_latency": "Predict", "infaas": "Status", "llumnix_minus": "Status"}
         assert set(fast.asked) == ({asked[policy]} if policy in asked else set())
+        assert set(fast.externality) <= {policy == "externality"}
         # Every policy keeps the ledger.
         await until(lambda: len(slow.reserved) + len(fast.reserved) == 6)
         assert (await scheduler.status())["policy"] == policy
         response = await scheduler.complete()
         assert response.headers["x-foretell-policy"] == policy
         await scheduler.until_metric("foretell_requests_total", 7, policy=policy)
+
+
+async def test_what_the_others_would_pay_decides(tmp_path: Path) -> None:
+    dear, cheap = Predictor(e2e_s=1.0), Predictor(e2e_s=3.0)
+    dear.predicted.added_e2e_s, cheap.predicted.added_e2e_s = 9.0, 2.0
+    dear.predicted.added_ttft_s = cheap.predicted.added_ttft_s = 0.0
+    async with (
+        engines(answer, answer) as both,
+        serving(dear) as first,
+        serving(cheap) as second,
+        running(tmp_path, both, [first, second], policy="externality") as scheduler,
+    ):
+        headers = (await scheduler.complete()).headers
+        assert headers["x-foretell-instance"] == "engine-1"
+        assert 3.0 <= float(headers["x-foretell-predicted-e2e-s"]) < 5.0  # its own alone
+        assert dear.externality == cheap.externality == [True]
 
 
 async def test_dispatches_are_remembered_for_a_minute_only(

@@ -36,6 +36,8 @@ def predicted(
     ttft_s: float = 0.1,
     outstanding: int = 0,
     calibration_steps: int = 1000,
+    added_e2e_s: float | None = 0.0,
+    added_ttft_s: float | None = 0.0,
 ) -> Candidate:
     answer = Prediction(
         instance_id,
@@ -46,6 +48,8 @@ def predicted(
         snapshot_age_s=0.0,
         load=load(),
         calibration_steps=calibration_steps,
+        added_ttft_s=added_ttft_s,
+        added_e2e_s=added_e2e_s,
     )
     return Candidate(instance_id, outstanding, load=answer.load, prediction=answer)
 

@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from random import Random
 
 import pytest
+from stepped_engine import NOW, STEP_TIME, later_requests, random_engine
 
-from foretell.engine import EngineBook, Sequence, Twin, restore_twin
-from foretell.engine.batch import Batch
-from foretell.latency.linear import LinearStepTime
+from foretell.engine import EngineBook, Sequence, restore_twin
 from foretell.length.distribution import certain, knots
 from foretell.model import (
     BatchShape,
@@ -22,9 +21,7 @@ from foretell.model import (
     Step,
 )
 
-STEP_TIME = LinearStepTime((0.01, 1e-4, 1e-7, 1e-4, 5e-4, 1e-6))
 CONFIG = EngineConfig("m", 16, 200, 8, 64, 1024)
-NOW = 1000.0
 
 
 def snapshot(
@@ -137,75 +134,6 @@ def test_silence_may_also_mean_that_steps_were_missed() -> None:
     assert rolled.e2e_s == pytest.approx(alone.e2e_s)
 
 
-class Engine:
-    """A twin in time: the loop of vLLM's engine core around a device that runs step after step."""
-
-    def __init__(self, twin: Twin) -> None:
-        self.twin = twin
-        self.now = NOW
-        self.queue: deque[tuple[Batch, float, float]] = deque()  # with when each begins and ends
-        self.first: dict[int, float] = {}
-
-    def schedule(self) -> bool:
-        batch = self.twin.schedule()
-        if batch is None:
-            return False
-        begin = max(self.now, self.queue[-1][2]) if self.queue else self.now
-        took = STEP_TIME.step_s(batch.shape) if batch.scheduled else 0.0
-        self.queue.append((batch, begin, begin + took))
-        return bool(batch.scheduled)
-
-    def iterate(self) -> None:
-        chose = self.schedule()
-        if len(self.queue) == self.twin.max_steps_in_flight or not chose:
-            self.apply()
-
-    def apply(self) -> None:
-        batch, _, end = self.queue.popleft()
-        self.now = end
-        for seq in self.twin.complete(batch).sampled:
-            if seq.output_tokens == 1:
-                self.first[id(seq)] = self.now
-
-    def snapshot(self) -> EngineSnapshot:
-        """Right after `schedule`."""
-        newest = {id(s): n for s, n in self.queue[-1][0].scheduled} if self.queue else {}
-        twin, steps = self.twin, [Step(1, at, 0.0, b.shape) for b, at, _ in self.queue]
-        return EngineSnapshot(
-            "e", "run", 1, NOW, self.now, twin.config, twin.free_blocks,
-            tuple(state_of(s, newest.get(id(s), 0)) for s in twin.running),
-            tuple(state_of(s, 0) for s in twin.waiting), tuple(steps), (),
-        )  # fmt: skip
-
-
-def state_of(seq: Sequence, scheduled: int) -> RequestState:
-    return RequestState(
-        request_id=seq.request_id,
-        foretell_id="",
-        prompt_tokens=seq.prompt_tokens,
-        output_tokens=seq.output_tokens,
-        computed_tokens=seq.computed_tokens,
-        max_tokens=seq.max_tokens,
-        arrival_unix_s=seq.arrival_s,
-        priority=seq.priority,
-        predicted_output_tokens=seq.stop_after,
-        scheduled_tokens=scheduled,
-        in_flight_tokens=seq.placeholders,
-    )
-
-
-def later_requests(rng: Random, start: float, longest: int) -> list[tuple[float, RequestSpec]]:
-    """Up to five, and when they come: in the order of that."""
-    at, requests = start, []
-    for i in range(rng.randint(0, 5)):
-        at += rng.expovariate(5.0)
-        output = rng.randint(1, min(40, longest - 1))
-        prompt = rng.randint(1, min(100, longest - output))
-        length = LengthEstimate(float(output))
-        requests.append((at, RequestSpec(f"later{i}", prompt, 0, length)))
-    return requests
-
-
 @pytest.mark.parametrize("async_scheduling", [False, True])
 @pytest.mark.parametrize("seed", range(100))
 def test_a_restored_twin_continues_exactly_and_forecasts_what_happens(
@@ -215,28 +143,13 @@ def test_a_restored_twin_continues_exactly_and_forecasts_what_happens(
     a restored twin must tell what the twin, step by step, goes on to do, with those who come later.
     """
     rng = Random(seed)
-    config = EngineConfig(
-        "m", rng.choice([4, 16]), rng.randint(20, 60), rng.randint(2, 8), 48, 256,
-        async_scheduling=async_scheduling, policy=rng.choice(["fcfs", "fcfs", "priority"]),
-        long_prefill_token_threshold=rng.choice([0, 0, 20]),
-    )  # fmt: skip
-    longest = config.total_blocks * config.block_size_tokens // 2
-    engine = Engine(Twin(config))
-    for i in range(rng.randint(2, 20)):
-        output = rng.randint(1, min(60, longest - 1))
-        limit = output if rng.random() < 0.5 else output + 9
-        prompt = rng.randint(1, min(150, longest - output))
-        engine.twin.add(Sequence(f"r{i}", prompt, output, limit, arrival_s=i))
-    for _ in range(rng.randint(0, 60)):
-        if not engine.twin.idle:
-            engine.iterate()
-    chose = engine.schedule()
-    if not chose or any(batch.preempted for batch, _, _ in engine.queue):
-        return  # nothing to restore, or output in flight that no snapshot shows
+    engine = random_engine(rng, async_scheduling=async_scheduling)
+    if engine is None:
+        return
     seen = engine.snapshot()
     newcomer = spec(30, 25, priority=0)
     start = engine.now
-    later = later_requests(rng, start, longest)
+    later = later_requests(rng, start, engine.twin.config)
     predicted = forecast(seen, newcomer, start, ahead=later)
     copy, in_flight = restore_twin(seen, known_length)
     copied = deque(in_flight)
@@ -263,7 +176,7 @@ def test_a_restored_twin_continues_exactly_and_forecasts_what_happens(
         if len(copied) == copy.max_steps_in_flight or not (batch and batch.scheduled):
             engine.apply()
             copy.complete(copied.popleft())
-    assert predicted.ttft_s == pytest.approx(engine.first[id(mine[0])] - start)
+    assert predicted.ttft_s == pytest.approx(engine.first["new"] - start)
     assert predicted.e2e_s == pytest.approx(engine.now - start)
 
 

@@ -3,7 +3,8 @@ from math import inf, nan
 from policy_cases import REQUEST, loaded, predicted, silent
 
 from foretell.policy import Candidate
-from foretell.policy.predicted_latency import CALIBRATED_STEPS, PredictedLatencyPolicy
+from foretell.policy.predicted_latency import PredictedLatencyPolicy
+from foretell.policy.trust import CALIBRATED_STEPS
 
 
 def choose(candidates: list[Candidate], draw: float = 0.0) -> str:

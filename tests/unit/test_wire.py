@@ -1,6 +1,7 @@
 """Messages survive the wire, and contradictions are refused."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -35,6 +36,18 @@ def test_nouns_survive_a_round_trip() -> None:
     assert wire.load_from_proto(wire.load_to_proto(LOAD)) == LOAD
     prediction = Prediction("e0", 0.1, 1.5, 0.02, 3, 0.004, LOAD, 99)
     assert wire.prediction_from_proto(wire.prediction_to_proto(prediction)) == prediction
+    for added in ((0.0, 0.0), (0.5, -1.25), (math.inf, math.inf)):
+        asked = replace(prediction, added_ttft_s=added[0], added_e2e_s=added[1])
+        assert wire.prediction_from_proto(wire.prediction_to_proto(asked)) == asked
+
+
+@pytest.mark.parametrize("name", ["added_ttft_s", "added_e2e_s"])
+@pytest.mark.parametrize("lie", [math.nan, -math.inf])
+def test_what_is_added_is_no_lie_that_attracts_everyone(name: str, lie: float) -> None:
+    prediction = Prediction("e0", 0.1, 1.5, 0.02, 3, 0.004, LOAD, 99)
+    message = wire.prediction_to_proto(replace(prediction, **{name: lie}))  # type: ignore[arg-type]
+    with pytest.raises(wire.WireError, match="added"):
+        wire.prediction_from_proto(message)
 
 
 def test_columns_of_different_length_are_refused() -> None:

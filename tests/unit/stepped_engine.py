@@ -1,0 +1,135 @@
+"""A twin stepped through time by hand, to compare the kernel's rollouts with."""
+
+from collections import deque
+from random import Random
+
+from foretell.engine import Sequence, Twin
+from foretell.engine.batch import Batch
+from foretell.latency.linear import LinearStepTime
+from foretell.model import (
+    EngineConfig,
+    EngineSnapshot,
+    LengthEstimate,
+    RequestSpec,
+    RequestState,
+    Step,
+)
+
+STEP_TIME = LinearStepTime((0.01, 1e-4, 1e-7, 1e-4, 5e-4, 1e-6))
+NOW = 1000.0
+
+
+class SteppedEngine:
+    """A twin in time: the loop of vLLM's engine core around a device that runs step after step."""
+
+    def __init__(self, twin: Twin) -> None:
+        self.twin = twin
+        self.now = NOW
+        self.queue: deque[tuple[Batch, float, float]] = deque()  # with when each begins and ends
+        self.first: dict[str, float] = {}
+        self.last: dict[str, float] = {}
+
+    def schedule(self) -> bool:
+        batch = self.twin.schedule()
+        if batch is None:
+            return False
+        begin = max(self.now, self.queue[-1][2]) if self.queue else self.now
+        took = STEP_TIME.step_s(batch.shape) if batch.scheduled else 0.0
+        self.queue.append((batch, begin, begin + took))
+        return bool(batch.scheduled)
+
+    def iterate(self) -> None:
+        chose = self.schedule()
+        if len(self.queue) == self.twin.max_steps_in_flight or not chose:
+            self.apply()
+
+    def apply(self) -> None:
+        batch, _, end = self.queue.popleft()
+        self.now = end
+        outcome = self.twin.complete(batch)
+        for seq in outcome.sampled:
+            if seq.output_tokens == 1:
+                self.first[seq.request_id] = self.now
+        for seq in outcome.finished:
+            self.last[seq.request_id] = self.now
+
+    def run(self, arrivals: list[tuple[float, Sequence]]) -> None:
+        """To the end of all, those included who arrive at their times, which ascend."""
+        coming = deque(arrivals)
+        while coming or self.queue or not self.twin.idle:
+            while coming and coming[0][0] <= self.now:
+                self.twin.add(coming.popleft()[1])
+            full = len(self.queue) == self.twin.max_steps_in_flight
+            if not full and self.schedule() and len(self.queue) < self.twin.max_steps_in_flight:
+                continue
+            if self.queue:
+                self.apply()
+            else:
+                self.now = max(self.now, coming[0][0])
+
+    def snapshot(self) -> EngineSnapshot:
+        """Right after `schedule`."""
+        newest = {id(s): n for s, n in self.queue[-1][0].scheduled} if self.queue else {}
+        twin, steps = self.twin, [Step(1, at, 0.0, b.shape) for b, at, _ in self.queue]
+        return EngineSnapshot(
+            "e", "run", 1, NOW, self.now, twin.config, twin.free_blocks,
+            tuple(state_of(s, newest.get(id(s), 0)) for s in twin.running),
+            tuple(state_of(s, 0) for s in twin.waiting), tuple(steps), (),
+        )  # fmt: skip
+
+
+def state_of(seq: Sequence, scheduled: int) -> RequestState:
+    return RequestState(
+        request_id=seq.request_id,
+        foretell_id="",
+        prompt_tokens=seq.prompt_tokens,
+        output_tokens=seq.output_tokens,
+        computed_tokens=seq.computed_tokens,
+        max_tokens=seq.max_tokens,
+        arrival_unix_s=seq.arrival_s,
+        priority=seq.priority,
+        predicted_output_tokens=seq.stop_after,
+        scheduled_tokens=scheduled,
+        in_flight_tokens=seq.placeholders,
+    )
+
+
+def longest(config: EngineConfig) -> int:
+    """Tokens that requests may have here: two of them fit."""
+    return config.total_blocks * config.block_size_tokens // 2
+
+
+def random_engine(rng: Random, *, async_scheduling: bool) -> SteppedEngine | None:
+    """At a random step, right after `schedule`; None where no snapshot could say what goes on."""
+    config = EngineConfig(
+        "m", rng.choice([4, 16]), rng.randint(20, 60), rng.randint(2, 8), 48, 256,
+        async_scheduling=async_scheduling, policy=rng.choice(["fcfs", "fcfs", "priority"]),
+        long_prefill_token_threshold=rng.choice([0, 0, 20]),
+    )  # fmt: skip
+    most = longest(config)
+    engine = SteppedEngine(Twin(config))
+    for i in range(rng.randint(2, 20)):
+        output = rng.randint(1, min(60, most - 1))
+        limit = output if rng.random() < 0.5 else output + 9
+        prompt = rng.randint(1, min(150, most - output))
+        engine.twin.add(Sequence(f"r{i}", prompt, output, limit, arrival_s=i))
+    for _ in range(rng.randint(0, 60)):
+        if not engine.twin.idle:
+            engine.iterate()
+    chose = engine.schedule()
+    # Else there is nothing to restore, or output in flight that no snapshot shows.
+    return engine if chose and not any(b.preempted for b, _, _ in engine.queue) else None
+
+
+def later_requests(
+    rng: Random, start: float, config: EngineConfig
+) -> list[tuple[float, RequestSpec]]:
+    """Up to five, and when they come: in the order of that."""
+    at, requests, most = start, [], longest(config)
+    for i in range(rng.randint(0, 5)):
+        at += rng.expovariate(5.0)
+        output = rng.randint(1, min(40, most - 1))
+        prompt = rng.randint(1, min(100, most - output))
+        length = LengthEstimate(float(output))
+        requests.append((at, RequestSpec(f"later{i}", prompt, 0, length)))
+    return requests

@@ -1,0 +1,193 @@
+"""What a newcomer adds to the others: against the twin run to the end with it and without."""
+
+import math
+from collections import deque
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+from stepped_engine import NOW, STEP_TIME, SteppedEngine, later_requests, random_engine
+
+from foretell.engine import EngineBook, Sequence, externality, restore_twin
+from foretell.kernel.futures import Start
+from foretell.length.distribution import certain, knots
+from foretell.model import (
+    BatchShape,
+    EngineConfig,
+    EngineSnapshot,
+    LengthEstimate,
+    Prediction,
+    RequestSpec,
+    RequestState,
+)
+
+CONFIG = EngineConfig("m", 16, 200, 8, 64, 1024)
+NEWCOMER = RequestSpec("new", 30, 0, LengthEstimate(25.0))
+
+
+def decoding(name: str, output: int, total: float, prompt: int = 49) -> RequestState:
+    return RequestState(
+        name, "", prompt, output, prompt + output - 1, 0, NOW, predicted_output_tokens=total
+    )
+
+
+def snapshot(
+    *running: RequestState, waiting: Seq[RequestState] = (), config: EngineConfig = CONFIG
+) -> EngineSnapshot:
+    used = sum(config.blocks_for(state.computed_tokens) for state in running)
+    free = config.total_blocks - used
+    return EngineSnapshot("e", "run", 1, NOW, NOW, config, free, running, tuple(waiting), (), ())
+
+
+def book_of(seen: EngineSnapshot, *, sure: bool = True) -> EngineBook:
+    book = EngineBook(
+        dispatch_delay_s=0.0,
+        length_row=(lambda estimate: certain(estimate.expected_tokens)) if sure else knots,
+        prior_tokens=1.0,
+        expect_arrivals=not sure,
+    )
+    book.hear(seen)
+    return book
+
+
+def added(book: EngineBook, newcomer: RequestSpec = NEWCOMER, now: float = NOW) -> Prediction:
+    prediction = book.predict(newcomer, STEP_TIME, now, externality=True)
+    assert prediction is not None
+    return prediction
+
+
+def sequence_of(request: RequestSpec, at: float) -> Sequence:
+    output = round(request.length.expected_tokens)
+    return Sequence(request.request_id, request.prompt_tokens, output, 0, arrival_s=at)
+
+
+def go_on(
+    engine: SteppedEngine, seen: EngineSnapshot, coming: list[tuple[float, Sequence]]
+) -> SteppedEngine:
+    """A copy of `engine` run to the end, with those that are `coming`."""
+    copy, in_flight = restore_twin(seen, lambda state: state.predicted_output_tokens)
+    result = SteppedEngine(copy)
+    times = [(begin, end) for _, begin, end in engine.queue]
+    result.queue = deque((b, *at) for b, at in zip(in_flight, times, strict=True))
+    result.now = engine.now
+    result.run(coming)
+    return result
+
+
+@pytest.mark.parametrize("async_scheduling", [False, True])
+@pytest.mark.parametrize("seed", range(60))
+def test_it_is_the_difference_between_two_engines(seed: int, async_scheduling: bool) -> None:
+    """One gets the newcomer, one does not; both are stepped until nobody is left."""
+    rng = Random(seed)
+    engine = random_engine(rng, async_scheduling=async_scheduling)
+    if engine is None:
+        return
+    seen, start = engine.snapshot(), engine.now
+    later = later_requests(rng, start, engine.twin.config)
+    book = book_of(seen)
+    for at, reserved in later:
+        book.reserve(reserved, at, math.inf)
+
+    def sequences() -> list[tuple[float, Sequence]]:
+        return [(at, sequence_of(request, at)) for at, request in later]
+
+    without = go_on(engine, seen, sequences())
+    beside = go_on(engine, seen, [(start, sequence_of(NEWCOMER, start)), *sequences()])
+    prediction = added(book, now=start)
+    assert beside.first["new"] - start == pytest.approx(prediction.ttft_s)
+    for seconds, before, after in (
+        (prediction.added_ttft_s, without.first, beside.first),
+        (prediction.added_e2e_s, without.last, beside.last),
+    ):
+        assert before.keys() | {"new"} == after.keys()
+        assert seconds == pytest.approx(sum(after[r] - before[r] for r in before), abs=1e-6)
+
+
+def test_nobody_is_delayed_on_an_idle_engine_and_nobody_asks_in_vain() -> None:
+    book = book_of(snapshot())
+    assert (added(book).added_ttft_s, added(book).added_e2e_s) == (0.0, 0.0)
+    unasked = book.predict(NEWCOMER, STEP_TIME, NOW)
+    assert unasked is not None
+    assert (unasked.added_ttft_s, unasked.added_e2e_s) == (None, None)
+    assert replace(added(book), added_ttft_s=None, added_e2e_s=None) == unasked
+
+
+def test_a_prompt_delays_who_decodes_by_the_steps_that_it_shares() -> None:
+    running = [decoding("short", 5, 6.0), decoding("long", 5, 500.0)]
+    seen = added(book_of(snapshot(*running)))
+    assert seen.added_ttft_s == 0.0  # both have their first token
+    # The first step has the newcomer's prompt beside both.
+    alone_s, shared_s = (
+        STEP_TIME.step_s(BatchShape(prompts, prompt, prompt * (prompt + 1) // 2, 2, 108))
+        for prompts, prompt in ((0, 0), (1, 30))
+    )
+    assert seen.added_e2e_s is not None
+    assert seen.added_e2e_s > 2 * (shared_s - alone_s)
+
+
+def test_who_waits_behind_a_full_engine_waits_longer_for_a_long_newcomer() -> None:
+    small = replace(CONFIG, max_num_seqs=2)
+    running = [decoding("a", 5, 300.0)]
+    waiting = [RequestState("w", "", 40, 0, 0, 0, NOW, predicted_output_tokens=5.0)]
+    urgent = replace(small, policy="priority")
+    ahead = replace(NEWCOMER, priority=-1)
+    costs = [
+        added(book_of(snapshot(*running, waiting=waiting, config=config)), newcomer)
+        for config, newcomer in (
+            (small, NEWCOMER),  # behind the one that waits
+            (urgent, ahead),
+            (urgent, replace(ahead, length=LengthEstimate(200.0))),
+        )
+    ]
+    behind, before, longer = [cost.added_ttft_s for cost in costs]
+    assert behind == 0.0
+    assert before is not None
+    assert longer is not None
+    assert 0 < before < longer
+
+
+def test_keeping_somebody_from_ever_running_is_infinitely_bad() -> None:
+    tiny = replace(CONFIG, total_blocks=8, policy="priority")
+    waiting = [RequestState("w", "", 40, 0, 0, 0, NOW, predicted_output_tokens=5.0)]
+    book = book_of(snapshot(waiting=waiting, config=tiny))
+    stuck = added(book, RequestSpec("new", 500, 0, LengthEstimate(5.0), priority=-1))
+    assert (stuck.e2e_s, stuck.added_ttft_s, stuck.added_e2e_s) == (math.inf,) * 3
+    # Who can never run anyway is not the newcomer's doing.
+    hopeless = [RequestState("w", "", 500, 0, 0, 0, NOW, predicted_output_tokens=5.0)]
+    seen = added(book_of(snapshot(waiting=hopeless, config=tiny)))
+    assert (seen.e2e_s, seen.added_ttft_s, seen.added_e2e_s) == (math.inf, 0.0, 0.0)
+
+
+def test_the_run_without_a_newcomer_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[int] = []
+    sample = externality.sample_endings
+
+    def counted(start: Start, *rest: Any) -> None:
+        runs.append(len(start.sequences))
+        sample(start, *rest)
+
+    monkeypatch.setattr(externality, "sample_endings", counted)
+    book = book_of(snapshot(decoding("a", 5, 90.0), decoding("b", 5, 40.0)), sure=False)
+    first = added(book)
+    other = added(book, RequestSpec("other", 300, 0, LengthEstimate(80.0)))
+    assert runs == [2, 3, 3]
+    assert first.added_e2e_s != other.added_e2e_s
+    assert added(book) == first
+    book.reserve(NEWCOMER, NOW, ttl_s=9.0)  # one more is among the others
+    assert added(book, RequestSpec("other", 300, 0, LengthEstimate(80.0))) != other
+    assert runs == [2, 3, 3, 3, 3, 4]
+
+
+@pytest.mark.parametrize("async_scheduling", [False, True])
+def test_what_is_kept_is_what_would_be_found_anew(async_scheduling: bool) -> None:
+    """While a step is in flight the run without the newcomer does not depend on the instant."""
+    for seed in range(12):
+        engine = random_engine(Random(seed), async_scheduling=async_scheduling)
+        if engine is None:
+            continue
+        seen, kept = engine.snapshot(), book_of(engine.snapshot(), sure=False)
+        for wait_s in (0.0, 0.001, 0.004, 0.5):
+            now = engine.now + wait_s
+            assert added(kept, now=now) == added(book_of(seen, sure=False), now=now)

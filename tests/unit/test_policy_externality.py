@@ -1,0 +1,76 @@
+from math import inf, nan
+
+from policy_cases import REQUEST, loaded, predicted, silent
+
+from foretell.policy import Candidate
+from foretell.policy.externality import ExternalityPolicy
+from foretell.policy.trust import CALIBRATED_STEPS
+
+
+def choose(candidates: list[Candidate], draw: float = 0.0) -> str:
+    return ExternalityPolicy().choose(REQUEST, candidates, draw)
+
+
+def test_least_delay_to_all_wins_not_the_least_to_the_newcomer() -> None:
+    quick_but_dear = predicted("a", 4.0, 0.5, added_e2e_s=5.0)  # 0.75 + 5 s
+    slow_but_cheap = predicted("b", 9.0, 1.0, added_e2e_s=3.0)  # 2 + 3 s
+    assert choose([quick_but_dear, slow_but_cheap]) == "b"
+    assert choose([quick_but_dear, predicted("b", 9.0, 1.0, added_e2e_s=4.0)]) == "a"
+
+
+def test_a_long_wait_weighs_more_than_its_seconds() -> None:
+    # 3 + 9 s of waiting against 0 + 0 of waiting and ten that others wait.
+    buried, dear = predicted("a", 5.0, 3.0), predicted("b", 5.0, 0.0, added_e2e_s=10.0)
+    assert choose([buried, dear]) == "b"
+    assert choose([buried, predicted("b", 5.0, 0.0, added_e2e_s=13.0)]) == "a"
+
+
+def test_first_and_last_tokens_of_others_count() -> None:
+    later_start = predicted("a", 1.0, added_e2e_s=2.0, added_ttft_s=3.0)
+    assert choose([later_start, predicted("b", 1.0, added_e2e_s=4.0, added_ttft_s=0.5)]) == "b"
+
+
+def test_draw_breaks_ties_among_the_least_only() -> None:
+    candidates = [
+        predicted("a", 1.0, added_e2e_s=2.0),
+        predicted("b", 2.0, added_e2e_s=3.0),
+        predicted("c", 9.0, added_e2e_s=2.0),
+    ]
+    assert [choose(candidates, d) for d in (0.0, 0.49, 0.5, 0.999999)] == ["a", "a", "c", "c"]
+
+
+def test_helping_others_is_good_but_never_better_than_free() -> None:
+    helpful = predicted("a", 3.0, 1.0, added_e2e_s=-1.95)
+    assert choose([helpful, predicted("b", 1.0, 0.1)]) == "a"
+    free = [predicted("a", 3.0, added_e2e_s=-9.0), predicted("b", 3.0, added_e2e_s=-4.0)]
+    assert [choose(free, draw) for draw in (0.0, 0.9)] == ["a", "b"]
+
+
+def test_a_prediction_that_tells_nothing_of_the_others_is_no_answer() -> None:
+    old = predicted("old", 0.1, outstanding=5, added_e2e_s=None)
+    assert choose([old, predicted("b", 1.0, outstanding=1)]) == "b"
+    assert choose([loaded("a", outstanding=3), predicted("b", 9.0, outstanding=0)]) == "b"
+    broken = predicted("a", 1.0, outstanding=5, added_e2e_s=nan)
+    assert choose([broken, predicted("b", 1.0, outstanding=1)]) == "b"
+    both = [
+        predicted(name, 1.0, outstanding=n, added_e2e_s=None) for name, n in (("a", 2), ("b", 1))
+    ]
+    assert choose(both) == "b"
+
+
+def test_a_twin_that_has_not_learned_is_not_compared_with_one_that_has() -> None:
+    fast = predicted("learned", 1.0, 1.0, outstanding=2, calibration_steps=CALIBRATED_STEPS)
+    assert choose([fast, predicted("prior", 5.0, 5.0, calibration_steps=0)]) == "prior"
+
+
+def test_never_is_an_answer_and_the_worst_one() -> None:
+    never = predicted("a", inf, inf, added_e2e_s=0.0)
+    ruinous = predicted("a", 1.0, added_e2e_s=inf)
+    for worst in (never, ruinous):
+        assert choose([worst, predicted("b", 99.0, 50.0, outstanding=9)]) == "b"
+        assert choose([worst, silent("s", outstanding=50)]) == "s"
+
+
+def test_single_candidate() -> None:
+    assert choose([predicted("a", 3.0)], 0.999999) == "a"
+    assert choose([silent("a")], 0.999999) == "a"
