@@ -10,6 +10,7 @@ import numpy as np
 from foretell.engine.delay import UsualDelay
 from foretell.engine.expected import RecentArrivals
 from foretell.engine.forecast import (
+    Forecast,
     Forecaster,
     LengthRow,
     PendingRequest,
@@ -50,6 +51,11 @@ def samples_behind(waiting: int) -> int:
     if waiting < 8:
         return 8
     return 4 if waiting < 32 else 2
+
+
+def no_spread(steps: int) -> float:
+    """Step times are exactly known."""
+    return 0.0
 
 
 @dataclass(slots=True)
@@ -161,7 +167,7 @@ class EngineBook:
         step_time: StepTimeModel,
         now_unix_s: float,
         *,
-        spread: Callable[[int], float] = lambda steps: 0.0,
+        spread: Callable[[int], float] = no_spread,
     ) -> Prediction | None:
         """What the engine would do with `request`, dispatched now; None before any snapshot.
 
@@ -184,18 +190,8 @@ class EngineBook:
             pending=self._coming(now_unix_s, newcomer),
             every_step_published=self._every_step_published,
         )
-        ttft_s, e2e_s = mean(seen.ttft_s), mean(seen.e2e_s)
-        error = spread(max(1, round(seen.steps)))
-        return Prediction(
-            instance_id=snapshot.instance_id,
-            ttft_s=ttft_s,
-            e2e_s=e2e_s,
-            tpot_s=_tpot_s(ttft_s, e2e_s, seen.output_tokens),
-            preemptions=seen.preemptions,
-            snapshot_age_s=self.age_s(now_unix_s),
-            load=load,
-            ttft_quantiles=_quantiles(seen.ttft_s, error),
-            e2e_quantiles=_quantiles(seen.e2e_s, error),
+        return as_prediction(
+            snapshot.instance_id, seen, load, age_s=self.age_s(now_unix_s), spread=spread
         )
 
     def _new_forecaster(self, snapshot: EngineSnapshot) -> Forecaster:
@@ -323,6 +319,30 @@ class EngineBook:
         self._delay.learn(earliest - made_unix_s, at_unix_s - made_unix_s)
 
 
+def as_prediction(
+    instance_id: str,
+    seen: Forecast,
+    load: Load,
+    *,
+    age_s: float,
+    spread: Callable[[int], float],
+) -> Prediction:
+    """What a predictor answers: the means of a forecast, and its quantiles with their errors."""
+    ttft_s, e2e_s = mean(seen.ttft_s), mean(seen.e2e_s)
+    error = spread(max(1, round(seen.steps)))
+    return Prediction(
+        instance_id=instance_id,
+        ttft_s=ttft_s,
+        e2e_s=e2e_s,
+        tpot_s=_tpot_s(ttft_s, e2e_s, seen.output_tokens),
+        preemptions=seen.preemptions,
+        snapshot_age_s=age_s,
+        load=load,
+        ttft_quantiles=_quantiles(seen.ttft_s, error),
+        e2e_quantiles=_quantiles(seen.e2e_s, error),
+    )
+
+
 def _tpot_s(ttft_s: float, e2e_s: float, output_tokens: float) -> float:
     if output_tokens <= 1:
         return 0.0
@@ -331,6 +351,9 @@ def _tpot_s(ttft_s: float, e2e_s: float, output_tokens: float) -> float:
 
 def _quantiles(values: Values, error: float) -> tuple[tuple[float, float], ...]:
     """Of equally likely values, each off by a relative error of standard deviation `error`."""
+    if len(values) == 1 and not error:
+        value = float(values[0])
+        return tuple((level, value) for level in QUANTILE_LEVELS)
     if error > 0:
         factors = np.maximum(_LEAST_FACTOR, 1.0 + error * _NORMAL_FIFTHS)
         values = np.outer(factors, values).ravel()

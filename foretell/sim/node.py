@@ -1,0 +1,129 @@
+"""An instance with its predictor, and what ails them."""
+
+from collections.abc import Callable
+
+from foretell.engine.timed import FreeBlocks
+from foretell.length.distribution import Row
+from foretell.model import RequestSpec
+from foretell.policy import Needs
+from foretell.sim.config import ClusterConfig, InstanceConfig
+from foretell.sim.instance import Instance
+from foretell.sim.predictor import SimPredictor
+from foretell.sim.scheduler import SILENCE, Answer
+
+
+class Node:
+    """What is at one place of the cluster, dead or alive."""
+
+    def __init__(
+        self,
+        index: int,
+        cluster: ClusterConfig,
+        *,
+        watched: bool,
+        counted_s: tuple[float, float],
+    ) -> None:
+        """`watched`: somebody asks its predictor, so snapshots are taken."""
+        self.index = index
+        self.instance_id = f"engine-{index}"
+        self.generation = 0
+        """Of the engine: what was meant for an earlier one reaches nobody."""
+        self.up = self.heard = self.answers = True
+        """It lives; its snapshots arrive; its predictor lives."""
+        self.publish_pending = False
+        self.dead_steps = 0
+        self.dead_free: list[FreeBlocks] = []
+        self._config: InstanceConfig = cluster.instances[index]
+        self._cluster = cluster
+        self._watched = watched
+        self._counted_s = counted_s
+        self._seen = -1  # the version of the instance that its predictor knows
+        self.instance = self._new_instance(counted_s[0])
+        self.predictor = self._new_predictor()
+        self.publish(0.0)
+
+    @property
+    def steps(self) -> int:
+        """Of all the engines that were here."""
+        return self.dead_steps + self.instance.steps
+
+    def restart(self, now_s: float) -> None:
+        """A new engine, empty, and a predictor that knows it."""
+        self.dead_steps += self.instance.steps
+        self.generation += 1
+        self.up = True
+        self.instance = self._new_instance(now_s)
+        self.forget(now_s)
+
+    def die(self, now_s: float) -> list[tuple[str, bool]]:
+        """The engine is gone; returns whom that befalls, as `Instance.die`."""
+        self.up = False
+        self.generation += 1
+        self.dead_free.append(self.instance.free_blocks_so_far(now_s))
+        return self.instance.die()
+
+    def forget(self, now_s: float) -> None:
+        """The predictor starts anew; what it hears first is how its engine is now."""
+        self.predictor = self._new_predictor()
+        self.publish(now_s)
+
+    def free_blocks(self, now_s: float) -> list[FreeBlocks]:
+        """The sums of all the engines that were here."""
+        living = [self.instance.free_blocks_so_far(now_s)] if self.up else []
+        return self.dead_free + living
+
+    def ask(self, needs: Needs, spec: RequestSpec, row: Row, now_s: float) -> Answer:
+        """What the predictor says, asked now."""
+        cluster, predictor = self._cluster, self.predictor
+        if cluster.publish_interval_s == 0:
+            self.publish(now_s)
+        if not self.answers or self._seen < 0:
+            return SILENCE
+        if needs is Needs.LOAD:
+            return predictor.load(), None
+        at_s = now_s + cluster.network_delay_s + cluster.dispatch_delay_s
+        age_s = now_s - (self.instance.changed_s if self.heard else predictor.published_s)
+        prediction = predictor.predict(spec, row, at_s, now_s, max(0.0, age_s))
+        return prediction.load, prediction
+
+    def changed(self, now_s: float, later: Callable[[float], None]) -> None:
+        """The engine's state has changed; `later` is called with the time of the next snapshot.
+
+        With an interval. Without one every change is published, and looked at when somebody asks.
+        """
+        interval_s = self._cluster.publish_interval_s
+        if interval_s == 0 or not self._watched:
+            return
+        due_s = self.predictor.published_s + interval_s
+        if now_s >= due_s:
+            self.publish(now_s)
+        elif not self.publish_pending:
+            self.publish_pending = True
+            later(due_s)
+
+    def publish(self, now_s: float) -> None:
+        """The predictor hears what is new."""
+        reaches = self._watched and self.up and self.heard and self.answers
+        if reaches and self._seen != self.instance.version:
+            self._seen = self.instance.version
+            self.predictor.see(self.instance, now_s)
+
+    def _new_instance(self, now_s: float) -> Instance:
+        since_s, until_s = self._counted_s
+        return Instance(
+            self.instance_id,
+            self._config,
+            prefix_cache=self._cluster.prefix_cache,
+            counted_s=(max(since_s, now_s), until_s),
+        )
+
+    def _new_predictor(self) -> SimPredictor:
+        self._seen = -1
+        config = self._config
+        return SimPredictor(
+            self.instance_id,
+            config.engine,
+            config.believed_step_time or config.step_time,
+            every_step_published=self._cluster.publish_interval_s == 0,
+            expect_arrivals=self._cluster.expect_arrivals,
+        )
