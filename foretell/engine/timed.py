@@ -124,9 +124,10 @@ class TimedTwin(Twin):
             state.blocks,
             state.places,
             state.first_with,
-            *self._entries,
-            nobody=_NOBODY,
-            marks=_NO_MARKS,
+            self._entries[0],
+            self._entries[1],
+            _NOBODY,
+            _NO_MARKS,
         )
 
 

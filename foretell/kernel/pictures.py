@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from foretell.kernel.futures import RECORDS, Futures, Lengths, Room, Start, sample_futures
 from foretell.kernel.jit import compiled
-from foretell.kernel.layout import EXPECTED, NONE, RUNNING, WAITING, Batch
+from foretell.kernel.layout import EXPECTED, NONE, RUNNING, WAITING, Batch, Record
 from foretell.kernel.lengths import WIDTH
 from foretell.kernel.step_time import StepTime, step_s
 from foretell.kernel.turns import Live
@@ -230,7 +230,7 @@ def forecast(
 
 
 @compiled
-def _expect(start: Start, lengths: Lengths, coming: np.void, index: int, slot: int) -> None:
+def _expect(start: Start, lengths: Lengths, coming: Record, index: int, slot: int) -> None:
     """As `Forecaster._expect`."""
     row, longest = start.sequences[slot], start.records[0].engine.max_model_len
     row.arrival_s = coming.at_s + index * coming.every_s

@@ -151,9 +151,7 @@ class _Cluster:
             if arrival.request_id in self._served
         )
         lost = tuple(a.request_id for a in self._arrivals if a.request_id in self._lost)
-        check(
-            len(served) + len(lost) == len(self._arrivals), "a request ended twice, or never did"
-        )
+        check(len(served) + len(lost) == len(self._arrivals), "a request ended twice, or never did")
         last_s = max((r.arrival_s + r.e2e_s for r in served), default=self._first_s)
         free = chain.from_iterable(node.free_blocks(self._now_s) for node in self._nodes)
         return Report(

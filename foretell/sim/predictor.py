@@ -113,7 +113,7 @@ class SimPredictor:
             if sizes is not None:
                 coming.append(_typical(sizes, at_s))
         coming.append(_coming(spec, length_row, at_s))
-        certain = self._film.certain and all([_is_certain(row[-1]) for row in coming])
+        certain = self._film.certain and all(map(_certain_row, coming))
         seen = self._film.forecast(
             self._model,
             coming,
@@ -146,6 +146,10 @@ def _typical(sizes: tuple[int, int, int, float], at_s: float) -> ComingRow:
     count, prompt, output, rate = sizes
     row = (float(output),) * (WIDTH - 1) + (0.0,)
     return at_s + 0.5 / rate, 1.0 / rate, count, prompt, output, 0, 0, _EXPECTED_KEY, row
+
+
+def _certain_row(coming: ComingRow) -> bool:
+    return _is_certain(coming[-1])
 
 
 def _is_certain(row: Row) -> bool:
