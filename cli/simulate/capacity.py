@@ -7,7 +7,7 @@ is one simulation; the probes of different seeds run side by side, in processes 
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
-from math import sqrt
+from math import inf, sqrt
 from multiprocessing import get_context
 from os import cpu_count
 from statistics import fmean, stdev
@@ -60,8 +60,8 @@ class Bracket:
 
 
 def probe(options: SimulateOptions, qps: float, seed: int) -> float:
-    """The P99 of TTFT; infinite where requests were lost to it for want of an engine."""
-    return float(run(options, qps, seed).summary()["ttft_s"]["p99"])
+    """The P99 of TTFT of all that were served; infinite where none was."""
+    return float(run(options, qps, seed).summary()["ttft_s"].get("p99", inf))
 
 
 def find_capacity(options: SimulateOptions, search: Search, processes: int = 0) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def find_capacity(options: SimulateOptions, search: Search, processes: int = 0) 
         tasks = {seed: progress.add_task(f"seed {seed}", total=None) for seed in search.seeds}
 
         def tell(bracket: Bracket) -> None:
-            text = f"seed {bracket.seed}: {bracket.low:.4g} to {bracket.high or float('inf'):.4g}"
+            text = f"seed {bracket.seed}: {bracket.low:.4g} to {bracket.high or inf:.4g}"
             progress.update(tasks[bracket.seed], description=text, advance=1)
 
         brackets = searched(options, search, pool, tell)

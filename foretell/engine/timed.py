@@ -1,4 +1,4 @@
-"""A twin that keeps its own steps in flight: the engine loop in compiled code, turn by turn."""
+"""A twin that keeps its own steps in flight: the engine loop in compiled code."""
 
 from collections.abc import Sequence as Seq
 from math import inf
@@ -13,9 +13,9 @@ from foretell.engine.twin import Twin
 from foretell.kernel.futures import Lengths
 from foretell.kernel.layout import ENTRY
 from foretell.kernel.lengths import WIDTH
+from foretell.kernel.live import LIVE, Live, advance, count_free
 from foretell.kernel.rollout import MARK
 from foretell.kernel.step_time import StepTime
-from foretell.kernel.turns import LIVE, Live, count_free, turn
 from foretell.model import EngineConfig
 
 _NOBODY = np.zeros(0, np.int32)
@@ -44,6 +44,9 @@ class TimedTwin(Twin):
         self._state = self._state._replace(engine=self._records["at"]["engine"][0])
         self._clock, self._tally = self._records["at"]["clock"][0], self._records["tally"][0]
         self._tally["until_s"] = inf
+        self._outcome = np.zeros(5, np.int64)
+        self.in_flight = 0
+        """Steps in flight."""
         self._limits = config.max_num_scheduled_tokens, int(self._state.engine["max_running"])
         self._entries = [np.zeros(0, ENTRY), np.zeros(0, ENTRY)]
         self.lengths = _blank_lengths(0)
@@ -53,7 +56,7 @@ class TimedTwin(Twin):
     @property
     def steps(self) -> int:
         """Scheduled so far."""
-        return int(self._tally["steps"])
+        return self._scheduled_steps
 
     @property
     def ends_s(self) -> float:
@@ -65,11 +68,6 @@ class TimedTwin(Twin):
         """Slots that there are."""
         return len(self._members)
 
-    @property
-    def in_flight(self) -> int:
-        """Steps in flight."""
-        return int(self._clock["in_flight"])
-
     def arrive(self, seq: Sequence, length_row: Seq[float]) -> None:
         """`add`, with what predictors believe of its length."""
         self.add(seq)
@@ -77,23 +75,20 @@ class TimedTwin(Twin):
         self.lengths.rows[seq.slot] = length_row
         self.lengths.keys[seq.slot] = crc32(seq.request_id.encode())
 
-    def turn(self, model: StepTime, now_s: float) -> list[Sequence]:
+    def advance(self, model: StepTime, now_s: float) -> list[Sequence]:
         """End the oldest step in flight, schedule what can be; returns whom that step ended.
 
         AssertionError where an invariant is broken.
         """
         if self._ended:
             self._forget_ended()
-        before = self.steps
-        landing = self.in_flight > 0
-        turn(self.live, model, now_s, *self._limits)
-        self._completed_steps += landing
-        self._scheduled_steps += self.steps - before
-        count = int(self._tally["finished"])
-        if not count:
+        advance(self.live, model, now_s, *self._limits, self._outcome)
+        finishing, landed, completed, scheduled, self.in_flight = self._outcome.tolist()
+        self._completed_steps += completed
+        self._scheduled_steps += scheduled
+        if not finishing:
             return []
-        entries = self._entries[int(self._tally["landed"])]
-        finished = self._named(entries["finished"][:count])
+        finished = self._named(self._entries[landed]["finished"][:finishing])
         self._ended.extend((self._scheduled_steps, seq) for seq in finished)
         return finished
 

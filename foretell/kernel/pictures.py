@@ -13,8 +13,8 @@ from foretell.kernel.futures import RECORDS, Futures, Lengths, Room, Start, samp
 from foretell.kernel.jit import compiled
 from foretell.kernel.layout import EXPECTED, NONE, RUNNING, WAITING, Batch, Record
 from foretell.kernel.lengths import WIDTH
+from foretell.kernel.live import Live
 from foretell.kernel.step_time import StepTime, step_s
-from foretell.kernel.turns import Live
 
 KNOWN = np.dtype(
     [
@@ -61,13 +61,12 @@ class Picture(NamedTuple):
 
 
 @compiled
-def photograph(live: Live, believed: StepTime, lengths: Lengths, picture: Picture) -> None:
-    """Fill `picture`. `lengths` are by the engine's slots; steps take as long as `believed` says.
-
-    Only the time at which it was taken is left to the caller.
-    """
+def photograph(
+    live: Live, believed: StepTime, lengths: Lengths, picture: Picture, now_s: float
+) -> None:
+    """Fill `picture`; `lengths` are by the slots of the engine, step times are as `believed`."""
     known, source = picture.known[0], live.records[0].at
-    known.at = source
+    known.at, known.taken_s = source, now_s
     engine, count = known.at.engine, 0
     for i in range(source.engine.running):
         slot = live.running[i]

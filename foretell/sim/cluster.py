@@ -13,6 +13,7 @@ from math import inf
 
 from foretell.engine import Content
 from foretell.engine import Sequence as EngineSequence
+from foretell.engine.direct import Scratch
 from foretell.length.distribution import Row, knots
 from foretell.model import EngineConfig, Prediction, RequestSpec
 from foretell.policy import Policy
@@ -99,10 +100,12 @@ class _Cluster:
         times_s = [arrival.t_s for arrival in arrivals] or [0.0]
         self._first_s, self._last_s = min(times_s), max(times_s)
         self._schedulers = [SimScheduler(policy, len(config.instances)) for policy in policies]
+        scratch = Scratch()
         self._nodes = [
             Node(
                 index,
                 config,
+                scratch,
                 watched=any(scheduler.asks for scheduler in self._schedulers),
                 counted_s=(self._first_s, self._last_s),
             )
@@ -307,17 +310,17 @@ class _Cluster:
 
     def _wake(self, node: Node, generation: int) -> None:
         if node.generation == generation and not node.instance.in_step:
-            self._turn(node, generation)
+            self._advance(node, generation)
 
-    def _turn(self, node: Node, generation: int) -> None:
+    def _advance(self, node: Node, generation: int) -> None:
         """The engine's oldest step ends, or somebody has come while it was idle."""
         if node.generation != generation:
             return
-        finished, next_s = node.instance.turn(self._now_s)
+        finished, next_s = node.instance.advance(self._now_s)
         for seq in finished:
             self._finish(seq, node)
         if next_s is not None:
-            self._at(next_s, partial(self._turn, node, generation))
+            self._at(next_s, partial(self._advance, node, generation))
         self._changed(node)
 
     def _finish(self, seq: EngineSequence, node: Node) -> None:

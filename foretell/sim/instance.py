@@ -17,7 +17,7 @@ def check(condition: bool, what: str) -> None:
 
 
 class Instance:
-    """The caller keeps the clock. The kernel checks every turn (`foretell.kernel.turns`)."""
+    """The caller keeps the clock. The kernel checks every step (`foretell.kernel.live`)."""
 
     def __init__(
         self,
@@ -79,13 +79,13 @@ class Instance:
         self.twin.arrive(seq, length_row)
         self._change(now_s)
 
-    def turn(self, now_s: float) -> tuple[list[Sequence], float | None]:
+    def advance(self, now_s: float) -> tuple[list[Sequence], float | None]:
         """The oldest step ends, if there is one, and what can be scheduled is.
 
-        Returns whom it ended, and when the next turn is due; None: when somebody comes.
+        Returns whom it ended, and when to call again; None: when somebody comes.
         """
         try:
-            finished = self.twin.turn(self._model, now_s)
+            finished = self.twin.advance(self._model, now_s)
         except InvariantError:
             raise
         except AssertionError as error:

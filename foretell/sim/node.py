@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from foretell.engine.direct import Scratch
 from foretell.engine.timed import FreeBlocks
 from foretell.length.distribution import Row
 from foretell.model import RequestSpec
@@ -19,6 +20,7 @@ class Node:
         self,
         index: int,
         cluster: ClusterConfig,
+        scratch: Scratch,
         *,
         watched: bool,
         counted_s: tuple[float, float],
@@ -35,6 +37,7 @@ class Node:
         self.dead_free: list[FreeBlocks] = []
         self._config: InstanceConfig = cluster.instances[index]
         self._cluster = cluster
+        self._scratch = scratch
         self._watched = watched
         self._counted_s = counted_s
         self._seen = -1  # the version of the instance that its predictor knows
@@ -124,6 +127,7 @@ class Node:
             self.instance_id,
             config.engine,
             config.believed_step_time or config.step_time,
+            self._scratch,
             every_step_published=self._cluster.publish_interval_s == 0,
             expect_arrivals=self._cluster.expect_arrivals,
         )

@@ -1,7 +1,7 @@
 """A predictor sidecar in virtual time.
 
 It does as `foretell.engine.EngineBook` does, with the same kernel and the same numbers, but looks
-at its engine's arrays (`foretell.engine.film`) instead of at messages. It sees them as they were
+at its engine's arrays (`foretell.engine.direct`) instead of at messages. It sees them as they were
 at the last snapshot, never the engine itself. Its dispatch delay it knows; a real one learns it.
 """
 
@@ -14,8 +14,8 @@ from foretell.engine.book import (
     no_spread,
     samples_behind,
 )
+from foretell.engine.direct import ComingRow, DirectForecaster, Scratch
 from foretell.engine.expected import EXPECTED_ID, RecentArrivals
-from foretell.engine.film import ComingRow, Film
 from foretell.kernel.lengths import WIDTH
 from foretell.latency.linear import StepTimeModel
 from foretell.length.distribution import Row
@@ -33,6 +33,7 @@ class SimPredictor:
         instance_id: str,
         config: EngineConfig,
         step_time: StepTimeModel,
+        scratch: Scratch,
         *,
         every_step_published: bool,
         expect_arrivals: bool,
@@ -43,7 +44,7 @@ class SimPredictor:
         self._model = step_time.packed()
         self._every_step_published = every_step_published
         self._expect_arrivals = expect_arrivals
-        self._film = Film(config)
+        self._forecaster = DirectForecaster(config, scratch)
         self._arrivals = RecentArrivals()
         self._reserved: dict[str, ComingRow] = {}
         self._reserved_blocks = 0
@@ -53,7 +54,7 @@ class SimPredictor:
     def see(self, instance: Instance, now_s: float) -> None:
         """A newer snapshot; the requests that it shows need no reservation any more."""
         self.published_s = now_s
-        self._film.take(instance.twin, self._model, now_s)
+        self._forecaster.take(instance.twin, self._model, now_s)
         if not self._arrived:
             return
         for request_id, spec in self._arrived.items():
@@ -88,14 +89,14 @@ class SimPredictor:
 
     def load(self) -> Load:
         """The engine's occupancy as last heard, reservations included."""
-        film, config = self._film, self.engine_config
+        forecaster, config = self._forecaster, self.engine_config
         return Load(
-            running=film.running,
-            waiting=film.requests - film.running,
+            running=forecaster.running,
+            waiting=forecaster.requests - forecaster.running,
             reserved=len(self._reserved),
-            used_blocks=config.total_blocks - film.free_blocks,
+            used_blocks=config.total_blocks - forecaster.free_blocks,
             total_blocks=config.total_blocks,
-            waiting_prefill_blocks=film.waiting_blocks + self._reserved_blocks,
+            waiting_prefill_blocks=forecaster.waiting_blocks + self._reserved_blocks,
             max_num_seqs=config.max_num_seqs,
         )
 
@@ -113,8 +114,8 @@ class SimPredictor:
             if sizes is not None:
                 coming.append(_typical(sizes, at_s))
         coming.append(_coming(spec, length_row, at_s))
-        certain = self._film.certain and all(map(_certain_row, coming))
-        seen = self._film.forecast(
+        certain = self._forecaster.certain and all(map(_certain_row, coming))
+        seen = self._forecaster.forecast(
             self._model,
             coming,
             now_s,

@@ -196,21 +196,21 @@ def test_cluster_without_engines_or_schedulers_is_refused() -> None:
         simulate(small_cluster(0)[0], [], [], Random(0))
 
 
-def before_each_turn(monkeypatch: pytest.MonkeyPatch, meddle: Callable[[TimedTwin], None]) -> None:
-    turn = TimedTwin.turn
+def before_each_step(monkeypatch: pytest.MonkeyPatch, meddle: Callable[[TimedTwin], None]) -> None:
+    advance = TimedTwin.advance
 
     def meddled(self: TimedTwin, model: StepTime, now_s: float) -> list[Sequence]:
         meddle(self)
-        return turn(self, model, now_s)
+        return advance(self, model, now_s)
 
-    monkeypatch.setattr(TimedTwin, "turn", meddled)
+    monkeypatch.setattr(TimedTwin, "advance", meddled)
 
 
 def test_leaked_block_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def leak(twin: TimedTwin) -> None:
         twin._state.engine["free"] -= 1
 
-    before_each_turn(monkeypatch, leak)
+    before_each_step(monkeypatch, leak)
     with pytest.raises(InvariantError, match="blocks"):
         run(0, "random")
 
@@ -225,8 +225,8 @@ def test_lost_request_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_second_ending_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    turn = TimedTwin.turn
-    monkeypatch.setattr(TimedTwin, "turn", lambda *arguments: turn(*arguments) * 2)
+    advance = TimedTwin.advance
+    monkeypatch.setattr(TimedTwin, "advance", lambda *arguments: advance(*arguments) * 2)
     with pytest.raises(InvariantError, match="was not here"):
         run(0, "random")
 
@@ -240,7 +240,7 @@ def test_exceeded_budget_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     arrivals = [Arrival(0.0, prompt_tokens=64, output_tokens=4, request_id="r0")]
     policies = [make_policy("random")]
     assert simulate(config, arrivals, policies, Random(0)).steps == 8 + 3
-    before_each_turn(monkeypatch, allow)
+    before_each_step(monkeypatch, allow)
     with pytest.raises(InvariantError, match="over budget"):
         simulate(config, arrivals, policies, Random(0))
 

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from foretell.engine import EngineBook, Sequence
+from foretell.engine.direct import Scratch
 from foretell.engine.timed import TimedTwin
 from foretell.latency.linear import LinearStepTime
 from foretell.length import PRIOR_TOKENS
@@ -116,7 +117,7 @@ def test_it_says_what_the_book_says(seed: int) -> None:
         expect_arrivals=expect,
     )
     predictor = SimPredictor(
-        "engine-0", config, BELIEVED, every_step_published=True, expect_arrivals=expect
+        "engine-0", config, BELIEVED, Scratch(), every_step_published=True, expect_arrivals=expect
     )
     requests = requests_of(draws)
     specs = {spec.request_id: spec for _, spec, _ in requests}
@@ -147,14 +148,14 @@ def test_it_says_what_the_book_says(seed: int) -> None:
             instance.deliver(spec.request_id, spec.prompt_tokens, output, None, row, now_s)
             predictor.arrived(spec)
             if not instance.in_step:
-                heappush(events, (now_s, 2000 + index, "turn", 0))
-        elif what == "turn" or instance.in_step:
-            finished, next_s = instance.turn(now_s)
+                heappush(events, (now_s, 2000 + index, "advance", 0))
+        elif what == "advance" or instance.in_step:
+            finished, next_s = instance.advance(now_s)
             for seq in finished:
                 predictor.complete(seq.request_id)
                 book.complete(seq.request_id)
             if next_s is not None:
-                heappush(events, (next_s, 3000, "turn", 0))
+                heappush(events, (next_s, 3000, "advance", 0))
         if what != "ask":  # every change is published
             published += 1
             book.hear(snapshot_of(instance.twin, specs, now_s, published))

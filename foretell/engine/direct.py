@@ -1,6 +1,6 @@
 """Forecasts from an engine that is at hand: no snapshot is made into objects and back.
 
-The same numbers as `EngineBook` gives for the engine's snapshot, in a tenth of the time; a test
+The same numbers as `EngineBook` gives for the snapshot of the same engine, much sooner; a test
 holds them together.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence as Seq
 
 import numpy as np
 
-from foretell.engine.forecast import MARKS, Forecast
+from foretell.engine.forecast import MARKS, Forecast, ascending, mean
 from foretell.engine.timed import TimedTwin
 from foretell.kernel.futures import RECORDS, Futures, Lengths, Room, Start
 from foretell.kernel.layout import BLOCK, ENTRY, PLACE, SEQUENCE
@@ -27,15 +27,52 @@ ComingRow = tuple[float, float, int, int, int, int, int, int, tuple[float, ...]]
 """The fields of `kernel.pictures.COMING`."""
 
 
-class Film:
+class Scratch:
+    """What forecasts work on, one after the other: shared, so that it stays in the cache."""
+
+    def __init__(self) -> None:
+        self.records = np.zeros(1, RECORDS)
+        self.room_records = np.zeros(1, RECORDS)
+        self.watched = np.zeros(1, np.int32)
+        self.blocks = np.zeros(0, BLOCK)
+        self.places = np.zeros(0, PLACE)
+        self.first_with = np.zeros(0, np.int32)
+        self.coming = np.zeros(_MOST_COMING, COMING)
+        self.futures: dict[tuple[int, int], Futures] = {}
+        self.make_room(_FIRST_CAPACITY)
+
+    def make_room(self, capacity: int) -> None:
+        """For forecasts with so many requests."""
+        self.capacity = capacity
+        self.arrivals = np.zeros(capacity, np.int32)
+        self.totals = np.zeros(_MOST_SAMPLES * capacity, np.int64)
+        self.sequences = np.empty(capacity, SEQUENCE)
+        self.running = np.empty(capacity, np.int32)
+        self.older = np.empty(capacity, ENTRY)
+        self.newer = np.empty(capacity, ENTRY)
+        self.due = np.empty(capacity, np.int32)
+
+    def futures_for(self, samples: int, marks: int, requests: int) -> Futures:
+        """Arrays for the results."""
+        found = self.futures.get((samples, marks))
+        if found is None:
+            found = self.futures[samples, marks] = Futures(
+                np.empty((0, 0), np.int64),
+                np.empty(marks, MARK),
+                np.empty(samples),
+                np.empty((samples, marks)),
+                np.empty(2, np.int64),
+            )
+        return found._replace(totals=self.totals[: samples * requests].reshape(samples, requests))
+
+
+class DirectForecaster:
     """What a predictor saw of an engine last."""
 
-    def __init__(self, config: EngineConfig) -> None:
-        self._nothing = (np.zeros(0, BLOCK), np.zeros(0, PLACE), np.zeros(0, np.int32))
-        self._records = np.zeros(1, RECORDS)
-        self._room_records = np.zeros(1, RECORDS)
+    def __init__(self, config: EngineConfig, scratch: Scratch) -> None:
+        """`scratch` is for one thread."""
+        self._scratch = scratch
         self._residues = np.zeros(config.block_size_tokens, np.int32)
-        self._watched = np.zeros(1, np.int32)
         nobody = np.zeros(0, np.int32)
         no_step = np.zeros(0, ENTRY)
         self._picture = Picture(
@@ -47,8 +84,6 @@ class Film:
             _blank_lengths(0),
             np.zeros(5, np.int64),
         )
-        self._coming = np.zeros(_MOST_COMING, COMING)
-        self._futures: dict[tuple[int, int], Futures] = {}
         self._make_room(_FIRST_CAPACITY)
         self.requests = self.running = self.waiting_blocks = 0
         self.free_blocks = config.total_blocks
@@ -59,8 +94,7 @@ class Film:
         """A snapshot of `twin`, taken `now_s`; steps are believed to take as `believed` says."""
         if twin.capacity > self._capacity:
             self._make_room(twin.capacity)
-        photograph(twin.live, believed, twin.lengths, self._picture)
-        self._picture.known["taken_s"] = now_s
+        photograph(twin.live, believed, twin.lengths, self._picture, now_s)
         self.requests, self.running, self.free_blocks, self.waiting_blocks, certain = (
             self._picture.figures.tolist()
         )
@@ -80,63 +114,64 @@ class Film:
 
         `certain`: its length is taken at its word.
         """
-        if len(coming) > len(self._coming):
-            self._coming = np.zeros(2 * len(coming), COMING)
+        scratch = self._scratch
+        if len(coming) > len(scratch.coming):
+            scratch.coming = np.zeros(2 * len(coming), COMING)
+        arriving = 0
         for index, row in enumerate(coming):
-            self._coming[index] = row
-        requests = self.requests + sum([row[2] for row in coming])
+            scratch.coming[index] = row
+            arriving += row[2]
+        requests = self.requests + arriving
         if requests > self._capacity:
             self._make_room(requests)
-        futures = self._futures_for(samples, 1 if certain else MARKS)
-        blocks, places, first_with = self._nothing
-        picture = self._picture
-        start = Start(
-            self._records,
-            picture.sequences[:requests],
-            picture.running,
-            blocks,
-            places,
-            first_with,
-            picture.older,
-            picture.newer,
-            self._arrivals[: requests - self.requests],
-            self._watched,
-        )
-        futures = futures._replace(totals=self._totals[: samples * requests].reshape(samples, -1))
+        if requests > scratch.capacity:
+            scratch.make_room(2 * requests)
+        futures = scratch.futures_for(samples, 1 if certain else MARKS, requests)
         forecast(
-            picture,
-            start,
-            self._room,
+            self._picture,
+            self._start(requests, arriving),
+            self._room(),
             model,
-            self._coming[: len(coming)],
+            scratch.coming[: len(coming)],
             now_s,
             every_step_published,
             _SEED,
             futures,
         )
-        ttft_s = np.maximum(futures.first_token_s - now_s, 0.0)
-        e2e_s = np.maximum(futures.last_token_s.ravel() - now_s, 0.0)
-        ttft_s.sort()
-        e2e_s.sort()
         return Forecast(
-            ttft_s=ttft_s,
-            e2e_s=e2e_s,
-            output_tokens=float(futures.marks["tokens"].mean()),
+            ttft_s=ascending(now_s, futures.first_token_s),
+            e2e_s=ascending(now_s, futures.last_token_s.ravel()),
+            output_tokens=mean(futures.marks["tokens"]),
             preemptions=float(futures.counts[0]),
             steps=int(futures.counts[1]),
         )
 
-    def _futures_for(self, samples: int, marks: int) -> Futures:
-        found = self._futures.get((samples, marks))
-        if found is None:
-            found = self._futures[samples, marks] = Futures(
-                np.empty((0, 0), np.int64),
-                np.empty(marks, MARK),
-                np.empty(samples),
-                np.empty((samples, marks)),
-                np.empty(2, np.int64),
-            )
-        return found
+    def _start(self, requests: int, arriving: int) -> Start:
+        picture, scratch = self._picture, self._scratch
+        return Start(
+            scratch.records,
+            picture.sequences[:requests],
+            picture.running,
+            scratch.blocks,
+            scratch.places,
+            scratch.first_with,
+            picture.older,
+            picture.newer,
+            scratch.arrivals[:arriving],
+            scratch.watched,
+        )
+
+    def _room(self) -> Room:
+        scratch = self._scratch
+        return Room(
+            scratch.room_records,
+            scratch.sequences,
+            scratch.running,
+            scratch.older,
+            scratch.newer,
+            scratch.due,
+            self._residues,
+        )
 
     def _make_room(self, capacity: int) -> None:
         """Room for `capacity` requests of the engine and some on their way; keeps the picture."""
@@ -157,17 +192,6 @@ class Film:
         ):
             new[: len(old)] = old
         self._picture = picture
-        self._arrivals = np.zeros(capacity, np.int32)
-        self._totals = np.zeros(_MOST_SAMPLES * capacity, np.int64)
-        self._room = Room(
-            self._room_records,
-            np.empty(capacity, SEQUENCE),
-            np.empty(capacity, np.int32),
-            np.empty(capacity, ENTRY),
-            np.empty(capacity, ENTRY),
-            np.empty(capacity, np.int32),
-            self._residues,
-        )
 
 
 def _blank_lengths(capacity: int) -> Lengths:

@@ -1,7 +1,7 @@
-"""One engine in time, a turn of its loop at a time: what lives, where a rollout foresees.
+"""One engine in time, driven from outside: it lives where `kernel.rollout` foresees.
 
-The iterations are those of `kernel.rollout`, driven by a caller that keeps the clock: a turn is
-what happens when a step ends, or when an idle engine finds that somebody has arrived.
+The loop is the same; the caller keeps the clock. It calls when a step ends, or when an idle engine
+is to find that somebody has arrived.
 """
 
 from typing import NamedTuple
@@ -26,16 +26,14 @@ TALLY = np.dtype(
         ("counted_for_s", np.float64),
         ("free_s", np.float64),  # free blocks times seconds
         ("free_squared_s", np.float64),
-        ("steps", np.int64),
-        ("finished", np.int64),  # by the step that ended in the latest turn
-        ("landed", np.int64),  # which of the two batches that was
+        ("calls", np.int64),
     ]
 )
 
 LIVE = np.dtype([("at", RECORDS), ("tally", TALLY)], align=True)
 
 _CHECK_POOL_EVERY = 256
-"""Turns between two counts of all blocks where they have identity: that takes as long as a step."""
+"""Calls between two counts of all blocks where they have identity: that takes as long as a step."""
 
 
 class Live(NamedTuple):
@@ -57,11 +55,19 @@ class Live(NamedTuple):
 
 
 @compiled
-def turn(live: Live, model: StepTime, now_s: float, budget: int, max_running: int) -> bool:
+def advance(
+    live: Live,
+    model: StepTime,
+    now_s: float,
+    budget: int,
+    max_running: int,
+    outcome: NDArray[np.int64],
+) -> None:
     """The oldest step in flight ends, if there is one, and what can be scheduled is.
 
-    `budget` and `max_running` are the limits to hold it to. Whether a step is in flight then; the
-    oldest one's end is `clock.first_end_s`. AssertionError where an invariant is broken.
+    `budget` and `max_running` are the limits to hold it to. Fills `outcome`: how many sequences
+    the step ended and which of the two batches it was, steps completed, scheduled, and in flight
+    then; `clock.first_end_s` is the oldest one's end. AssertionError where an invariant is broken.
     """
     records, tally = live.records[0].at, live.records[0].tally
     batches = (Batch(records.older, live.older), Batch(records.newer, live.newer))
@@ -84,11 +90,13 @@ def turn(live: Live, model: StepTime, now_s: float, budget: int, max_running: in
     state, clock = r.state, r.clock
     _count_free(live, now_s)
     clock.now_s = now_s
-    tally.finished = 0
+    tally.calls += 1
+    for i in range(len(outcome)):
+        outcome[i] = 0
     if clock.in_flight > 0:
-        tally.landed = clock.oldest
+        landed = clock.oldest
         land(r)
-        tally.finished = batches[tally.landed].counts.finished
+        outcome[0], outcome[1], outcome[2] = batches[landed].counts.finished, landed, 1
     while clock.in_flight < state.engine.depth and state.engine.running + state.engine.waiting > 0:
         index = (clock.oldest + clock.in_flight) % 2
         batch = batches[index]
@@ -97,15 +105,15 @@ def turn(live: Live, model: StepTime, now_s: float, budget: int, max_running: in
         begun_s = now_s if clock.in_flight == 0 else max(now_s, clock.last_end_s)
         tally.begun_s[index] = begun_s
         launch(r, model, batch)
-        tally.steps += 1
+        outcome[3] += 1
         assert batch.counts.scheduled == 0 or clock.last_end_s > begun_s, "a step took no time"
         _check_batch(batch, budget)
         if batch.counts.scheduled == 0:
             break
     assert state.engine.running <= max_running, "too many requests run"
-    if not state.engine.knows_content or tally.steps % _CHECK_POOL_EVERY == 0:
+    if not state.engine.knows_content or tally.calls % _CHECK_POOL_EVERY == 0:
         check(state)
-    return bool(clock.in_flight > 0)
+    outcome[4] = clock.in_flight
 
 
 @compiled
@@ -122,7 +130,7 @@ def _count_free(live: Live, now_s: float) -> None:
 
 @compiled
 def count_free(live: Live, now_s: float) -> None:
-    """As a turn does it: before blocks are taken or freed otherwise, and at the end."""
+    """As `advance` does it: before blocks are taken or freed otherwise, and at the end."""
     _count_free(live, now_s)
 
 
