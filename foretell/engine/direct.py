@@ -1,200 +1,211 @@
-"""Forecasts from an engine that is at hand: no snapshot is made into objects and back.
+"""Forecasts from engines that are at hand: no snapshot is made into objects and back.
 
-The same numbers as `EngineBook` gives for the snapshot of the same engine, much sooner; a test
-holds them together.
+The same numbers as `EngineBook` gives for a snapshot of the same engine, much sooner; a test holds
+them together.
 """
 
 from collections.abc import Sequence as Seq
+from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 
-from foretell.engine.forecast import MARKS, Forecast, ascending, mean
+from foretell.engine.expected import EXPECTED_ID
+from foretell.engine.forecast import MARKS, Forecast
 from foretell.engine.timed import TimedTwin
-from foretell.kernel.futures import RECORDS, Futures, Lengths, Room, Start
+from foretell.kernel.futures import RECORDS, Lengths
 from foretell.kernel.layout import BLOCK, ENTRY, PLACE, SEQUENCE
 from foretell.kernel.lengths import WIDTH
-from foretell.kernel.pictures import COMING, KNOWN, Picture, forecast, photograph
+from foretell.kernel.pictures import (
+    ASKED,
+    COMING,
+    KNOWN,
+    Answers,
+    Coming,
+    Desk,
+    Gallery,
+    Picture,
+    forecast,
+    photograph,
+)
 from foretell.kernel.rollout import MARK
 from foretell.kernel.step_time import StepTime
-from foretell.model import EngineConfig
 
 _SEED = 0  # as in `engine.forecast`
 _MOST_SAMPLES = 8  # `engine.book.samples_behind`
-_FIRST_CAPACITY = 192
-_MOST_COMING = 64  # rows of requests on their way, at first; one row may stand for many sequences
+_FIRST_CAPACITY = 256
+_EXPECTED_KEY = crc32(EXPECTED_ID.encode())
 
-ComingRow = tuple[float, float, int, int, int, int, int, int, tuple[float, ...]]
+ComingRow = tuple[float, float, int, int, int, int, int, tuple[float, ...]]
 """The fields of `kernel.pictures.COMING`."""
+Expected = tuple[int, int, int, float, float]
+"""How many, their prompt and output tokens, when the first comes, and seconds to the next."""
+
+NOBODY: Expected = (0, 1, 1, 0.0, 0.0)
 
 
-class Scratch:
-    """What forecasts work on, one after the other: shared, so that it stays in the cache."""
+class Seen(NamedTuple):
+    """What a picture says of an engine's load."""
 
-    def __init__(self) -> None:
-        self.records = np.zeros(1, RECORDS)
-        self.room_records = np.zeros(1, RECORDS)
-        self.watched = np.zeros(1, np.int32)
-        self.blocks = np.zeros(0, BLOCK)
-        self.places = np.zeros(0, PLACE)
-        self.first_with = np.zeros(0, np.int32)
-        self.coming = np.zeros(_MOST_COMING, COMING)
-        self.futures: dict[tuple[int, int], Futures] = {}
-        self.make_room(_FIRST_CAPACITY)
+    requests: int
+    running: int
+    free_blocks: int
+    waiting_blocks: int
+    """That the waiting requests need to be admitted."""
+    certain: bool
+    """All lengths that are believed of its requests."""
 
-    def make_room(self, capacity: int) -> None:
-        """For forecasts with so many requests."""
-        self.capacity = capacity
-        self.arrivals = np.zeros(capacity, np.int32)
-        self.totals = np.zeros(_MOST_SAMPLES * capacity, np.int64)
-        self.sequences = np.empty(capacity, SEQUENCE)
-        self.running = np.empty(capacity, np.int32)
-        self.older = np.empty(capacity, ENTRY)
-        self.newer = np.empty(capacity, ENTRY)
-        self.due = np.empty(capacity, np.int32)
 
-    def futures_for(self, samples: int, marks: int, requests: int) -> Futures:
-        """Arrays for the results."""
-        found = self.futures.get((samples, marks))
-        if found is None:
-            found = self.futures[samples, marks] = Futures(
-                np.empty((0, 0), np.int64),
-                np.empty(marks, MARK),
-                np.empty(samples),
-                np.empty((samples, marks)),
-                np.empty(2, np.int64),
-            )
-        return found._replace(totals=self.totals[: samples * requests].reshape(samples, requests))
+class Question(NamedTuple):
+    """One instance that a newcomer asks about."""
+
+    instance: int
+    requests: int
+    """In its picture."""
+    samples: int
+    reserved: Seq[ComingRow]
+    expected: Expected
 
 
 class DirectForecaster:
-    """What a predictor saw of an engine last."""
+    """The pictures of a cluster's engines, and forecasts from them. For one thread."""
 
-    def __init__(self, config: EngineConfig, scratch: Scratch) -> None:
-        """`scratch` is for one thread."""
-        self._scratch = scratch
-        self._residues = np.zeros(config.block_size_tokens, np.int32)
-        nobody = np.zeros(0, np.int32)
-        no_step = np.zeros(0, ENTRY)
-        self._picture = Picture(
-            np.zeros(1, KNOWN),
-            np.zeros(0, SEQUENCE),
-            nobody,
-            no_step,
-            no_step,
-            _blank_lengths(0),
-            np.zeros(5, np.int64),
-        )
+    def __init__(self, instances: int, block_size_tokens: int) -> None:
+        """`block_size_tokens` is the largest of any engine."""
+        self._instances = instances
+        self._residues = np.zeros(block_size_tokens, np.int32)
+        self._figures = np.zeros(5, np.int64)
+        self._expected = np.zeros(1, COMING)
+        self._expected["key"] = _EXPECTED_KEY
+        self._newcomer = np.zeros(1, COMING)
+        self._answers: dict[tuple[int, int], Answers] = {}
+        self._capacity = 0
+        self._gallery = self._blank_gallery(0)
         self._make_room(_FIRST_CAPACITY)
-        self.requests = self.running = self.waiting_blocks = 0
-        self.free_blocks = config.total_blocks
-        self.certain = True
-        """All lengths that are believed of its requests."""
 
-    def take(self, twin: TimedTwin, believed: StepTime, now_s: float) -> None:
+    def take(self, index: int, twin: TimedTwin, believed: StepTime, now_s: float) -> Seen:
         """A snapshot of `twin`, taken `now_s`; steps are believed to take as `believed` says."""
         if twin.capacity > self._capacity:
-            self._make_room(twin.capacity)
-        photograph(twin.live, believed, twin.lengths, self._picture, now_s)
-        self.requests, self.running, self.free_blocks, self.waiting_blocks, certain = (
-            self._picture.figures.tolist()
-        )
-        self.certain = bool(certain)
+            self._make_room(2 * twin.capacity)
+        photograph(twin.live, believed, twin.lengths, self._pictures[index], now_s)
+        requests, running, free_blocks, waiting_blocks, certain = self._figures.tolist()
+        return Seen(requests, running, free_blocks, waiting_blocks, bool(certain))
 
     def forecast(
         self,
         model: StepTime,
-        coming: Seq[ComingRow],
+        questions: Seq[Question],
+        newcomer: ComingRow,
         now_s: float,
         *,
-        samples: int,
         certain: bool,
         every_step_published: bool,
-    ) -> Forecast:
-        """What becomes of the last of those `coming`; as `Forecaster.forecast`.
+    ) -> list[Forecast]:
+        """What becomes of `newcomer` on each of those asked about; as `Forecaster.forecast`.
 
-        `certain`: its length is taken at its word.
+        `certain`: its length is taken at its word. Instances with one step-time model.
         """
-        scratch = self._scratch
-        if len(coming) > len(scratch.coming):
-            scratch.coming = np.zeros(2 * len(coming), COMING)
-        arriving = 0
-        for index, row in enumerate(coming):
-            scratch.coming[index] = row
-            arriving += row[2]
-        requests = self.requests + arriving
-        if requests > self._capacity:
-            self._make_room(requests)
-        if requests > scratch.capacity:
-            scratch.make_room(2 * requests)
-        futures = scratch.futures_for(samples, 1 if certain else MARKS, requests)
+        most = first = 0
+        asked: list[tuple[float, ...]] = []
+        reserved: list[ComingRow] = []
+        for index, requests, samples, rows, expected in questions:
+            last = first + len(rows)
+            asked.append((index, samples, first, last, *expected))
+            reserved += rows
+            most = max(most, requests + len(rows) + expected[0] + 1)
+            first = last
+        if most > self._capacity:
+            self._make_room(2 * most)
+        self._newcomer[0] = newcomer
+        answers = self._answers_for(len(questions), 1 if certain else MARKS)
         forecast(
-            self._picture,
-            self._start(requests, arriving),
-            self._room(),
+            self._gallery,
+            self._desk,
             model,
-            scratch.coming[: len(coming)],
+            np.array(asked, ASKED),
+            Coming(np.array(reserved, COMING), self._expected, self._newcomer),
             now_s,
             every_step_published,
             _SEED,
-            futures,
+            answers,
         )
-        return Forecast(
-            ttft_s=ascending(now_s, futures.first_token_s),
-            e2e_s=ascending(now_s, futures.last_token_s.ravel()),
-            output_tokens=mean(futures.marks["tokens"]),
-            preemptions=float(futures.counts[0]),
-            steps=int(futures.counts[1]),
-        )
+        return _forecasts(questions, answers, now_s)
 
-    def _start(self, requests: int, arriving: int) -> Start:
-        picture, scratch = self._picture, self._scratch
-        return Start(
-            scratch.records,
-            picture.sequences[:requests],
-            picture.running,
-            scratch.blocks,
-            scratch.places,
-            scratch.first_with,
-            picture.older,
-            picture.newer,
-            scratch.arrivals[:arriving],
-            scratch.watched,
-        )
-
-    def _room(self) -> Room:
-        scratch = self._scratch
-        return Room(
-            scratch.room_records,
-            scratch.sequences,
-            scratch.running,
-            scratch.older,
-            scratch.newer,
-            scratch.due,
-            self._residues,
-        )
+    def _answers_for(self, asked: int, marks: int) -> Answers:
+        found = self._answers.get((asked, marks))
+        if found is None:
+            found = self._answers[asked, marks] = Answers(
+                np.empty((asked, _MOST_SAMPLES)),
+                np.empty((asked, _MOST_SAMPLES, marks)),
+                np.empty(marks, MARK),
+                np.empty(asked),
+                np.empty((asked, 2), np.int64),
+            )
+        return found
 
     def _make_room(self, capacity: int) -> None:
-        """Room for `capacity` requests of the engine and some on their way; keeps the picture."""
-        self._capacity = capacity = capacity + _FIRST_CAPACITY
-        before, lengths = self._picture, _blank_lengths(capacity)
-        picture = Picture(
-            before.known,
-            np.zeros(capacity, SEQUENCE),
+        """Room for `capacity` requests of every engine, those on their way included."""
+        gallery = self._blank_gallery(capacity)
+        gallery.known[:] = self._gallery.known
+        arrays: list[tuple[Any, Any]] = list(zip(gallery[1:], self._gallery[1:], strict=True))
+        for new, old in arrays:
+            new[:, : self._capacity] = old
+        self._gallery, self._capacity = gallery, capacity
+        self._pictures = [self._picture(index) for index in range(self._instances)]
+        self._desk = Desk(
+            np.zeros(2, RECORDS),
+            np.empty(capacity, SEQUENCE),
+            np.empty(capacity, np.int32),
+            np.empty(capacity, ENTRY),
+            np.empty(capacity, ENTRY),
+            np.empty(capacity, np.int32),
+            self._residues,
             np.zeros(capacity, np.int32),
-            np.zeros(capacity, ENTRY),
-            np.zeros(capacity, ENTRY),
-            lengths,
-            before.figures,
+            np.zeros(1, np.int32),
+            np.zeros(_MOST_SAMPLES * capacity, np.int64),
+            np.zeros(0, BLOCK),
+            np.zeros(0, PLACE),
+            np.zeros(0, np.int32),
         )
-        for old, new in (
-            *zip(before[1:5], picture[1:5], strict=True),
-            *zip(before.lengths, lengths, strict=True),
-        ):
-            new[: len(old)] = old
-        self._picture = picture
+
+    def _blank_gallery(self, capacity: int) -> Gallery:
+        shape = self._instances, capacity
+        return Gallery(
+            np.zeros(self._instances, KNOWN),
+            np.zeros(shape, SEQUENCE),
+            np.zeros(shape, np.int32),
+            np.zeros(shape, ENTRY),
+            np.zeros(shape, ENTRY),
+            np.zeros((*shape, WIDTH)),
+            np.zeros(shape, np.int64),
+            np.zeros(shape, np.int64),
+        )
+
+    def _picture(self, index: int) -> Picture:
+        g = self._gallery
+        lengths = Lengths(g.rows[index], g.generated[index], g.keys[index])
+        return Picture(
+            g.known[index : index + 1],
+            g.sequences[index],
+            g.running[index],
+            g.older[index],
+            g.newer[index],
+            lengths,
+            self._figures,
+        )
 
 
-def _blank_lengths(capacity: int) -> Lengths:
-    return Lengths(
-        np.zeros((capacity, WIDTH)), np.zeros(capacity, np.int64), np.zeros(capacity, np.int64)
-    )
+def _forecasts(questions: Seq[Question], answers: Answers, now_s: float) -> list[Forecast]:
+    """The answers by themselves, in seconds from now."""
+    first_s = np.maximum(answers.first_token_s - now_s, 0.0)
+    last_s = np.maximum(answers.last_token_s - now_s, 0.0)
+    counts, tokens = answers.counts.tolist(), answers.output_tokens.tolist()
+    result = []
+    for i, question in enumerate(questions):
+        ttft_s, e2e_s = first_s[i, : question.samples], last_s[i, : question.samples].ravel()
+        if len(e2e_s) > 1:
+            ttft_s.sort()
+            e2e_s.sort()
+        preemptions, steps = counts[i]
+        result.append(Forecast(ttft_s, e2e_s, tokens[i], float(preemptions), steps))
+    return result

@@ -146,8 +146,8 @@ class Forecaster:
         rollouts.run()
         futures = rollouts.futures
         return Forecast(
-            ttft_s=ascending(now_unix_s, futures.first_token_s),
-            e2e_s=ascending(now_unix_s, futures.last_token_s.ravel()),
+            ttft_s=_ascending(now_unix_s, futures.first_token_s),
+            e2e_s=_ascending(now_unix_s, futures.last_token_s.ravel()),
             output_tokens=float(futures.marks["tokens"].mean()),
             preemptions=float(futures.counts[0]),
             steps=int(futures.counts[1]),
@@ -262,9 +262,7 @@ def quantiles(values: Values, levels: Seq[float]) -> list[float]:
     return found.tolist()
 
 
-def ascending(now_unix_s: float, instants: Values) -> Values:
-    """Seconds from now, none negative."""
+def _ascending(now_unix_s: float, instants: Values) -> Values:
     values = np.maximum(instants - now_unix_s, 0.0)
-    if len(values) > 1:
-        values.sort()
+    values.sort()
     return values

@@ -31,8 +31,7 @@ KNOWN = np.dtype(
 COMING = np.dtype(
     [
         ("at_s", np.float64),  # when it joins the queue
-        ("every_s", np.float64),  # from one of its sequences to the next
-        ("sequences", np.int64),
+        ("every_s", np.float64),  # to the next of its kind, where there are several
         ("prompt", np.int64),
         ("max_tokens", np.int64),
         ("priority", np.int64),
@@ -43,6 +42,85 @@ COMING = np.dtype(
     align=True,
 )
 """A request on its way to the engine."""
+
+
+ASKED = np.dtype(
+    [
+        ("index", np.int64),  # of the picture
+        ("samples", np.int64),
+        ("reserved_from", np.int64),  # rows of `Coming.reserved`
+        ("reserved_to", np.int64),
+        # Those that nobody has announced (`engine.expected`); of certain length.
+        ("expected", np.int64),
+        ("expected_prompt", np.int64),
+        ("expected_output", np.int64),
+        ("expected_at_s", np.float64),
+        ("expected_every_s", np.float64),
+    ],
+    align=True,
+)
+"""One instance that a newcomer asks about."""
+
+
+class Gallery(NamedTuple):
+    """The pictures of m engines, each with room for so many requests."""
+
+    known: NDArray[np.void]
+    """(m,) of `KNOWN`; all others have a second dimension, the requests."""
+    sequences: NDArray[np.void]
+    running: NDArray[np.int32]
+    older: NDArray[np.void]
+    newer: NDArray[np.void]
+    rows: NDArray[np.float64]
+    """And a third, `WIDTH`."""
+    generated: NDArray[np.int64]
+    keys: NDArray[np.int64]
+
+
+class Desk(NamedTuple):
+    """What forecasts work on, one after the other; so it stays in the cache."""
+
+    records: NDArray[np.void]
+    """(2,) of `RECORDS`: the start's and the room's."""
+    sequences: NDArray[np.void]
+    running: NDArray[np.int32]
+    older: NDArray[np.void]
+    newer: NDArray[np.void]
+    due: NDArray[np.int32]
+    residues: NDArray[np.int32]
+    """As many as the largest block has tokens."""
+    arrivals: NDArray[np.int32]
+    watched: NDArray[np.int32]
+    totals: NDArray[np.int64]
+    blocks: NDArray[np.void]
+    """These three are empty: a picture has no blocks with identity."""
+    places: NDArray[np.void]
+    first_with: NDArray[np.int32]
+
+
+class Coming(NamedTuple):
+    """Who is on the way, as rows of `COMING`."""
+
+    reserved: NDArray[np.void]
+    expected: NDArray[np.void]
+    """(1,): room for those that nobody has announced."""
+    newcomer: NDArray[np.void]
+    """(1,): with one sequence."""
+
+
+class Answers(NamedTuple):
+    """For each of those asked, in their order; instants, infinite where they never come."""
+
+    first_token_s: NDArray[np.float64]
+    """(asked, most samples)."""
+    last_token_s: NDArray[np.float64]
+    """(asked, most samples, marks)."""
+    marks: NDArray[np.void]
+    """Of the newcomer's length, after the last of those asked."""
+    output_tokens: NDArray[np.float64]
+    """(asked,): their mean."""
+    counts: NDArray[np.int64]
+    """(asked, 2), as `Futures.counts`."""
 
 
 class Picture(NamedTuple):
@@ -194,38 +272,93 @@ def _time_steps(live: Live, believed: StepTime, picture: Picture) -> None:
 
 @compiled
 def forecast(
-    picture: Picture,
-    start: Start,
-    room: Room,
+    gallery: Gallery,
+    desk: Desk,
     model: StepTime,
-    coming: NDArray[np.void],
+    asked: NDArray[np.void],
+    coming: Coming,
     now_s: float,
     every_step: bool,
     seed: int,
-    futures: Futures,
+    answers: Answers,
 ) -> None:
-    """Fill `futures` for the last of those `coming` (of `COMING`), who has one sequence.
+    """What becomes of the newcomer on each of the instances `asked`, whose steps are as `model`.
 
-    `start` is the picture's, as long as all requests; its `arrivals` and `watched` are filled here.
     `every_step` is explained at `engine.forecast.Forecaster.prepare`.
     """
-    known = picture.known[0]
-    _set_clock(picture, now_s, every_step)
-    start.records[0] = known.at
-    slot = known.requests
-    for i in range(len(coming)):
-        for j in range(coming[i].sequences):
-            _expect(start, picture.lengths, coming[i], j, slot)
-            slot += 1
-    start.watched[0] = slot - 1
-    for i in range(len(start.arrivals)):  # a stable insertion sort: they are few and all but sorted
-        slot, place = known.requests + i, i
+    for i in range(len(asked)):
+        ask, index = asked[i], asked[i].index
+        count = ask.reserved_to - ask.reserved_from + ask.expected + 1
+        requests = gallery.known[index].requests + count
+        start = Start(
+            desk.records[:1],
+            gallery.sequences[index][:requests],
+            gallery.running[index],
+            desk.blocks,
+            desk.places,
+            desk.first_with,
+            gallery.older[index],
+            gallery.newer[index],
+            desk.arrivals[:count],
+            desk.watched,
+        )
+        room = Room(
+            desk.records[1:],
+            desk.sequences,
+            desk.running,
+            desk.older,
+            desk.newer,
+            desk.due,
+            desk.residues,
+        )
+        lengths = Lengths(gallery.rows[index], gallery.generated[index], gallery.keys[index])
+        futures = Futures(
+            desk.totals[: ask.samples * requests].reshape(ask.samples, requests),
+            answers.marks,
+            answers.first_token_s[i][: ask.samples],
+            answers.last_token_s[i][: ask.samples],
+            answers.counts[i],
+        )
+        known = gallery.known[index : index + 1]
+        _set_clock(known, now_s, every_step)
+        start.records[0] = known[0].at
+        _expect_all(start, lengths, ask, coming, known[0].requests)
+        _sort_arrivals(start, known[0].requests)
+        start.watched[0] = requests - 1
+        sample_futures(start, room, model, lengths, seed, futures)
+        tokens = 0.0
+        for mark in answers.marks:
+            tokens += mark.tokens
+        answers.output_tokens[i] = tokens / len(answers.marks)
+
+
+@compiled
+def _expect_all(start: Start, lengths: Lengths, ask: Record, coming: Coming, slot: int) -> None:
+    """From `slot` on: the reserved, those expected, the newcomer."""
+    for j in range(ask.reserved_from, ask.reserved_to):
+        _expect(start, lengths, coming.reserved[j], 0, slot)
+        slot += 1
+    typical = coming.expected[0]
+    typical.at_s, typical.every_s = ask.expected_at_s, ask.expected_every_s
+    typical.prompt, typical.max_tokens = ask.expected_prompt, ask.expected_output
+    for j in range(WIDTH - 1):
+        typical.length[j] = ask.expected_output
+    for j in range(ask.expected):
+        _expect(start, lengths, typical, j, slot)
+        slot += 1
+    _expect(start, lengths, coming.newcomer[0], 0, slot)
+
+
+@compiled
+def _sort_arrivals(start: Start, first: int) -> None:
+    """A stable insertion sort of the slots from `first` on: they are few and all but sorted."""
+    for i in range(len(start.arrivals)):
+        slot, place = first + i, i
         at_s = start.sequences[slot].arrival_s
         while place > 0 and start.sequences[start.arrivals[place - 1]].arrival_s > at_s:
             start.arrivals[place] = start.arrivals[place - 1]
             place -= 1
         start.arrivals[place] = slot
-    sample_futures(start, room, model, picture.lengths, seed, futures)
 
 
 @compiled
@@ -246,9 +379,9 @@ def _expect(start: Start, lengths: Lengths, coming: Record, index: int, slot: in
 
 
 @compiled
-def _set_clock(picture: Picture, now_s: float, every_step: bool) -> None:
+def _set_clock(known_one: NDArray[np.void], now_s: float, every_step: bool) -> None:
     """As `Forecaster._set_clock`."""
-    known = picture.known[0]
+    known = known_one[0]
     clock = known.at.clock
     clock.now_s = now_s if every_step else known.taken_s
     first_s = last_s = clock.now_s

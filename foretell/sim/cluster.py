@@ -13,13 +13,14 @@ from math import inf
 
 from foretell.engine import Content
 from foretell.engine import Sequence as EngineSequence
-from foretell.engine.direct import Scratch
+from foretell.engine.direct import DirectForecaster
 from foretell.length.distribution import Row, knots
 from foretell.model import EngineConfig, Prediction, RequestSpec
-from foretell.policy import Policy
+from foretell.policy import Needs, Policy
 from foretell.sim.config import ClusterConfig, Fault, FaultKind
 from foretell.sim.instance import InvariantError, check
 from foretell.sim.node import Node
+from foretell.sim.predictor import predict
 from foretell.sim.report import Report, Served, free_block_moments
 from foretell.sim.scheduler import SILENCE, Answer, SimScheduler
 from foretell.workload import Arrival, Draws
@@ -100,12 +101,13 @@ class _Cluster:
         times_s = [arrival.t_s for arrival in arrivals] or [0.0]
         self._first_s, self._last_s = min(times_s), max(times_s)
         self._schedulers = [SimScheduler(policy, len(config.instances)) for policy in policies]
-        scratch = Scratch()
+        largest = max(instance.engine.block_size_tokens for instance in config.instances)
+        self._forecaster = DirectForecaster(len(config.instances), largest)
         self._nodes = [
             Node(
                 index,
                 config,
-                scratch,
+                self._forecaster,
                 watched=any(scheduler.asks for scheduler in self._schedulers),
                 counted_s=(self._first_s, self._last_s),
             )
@@ -211,15 +213,35 @@ class _Cluster:
 
     def _ask(self, request: _Open) -> None:
         """The predictors answer."""
-        answers = [(node.index, self._answer(node, request)) for node in self._candidates(request)]
+        nodes = self._candidates(request)
+        heard = [node for node in nodes if not self._late() and node.hears_questions(self._now_s)]
+        if request.scheduler.needs is Needs.LOAD:
+            found: list[Answer] = [(node.predictor.load(), None) for node in heard]
+        else:
+            found = [(prediction.load, prediction) for prediction in self._predict(request, heard)]
+        said = {node.index: answer for node, answer in zip(heard, found, strict=True)}
+        answers = [(node.index, said.get(node.index, SILENCE)) for node in nodes]
         self._after(self._config.network_delay_s, partial(self._answered, request, answers))
 
-    def _answer(self, node: Node, request: _Open) -> Answer:
+    def _late(self) -> bool:
+        """A predictor misses its deadline."""
         silent_ratio = self._config.silent_ratio
-        if silent_ratio and self._draws.random() < silent_ratio:
-            return SILENCE
-        needs = request.scheduler.needs
-        return node.ask(needs, request.spec, request.length_row, self._now_s)
+        return silent_ratio > 0 and self._draws.random() < silent_ratio
+
+    def _predict(self, request: _Open, nodes: list[Node]) -> list[Prediction]:
+        if not nodes:
+            return []
+        config = self._config
+        return predict(
+            self._forecaster,
+            [node.predictor for node in nodes],
+            request.spec,
+            request.length_row,
+            at_s=self._now_s + config.network_delay_s + config.dispatch_delay_s,
+            now_s=self._now_s,
+            ages_s=[node.age_s(self._now_s) for node in nodes],
+            every_step_published=config.publish_interval_s == 0,
+        )
 
     def _answered(self, request: _Open, answers: list[tuple[int, Answer]]) -> None:
         self._choose(request, answers)

@@ -2,15 +2,11 @@
 
 from collections.abc import Callable
 
-from foretell.engine.direct import Scratch
+from foretell.engine.direct import DirectForecaster
 from foretell.engine.timed import FreeBlocks
-from foretell.length.distribution import Row
-from foretell.model import RequestSpec
-from foretell.policy import Needs
 from foretell.sim.config import ClusterConfig, InstanceConfig
 from foretell.sim.instance import Instance
 from foretell.sim.predictor import SimPredictor
-from foretell.sim.scheduler import SILENCE, Answer
 
 
 class Node:
@@ -20,7 +16,7 @@ class Node:
         self,
         index: int,
         cluster: ClusterConfig,
-        scratch: Scratch,
+        forecaster: DirectForecaster,
         *,
         watched: bool,
         counted_s: tuple[float, float],
@@ -37,7 +33,7 @@ class Node:
         self.dead_free: list[FreeBlocks] = []
         self._config: InstanceConfig = cluster.instances[index]
         self._cluster = cluster
-        self._scratch = scratch
+        self._forecaster = forecaster
         self._watched = watched
         self._counted_s = counted_s
         self._seen = -1  # the version of the instance that its predictor knows
@@ -75,19 +71,17 @@ class Node:
         living = [self.instance.free_blocks_so_far(now_s)] if self.up else []
         return self.dead_free + living
 
-    def ask(self, needs: Needs, spec: RequestSpec, row: Row, now_s: float) -> Answer:
-        """What the predictor says, asked now."""
-        cluster, predictor = self._cluster, self.predictor
-        if cluster.publish_interval_s == 0:
+    def hears_questions(self, now_s: float) -> bool:
+        """Whether its predictor answers; what it knows is then as fresh as can be."""
+        if self._cluster.publish_interval_s == 0:
             self.publish(now_s)
-        if not self.answers or self._seen < 0:
-            return SILENCE
-        if needs is Needs.LOAD:
-            return predictor.load(), None
-        at_s = now_s + cluster.network_delay_s + cluster.dispatch_delay_s
-        age_s = now_s - (self.instance.changed_s if self.heard else predictor.published_s)
-        prediction = predictor.predict(spec, row, at_s, now_s, max(0.0, age_s))
-        return prediction.load, prediction
+        return self.answers and self._seen >= 0
+
+    def age_s(self, now_s: float) -> float:
+        """Seconds since its predictor last heard of the engine."""
+        every_change = self._cluster.publish_interval_s == 0 and self.heard and self.up
+        heard_s = self.instance.changed_s if every_change else self.predictor.published_s
+        return max(0.0, now_s - heard_s)
 
     def changed(self, now_s: float, later: Callable[[float], None]) -> None:
         """The engine's state has changed; `later` is called with the time of the next snapshot.
@@ -124,10 +118,10 @@ class Node:
         self._seen = -1
         config = self._config
         return SimPredictor(
+            self.index,
             self.instance_id,
             config.engine,
             config.believed_step_time or config.step_time,
-            self._scratch,
-            every_step_published=self._cluster.publish_interval_s == 0,
+            self._forecaster,
             expect_arrivals=self._cluster.expect_arrivals,
         )

@@ -1,10 +1,11 @@
-"""A predictor sidecar in virtual time.
+"""Predictor sidecars in virtual time.
 
-It does as `foretell.engine.EngineBook` does, with the same kernel and the same numbers, but looks
-at its engine's arrays (`foretell.engine.direct`) instead of at messages. It sees them as they were
-at the last snapshot, never the engine itself. Its dispatch delay it knows; a real one learns it.
+They do as `foretell.engine.EngineBook` does, with the same kernel and the same numbers, but look at
+their engines' arrays (`foretell.engine.direct`) instead of at messages. They see them as they were
+at the last snapshot, never the engine itself. Their dispatch delay they know; real ones learn it.
 """
 
+from collections.abc import Sequence
 from zlib import crc32
 
 from foretell.engine.book import (
@@ -14,15 +15,12 @@ from foretell.engine.book import (
     no_spread,
     samples_behind,
 )
-from foretell.engine.direct import ComingRow, DirectForecaster, Scratch
-from foretell.engine.expected import EXPECTED_ID, RecentArrivals
-from foretell.kernel.lengths import WIDTH
+from foretell.engine.direct import NOBODY, ComingRow, DirectForecaster, Expected, Question, Seen
+from foretell.engine.expected import RecentArrivals
 from foretell.latency.linear import StepTimeModel
 from foretell.length.distribution import Row
 from foretell.model import EngineConfig, Load, Prediction, RequestSpec
 from foretell.sim.instance import Instance
-
-_EXPECTED_KEY = crc32(EXPECTED_ID.encode())
 
 
 class SimPredictor:
@@ -30,21 +28,23 @@ class SimPredictor:
 
     def __init__(
         self,
+        index: int,
         instance_id: str,
         config: EngineConfig,
         step_time: StepTimeModel,
-        scratch: Scratch,
+        forecaster: DirectForecaster,
         *,
-        every_step_published: bool,
         expect_arrivals: bool,
     ) -> None:
+        """`index` is its own in `forecaster`, which all of a cluster share."""
         self.published_s = 0.0
         self.engine_config = config
-        self._instance_id = instance_id
-        self._model = step_time.packed()
-        self._every_step_published = every_step_published
+        self.instance_id = instance_id
+        self.model = step_time.packed()
+        self._index = index
         self._expect_arrivals = expect_arrivals
-        self._forecaster = DirectForecaster(config, scratch)
+        self._forecaster = forecaster
+        self._seen = Seen(0, 0, config.total_blocks, 0, certain=True)
         self._arrivals = RecentArrivals()
         self._reserved: dict[str, ComingRow] = {}
         self._reserved_blocks = 0
@@ -54,7 +54,7 @@ class SimPredictor:
     def see(self, instance: Instance, now_s: float) -> None:
         """A newer snapshot; the requests that it shows need no reservation any more."""
         self.published_s = now_s
-        self._forecaster.take(instance.twin, self._model, now_s)
+        self._seen = self._forecaster.take(self._index, instance.twin, self.model, now_s)
         if not self._arrived:
             return
         for request_id, spec in self._arrived.items():
@@ -89,41 +89,33 @@ class SimPredictor:
 
     def load(self) -> Load:
         """The engine's occupancy as last heard, reservations included."""
-        forecaster, config = self._forecaster, self.engine_config
+        seen, config = self._seen, self.engine_config
         return Load(
-            running=forecaster.running,
-            waiting=forecaster.requests - forecaster.running,
+            running=seen.running,
+            waiting=seen.requests - seen.running,
             reserved=len(self._reserved),
-            used_blocks=config.total_blocks - forecaster.free_blocks,
+            used_blocks=config.total_blocks - seen.free_blocks,
             total_blocks=config.total_blocks,
-            waiting_prefill_blocks=forecaster.waiting_blocks + self._reserved_blocks,
+            waiting_prefill_blocks=seen.waiting_blocks + self._reserved_blocks,
             max_num_seqs=config.max_num_seqs,
         )
 
-    def predict(
-        self, spec: RequestSpec, length_row: Row, at_s: float, now_s: float, age_s: float
-    ) -> Prediction:
-        """What the engine would do with `spec`, if that were in its queue `at_s`.
+    def question(self, row: Row, at_s: float) -> Question:
+        """All that it knows, for a newcomer of length `row` in its engine's queue `at_s`."""
+        seen, reserved = self._seen, list(self._reserved.values())
+        certain = seen.certain and is_certain(row) and all(map(_certain_row, reserved))
+        behind = seen.requests - seen.running + len(reserved)
+        samples = 1 if certain else samples_behind(behind)
+        expected = self._expected(at_s) if self._expect_arrivals else NOBODY
+        return Question(self._index, seen.requests, samples, reserved, expected)
 
-        `age_s`: since the engine was last heard from.
-        """
-        load = self.load()
-        coming = list(self._reserved.values())
-        if self._expect_arrivals:
-            sizes = self._arrivals.sizes(at_s, at_s + LOOK_AHEAD_S, MOST_EXPECTED)
-            if sizes is not None:
-                coming.append(_typical(sizes, at_s))
-        coming.append(_coming(spec, length_row, at_s))
-        certain = self._forecaster.certain and all(map(_certain_row, coming))
-        seen = self._forecaster.forecast(
-            self._model,
-            coming,
-            now_s,
-            samples=1 if certain else samples_behind(load.waiting + load.reserved),
-            certain=_is_certain(length_row),
-            every_step_published=self._every_step_published,
-        )
-        return as_prediction(self._instance_id, seen, load, age_s=age_s, spread=no_spread)
+    def _expected(self, at_s: float) -> Expected:
+        """As `RecentArrivals.expected`."""
+        sizes = self._arrivals.sizes(at_s, at_s + LOOK_AHEAD_S, MOST_EXPECTED)
+        if sizes is None:
+            return NOBODY
+        count, prompt, output, rate = sizes
+        return count, prompt, output, at_s + 0.5 / rate, 1.0 / rate
 
     def _note(self, spec: RequestSpec, now_s: float) -> None:
         self._arrivals.note(spec.prompt_tokens, spec.length.expected_tokens, now_s)
@@ -133,25 +125,66 @@ class SimPredictor:
         row = self._reserved.pop(request_id, None)
         if row is None:
             return False
-        self._reserved_blocks -= self.engine_config.blocks_for(row[3])
+        self._reserved_blocks -= self.engine_config.blocks_for(row[2])
         return True
+
+
+def predict(
+    forecaster: DirectForecaster,
+    asked: Sequence[SimPredictor],
+    spec: RequestSpec,
+    row: Row,
+    *,
+    at_s: float,
+    now_s: float,
+    ages_s: Sequence[float],
+    every_step_published: bool,
+) -> list[Prediction]:
+    """What each of those asked says of `spec`, if that were in its engine's queue `at_s`.
+
+    `ages_s`: since their engines were last heard from. All at once: a call into compiled code
+    costs as much as a short forecast.
+    """
+    newcomer, certain = _coming(spec, row, at_s), is_certain(row)
+    predictions: list[Prediction | None] = [None] * len(asked)
+    for places in _by_model(asked):
+        seen = forecaster.forecast(
+            asked[places[0]].model,
+            [asked[place].question(row, at_s) for place in places],
+            newcomer,
+            now_s,
+            certain=certain,
+            every_step_published=every_step_published,
+        )
+        for place, one in zip(places, seen, strict=True):
+            predictor = asked[place]
+            predictions[place] = as_prediction(
+                predictor.instance_id,
+                one,
+                predictor.load(),
+                age_s=ages_s[place],
+                spread=no_spread,
+            )
+    return [prediction for prediction in predictions if prediction is not None]
+
+
+def is_certain(row: Row) -> bool:
+    """Whether a length is taken at its word."""
+    return row[0] == row[-2] and not row[-1]
+
+
+def _by_model(asked: Sequence[SimPredictor]) -> list[list[int]]:
+    """The places in `asked` of those that share a step-time model."""
+    groups: dict[int, list[int]] = {}
+    for place, predictor in enumerate(asked):
+        groups.setdefault(id(predictor.model), []).append(place)
+    return list(groups.values())
 
 
 def _coming(spec: RequestSpec, length_row: Row, at_s: float) -> ComingRow:
     key = crc32(spec.request_id.encode())
-    return at_s, 0.0, 1, spec.prompt_tokens, spec.max_tokens, spec.priority, 0, key, length_row
-
-
-def _typical(sizes: tuple[int, int, int, float], at_s: float) -> ComingRow:
-    """As `RecentArrivals.expected`."""
-    count, prompt, output, rate = sizes
-    row = (float(output),) * (WIDTH - 1) + (0.0,)
-    return at_s + 0.5 / rate, 1.0 / rate, count, prompt, output, 0, 0, _EXPECTED_KEY, row
+    return at_s, 0.0, spec.prompt_tokens, spec.max_tokens, spec.priority, 0, key, length_row
 
 
 def _certain_row(coming: ComingRow) -> bool:
-    return _is_certain(coming[-1])
-
-
-def _is_certain(row: Row) -> bool:
-    return row[0] == row[-2] and not row[-1]
+    return is_certain(coming[-1])

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from foretell.engine import EngineBook, Sequence
-from foretell.engine.direct import Scratch
+from foretell.engine.direct import DirectForecaster
 from foretell.engine.timed import TimedTwin
 from foretell.latency.linear import LinearStepTime
 from foretell.length import PRIOR_TOKENS
@@ -22,7 +22,7 @@ from foretell.model import (
 )
 from foretell.sim.config import InstanceConfig
 from foretell.sim.instance import Instance
-from foretell.sim.predictor import SimPredictor
+from foretell.sim.predictor import SimPredictor, predict
 
 STEP_TIME = LinearStepTime((0.010, 1e-4, 1e-9, 0.0, 1e-4, 1e-7))
 BELIEVED = LinearStepTime((0.011, 1e-4, 1e-9, 0.0, 1e-4, 1e-7))
@@ -116,9 +116,8 @@ def test_it_says_what_the_book_says(seed: int) -> None:
         prior_tokens=PRIOR_TOKENS,
         expect_arrivals=expect,
     )
-    predictor = SimPredictor(
-        "engine-0", config, BELIEVED, Scratch(), every_step_published=True, expect_arrivals=expect
-    )
+    forecaster = DirectForecaster(1, config.block_size_tokens)
+    predictor = SimPredictor(0, "engine-0", config, BELIEVED, forecaster, expect_arrivals=expect)
     requests = requests_of(draws)
     specs = {spec.request_id: spec for _, spec, _ in requests}
     events: list[tuple[float, int, str, int]] = []
@@ -132,7 +131,16 @@ def test_it_says_what_the_book_says(seed: int) -> None:
         row = knots(spec.length)
         if what == "ask":
             predictor.see(instance, now_s)
-            ours = predictor.predict(spec, row, now_s + DELAY_S, now_s, 0.0)
+            (ours,) = predict(
+                forecaster,
+                [predictor],
+                spec,
+                row,
+                at_s=now_s + DELAY_S,
+                now_s=now_s,
+                ages_s=[0.0],
+                every_step_published=True,
+            )
             theirs = book.predict(spec, BELIEVED, now_s)
             assert theirs is not None
             for name in ("ttft_s", "e2e_s", "tpot_s", "preemptions"):
