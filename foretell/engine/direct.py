@@ -135,8 +135,8 @@ class DirectForecaster:
         found = self._answers.get((asked, marks))
         if found is None:
             found = self._answers[asked, marks] = Answers(
-                np.empty((asked, _MOST_SAMPLES)),
-                np.empty((asked, _MOST_SAMPLES, marks)),
+                np.zeros((asked, _MOST_SAMPLES)),
+                np.zeros((asked, _MOST_SAMPLES, marks)),
                 np.empty(marks, MARK),
                 np.empty(asked),
                 np.empty((asked, 2), np.int64),
