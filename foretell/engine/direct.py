@@ -13,21 +13,11 @@ import numpy as np
 from foretell.engine.expected import EXPECTED_ID
 from foretell.engine.forecast import MARKS, Forecast
 from foretell.engine.timed import TimedTwin
+from foretell.kernel.forecasts import ASKED, COMING, Answers, Coming, Desk, Gallery, forecast
 from foretell.kernel.futures import RECORDS, Lengths
 from foretell.kernel.layout import BLOCK, ENTRY, PLACE, SEQUENCE
 from foretell.kernel.lengths import WIDTH
-from foretell.kernel.pictures import (
-    ASKED,
-    COMING,
-    KNOWN,
-    Answers,
-    Coming,
-    Desk,
-    Gallery,
-    Picture,
-    forecast,
-    photograph,
-)
+from foretell.kernel.pictures import KNOWN, Picture, photograph
 from foretell.kernel.rollout import MARK
 from foretell.kernel.step_time import StepTime
 
@@ -37,7 +27,7 @@ _FIRST_CAPACITY = 256
 _EXPECTED_KEY = crc32(EXPECTED_ID.encode())
 
 ComingRow = tuple[float, float, int, int, int, int, int, tuple[float, ...]]
-"""The fields of `kernel.pictures.COMING`."""
+"""The fields of `kernel.forecasts.COMING`."""
 Expected = tuple[int, int, int, float, float]
 """How many, their prompt and output tokens, when the first comes, and seconds to the next."""
 

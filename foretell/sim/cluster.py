@@ -5,28 +5,23 @@ kernel and its forecast. Only time is made up. Equal inputs give equal reports.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from heapq import heappop, heappush
-from itertools import chain, count
+from itertools import chain
 from math import inf
 
 from foretell.engine import Content
 from foretell.engine import Sequence as EngineSequence
 from foretell.engine.direct import DirectForecaster
 from foretell.length.distribution import Row, knots
-from foretell.model import EngineConfig, Prediction, RequestSpec
+from foretell.model import EngineConfig, RequestSpec
 from foretell.policy import Needs, Policy
 from foretell.sim.config import ClusterConfig, Fault, FaultKind
-from foretell.sim.instance import InvariantError, check
+from foretell.sim.events import Events
+from foretell.sim.instance import check
 from foretell.sim.node import Node
-from foretell.sim.predictor import predict
+from foretell.sim.placer import Open, Placer
 from foretell.sim.report import Report, Served, free_block_moments
-from foretell.sim.scheduler import SILENCE, Answer, SimScheduler
 from foretell.workload import Arrival, Draws
-
-MAX_EVENTS = 500_000_000
-"""Events after which a run counts as endless; a bound, not a tuning knob."""
 
 
 def simulate(
@@ -62,21 +57,6 @@ def check_fits(arrival: Arrival, engine: EngineConfig) -> None:
         raise ValueError(f"{arrival} needs more than {engine.total_blocks} blocks")
 
 
-@dataclass(slots=True)
-class _Open:
-    """A request between arrival and last token."""
-
-    arrival: Arrival
-    spec: RequestSpec
-    length_row: Row
-    scheduler: SimScheduler
-    node: Node | None = None
-    """Where it was sent."""
-    predicted: Prediction | None = None
-    attempts: int = 0
-    avoid: set[int] = field(default_factory=set)
-
-
 class _Cluster:
     def __init__(
         self,
@@ -88,32 +68,37 @@ class _Cluster:
     ) -> None:
         self._config = config
         self._arrivals = arrivals
-        self._draws = draws
         self._tell_ended = ended
-        self._now_s = 0.0
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = count()  # events of one instant run in the order they were made
-        self._open: dict[str, _Open] = {}
+        self._events = Events()
+        self._open: dict[str, Open] = {}
         self._served: dict[str, Served] = {}
         self._lost: set[str] = set()
         self._left = len(arrivals)
         self._samples: list[tuple[float, tuple[int, ...]]] = []
         times_s = [arrival.t_s for arrival in arrivals] or [0.0]
         self._first_s, self._last_s = min(times_s), max(times_s)
-        self._schedulers = [SimScheduler(policy, len(config.instances)) for policy in policies]
         largest = max(instance.engine.block_size_tokens for instance in config.instances)
-        self._forecaster = DirectForecaster(len(config.instances), largest)
+        forecaster = DirectForecaster(len(config.instances), largest)
         self._nodes = [
             Node(
                 index,
                 config,
-                self._forecaster,
-                watched=any(scheduler.asks for scheduler in self._schedulers),
+                forecaster,
+                watched=any(policy.needs is not Needs.NOTHING for policy in policies),
                 counted_s=(self._first_s, self._last_s),
             )
             for index in range(len(config.instances))
         ]
-        self._names = [node.instance_id for node in self._nodes]
+        self._placer = Placer(
+            config,
+            policies,
+            self._nodes,
+            forecaster,
+            draws,
+            self._events,
+            deliver=self._deliver,
+            lose=self._lose,
+        )
 
     def run(self) -> Report:
         """Process events until none is left; then nothing may be left undone."""
@@ -121,20 +106,12 @@ class _Cluster:
             estimate = self._config.estimate(arrival)
             spec = RequestSpec(arrival.request_id, arrival.prompt_tokens, 0, estimate)
             row = knots(estimate, self._config.length_rule)
-            self._at(arrival.t_s, partial(self._arrive, arrival, spec, row))
+            self._events.at(arrival.t_s, partial(self._arrive, arrival, spec, row))
         for fault in self._config.faults:
-            self._at(fault.at_s, partial(self._fail, fault))
+            self._events.at(fault.at_s, partial(self._fail, fault))
         if self._config.sample_every_s > 0:
-            self._at(self._first_s, self._sample)
-        for _ in range(MAX_EVENTS):
-            if not self._events:
-                break
-            at_s, _, action = heappop(self._events)
-            check(at_s >= self._now_s, f"time went from {self._now_s} back to {at_s}")
-            self._now_s = at_s
-            action()
-        else:
-            raise InvariantError(f"no end after {MAX_EVENTS} events")
+            self._events.at(self._first_s, self._sample)
+        self._events.run()
         self._check_all_ended()
         return self._report()
 
@@ -145,7 +122,7 @@ class _Cluster:
             if node.up:
                 node.instance.check_empty()
                 check(node.predictor.reservations == 0, "a reservation outlived its request")
-        for scheduler in self._schedulers:
+        for scheduler in self._placer.schedulers:
             check(scheduler.outstanding == 0, "the scheduler lost count")
             check(not (scheduler.busy or scheduler.waiting), "a placement was forgotten")
 
@@ -158,7 +135,7 @@ class _Cluster:
         lost = tuple(a.request_id for a in self._arrivals if a.request_id in self._lost)
         check(len(served) + len(lost) == len(self._arrivals), "a request ended twice, or never did")
         last_s = max((r.arrival_s + r.e2e_s for r in served), default=self._first_s)
-        free = chain.from_iterable(node.free_blocks(self._now_s) for node in self._nodes)
+        free = chain.from_iterable(node.free_blocks(self._events.now_s) for node in self._nodes)
         return Report(
             served,
             lost,
@@ -168,10 +145,7 @@ class _Cluster:
             samples=tuple(self._samples),
         )
 
-    def _at(self, at_s: float, action: Callable[[], None]) -> None:
-        heappush(self._events, (at_s, next(self._order), action))
-
-    # Placement.
+    # Requests.
 
     def _arrive(self, arrival: Arrival, spec: RequestSpec, row: Row) -> None:
         """A scheduler, any of them, gets a request."""
@@ -180,120 +154,12 @@ class _Cluster:
             key not in self._open and key not in self._served and key not in self._lost,
             f"{key} arrived twice",
         )
-        index = 0
-        if len(self._schedulers) > 1:
-            index = int(self._draws.random() * len(self._schedulers))
-        request = _Open(arrival, spec, row, self._schedulers[index])
-        self._open[key] = request
-        self._after(self._config.tagger_delay_s, partial(self._place, request))
+        request = self._open[key] = Open(arrival, spec, row, self._placer.any_scheduler())
+        self._events.after(self._config.tagger_delay_s, partial(self._placer.place, request))
 
-    def _after(self, delay_s: float, action: Callable[[], None]) -> None:
-        """Now, or later."""
-        if delay_s > 0:
-            self._at(self._now_s + delay_s, action)
-        else:
-            action()
-
-    def _place(self, request: _Open) -> None:
-        """Placements that ask take turns, as `services.scheduler.placement` has it."""
-        scheduler = request.scheduler
-        if not scheduler.asks:
-            self._choose(request, [(node.index, SILENCE) for node in self._candidates(request)])
-        elif scheduler.busy:
-            scheduler.waiting.append(request)
-        else:
-            scheduler.busy = True
-            self._after(self._config.network_delay_s, partial(self._ask, request))
-
-    def _candidates(self, request: _Open) -> list[Node]:
-        living = [node for node in self._nodes if node.up]
-        if not request.avoid:
-            return living
-        return [node for node in living if node.index not in request.avoid] or living
-
-    def _ask(self, request: _Open) -> None:
-        """The predictors answer."""
-        nodes = self._candidates(request)
-        heard = [node for node in nodes if not self._late() and node.hears_questions(self._now_s)]
-        if request.scheduler.needs is Needs.LOAD:
-            found: list[Answer] = [(node.predictor.load(), None) for node in heard]
-        else:
-            found = [(prediction.load, prediction) for prediction in self._predict(request, heard)]
-        said = {node.index: answer for node, answer in zip(heard, found, strict=True)}
-        answers = [(node.index, said.get(node.index, SILENCE)) for node in nodes]
-        self._after(self._config.network_delay_s, partial(self._answered, request, answers))
-
-    def _late(self) -> bool:
-        """A predictor misses its deadline."""
-        silent_ratio = self._config.silent_ratio
-        return silent_ratio > 0 and self._draws.random() < silent_ratio
-
-    def _predict(self, request: _Open, nodes: list[Node]) -> list[Prediction]:
-        if not nodes:
-            return []
-        config = self._config
-        return predict(
-            self._forecaster,
-            [node.predictor for node in nodes],
-            request.spec,
-            request.length_row,
-            at_s=self._now_s + config.network_delay_s + config.dispatch_delay_s,
-            now_s=self._now_s,
-            ages_s=[node.age_s(self._now_s) for node in nodes],
-            every_step_published=config.publish_interval_s == 0,
-        )
-
-    def _answered(self, request: _Open, answers: list[tuple[int, Answer]]) -> None:
-        self._choose(request, answers)
-        scheduler = request.scheduler
-        scheduler.busy = False
-        if scheduler.waiting:
-            following = scheduler.waiting.popleft()
-            assert isinstance(following, _Open)
-            self._place(following)
-
-    def _choose(self, request: _Open, answers: list[tuple[int, Answer]]) -> None:
-        if not answers:
-            self._lose(request)
-            return
-        draw = self._draws.random()
-        index = request.scheduler.choose(request.spec, self._names, answers, draw, self._now_s)
-        node = self._nodes[index]
-        request.node = node
-        request.attempts += 1
-        request.predicted = next(answer[1] for i, answer in answers if i == index)
-        at_s = self._now_s + self._config.dispatch_delay_s
-        generation = node.generation
-        self._after(
-            self._config.network_delay_s, partial(self._reserve, request, node, generation, at_s)
-        )
-        self._at(at_s, partial(self._deliver, request, node, generation))
-
-    def _reserve(self, request: _Open, node: Node, generation: int, at_s: float) -> None:
-        still = request.node is node and request.arrival.request_id in self._open
-        if still and node.generation == generation and node.answers and request.scheduler.asks:
-            node.predictor.reserve(request.spec, request.length_row, at_s, self._now_s)
-
-    def _retry(self, request: _Open) -> None:
-        """The attempt failed before a token."""
-        self._let_go(request)
-        if request.attempts >= self._config.max_attempts:
-            self._lose(request)
-        else:
-            self._place(request)
-
-    def _let_go(self, request: _Open) -> None:
-        """The attempt under way ends: scheduler and predictor hear of it."""
-        node = request.node
-        if node is None:
-            raise InvariantError(f"{request.arrival.request_id} was sent nowhere")
-        request.scheduler.ended(node.index)
-        node.predictor.complete(request.arrival.request_id)
-        request.avoid.add(node.index)
-        request.node = None
-
-    def _lose(self, request: _Open) -> None:
+    def _lose(self, request: Open) -> None:
         del self._open[request.arrival.request_id]
+        request.ended = True
         self._lost.add(request.arrival.request_id)
         self._one_less()
 
@@ -303,10 +169,10 @@ class _Cluster:
 
     # Engines.
 
-    def _deliver(self, request: _Open, node: Node, generation: int) -> None:
+    def _deliver(self, request: Open, node: Node, generation: int) -> None:
         if node.generation != generation or not node.up:
             if request.node is node:  # otherwise its end there was told when the engine died
-                self._retry(request)
+                self._placer.retry(request)
             return
         arrival, instance = request.arrival, node.instance
         instance.deliver(
@@ -315,7 +181,7 @@ class _Cluster:
             arrival.output_tokens,
             self._content(arrival, instance.config.block_size_tokens),
             request.length_row,
-            self._now_s,
+            self._events.now_s,
         )
         if request.scheduler.asks:
             node.predictor.arrived(request.spec)
@@ -323,7 +189,7 @@ class _Cluster:
             self._changed(node)
         else:
             # Not at once: an engine drains all that has arrived before it schedules.
-            self._at(self._now_s, partial(self._wake, node, generation))
+            self._events.at(self._events.now_s, partial(self._wake, node, generation))
 
     def _content(self, arrival: Arrival, block_size_tokens: int) -> Content | None:
         if not self._config.prefix_cache:
@@ -338,11 +204,11 @@ class _Cluster:
         """The engine's oldest step ends, or somebody has come while it was idle."""
         if node.generation != generation:
             return
-        finished, next_s = node.instance.advance(self._now_s)
+        finished, next_s = node.instance.advance(self._events.now_s)
         for seq in finished:
             self._finish(seq, node)
         if next_s is not None:
-            self._at(next_s, partial(self._advance, node, generation))
+            self._events.at(next_s, partial(self._advance, node, generation))
         self._changed(node)
 
     def _finish(self, seq: EngineSequence, node: Node) -> None:
@@ -353,7 +219,8 @@ class _Cluster:
             seq.output_tokens == arrival.output_tokens,
             f"{seq.request_id} ended after {seq.output_tokens}, not {arrival.output_tokens} tokens",
         )
-        check(arrival.t_s < first_s <= self._now_s, f"{seq.request_id}: tokens out of time")
+        check(arrival.t_s < first_s <= self._events.now_s, f"{seq.request_id}: tokens out of time")
+        request.ended = True
         request.scheduler.ended(node.index)
         node.predictor.complete(seq.request_id)
         self._served[seq.request_id] = Served(
@@ -361,7 +228,7 @@ class _Cluster:
             instance_id=node.instance_id,
             arrival_s=arrival.t_s,
             ttft_s=first_s - arrival.t_s,
-            e2e_s=self._now_s - arrival.t_s,
+            e2e_s=self._events.now_s - arrival.t_s,
             output_tokens=seq.output_tokens,
             preemptions=seq.preemptions,
             predicted=request.predicted,
@@ -370,17 +237,19 @@ class _Cluster:
         self._one_less()
 
     def _changed(self, node: Node) -> None:
-        node.changed(self._now_s, lambda due_s: self._at(due_s, partial(self._publish, node)))
+        node.changed(
+            self._events.now_s, lambda due_s: self._events.at(due_s, partial(self._publish, node))
+        )
 
     def _publish(self, node: Node) -> None:
         node.publish_pending = False
-        node.publish(self._now_s)
+        node.publish(self._events.now_s)
 
     def _sample(self) -> None:
         free = (node.instance.free_blocks if node.up else 0 for node in self._nodes)
-        self._samples.append((self._now_s, tuple(free)))
+        self._samples.append((self._events.now_s, tuple(free)))
         if self._left:
-            self._at(self._now_s + self._config.sample_every_s, self._sample)
+            self._events.at(self._events.now_s + self._config.sample_every_s, self._sample)
 
     # Faults.
 
@@ -395,34 +264,34 @@ class _Cluster:
         elif fault.kind is FaultKind.SLOW:
             node.instance.slow_down(fault.factor)
         elif fault.kind is FaultKind.MUTE:
-            node.publish(self._now_s)
+            node.publish(self._events.now_s)
             node.heard = False
         else:
             node.answers = False
         if fault.for_s < inf:
-            self._at(self._now_s + fault.for_s, partial(self._recover, fault))
+            self._events.at(self._events.now_s + fault.for_s, partial(self._recover, fault))
 
     def _crash(self, node: Node) -> None:
-        for request_id, answering in node.die(self._now_s):
+        for request_id, answering in node.die(self._events.now_s):
             request = self._open[request_id]
             check(request.node is node, f"{request_id} died where it was not served")
             if answering:
-                self._let_go(request)
+                self._placer.let_go(request)
                 self._lose(request)
             else:
-                self._retry(request)
+                self._placer.retry(request)
 
     def _recover(self, fault: Fault) -> None:
         if not self._left:
             return
         node = self._nodes[fault.instance]
         if fault.kind is FaultKind.CRASH:
-            node.restart(self._now_s)
+            node.restart(self._events.now_s)
         elif fault.kind is FaultKind.SLOW:
             node.instance.slow_down(1.0)
         elif fault.kind is FaultKind.MUTE:
             node.heard = True
         else:
             node.answers = True
-            node.forget(self._now_s)
+            node.forget(self._events.now_s)
         self._changed(node)

@@ -1,7 +1,7 @@
 """One scheduler replica in virtual time: its policy, and what it alone knows."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from foretell.model import Load, Prediction, RequestSpec
 from foretell.policy import Candidate, Needs, Policy
@@ -24,8 +24,8 @@ class SimScheduler:
         self.needs = policy.needs
         self.busy = False
         """A placement is waiting for answers."""
-        self.waiting: deque[object] = deque()
-        """Those behind it, each of the caller's kind."""
+        self.waiting: deque[Callable[[], None]] = deque()
+        """The placements behind it."""
         self._outstanding = [0] * instances
         self._dispatched_s: list[deque[float]] = [deque() for _ in range(instances)]
 

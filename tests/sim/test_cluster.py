@@ -27,6 +27,7 @@ from foretell.sim import (
 from foretell.workload import Arrival, LogNormal, LogNormalLengths, gamma, poisson, stream
 
 STEP_TIME = LinearStepTime((0.010, 1e-4, 1e-9, 0.0, 1e-4, 1e-7))
+SLOWER = LinearStepTime((0.013, 2e-4, 1e-9, 0.0, 1e-4, 1e-7))
 
 
 def small_engine(draws: Random) -> EngineConfig:
@@ -63,7 +64,9 @@ def small_cluster(seed: int) -> tuple[ClusterConfig, list[Arrival]]:
     lengths = LogNormalLengths(LogNormal(16, 1.0, 64), LogNormal(36, 1.0, 64))
     times_s = gamma(draws.choice([10.0, 40.0, 160.0]), draws.choice([0.3, 1.0, 4.0]), draws)
     config = ClusterConfig(
-        instances=tuple(InstanceConfig(engine, STEP_TIME) for engine in engines),
+        instances=tuple(
+            InstanceConfig(engine, draws.choice([STEP_TIME, SLOWER])) for engine in engines
+        ),
         estimate=draws.choice([true_length, lambda arrival: LengthEstimate(20.0)]),
         publish_interval_s=draws.choice([0.0, 0.05, 0.5]),
         silent_ratio=draws.choice([0.0, 0.3]),
