@@ -13,6 +13,8 @@ from cli.simulate.options import SimulateOptions, options_of
 if TYPE_CHECKING:
     from cli.simulate.run import Run
 
+_INSTALL = "pip install 'foretell[profiles]'"
+
 
 def simulate(
     context: typer.Context,
@@ -90,8 +92,10 @@ def capacity(
 ) -> None:
     """Find the highest rate at which the P99 of TTFT stays within a bound; JSON."""
     options = _options(context)
-    from cli.simulate.capacity import Search, find_capacity
-
+    try:
+        from cli.simulate.capacity import Search, find_capacity
+    except ImportError as error:
+        _fail("capacity", ImportError(f"{error}; {_INSTALL}"))
     search = Search(
         bound_s=ttft_p99_s,
         seeds=tuple(range(1, seeds + 1)),
@@ -124,7 +128,7 @@ def _show_progress(options: SimulateOptions, qps: float, seed: int, *, sampled: 
     try:
         from cli.simulate.run import run
     except ImportError as error:
-        _fail("simulate", ImportError(f"{error}; pip install 'foretell[profiles]'"))
+        _fail("simulate", ImportError(f"{error}; {_INSTALL}"))
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(options.policy, total=None)
         counted = Counted(lambda done: progress.update(task, completed=done))
