@@ -1,7 +1,8 @@
-"""What each part of the length model is worth, on a fraction of the data.
+"""What each part of the length model is worth.
 
     python -m bench.length_ablation DATA ENCODER WORK
 
+Trains variants on a fraction of the data, and lets the shipped model read less than it learnt from.
 DATA holds `text/` with ShareGPT conversations and ENCODER is a MiniLM of six layers, neither part
 of this repository; WORK keeps the trained models, and a run that was stopped goes on from there.
 Needs `pip install 'foretell[train]'`. Writes bench/results/length_ablation.json, .md and
@@ -10,6 +11,7 @@ what docs/length-tagger.md says of it.
 
 import argparse
 import json
+import shutil
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,12 +23,16 @@ from bench.length_eval import PAGE, cost
 from bench.stats import markdown_table, write_into
 from cli.bench.machine import describe_machine, describe_run, machine_line
 from cli.length.dataset import read_examples
+from cli.length.scores import quantiles_of, score
+from cli.length.taggers import load_tagger
 from cli.train.options import SCRATCH, TrainOptions
 from cli.train.run import train_tagger
 from foretell.length.window import Window
+from services.tagger.encoder import folder_of
+from services.tagger.reading import Description
 
 RESULTS = Path(__file__).resolve().parent / "results"
-_LIMIT, _EPOCHS, _LAYERS = 12_000, 2, 3
+_LIMIT, _EPOCHS, _LAYERS = 5_000, 2, 3
 NOTHING = Window((0, 0), (0, 0), (0, 0))
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -35,12 +41,19 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "6 layers": {"layers": 6},
     "a RoBERTa of 3 layers from scratch": {"encoder": SCRATCH},
     "the prompt's first 128 tokens alone": {"window": Window((128, 0), (0, 0), (0, 0))},
-    "half the window": {"window": Window((32, 16), (10, 3), (5, 8))},
     "text alone, no figures": {"figures": False},
     "figures alone, no text": {"window": NOTHING, "layers": 1},
     "the true bin alone as target": {"neighbours": 0.0},
 }
 """What is changed of the options."""
+WINDOWS = {
+    "all that it learnt from": Window(),
+    "less of the prompt": Window(prompt=(48, 16)),
+    "half of everything": Window((32, 16), (10, 3), (5, 8)),
+    "not the earlier answer": Window(answered=(0, 0)),
+    "not the earlier prompt": Window(asked=(0, 0)),
+    "neither": Window(asked=(0, 0), answered=(0, 0)),
+}
 
 
 def run(base: TrainOptions, val: Path, work: Path) -> dict[str, dict[str, Any]]:
@@ -57,42 +70,66 @@ def run(base: TrainOptions, val: Path, work: Path) -> dict[str, dict[str, Any]]:
             scores = train_tagger(replace(base, out=out, **changes), [val], console)
             row = {**asdict(scores[val.name]), "training_cpu_s": time.process_time() - began_s}
             row["megabytes"] = (out / "model.onnx").stat().st_size / 1e6
-            if changes.get("window") is not NOTHING:
-                window = changes.get("window", base.window)
-                row.update(cost(str(out), examples, tokens=min(128, window.tokens - 12)))
+            row.update(cost(str(out), examples))
             done.write_text(json.dumps(row, indent=1) + "\n")
         found[name] = json.loads(done.read_text())
     return found
 
 
+def read_less(val: Path, work: Path) -> dict[str, dict[str, Any]]:
+    """Scores on `val` of the shipped model where it reads less than it learnt from."""
+    examples, found = read_examples(val), {}
+    for name, window in WINDOWS.items():
+        folder = work / "window"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(folder_of("shipped"), folder)
+        replace(Description.read(folder), window=window).write(folder)
+        tagger = load_tagger(str(folder))
+        quantiles = quantiles_of(tagger.estimate(examples))
+        scores = score(quantiles, [example.output_tokens for example in examples])
+        found[name] = {**asdict(scores), **cost(str(folder), examples)}
+    return found
+
+
 def markdown(result: dict[str, Any]) -> str:
     """bench/results/length_ablation.md."""
-    rows = []
-    for name, s in result["variants"].items():
-        inside = " / ".join(f"{100 * share:.1f}" for share in s["coverage"].values())
-        spent = f"{s['cpu_ms']:.2f} ({s['tokens']:.0f})" if "cpu_ms" in s else ""
-        rows.append(
-            [
-                name,
-                *(f"{s['mae']:.1f}", f"{s['acc_50']:.1%}", f"{s['spearman']:.3f}"),
-                *(f"{s['pinball']:.2f}", inside, spent, f"{s['megabytes']:.1f}"),
-            ]
-        )
-    header = (
-        *("", "MAE", "Acc-50", "Spearman", "pinball", "50 / 80 / 95% interval"),
-        *("CPU ms (tokens)", "MB"),
-    )
+    variants = [
+        [*_scores(name, s), f"{s['cpu_ms']:.2f}", f"{s['megabytes']:.1f}"]
+        for name, s in result["variants"].items()
+    ]
+    windows = [
+        [
+            *_scores(name, s),
+            *(f"{s['cpu_ms']:.2f}", f"{s['tokens_read']:.0f}"),
+            *(f"{s['with_earlier_cpu_ms']:.2f}", f"{s['with_earlier_tokens_read']:.0f}"),
+        ]
+        for name, s in result["windows"].items()
+    ]
+    header = ("", "MAE", "Acc-50", "Spearman", "pinball", "50 / 80 / 95% interval")
     return "\n".join(
         [
             f"Made by `{result['command']}` on {result['date']}; "
             f"{machine_line(result['machine'])}.\n",
             f"Each is trained on {_LIMIT:,} answers, {_EPOCHS} times, with one seed: worse than "
             "the shipped model, which has seen them all. Scored on ShareGPT's other "
-            "conversations, after export to 8 bits. CPU is that of one thread per prompt, 32 "
-            "prompts together.\n",
-            markdown_table(header, rows),
+            "conversations, after export to 8 bits. CPU is that of one thread per prompt of "
+            "about 128 tokens without what came before, some prompts together.\n",
+            markdown_table((*header, "CPU ms", "MB"), variants),
+            "The shipped model where it reads less than it learnt from:\n",
+            markdown_table(
+                (*header, "CPU ms", "tokens read", "CPU ms in a conversation", "tokens read"),
+                windows,
+            ),
         ]
     )
+
+
+def _scores(name: str, s: dict[str, Any]) -> list[str]:
+    return [
+        name,
+        *(f"{s['mae']:.1f}", f"{s['acc_50']:.1%}", f"{s['spearman']:.3f}", f"{s['pinball']:.2f}"),
+        " / ".join(f"{100 * share:.1f}" for share in s["coverage"].values()),
+    ]
 
 
 def main() -> None:
@@ -119,7 +156,8 @@ def main() -> None:
         limit=_LIMIT,
     )
     variants = run(base, text / "sharegpt_val.jsonl.gz", given.work)
-    result = {**facts, "variants": variants}
+    windows = read_less(text / "sharegpt_val.jsonl.gz", given.work)
+    result = {**facts, "variants": variants, "windows": windows}
     (RESULTS / "length_ablation.json").write_text(json.dumps(result, indent=1) + "\n")
     written = markdown(result)
     heading = "# What each part of the length model is worth\n\n"

@@ -14,7 +14,8 @@ import gzip
 import json
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from cli.length.dataset import Example, read_examples
 from cli.length.evaluate import evaluate, running_medians
 from cli.length.scores import Floats, Scores, quantiles_of, score
 from cli.length.taggers import Tagger, load_tagger
+from foretell.length.conversation import Conversation
 from services.tagger.encoder import Encoder, folder_of
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -85,34 +87,44 @@ def noise_floor(path: Path, lengths: Floats) -> dict[str, float]:
     }
 
 
-def cost(model: str, examples: Sequence[Example], tokens: int = _COST_TOKENS) -> dict[str, float]:
-    """CPU milliseconds per prompt of which the model reads about `tokens`: one thread, batches."""
+def cost(model: str, examples: Sequence[Example]) -> dict[str, float]:
+    """CPU of prompts of about 128 tokens, by themselves and with what came before them.
+
+    Milliseconds per prompt: one thread, prompts together.
+    """
     encoder = Encoder(folder_of(model), threads=1)
-    reader = encoder.reader
-    chosen = []
-    for example in examples:
-        (ids, _), *_ = reader.sequences([example.conversation])
-        if abs(len(ids) - tokens) <= _COST_MARGIN:
-            chosen.append(example)
-        if len(chosen) == _COST_BATCH:
-            break
-    conversations = [example.conversation for example in chosen]
-    names = [example.model_name for example in chosen]
-    encoder.read(conversations, names)
-    took, features = [], []
-    for _ in range(_COST_REPEATS):
-        began_s = time.process_time()
-        encoder.read(conversations, names)
-        took.append((time.process_time() - began_s) * 1e3 / len(chosen))
-        began_s = time.process_time()
-        reader.features(conversations)
-        features.append((time.process_time() - began_s) * 1e3 / len(chosen))
+    tokens = encoder.reader.tokens([example.conversation.prompt for example in examples])
+    chosen = [
+        example.conversation
+        for example, ids in zip(examples, tokens, strict=True)
+        if abs(len(ids) - _COST_TOKENS) <= _COST_MARGIN and example.conversation.earlier
+    ][:_COST_BATCH]
+    alone = [replace(conversation, earlier=(), exchanges=0) for conversation in chosen]
+    features = _cpu_ms(lambda: encoder.reader.features(chosen))
     return {
         "prompts_together": len(chosen),
-        "tokens": float(np.mean([len(ids) for ids, _ in reader.sequences(conversations)])),
-        "cpu_ms": float(np.median(took)),
-        "features_cpu_ms": float(np.median(features)),
+        "cpu_ms": _cpu_ms(lambda: encoder.read(alone, [""] * len(alone))) / len(alone),
+        "tokens_read": _tokens_read(encoder, alone),
+        "with_earlier_cpu_ms": _cpu_ms(lambda: encoder.read(chosen, [""] * len(chosen)))
+        / len(chosen),
+        "with_earlier_tokens_read": _tokens_read(encoder, chosen),
+        "features_cpu_ms": features / len(chosen),
     }
+
+
+def _cpu_ms(call: Callable[[], object]) -> float:
+    """The median of some calls, after one that is not counted."""
+    call()
+    took_s = []
+    for _ in range(_COST_REPEATS):
+        began_s = time.process_time()
+        call()
+        took_s.append(time.process_time() - began_s)
+    return float(np.median(took_s)) * 1e3
+
+
+def _tokens_read(encoder: Encoder, conversations: Sequence[Conversation]) -> float:
+    return float(np.mean([len(ids) for ids, _ in encoder.reader.sequences(conversations)]))
 
 
 def measure(data: Path, model: str) -> dict[str, Any]:
@@ -177,10 +189,12 @@ def markdown(result: dict[str, Any]) -> str:
             f"{floor['transferred_within_50']:.0%}); the model is {val['mae']:.1f} off (within 50 "
             f"of {val['acc_50']:.0%}), the constant median "
             f"{val['baselines']['constant_median']['mae']:.1f}.\n",
-            f"**Cost**: {spent['cpu_ms']:.2f} ms of CPU per prompt, one thread, "
-            f"{spent['prompts_together']} prompts together of which it reads "
-            f"{spent['tokens']:.0f} tokens each; {spent['features_cpu_ms']:.2f} ms of it are the "
-            "figures that need no reading.\n",
+            f"**Cost** of prompts of about {_COST_TOKENS} tokens, one thread, "
+            f"{spent['prompts_together']} together: {spent['cpu_ms']:.2f} ms of CPU per prompt, of "
+            f"which it reads {spent['tokens_read']:.0f} tokens; with what came before it "
+            f"{spent['with_earlier_cpu_ms']:.2f} ms and "
+            f"{spent['with_earlier_tokens_read']:.0f} tokens. {spent['features_cpu_ms']:.2f} ms "
+            "of it are the figures that need no reading.\n",
         ]
     )
 

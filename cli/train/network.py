@@ -5,7 +5,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, RobertaConfig, RobertaModel
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    PreTrainedModel,
+    RobertaConfig,
+    RobertaModel,
+)
 
 from cli.train.options import SCRATCH
 from foretell.length.bins import BINS
@@ -21,7 +27,7 @@ _SCRATCH_WIDTH, _SCRATCH_LAYERS = 192, 3
 class LengthModel(nn.Module):
     """Logits of `foretell.length.bins` from `services.tagger.reading.Inputs`."""
 
-    def __init__(self, encoder: nn.Module, models: int) -> None:
+    def __init__(self, encoder: PreTrainedModel, models: int) -> None:
         super().__init__()
         width = int(encoder.config.hidden_size)
         self.has_segments = getattr(encoder.config, "type_vocab_size", 1) > 1
@@ -55,7 +61,7 @@ class LengthModel(nn.Module):
         return logits
 
 
-def make_encoder(name: str, layers: int, vocabulary: int) -> nn.Module:
+def make_encoder(name: str, layers: int, vocabulary: int) -> PreTrainedModel:
     """The first `layers` (0: all) of a Hugging Face encoder; without dropout.
 
     On a CPU dropout takes a third of the time, and in the few epochs of a fine-tuning it hardly
@@ -77,7 +83,7 @@ def make_encoder(name: str, layers: int, vocabulary: int) -> nn.Module:
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
     config.num_hidden_layers = layers or config.num_hidden_layers
     halves = Path(name).is_dir() and not (Path(name) / "model.safetensors").exists()
-    encoder: nn.Module = AutoModel.from_pretrained(
+    encoder: PreTrainedModel = AutoModel.from_pretrained(
         name,
         config=config,
         variant="fp16" if halves else None,

@@ -30,7 +30,7 @@ class TrainOptions:
     """Word embeddings are half of a small encoder's weights and hardly move."""
     held_out: float = 0.03
     """Share of the conversations that stop the training and calibrate."""
-    patience: int = 4
+    patience: int = 2
     """Evaluations, four an epoch, without a better one after which training stops."""
     seed: int = 0
     limit: int = 0

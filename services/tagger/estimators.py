@@ -14,7 +14,7 @@ from services.tagger.batcher import MicroBatcher, Unanswered
 from services.tagger.metrics import TaggerMetrics
 from services.tagger.models import Found, LengthModel, Question
 
-_PATIENCE = 0.9  # share of a call's remaining time spent on the model; the rest is for the reply
+_PATIENCE = 0.75  # share of a call's remaining time spent on the model; the rest is for the reply
 
 
 class Recall(Generic[Found]):

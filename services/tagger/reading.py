@@ -20,6 +20,8 @@ DESCRIPTION, WEIGHTS, TOKENIZER = "tagger.json", "model.onnx", "tokenizer.json"
 
 _MARKS = (("[CLS]", "[SEP]", "[PAD]"), ("<s>", "</s>", "<pad>"))
 _LEAST_SPREAD = 1e-6
+_MOST_CHARACTERS = 16
+"""Of a token; most have 4. To tokenize a long text takes longer than to read its ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +112,9 @@ class Reader:
         """Token ids and segments of each."""
         window, marks = self.description.window, self.description.marks
         latest = [c.earlier[-1] if c.earlier else None for c in conversations]
-        prompts = self._tokenized([c.prompt for c in conversations])
-        asked = self._tokenized([e.prompt if e else "" for e in latest])
-        answered = self._tokenized([e.answer if e else "" for e in latest])
+        prompts = self.tokens([_ends(c.prompt, window.prompt) for c in conversations])
+        asked = self.tokens([_ends(e.prompt, window.asked) if e else "" for e in latest])
+        answered = self.tokens([_ends(e.answer, window.answered) if e else "" for e in latest])
         return [
             compose(*texts, window, marks) for texts in zip(prompts, asked, answered, strict=True)
         ]
@@ -135,10 +137,19 @@ class Reader:
             self.description.marks.pad,
         )
 
-    def _tokenized(self, texts: list[str]) -> list[list[int]]:
+    def tokens(self, texts: list[str]) -> list[list[int]]:
+        """Ids of all the tokens of each text."""
         # Without the interpreter's lock: one call for all texts.
         found = self._tokenizer.encode_batch(texts, add_special_tokens=False)
         return [encoding.ids for encoding in found]
+
+
+def _ends(text: str, most: tuple[int, int]) -> str:
+    """What of `text` so many tokens from its head and from its tail can come from."""
+    head, tail = (_MOST_CHARACTERS * tokens for tokens in most)
+    if len(text) <= head + tail:
+        return text
+    return f"{text[:head]} {text[len(text) - tail :]}"
 
 
 def padded(
