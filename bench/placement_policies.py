@@ -27,7 +27,7 @@ from cli.bench.machine import describe_machine, describe_run, machine_line
 from foretell.latency.tables import profile_step_time
 from foretell.model import EngineConfig, LengthEstimate
 from foretell.settings import load_profile
-from foretell.sim import ClusterConfig, Report, simulate, true_length
+from foretell.sim import ClusterConfig, InstanceConfig, Report, simulate, true_length
 from foretell.workload import Arrival, EmpiricalLengths, poisson, stream
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -79,12 +79,12 @@ def run(case: Case, pairs: Sequence[tuple[int, int]], requests: int) -> dict[str
     """The figures of one case; arrivals and lengths depend on its rate and seed alone."""
     draws = Random(case.seed)
     arrivals = stream(requests, poisson(case.qps, draws), EmpiricalLengths(pairs), draws)
+    instance = InstanceConfig(ENGINE, profile_step_time(load_profile(PROFILE)))
     config = ClusterConfig(
-        engines=(ENGINE,) * INSTANCES,
-        step_time=profile_step_time(load_profile(PROFILE)),
+        (instance,) * INSTANCES,
         estimate=noisy(case.seed, case.noise_sigma) if case.noise_sigma else true_length,
     )
-    report = simulate(config, arrivals, make(case.policy), Random(case.seed))
+    report = simulate(config, arrivals, [make(case.policy)], Random(case.seed))
     return {**asdict(case), **figures(report)}
 
 

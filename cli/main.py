@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from cli import bench_app, length_app, profile_app, twin
+from cli.simulate.command import capacity, simulate
 from cli.train.command import train_tagger
 
 app = typer.Typer(
@@ -18,6 +19,8 @@ app.add_typer(bench_app.app, name="bench")
 app.add_typer(length_app.app, name="length")
 app.add_typer(profile_app.app, name="profile")
 app.add_typer(twin.app, name="twin")
+app.command()(simulate)
+app.command()(capacity)
 app.command()(train_tagger)
 
 

@@ -9,8 +9,9 @@ import numpy as np
 
 from foretell.engine.delay import UsualDelay
 from foretell.engine.expected import RecentArrivals
-from foretell.engine.externality import Externality
+from foretell.engine.externality import Added, Externality
 from foretell.engine.forecast import (
+    Forecast,
     Forecaster,
     LengthRow,
     PendingRequest,
@@ -51,6 +52,11 @@ def samples_behind(waiting: int) -> int:
     if waiting < 8:
         return 8
     return 4 if waiting < 32 else 2
+
+
+def no_spread(steps: int) -> float:
+    """Step times are exactly known."""
+    return 0.0
 
 
 @dataclass(slots=True)
@@ -163,7 +169,7 @@ class EngineBook:
         step_time: StepTimeModel,
         now_unix_s: float,
         *,
-        spread: Callable[[int], float] = lambda steps: 0.0,
+        spread: Callable[[int], float] = no_spread,
         externality: bool = False,
     ) -> Prediction | None:
         """What the engine would do with `request`, dispatched now; None before any snapshot.
@@ -202,20 +208,13 @@ class EngineBook:
                 others=pending,
                 every_step_published=self._every_step_published,
             )
-        ttft_s, e2e_s = mean(seen.ttft_s), mean(seen.e2e_s)
-        error = spread(max(1, round(seen.steps)))
-        return Prediction(
-            instance_id=snapshot.instance_id,
-            ttft_s=ttft_s,
-            e2e_s=e2e_s,
-            tpot_s=_tpot_s(ttft_s, e2e_s, seen.output_tokens),
-            preemptions=seen.preemptions,
-            snapshot_age_s=self.age_s(now_unix_s),
-            load=load,
-            ttft_quantiles=_quantiles(seen.ttft_s, error),
-            e2e_quantiles=_quantiles(seen.e2e_s, error),
-            added_ttft_s=added.ttft_s if added else None,
-            added_e2e_s=added.e2e_s if added else None,
+        return as_prediction(
+            snapshot.instance_id,
+            seen,
+            load,
+            age_s=self.age_s(now_unix_s),
+            spread=spread,
+            added=added,
         )
 
     def _new_forecaster(self, snapshot: EngineSnapshot) -> Forecaster:
@@ -343,6 +342,33 @@ class EngineBook:
         self._delay.learn(earliest - made_unix_s, at_unix_s - made_unix_s)
 
 
+def as_prediction(
+    instance_id: str,
+    seen: Forecast,
+    load: Load,
+    *,
+    age_s: float,
+    spread: Callable[[int], float],
+    added: Added | None = None,
+) -> Prediction:
+    """What a predictor answers: the means of a forecast, and its quantiles with their errors."""
+    ttft_s, e2e_s = mean(seen.ttft_s), mean(seen.e2e_s)
+    error = spread(max(1, round(seen.steps)))
+    return Prediction(
+        instance_id=instance_id,
+        ttft_s=ttft_s,
+        e2e_s=e2e_s,
+        tpot_s=_tpot_s(ttft_s, e2e_s, seen.output_tokens),
+        preemptions=seen.preemptions,
+        snapshot_age_s=age_s,
+        load=load,
+        ttft_quantiles=_quantiles(seen.ttft_s, error),
+        e2e_quantiles=_quantiles(seen.e2e_s, error),
+        added_ttft_s=added.ttft_s if added else None,
+        added_e2e_s=added.e2e_s if added else None,
+    )
+
+
 def _tpot_s(ttft_s: float, e2e_s: float, output_tokens: float) -> float:
     if output_tokens <= 1:
         return 0.0
@@ -351,6 +377,8 @@ def _tpot_s(ttft_s: float, e2e_s: float, output_tokens: float) -> float:
 
 def _quantiles(values: Values, error: float) -> tuple[tuple[float, float], ...]:
     """Of equally likely values, each off by a relative error of standard deviation `error`."""
+    if len(values) == 1 and not error:
+        return tuple(zip(QUANTILE_LEVELS, (float(values[0]),) * len(QUANTILE_LEVELS), strict=True))
     if error > 0:
         factors = np.maximum(_LEAST_FACTOR, 1.0 + error * _NORMAL_FIFTHS)
         values = np.outer(factors, values).ravel()

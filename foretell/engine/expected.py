@@ -16,7 +16,7 @@ MEMORY_S = 20.0
 """Time constant of the rate. Between 2 and 100 s it makes next to no difference to the errors."""
 _UNSEEN_S = 2.0  # of silence assumed before the first arrival: one request is no rate yet
 _SIZE_WEIGHT = 1 / 64  # of the newest request in the mean sizes
-_ID = "expected"
+EXPECTED_ID = "expected"
 
 
 class RecentArrivals:
@@ -62,20 +62,28 @@ class RecentArrivals:
         watched_s = max(0.0, now_s - self._first_s) + _UNSEEN_S
         return weight / (self._memory_s * (1.0 - self._faded(watched_s)))
 
+    def sizes(self, now_s: float, until_s: float, most: int) -> tuple[int, int, int, float] | None:
+        """At most `most` sequences up to `until_s`: how many, their prompt and output tokens, and
+        their rate a second; None where none is expected."""
+        rate = self.rate_per_s(now_s)
+        count = min(most, round(rate * max(0.0, until_s - now_s)))
+        if count <= 0:
+            return None
+        return count, max(1, round(self._prompt_tokens)), max(1, round(self._output_tokens)), rate
+
     def expected(self, now_s: float, until_s: float, most: int) -> PendingRequest | None:
         """At most `most` sequences of the mean size, evenly spaced from `now_s` on to `until_s`.
 
         Their lengths are taken as certain. The i-th stands for the i-th share of 1 / rate seconds,
         and comes in the middle of it.
         """
-        rate = self.rate_per_s(now_s)
-        count = min(most, round(rate * max(0.0, until_s - now_s)))
-        if count <= 0:
+        sizes = self.sizes(now_s, until_s, most)
+        if sizes is None:
             return None
-        output_tokens = max(1, round(self._output_tokens))
+        count, prompt_tokens, output_tokens, rate = sizes
         typical = RequestSpec(
-            request_id=_ID,
-            prompt_tokens=max(1, round(self._prompt_tokens)),
+            request_id=EXPECTED_ID,
+            prompt_tokens=prompt_tokens,
             max_tokens=output_tokens,
             length=LengthEstimate(float(output_tokens), source="history"),
             sequences=count,

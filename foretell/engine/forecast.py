@@ -268,7 +268,8 @@ def _is_certain(row: LengthRow) -> bool:
 
 def mean(values: Values) -> float:
     """Of equally likely values; infinite if one of them is."""
-    return float(values.mean())
+    # That of one is what a simulator asks for, a hundred thousand times a run.
+    return float(values[0]) if len(values) == 1 else float(values.mean())
 
 
 def quantiles(values: Values, levels: Seq[float]) -> list[float]:

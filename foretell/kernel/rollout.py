@@ -149,11 +149,11 @@ def _iterate(r: Roll, model: StepTime) -> bool:
     if clock.in_flight < depth and state.engine.running + state.engine.waiting > 0:
         batch = r.batches[(clock.oldest + clock.in_flight) % 2]
         if schedule(state, batch):
-            _launch(r, model, batch)
+            launch(r, model, batch)
             if clock.in_flight < depth and batch.counts.scheduled > 0:
                 return True
     if clock.in_flight > 0:
-        _land(r)
+        land(r)
         return True
     if clock.next_arrival >= len(r.arrivals):
         return False
@@ -162,7 +162,7 @@ def _iterate(r: Roll, model: StepTime) -> bool:
 
 
 @inlined
-def _launch(r: Roll, model: StepTime, batch: Batch) -> None:
+def launch(r: Roll, model: StepTime, batch: Batch) -> None:
     """The step just scheduled begins when the device is free."""
     clock, counts = r.clock, batch.counts
     seconds = 0.0  # of a step without tokens, which preempted somebody and runs no model
@@ -184,7 +184,7 @@ def _launch(r: Roll, model: StepTime, batch: Batch) -> None:
 
 
 @compiled
-def _land(r: Roll) -> None:
+def land(r: Roll) -> None:
     """The oldest step in flight ends, and its output is applied."""
     batch = r.batches[r.clock.oldest]
     _end_oldest(r)
@@ -214,7 +214,7 @@ def _iterate_steady(r: Roll, model: StepTime, until_s: float) -> bool:
     newest = r.batches[(clock.oldest + clock.in_flight) % 2]
     scheduled = schedule_rest(state, steady, newest)
     if scheduled:
-        _launch(r, model, newest)
+        launch(r, model, newest)
     if clock.in_flight == 0:
         return False
     batch = r.batches[clock.oldest]

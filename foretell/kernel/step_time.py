@@ -175,3 +175,9 @@ def _decode_attention_run_s(
         return 0.0
     context = decode_pairs / decode_seqs
     return attention_run_s(model.values, model.layout, decode_seqs, context, steps)
+
+
+def scaled(model: StepTime, factor: float) -> StepTime:
+    """The same with every step `factor` times as long."""
+    coefficients = model.coefficients * factor
+    return model._replace(coefficients=coefficients)

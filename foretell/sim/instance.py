@@ -1,9 +1,9 @@
 """One engine in virtual time: a twin whose steps last as long as a step-time model says."""
 
-from foretell.engine import Batch, Outcome, Sequence, Twin
-from foretell.latency.linear import StepTimeModel
-from foretell.model import EngineConfig, EngineSnapshot, RequestState, Step
-from foretell.model.batch import BatchShape
+from foretell.engine import Content, Sequence
+from foretell.engine.timed import FreeBlocks, TimedTwin
+from foretell.kernel.step_time import StepTime, scaled
+from foretell.sim.config import InstanceConfig
 
 
 class InvariantError(AssertionError):
@@ -17,138 +17,109 @@ def check(condition: bool, what: str) -> None:
 
 
 class Instance:
-    """Schedules, completes and tells; the caller keeps the clock. Its invariants always run."""
+    """The caller keeps the clock. The kernel checks every step (`foretell.kernel.live`)."""
 
-    def __init__(self, instance_id: str, config: EngineConfig, step_time: StepTimeModel) -> None:
+    def __init__(
+        self,
+        instance_id: str,
+        config: InstanceConfig,
+        *,
+        prefix_cache: bool,
+        counted_s: tuple[float, float],
+    ) -> None:
+        """`counted_s`: from when to when its free blocks are summed up."""
         self.instance_id = instance_id
-        self.config = config
-        self.steps = 0
-        self._twin = Twin(config)
-        self._step_time = step_time
-        self._batch: Batch | None = None
-        self._step_started_s = 0.0
-        self._predicted_tokens: dict[str, float] = {}
-        self._snapshots = 0
+        self.config = config.engine
+        self.version = 0
+        """Of its state."""
+        self.changed_s = 0.0
+        self.twin = TimedTwin(config.engine, prefix_cache=prefix_cache)
+        self.twin.count_free_blocks(*counted_s)
+        self._model: StepTime = config.step_time.packed()
+        self._usual = self._model
+        self._here: dict[str, Sequence] = {}
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._here
+
+    @property
+    def steps(self) -> int:
+        """Scheduled so far."""
+        return self.twin.steps
 
     @property
     def in_step(self) -> bool:
         """A step is under way; newcomers wait for its end."""
-        return self._batch is not None
+        return self.twin.in_flight > 0
 
-    def deliver(self, seq: Sequence, predicted_tokens: float) -> None:
-        """A request reaches the engine's queue."""
-        check(seq.request_id not in self._predicted_tokens, f"{seq.request_id} delivered twice")
-        self._predicted_tokens[seq.request_id] = predicted_tokens
-        self._twin.add(seq)
+    @property
+    def free_blocks(self) -> int:
+        """KV blocks that no request holds."""
+        return self.twin.free_blocks
 
-    def start_step(self, now_s: float) -> float | None:
-        """Schedule a step and return when it will end; None when there is nothing to do."""
-        check(self._batch is None, f"{self.instance_id}: a step within a step")
-        batch = self._twin.schedule()
-        if batch is None:
-            self._check_blocks()
-            return None
-        self._batch = batch
-        self._step_started_s = now_s
-        self.steps += 1
-        self._check_batch(batch)
-        duration_s = self._step_time.step_s(batch.shape)
-        check(duration_s > 0, f"{self.instance_id}: a step of {duration_s} s")
-        return now_s + duration_s
+    def slow_down(self, factor: float) -> None:
+        """Steps scheduled from now on take `factor` times their usual time."""
+        self._model = scaled(self._usual, factor)
 
-    def end_step(self) -> Outcome:
-        """Apply the outputs of the step under way."""
-        batch = self._batch
-        if batch is None:
-            raise InvariantError(f"{self.instance_id}: no step to end")
-        self._batch = None
-        outcome = self._twin.complete(batch)
-        for seq in outcome.finished:
+    def deliver(
+        self,
+        request_id: str,
+        prompt_tokens: int,
+        output_tokens: int,
+        content: Content | None,
+        length_row: tuple[float, ...],
+        now_s: float,
+    ) -> None:
+        """A request reaches the engine's queue; `length_row` is what predictors believe of it."""
+        check(request_id not in self._here, f"{request_id} delivered twice")
+        seq = Sequence(
+            request_id, prompt_tokens, output_tokens, 0, arrival_s=now_s, content=content
+        )
+        self._here[request_id] = seq
+        self.twin.arrive(seq, length_row)
+        self._change(now_s)
+
+    def advance(self, now_s: float) -> tuple[list[Sequence], float | None]:
+        """The oldest step ends, if there is one, and what can be scheduled is.
+
+        Returns whom it ended, and when to call again; None: when somebody comes.
+        """
+        try:
+            finished = self.twin.advance(self._model, now_s)
+        except InvariantError:
+            raise
+        except AssertionError as error:
+            raise InvariantError(f"{self.instance_id}: {error}") from error
+        for seq in finished:
             check(
-                self._predicted_tokens.pop(seq.request_id, None) is not None,
+                self._here.pop(seq.request_id, None) is not None,
                 f"{seq.request_id} finished but was not here",
             )
-        self._check_blocks()
-        return outcome
+        self._change(now_s)
+        return finished, self.twin.ends_s if self.in_step else None
 
-    def snapshot(self, now_s: float) -> EngineSnapshot:
-        """The state as a backend would publish it."""
-        self._snapshots += 1
-        scheduled: dict[str, int] = {}
-        steps: tuple[Step, ...] = ()
-        if self._batch is not None:
-            scheduled = {seq.request_id: tokens for seq, tokens in self._batch.scheduled}
-            steps = (Step(self.steps, self._step_started_s, 0.0, self._batch.shape),)
-        return EngineSnapshot(
-            instance_id=self.instance_id,
-            engine_run_id="simulated",
-            sequence=self._snapshots,
-            taken_unix_s=now_s,
-            published_unix_s=now_s,
-            config=self.config,
-            free_blocks=self._twin.free_blocks,
-            running=tuple(self._state(s, scheduled) for s in self._twin.running),
-            waiting=tuple(self._state(s, scheduled) for s in self._twin.waiting),
-            steps_in_flight=steps,
-            completed_steps=(),
-        )
+    def die(self) -> list[tuple[str, bool]]:
+        """Whom the engine's death befalls, in order of arrival, and whether it had a token."""
+        return [(key, bool(seq.row["output"] > 0)) for key, seq in self._here.items()]
+
+    def free_blocks_so_far(self, now_s: float) -> FreeBlocks:
+        """Free blocks summed over the time that is counted."""
+        return self.twin.free_blocks_so_far(now_s)
 
     def check_empty(self) -> None:
         """Nothing is left behind: no request, no step, no block."""
-        twin = self._twin
+        twin = self.twin
         check(
-            not (twin.running or twin.waiting or self._batch or self._predicted_tokens),
+            not (twin.running or twin.waiting or self.in_step or self._here),
             f"{self.instance_id}: {len(twin.running)} running and {len(twin.waiting)} waiting "
-            "requests left behind",
+            f"requests left behind, of {sorted(self._here)}",
         )
+        twin.check()
         check(
             twin.free_blocks == self.config.total_blocks,
             f"{self.instance_id}: {self.config.total_blocks - twin.free_blocks} blocks leaked",
         )
 
-    def _state(self, seq: Sequence, scheduled: dict[str, int]) -> RequestState:
-        return RequestState(
-            request_id=seq.request_id,
-            foretell_id=seq.request_id,
-            prompt_tokens=seq.prompt_tokens,
-            output_tokens=seq.output_tokens,
-            computed_tokens=seq.computed_tokens,
-            max_tokens=seq.max_tokens,
-            arrival_unix_s=seq.arrival_s,
-            priority=seq.priority,
-            predicted_output_tokens=self._predicted_tokens[seq.request_id],
-            scheduled_tokens=scheduled.get(seq.request_id, 0),
-            preemptions=seq.preemptions,
-        )
-
-    def _check_batch(self, batch: Batch) -> None:
-        """The token budget, the sequence limit, and a shape that counts what is scheduled."""
-        where, config = self.instance_id, self.config
-        tokens = sum(count for _, count in batch.scheduled)
-        shape: BatchShape = batch.shape
-        check(all(count > 0 for _, count in batch.scheduled), f"{where}: scheduled no tokens")
-        check(tokens <= config.max_num_scheduled_tokens, f"{where}: {tokens} tokens over budget")
-        check(tokens == shape.tokens, f"{where}: {shape} does not hold {tokens} tokens")
-        check(
-            len(batch.scheduled) <= len(self._twin.running) <= config.max_num_seqs,
-            f"{where}: {len(self._twin.running)} sequences run",
-        )
-        for seq in batch.preempted:
-            check(seq in self._twin.waiting, f"{where}: preempted {seq.request_id} does not wait")
-        self._check_blocks()
-
-    def _check_blocks(self) -> None:
-        """Every KV block is free or held once, and each sequence holds what it has computed."""
-        twin, where = self._twin, self.instance_id
-        held = sum(seq.blocks for seq in twin.running)
-        check(twin.free_blocks >= 0, f"{where}: {twin.free_blocks} free blocks")
-        check(
-            held + twin.free_blocks == self.config.total_blocks,
-            f"{where}: {held} held + {twin.free_blocks} free != {self.config.total_blocks} blocks",
-        )
-        for seq in twin.running:
-            check(
-                seq.blocks >= self.config.blocks_for(seq.computed_tokens),
-                f"{where}: {seq.request_id} has computed beyond its blocks",
-            )
-        check(all(seq.blocks == 0 for seq in twin.waiting), f"{where}: a waiting request has KV")
+    def _change(self, now_s: float) -> None:
+        self.version += 1
+        self.changed_s = now_s

@@ -1,60 +1,201 @@
-"""A predictor sidecar in virtual time: the service's own book, fed by the simulator."""
+"""Predictor sidecars in virtual time.
 
-from math import inf
+They do as `foretell.engine.EngineBook` does, with the same kernel and the same numbers, but look at
+their engines' arrays (`foretell.engine.direct`) instead of at messages. They see them as they were
+at the last snapshot, never the engine itself. Their dispatch delay they know; real ones learn it.
+"""
 
-from foretell.engine import EngineBook
+from collections.abc import Sequence
+from zlib import crc32
+
+from foretell.engine.book import (
+    LOOK_AHEAD_S,
+    MOST_EXPECTED,
+    as_prediction,
+    no_spread,
+    samples_behind,
+)
+from foretell.engine.direct import NOBODY, ComingRow, DirectForecaster, Expected, Question, Seen
+from foretell.engine.expected import RecentArrivals
+from foretell.engine.externality import Added
 from foretell.latency.linear import StepTimeModel
-from foretell.length import PRIOR_TOKENS
-from foretell.length.distribution import knots
-from foretell.model import EngineSnapshot, Load, Prediction, RequestSpec
+from foretell.length.distribution import Row
+from foretell.model import EngineConfig, Load, Prediction, RequestSpec
+from foretell.sim.instance import Instance
 
 
 class SimPredictor:
-    """Knows only what was published and what was reserved, never the engine itself."""
+    """Knows only what was published and what was reserved."""
 
     def __init__(
         self,
-        first: EngineSnapshot,
+        index: int,
+        instance_id: str,
+        config: EngineConfig,
         step_time: StepTimeModel,
+        forecaster: DirectForecaster,
         *,
-        dispatch_delay_s: float,
-        every_step_published: bool,
         expect_arrivals: bool,
     ) -> None:
-        self.published_s = first.published_unix_s
-        self._book = EngineBook(
-            dispatch_delay_s=dispatch_delay_s,
-            length_row=knots,
-            prior_tokens=PRIOR_TOKENS,
-            every_step_published=every_step_published,
-            expect_arrivals=expect_arrivals,
-        )
-        self._book.hear(first)
-        self._step_time = step_time
+        """`index` is its own in `forecaster`, which all of a cluster share."""
+        self.published_s = 0.0
+        self.engine_config = config
+        self.instance_id = instance_id
+        self.model = step_time.packed()
+        self._index = index
+        self._expect_arrivals = expect_arrivals
+        self._forecaster = forecaster
+        self._seen = Seen(0, 0, config.total_blocks, 0, certain=True)
+        self._arrivals = RecentArrivals()
+        self._reserved: dict[str, ComingRow] = {}
+        self._reserved_blocks = 0
+        self._arrived: dict[str, RequestSpec] = {}
+        self._shown: set[str] = set()
 
-    def hear(self, snapshot: EngineSnapshot) -> None:
+    def see(self, instance: Instance, now_s: float) -> None:
         """A newer snapshot; the requests that it shows need no reservation any more."""
-        self.published_s = snapshot.published_unix_s
-        self._book.hear(snapshot)
+        self.published_s = now_s
+        self._seen = self._forecaster.take(self._index, instance.twin, self.model, now_s)
+        if not self._arrived:
+            return
+        for request_id, spec in self._arrived.items():
+            if request_id in instance:
+                if not self._forget(request_id):
+                    self._note(spec, now_s)
+                self._shown.add(request_id)
+        self._arrived.clear()
 
-    def reserve(self, request: RequestSpec, now_s: float) -> None:
-        """`request` is being dispatched here."""
-        self._book.reserve(request, now_s, inf)
+    def reserve(self, spec: RequestSpec, length_row: Row, at_s: float, now_s: float) -> None:
+        """`spec` is being dispatched here, and will be in the engine's queue `at_s`."""
+        if spec.request_id in self._shown:
+            return
+        self._note(spec, now_s)
+        self._reserved[spec.request_id] = _coming(spec, length_row, at_s)
+        self._reserved_blocks += self.engine_config.blocks_for(spec.prompt_tokens)
+
+    def arrived(self, spec: RequestSpec) -> None:
+        """The next snapshot will show `spec`, unless it has ended."""
+        self._arrived[spec.request_id] = spec
 
     def complete(self, request_id: str) -> None:
         """The request has ended, perhaps between two snapshots."""
-        self._book.complete(request_id)
+        self._forget(request_id)
+        self._shown.discard(request_id)
+        self._arrived.pop(request_id, None)
 
-    def load(self, now_s: float) -> Load:
+    @property
+    def reservations(self) -> int:
+        """Dispatched requests that no snapshot has shown yet."""
+        return len(self._reserved)
+
+    def load(self) -> Load:
         """The engine's occupancy as last heard, reservations included."""
-        load = self._book.load(now_s)
-        assert load is not None, "the first snapshot was given"
-        return load
+        seen, config = self._seen, self.engine_config
+        return Load(
+            running=seen.running,
+            waiting=seen.requests - seen.running,
+            reserved=len(self._reserved),
+            used_blocks=config.total_blocks - seen.free_blocks,
+            total_blocks=config.total_blocks,
+            waiting_prefill_blocks=seen.waiting_blocks + self._reserved_blocks,
+            max_num_seqs=config.max_num_seqs,
+        )
 
-    def predict(
-        self, request: RequestSpec, now_s: float, *, externality: bool = False
-    ) -> Prediction:
-        """What the engine would do with `request`, dispatched at `now_s`, and to the others."""
-        prediction = self._book.predict(request, self._step_time, now_s, externality=externality)
-        assert prediction is not None, "the first snapshot was given"
-        return prediction
+    def question(self, row: Row, at_s: float) -> Question:
+        """All that it knows, for a newcomer of length `row` in its engine's queue `at_s`."""
+        seen, reserved = self._seen, list(self._reserved.values())
+        certain = seen.certain and is_certain(row) and all(map(_certain_row, reserved))
+        behind = seen.requests - seen.running + len(reserved)
+        samples = 1 if certain else samples_behind(behind)
+        expected = self._expected(at_s) if self._expect_arrivals else NOBODY
+        return Question(self._index, seen.requests, samples, reserved, expected)
+
+    def _expected(self, at_s: float) -> Expected:
+        """As `RecentArrivals.expected`."""
+        sizes = self._arrivals.sizes(at_s, at_s + LOOK_AHEAD_S, MOST_EXPECTED)
+        if sizes is None:
+            return NOBODY
+        count, prompt, output, rate = sizes
+        return count, prompt, output, at_s + 0.5 / rate, 1.0 / rate
+
+    def _note(self, spec: RequestSpec, now_s: float) -> None:
+        self._arrivals.note(spec.prompt_tokens, spec.length.expected_tokens, now_s)
+
+    def _forget(self, request_id: str) -> bool:
+        """Drop its reservation; whether there was one."""
+        row = self._reserved.pop(request_id, None)
+        if row is None:
+            return False
+        self._reserved_blocks -= self.engine_config.blocks_for(row[2])
+        return True
+
+
+def predict(
+    forecaster: DirectForecaster,
+    asked: Sequence[SimPredictor],
+    spec: RequestSpec,
+    row: Row,
+    *,
+    at_s: float,
+    now_s: float,
+    ages_s: Sequence[float],
+    every_step_published: bool,
+    externality: bool = False,
+) -> list[Prediction]:
+    """What each of those asked says of `spec`, if that were in its engine's queue `at_s`.
+
+    `ages_s`: since their engines were last heard from. `externality`: what it adds to the latencies
+    of others too. All at once: a call into compiled code
+    costs as much as a short forecast.
+    """
+    newcomer, certain = _coming(spec, row, at_s), is_certain(row)
+    predictions: list[Prediction | None] = [None] * len(asked)
+    for places in _by_model(asked):
+        model = asked[places[0]].model
+        questions = [asked[place].question(row, at_s) for place in places]
+        seen = forecaster.forecast(
+            model,
+            questions,
+            newcomer,
+            now_s,
+            certain=certain,
+            every_step_published=every_step_published,
+        )
+        added: Sequence[Added | None] = [None] * len(places)
+        if externality:
+            added = forecaster.added(
+                model, questions, newcomer, now_s, every_step_published=every_step_published
+            )
+        for place, one, costs in zip(places, seen, added, strict=True):
+            predictor = asked[place]
+            predictions[place] = as_prediction(
+                predictor.instance_id,
+                one,
+                predictor.load(),
+                age_s=ages_s[place],
+                spread=no_spread,
+                added=costs,
+            )
+    return [prediction for prediction in predictions if prediction is not None]
+
+
+def is_certain(row: Row) -> bool:
+    """Whether a length is taken at its word."""
+    return row[0] == row[-2] and not row[-1]
+
+
+def _by_model(asked: Sequence[SimPredictor]) -> list[list[int]]:
+    """The places in `asked` of those that share a step-time model."""
+    groups: dict[int, list[int]] = {}
+    for place, predictor in enumerate(asked):
+        groups.setdefault(id(predictor.model), []).append(place)
+    return list(groups.values())
+
+
+def _coming(spec: RequestSpec, length_row: Row, at_s: float) -> ComingRow:
+    key = crc32(spec.request_id.encode())
+    return at_s, 0.0, spec.prompt_tokens, spec.max_tokens, spec.priority, 0, key, length_row
+
+
+def _certain_row(coming: ComingRow) -> bool:
+    return is_certain(coming[-1])

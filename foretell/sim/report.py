@@ -1,9 +1,10 @@
 """What a simulated cluster did."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import fmean
 
+from foretell.engine.timed import FreeBlocks
 from foretell.model import Prediction
 
 
@@ -20,6 +21,12 @@ class Served:
     preemptions: int
     predicted: Prediction | None
     """What was foretold of the chosen instance; None if the policy did not ask or none came."""
+    attempts: int = 1
+
+    @property
+    def tpot_s(self) -> float:
+        """Mean seconds of a token after the first; 0 where there is only one."""
+        return (self.e2e_s - self.ttft_s) / max(1, self.output_tokens - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +34,19 @@ class Report:
     """All requests, in the order of their arrival."""
 
     served: tuple[Served, ...]
+    lost: tuple[str, ...]
+    """Ids of those whose engine died in the midst of the answer, or that found none."""
     makespan_s: float
+    """From the first arrival to the last token."""
     steps: int
+    free_blocks_mean: float
+    """Over instances and time, from the first arrival to the last one."""
+    free_blocks_var: float
+    samples: tuple[tuple[float, tuple[int, ...]], ...] = ()
+    """Free blocks of every instance at some instants (`ClusterConfig.sample_every_s`)."""
 
     def mean(self, value: Callable[[Served], float]) -> float:
-        """The mean of `value` over all requests, e.g. `lambda r: r.ttft_s`."""
+        """The mean of `value` over all served requests, e.g. `lambda r: r.ttft_s`."""
         return fmean(map(value, self.served))
 
     def quantile(self, level: float, value: Callable[[Served], float]) -> float:
@@ -41,5 +56,21 @@ class Report:
 
     @property
     def preemptions(self) -> int:
-        """Preemptions of all requests together."""
+        """Preemptions of all served requests together."""
         return sum(request.preemptions for request in self.served)
+
+    @property
+    def throughput_rps(self) -> float:
+        """Requests served a second."""
+        return len(self.served) / self.makespan_s if self.makespan_s > 0 else 0.0
+
+
+def free_block_moments(sums: Iterable[FreeBlocks]) -> tuple[float, float]:
+    """Mean and variance over the time that `sums` together count; zeros where there is none."""
+    parts = list(sums)
+    seconds = sum(part.seconds for part in parts)
+    if seconds <= 0:
+        return 0.0, 0.0
+    mean = sum(part.blocks_s for part in parts) / seconds
+    square = sum(part.squared_blocks_s for part in parts) / seconds
+    return mean, max(0.0, square - mean * mean)

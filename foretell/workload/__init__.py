@@ -2,8 +2,10 @@
 
 from foretell.workload.arrivals import gamma, poisson
 from foretell.workload.draws import Draws
+from foretell.workload.estimates import noisy_length
 from foretell.workload.lengths import EmpiricalLengths, Lengths, LogNormal, LogNormalLengths
 from foretell.workload.stream import Arrival, stream
+from foretell.workload.traces import Trace, TraceRequest, arrivals_of, parse_csv, parse_mooncake
 
 __all__ = [
     "Arrival",
@@ -12,7 +14,13 @@ __all__ = [
     "Lengths",
     "LogNormal",
     "LogNormalLengths",
+    "Trace",
+    "TraceRequest",
+    "arrivals_of",
     "gamma",
+    "noisy_length",
+    "parse_csv",
+    "parse_mooncake",
     "poisson",
     "stream",
 ]

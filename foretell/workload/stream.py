@@ -7,6 +7,9 @@ from itertools import islice
 from foretell.workload.draws import Draws
 from foretell.workload.lengths import Lengths
 
+PREFIX_BLOCK_TOKENS = 512
+"""Of the blocks that `Arrival.prefix` names, as in Mooncake's traces."""
+
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
@@ -16,6 +19,20 @@ class Arrival:
     prompt_tokens: int
     output_tokens: int
     request_id: str
+    prefix: tuple[int, ...] = ()
+    """Names of its prompt's first blocks of `PREFIX_BLOCK_TOKENS`: equal names, equal tokens."""
+
+    def segments(self) -> list[tuple[str, int]]:
+        """The prompt as `foretell.engine.Content` takes it: what has no name is like no other's."""
+        left, found = self.prompt_tokens, []
+        for name in self.prefix:
+            tokens = min(left, PREFIX_BLOCK_TOKENS)
+            if tokens > 0:
+                found.append((f"prefix {name}", tokens))
+            left -= tokens
+        if left > 0:
+            found.append((f"prompt of {self.request_id}", left))
+        return found
 
 
 def stream(

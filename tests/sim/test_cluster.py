@@ -1,21 +1,33 @@
 """Whole clusters in virtual time: many seeds, small machines, every invariant on."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from math import inf
 from random import Random
 
 import pytest
 
-from foretell.engine import Outcome, Twin
-from foretell.engine.batch import Batch
+from foretell.engine import Sequence, Twin
+from foretell.engine.timed import TimedTwin
+from foretell.kernel.step_time import StepTime
 from foretell.latency.linear import LinearStepTime
 from foretell.model import EngineConfig, LengthEstimate
 from foretell.policy import POLICIES, make_policy
-from foretell.sim import ClusterConfig, InvariantError, Report, simulate, true_length
+from foretell.sim import (
+    ClusterConfig,
+    Fault,
+    FaultKind,
+    InstanceConfig,
+    InvariantError,
+    Report,
+    simulate,
+    true_length,
+)
 from foretell.workload import Arrival, LogNormal, LogNormalLengths, gamma, poisson, stream
 
 STEP_TIME = LinearStepTime((0.010, 1e-4, 1e-9, 0.0, 1e-4, 1e-7))
+SLOWER = LinearStepTime((0.013, 2e-4, 1e-9, 0.0, 1e-4, 1e-7))
 
 
 def small_engine(draws: Random) -> EngineConfig:
@@ -34,6 +46,7 @@ def small_engine(draws: Random) -> EngineConfig:
         enable_chunked_prefill=chunked,
         watermark_ratio=draws.choice([0.0, 0.0, 0.1]),
         reserve_full_isl=draws.random() < 0.7,
+        async_scheduling=draws.random() < 0.5,
     )
 
 
@@ -51,18 +64,43 @@ def small_cluster(seed: int) -> tuple[ClusterConfig, list[Arrival]]:
     lengths = LogNormalLengths(LogNormal(16, 1.0, 64), LogNormal(36, 1.0, 64))
     times_s = gamma(draws.choice([10.0, 40.0, 160.0]), draws.choice([0.3, 1.0, 4.0]), draws)
     config = ClusterConfig(
-        engines=tuple(engines),
-        step_time=STEP_TIME,
+        instances=tuple(
+            InstanceConfig(engine, draws.choice([STEP_TIME, SLOWER])) for engine in engines
+        ),
         estimate=draws.choice([true_length, lambda arrival: LengthEstimate(20.0)]),
         publish_interval_s=draws.choice([0.0, 0.05, 0.5]),
         silent_ratio=draws.choice([0.0, 0.3]),
+        tagger_delay_s=draws.choice([0.0, 0.01]),
+        network_delay_s=draws.choice([0.0, 0.003]),
     )
     return config, stream(24, times_s, lengths, draws)
 
 
+def small_faults(seed: int, config: ClusterConfig) -> ClusterConfig:
+    """`config` with a few things that go wrong while its requests arrive."""
+    draws = Random(f"faults {seed}")
+    faults = [
+        Fault(
+            draws.choice(list(FaultKind)),
+            draws.randrange(len(config.instances)),
+            at_s=draws.uniform(0.0, 1.5),
+            for_s=draws.choice([0.1, 0.5, inf]),
+        )
+        for _ in range(draws.randint(1, 4))
+    ]
+    return replace(config, faults=tuple(faults))
+
+
 def run(seed: int, policy: str) -> Report:
     config, arrivals = small_cluster(seed)
-    return simulate(config, arrivals, make_policy(policy), Random(seed))
+    return simulate(config, arrivals, [make_policy(policy)], Random(seed))
+
+
+def run_badly(seed: int, policy: str) -> Report:
+    """With faults and, for every other seed, three schedulers."""
+    config, arrivals = small_cluster(seed)
+    policies = [make_policy(policy) for _ in range(1 + 2 * (seed % 2))]
+    return simulate(small_faults(seed, config), arrivals, policies, Random(seed))
 
 
 @contextmanager
@@ -84,13 +122,29 @@ def test_invariants_hold(seed: int, policy: str) -> None:
         assert all(0 < r.ttft_s <= r.e2e_s for r in report.served)
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_invariants_hold_when_things_fail(seed: int, policy: str) -> None:
+    with replayable(seed, f"fail and {policy}"):
+        report = run_badly(seed, policy)
+        _, arrivals = small_cluster(seed)
+        served = [r.request_id for r in report.served]
+        assert sorted([*served, *report.lost]) == sorted(a.request_id for a in arrivals)
+
+
+def test_sweep_loses_and_retries() -> None:
+    """The faults hit somebody: a sweep without losses and retries would prove little."""
+    reports = [run_badly(seed, "predicted_latency") for seed in range(30)]
+    assert sum(bool(report.lost) for report in reports) >= 3
+    assert sum(any(r.attempts > 1 for r in report.served) for report in reports) >= 3
+
+
 def test_last_forecast_comes_true(seed: int) -> None:
     """With true lengths, fresh snapshots and nobody behind it, a request does as foretold."""
     with replayable(seed, "forecast"):
         config, arrivals = small_cluster(seed)
         config = replace(config, estimate=true_length, silent_ratio=0.0, publish_interval_s=0.0)
-        config = replace(config, expect_arrivals=False)
-        report = simulate(config, arrivals, make_policy("predicted_latency"), Random(seed))
+        config = replace(config, expect_arrivals=False, tagger_delay_s=0.0, network_delay_s=0.0)
+        report = simulate(config, arrivals, [make_policy("predicted_latency")], Random(seed))
         last = report.served[-1]
         assert last.predicted is not None
         assert last.predicted.ttft_s == pytest.approx(last.ttft_s, rel=1e-6)
@@ -106,6 +160,7 @@ def test_sweep_reaches_preemption() -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_same_seed_same_report(policy: str) -> None:
     assert run(7, policy) == run(7, policy)
+    assert run_badly(7, policy) == run_badly(7, policy)
 
 
 def saturated(seed: int, policy: str) -> Report:
@@ -113,8 +168,8 @@ def saturated(seed: int, policy: str) -> Report:
     engine = EngineConfig("model", 16, 150, 16, 256, 1024)
     lengths = LogNormalLengths(LogNormal(120, 1.0, 512), LogNormal(80, 1.0, 400))
     arrivals = stream(150, poisson(60.0, draws), lengths, draws)
-    config = ClusterConfig((engine,) * 3, STEP_TIME)
-    return simulate(config, arrivals, make_policy(policy), Random(seed))
+    config = ClusterConfig((InstanceConfig(engine, STEP_TIME),) * 3)
+    return simulate(config, arrivals, [make_policy(policy)], Random(seed))
 
 
 def test_prediction_beats_chance_when_saturated() -> None:
@@ -134,19 +189,31 @@ def test_request_that_no_engine_serves_is_refused(
     config, _ = small_cluster(0)
     arrivals = [Arrival(0.0, prompt_tokens, output_tokens, "r0")]
     with pytest.raises(ValueError, match=words):
-        simulate(config, arrivals, make_policy("random"), Random(0))
+        simulate(config, arrivals, [make_policy("random")], Random(0))
 
 
-def test_cluster_without_engines_is_refused() -> None:
+def test_cluster_without_engines_or_schedulers_is_refused() -> None:
     with pytest.raises(ValueError, match="engine"):
-        simulate(ClusterConfig((), STEP_TIME), [], make_policy("random"), Random(0))
+        ClusterConfig(())
+    with pytest.raises(ValueError, match="scheduler"):
+        simulate(small_cluster(0)[0], [], [], Random(0))
+
+
+def before_each_step(monkeypatch: pytest.MonkeyPatch, meddle: Callable[[TimedTwin], None]) -> None:
+    advance = TimedTwin.advance
+
+    def meddled(self: TimedTwin, model: StepTime, now_s: float) -> list[Sequence]:
+        meddle(self)
+        return advance(self, model, now_s)
+
+    monkeypatch.setattr(TimedTwin, "advance", meddled)
 
 
 def test_leaked_block_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    free_blocks = Twin.free_blocks
-    monkeypatch.setattr(
-        Twin, "free_blocks", property(lambda self: free_blocks.__get__(self) - bool(self.running))
-    )
+    def leak(twin: TimedTwin) -> None:
+        twin._state.engine["free"] -= 1
+
+    before_each_step(monkeypatch, leak)
     with pytest.raises(InvariantError, match="blocks"):
         run(0, "random")
 
@@ -161,34 +228,27 @@ def test_lost_request_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_second_ending_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    complete = Twin.complete
-
-    def twice(self: Twin, batch: Batch) -> Outcome:
-        outcome = complete(self, batch)
-        return Outcome(outcome.sampled, outcome.finished * 2)
-
-    monkeypatch.setattr(Twin, "complete", twice)
+    advance = TimedTwin.advance
+    monkeypatch.setattr(TimedTwin, "advance", lambda *arguments: advance(*arguments) * 2)
     with pytest.raises(InvariantError, match="was not here"):
         run(0, "random")
 
 
 def test_exceeded_budget_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    schedule = Twin.schedule
-
-    def greedy(self: Twin) -> Batch | None:
-        self._state.engine["budget"] = 1000
-        return schedule(self)
+    def allow(twin: TimedTwin) -> None:
+        twin._state.engine["budget"] = 1000
 
     engine = EngineConfig("model", 16, 16, 4, max_num_scheduled_tokens=8, max_model_len=128)
-    config = ClusterConfig((engine,), STEP_TIME)
+    config = ClusterConfig((InstanceConfig(engine, STEP_TIME),))
     arrivals = [Arrival(0.0, prompt_tokens=64, output_tokens=4, request_id="r0")]
-    assert simulate(config, arrivals, make_policy("random"), Random(0)).steps == 8 + 3
-    monkeypatch.setattr(Twin, "schedule", greedy)
+    policies = [make_policy("random")]
+    assert simulate(config, arrivals, policies, Random(0)).steps == 8 + 3
+    before_each_step(monkeypatch, allow)
     with pytest.raises(InvariantError, match="over budget"):
-        simulate(config, arrivals, make_policy("random"), Random(0))
+        simulate(config, arrivals, policies, Random(0))
 
 
 def test_time_does_not_go_backwards() -> None:
     config, _ = small_cluster(0)
     with pytest.raises(InvariantError, match="time went"):
-        simulate(config, [Arrival(-1.0, 8, 8, "r0")], make_policy("random"), Random(0))
+        simulate(config, [Arrival(-1.0, 8, 8, "r0")], [make_policy("random")], Random(0))

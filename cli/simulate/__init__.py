@@ -1,0 +1,1 @@
+"""`foretell simulate` and `foretell capacity`: clusters in virtual time."""

@@ -1,0 +1,138 @@
+"""A twin that keeps its own steps in flight: the engine loop in compiled code."""
+
+from collections.abc import Sequence as Seq
+from math import inf
+from typing import NamedTuple
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.engine.sequence import Sequence
+from foretell.engine.twin import Twin
+from foretell.kernel.futures import Lengths
+from foretell.kernel.layout import ENTRY
+from foretell.kernel.lengths import WIDTH
+from foretell.kernel.live import LIVE, Live, advance, count_free
+from foretell.kernel.rollout import MARK
+from foretell.kernel.step_time import StepTime
+from foretell.model import EngineConfig
+
+_NOBODY = np.zeros(0, np.int32)
+_NO_MARKS = np.zeros(0, MARK)
+
+
+class FreeBlocks(NamedTuple):
+    """Free KV blocks summed over time."""
+
+    seconds: float
+    blocks_s: float
+    squared_blocks_s: float
+
+
+class TimedTwin(Twin):
+    """Called when its oldest step ends, or when somebody has come while it was idle.
+
+    With async scheduling step k + 1 is scheduled when the output of k - 1 is applied, and begins
+    when k ends, as in `foretell.kernel.rollout`.
+    """
+
+    def __init__(self, config: EngineConfig, *, prefix_cache: bool = False) -> None:
+        super().__init__(config, prefix_cache=prefix_cache)
+        self._records = np.zeros(1, LIVE)
+        self._records["at"]["engine"] = self._state.engine
+        self._state = self._state._replace(engine=self._records["at"]["engine"][0])
+        self._clock, self._tally = self._records["at"]["clock"][0], self._records["tally"][0]
+        self._tally["until_s"] = inf
+        self._outcome = np.zeros(5, np.int64)
+        self.in_flight = 0
+        """Steps in flight."""
+        self._limits = config.max_num_scheduled_tokens, int(self._state.engine["max_running"])
+        self._entries = [np.zeros(0, ENTRY), np.zeros(0, ENTRY)]
+        self.lengths = _blank_lengths(0)
+        """What predictors believe, by slot."""
+        self.live = self._grown()
+
+    @property
+    def steps(self) -> int:
+        """Scheduled so far."""
+        return self._scheduled_steps
+
+    @property
+    def ends_s(self) -> float:
+        """When the oldest step in flight ends."""
+        return float(self._clock["first_end_s"])
+
+    @property
+    def capacity(self) -> int:
+        """Slots that there are."""
+        return len(self._members)
+
+    def arrive(self, seq: Sequence, length_row: Seq[float]) -> None:
+        """`add`, with what predictors believe of its length."""
+        self.add(seq)
+        self.live = self._grown()
+        self.lengths.rows[seq.slot] = length_row
+        self.lengths.keys[seq.slot] = crc32(seq.request_id.encode())
+
+    def advance(self, model: StepTime, now_s: float) -> list[Sequence]:
+        """End the oldest step in flight, schedule what can be; returns whom that step ended.
+
+        AssertionError where an invariant is broken.
+        """
+        if self._ended:
+            self._forget_ended()
+        advance(self.live, model, now_s, *self._limits, self._outcome)
+        finishing, landed, completed, scheduled, self.in_flight = self._outcome.tolist()
+        self._completed_steps += completed
+        self._scheduled_steps += scheduled
+        if not finishing:
+            return []
+        finished = self._named(self._entries[landed]["finished"][:finishing])
+        self._ended.extend((self._scheduled_steps, seq) for seq in finished)
+        return finished
+
+    def count_free_blocks(self, since_s: float, until_s: float) -> None:
+        """Sum free blocks up over this time, as it passes."""
+        self._tally["counted_s"], self._tally["until_s"] = since_s, until_s
+
+    def free_blocks_so_far(self, now_s: float) -> FreeBlocks:
+        """The sums up to now."""
+        count_free(self.live, now_s)
+        tally = self._tally
+        return FreeBlocks(
+            float(tally["counted_for_s"]), float(tally["free_s"]), float(tally["free_squared_s"])
+        )
+
+    def _grown(self) -> Live:
+        """The arrays as they are now: the twin replaces some when it needs more room."""
+        state, capacity = self._state, len(self._members)
+        if len(self.lengths.keys) < capacity:
+            before, self.lengths = self.lengths, _blank_lengths(capacity)
+            known = len(before.keys)
+            self.lengths.rows[:known], self.lengths.keys[:known] = before.rows, before.keys
+            self._entries = [_longer(entries, capacity) for entries in self._entries]
+        return Live(
+            self._records,
+            state.sequences,
+            state.running,
+            state.blocks,
+            state.places,
+            state.first_with,
+            self._entries[0],
+            self._entries[1],
+            _NOBODY,
+            _NO_MARKS,
+        )
+
+
+def _blank_lengths(capacity: int) -> Lengths:
+    return Lengths(
+        np.zeros((capacity, WIDTH)), np.zeros(capacity, np.int64), np.zeros(capacity, np.int64)
+    )
+
+
+def _longer(entries: NDArray[np.void], capacity: int) -> NDArray[np.void]:
+    result = np.zeros(capacity, ENTRY)
+    result[: len(entries)] = entries
+    return result

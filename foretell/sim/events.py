@@ -1,0 +1,41 @@
+"""What happens next, in virtual time."""
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+
+from foretell.sim.instance import InvariantError, check
+
+MAX_EVENTS = 500_000_000
+"""Events after which a run counts as endless; a bound, not a tuning knob."""
+
+
+class Events:
+    """A queue in order of time; what is due at one instant runs in the order it was made."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()
+
+    def at(self, at_s: float, action: Callable[[], None]) -> None:
+        """`action` at that time."""
+        heappush(self._queue, (at_s, next(self._order), action))
+
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Now, or later."""
+        if delay_s > 0:
+            self.at(self.now_s + delay_s, action)
+        else:
+            action()
+
+    def run(self) -> None:
+        """Until nothing is left; InvariantError where time goes back or there is no end."""
+        for _ in range(MAX_EVENTS):
+            if not self._queue:
+                return
+            at_s, _, action = heappop(self._queue)
+            check(at_s >= self.now_s, f"time went from {self.now_s} back to {at_s}")
+            self.now_s = at_s
+            action()
+        raise InvariantError(f"no end after {MAX_EVENTS} events")

@@ -1,0 +1,127 @@
+"""An instance with its predictor, and what ails them."""
+
+from collections.abc import Callable
+
+from foretell.engine.direct import DirectForecaster
+from foretell.engine.timed import FreeBlocks
+from foretell.sim.config import ClusterConfig, InstanceConfig
+from foretell.sim.instance import Instance
+from foretell.sim.predictor import SimPredictor
+
+
+class Node:
+    """What is at one place of the cluster, dead or alive."""
+
+    def __init__(
+        self,
+        index: int,
+        cluster: ClusterConfig,
+        forecaster: DirectForecaster,
+        *,
+        watched: bool,
+        counted_s: tuple[float, float],
+    ) -> None:
+        """`watched`: somebody asks its predictor, so snapshots are taken."""
+        self.index = index
+        self.instance_id = f"engine-{index}"
+        self.generation = 0
+        """Of the engine: what was meant for an earlier one reaches nobody."""
+        self.up = self.heard = self.answers = True
+        """It lives; its snapshots arrive; its predictor lives."""
+        self.publish_pending = False
+        self.dead_steps = 0
+        self.dead_free: list[FreeBlocks] = []
+        self._config: InstanceConfig = cluster.instances[index]
+        self._cluster = cluster
+        self._forecaster = forecaster
+        self._watched = watched
+        self._counted_s = counted_s
+        self._seen = -1  # the version of the instance that its predictor knows
+        self.instance = self._new_instance(counted_s[0])
+        self.predictor = self._new_predictor()
+        self.publish(0.0)
+
+    @property
+    def steps(self) -> int:
+        """Of all the engines that were here."""
+        return self.dead_steps + self.instance.steps
+
+    def restart(self, now_s: float) -> None:
+        """A new engine, empty, and a predictor that knows it."""
+        self.dead_steps += self.instance.steps
+        self.generation += 1
+        self.up = True
+        self.instance = self._new_instance(now_s)
+        self.forget(now_s)
+
+    def die(self, now_s: float) -> list[tuple[str, bool]]:
+        """The engine is gone; returns whom that befalls, as `Instance.die`."""
+        self.up = False
+        self.generation += 1
+        self.dead_free.append(self.instance.free_blocks_so_far(now_s))
+        return self.instance.die()
+
+    def forget(self, now_s: float) -> None:
+        """The predictor starts anew; what it hears first is how its engine is now."""
+        self.predictor = self._new_predictor()
+        self.publish(now_s)
+
+    def free_blocks(self, now_s: float) -> list[FreeBlocks]:
+        """The sums of all the engines that were here."""
+        living = [self.instance.free_blocks_so_far(now_s)] if self.up else []
+        return self.dead_free + living
+
+    def hears_questions(self, now_s: float) -> bool:
+        """Whether its predictor answers; what it knows is then as fresh as can be."""
+        if self._cluster.publish_interval_s == 0:
+            self.publish(now_s)
+        return self.answers and self._seen >= 0
+
+    def age_s(self, now_s: float) -> float:
+        """Seconds since its predictor last heard of the engine."""
+        every_change = self._cluster.publish_interval_s == 0 and self.heard and self.up
+        heard_s = self.instance.changed_s if every_change else self.predictor.published_s
+        return max(0.0, now_s - heard_s)
+
+    def changed(self, now_s: float, later: Callable[[float], None]) -> None:
+        """The engine's state has changed; `later` is called with the time of the next snapshot.
+
+        With an interval. Without one every change is published, and looked at when somebody asks.
+        """
+        interval_s = self._cluster.publish_interval_s
+        if interval_s == 0 or not self._watched:
+            return
+        due_s = self.predictor.published_s + interval_s
+        if now_s >= due_s:
+            self.publish(now_s)
+        elif not self.publish_pending:
+            self.publish_pending = True
+            later(due_s)
+
+    def publish(self, now_s: float) -> None:
+        """The predictor hears what is new."""
+        reaches = self._watched and self.up and self.heard and self.answers
+        if reaches and self._seen != self.instance.version:
+            self._seen = self.instance.version
+            self.predictor.see(self.instance, now_s)
+
+    def _new_instance(self, now_s: float) -> Instance:
+        since_s, until_s = self._counted_s
+        return Instance(
+            self.instance_id,
+            self._config,
+            prefix_cache=self._cluster.prefix_cache,
+            counted_s=(max(since_s, now_s), until_s),
+        )
+
+    def _new_predictor(self) -> SimPredictor:
+        self._seen = -1
+        config = self._config
+        return SimPredictor(
+            self.index,
+            self.instance_id,
+            config.engine,
+            config.believed_step_time or config.step_time,
+            self._forecaster,
+            expect_arrivals=self._cluster.expect_arrivals,
+        )

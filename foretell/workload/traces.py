@@ -1,0 +1,167 @@
+"""Published traces, line by line: how long requests were, and when they came where that is told.
+
+Two formats: CSV with a header, whose columns go by the names that the well-known traces use, and
+Mooncake's JSON lines, whose `hash_ids` name the prompt's blocks (arXiv 2407.00079).
+"""
+
+import csv
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from foretell.workload.arrivals import gamma
+from foretell.workload.draws import Draws
+from foretell.workload.stream import Arrival
+
+TIMES = ("t", "arrived_at", "arrival_time", "timestamp")
+"""Columns that may hold seconds; the first of these that is there does."""
+INPUTS = (
+    "in_tok",
+    "input_tokens",
+    "prompt_tokens",
+    "num_prefill_tokens",
+    "contexttokens",
+    "input_length",
+)
+OUTPUTS = (
+    "out_tok",
+    "output_tokens",
+    "completion_tokens",
+    "num_decode_tokens",
+    "generatedtokens",
+    "output_length",
+)
+_NO_TIME = "XXX"  # what NanoFlow's copies of traces have in place of a time
+_MOONCAKE_RESOLUTION_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRequest:
+    """One line of a trace."""
+
+    prompt_tokens: int
+    output_tokens: int
+    t_s: float = 0.0
+    prefix: tuple[int, ...] = ()
+    """As `Arrival.prefix`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What a file tells."""
+
+    requests: tuple[TraceRequest, ...]
+    """In their order in the file; with times, in order of time."""
+    timed: bool
+    resolution_s: float = 0.0
+    """Times are rounded down to multiples of this."""
+
+
+def parse_csv(lines: Iterable[str]) -> Trace:
+    """CSV with a header; ValueError that names the column or the line where it is none."""
+    reader = csv.DictReader(lines)
+    columns = {name.strip().lower(): name for name in reader.fieldnames or ()}
+    prompt, output = _column(columns, INPUTS), _column(columns, OUTPUTS)
+    if prompt is None or output is None:
+        wanted = f"one of {', '.join(INPUTS)} and one of {', '.join(OUTPUTS)}"
+        raise ValueError(f"the header needs {wanted}; it has {', '.join(columns) or 'nothing'}")
+    time = _column(columns, TIMES)
+    requests = []
+    for row in reader:
+        try:
+            t_s = 0.0
+            if time is not None and row[time] == _NO_TIME:
+                time = None
+            if time is not None:
+                t_s = float(row[time])
+            requests.append(TraceRequest(_tokens(row[prompt]), _tokens(row[output]), t_s))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"line {reader.line_num}: {error}") from error
+    return _trace(requests, timed=time is not None)
+
+
+def parse_mooncake(lines: Iterable[str]) -> Trace:
+    """JSON lines with `timestamp` (ms), `input_length`, `output_length` and `hash_ids`."""
+    requests = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            requests.append(
+                TraceRequest(
+                    _tokens(row["input_length"]),
+                    _tokens(row["output_length"]),
+                    row["timestamp"] / 1e3,
+                    tuple(map(int, row.get("hash_ids", ()))),
+                )
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"line {number}: {error!r}") from error
+    return _trace(requests, timed=True, resolution_s=_MOONCAKE_RESOLUTION_S)
+
+
+def arrivals_of(
+    trace: Trace, draws: Draws, *, count: int = 0, qps: float = 0.0, cv: float = 1.0
+) -> list[Arrival]:
+    """A stream of the trace's requests, at `qps` a second (0: as the trace has it).
+
+    With times, the first `count` of them (0: all) come in their rhythm, which `qps` stretches or
+    compresses; times that were rounded are spread over what they were rounded by. Without times
+    they come in a random order, each once and then again from the start if there are fewer than
+    `count`, with Gamma gaps of coefficient of variation `cv` (1: Poisson).
+    """
+    if trace.timed:
+        return _timed(trace, draws, count, qps)
+    if qps <= 0:
+        raise ValueError("the trace has no times: qps must say how many come a second")
+    order: list[TraceRequest] = []
+    count = count or len(trace.requests)
+    while len(order) < count:
+        order += _shuffled(trace.requests, draws)
+    times_s = gamma(qps, cv, draws)
+    return [_arrival(r, next(times_s), index) for index, r in enumerate(order[:count])]
+
+
+def _timed(trace: Trace, draws: Draws, count: int, qps: float) -> list[Arrival]:
+    requests = list(islice(trace.requests, count or None))
+    if trace.resolution_s > 0:
+        spread = [(r.t_s + trace.resolution_s * draws.random(), r) for r in requests]
+    else:
+        spread = [(r.t_s, r) for r in requests]
+    spread.sort(key=lambda pair: pair[0])
+    first_s, last_s = spread[0][0], spread[-1][0]
+    scale = 1.0
+    if qps > 0 and last_s > first_s:
+        scale = (len(spread) - 1) / (last_s - first_s) / qps
+    return [_arrival(r, scale * (t_s - first_s), i) for i, (t_s, r) in enumerate(spread)]
+
+
+def _arrival(request: TraceRequest, t_s: float, index: int) -> Arrival:
+    return Arrival(t_s, request.prompt_tokens, request.output_tokens, f"r{index}", request.prefix)
+
+
+def _shuffled(requests: Sequence[TraceRequest], draws: Draws) -> list[TraceRequest]:
+    result = list(requests)
+    for last in range(len(result) - 1, 0, -1):
+        other = int(draws.random() * (last + 1))
+        result[last], result[other] = result[other], result[last]
+    return result
+
+
+def _trace(requests: list[TraceRequest], *, timed: bool, resolution_s: float = 0.0) -> Trace:
+    if not requests:
+        raise ValueError("there are no requests in it")
+    if timed:
+        requests.sort(key=lambda request: request.t_s)
+    return Trace(tuple(requests), timed, resolution_s)
+
+
+def _column(columns: dict[str, str], names: Sequence[str]) -> str | None:
+    return next((columns[name] for name in names if name in columns), None)
+
+
+def _tokens(value: str | int) -> int:
+    """At least one: an engine computes no empty prompt, and samples at least one token."""
+    return max(1, int(value))

@@ -1,0 +1,174 @@
+"""The simulator's predictor says what the service's book says of the same engine."""
+
+from heapq import heappop, heappush
+from random import Random
+
+import pytest
+
+from foretell.engine import EngineBook, Sequence
+from foretell.engine.direct import DirectForecaster
+from foretell.engine.timed import TimedTwin
+from foretell.latency.linear import LinearStepTime
+from foretell.length import PRIOR_TOKENS
+from foretell.length.distribution import knots
+from foretell.model import (
+    BatchShape,
+    EngineConfig,
+    EngineSnapshot,
+    LengthEstimate,
+    RequestSpec,
+    RequestState,
+    Step,
+)
+from foretell.sim.config import InstanceConfig
+from foretell.sim.instance import Instance
+from foretell.sim.predictor import SimPredictor, predict
+
+STEP_TIME = LinearStepTime((0.010, 1e-4, 1e-9, 0.0, 1e-4, 1e-7))
+BELIEVED = LinearStepTime((0.011, 1e-4, 1e-9, 0.0, 1e-4, 1e-7))
+DELAY_S = 0.002
+SHAPE = ("prefill_seqs", "prefill_tokens", "prefill_pairs", "decode_seqs", "decode_pairs")
+
+
+def snapshot_of(
+    twin: TimedTwin, specs: dict[str, RequestSpec], now_s: float, sequence: int
+) -> EngineSnapshot:
+    """What a plugin would publish."""
+    clock, tally = twin._clock, twin._tally
+    order = [(int(clock["oldest"]) + i) % 2 for i in range(twin.in_flight)]
+    counts = [twin._records["at"][name][0] for name in ("older", "newer")]
+    scheduled: dict[int, int] = {}
+    if order:
+        entries = twin._entries[order[-1]][: int(counts[order[-1]]["scheduled"])]
+        scheduled = dict(zip(entries["slot"].tolist(), entries["tokens"].tolist(), strict=True))
+
+    def state(seq: Sequence) -> RequestState:
+        return RequestState(
+            request_id=seq.request_id,
+            foretell_id=seq.request_id,
+            prompt_tokens=seq.prompt_tokens,
+            output_tokens=seq.output_tokens,
+            computed_tokens=seq.computed_tokens,
+            max_tokens=0,
+            arrival_unix_s=seq.arrival_s,
+            cached_tokens=seq.cached_tokens,
+            predicted_output_tokens=specs[seq.request_id].length.expected_tokens,
+            scheduled_tokens=scheduled.get(seq.slot, 0),
+            in_flight_tokens=seq.placeholders if twin.config.async_scheduling else 0,
+            preemptions=seq.preemptions,
+        )
+
+    steps = []
+    for index in order:
+        shape = BatchShape(*(int(counts[index][name]) for name in SHAPE))
+        steps.append(Step(index, float(tally["begun_s"][index]), 0.0, shape))
+    return EngineSnapshot(
+        instance_id="engine-0",
+        engine_run_id="run",
+        sequence=sequence,
+        taken_unix_s=now_s,
+        published_unix_s=now_s,
+        config=twin.config,
+        free_blocks=twin.free_blocks,
+        running=tuple(map(state, twin.running)),
+        waiting=tuple(map(state, twin.waiting)),
+        steps_in_flight=tuple(steps),
+        completed_steps=(),
+    )
+
+
+def engine_of(draws: Random) -> EngineConfig:
+    return EngineConfig(
+        model_name="small",
+        block_size_tokens=draws.choice([4, 16]),
+        total_blocks=draws.choice([40, 120]),
+        max_num_seqs=draws.randint(2, 8),
+        max_num_scheduled_tokens=draws.choice([16, 64]),
+        max_model_len=150,
+        async_scheduling=draws.random() < 0.5,
+    )
+
+
+def requests_of(draws: Random) -> list[tuple[float, RequestSpec, int]]:
+    """When, what is known, and how many tokens it really has."""
+    now_s, certain, result = 0.0, draws.random() < 0.5, []
+    for index in range(30):
+        now_s += draws.expovariate(draws.choice([5.0, 40.0]))
+        output = draws.randint(1, 60)
+        length = LengthEstimate(output * draws.uniform(0.5, 2.0), source="model")
+        if certain:
+            length = LengthEstimate(float(output), source="hint")
+        spec = RequestSpec(f"r{index}", draws.randint(1, 80), 0, length)
+        result.append((now_s, spec, output))
+    return result
+
+
+def test_it_says_what_the_book_says(seed: int) -> None:
+    draws = Random(seed)
+    config = engine_of(draws)
+    expect = draws.random() < 0.5
+    instance = Instance(
+        "engine-0", InstanceConfig(config, STEP_TIME), prefix_cache=False, counted_s=(0.0, 0.0)
+    )
+    book = EngineBook(
+        dispatch_delay_s=DELAY_S,
+        length_row=knots,
+        prior_tokens=PRIOR_TOKENS,
+        expect_arrivals=expect,
+    )
+    forecaster = DirectForecaster(1, config.block_size_tokens)
+    predictor = SimPredictor(0, "engine-0", config, BELIEVED, forecaster, expect_arrivals=expect)
+    requests = requests_of(draws)
+    specs = {spec.request_id: spec for _, spec, _ in requests}
+    events: list[tuple[float, int, str, int]] = []
+    for index, (at_s, _, _) in enumerate(requests):
+        heappush(events, (at_s, index, "ask", index))
+    compared, published = 0, 1
+    book.hear(snapshot_of(instance.twin, specs, 0.0, published))
+    while events:
+        now_s, _, what, index = heappop(events)
+        _, spec, output = requests[index]
+        row = knots(spec.length)
+        if what == "ask":
+            predictor.see(instance, now_s)
+            (ours,) = predict(
+                forecaster,
+                [predictor],
+                spec,
+                row,
+                at_s=now_s + DELAY_S,
+                now_s=now_s,
+                ages_s=[0.0],
+                every_step_published=True,
+                externality=True,
+            )
+            theirs = book.predict(spec, BELIEVED, now_s, externality=True)
+            assert theirs is not None
+            for name in ("ttft_s", "e2e_s", "tpot_s", "preemptions", "added_ttft_s", "added_e2e_s"):
+                assert getattr(ours, name) == pytest.approx(
+                    getattr(theirs, name), rel=1e-9, abs=1e-9
+                ), name
+            assert ours.load == theirs.load
+            for ours_at, theirs_at in zip(ours.e2e_quantiles, theirs.e2e_quantiles, strict=True):
+                assert ours_at == pytest.approx(theirs_at)
+            compared += ours.ttft_s > 0.02
+            predictor.reserve(spec, row, now_s + DELAY_S, now_s)
+            book.reserve(spec, now_s, 1e9)
+            heappush(events, (now_s + DELAY_S, 1000 + index, "deliver", index))
+        elif what == "deliver":
+            instance.deliver(spec.request_id, spec.prompt_tokens, output, None, row, now_s)
+            predictor.arrived(spec)
+            if not instance.in_step:
+                heappush(events, (now_s, 2000 + index, "advance", 0))
+        elif what == "advance" or instance.in_step:
+            finished, next_s = instance.advance(now_s)
+            for seq in finished:
+                predictor.complete(seq.request_id)
+                book.complete(seq.request_id)
+            if next_s is not None:
+                heappush(events, (next_s, 3000, "advance", 0))
+        if what != "ask":  # every change is published
+            published += 1
+            book.hear(snapshot_of(instance.twin, specs, now_s, published))
+    instance.check_empty()
+    assert compared > 5

@@ -1,0 +1,129 @@
+from collections import Counter
+from itertools import pairwise
+from random import Random
+from statistics import fmean, stdev
+
+import pytest
+
+from foretell.length.distribution import knots
+from foretell.workload import (
+    Arrival,
+    Trace,
+    TraceRequest,
+    arrivals_of,
+    noisy_length,
+    parse_csv,
+    parse_mooncake,
+)
+
+MOONCAKE = (
+    '{"timestamp": 3000, "input_length": 1030, "output_length": 5, "hash_ids": [0, 7, 8]}',
+    '{"timestamp": 0, "input_length": 600, "output_length": 50, "hash_ids": [0, 4]}',
+    "",
+)
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["t,in_tok,out_tok", "arrived_at, num_prefill_tokens,num_decode_tokens"],
+)
+def test_csv_with_times(header: str) -> None:
+    trace = parse_csv([header, "1.5,10,20", "0.5,0,7"])
+    assert trace.timed
+    assert trace.requests == (TraceRequest(1, 7, 0.5), TraceRequest(10, 20, 1.5))
+
+
+@pytest.mark.parametrize(
+    ("header", "line"),
+    [
+        ("num_prefill_tokens,num_decode_tokens,pd_ratio", "10,20,0.5"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens", "XXX,10,20"),
+    ],
+)
+def test_csv_of_lengths_only(header: str, line: str) -> None:
+    assert parse_csv([header, line]) == Trace((TraceRequest(10, 20),), timed=False)
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (["a,b", "1,2"], "in_tok"),
+        (["t,in_tok,out_tok"], "no requests"),
+        ([], "nothing"),
+        (["t,in_tok,out_tok", "0,1,2", "0,x,2"], "line 3"),
+        (["t,in_tok,out_tok", "yesterday,1,2"], "yesterday"),
+        (["in_tok,out_tok", "1"], "line 2"),
+    ],
+)
+def test_csv_that_is_none(lines: list[str], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        parse_csv(lines)
+
+
+def test_mooncake_keeps_prefixes() -> None:
+    trace = parse_mooncake(MOONCAKE)
+    assert [r.t_s for r in trace.requests] == [0.0, 3.0]
+    assert trace.requests[1].prefix == (0, 7, 8)
+    with pytest.raises(ValueError, match="line 2"):
+        parse_mooncake([MOONCAKE[0], "{}"])
+
+
+def test_prefix_blocks_become_segments() -> None:
+    named = Arrival(0.0, 1030, 5, "r0", (0, 7, 8))
+    assert named.segments() == [("prefix 0", 512), ("prefix 7", 512), ("prefix 8", 6)]
+    short = Arrival(0.0, 1030, 5, "r0", (3,))
+    assert short.segments() == [("prefix 3", 512), ("prompt of r0", 518)]
+
+
+def test_timed_arrivals_keep_their_rhythm() -> None:
+    trace = parse_csv(["t,in_tok,out_tok", "10,1,1", "11,2,2", "14,3,3", "19,4,4"])
+    as_it_is = arrivals_of(trace, Random(1))
+    assert [a.t_s for a in as_it_is] == [0.0, 1.0, 4.0, 9.0]
+    assert [a.t_s for a in arrivals_of(trace, Random(1), qps=1.0)] == [0.0, 1 / 3, 4 / 3, 3.0]
+    assert [a.prompt_tokens for a in arrivals_of(trace, Random(1), count=2)] == [1, 2]
+
+
+def test_rounded_times_are_spread() -> None:
+    rows = tuple(TraceRequest(1, 1, t_s) for t_s in (0.0,) * 50 + (3.0,) * 50)
+    times_s = [a.t_s for a in arrivals_of(Trace(rows, True, resolution_s=3.0), Random(1))]
+    assert times_s == sorted(times_s)
+    assert len(set(times_s)) == 100
+    assert times_s[0] == 0.0
+    assert 5.0 < times_s[-1] < 6.0
+
+
+def test_untimed_requests_come_once_each_in_any_order() -> None:
+    trace = Trace(tuple(TraceRequest(i, i) for i in range(1, 101)), timed=False)
+    arrivals = arrivals_of(trace, Random(1), qps=5.0)
+    assert Counter(a.prompt_tokens for a in arrivals) == Counter(range(1, 101))
+    assert [a.prompt_tokens for a in arrivals] != list(range(1, 101))
+    assert arrivals == arrivals_of(trace, Random(1), qps=5.0)
+    twice = Counter(a.prompt_tokens for a in arrivals_of(trace, Random(1), count=200, qps=5.0))
+    assert set(twice.values()) == {2}
+    with pytest.raises(ValueError, match="qps"):
+        arrivals_of(trace, Random(1))
+
+
+@pytest.mark.parametrize("cv", [1.0, 3.0])
+def test_untimed_requests_come_at_their_rate(cv: float) -> None:
+    trace = Trace((TraceRequest(1, 1),), timed=False)
+    times_s = [a.t_s for a in arrivals_of(trace, Random(2), count=20_000, qps=5.0, cv=cv)]
+    gaps = [b - a for a, b in pairwise(times_s)]
+    assert fmean(gaps) == pytest.approx(0.2, rel=0.07)
+    assert stdev(gaps) / fmean(gaps) == pytest.approx(cv, rel=0.1)
+
+
+def test_noisy_lengths_are_honest() -> None:
+    """As many true lengths lie below a believed quantile as it says."""
+    estimate = noisy_length(0.5, Random(1))
+    draws = Random(2)
+    lengths = [max(1, round(draws.lognormvariate(6.0, 2.0))) for _ in range(4000)]
+    estimates = [estimate(Arrival(0.0, 1, tokens, "r")) for tokens in lengths]
+    for place, level in ((0, 0.1), (2, 0.5), (4, 0.9)):
+        below = sum(
+            tokens <= e.quantiles[place][1] for tokens, e in zip(lengths, estimates, strict=True)
+        )
+        assert below / len(lengths) == pytest.approx(level, abs=0.03)
+    assert knots(estimates[0])[3] == pytest.approx(estimates[0].quantiles[2][1])
+    with pytest.raises(ValueError, match="sigma"):
+        noisy_length(0.0, Random(1))
