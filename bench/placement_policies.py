@@ -154,7 +154,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("lengths", type=Path, help="CSV of prompt and output lengths")
     parser.add_argument("--requests", type=int, default=2000, help="per run")
-    parser.add_argument("--qps", type=float, nargs="+", default=[36.0])
+    parser.add_argument("--qps", type=float, nargs="+", default=[34.0, 36.0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[2, 3])
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
