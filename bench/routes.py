@@ -46,7 +46,12 @@ async def start_testbed(services: Services) -> Testbed:
     started = await asyncio.gather(
         *(_start_engine(services, index) for index in range(count)),
         *(_start_predictor(services, index) for index in range(count)),
-        services.start("tagger", "services.tagger", f"--listen=unix:{services.folder}/tagger.sock"),
+        services.start(
+            "tagger",
+            "services.tagger",
+            f"--listen=unix:{services.folder}/tagger.sock",
+            "--model=none",  # what reading takes is measured by `tagger_load`
+        ),
     )
     engines, predictors, tagger = started[:count], started[count:-1], started[-1]
     plain, *predicting = await asyncio.gather(

@@ -30,7 +30,7 @@ def write_report(
             "engine": "emulated",
             "profile": PROFILE,
             "speedup": SPEEDUP,
-            "tagger": "history only, no checkpoint",
+            "tagger": "history only, no length model",
             "health_interval_s": HEALTH_INTERVAL_S,
         },
         "routes": measured.titles,
