@@ -63,10 +63,10 @@ def test_features_are_finite_and_named() -> None:
         assert len(row) == len(NAMES)
         assert np.isfinite(row).all()
     seen = dict(zip(NAMES, features(CHAT), strict=True))
-    assert seen["asked_for_count"] == seen["ends_with_question"] == seen["says write"] == 1.0
-    assert seen["log_count"] == pytest.approx(np.log(21))
-    assert seen["log_answer_1"] == pytest.approx(np.log(10_000))  # of all of it, not of the cut
-    assert seen["log_answer_2"] == pytest.approx(np.log(8))
+    assert seen["ends_with_question"] == seen["says write"] == 1.0
+    assert seen["log_asked_words"] + seen["log_asked_items"] == pytest.approx(np.log(21))
+    assert seen["log_answer_1"] == pytest.approx(np.log1p(9_999 / 4))  # of all, not of the cut
+    assert seen["log_answer_2"] == pytest.approx(np.log1p(7 / 4))
     assert seen["log_answer_3"] == 0.0
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 import pytest
+from virtual_engine import VirtualEngine
 
 from bench.live_replay import snapshots_of, spec_of, states, truth_of
 from bench.live_variants import VARIANTS, Analysis
@@ -14,7 +15,6 @@ from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.linear import LinearStepTime
 from foretell.length.distribution import knots
 from foretell.model import EngineConfig, Prediction, Step
-from foretell.sim.instance import Instance
 from foretell.wire import snapshot_to_proto
 from foretell.workload import Arrival
 
@@ -34,7 +34,7 @@ class VirtualRun:
         )
     )
     model: OnlineStepTime = field(default_factory=OnlineStepTime)
-    engine: Instance = field(default_factory=lambda: Instance("e", CONFIG, TRUTH))
+    engine: VirtualEngine = field(default_factory=lambda: VirtualEngine(CONFIG, TRUTH))
     messages: list[bytes] = field(default_factory=list)
     calls: list[tuple[float, str, str]] = field(default_factory=list)
     asked: dict[str, tuple[float, Prediction, int]] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class VirtualRun:
                     request.output_tokens,
                     arrival_s=at,
                 )
-                self.engine.deliver(seq, float(request.output_tokens))
+                self.engine.deliver(seq)
             ends = self.engine.start_step(now)
             flight = self.publish(now, done)
             if ends is not None:
