@@ -2,7 +2,7 @@
 
     python -m bench.length_ablation DATA ENCODER WORK
 
-Trains variants on a fraction of the data, and lets the shipped model read less than it learnt from.
+Trains variants on a fraction of the data.
 DATA holds `text/` with ShareGPT conversations and ENCODER is a MiniLM of six layers, neither part
 of this repository; WORK keeps the trained models, and a run that was stopped goes on from there.
 Needs `pip install 'foretell[train]'`. Writes bench/results/length_ablation.json, .md and
@@ -11,7 +11,6 @@ what docs/length-tagger.md says of it.
 
 import argparse
 import json
-import shutil
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,16 +19,13 @@ from typing import Any
 from rich.console import Console
 
 from bench.length_eval import PAGE, cost
+from bench.length_window import HEADER, score_cells
 from bench.stats import markdown_table, write_into
 from cli.bench.machine import describe_machine, describe_run, machine_line
 from cli.length.dataset import read_examples
-from cli.length.scores import quantiles_of, score
-from cli.length.taggers import load_tagger
 from cli.train.options import SCRATCH, TrainOptions
 from cli.train.run import train_tagger
 from foretell.length.window import Window
-from services.tagger.encoder import folder_of
-from services.tagger.reading import Description
 
 RESULTS = Path(__file__).resolve().parent / "results"
 _LIMIT, _EPOCHS, _LAYERS = 5_000, 2, 3
@@ -46,14 +42,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "the true bin alone as target": {"neighbours": 0.0},
 }
 """What is changed of the options."""
-WINDOWS = {
-    "all that it learnt from": Window(),
-    "less of the prompt": Window(prompt=(48, 16)),
-    "half of everything": Window((32, 16), (10, 3), (5, 8)),
-    "not the earlier answer": Window(answered=(0, 0)),
-    "not the earlier prompt": Window(asked=(0, 0)),
-    "neither": Window(asked=(0, 0), answered=(0, 0)),
-}
 
 
 def run(base: TrainOptions, val: Path, work: Path) -> dict[str, dict[str, Any]]:
@@ -76,36 +64,12 @@ def run(base: TrainOptions, val: Path, work: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def read_less(val: Path, work: Path) -> dict[str, dict[str, Any]]:
-    """Scores on `val` of the shipped model where it reads less than it learnt from."""
-    examples, found = read_examples(val), {}
-    for name, window in WINDOWS.items():
-        folder = work / "window"
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(folder_of("shipped"), folder)
-        replace(Description.read(folder), window=window).write(folder)
-        tagger = load_tagger(str(folder))
-        quantiles = quantiles_of(tagger.estimate(examples))
-        scores = score(quantiles, [example.output_tokens for example in examples])
-        found[name] = {**asdict(scores), **cost(str(folder), examples)}
-    return found
-
-
 def markdown(result: dict[str, Any]) -> str:
     """bench/results/length_ablation.md."""
     variants = [
-        [*_scores(name, s), f"{s['cpu_ms']:.2f}", f"{s['megabytes']:.1f}"]
+        [*score_cells(name, s), f"{s['cpu_ms']:.2f}", f"{s['megabytes']:.1f}"]
         for name, s in result["variants"].items()
     ]
-    windows = [
-        [
-            *_scores(name, s),
-            *(f"{s['cpu_ms']:.2f}", f"{s['tokens_read']:.0f}"),
-            *(f"{s['with_earlier_cpu_ms']:.2f}", f"{s['with_earlier_tokens_read']:.0f}"),
-        ]
-        for name, s in result["windows"].items()
-    ]
-    header = ("", "MAE", "Acc-50", "Spearman", "pinball", "50 / 80 / 95% interval")
     return "\n".join(
         [
             f"Made by `{result['command']}` on {result['date']}; "
@@ -114,22 +78,9 @@ def markdown(result: dict[str, Any]) -> str:
             "the shipped model, which has seen them all. Scored on ShareGPT's other "
             "conversations, after export to 8 bits. CPU is that of one thread per prompt of "
             "about 128 tokens without what came before, some prompts together.\n",
-            markdown_table((*header, "CPU ms", "MB"), variants),
-            "The shipped model where it reads less than it learnt from:\n",
-            markdown_table(
-                (*header, "CPU ms", "tokens read", "CPU ms in a conversation", "tokens read"),
-                windows,
-            ),
+            markdown_table((*HEADER, "CPU ms", "MB"), variants),
         ]
     )
-
-
-def _scores(name: str, s: dict[str, Any]) -> list[str]:
-    return [
-        name,
-        *(f"{s['mae']:.1f}", f"{s['acc_50']:.1%}", f"{s['spearman']:.3f}", f"{s['pinball']:.2f}"),
-        " / ".join(f"{100 * share:.1f}" for share in s["coverage"].values()),
-    ]
 
 
 def main() -> None:
@@ -156,8 +107,7 @@ def main() -> None:
         limit=_LIMIT,
     )
     variants = run(base, text / "sharegpt_val.jsonl.gz", given.work)
-    windows = read_less(text / "sharegpt_val.jsonl.gz", given.work)
-    result = {**facts, "variants": variants, "windows": windows}
+    result = {**facts, "variants": variants}
     (RESULTS / "length_ablation.json").write_text(json.dumps(result, indent=1) + "\n")
     written = markdown(result)
     heading = "# What each part of the length model is worth\n\n"
