@@ -5,7 +5,7 @@
 LENGTHS.csv has the columns `num_prefill_tokens` and `num_decode_tokens`, a request per line. The
 cluster is that of the Block paper: 12 A30 with Llama-2-7B, 48 seats, chunks of 512 tokens, 1,056
 blocks. Variants of `externality` are run with true lengths at the highest rate only. Writes
-bench/results/placement_policies.json and .md.
+bench/results/placement_policies.json and .md, and what docs/policies.md says of it.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from statistics import fmean
 from typing import Any
 
 from bench.placement_variants import ABLATIONS, POLICIES, make
-from bench.stats import markdown_table
+from bench.stats import markdown_table, write_into
 from cli.bench.machine import describe_machine, describe_run, machine_line
 from foretell.latency.tables import profile_step_time
 from foretell.model import EngineConfig, LengthEstimate
@@ -31,6 +31,7 @@ from foretell.sim import ClusterConfig, InstanceConfig, Report, simulate, true_l
 from foretell.workload import Arrival, EmpiricalLengths, poisson, stream
 
 RESULTS = Path(__file__).resolve().parent / "results"
+PAGE = RESULTS.parent.parent / "docs" / "policies.md"
 PROFILE, INSTANCES = "A30/Llama-2-7b-hf", 12
 ENGINE = EngineConfig(
     model_name=PROFILE,
@@ -112,11 +113,10 @@ def run_all(
 
 
 def markdown(page: dict[str, Any]) -> str:
-    """bench/results/placement_policies.md."""
+    """Of bench/results/placement_policies.md, and of the page on policies."""
     runs: list[dict[str, Any]] = page["runs"]
     seeds = sorted({run["seed"] for run in runs})
     lines = [
-        "# Placement policies in the simulator\n",
         f"Made by `{page['command']}` on {page['date']}; {machine_line(page['machine'])}.\n",
         f"{INSTANCES} engines of {PROFILE}, {ENGINE.max_num_seqs} seats, chunks of "
         f"{ENGINE.max_num_scheduled_tokens} tokens, {ENGINE.total_blocks:,} blocks; "
@@ -126,7 +126,7 @@ def markdown(page: dict[str, Any]) -> str:
     ]
     for sigma in sorted({run["noise_sigma"] for run in runs}):
         known = f"Estimates with {sigma:.0%} log-normal noise" if sigma else "True lengths"
-        lines.append(f"## {known}\n")
+        lines.append(f"**{known}**\n")
         for qps in sorted({run["qps"] for run in runs}):
             chosen = [r for r in runs if (r["noise_sigma"], r["qps"]) == (sigma, qps)]
             policies = dict.fromkeys(run["policy"] for run in chosen)
@@ -175,7 +175,10 @@ def main() -> None:
     page = {**facts, "runs": run_all(cases, pairs, options.requests, options.processes)}
     (RESULTS / "placement_policies.json").write_text(json.dumps(page, indent=1) + "\n")
     text = markdown(page)
-    (RESULTS / "placement_policies.md").write_text(text)
+    (RESULTS / "placement_policies.md").write_text(
+        f"# Placement policies in the simulator\n\n{text}"
+    )
+    write_into(PAGE, "placement_policies", text)
     print(text)
 
 
