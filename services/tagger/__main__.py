@@ -4,11 +4,10 @@ import asyncio
 import sys
 from typing import Any
 
-from foretell.length.conversation import Conversation
 from foretell.settings import TaggerSettings
 from services import runtime
 from services.tagger import checkpoint
-from services.tagger.models import LengthModel, Question, RegressorModel
+from services.tagger.models import LengthModel, RegressorModel
 from services.tagger.server import serve
 
 _SWITCH_INTERVAL_S = 0.0005
@@ -28,15 +27,13 @@ def load_model(settings: TaggerSettings) -> LengthModel[Any] | None:
         from services.tagger.adapted import EncoderModel  # noqa: PLC0415
         from services.tagger.encoder import Encoder, folder_of  # noqa: PLC0415
 
-        model = EncoderModel(Encoder(folder_of(settings.model), threads=settings.threads))
+        return EncoderModel(Encoder(folder_of(settings.model), threads=settings.threads))
     except ImportError as error:
         raise SystemExit(
             f"tagger: {error}; pip install 'foretell[tagger]', or set FORETELL_TAGGER_MODEL=none"
         ) from error
     except (OSError, ValueError) as error:
         raise SystemExit(f"tagger model {settings.model!r}: {error}") from error
-    model.infer([Question("", Conversation("The first prompt takes longest.", 31, 6))])
-    return model
 
 
 def main() -> None:

@@ -42,10 +42,12 @@ class Encoder:
             self._session = InferenceSession(
                 str(folder / WEIGHTS), options, providers=["CPUExecutionProvider"]
             )
-        except Exception as error:  # both raise what they like for a broken file
+            self.reader = Reader(self._description, tokenizer)
+            self._takes = {node.name for node in self._session.get_inputs()}
+            # The first prompt takes longest, and shows whether the files belong together.
+            self.read([Conversation("Is all well?", 12, 4)], [""])
+        except Exception as error:  # these raise what they like for broken files
             raise ValueError(f"{folder}: {error}") from error
-        self.reader = Reader(self._description, tokenizer)
-        self._takes = {node.name for node in self._session.get_inputs()}
 
     def read(
         self, conversations: Sequence[Conversation], models: Sequence[str]

@@ -1,9 +1,12 @@
 """The length model that comes with the tagger."""
 
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer, models
 
 from cli.length.dataset import Example
 from cli.length.taggers import Tagger, load_tagger
@@ -53,3 +56,13 @@ def test_it_is_small_says_where_it_is_from_and_needs_no_torch() -> None:
         "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_files_that_do_not_belong_together_are_told_at_the_start(tmp_path: Path) -> None:
+    """Tokens that the weights do not know."""
+    folder = tmp_path / "model"
+    shutil.copytree(folder_of("shipped"), folder)
+    stranger = Tokenizer(models.WordLevel({"<unk>": 10_000_000}, unk_token="<unk>"))  # noqa: S106
+    stranger.save(str(folder / "tokenizer.json"))
+    with pytest.raises(ValueError, match=str(folder)):
+        load_tagger(str(folder))
