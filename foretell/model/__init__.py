@@ -1,11 +1,19 @@
 """Frozen nouns shared by every room. Nothing here computes more than a derived field."""
 
 from foretell.model.batch import BatchShape, Step
-from foretell.model.prediction import LengthEstimate, Load, Prediction, RequestSpec
+from foretell.model.prediction import (
+    NO_SLO,
+    LengthEstimate,
+    Load,
+    Prediction,
+    RequestSpec,
+    Slo,
+)
 from foretell.model.profile import Curve, DeviceSpec, GpuProfile, Grid, ModelSpec, StepTables
 from foretell.model.snapshot import EngineConfig, EngineSnapshot, RequestState, RequestTable
 
 __all__ = [
+    "NO_SLO",
     "BatchShape",
     "Curve",
     "DeviceSpec",
@@ -20,6 +28,7 @@ __all__ = [
     "RequestSpec",
     "RequestState",
     "RequestTable",
+    "Slo",
     "Step",
     "StepTables",
 ]

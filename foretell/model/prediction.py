@@ -1,6 +1,7 @@
 """What schedulers ask, and what predictors answer."""
 
 from dataclasses import dataclass
+from math import inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +13,31 @@ class LengthEstimate:
     """(level in (0, 1), tokens), ascending in level; may be empty."""
     source: str = "prior"
     """"hint", "history", "model" or "prior"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """What a request's latencies should not exceed; infinite: anything will do."""
+
+    ttft_s: float = inf
+    tpot_s: float = inf
+
+    @property
+    def given(self) -> bool:
+        """There is a target."""
+        return self.ttft_s < inf or self.tpot_s < inf
+
+    def met(self, ttft_s: float, tpot_s: float) -> bool:
+        """Whether an answer with these latencies keeps to it."""
+        return ttft_s <= self.ttft_s and tpot_s <= self.tpot_s
+
+    def after(self, waited_s: float) -> "Slo":
+        """What is left of it when so long of TTFT has passed; below 0 where it is missed."""
+        return Slo(self.ttft_s - waited_s, self.tpot_s)
+
+
+NO_SLO = Slo()
+"""No targets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +54,8 @@ class RequestSpec:
     """Prompts times `n`: how many sequences the engine will run for it."""
     cached_tokens: int = 0
     """Prompt tokens that the engine's prefix cache is expected to hold."""
+    slo: Slo = NO_SLO
+    """From now on; for policies: predictors are not told."""
 
 
 @dataclass(frozen=True, slots=True)

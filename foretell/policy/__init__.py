@@ -9,6 +9,7 @@ from foretell.policy.min_qpm import MinQpmPolicy
 from foretell.policy.predicted_latency import PredictedLatencyPolicy
 from foretell.policy.random_choice import RandomPolicy
 from foretell.policy.round_robin import RoundRobinPolicy
+from foretell.policy.slo import SloPolicy
 
 __all__ = ["POLICIES", "Candidate", "Needs", "Policy", "make_policy"]
 
@@ -21,6 +22,7 @@ _ALL: tuple[type[Policy], ...] = (
     LlumnixMinusPolicy,
     PredictedLatencyPolicy,
     ExternalityPolicy,
+    SloPolicy,
 )
 
 POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in _ALL}

@@ -73,6 +73,7 @@ class _Cluster:
         self._open: dict[str, Open] = {}
         self._served: dict[str, Served] = {}
         self._lost: set[str] = set()
+        self._rejected: set[str] = set()
         self._left = len(arrivals)
         self._samples: list[tuple[float, tuple[int, ...]]] = []
         times_s = [arrival.t_s for arrival in arrivals] or [0.0]
@@ -98,13 +99,21 @@ class _Cluster:
             self._events,
             deliver=self._deliver,
             lose=self._lose,
+            reject=self._reject,
         )
 
     def run(self) -> Report:
         """Process events until none is left; then nothing may be left undone."""
         for arrival in self._arrivals:
             estimate = self._config.estimate(arrival)
-            spec = RequestSpec(arrival.request_id, arrival.prompt_tokens, 0, estimate)
+            spec = RequestSpec(
+                arrival.request_id,
+                arrival.prompt_tokens,
+                0,
+                estimate,
+                priority=arrival.priority,
+                slo=arrival.slo,
+            )
             row = knots(estimate, self._config.length_rule)
             self._events.at(arrival.t_s, partial(self._arrive, arrival, spec, row))
         for fault in self._config.faults:
@@ -133,7 +142,9 @@ class _Cluster:
             if arrival.request_id in self._served
         )
         lost = tuple(a.request_id for a in self._arrivals if a.request_id in self._lost)
-        check(len(served) + len(lost) == len(self._arrivals), "a request ended twice, or never did")
+        rejected = tuple(a.request_id for a in self._arrivals if a.request_id in self._rejected)
+        ended = len(served) + len(lost) + len(rejected)
+        check(ended == len(self._arrivals), "a request ended twice, or never did")
         last_s = max((r.arrival_s + r.e2e_s for r in served), default=self._first_s)
         free = chain.from_iterable(node.free_blocks(self._events.now_s) for node in self._nodes)
         return Report(
@@ -143,6 +154,7 @@ class _Cluster:
             sum(node.steps for node in self._nodes),
             *free_block_moments(free),
             samples=tuple(self._samples),
+            rejected=rejected,
         )
 
     # Requests.
@@ -151,7 +163,7 @@ class _Cluster:
         """A scheduler, any of them, gets a request."""
         key = arrival.request_id
         check(
-            key not in self._open and key not in self._served and key not in self._lost,
+            not any(key in seen for seen in (self._open, self._served, self._lost, self._rejected)),
             f"{key} arrived twice",
         )
         request = self._open[key] = Open(arrival, spec, row, self._placer.any_scheduler())
@@ -161,6 +173,14 @@ class _Cluster:
         del self._open[request.arrival.request_id]
         request.ended = True
         self._lost.add(request.arrival.request_id)
+        self._one_less()
+
+    def _reject(self, request: Open) -> None:
+        """It was never placed, and nobody but its scheduler has heard of it."""
+        check(request.node is None, f"{request.arrival.request_id} was admitted before")
+        del self._open[request.arrival.request_id]
+        request.ended = True
+        self._rejected.add(request.arrival.request_id)
         self._one_less()
 
     def _one_less(self) -> None:
@@ -182,6 +202,7 @@ class _Cluster:
             self._content(arrival, instance.config.block_size_tokens),
             request.length_row,
             self._events.now_s,
+            arrival.priority,
         )
         if request.scheduler.asks:
             node.predictor.arrived(request.spec)
@@ -233,6 +254,7 @@ class _Cluster:
             preemptions=seq.preemptions,
             predicted=request.predicted,
             attempts=request.attempts,
+            slo=arrival.slo,
         )
         self._one_less()
 

@@ -79,6 +79,8 @@ class ClusterConfig:
     faults: tuple[Fault, ...] = ()
     sample_every_s: float = 0.0
     """Between two notes of every engine's free blocks; 0: none is made."""
+    reject_late: bool = False
+    """Requests that no instance can give a first token in time are not admitted."""
 
     def __post_init__(self) -> None:
         if not self.instances:

@@ -69,11 +69,18 @@ class Instance:
         content: Content | None,
         length_row: tuple[float, ...],
         now_s: float,
+        priority: int = 0,
     ) -> None:
         """A request reaches the engine's queue; `length_row` is what predictors believe of it."""
         check(request_id not in self._here, f"{request_id} delivered twice")
         seq = Sequence(
-            request_id, prompt_tokens, output_tokens, 0, arrival_s=now_s, content=content
+            request_id,
+            prompt_tokens,
+            output_tokens,
+            0,
+            priority=priority,
+            arrival_s=now_s,
+            content=content,
         )
         self._here[request_id] = seq
         self.twin.arrive(seq, length_row)

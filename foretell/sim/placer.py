@@ -1,13 +1,14 @@
 """Placements in virtual time: who is asked, what is chosen, what is reserved, and what fails."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from foretell.engine.direct import DirectForecaster
 from foretell.length.distribution import Row
 from foretell.model import Prediction, RequestSpec
 from foretell.policy import Needs, Policy
+from foretell.policy.admission import unattainable
 from foretell.sim.config import ClusterConfig
 from foretell.sim.events import Events
 from foretell.sim.instance import InvariantError
@@ -47,9 +48,10 @@ class Placer:
         *,
         deliver: Callable[[Open, Node, int], None],
         lose: Callable[[Open], None],
+        reject: Callable[[Open], None],
     ) -> None:
         """`deliver` gets a request to a node that had this generation when it was chosen, `lose` is
-        told of one that nobody can serve."""
+        told of one that nobody can serve, `reject` of one that is not admitted."""
         self.schedulers = [SimScheduler(policy, len(nodes)) for policy in policies]
         self._config = config
         self._nodes = nodes
@@ -59,6 +61,7 @@ class Placer:
         self._events = events
         self._deliver = deliver
         self._lose = lose
+        self._reject = reject
 
     def any_scheduler(self) -> SimScheduler:
         """The one that a new request happens upon."""
@@ -130,9 +133,14 @@ class Placer:
             self._lose(request)
             return
         draw = self._draws.random()
-        index = request.scheduler.choose(
-            request.spec, self._names, answers, draw, self._events.now_s
-        )
+        spec = request.spec
+        if spec.slo.given:
+            waited_s = self._events.now_s - request.arrival.t_s
+            spec = replace(spec, slo=spec.slo.after(waited_s))
+            if request.attempts == 0 and self._hopeless(spec, answers):
+                self._reject(request)
+                return
+        index = request.scheduler.choose(spec, self._names, answers, draw, self._events.now_s)
         node = self._nodes[index]
         request.node = node
         request.attempts += 1
@@ -143,6 +151,13 @@ class Placer:
             self._config.network_delay_s, partial(self._reserve, request, node, generation, at_s)
         )
         self._events.at(at_s, partial(self._deliver, request, node, generation))
+
+    def _hopeless(self, spec: RequestSpec, answers: Sequence[tuple[int, Answer]]) -> bool:
+        """Not to be admitted. Who was admitted once is never turned away."""
+        if not self._config.reject_late:
+            return False
+        predictions = (answer[1] for _, answer in answers)
+        return unattainable(spec.slo, [p for p in predictions if p is not None]) is not None
 
     def _reserve(self, request: Open, node: Node, generation: int, at_s: float) -> None:
         still = request.node is node and not request.ended

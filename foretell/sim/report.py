@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from foretell.engine.timed import FreeBlocks
-from foretell.model import Prediction
+from foretell.model import NO_SLO, Prediction, Slo
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +22,17 @@ class Served:
     predicted: Prediction | None
     """What was foretold of the chosen instance; None if the policy did not ask or none came."""
     attempts: int = 1
+    slo: Slo = NO_SLO
 
     @property
     def tpot_s(self) -> float:
         """Mean seconds of a token after the first; 0 where there is only one."""
         return (self.e2e_s - self.ttft_s) / max(1, self.output_tokens - 1)
+
+    @property
+    def within_slo(self) -> bool:
+        """Met its targets, if it had any."""
+        return self.slo.met(self.ttft_s, self.tpot_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,8 @@ class Report:
     free_blocks_var: float
     samples: tuple[tuple[float, tuple[int, ...]], ...] = ()
     """Free blocks of every instance at some instants (`ClusterConfig.sample_every_s`)."""
+    rejected: tuple[str, ...] = ()
+    """Ids of those that were not admitted (`ClusterConfig.reject_late`)."""
 
     def mean(self, value: Callable[[Served], float]) -> float:
         """The mean of `value` over all served requests, e.g. `lambda r: r.ttft_s`."""
@@ -63,6 +71,18 @@ class Report:
     def throughput_rps(self) -> float:
         """Requests served a second."""
         return len(self.served) / self.makespan_s if self.makespan_s > 0 else 0.0
+
+    @property
+    def within_slo(self) -> float:
+        """The ratio of all requests that met their targets; who was lost or rejected did not."""
+        came = len(self.served) + len(self.lost) + len(self.rejected)
+        return sum(r.within_slo for r in self.served) / came if came else 1.0
+
+    @property
+    def goodput_rps(self) -> float:
+        """Requests served within their targets a second."""
+        good = sum(r.within_slo for r in self.served)
+        return good / self.makespan_s if self.makespan_s > 0 else 0.0
 
 
 def free_block_moments(sums: Iterable[FreeBlocks]) -> tuple[float, float]:

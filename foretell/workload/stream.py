@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 
+from foretell.model import NO_SLO, Slo
 from foretell.workload.draws import Draws
 from foretell.workload.lengths import Lengths
 
@@ -21,6 +22,9 @@ class Arrival:
     request_id: str
     prefix: tuple[int, ...] = ()
     """Names of its prompt's first blocks of `PREFIX_BLOCK_TOKENS`: equal names, equal tokens."""
+    priority: int = 0
+    """As vLLM's: lower numbers first, where engines schedule by priority."""
+    slo: Slo = NO_SLO
 
     def segments(self) -> list[tuple[str, int]]:
         """The prompt as `foretell.engine.Content` takes it: what has no name is like no other's."""

@@ -9,7 +9,9 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from math import inf
 
+from foretell.model import NO_SLO, Slo
 from foretell.workload.arrivals import gamma
 from foretell.workload.draws import Draws
 from foretell.workload.stream import Arrival
@@ -32,6 +34,8 @@ OUTPUTS = (
     "generatedtokens",
     "output_length",
 )
+TTFT_SLO, TPOT_SLO, PRIORITY = "ttft_slo_s", "tpot_slo_s", "priority"
+"""Columns that may be there too; an empty cell is no target, or priority 0."""
 _NO_TIME = "XXX"  # what NanoFlow's copies of traces have in place of a time
 _MOONCAKE_RESOLUTION_S = 3.0
 
@@ -45,6 +49,8 @@ class TraceRequest:
     t_s: float = 0.0
     prefix: tuple[int, ...] = ()
     """As `Arrival.prefix`."""
+    priority: int = 0
+    slo: Slo = NO_SLO
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,8 @@ def parse_csv(lines: Iterable[str]) -> Trace:
         wanted = f"one of {', '.join(INPUTS)} and one of {', '.join(OUTPUTS)}"
         raise ValueError(f"the header needs {wanted}; it has {', '.join(columns) or 'nothing'}")
     time = _column(columns, TIMES)
+    slo = [columns.get(name) for name in (TTFT_SLO, TPOT_SLO)]
+    priority = columns.get(PRIORITY)
     requests = []
     for row in reader:
         try:
@@ -75,7 +83,15 @@ def parse_csv(lines: Iterable[str]) -> Trace:
                 time = None
             if time is not None:
                 t_s = float(row[time])
-            requests.append(TraceRequest(_tokens(row[prompt]), _tokens(row[output]), t_s))
+            requests.append(
+                TraceRequest(
+                    _tokens(row[prompt]),
+                    _tokens(row[output]),
+                    t_s,
+                    priority=int(row[priority] or 0) if priority is not None else 0,
+                    slo=Slo(*(_target_s(row[name]) if name is not None else inf for name in slo)),
+                )
+            )
         except (TypeError, ValueError) as error:
             raise ValueError(f"line {reader.line_num}: {error}") from error
     return _trace(requests, timed=time is not None)
@@ -139,7 +155,15 @@ def _timed(trace: Trace, draws: Draws, count: int, qps: float) -> list[Arrival]:
 
 
 def _arrival(request: TraceRequest, t_s: float, index: int) -> Arrival:
-    return Arrival(t_s, request.prompt_tokens, request.output_tokens, f"r{index}", request.prefix)
+    return Arrival(
+        t_s,
+        request.prompt_tokens,
+        request.output_tokens,
+        f"r{index}",
+        request.prefix,
+        request.priority,
+        request.slo,
+    )
 
 
 def _shuffled(requests: Sequence[TraceRequest], draws: Draws) -> list[TraceRequest]:
@@ -160,6 +184,14 @@ def _trace(requests: list[TraceRequest], *, timed: bool, resolution_s: float = 0
 
 def _column(columns: dict[str, str], names: Sequence[str]) -> str | None:
     return next((columns[name] for name in names if name in columns), None)
+
+
+def _target_s(text: str) -> float:
+    """Infinite where there is none."""
+    target_s = float(text) if text and text.strip() else inf
+    if not target_s > 0:
+        raise ValueError(f"a target must be positive, not {text}")
+    return target_s
 
 
 def _tokens(value: str | int) -> int:
