@@ -110,6 +110,23 @@ class SchedulerSettings(ServiceSettings):
         description="tokenizer.json (or its folder) to count prompt tokens; empty: learned ratio.",
     )
     replica_id: str = Field("", description="Name of this replica in metrics; empty: host and pid.")
+    ttft_target_ms: float = Field(
+        0.0,
+        ge=0,
+        description="TTFT target of requests without `x-foretell-ttft-target-ms`; 0: none.",
+    )
+    tpot_target_ms: float = Field(
+        0.0,
+        ge=0,
+        description="TPOT target of requests without `x-foretell-tpot-target-ms`; 0: none.",
+    )
+    late_requests: Literal["serve", "reject"] = Field(
+        "serve",
+        description=(
+            "What becomes of a request that no instance is predicted to begin to answer within "
+            "its TTFT target: it is served all the same, or gets 429. `x-foretell-when-late` wins."
+        ),
+    )
 
 
 class PredictorSettings(ServiceSettings):

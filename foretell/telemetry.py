@@ -57,6 +57,12 @@ class SchedulerMetrics:
         self.length_error = _error(
             "foretell_output_tokens_prediction_error_ratio", "Output length", registry
         )
+        self.slo_requests = Counter(
+            "foretell_slo_requests_total",
+            "Requests with targets, by whether they were met, missed, or not admitted.",
+            ["model_name", "policy", "outcome"],
+            registry=registry,
+        )
         self.healthy = Gauge(
             "foretell_instance_healthy",
             "1 when requests are placed on it.",

@@ -46,6 +46,19 @@ PrefixCaching = Annotated[
         help="As vLLM's; matters where the trace names its prompts' blocks.",
     ),
 ]
+TtftSloS = Annotated[
+    float, typer.Option(min=0, help="TTFT target of every request; 0: the trace's, if it has any.")
+]
+TpotSloS = Annotated[float, typer.Option(min=0, help="TPOT target; the same.")]
+RejectLate = Annotated[
+    bool,
+    typer.Option(
+        "--reject-late", help="Do not admit what no instance can begin to answer in time."
+    ),
+]
+SchedulingPolicy = Annotated[
+    str, typer.Option(help="As vLLM's: fcfs, or priority, which the trace may name.")
+]
 PublishIntervalS = Annotated[
     float, typer.Option(min=0, help="Least seconds between two snapshots; 0: every change.")
 ]

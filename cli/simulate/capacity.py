@@ -1,4 +1,4 @@
-"""The highest rate that a cluster serves within a bound on TTFT, one search for each seed.
+"""The highest rate that a cluster serves within a bound, one search for each seed.
 
 Each search brackets the rate by doubling or halving and then bisects on the logarithm. One probe
 is one simulation; the probes of different seeds run side by side, in processes that get plain data.
@@ -30,6 +30,12 @@ class Search:
     start_qps: float
     tolerance: float
     """Relative width of the bracket at which a search ends."""
+    goodput: float = 0.0
+    """Instead of the bound: the least ratio of all requests that must meet their targets."""
+
+    def good(self, measured: float) -> bool:
+        """Whether what a probe measured is good enough."""
+        return measured >= self.goodput if self.goodput else measured <= self.bound_s
 
 
 @dataclass(slots=True)
@@ -42,13 +48,13 @@ class Bracket:
     low: float = 0.0
     high: float = 0.0
     probes: dict[float, float] = field(default_factory=dict)
-    """The P99 of TTFT at each rate that was tried."""
+    """What was measured at each rate that was tried."""
 
-    def learn(self, ttft_p99_s: float, bound_s: float) -> bool:
+    def learn(self, measured: float, *, good: bool) -> bool:
         """The next probe's result; whether another is wanted (then at `next_qps`)."""
         qps = self.next_qps
-        self.probes[qps] = ttft_p99_s
-        if ttft_p99_s <= bound_s:
+        self.probes[qps] = measured
+        if good:
             self.low = qps
         else:
             self.high = qps
@@ -62,6 +68,14 @@ class Bracket:
 def probe(options: SimulateOptions, qps: float, seed: int) -> float:
     """The P99 of TTFT of all that were served; infinite where none was."""
     return float(run(options, qps, seed).summary()["ttft_s"].get("p99", inf))
+
+
+def probe_goodput(options: SimulateOptions, qps: float, seed: int) -> float:
+    """The ratio of all requests that met their targets; ValueError where none has any."""
+    found = run(options, qps, seed)
+    if not found.targets:
+        raise ValueError("--goodput needs targets: --ttft-slo-s, --tpot-slo-s, or the trace's")
+    return found.report.within_slo
 
 
 def find_capacity(options: SimulateOptions, search: Search, processes: int = 0) -> dict[str, Any]:
@@ -95,9 +109,10 @@ def searched(
     """All searches to their ends, in the order of their seeds."""
     brackets = [Bracket(seed, search.start_qps, search.tolerance) for seed in search.seeds]
     running: dict[Future[float], Bracket] = {}
+    measure = probe_goodput if search.goodput else probe
 
     def submit(bracket: Bracket) -> None:
-        running[pool.submit(probe, options, bracket.next_qps, bracket.seed)] = bracket
+        running[pool.submit(measure, options, bracket.next_qps, bracket.seed)] = bracket
 
     for bracket in brackets:
         submit(bracket)
@@ -105,7 +120,8 @@ def searched(
         done, _ = wait(running, return_when=FIRST_COMPLETED)
         for future in done:
             bracket = running.pop(future)
-            if bracket.learn(future.result(), search.bound_s):
+            measured = future.result()
+            if bracket.learn(measured, good=search.good(measured)):
                 submit(bracket)
             tell(bracket)
     return brackets
@@ -114,18 +130,22 @@ def searched(
 def report(options: SimulateOptions, search: Search, brackets: list[Bracket]) -> dict[str, Any]:
     """As JSON: the mean over the seeds and each one's own."""
     found = [bracket.low for bracket in brackets]
+    measured = "within_slo" if search.goodput else "ttft_p99_s"
+    criterion: dict[str, Any] = {"ttft_p99_bound_s": search.bound_s}
+    if search.goodput:
+        criterion = {"goodput": search.goodput}
+        criterion |= {"ttft_slo_s": options.ttft_slo_s, "tpot_slo_s": options.tpot_slo_s}
+        criterion |= {"reject_late": options.reject_late}
     return {
         "capacity_qps": round(fmean(found), _DIGITS),
         "stdev_qps": round(stdev(found), _DIGITS) if len(found) > 1 else 0.0,
-        "ttft_p99_bound_s": search.bound_s,
+        **criterion,
         "tolerance": search.tolerance,
         "seeds": {
             str(bracket.seed): {
                 "capacity_qps": round(bracket.low, _DIGITS),
                 "refuted_qps": round(bracket.high, _DIGITS),
-                "ttft_p99_s": {
-                    f"{qps:.4f}": value for qps, value in sorted(bracket.probes.items())
-                },
+                measured: {f"{qps:.4f}": value for qps, value in sorted(bracket.probes.items())},
             }
             for bracket in brackets
         },

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from cli.profile import ProfileError, profile_of
 from cli.simulate.options import EngineOptions, SimulateOptions
@@ -31,6 +31,7 @@ def cluster_config(options: SimulateOptions, seed: int, *, prefixes: bool) -> Cl
         dispatch_delay_s=options.dispatch_delay_s,
         prefix_cache=prefixes and options.prefix_caching,
         faults=tuple(map(parse_fault, options.faults)),
+        reject_late=options.reject_late,
     )
 
 
@@ -45,6 +46,10 @@ def instance_config(engine: EngineOptions, options: SimulateOptions) -> Instance
             f"{profile.name} is of {profile.data_parallel} data-parallel ranks, which are not "
             "simulated"
         )
+    if options.scheduling_policy not in ("fcfs", "priority"):
+        raise ValueError(
+            f"--scheduling-policy is fcfs or priority, not {options.scheduling_policy}"
+        )
     blocks = engine.num_blocks or profile.total_blocks
     if not blocks:
         raise ValueError(f"{profile.name} does not say how many KV blocks fit: give --num-blocks")
@@ -57,6 +62,7 @@ def instance_config(engine: EngineOptions, options: SimulateOptions) -> Instance
         max_model_len=engine.max_model_len or profile.max_model_len,
         enable_prefix_caching=options.prefix_caching,
         async_scheduling=options.async_scheduling,
+        policy=cast(Literal["fcfs", "priority"], options.scheduling_policy),
     )
     return InstanceConfig(config, profile_step_time(_with_graphs(profile, config.max_num_seqs)))
 

@@ -43,6 +43,10 @@ def simulate(
     dispatch_delay_s: given.DispatchDelayS = 0.002,
     tagger_delay_s: given.TaggerDelayS = 0.0,
     network_delay_s: given.NetworkDelayS = 0.0,
+    ttft_slo_s: given.TtftSloS = 0.0,
+    tpot_slo_s: given.TpotSloS = 0.0,
+    reject_late: given.RejectLate = False,
+    scheduling_policy: given.SchedulingPolicy = "fcfs",
     fault: given.Fault = None,
     draw: Annotated[Path | None, typer.Option(help="Picture to write, .png or .svg.")] = None,
 ) -> None:
@@ -63,6 +67,14 @@ def capacity(
     policy: given.Policy = "predicted_latency",
     instances: given.Instances = 0,
     ttft_p99_s: Annotated[float, typer.Option(min=0.001, help="The bound.")] = 3.0,
+    goodput: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Instead of that bound: the ratio of all requests that must meet their targets.",
+        ),
+    ] = 0.0,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds 1 to this; each gets its own.")] = 5,
     tolerance: Annotated[
         float, typer.Option(min=0.0001, help="Relative width at which a search ends.")
@@ -88,9 +100,14 @@ def capacity(
     dispatch_delay_s: given.DispatchDelayS = 0.002,
     tagger_delay_s: given.TaggerDelayS = 0.0,
     network_delay_s: given.NetworkDelayS = 0.0,
+    ttft_slo_s: given.TtftSloS = 0.0,
+    tpot_slo_s: given.TpotSloS = 0.0,
+    reject_late: given.RejectLate = False,
+    scheduling_policy: given.SchedulingPolicy = "fcfs",
     fault: given.Fault = None,
 ) -> None:
-    """Find the highest rate at which the P99 of TTFT stays within a bound; JSON."""
+    """Find the highest rate at which the P99 of TTFT stays within a bound, or most requests meet
+    their targets; JSON."""
     options = _options(context)
     try:
         from cli.simulate.capacity import Search, find_capacity
@@ -98,6 +115,7 @@ def capacity(
         _fail("capacity", ImportError(f"{error}; {_INSTALL}"))
     search = Search(
         bound_s=ttft_p99_s,
+        goodput=goodput,
         seeds=tuple(range(1, seeds + 1)),
         start_qps=start_qps or float(options.instances),
         tolerance=tolerance,

@@ -50,6 +50,11 @@ class SimulateOptions:
     tagger_delay_s: float = 0.0
     network_delay_s: float = 0.0
     faults: tuple[str, ...] = ()
+    ttft_slo_s: float = 0.0
+    """Of every request; 0: as the trace says."""
+    tpot_slo_s: float = 0.0
+    reject_late: bool = False
+    scheduling_policy: str = "fcfs"
 
     @property
     def instances(self) -> int:
@@ -61,7 +66,8 @@ def options_of(given: Mapping[str, Any]) -> SimulateOptions:
     """The options among the arguments of a command; ValueError where they contradict each other."""
     names = {"trace_format", "policy", "requests", "cv", "estimates", "length_rule", "schedulers"}
     names |= {"async_scheduling", "prefix_caching", "publish_interval_s", "dispatch_delay_s"}
-    names |= {"tagger_delay_s", "network_delay_s"}
+    names |= {"tagger_delay_s", "network_delay_s", "ttft_slo_s", "tpot_slo_s", "reject_late"}
+    names |= {"scheduling_policy"}
     limits = {name: given[name] or [] for name in _ENGINE_LIMITS}
     return SimulateOptions(
         trace=str(given["trace"]),

@@ -11,6 +11,7 @@ from typing import Any
 from cli.recorded_run import read_bytes
 from cli.simulate.cluster import cluster_config, engine_facts
 from cli.simulate.options import SimulateOptions
+from foretell.model import Slo
 from foretell.policy import make_policy
 from foretell.sim import ClusterConfig, Report, Served, check_fits, simulate
 from foretell.sim.accuracy import quantile
@@ -26,6 +27,8 @@ class Run:
 
     report: Report
     facts: dict[str, Any]
+    targets: bool = False
+    """Some request has any."""
 
     def summary(self) -> dict[str, Any]:
         """As `foretell simulate` prints it."""
@@ -47,6 +50,12 @@ class Run:
             "makespan_s": round(report.makespan_s, _DIGITS),
             "steps": report.steps,
         }
+        if self.targets:
+            result |= {
+                "goodput_rps": round(report.goodput_rps, _DIGITS),
+                "within_slo": round(report.within_slo, _DIGITS),
+                "rejected": len(report.rejected),
+            }
         errors = relative_errors(report.served)
         return {**result, **({"prediction_error": errors} if errors else {}), **self.facts}
 
@@ -70,6 +79,7 @@ def run(
     config = cluster_config(options, seed, prefixes=prefixes)
     draws = Random(f"{seed} trace")
     arrivals = arrivals_of(trace, draws, count=options.requests, qps=qps, cv=options.cv)
+    arrivals = [with_targets(arrival, options) for arrival in arrivals]
     fitting = [arrival for arrival in arrivals if fits(arrival, config)]
     if not fitting:
         raise ValueError("none of the requests fits into every engine")
@@ -93,7 +103,16 @@ def run(
         "schedulers": options.schedulers,
         "faults": list(options.faults),
     }
-    return Run(report, facts)
+    targets = any(arrival.slo.given for arrival in fitting)
+    if targets:
+        facts["reject_late"] = options.reject_late
+    return Run(report, facts, targets)
+
+
+def with_targets(arrival: Arrival, options: SimulateOptions) -> Arrival:
+    """With the targets that the options give to all; the trace's stand where they give none."""
+    slo = Slo(options.ttft_slo_s or arrival.slo.ttft_s, options.tpot_slo_s or arrival.slo.tpot_s)
+    return replace(arrival, slo=slo)
 
 
 @lru_cache(maxsize=4)

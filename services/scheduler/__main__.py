@@ -21,6 +21,7 @@ from services.scheduler.peers import open_channel
 from services.scheduler.placement import Placer
 from services.scheduler.pool import Pool
 from services.scheduler.relay import Progress, RelayContext
+from services.scheduler.slo import default_terms
 from services.scheduler.tokens import PromptCounter
 
 _BACKGROUND_DRAIN_S = 2.0
@@ -99,6 +100,9 @@ async def serve(settings: SchedulerSettings, stop: asyncio.Event) -> None:
             api_keys=_keys(settings.api_keys.get_secret_value()),
             max_body_bytes=settings.max_body_bytes,
             max_concurrent_requests=settings.max_concurrent_requests,
+            terms=default_terms(
+                settings.ttft_target_ms, settings.tpot_target_ms, settings.late_requests
+            ),
         )
         await _run(settings, replica, pool, stop)
         await background.drain(_BACKGROUND_DRAIN_S)

@@ -21,6 +21,7 @@ from services.scheduler.relay import (
     Relay,
     RelayContext,
 )
+from services.scheduler.slo import NO_TERMS, Terms, terms_of
 
 _BODY_DEADLINE_S = 60.0
 _PRINTABLE = re.compile(r"[ -~]+")
@@ -36,6 +37,8 @@ class Replica:
     api_keys: tuple[bytes, ...]
     max_body_bytes: int
     max_concurrent_requests: int
+    terms: Terms = NO_TERMS
+    """Of requests that say nothing of their own."""
     draining: bool = False
 
 
@@ -133,9 +136,10 @@ async def _admit(replica: Replica, endpoint: Endpoint, request: Request, tenant:
 
 
 async def _prepare(replica: Replica, endpoint: Endpoint, request: Request, tenant: str) -> Relay:
+    terms = terms_of(request.headers, replica.terms)
     parsed = parse(endpoint, await _body(request, replica.max_body_bytes))
     parsed = with_priority_header(parsed, request.headers.get("x-vllm-priority", ""))
-    parsed = replace(parsed, tenant=tenant)
+    parsed = replace(parsed, tenant=tenant, terms=terms)
     pool = replica.context.placer.pool
     known = pool.models()
     if not known:

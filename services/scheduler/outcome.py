@@ -16,6 +16,7 @@ from services.scheduler.background import Background
 from services.scheduler.parsing import ParsedRequest
 from services.scheduler.peers import NoAnswer, answer_of
 from services.scheduler.placement import Placement, Placer
+from services.scheduler.slo import Outcome, SloUnattainable, Terms
 
 _COMPLETE_DEADLINE_S = 5.0  # nobody waits for it
 _CLOCK_SLACK_S = 0.1
@@ -69,13 +70,37 @@ class Recorder:
         await self._ask_predictor(placement, result)
         ttft_s = _since(placement, result.first_byte_unix_s)
         e2e_s = _since(placement, result.ended_unix_s) if result.finished else 0.0
+        outcome = _outcome(request, placement, result)
+        if outcome is not None:
+            self._metrics.slo_requests.labels(request.model, placement.policy, outcome).inc()
         if result.finished and result.status < 400:
             self._observe(request, placement, result, ttft_s, e2e_s)
         if result.status < 400 and (result.finished or result.abandoned):
             self._teach(request, request_id, placement, result)
         if self._log is not None:
             line = _log_line(request, placement, result, ttft_s, e2e_s)
+            line |= _log_slo(request.terms, outcome)
             self._log.info(json.dumps({"request_id": request_id, **line}))
+
+    def record_rejection(
+        self, request: ParsedRequest, request_id: str, refusal: SloUnattainable
+    ) -> None:
+        """Account for a request that was not admitted."""
+        policy = self._placer.policy.name
+        self._metrics.slo_requests.labels(request.model, policy, "rejected").inc()
+        if self._log is not None:
+            line = {
+                "request_id": request_id,
+                "time_unix_s": round(time.time(), 3),
+                "model_name": request.model,
+                "policy": policy,
+                "stream": request.stream,
+                "status": refusal.status,
+                "finished": False,
+                "predicted_ttft_s": _rounded(refusal.ttft_s),
+                **_log_slo(request.terms, "rejected"),
+            }
+            self._log.info(json.dumps(line))
 
     def close(self) -> None:
         """Flush and close the request log."""
@@ -197,6 +222,22 @@ def _within(placement: Placement, ttft_s: float, result: Result) -> bool:
     It counts from the reservation, which may have been a moment before the placement was done.
     """
     return 0 < ttft_s <= result.ended_unix_s - placement.decided_unix_s + _CLOCK_SLACK_S
+
+
+def _outcome(request: ParsedRequest, placement: Placement, result: Result) -> Outcome | None:
+    """Whether a whole, good answer was within its targets."""
+    if not result.finished or result.status >= 400:
+        return None
+    tokens = result.output_tokens / placement.spec.sequences
+    return request.terms.outcome(result.first_byte_unix_s, result.ended_unix_s, tokens)
+
+
+def _log_slo(terms: Terms, outcome: Outcome | None) -> dict[str, object]:
+    return {
+        "ttft_target_s": _rounded(terms.slo.ttft_s),
+        "tpot_target_s": _rounded(terms.slo.tpot_s),
+        "slo_outcome": outcome,
+    }
 
 
 def _rounded(seconds: float) -> float | None:

@@ -10,6 +10,7 @@ from math import isinf
 from typing import Any, Literal, NoReturn
 
 from services.scheduler.errors import invalid
+from services.scheduler.slo import NO_TERMS, Terms
 
 Endpoint = Literal["completions", "chat/completions"]
 
@@ -42,6 +43,7 @@ class ParsedRequest:
     """Length of a prompt given as token ids; 0 for text."""
     tenant: str = ""
     """Whose API key came with it; "" where none is needed."""
+    terms: Terms = NO_TERMS
 
 
 def parse(endpoint: Endpoint, raw: bytes) -> ParsedRequest:

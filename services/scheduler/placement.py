@@ -12,6 +12,7 @@ import grpc
 from foretell import wire
 from foretell.length import LengthHistory, PromptTokenEstimator, clip, from_hint
 from foretell.model import LengthEstimate, Load, Prediction, RequestSpec
+from foretell.policy.admission import unattainable
 from foretell.policy.base import Candidate, Needs, Policy
 from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import predictor_pb2, tagger_pb2, tagger_pb2_grpc
@@ -21,6 +22,7 @@ from services.scheduler.errors import unavailable
 from services.scheduler.parsing import ParsedRequest
 from services.scheduler.peers import Breaker, NoAnswer, answer_of
 from services.scheduler.pool import Instance, Pool
+from services.scheduler.slo import SloUnattainable
 from services.scheduler.tokens import PromptCounter
 
 logger = logging.getLogger(__name__)
@@ -98,7 +100,11 @@ class Placer:
     async def place(
         self, request: ParsedRequest, spec: RequestSpec, avoid: Iterable[Instance]
     ) -> Placement:
-        """Choose an instance, preferring those not in `avoid`; raises `ApiError` if none lives."""
+        """Choose an instance, preferring those not in `avoid`.
+
+        Raises `ApiError` if none lives, or if none could answer in time and the request would
+        rather be told; one that was admitted once, as `avoid` says, is not turned away.
+        """
         started = time.perf_counter()
         living = self.pool.healthy(request.model)
         avoided = set(map(id, avoid))
@@ -110,6 +116,9 @@ class Placer:
         my_turn = self.policy.needs is not Needs.NOTHING and await self._wait_for_turn()
         try:
             candidates = await self._candidates(spec, instances, ask=my_turn)
+            spec = replace(spec, slo=request.terms.left())
+            if request.terms.late == "reject" and not avoided:
+                _refuse_if_late(request, spec, candidates)
             chosen_id = self.policy.choose(spec, candidates, self._rng.random())
             chosen = next(i for i in instances if i.config.instance_id == chosen_id)
             self._dispatch(chosen, spec)
@@ -242,6 +251,13 @@ class Placer:
 
     def _missing(self) -> None:
         self._metrics.degraded.labels("predictor").inc()
+
+
+def _refuse_if_late(request: ParsedRequest, spec: RequestSpec, candidates: list[Candidate]) -> None:
+    """Raise `SloUnattainable` where even the best instance is predicted to begin too late."""
+    why = unattainable(spec.slo, [c.prediction for c in candidates if c.prediction is not None])
+    if why is not None:
+        raise SloUnattainable(request.terms, why)
 
 
 def _candidate(instance: Instance, load: Load | None, prediction: Prediction | None) -> Candidate:

@@ -24,6 +24,7 @@ from services.scheduler.outcome import Recorder, Result
 from services.scheduler.parsing import ParsedRequest, for_engine
 from services.scheduler.placement import Placement, Placer
 from services.scheduler.pool import Instance, engine_authorization
+from services.scheduler.slo import SloUnattainable
 from services.scheduler.usage import ERROR_EVENT, read_stream_tail, read_usage
 
 logger = logging.getLogger(__name__)
@@ -127,6 +128,8 @@ class Relay(Response):
             spec = await self._context.placer.describe(self._request, self._request_id)
             await self._attempts(exchange, spec)
         except ApiError as error:
+            if isinstance(error, SloUnattainable):
+                self._context.recorder.record_rejection(self._request, self._request_id, error)
             await self._send_error(exchange, error)
         except Exception:
             # The last line of defence: a bug of ours must still end as an answer.
