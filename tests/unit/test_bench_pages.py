@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench.length_data import convert
-from bench.stats import write_into
+from bench.stats import interval, write_into
 from cli.length.dataset import read_examples
 
 ARENA = {"prompt": "a", "outputs": {"m": {"tok": 5}, "n": {"tok": 0}}}
@@ -44,3 +44,10 @@ def test_every_model_gets_its_lines_in_order(tmp_path: Path) -> None:
         "gsm8k": [("b", "mixtral", 7), ("b", "gpt4", 9)],
         "alpaca": [("c", "text-davinci-003", 3)],
     }
+
+
+def test_an_interval_is_students() -> None:
+    mean, half_width = interval([1.0, 2.0, 3.0])
+    assert mean == 2.0
+    assert half_width == pytest.approx(4.303 / 3**0.5)
+    assert interval([5.0, 5.0]) == (5.0, 0.0)

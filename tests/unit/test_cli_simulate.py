@@ -101,6 +101,7 @@ def test_it_draws(lengths: Path, tmp_path: Path) -> None:
         (["--profile", A30, "--max-num-seqs", "4", "--max-num-seqs", "5"], "--max-num-seqs"),
         (["--profile", A30, "--max-model-len", "1"], "fits"),
         (["--profile", "RTXPRO6000/Qwen3-30B-A3B"], "ranks"),
+        (["--profile", A30, "--scheduling-policy", "lifo"], "fcfs or priority"),
     ],
 )
 def test_it_says_what_is_wrong(lengths: Path, arguments: list[str], words: str) -> None:
@@ -182,6 +183,51 @@ def test_what_no_engine_takes_is_refused(lengths: Path) -> None:
     found = run(small, 20.0, 1).summary()
     assert found["refused"] > 0
     assert found["requests"] + found["refused"] == 60
+
+
+def test_targets_are_reported_where_there_are_any(lengths: Path) -> None:
+    plain = run(options(lengths), 60.0, 1).summary()
+    assert not {"goodput_rps", "within_slo", "rejected"} & set(plain)
+    tight = options(lengths, policy="slo", ttft_slo_s=0.3, tpot_slo_s=0.1)
+    found = run(tight, 60.0, 1).summary()
+    assert 0 < found["within_slo"] < 1
+    assert found["goodput_rps"] == pytest.approx(
+        found["within_slo"] * found["throughput_rps"], rel=1e-4
+    )
+    assert (found["rejected"], found["requests"]) == (0, 60)
+    strict = run(replace(tight, reject_late=True), 60.0, 1).summary()
+    assert strict["rejected"] > 0
+    assert strict["requests"] + strict["rejected"] == 60
+
+
+def test_targets_of_the_trace_stand_where_the_options_give_none(tmp_path: Path) -> None:
+    path = tmp_path / "classes.csv"
+    path.write_text("in_tok,out_tok,ttft_slo_s,tpot_slo_s\n" + "300,30,0.001,\n30,30,,\n" * 10)
+    assert run(options(path), 1.0, 1).summary()["within_slo"] == 0.5
+    assert run(options(path, ttft_slo_s=60.0), 1.0, 1).summary()["within_slo"] == 1.0
+    assert run(options(path, tpot_slo_s=1e-6), 1.0, 1).summary()["within_slo"] == 0.0
+
+
+def test_goodput_as_the_criterion_of_capacity(
+    lengths: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ratio falls with the rate, below 0.99 from 37 requests a second on."""
+    monkeypatch.setattr(capacity, "probe_goodput", lambda options, qps, seed: 1 - qps / 3700.0)
+    search = capacity.Search(3.0, (1,), 1.0, tolerance=0.01, goodput=0.99)
+    given = options(lengths, ttft_slo_s=0.5)
+    (bracket,) = capacity.searched(given, search, Inline(), lambda bracket: None)
+    assert bracket.low <= 37.0 < bracket.high <= bracket.low * 1.01
+    found = capacity.report(given, search, [bracket])
+    assert (found["goodput"], found["ttft_slo_s"]) == (0.99, 0.5)
+    assert "ttft_p99_bound_s" not in found
+    assert f"{bracket.low:.4f}" in found["seeds"]["1"]["within_slo"]
+
+
+def test_goodput_needs_targets(lengths: Path) -> None:
+    with pytest.raises(ValueError, match="--ttft-slo-s"):
+        capacity.probe_goodput(options(lengths), 20.0, 1)
+    good = capacity.probe_goodput(options(lengths, ttft_slo_s=60.0), 20.0, 1)
+    assert good == 1.0
 
 
 class Inline(Executor):

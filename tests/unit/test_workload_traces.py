@@ -6,6 +6,7 @@ from statistics import fmean, stdev
 import pytest
 
 from foretell.length.distribution import knots
+from foretell.model import Slo
 from foretell.workload import (
     Arrival,
     Trace,
@@ -44,6 +45,20 @@ def test_csv_of_lengths_only(header: str, line: str) -> None:
     assert parse_csv([header, line]) == Trace((TraceRequest(10, 20),), timed=False)
 
 
+def test_csv_with_targets_and_priorities() -> None:
+    header = "in_tok,out_tok,priority,TTFT_SLO_S,tpot_slo_s"
+    trace = parse_csv([header, "10,20,-1,0.5,0.08", "10,20,,,", "10,20,3,2.5,"])
+    assert [(r.priority, r.slo) for r in trace.requests] == [
+        (-1, Slo(0.5, 0.08)),
+        (0, Slo()),
+        (3, Slo(2.5)),
+    ]
+    coming = arrivals_of(trace, Random(1), qps=1.0)
+    assert {(a.priority, a.slo) for a in coming} == {(r.priority, r.slo) for r in trace.requests}
+    (plain,) = parse_csv(["in_tok,out_tok,tpot_slo_s", "1,2,0.1"]).requests
+    assert (plain.priority, plain.slo) == (0, Slo(tpot_s=0.1))
+
+
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
@@ -53,6 +68,9 @@ def test_csv_of_lengths_only(header: str, line: str) -> None:
         (["t,in_tok,out_tok", "0,1,2", "0,x,2"], "line 3"),
         (["t,in_tok,out_tok", "yesterday,1,2"], "yesterday"),
         (["in_tok,out_tok", "1"], "line 2"),
+        (["in_tok,out_tok,ttft_slo_s", "1,2,0"], "positive"),
+        (["in_tok,out_tok,tpot_slo_s", "1,2,soon"], "line 2"),
+        (["in_tok,out_tok,priority", "1,2,high"], "line 2"),
     ],
 )
 def test_csv_that_is_none(lines: list[str], words: str) -> None:

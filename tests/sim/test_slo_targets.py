@@ -1,0 +1,115 @@
+"""Targets and admission in simulated clusters."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from bench.placement_slo import CONTENDERS, INTERACTIVE, RELAXED, Case, classed, markdown
+from bench.placement_slo import run as run_case
+from foretell.latency.linear import LinearStepTime
+from foretell.model import NO_SLO, EngineConfig, Slo
+from foretell.policy import make_policy
+from foretell.sim import ClusterConfig, Fault, FaultKind, InstanceConfig, Report, simulate
+from foretell.workload import Arrival, LogNormal, LogNormalLengths, poisson, stream
+
+ENGINE = EngineConfig("small", 16, 40, 4, 64, 256)
+STEP_TIME = LinearStepTime((0.010, 1e-4, 1e-9, 0.0, 1e-4, 1e-7))
+CLUSTER = ClusterConfig((InstanceConfig(ENGINE, STEP_TIME),) * 2)
+TIGHT = Slo(0.15, 0.05)
+
+
+def arrivals(seed: int, slo: Slo, qps: float = 40.0, count: int = 60) -> list[Arrival]:
+    draws = Random(seed)
+    lengths = LogNormalLengths(LogNormal(30, 0.5, 120), LogNormal(20, 0.5, 100))
+    return [replace(a, slo=slo) for a in stream(count, poisson(qps, draws), lengths, draws)]
+
+
+def run(config: ClusterConfig, coming: list[Arrival], policy: str = "slo") -> Report:
+    return simulate(config, coming, [make_policy(policy)], Random(1))
+
+
+@pytest.mark.parametrize("sick", [False, True])
+@pytest.mark.parametrize("policy", ["slo", "predicted_latency", "random"])
+def test_every_request_ends_once_or_is_rejected(policy: str, sick: bool) -> None:
+    faults = (Fault(FaultKind.CRASH, 0, 0.3, 0.2), Fault(FaultKind.DEAD_PREDICTOR, 1, 0.5, 0.2))
+    config = replace(CLUSTER, reject_late=True, silent_ratio=0.2, network_delay_s=0.002)
+    rejected = 0
+    for seed in range(12):
+        coming = arrivals(seed, TIGHT)
+        report = run(replace(config, faults=faults if sick else ()), coming, policy)
+        ended = [*(r.request_id for r in report.served), *report.lost, *report.rejected]
+        assert sorted(ended) == sorted(a.request_id for a in coming)
+        rejected += len(report.rejected)
+    assert bool(rejected) == (policy != "random")  # who asks nobody rejects nobody
+
+
+def test_rejecting_who_is_late_lets_more_be_in_time() -> None:
+    coming = arrivals(3, TIGHT)
+    serving, rejecting = (run(replace(CLUSTER, reject_late=late), coming) for late in (False, True))
+    assert serving.rejected == ()
+    assert serving.within_slo < 0.9
+    assert rejecting.within_slo > serving.within_slo
+    served = len(rejecting.served)
+    assert served + len(rejecting.rejected) == len(coming)
+    good = sum(r.within_slo for r in rejecting.served)
+    assert rejecting.within_slo == good / len(coming)
+    assert rejecting.goodput_rps == pytest.approx(good / rejecting.makespan_s)
+
+
+def test_a_rejection_was_right_with_true_lengths() -> None:
+    """Who is rejected would have been late: nothing that comes later makes anybody sooner."""
+    coming = arrivals(3, TIGHT)
+    config = replace(CLUSTER, reject_late=True, expect_arrivals=False)
+    first = run(config, coming).rejected[0]
+    before = [a for a in coming if a.t_s <= next(b.t_s for b in coming if b.request_id == first)]
+    late = run(replace(config, reject_late=False), before).served[-1]
+    assert late.request_id == first
+    assert late.ttft_s > TIGHT.ttft_s
+
+
+def test_without_targets_slo_places_as_externality_does() -> None:
+    coming = arrivals(1, NO_SLO)
+    config = replace(CLUSTER, reject_late=True)
+    assert run(config, coming) == run(config, coming, "externality")
+
+
+def test_without_targets_nothing_is_missed() -> None:
+    report = run(CLUSTER, arrivals(1, NO_SLO))
+    assert report.within_slo == 1.0
+    assert report.goodput_rps == report.throughput_rps
+
+
+def test_what_has_passed_of_a_target_is_not_hoped_for() -> None:
+    """The tagger takes longer than the target leaves."""
+    slow = replace(CLUSTER, reject_late=True, tagger_delay_s=0.2)
+    assert len(run(slow, arrivals(1, TIGHT)).rejected) == 60
+
+
+def test_priorities_reach_engines_that_schedule_by_them() -> None:
+    """All at once on one engine: the urgent ones get their first tokens first."""
+    coming = [
+        replace(a, t_s=0.0, priority=index % 2) for index, a in enumerate(arrivals(1, NO_SLO))
+    ]
+    means = {}
+    for policy in ("fcfs", "priority"):
+        engine = replace(ENGINE, policy=policy)
+        report = run(ClusterConfig((InstanceConfig(engine, STEP_TIME),)), coming, "random")
+        ttfts = [r.ttft_s for r in report.served]
+        means[policy] = sum(ttfts[::2]) / sum(ttfts[1::2])
+    assert means["priority"] < 0.6
+    assert means["fcfs"] > 0.8
+
+
+def test_the_bench_gives_all_contenders_the_same_classes_and_a_row() -> None:
+    pairs = [(64, 20), (300, 8), (12, 40)]
+    runs = [run_case(Case(name, 40.0, seed), pairs, 12) for name in CONTENDERS for seed in (1, 2)]
+    assert all(0 <= r["within_slo"] <= 1 for r in runs)
+    facts = {"packages": {}, "cpu": "", "cores": 2, "memory_gib": 1, "os": "", "python": ""}
+    page = {"command": "c", "date": "d", "requests": 12, "runs": runs}
+    text = markdown({**page, "machine": {**facts, "load_1min": 0}})
+    assert all(f"| {name} |" in text for name in CONTENDERS)
+    assert text.count("±") == 6 * len(CONTENDERS)
+    drawn = classed(arrivals(1, NO_SLO, count=200), Random(1))
+    assert 0.2 < sum(a.slo == INTERACTIVE for a in drawn) / 200 < 0.4
+    assert {a.slo for a in drawn} == {INTERACTIVE, RELAXED}
