@@ -211,10 +211,13 @@ class Placer:
         instance.breaker.succeeded()
         instance.last_load = (time.monotonic(), prediction.load)
         # The twin foretells the engine; what reaches us has the way back behind it too.
+        back_s = instance.answer_delay_s
         return replace(
             prediction,
-            ttft_s=prediction.ttft_s + instance.answer_delay_s,
-            e2e_s=prediction.e2e_s + instance.answer_delay_s,
+            ttft_s=prediction.ttft_s + back_s,
+            e2e_s=prediction.e2e_s + back_s,
+            ttft_quantiles=tuple((q, s + back_s) for q, s in prediction.ttft_quantiles),
+            e2e_quantiles=tuple((q, s + back_s) for q, s in prediction.e2e_quantiles),
         )
 
     async def _load(self, instance: Instance) -> Load | None:

@@ -173,6 +173,7 @@ async def test_every_policy_works_by_its_name(tmp_path: Path, policy: str) -> No
         asked = {
             "predicted_latency": "Predict",
             "externality": "Predict",
+            "slo": "Predict",
             "infaas": "Status",
             "llumnix_minus": "Status",
         }
@@ -183,7 +184,7 @@ async def test_every_policy_works_by_its_name(tmp_path: Path, policy: str) -> No
         else:
             assert placed == [3, 3]
         assert set(fast.asked) == ({asked[policy]} if policy in asked else set())
-        assert set(fast.externality) <= {policy == "externality"}
+        assert set(fast.externality) <= {policy in ("externality", "slo")}
         # Every policy keeps the ledger.
         await until(lambda: len(slow.reserved) + len(fast.reserved) == 6)
         assert (await scheduler.status())["policy"] == policy
