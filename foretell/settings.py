@@ -85,6 +85,19 @@ class SchedulerSettings(ServiceSettings):
         gt=0,
         description="Longest wait for the placements before; then one is made without asking.",
     )
+    hold_max_s: float = Field(
+        10.0,
+        ge=0,
+        description="Longest time that a policy which holds requests (late_binding) keeps one.",
+    )
+    hold_recheck_ms: float = Field(
+        50.0,
+        gt=0,
+        description=(
+            "Pause until predictors are asked again for a request that is held; less if an answer "
+            "of this replica ends before."
+        ),
+    )
     connect_timeout_s: float = Field(2.0, gt=0, description="Longest wait to connect to an engine.")
     request_timeout_s: float = Field(
         600.0, gt=0, description="Longest silence of an engine in the midst of a request."

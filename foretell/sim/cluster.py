@@ -233,6 +233,7 @@ class _Cluster:
             preemptions=seq.preemptions,
             predicted=request.predicted,
             attempts=request.attempts,
+            placed_s=request.placed_s,
         )
         self._one_less()
 

@@ -76,6 +76,10 @@ class ClusterConfig:
     """Engines find blocks of the prefixes that arrivals name (`Arrival.prefix`)."""
     max_attempts: int = 3
     """Instances tried for one request before its first token."""
+    hold_max_s: float = 10.0
+    """How long after its arrival a request may still be held in its scheduler."""
+    hold_recheck_s: float = 0.05
+    """Until a scheduler asks again for the request that it holds, unless one of its own ends."""
     faults: tuple[Fault, ...] = ()
     sample_every_s: float = 0.0
     """Between two notes of every engine's free blocks; 0: none is made."""

@@ -7,7 +7,7 @@ from functools import partial
 from foretell.engine.direct import DirectForecaster
 from foretell.length.distribution import Row
 from foretell.model import Prediction, RequestSpec
-from foretell.policy import Needs, Policy
+from foretell.policy import Needs, Policy, Urgency
 from foretell.sim.config import ClusterConfig
 from foretell.sim.events import Events
 from foretell.sim.instance import InvariantError
@@ -31,6 +31,13 @@ class Open:
     attempts: int = 0
     avoid: set[int] = field(default_factory=set)
     ended: bool = False
+    placed_s: float = 0.0
+    """When it was last sent somewhere."""
+
+    @property
+    def urgency(self) -> Urgency:
+        """Whether others go before it."""
+        return Urgency(self.spec.priority, self.arrival.t_s)
 
 
 class Placer:
@@ -72,7 +79,7 @@ class Placer:
         if not scheduler.asks:
             self._choose(request, [(node.index, SILENCE) for node in self._candidates(request)])
         elif scheduler.busy:
-            scheduler.waiting.append(partial(self.place, request))
+            scheduler.queue(request.urgency, partial(self.place, request))
         else:
             scheduler.busy = True
             self._events.after(self._config.network_delay_s, partial(self._ask, request))
@@ -119,30 +126,57 @@ class Placer:
         )
 
     def _answered(self, request: Open, answers: list[tuple[int, Answer]]) -> None:
-        self._choose(request, answers)
-        scheduler = request.scheduler
-        scheduler.busy = False
-        if scheduler.waiting:
-            scheduler.waiting.popleft()()
+        if self._choose(request, answers):
+            request.scheduler.next_turn()
+        else:
+            self._hold(request)
 
-    def _choose(self, request: Open, answers: list[tuple[int, Answer]]) -> None:
+    def _hold(self, request: Open) -> None:
+        """It keeps its turn, and asks again when one of its scheduler's requests has ended, when a
+        more urgent one comes, or after a while."""
+        scheduler = request.scheduler
+
+        def ask_again() -> None:
+            if scheduler.ask_again is not ask_again:
+                return  # it has asked already
+            scheduler.ask_again = None
+            if scheduler.has_more_urgent(request.urgency):
+                scheduler.queue(request.urgency, partial(self.place, request))
+                scheduler.next_turn()
+            else:
+                self._events.after(self._config.network_delay_s, partial(self._ask, request))
+
+        scheduler.ask_again = ask_again
+        self._events.after(self._config.hold_recheck_s, ask_again)
+
+    def _choose(self, request: Open, answers: list[tuple[int, Answer]]) -> bool:
+        """False where the request is held."""
         if not answers:
             self._lose(request)
-            return
-        draw = self._draws.random()
+            return True
+        draw, now_s = self._draws.random(), self._events.now_s
         index = request.scheduler.choose(
-            request.spec, self._names, answers, draw, self._events.now_s
+            request.spec,
+            self._names,
+            answers,
+            draw,
+            now_s,
+            may_hold=now_s < request.arrival.t_s + self._config.hold_max_s,
         )
+        if index is None:
+            return False
         node = self._nodes[index]
         request.node = node
+        request.placed_s = now_s
         request.attempts += 1
         request.predicted = next(answer[1] for i, answer in answers if i == index)
-        at_s = self._events.now_s + self._config.dispatch_delay_s
+        at_s = now_s + self._config.dispatch_delay_s
         generation = node.generation
         self._events.after(
             self._config.network_delay_s, partial(self._reserve, request, node, generation, at_s)
         )
         self._events.at(at_s, partial(self._deliver, request, node, generation))
+        return True
 
     def _reserve(self, request: Open, node: Node, generation: int, at_s: float) -> None:
         still = request.node is node and not request.ended

@@ -22,6 +22,9 @@ class Served:
     predicted: Prediction | None
     """What was foretold of the chosen instance; None if the policy did not ask or none came."""
     attempts: int = 1
+    placed_s: float = 0.0
+    """When its instance was chosen: later than `arrival_s` by the tagger's time, its scheduler's
+    turn, and how long it was held."""
 
     @property
     def tpot_s(self) -> float:

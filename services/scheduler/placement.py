@@ -6,13 +6,14 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from random import Random
+from typing import NamedTuple
 
 import grpc
 
 from foretell import wire
 from foretell.length import LengthHistory, PromptTokenEstimator, clip, from_hint
 from foretell.model import LengthEstimate, Load, Prediction, RequestSpec
-from foretell.policy.base import Candidate, Needs, Policy
+from foretell.policy import Candidate, Holding, Needs, Policy, Urgency
 from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import predictor_pb2, tagger_pb2, tagger_pb2_grpc
 from services.scheduler.background import Background
@@ -22,12 +23,18 @@ from services.scheduler.parsing import ParsedRequest
 from services.scheduler.peers import Breaker, NoAnswer, answer_of
 from services.scheduler.pool import Instance, Pool
 from services.scheduler.tokens import PromptCounter
+from services.scheduler.turns import Turn, Turns
 
 logger = logging.getLogger(__name__)
 
 STALE_LOAD_S = 10.0
 """Age beyond which a load that a predictor once reported says nothing."""
 _RESERVE_DEADLINE_S = 1.0
+
+
+class _Chosen(NamedTuple):
+    instance: Instance
+    prediction: Prediction | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +69,11 @@ class Placer:
         tagger_deadline_s: float,
         predictor_deadline_s: float,
         turn_deadline_s: float,
+        hold_max_s: float,
+        hold_recheck_s: float,
     ) -> None:
+        """`hold_max_s`: how long a policy may hold a request back; `hold_recheck_s`: until the
+        predictors are asked again for it, unless an answer of this replica's ends before."""
         self.pool = pool
         self.policy = policy
         self.history = LengthHistory()
@@ -75,8 +86,10 @@ class Placer:
         self._background = background
         self._tagger_deadline_s = tagger_deadline_s
         self._predictor_deadline_s = predictor_deadline_s
-        self._turn = asyncio.Lock()
+        self.turns = Turns()
         self._turn_deadline_s = turn_deadline_s
+        self._hold_max_s = hold_max_s
+        self._hold_recheck_s = hold_recheck_s
 
     async def describe(self, request: ParsedRequest, request_id: str) -> RequestSpec:
         """The request as predictors see it: prompt length counted or estimated, output tagged."""
@@ -96,10 +109,33 @@ class Placer:
         )
 
     async def place(
-        self, request: ParsedRequest, spec: RequestSpec, avoid: Iterable[Instance]
+        self,
+        request: ParsedRequest,
+        spec: RequestSpec,
+        avoid: Iterable[Instance],
+        arrived_s: float,
     ) -> Placement:
-        """Choose an instance, preferring those not in `avoid`; raises `ApiError` if none lives."""
+        """Choose an instance, preferring those not in `avoid`; raises `ApiError` if none lives.
+
+        `arrived_s`, of the monotonic clock: since when the request waits to be placed.
+        """
         started = time.perf_counter()
+        self._living(request, avoid)  # or it would wait in vain
+        turn = None
+        if self.policy.needs is not Needs.NOTHING:
+            turn = await self._turn(Urgency(spec.priority, arrived_s))
+        try:
+            chosen = await self._choose(request, spec, avoid, arrived_s, turn)
+        finally:
+            if turn is not None:
+                turn.give()
+        took_s = time.perf_counter() - started
+        self._metrics.placement.labels(self.policy.name).observe(took_s)
+        return Placement(
+            chosen.instance, spec, chosen.prediction, self.policy.name, time.time(), took_s
+        )
+
+    def _living(self, request: ParsedRequest, avoid: Iterable[Instance]) -> list[Instance]:
         living = self.pool.healthy(request.model)
         avoided = set(map(id, avoid))
         instances = [i for i in living if id(i) not in avoided] or living
@@ -107,32 +143,43 @@ class Placer:
             raise unavailable(
                 f"no engine that serves '{request.model}' is up at the moment", "no_instance"
             )
-        my_turn = self.policy.needs is not Needs.NOTHING and await self._wait_for_turn()
-        try:
-            candidates = await self._candidates(spec, instances, ask=my_turn)
-            chosen_id = self.policy.choose(spec, candidates, self._rng.random())
-            chosen = next(i for i in instances if i.config.instance_id == chosen_id)
-            self._dispatch(chosen, spec)
-        finally:
-            if my_turn:
-                self._turn.release()
-        prediction = next(c.prediction for c in candidates if c.instance_id == chosen_id)
-        took_s = time.perf_counter() - started
-        self._metrics.placement.labels(self.policy.name).observe(took_s)
-        return Placement(chosen, spec, prediction, self.policy.name, time.time(), took_s)
+        return instances
 
-    async def _wait_for_turn(self) -> bool:
+    async def _turn(self, urgency: Urgency) -> Turn | None:
         """Placements that ask take turns: each must see the reservation of the one before it.
 
-        False when the wait grew too long; then one places by what is known already.
+        None when the wait grew too long; then one places by what is known already.
         """
-        try:
-            async with asyncio.timeout(self._turn_deadline_s):
-                await self._turn.acquire()
-        except TimeoutError:
+        turn = await self.turns.take(urgency, self._turn_deadline_s)
+        if turn is None:
             self._metrics.degraded.labels("turn").inc()
-            return False
-        return True
+        return turn
+
+    async def _choose(
+        self,
+        request: ParsedRequest,
+        spec: RequestSpec,
+        avoid: Iterable[Instance],
+        arrived_s: float,
+        turn: Turn | None,
+    ) -> "_Chosen":
+        """Ask and choose; with a turn, again and again while the policy would rather wait."""
+        while True:
+            instances = self._living(request, avoid)
+            candidates = await self._candidates(spec, instances, ask=turn is not None)
+            draw, chosen_id = self._rng.random(), None
+            may_hold = turn is not None and time.monotonic() < arrived_s + self._hold_max_s
+            if not (may_hold and isinstance(self.policy, Holding)):
+                chosen_id = self.policy.choose(spec, candidates, draw)
+            else:
+                chosen_id = self.policy.consider(spec, candidates, draw)
+            if chosen_id is not None:
+                break
+            assert turn is not None
+            await turn.wait_for_news(self._hold_recheck_s)
+        index = next(i for i, c in enumerate(candidates) if c.instance_id == chosen_id)
+        self._dispatch(instances[index], spec)
+        return _Chosen(instances[index], candidates[index].prediction)
 
     def _dispatch(self, instance: Instance, spec: RequestSpec) -> None:
         instance.note_dispatch()
