@@ -378,7 +378,8 @@ def _tpot_s(ttft_s: float, e2e_s: float, output_tokens: float) -> float:
 def _quantiles(values: Values, error: float) -> tuple[tuple[float, float], ...]:
     """Of equally likely values, each off by a relative error of standard deviation `error`."""
     if len(values) == 1 and not error:
-        return tuple(zip(QUANTILE_LEVELS, (float(values[0]),) * len(QUANTILE_LEVELS), strict=True))
+        value = float(values[0])
+        return tuple([(level, value) for level in QUANTILE_LEVELS])
     if error > 0:
         factors = np.maximum(_LEAST_FACTOR, 1.0 + error * _NORMAL_FIFTHS)
         values = np.outer(factors, values).ravel()

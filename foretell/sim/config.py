@@ -68,6 +68,8 @@ class ClusterConfig:
     """From a scheduler to a predictor, and back."""
     dispatch_delay_s: float = 0.002
     """From a scheduler's choice to the engine's queue."""
+    candidates: int = 0
+    """Predictors that are asked for one placement (`policy.shortlist`); 0: all."""
     silent_ratio: float = 0.0
     """How often a predictor misses its deadline."""
     expect_arrivals: bool = True

@@ -50,7 +50,9 @@ class Placer:
     ) -> None:
         """`deliver` gets a request to a node that had this generation when it was chosen, `lose` is
         told of one that nobody can serve."""
-        self.schedulers = [SimScheduler(policy, len(nodes)) for policy in policies]
+        self.schedulers = [
+            SimScheduler(policy, len(nodes), config.candidates) for policy in policies
+        ]
         self._config = config
         self._nodes = nodes
         self._names = [node.instance_id for node in nodes]
@@ -59,6 +61,12 @@ class Placer:
         self._events = events
         self._deliver = deliver
         self._lose = lose
+        self._living: list[int] = []
+        self.count_living()
+
+    def count_living(self) -> None:
+        """To be called when an engine has died or come back."""
+        self._living = [node.index for node in self._nodes if node.up]
 
     def any_scheduler(self) -> SimScheduler:
         """The one that a new request happens upon."""
@@ -70,31 +78,34 @@ class Placer:
         """Placements that ask take turns, as `services.scheduler.placement` has it."""
         scheduler = request.scheduler
         if not scheduler.asks:
-            self._choose(request, [(node.index, SILENCE) for node in self._candidates(request)])
+            self._choose(request, [(index, SILENCE) for index in self._candidates(request)])
         elif scheduler.busy:
             scheduler.waiting.append(partial(self.place, request))
         else:
             scheduler.busy = True
             self._events.after(self._config.network_delay_s, partial(self._ask, request))
 
-    def _candidates(self, request: Open) -> list[Node]:
-        living = [node for node in self._nodes if node.up]
+    def _candidates(self, request: Open) -> list[int]:
         if not request.avoid:
-            return living
-        return [node for node in living if node.index not in request.avoid] or living
+            return self._living
+        return [index for index in self._living if index not in request.avoid] or self._living
 
     def _ask(self, request: Open) -> None:
         """The predictors answer."""
-        nodes = self._candidates(request)
+        now_s = self._events.now_s
+        asked = request.scheduler.shortlist(self._candidates(request), self._draws.random, now_s)
         heard = [
-            node for node in nodes if not self._late() and node.hears_questions(self._events.now_s)
+            self._nodes[index]
+            for index in asked
+            if not self._late() and self._nodes[index].hears_questions(now_s)
         ]
+        self._forecaster.take(now_s)
         if request.scheduler.needs is Needs.LOAD:
             found: list[Answer] = [(node.predictor.load(), None) for node in heard]
         else:
             found = [(prediction.load, prediction) for prediction in self._predict(request, heard)]
         said = {node.index: answer for node, answer in zip(heard, found, strict=True)}
-        answers = [(node.index, said.get(node.index, SILENCE)) for node in nodes]
+        answers = [(index, said.get(index, SILENCE)) for index in asked]
         self._events.after(self._config.network_delay_s, partial(self._answered, request, answers))
 
     def _late(self) -> bool:

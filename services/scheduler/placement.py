@@ -13,6 +13,7 @@ from foretell import wire
 from foretell.length import LengthHistory, PromptTokenEstimator, clip, from_hint
 from foretell.model import LengthEstimate, Load, Prediction, RequestSpec
 from foretell.policy.base import Candidate, Needs, Policy
+from foretell.policy.shortlist import Shortlist
 from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import predictor_pb2, tagger_pb2, tagger_pb2_grpc
 from services.scheduler.background import Background
@@ -62,12 +63,15 @@ class Placer:
         tagger_deadline_s: float,
         predictor_deadline_s: float,
         turn_deadline_s: float,
+        candidates: int = 0,
     ) -> None:
+        """`candidates`: the most predictors that are asked for one placement; 0: all."""
         self.pool = pool
         self.policy = policy
         self.history = LengthHistory()
         self.prompt_estimator = PromptTokenEstimator()
         self._rng = rng
+        self._shortlist = Shortlist[str](candidates)
         self._counter = counter
         self._tagger = tagger
         self._tagger_breaker = Breaker()
@@ -109,6 +113,8 @@ class Placer:
             )
         my_turn = self.policy.needs is not Needs.NOTHING and await self._wait_for_turn()
         try:
+            if my_turn:
+                instances = self._shortlisted(instances)
             candidates = await self._candidates(spec, instances, ask=my_turn)
             chosen_id = self.policy.choose(spec, candidates, self._rng.random())
             chosen = next(i for i in instances if i.config.instance_id == chosen_id)
@@ -120,6 +126,20 @@ class Placer:
         took_s = time.perf_counter() - started
         self._metrics.placement.labels(self.policy.name).observe(took_s)
         return Placement(chosen, spec, prediction, self.policy.name, time.time(), took_s)
+
+    def _shortlisted(self, instances: list[Instance]) -> list[Instance]:
+        """Whom to ask."""
+        by_id = {instance.config.instance_id: instance for instance in instances}
+        asked = self._shortlist.pick(
+            list(by_id), lambda key: by_id[key].outstanding, self._rng.random, time.monotonic()
+        )
+        return [by_id[key] for key in asked]
+
+    def _learn(self, instance: Instance, load: Load) -> None:
+        """A predictor has told its instance's load."""
+        now_s = time.monotonic()
+        instance.last_load = (now_s, load)
+        self._shortlist.learn(instance.config.instance_id, load, instance.outstanding, now_s)
 
     async def _wait_for_turn(self) -> bool:
         """Placements that ask take turns: each must see the reservation of the one before it.
@@ -200,7 +220,7 @@ class Placer:
             self._missing()
             return None
         instance.breaker.succeeded()
-        instance.last_load = (time.monotonic(), prediction.load)
+        self._learn(instance, prediction.load)
         # The twin foretells the engine; what reaches us has the way back behind it too.
         return replace(
             prediction,
@@ -221,7 +241,7 @@ class Placer:
                 instance.breaker.succeeded()
                 if answer.snapshot_age_s >= 0:
                     load = wire.load_from_proto(answer.load)
-                    instance.last_load = (time.monotonic(), load)
+                    self._learn(instance, load)
                     return load
         self._missing()
         return instance.load_within(STALE_LOAD_S)

@@ -7,6 +7,7 @@ import pytest
 
 from foretell.engine import EngineBook, Sequence
 from foretell.engine.direct import DirectForecaster
+from foretell.engine.table import EngineTable
 from foretell.engine.timed import TimedTwin
 from foretell.latency.linear import LinearStepTime
 from foretell.length import PRIOR_TOKENS
@@ -107,8 +108,14 @@ def test_it_says_what_the_book_says(seed: int) -> None:
     draws = Random(seed)
     config = engine_of(draws)
     expect = draws.random() < 0.5
+    table = EngineTable(1)
     instance = Instance(
-        "engine-0", InstanceConfig(config, STEP_TIME), prefix_cache=False, counted_s=(0.0, 0.0)
+        "engine-0",
+        InstanceConfig(config, STEP_TIME, BELIEVED),
+        table,
+        0,
+        prefix_cache=False,
+        counted_s=(0.0, 0.0),
     )
     book = EngineBook(
         dispatch_delay_s=DELAY_S,
@@ -116,7 +123,7 @@ def test_it_says_what_the_book_says(seed: int) -> None:
         prior_tokens=PRIOR_TOKENS,
         expect_arrivals=expect,
     )
-    forecaster = DirectForecaster(1, config.block_size_tokens)
+    forecaster = DirectForecaster(table, 1, config.block_size_tokens)
     predictor = SimPredictor(0, "engine-0", config, BELIEVED, forecaster, expect_arrivals=expect)
     requests = requests_of(draws)
     specs = {spec.request_id: spec for _, spec, _ in requests}
@@ -131,6 +138,7 @@ def test_it_says_what_the_book_says(seed: int) -> None:
         row = knots(spec.length)
         if what == "ask":
             predictor.see(instance, now_s)
+            forecaster.take(now_s)
             (ours,) = predict(
                 forecaster,
                 [predictor],
@@ -161,12 +169,13 @@ def test_it_says_what_the_book_says(seed: int) -> None:
             if not instance.in_step:
                 heappush(events, (now_s, 2000 + index, "advance", 0))
         elif what == "advance" or instance.in_step:
-            finished, next_s = instance.advance(now_s)
+            finished = table.step(0, now_s)
+            instance.forget(finished)
             for seq in finished:
                 predictor.complete(seq.request_id)
                 book.complete(seq.request_id)
-            if next_s is not None:
-                heappush(events, (next_s, 3000, "advance", 0))
+            if instance.in_step:
+                heappush(events, (instance.twin.ends_s, 3000, "advance", 0))
         if what != "ask":  # every change is published
             published += 1
             book.hear(snapshot_of(instance.twin, specs, now_s, published))
