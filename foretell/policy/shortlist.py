@@ -6,7 +6,6 @@ candidates by what a scheduler knows without asking, then a prediction of each o
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Generic, TypeVar
 
@@ -20,14 +19,8 @@ SPREAD = 4
 Key = TypeVar("Key", bound=Hashable)
 
 
-@dataclass(frozen=True, slots=True)
-class _Heard:
-    """What came with an earlier answer."""
-
-    at_s: float
-    requests: int
-    outstanding: int
-    """This scheduler's own, then."""
+_Heard = tuple[float, int]
+"""When an answer came, and the requests it told of less this scheduler's own at that time."""
 
 
 class Shortlist(Generic[Key]):
@@ -68,28 +61,28 @@ class Shortlist(Generic[Key]):
             return instances
         self._forget_leavers(count)
         drawn = [instances[i] for i in _drawn(count, self._spread * self.candidates, random)]
-        own = [outstanding(key) for key in drawn]
-        requests = [self._requests(key, mine, now_s) for key, mine in zip(drawn, own, strict=True)]
-        known = [(r, mine) for r, mine in zip(requests, own, strict=True) if r is not None]
-        typical = median([r for r, _ in known]) if known else 1.0
-        typical_own = median([mine for _, mine in known]) if known else 0.0
-        scored = []
-        for place, (r, mine) in enumerate(zip(requests, own, strict=True)):
-            busy = r if r is not None else typical * (1 + mine) / (1 + typical_own)
-            scored.append((busy, random(), place))
+        known: list[tuple[int, int]] = []
+        requests: list[tuple[int, int | None]] = []
+        for key in drawn:
+            own, heard = outstanding(key), self._heard.get(key)
+            if heard is None or now_s - heard[0] > STALE_S:
+                requests.append((own, None))
+            else:
+                known.append((own, max(0, heard[1] + own)))
+                requests.append(known[-1])
+        typical_own = median([own for own, _ in known]) if known else 0.0
+        typical = median([count for _, count in known]) if known else 1.0
+        scored = [
+            (typical * (1 + own) / (1 + typical_own) if count is None else count, random(), place)
+            for place, (own, count) in enumerate(requests)
+        ]
         scored.sort()
         return [drawn[place] for _, _, place in scored[: self.candidates]]
 
     def learn(self, key: Key, load: Load, outstanding: int, now_s: float) -> None:
         """An answer of a predictor told its instance's load."""
         requests = load.running + load.waiting + load.reserved
-        self._heard[key] = _Heard(now_s, requests, outstanding)
-
-    def _requests(self, key: Key, outstanding: int, now_s: float) -> float | None:
-        heard = self._heard.get(key)
-        if heard is None or now_s - heard.at_s > STALE_S:
-            return None
-        return max(0, heard.requests + outstanding - heard.outstanding)
+        self._heard[key] = now_s, requests - outstanding
 
     def _forget_leavers(self, count: int) -> None:
         """Bound what is kept: instances come and go. What is forgotten is soon heard again."""
