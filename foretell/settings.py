@@ -56,6 +56,11 @@ class SchedulerSettings(ServiceSettings):
     )
     tagger: str = Field("", description="gRPC address of the tagger; empty: history only.")
     policy: str = Field("predicted_latency", description="Placement policy; see foretell/policy.")
+    candidates: int = Field(
+        16,
+        ge=0,
+        description="Predictors asked for one placement, see foretell/policy/shortlist.py; 0: all.",
+    )
     policy_seed: int = Field(0, description="Seed of the policy's random choices; 0: by process.")
     shared_port: int = Field(
         0,

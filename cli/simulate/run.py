@@ -1,6 +1,6 @@
 """One run: a trace file through a cluster, and what came of it as JSON."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -11,8 +11,9 @@ from typing import Any
 from cli.recorded_run import read_bytes
 from cli.simulate.cluster import cluster_config, engine_facts
 from cli.simulate.options import SimulateOptions
+from foretell.model import EngineConfig
 from foretell.policy import make_policy
-from foretell.sim import ClusterConfig, Report, Served, check_fits, simulate
+from foretell.sim import Report, Served, check_fits, simulate
 from foretell.sim.accuracy import quantile
 from foretell.workload import Arrival, Trace, arrivals_of, parse_csv, parse_mooncake
 
@@ -70,7 +71,8 @@ def run(
     config = cluster_config(options, seed, prefixes=prefixes)
     draws = Random(f"{seed} trace")
     arrivals = arrivals_of(trace, draws, count=options.requests, qps=qps, cv=options.cv)
-    fitting = [arrival for arrival in arrivals if fits(arrival, config)]
+    engines = {instance.engine for instance in config.instances}
+    fitting = [arrival for arrival in arrivals if fits(arrival, engines)]
     if not fitting:
         raise ValueError("none of the requests fits into every engine")
     span_s = arrivals[-1].t_s - arrivals[0].t_s
@@ -91,6 +93,7 @@ def run(
         "prefix_caching": config.prefix_cache,
         "estimates": options.estimates,
         "schedulers": options.schedulers,
+        "candidates": options.candidates,
         "faults": list(options.faults),
     }
     return Run(report, facts)
@@ -110,10 +113,10 @@ def read_trace(path: str, trace_format: str) -> Trace:
         raise ValueError(f"{path}: {error}") from error
 
 
-def fits(arrival: Arrival, config: ClusterConfig) -> bool:
+def fits(arrival: Arrival, engines: Iterable[EngineConfig]) -> bool:
     """Whether every engine could serve it; one that could not would refuse it."""
     try:
-        for engine in {instance.engine for instance in config.instances}:
+        for engine in engines:
             check_fits(arrival, engine)
     except ValueError:
         return False
@@ -126,6 +129,7 @@ def moments(values: Sequence[float]) -> dict[str, float]:
         return {}
     levels = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
     found = {"mean": fmean(values)}
+    values = sorted(values)  # once; to sort it again costs little
     found |= {name: quantile(values, level) for name, level in levels.items()}
     return {name: round(value, _DIGITS) for name, value in found.items()}
 

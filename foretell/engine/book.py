@@ -90,9 +90,7 @@ class EngineBook:
     `length_row` makes a distribution of an estimate (`foretell.length.distribution.knots`);
     `prior_tokens` is the mean output length of requests that nobody estimated.
     `dispatch_delay_s` is the time from a prediction to the request's arrival in the engine's
-    queue: assumed at first, then learned from when reservations turn up in snapshots. With
-    `expect_arrivals` a prediction reckons with requests that will come later, as many and as large
-    as of late.
+    queue: assumed at first, then learned from when reservations turn up in snapshots.
     `every_step_published` is explained at `Forecaster.forecast`.
     """
 
@@ -103,11 +101,9 @@ class EngineBook:
         length_row: Callable[[LengthEstimate], LengthRow],
         prior_tokens: float,
         every_step_published: bool = True,
-        expect_arrivals: bool = True,
     ) -> None:
         self._delay = UsualDelay(dispatch_delay_s, _LONGEST_DELAY_S)
         self._arrivals = RecentArrivals()
-        self._expect_arrivals = expect_arrivals
         self._length_row = length_row
         self._prior_tokens = prior_tokens
         self._prior_row = length_row(LengthEstimate(prior_tokens))
@@ -170,10 +166,14 @@ class EngineBook:
         now_unix_s: float,
         *,
         spread: Callable[[int], float] = no_spread,
+        announced_only: bool = False,
         externality: bool = False,
     ) -> Prediction | None:
         """What the engine would do with `request`, dispatched now; None before any snapshot.
 
+        It reckons with requests that will come later, as many and as large as of late. With
+        `announced_only` it does not, which is how to compare instances: how many have come here
+        says little of where those will go that are still to be placed.
         `spread` is the relative standard deviation of the time of so many steps. With `externality`
         also what the request adds to the latencies of all that are there or on their way.
         """
@@ -193,7 +193,7 @@ class EngineBook:
             newcomer,
             now_unix_s,
             samples=samples,
-            pending=[*pending, *self._expected(newcomer)],
+            pending=pending if announced_only else [*pending, *self._expected(newcomer)],
             every_step_published=self._every_step_published,
         )
         added = None
@@ -223,8 +223,6 @@ class EngineBook:
 
     def _expected(self, newcomer: PendingRequest) -> list[PendingRequest]:
         """Who will be in the engine's queue besides, behind `newcomer`, though nobody said so."""
-        if not self._expect_arrivals:
-            return []
         start = newcomer.at_unix_s
         later = self._arrivals.expected(start, start + LOOK_AHEAD_S, MOST_EXPECTED)
         return [later] if later else []
@@ -378,7 +376,8 @@ def _tpot_s(ttft_s: float, e2e_s: float, output_tokens: float) -> float:
 def _quantiles(values: Values, error: float) -> tuple[tuple[float, float], ...]:
     """Of equally likely values, each off by a relative error of standard deviation `error`."""
     if len(values) == 1 and not error:
-        return tuple(zip(QUANTILE_LEVELS, (float(values[0]),) * len(QUANTILE_LEVELS), strict=True))
+        value = float(values[0])
+        return tuple([(level, value) for level in QUANTILE_LEVELS])
     if error > 0:
         factors = np.maximum(_LEAST_FACTOR, 1.0 + error * _NORMAL_FIFTHS)
         values = np.outer(factors, values).ravel()

@@ -13,6 +13,7 @@ from foretell.kernel.futures import Futures, Lengths, Room, Start, sample_future
 from foretell.kernel.jit import compiled
 from foretell.kernel.layout import EXPECTED, NONE, Record
 from foretell.kernel.lengths import WIDTH
+from foretell.kernel.pictures import Picture
 from foretell.kernel.step_time import StepTime
 
 COMING = np.dtype(
@@ -62,6 +63,8 @@ class Gallery(NamedTuple):
     """And a third, `WIDTH`."""
     generated: NDArray[np.int64]
     keys: NDArray[np.int64]
+    figures: NDArray[np.int64]
+    """(m, 5): `Picture.figures`."""
 
 
 class Desk(NamedTuple):
@@ -108,6 +111,20 @@ class Answers(NamedTuple):
     """(asked,): their mean."""
     counts: NDArray[np.int64]
     """(asked, 2), as `Futures.counts`."""
+
+
+@compiled
+def picture_of(gallery: Gallery, index: int) -> Picture:
+    """One engine's."""
+    return Picture(
+        gallery.known[index : index + 1],
+        gallery.sequences[index],
+        gallery.running[index],
+        gallery.older[index],
+        gallery.newer[index],
+        Lengths(gallery.rows[index], gallery.generated[index], gallery.keys[index]),
+        gallery.figures[index],
+    )
 
 
 @compiled

@@ -68,10 +68,13 @@ class ClusterConfig:
     """From a scheduler to a predictor, and back."""
     dispatch_delay_s: float = 0.002
     """From a scheduler's choice to the engine's queue."""
+    candidates: int = 0
+    """Predictors that are asked for one placement (`policy.shortlist`); 0: all."""
     silent_ratio: float = 0.0
     """How often a predictor misses its deadline."""
-    expect_arrivals: bool = True
-    """Predictors reckon with requests that will come later."""
+    choose_by_announced: bool = True
+    """Schedulers compare instances as if nobody came but who has been announced, as the services
+    do; what is foretold of the chosen one reckons with those who will come."""
     prefix_cache: bool = False
     """Engines find blocks of the prefixes that arrivals name (`Arrival.prefix`)."""
     max_attempts: int = 3

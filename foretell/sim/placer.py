@@ -57,7 +57,9 @@ class Placer:
     ) -> None:
         """`deliver` gets a request to a node that had this generation when it was chosen, `lose` is
         told of one that nobody can serve."""
-        self.schedulers = [SimScheduler(policy, len(nodes)) for policy in policies]
+        self.schedulers = [
+            SimScheduler(policy, len(nodes), config.candidates) for policy in policies
+        ]
         self._config = config
         self._nodes = nodes
         self._names = [node.instance_id for node in nodes]
@@ -66,6 +68,12 @@ class Placer:
         self._events = events
         self._deliver = deliver
         self._lose = lose
+        self._living: list[int] = []
+        self.count_living()
+
+    def count_living(self) -> None:
+        """To be called when an engine has died or come back."""
+        self._living = [node.index for node in self._nodes if node.up]
 
     def any_scheduler(self) -> SimScheduler:
         """The one that a new request happens upon."""
@@ -77,31 +85,34 @@ class Placer:
         """Placements that ask take turns, as `services.scheduler.placement` has it."""
         scheduler = request.scheduler
         if not scheduler.asks:
-            self._choose(request, [(node.index, SILENCE) for node in self._candidates(request)])
+            self._choose(request, [(index, SILENCE) for index in self._candidates(request)])
         elif scheduler.busy:
             scheduler.queue(request.urgency, partial(self.place, request))
         else:
             scheduler.busy = True
             self._events.after(self._config.network_delay_s, partial(self._ask, request))
 
-    def _candidates(self, request: Open) -> list[Node]:
-        living = [node for node in self._nodes if node.up]
+    def _candidates(self, request: Open) -> list[int]:
         if not request.avoid:
-            return living
-        return [node for node in living if node.index not in request.avoid] or living
+            return self._living
+        return [index for index in self._living if index not in request.avoid] or self._living
 
     def _ask(self, request: Open) -> None:
         """The predictors answer."""
-        nodes = self._candidates(request)
+        now_s = self._events.now_s
+        asked = request.scheduler.shortlist(self._candidates(request), self._draws.random, now_s)
         heard = [
-            node for node in nodes if not self._late() and node.hears_questions(self._events.now_s)
+            self._nodes[index]
+            for index in asked
+            if not self._late() and self._nodes[index].hears_questions(now_s)
         ]
+        self._forecaster.take(now_s)
         if request.scheduler.needs is Needs.LOAD:
             found: list[Answer] = [(node.predictor.load(), None) for node in heard]
         else:
             found = [(prediction.load, prediction) for prediction in self._predict(request, heard)]
         said = {node.index: answer for node, answer in zip(heard, found, strict=True)}
-        answers = [(node.index, said.get(node.index, SILENCE)) for node in nodes]
+        answers = [(index, said.get(index, SILENCE)) for index in asked]
         self._events.after(self._config.network_delay_s, partial(self._answered, request, answers))
 
     def _late(self) -> bool:
@@ -110,19 +121,39 @@ class Placer:
         return silent_ratio > 0 and self._draws.random() < silent_ratio
 
     def _predict(self, request: Open, nodes: list[Node]) -> list[Prediction]:
+        """Of a request that would be sent when the answers are back."""
+        config, now_s = self._config, self._events.now_s
+        return self._foretell(
+            request,
+            nodes,
+            now_s + config.network_delay_s + config.dispatch_delay_s,
+            announced_only=config.choose_by_announced,
+            externality=request.scheduler.needs is Needs.EXTERNALITY,
+        )
+
+    def _foretell(
+        self,
+        request: Open,
+        nodes: list[Node],
+        at_s: float,
+        *,
+        announced_only: bool = False,
+        externality: bool = False,
+    ) -> list[Prediction]:
         if not nodes:
             return []
-        config = self._config
+        now_s = self._events.now_s
         return predict(
             self._forecaster,
             [node.predictor for node in nodes],
             request.spec,
             request.length_row,
-            at_s=self._events.now_s + config.network_delay_s + config.dispatch_delay_s,
-            now_s=self._events.now_s,
-            ages_s=[node.age_s(self._events.now_s) for node in nodes],
-            every_step_published=config.publish_interval_s == 0,
-            externality=request.scheduler.needs is Needs.EXTERNALITY,
+            at_s=at_s,
+            now_s=now_s,
+            ages_s=[node.age_s(now_s) for node in nodes],
+            every_step_published=self._config.publish_interval_s == 0,
+            announced_only=announced_only,
+            externality=externality,
         )
 
     def _answered(self, request: Open, answers: list[tuple[int, Answer]]) -> None:
@@ -180,8 +211,18 @@ class Placer:
 
     def _reserve(self, request: Open, node: Node, generation: int, at_s: float) -> None:
         still = request.node is node and not request.ended
-        if still and node.generation == generation and node.answers and request.scheduler.asks:
+        if not (still and node.generation == generation and request.scheduler.asks):
+            return
+        if request.predicted is not None and self._config.choose_by_announced:
+            self._tell(request, node, at_s)
+        if node.answers:
             node.predictor.reserve(request.spec, request.length_row, at_s, self._events.now_s)
+
+    def _tell(self, request: Open, node: Node, at_s: float) -> None:
+        """What is foretold of the chosen instance, with those who will come."""
+        if node.hears_questions(self._events.now_s):
+            self._forecaster.take(self._events.now_s)
+            (request.predicted,) = self._foretell(request, [node], at_s)
 
     def retry(self, request: Open) -> None:
         """The attempt failed before a token."""

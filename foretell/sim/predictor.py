@@ -34,8 +34,6 @@ class SimPredictor:
         config: EngineConfig,
         step_time: StepTimeModel,
         forecaster: DirectForecaster,
-        *,
-        expect_arrivals: bool,
     ) -> None:
         """`index` is its own in `forecaster`, which all of a cluster share."""
         self.published_s = 0.0
@@ -43,9 +41,8 @@ class SimPredictor:
         self.instance_id = instance_id
         self.model = step_time.packed()
         self._index = index
-        self._expect_arrivals = expect_arrivals
         self._forecaster = forecaster
-        self._seen = Seen(0, 0, config.total_blocks, 0, certain=True)
+        self._seen: Seen | None = None
         self._arrivals = RecentArrivals()
         self._reserved: dict[str, ComingRow] = {}
         self._reserved_blocks = 0
@@ -53,9 +50,13 @@ class SimPredictor:
         self._shown: set[str] = set()
 
     def see(self, instance: Instance, now_s: float) -> None:
-        """A newer snapshot; the requests that it shows need no reservation any more."""
+        """A newer snapshot, which `forecaster.take` is about to take.
+
+        The requests that it shows need no reservation any more.
+        """
         self.published_s = now_s
-        self._seen = self._forecaster.take(self._index, instance.twin, self.model, now_s)
+        self._seen = None
+        self._forecaster.show(self._index, instance.twin)
         if not self._arrived:
             return
         for request_id, spec in self._arrived.items():
@@ -88,9 +89,16 @@ class SimPredictor:
         """Dispatched requests that no snapshot has shown yet."""
         return len(self._reserved)
 
+    @property
+    def seen(self) -> Seen:
+        """The latest snapshot's figures."""
+        if self._seen is None:
+            self._seen = self._forecaster.seen(self._index)
+        return self._seen
+
     def load(self) -> Load:
         """The engine's occupancy as last heard, reservations included."""
-        seen, config = self._seen, self.engine_config
+        seen, config = self.seen, self.engine_config
         return Load(
             running=seen.running,
             waiting=seen.requests - seen.running,
@@ -101,14 +109,17 @@ class SimPredictor:
             max_num_seqs=config.max_num_seqs,
         )
 
-    def question(self, row: Row, at_s: float) -> Question:
-        """All that it knows, for a newcomer of length `row` in its engine's queue `at_s`."""
-        seen, reserved = self._seen, list(self._reserved.values())
-        certain = seen.certain and is_certain(row) and all(map(_certain_row, reserved))
-        behind = seen.requests - seen.running + len(reserved)
-        samples = 1 if certain else samples_behind(behind)
-        expected = self._expected(at_s) if self._expect_arrivals else NOBODY
-        return Question(self._index, seen.requests, samples, reserved, expected)
+    def question(self, certain: bool, at_s: float, *, announced_only: bool) -> Question:
+        """All that it knows, for a newcomer in its engine's queue `at_s`.
+
+        `certain`: the newcomer's length is. `announced_only` as `EngineBook.predict` has it.
+        """
+        seen, reserved = self.seen, list(self._reserved.values())
+        samples = 1
+        if not (certain and seen.certain and all(map(_certain_row, reserved))):
+            samples = samples_behind(seen.requests - seen.running + len(reserved))
+        expected = NOBODY if announced_only else self._expected(at_s)
+        return self._index, seen.requests, samples, reserved, expected
 
     def _expected(self, at_s: float) -> Expected:
         """As `RecentArrivals.expected`."""
@@ -140,19 +151,22 @@ def predict(
     now_s: float,
     ages_s: Sequence[float],
     every_step_published: bool,
+    announced_only: bool = False,
     externality: bool = False,
 ) -> list[Prediction]:
     """What each of those asked says of `spec`, if that were in its engine's queue `at_s`.
 
-    `ages_s`: since their engines were last heard from. `externality`: what it adds to the latencies
-    of others too. All at once: a call into compiled code
-    costs as much as a short forecast.
+    `ages_s`: since their engines were last heard from. `announced_only` and `externality` as
+    `EngineBook.predict` has them. All at once: a call into compiled code costs as much as a short
+    forecast.
     """
     newcomer, certain = _coming(spec, row, at_s), is_certain(row)
     predictions: list[Prediction | None] = [None] * len(asked)
     for places in _by_model(asked):
         model = asked[places[0]].model
-        questions = [asked[place].question(row, at_s) for place in places]
+        questions = [
+            asked[place].question(certain, at_s, announced_only=announced_only) for place in places
+        ]
         seen = forecaster.forecast(
             model,
             questions,

@@ -6,6 +6,7 @@ from heapq import heappop, heappush
 
 from foretell.model import Load, Prediction, RequestSpec
 from foretell.policy import Candidate, Holding, Needs, Policy, Urgency
+from foretell.policy.shortlist import Shortlist
 
 _MINUTE_S = 60.0
 
@@ -18,8 +19,10 @@ SILENCE: Answer = (None, None)
 class SimScheduler:
     """Stateless but for its counts, as `services.scheduler` is."""
 
-    def __init__(self, policy: Policy, instances: int) -> None:
+    def __init__(self, policy: Policy, instances: int, candidates: int = 0) -> None:
+        """`candidates`: the most that are asked for one placement; 0: all."""
         self._policy = policy
+        self._shortlist = Shortlist[int](candidates)
         self.asks = policy.needs is not Needs.NOTHING
         """It asks predictors before it chooses, and placements that ask take turns."""
         self.needs = policy.needs
@@ -32,6 +35,12 @@ class SimScheduler:
         self._turns = 0
         self._outstanding = [0] * instances
         self._dispatched_s: list[deque[float]] = [deque() for _ in range(instances)]
+
+    def shortlist(
+        self, living: list[int], random: Callable[[], float], now_s: float
+    ) -> Sequence[int]:
+        """Whom of the `living` to ask."""
+        return self._shortlist.pick(living, self._outstanding.__getitem__, random, now_s)
 
     def choose(
         self,
@@ -47,6 +56,10 @@ class SimScheduler:
 
         None: it is better held, if it `may_hold`.
         """
+        if self._shortlist.candidates:
+            for index, (load, _) in answers:
+                if load is not None:
+                    self._shortlist.learn(index, load, self._outstanding[index], now_s)
         candidates = [
             Candidate(
                 instance_id=names[index],

@@ -44,12 +44,14 @@ class Load(_message.Message):
     def __init__(self, running: _Optional[int] = ..., waiting: _Optional[int] = ..., reserved: _Optional[int] = ..., used_blocks: _Optional[int] = ..., total_blocks: _Optional[int] = ..., waiting_prefill_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ...) -> None: ...
 
 class PredictRequest(_message.Message):
-    __slots__ = ("request", "externality")
+    __slots__ = ("request", "externality", "announced_only")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     EXTERNALITY_FIELD_NUMBER: _ClassVar[int]
+    ANNOUNCED_ONLY_FIELD_NUMBER: _ClassVar[int]
     request: RequestSpec
     externality: bool
-    def __init__(self, request: _Optional[_Union[RequestSpec, _Mapping]] = ..., externality: bool = ...) -> None: ...
+    announced_only: bool
+    def __init__(self, request: _Optional[_Union[RequestSpec, _Mapping]] = ..., externality: bool = ..., announced_only: bool = ...) -> None: ...
 
 class LatencyQuantile(_message.Message):
     __slots__ = ("level", "seconds")
@@ -88,16 +90,20 @@ class PredictResponse(_message.Message):
     def __init__(self, instance_id: _Optional[str] = ..., ttft_s: _Optional[float] = ..., e2e_s: _Optional[float] = ..., tpot_s: _Optional[float] = ..., snapshot_age_s: _Optional[float] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., calibration_steps: _Optional[int] = ..., preemptions: _Optional[float] = ..., ttft_quantiles: _Optional[_Iterable[_Union[LatencyQuantile, _Mapping]]] = ..., e2e_quantiles: _Optional[_Iterable[_Union[LatencyQuantile, _Mapping]]] = ..., added_ttft_s: _Optional[float] = ..., added_e2e_s: _Optional[float] = ...) -> None: ...
 
 class ReserveRequest(_message.Message):
-    __slots__ = ("request", "ttl_s")
+    __slots__ = ("request", "ttl_s", "predict")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     TTL_S_FIELD_NUMBER: _ClassVar[int]
+    PREDICT_FIELD_NUMBER: _ClassVar[int]
     request: RequestSpec
     ttl_s: float
-    def __init__(self, request: _Optional[_Union[RequestSpec, _Mapping]] = ..., ttl_s: _Optional[float] = ...) -> None: ...
+    predict: bool
+    def __init__(self, request: _Optional[_Union[RequestSpec, _Mapping]] = ..., ttl_s: _Optional[float] = ..., predict: bool = ...) -> None: ...
 
 class ReserveResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("prediction",)
+    PREDICTION_FIELD_NUMBER: _ClassVar[int]
+    prediction: PredictResponse
+    def __init__(self, prediction: _Optional[_Union[PredictResponse, _Mapping]] = ...) -> None: ...
 
 class CompleteRequest(_message.Message):
     __slots__ = ("request_id",)

@@ -74,6 +74,7 @@ async def serve(settings: SchedulerSettings, stop: asyncio.Event) -> None:
             turn_deadline_s=settings.turn_deadline_ms / 1000,
             hold_max_s=settings.hold_max_s,
             hold_recheck_s=settings.hold_recheck_ms / 1000,
+            candidates=settings.candidates,
         )
         recorder = Recorder(
             metrics,

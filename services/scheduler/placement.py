@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from random import Random
-from typing import NamedTuple
 
 import grpc
 
@@ -14,6 +13,7 @@ from foretell import wire
 from foretell.length import LengthHistory, PromptTokenEstimator, clip, from_hint
 from foretell.model import LengthEstimate, Load, Prediction, RequestSpec
 from foretell.policy import Candidate, Holding, Needs, Policy, Urgency
+from foretell.policy.shortlist import Shortlist
 from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import predictor_pb2, tagger_pb2, tagger_pb2_grpc
 from services.scheduler.background import Background
@@ -32,21 +32,18 @@ STALE_LOAD_S = 10.0
 _RESERVE_DEADLINE_S = 1.0
 
 
-class _Chosen(NamedTuple):
-    instance: Instance
-    prediction: Prediction | None
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Placement:
     """A decision, and what was believed when it was taken."""
 
     instance: Instance
     spec: RequestSpec
     prediction: Prediction | None
+    """By which the instance was chosen; then, soon, what is foretold of it (`Reserve`)."""
     policy: str
     decided_unix_s: float
-    took_s: float
+    took_s: float = 0.0
+    """To decide, its turn and holding included."""
 
 
 class Placer:
@@ -71,14 +68,17 @@ class Placer:
         turn_deadline_s: float,
         hold_max_s: float,
         hold_recheck_s: float,
+        candidates: int = 0,
     ) -> None:
         """`hold_max_s`: how long a policy may hold a request back; `hold_recheck_s`: until the
-        predictors are asked again for it, unless an answer of this replica's ends before."""
+        predictors are asked again for it, unless an answer of this replica's ends before.
+        `candidates`: the most predictors that are asked for one placement; 0: all."""
         self.pool = pool
         self.policy = policy
         self.history = LengthHistory()
         self.prompt_estimator = PromptTokenEstimator()
         self._rng = rng
+        self._shortlist = Shortlist[str](candidates)
         self._counter = counter
         self._tagger = tagger
         self._tagger_breaker = Breaker()
@@ -125,15 +125,13 @@ class Placer:
         if self.policy.needs is not Needs.NOTHING:
             turn = await self._turn(Urgency(spec.priority, arrived_s))
         try:
-            chosen = await self._choose(request, spec, avoid, arrived_s, turn)
+            placement = await self._choose(request, spec, avoid, arrived_s, turn)
         finally:
             if turn is not None:
                 turn.give()
-        took_s = time.perf_counter() - started
-        self._metrics.placement.labels(self.policy.name).observe(took_s)
-        return Placement(
-            chosen.instance, spec, chosen.prediction, self.policy.name, time.time(), took_s
-        )
+        placement.took_s = time.perf_counter() - started
+        self._metrics.placement.labels(self.policy.name).observe(placement.took_s)
+        return placement
 
     def _living(self, request: ParsedRequest, avoid: Iterable[Instance]) -> list[Instance]:
         living = self.pool.healthy(request.model)
@@ -144,6 +142,20 @@ class Placer:
                 f"no engine that serves '{request.model}' is up at the moment", "no_instance"
             )
         return instances
+
+    def _shortlisted(self, instances: list[Instance]) -> list[Instance]:
+        """Whom to ask."""
+        by_id = {instance.config.instance_id: instance for instance in instances}
+        asked = self._shortlist.pick(
+            list(by_id), lambda key: by_id[key].outstanding, self._rng.random, time.monotonic()
+        )
+        return [by_id[key] for key in asked]
+
+    def _learn(self, instance: Instance, load: Load) -> None:
+        """A predictor has told its instance's load."""
+        now_s = time.monotonic()
+        instance.last_load = (now_s, load)
+        self._shortlist.learn(instance.config.instance_id, load, instance.outstanding, now_s)
 
     async def _turn(self, urgency: Urgency) -> Turn | None:
         """Placements that ask take turns: each must see the reservation of the one before it.
@@ -162,10 +174,12 @@ class Placer:
         avoid: Iterable[Instance],
         arrived_s: float,
         turn: Turn | None,
-    ) -> "_Chosen":
+    ) -> Placement:
         """Ask and choose; with a turn, again and again while the policy would rather wait."""
         while True:
             instances = self._living(request, avoid)
+            if turn is not None:
+                instances = self._shortlisted(instances)
             candidates = await self._candidates(spec, instances, ask=turn is not None)
             draw, chosen_id = self._rng.random(), None
             may_hold = turn is not None and time.monotonic() < arrived_s + self._hold_max_s
@@ -178,19 +192,23 @@ class Placer:
             assert turn is not None
             await turn.wait_for_news(self._hold_recheck_s)
         index = next(i for i, c in enumerate(candidates) if c.instance_id == chosen_id)
-        self._dispatch(instances[index], spec)
-        return _Chosen(instances[index], candidates[index].prediction)
+        placement = Placement(
+            instances[index], spec, candidates[index].prediction, self.policy.name, time.time()
+        )
+        self._dispatch(placement)
+        return placement
 
-    def _dispatch(self, instance: Instance, spec: RequestSpec) -> None:
+    def _dispatch(self, placement: Placement) -> None:
+        instance = placement.instance
         instance.note_dispatch()
         if instance.stub is None:
             return
-        # The call is on its way when this returns, ahead of the next placement's questions.
-        call = instance.stub.Reserve(
-            predictor_pb2.ReserveRequest(request=wire.request_to_proto(spec)),
-            timeout=_RESERVE_DEADLINE_S,
+        message = predictor_pb2.ReserveRequest(
+            request=wire.request_to_proto(placement.spec), predict=placement.prediction is not None
         )
-        self._background.spawn(self._reserved(instance, call))
+        # The call is on its way when this returns, ahead of the next placement's questions.
+        call = instance.stub.Reserve(message, timeout=_RESERVE_DEADLINE_S)
+        self._background.spawn(self._reserved(placement, call))
 
     async def _tag(
         self, request: ParsedRequest, request_id: str, prompt_tokens: int
@@ -225,7 +243,9 @@ class Placer:
             loads = await asyncio.gather(*(self._load(i) for i in instances))
             return [_candidate(i, load, None) for i, load in zip(instances, loads, strict=True)]
         message = predictor_pb2.PredictRequest(
-            request=wire.request_to_proto(spec), externality=needs is Needs.EXTERNALITY
+            request=wire.request_to_proto(spec),
+            externality=needs is Needs.EXTERNALITY,
+            announced_only=True,
         )
         predictions = await asyncio.gather(*(self._predict(i, message) for i in instances))
         return [
@@ -247,13 +267,8 @@ class Placer:
             self._missing()
             return None
         instance.breaker.succeeded()
-        instance.last_load = (time.monotonic(), prediction.load)
-        # The twin foretells the engine; what reaches us has the way back behind it too.
-        return replace(
-            prediction,
-            ttft_s=prediction.ttft_s + instance.answer_delay_s,
-            e2e_s=prediction.e2e_s + instance.answer_delay_s,
-        )
+        self._learn(instance, prediction.load)
+        return _as_seen_here(prediction, instance)
 
     async def _load(self, instance: Instance) -> Load | None:
         if instance.stub is not None and not instance.breaker.open:
@@ -268,20 +283,23 @@ class Placer:
                 instance.breaker.succeeded()
                 if answer.snapshot_age_s >= 0:
                     load = wire.load_from_proto(answer.load)
-                    instance.last_load = (time.monotonic(), load)
+                    self._learn(instance, load)
                     return load
         self._missing()
         return instance.load_within(STALE_LOAD_S)
 
     async def _reserved(
         self,
-        instance: Instance,
+        placement: Placement,
         call: grpc.aio.UnaryUnaryCall[predictor_pb2.ReserveRequest, predictor_pb2.ReserveResponse],
     ) -> None:
         try:
-            await answer_of(call)
-        except NoAnswer as error:
-            self._note_silence(instance, error)
+            answer = await answer_of(call)
+            if answer.HasField("prediction"):
+                foretold = wire.prediction_from_proto(answer.prediction)
+                placement.prediction = _as_seen_here(foretold, placement.instance)
+        except (NoAnswer, wire.WireError) as error:
+            self._note_silence(placement.instance, error)
 
     def _note_silence(self, instance: Instance, error: Exception) -> None:
         instance.breaker.failed()
@@ -289,6 +307,15 @@ class Placer:
 
     def _missing(self) -> None:
         self._metrics.degraded.labels("predictor").inc()
+
+
+def _as_seen_here(prediction: Prediction, instance: Instance) -> Prediction:
+    """The twin foretells the engine; what reaches us has the way back behind it too."""
+    return replace(
+        prediction,
+        ttft_s=prediction.ttft_s + instance.answer_delay_s,
+        e2e_s=prediction.e2e_s + instance.answer_delay_s,
+    )
 
 
 def _candidate(instance: Instance, load: Load | None, prediction: Prediction | None) -> Candidate:

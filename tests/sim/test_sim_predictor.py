@@ -7,6 +7,7 @@ import pytest
 
 from foretell.engine import EngineBook, Sequence
 from foretell.engine.direct import DirectForecaster
+from foretell.engine.table import EngineTable
 from foretell.engine.timed import TimedTwin
 from foretell.latency.linear import LinearStepTime
 from foretell.length import PRIOR_TOKENS
@@ -106,18 +107,23 @@ def requests_of(draws: Random) -> list[tuple[float, RequestSpec, int]]:
 def test_it_says_what_the_book_says(seed: int) -> None:
     draws = Random(seed)
     config = engine_of(draws)
-    expect = draws.random() < 0.5
+    announced_only = draws.random() < 0.5
+    table = EngineTable(1)
     instance = Instance(
-        "engine-0", InstanceConfig(config, STEP_TIME), prefix_cache=False, counted_s=(0.0, 0.0)
+        "engine-0",
+        InstanceConfig(config, STEP_TIME, BELIEVED),
+        table,
+        0,
+        prefix_cache=False,
+        counted_s=(0.0, 0.0),
     )
     book = EngineBook(
         dispatch_delay_s=DELAY_S,
         length_row=knots,
         prior_tokens=PRIOR_TOKENS,
-        expect_arrivals=expect,
     )
-    forecaster = DirectForecaster(1, config.block_size_tokens)
-    predictor = SimPredictor(0, "engine-0", config, BELIEVED, forecaster, expect_arrivals=expect)
+    forecaster = DirectForecaster(table, 1, config.block_size_tokens)
+    predictor = SimPredictor(0, "engine-0", config, BELIEVED, forecaster)
     requests = requests_of(draws)
     specs = {spec.request_id: spec for _, spec, _ in requests}
     events: list[tuple[float, int, str, int]] = []
@@ -131,6 +137,7 @@ def test_it_says_what_the_book_says(seed: int) -> None:
         row = knots(spec.length)
         if what == "ask":
             predictor.see(instance, now_s)
+            forecaster.take(now_s)
             (ours,) = predict(
                 forecaster,
                 [predictor],
@@ -140,9 +147,12 @@ def test_it_says_what_the_book_says(seed: int) -> None:
                 now_s=now_s,
                 ages_s=[0.0],
                 every_step_published=True,
+                announced_only=announced_only,
                 externality=True,
             )
-            theirs = book.predict(spec, BELIEVED, now_s, externality=True)
+            theirs = book.predict(
+                spec, BELIEVED, now_s, announced_only=announced_only, externality=True
+            )
             assert theirs is not None
             for name in ("ttft_s", "e2e_s", "tpot_s", "preemptions", "added_ttft_s", "added_e2e_s"):
                 assert getattr(ours, name) == pytest.approx(
@@ -161,12 +171,13 @@ def test_it_says_what_the_book_says(seed: int) -> None:
             if not instance.in_step:
                 heappush(events, (now_s, 2000 + index, "advance", 0))
         elif what == "advance" or instance.in_step:
-            finished, next_s = instance.advance(now_s)
+            finished = table.step(0, now_s)
+            instance.forget(finished)
             for seq in finished:
                 predictor.complete(seq.request_id)
                 book.complete(seq.request_id)
-            if next_s is not None:
-                heappush(events, (next_s, 3000, "advance", 0))
+            if instance.in_step:
+                heappush(events, (instance.twin.ends_s, 3000, "advance", 0))
         if what != "ask":  # every change is published
             published += 1
             book.hear(snapshot_of(instance.twin, specs, now_s, published))

@@ -93,17 +93,18 @@ def test_the_dispatch_delay_is_learned() -> None:
 
 
 def test_what_has_come_of_late_is_expected_to_come() -> None:
-    def predicted(**options: bool) -> float:
-        book = EngineBook(dispatch_delay_s=0.0, length_row=knots, prior_tokens=100.0, **options)
+    def predicted(*, announced_only: bool) -> float:
+        book = EngineBook(dispatch_delay_s=0.0, length_row=knots, prior_tokens=100.0)
         book.hear(snapshot(1, START))
         for i in range(200):
             book.reserve(spec(f"r{i}"), START + 0.1 * i, ttl_s=0.05)
         long = RequestSpec("new", 32, 0, LengthEstimate(500.0, source="hint"))
-        seen = book.predict(long, LinearStepTime((0.01, 0, 0, 0, 1e-3, 0)), START + 20.0)
+        step_time = LinearStepTime((0.01, 0, 0, 0, 1e-3, 0))
+        seen = book.predict(long, step_time, START + 20.0, announced_only=announced_only)
         assert seen is not None
         return seen.e2e_s
 
-    assert predicted() > 1.05 * predicted(expect_arrivals=False)
+    assert predicted(announced_only=False) > 1.05 * predicted(announced_only=True)
 
 
 def test_the_error_of_step_times_widens_the_quantiles() -> None:
