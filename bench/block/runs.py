@@ -17,7 +17,7 @@ from foretell.sim import Report, simulate
 from foretell.workload import Arrival, Trace, arrivals_of
 
 ROOT = Path(__file__).resolve().parents[2]
-CURVE = tuple(level / 200 for level in range(1, 200)) + (0.9975, 0.999)
+CURVE = (*(level / 200 for level in range(1, 200)), 0.9975, 0.999)
 """Levels at which distributions are drawn."""
 SAMPLES = 100
 
