@@ -92,7 +92,7 @@ def _draw_distributions(lookup: Lookup, path: Path) -> None:
 
 
 def _draw_memory(lookup: Lookup, path: Path) -> None:
-    """As the first two rows of the paper's Figure 7; preemptions are in the table."""
+    """As the first two rows of the paper's Figure 7, until the last request arrives."""
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     figure = Figure(figsize=(10.5, 5.6), layout="constrained")
@@ -100,7 +100,8 @@ def _draw_memory(lookup: Lookup, path: Path) -> None:
     for column, qps in enumerate(given.DRAWN_QPS):
         for scheduler in _DRAWN:
             memory = lookup(scheduler, qps, given.SWEEP_SEEDS[0])["memory"]
-            times_s, means, variances = zip(*memory, strict=True)
+            arriving = [sample for sample in memory if sample[0] <= given.DEFAULT.requests / qps]
+            times_s, means, variances = zip(*arriving, strict=True)
             axes[0][column].plot(times_s, means, **_style(scheduler))
             axes[1][column].plot(times_s, _smooth(variances), **_style(scheduler))
         axes[0][column].set_title(f"{qps} requests a second", fontsize="medium")

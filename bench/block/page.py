@@ -1,6 +1,7 @@
 """What the page says of the results: tables, each mean with its 95% confidence interval."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import exp, log
 from statistics import fmean
 from typing import Any
 
@@ -8,8 +9,14 @@ from bench.block import settings as given
 from bench.block.capacity import interval
 from bench.block.policies import READINGS
 from bench.block.runs import Results
-from bench.block.settings import Scheduler
-from bench.block.sweep import Searches, reading_cases, sweep_cases, wanted_searches
+from bench.block.settings import Case, Scheduler
+from bench.block.sweep import (
+    Searches,
+    long_cases,
+    reading_cases,
+    sweep_cases,
+    wanted_searches,
+)
 from bench.stats import markdown_table
 from cli.bench.machine import machine_line
 
@@ -28,14 +35,8 @@ ARTIFACT = {
 
 def results_of(kept: Results, searches: Searches) -> dict[str, Any]:
     """All numbers of the page, as JSON."""
-    sweep: list[Row] = []
-    for case in (*sweep_cases(), *reading_cases()):
-        result = kept.get(case)
-        assert result is not None, f"{case} has not run"
-        memory = [variance for _, _, variance in result["memory"]]
-        numbers = {name: value for name, value in result.items() if name not in _CURVES}
-        named = {"scheduler": case.scheduler.title, "qps": case.qps, "seed": case.seed}
-        sweep.append({**named, **numbers, "free_blocks_spread": round(fmean(memory), 1)})
+    sweep = [row_of(case, kept) for case in (*sweep_cases(), *reading_cases())]
+    long = [row_of(case, kept) for case in long_cases()]
     capacities = []
     for setting, scheduler, seed in wanted_searches():
         search = searches[setting.name, scheduler.title, seed]
@@ -48,7 +49,18 @@ def results_of(kept: Results, searches: Searches) -> dict[str, Any]:
                 "probes": {str(qps): round(p99, 3) for qps, p99 in sorted(search.probes.items())},
             }
         )
-    return {"sweep": sweep, "capacities": capacities}
+    return {"sweep": sweep, "long": long, "capacities": capacities}
+
+
+def row_of(case: Case, kept: Results) -> Row:
+    """The numbers of one run, but for its curves."""
+    result = kept.get(case)
+    assert result is not None, f"{case} has not run"
+    numbers = {name: value for name, value in result.items() if name not in _CURVES}
+    named = {"scheduler": case.scheduler.title, "qps": case.qps, "seed": case.seed}
+    arriving_s = case.setting.requests / case.qps
+    spread = fmean(variance for at_s, _, variance in result["memory"] if at_s <= arriving_s)
+    return {**named, **numbers, "free_blocks_spread": round(spread, 1)}
 
 
 def markdown(page: Mapping[str, Any]) -> str:
@@ -63,8 +75,8 @@ def markdown(page: Mapping[str, Any]) -> str:
             f"chunks of {given.DEFAULT.chunk} tokens, {given.DEFAULT.blocks:,} blocks, "
             f"{given.DEFAULT.requests:,} of the 10,000 ShareGPT lengths in random order, Poisson "
             "arrivals. A seed's requests are the same for all schedulers, and at another rate only "
-            "closer together. ± is half of a 95% confidence interval (Student's t) over the seeds; "
-            "differences are taken seed by seed.\n",
+            "closer together. ± is half of a 95% confidence interval (Student's t) over the seeds. "
+            "Changes are geometric means of ratios taken seed by seed, with the interval of that.\n",
             "### Capacity\n",
             "The highest rate, in requests a second, at which the P99 of TTFT is at most "
             f"{given.TTFT_BOUND_S:g} s.\n",
@@ -78,6 +90,9 @@ def markdown(page: Mapping[str, Any]) -> str:
             "### Beside the authors' own cluster\n",
             f"At {ARTIFACT_QPS} requests a second, seconds; the authors' in brackets.\n",
             artifact_table(sweep),
+            "### With 10,000 requests\n",
+            f"TTFT in seconds, means of seeds {' and '.join(map(str, given.LONG_SEEDS))}.\n",
+            long_table(page["long"]),
             "### How far off the chosen instance's prediction was\n",
             error_table(sweep),
             "### Readings of INFaaS++ and Llumnix-\n",
@@ -97,14 +112,14 @@ _BY_RATE = (
 
 
 def paired_gain(capacities: Iterable[Row], setting: str, better: str, base: str) -> list[float]:
-    """The capacity of `better` over that of `base`, less 1, for each seed."""
+    """The capacity of `better` over that of `base`, for each seed."""
     found = {
         (row["scheduler"], row["seed"]): row["capacity_qps"]
         for row in capacities
         if row["setting"] == setting
     }
     seeds = sorted(seed for scheduler, seed in found if scheduler == base)
-    return [found[better, seed] / found[base, seed] - 1 for seed in seeds]
+    return [found[better, seed] / found[base, seed] for seed in seeds]
 
 
 def capacity_table(capacities: Sequence[Row]) -> str:
@@ -120,7 +135,7 @@ def capacity_table(capacities: Sequence[Row]) -> str:
                     plus_minus(_capacities(capacities, setting.name, scheduler), 1)
                     for scheduler in (given.LLUMNIX, given.BLOCK)
                 ),
-                percent(gain),
+                change(gain),
                 "" if setting.paper_gain is None else f"{setting.paper_gain:+.1%}",
             )
         )
@@ -134,7 +149,7 @@ def default_capacities(capacities: Sequence[Row]) -> str:
         (
             scheduler.title,
             plus_minus(_capacities(capacities, given.DEFAULT.name, scheduler), 1),
-            percent(
+            change(
                 paired_gain(capacities, given.DEFAULT.name, scheduler.title, given.LLUMNIX.title)
             ),
         )
@@ -160,8 +175,9 @@ def ttft_table(sweep: Sequence[Row]) -> str:
             mine, base = (
                 values(sweep, s.title, SHOWN_QPS, name) for s in (scheduler, given.LLUMNIX)
             )
-            change = [ours / theirs - 1 for ours, theirs in zip(mine, base, strict=True)]
-            cells += [plus_minus(mine, 2), "" if scheduler is given.LLUMNIX else percent(change)]
+            ratios = [ours / theirs for ours, theirs in zip(mine, base, strict=True)]
+            compared = scheduler.policy == given.BLOCK.policy
+            cells += [plus_minus(mine, 2), change(ratios) if compared else ""]
         rows.append(tuple(cells))
     mean, p99 = PAPER_TTFT.values()
     rows.append(("the paper's Block", "", f"{mean:+.1%}", "", f"{p99:+.1%}"))
@@ -197,6 +213,23 @@ def artifact_table(sweep: Sequence[Row]) -> str:
         for title, measured in ARTIFACT.items()
     ]
     return markdown_table(("", "P99 TTFT", "mean e2e", "P99 e2e"), rows)
+
+
+def long_table(long: Sequence[Row]) -> str:
+    """Runs as long as the paper's."""
+    rows = []
+    for what, name in (("mean TTFT", "ttft_mean_s"), ("P99 TTFT", "ttft_p99_s")):
+        found = [
+            [values(long, scheduler.title, qps, name) for qps in given.LONG_QPS]
+            for scheduler in (given.LLUMNIX, given.BLOCK)
+        ]
+        rows += [
+            (f"{what}, {scheduler.title}", *(f"{fmean(cell):.2f}" for cell in cells))
+            for scheduler, cells in zip((given.LLUMNIX, given.BLOCK), found, strict=True)
+        ]
+        changes = (fmean(ours) / fmean(theirs) - 1 for theirs, ours in zip(*found, strict=True))
+        rows.append(("change", *(f"{ratio:+.0%}" for ratio in changes)))
+    return markdown_table(("requests a second", *map(str, given.LONG_QPS)), rows)
 
 
 def error_table(sweep: Sequence[Row]) -> str:
@@ -241,7 +274,8 @@ def plus_minus(numbers: Sequence[float], digits: int) -> str:
     return f"{mean:.{digits}f} ± {half:.{digits}f}"
 
 
-def percent(ratios: Sequence[float]) -> str:
-    """The same of ratios less 1."""
-    mean, half = interval(ratios)
-    return f"{mean:+.1%} ± {half:.1%}"
+def change(ratios: Sequence[float]) -> str:
+    """The geometric mean of ratios, less 1, and its confidence interval."""
+    mean, half = interval([log(ratio) for ratio in ratios])
+    shown = (f"{exp(value) - 1:+.1%}" for value in (mean, mean - half, mean + half))
+    return "{} ({} to {})".format(*shown)

@@ -85,6 +85,10 @@ READING_QPS = (28, 32)
 DRAWN_QPS = (28, 32, 36)
 """Rates of the pictures of distributions and of memory over time."""
 SWEEP_SEEDS = (1, 2, 3)
+LONG = Setting("default, 10,000 requests", 29.0, requests=10_000)
+"""As many as the paper sent; at some rates only, as it takes long."""
+LONG_QPS = (28, 29, 30)
+LONG_SEEDS = (1, 2)
 
 
 @dataclass(frozen=True, slots=True)

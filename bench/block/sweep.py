@@ -40,6 +40,14 @@ def reading_cases() -> Iterator[Case]:
                 yield Case(given.DEFAULT, scheduler, float(qps), seed)
 
 
+def long_cases() -> Iterator[Case]:
+    """As many requests as the paper sent."""
+    for qps in given.LONG_QPS:
+        for scheduler in (given.LLUMNIX, given.BLOCK):
+            for seed in given.LONG_SEEDS:
+                yield Case(given.LONG, scheduler, float(qps), seed)
+
+
 def wanted_searches() -> list[tuple[Setting, Scheduler, int]]:
     """All searches for a capacity."""
     return [
@@ -98,7 +106,7 @@ def timed_run(case: Case, traces: str) -> Result:
 def run_all(traces: str, results: Results, processes: int) -> tuple[Searches, float]:
     """Every run of the sweep and every search to its end; and the CPU seconds of all of them."""
     runner, searches = Runner(traces, results, processes), Searches()
-    cases, wanted = [*sweep_cases(), *reading_cases()], wanted_searches()
+    cases, wanted = [*sweep_cases(), *reading_cases(), *long_cases()], wanted_searches()
     columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task("runs", total=len(cases) + _PROBES * len(wanted))

@@ -9,7 +9,7 @@ import pytest
 
 from bench.block import runs
 from bench.block.capacity import STEP, TOLERANCE, Search, interval
-from bench.block.page import paired_gain
+from bench.block.page import change, paired_gain
 from bench.block.policies import READINGS, make
 from bench.block.settings import BLOCK, BLOCK_STAR, DEFAULT, LLUMNIX, SETTINGS, Case
 from foretell.workload import Trace
@@ -60,7 +60,12 @@ def test_gain_is_taken_seed_by_seed() -> None:
         for setting in ("x", "y")
         for s, seed, qps in found
     ]
-    assert paired_gain(rows, "x", BLOCK.title, LLUMNIX.title) == pytest.approx([0.2, 0.1])
+    assert paired_gain(rows, "x", BLOCK.title, LLUMNIX.title) == pytest.approx([1.2, 1.1])
+
+
+def test_changes_up_and_down_cancel() -> None:
+    assert change([2.0, 0.5]).startswith("+0.0% (-99")
+    assert change([0.5, 0.5]) == "-50.0% (-50.0% to -50.0%)"
 
 
 def test_requests_of_a_seed_differ_only_in_times_between_rates() -> None:
