@@ -76,7 +76,7 @@ def markdown(page: Mapping[str, Any]) -> str:
             f"{given.DEFAULT.requests:,} of the 10,000 ShareGPT lengths in random order, Poisson "
             "arrivals. A seed's requests are the same for all schedulers, and at another rate only "
             "closer together. ± is half of a 95% confidence interval (Student's t) over the seeds. "
-            "Changes are geometric means of ratios taken seed by seed, with the interval of that.\n",
+            "Changes are geometric means of ratios taken seed by seed, with their interval.\n",
             "### Capacity\n",
             "The highest rate, in requests a second, at which the P99 of TTFT is at most "
             f"{given.TTFT_BOUND_S:g} s.\n",
@@ -145,16 +145,12 @@ def capacity_table(capacities: Sequence[Row]) -> str:
 
 def default_capacities(capacities: Sequence[Row]) -> str:
     """Of all that were searched in the default setting."""
-    rows = [
-        (
-            scheduler.title,
-            plus_minus(_capacities(capacities, given.DEFAULT.name, scheduler), 1),
-            change(
-                paired_gain(capacities, given.DEFAULT.name, scheduler.title, given.LLUMNIX.title)
-            ),
-        )
-        for scheduler in given.DEFAULT.searched
-    ]
+    rows = []
+    for scheduler in given.DEFAULT.searched:
+        name, base = given.DEFAULT.name, given.LLUMNIX.title
+        gain = change(paired_gain(capacities, name, scheduler.title, base))
+        found = plus_minus(_capacities(capacities, name, scheduler), 1)
+        rows.append((scheduler.title, found, "" if scheduler is given.LLUMNIX else gain))
     return markdown_table(("default", "capacity", "over Llumnix-"), rows)
 
 

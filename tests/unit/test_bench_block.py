@@ -64,7 +64,7 @@ def test_gain_is_taken_seed_by_seed() -> None:
 
 
 def test_changes_up_and_down_cancel() -> None:
-    assert change([2.0, 0.5]).startswith("+0.0% (-99")
+    assert change([2.0, 0.5]).startswith("+0.0% (-100.0% to +")
     assert change([0.5, 0.5]) == "-50.0% (-50.0% to -50.0%)"
 
 
