@@ -130,4 +130,5 @@ def run_all(traces: str, results: Results, processes: int) -> tuple[Searches, fl
             searches[setting.name, scheduler.title, seed] = search
             probe(search, setting, scheduler, seed)
         runner.run()
+        progress.update(task, total=progress.tasks[task].completed)
     return searches, runner.cpu_s
