@@ -40,12 +40,15 @@ def results_of(kept: Results, searches: Searches) -> dict[str, Any]:
     capacities = []
     for setting, scheduler, seed in wanted_searches():
         search = searches[setting.name, scheduler.title, seed]
+        probed = [kept.get(Case(setting, scheduler, qps, seed)) for qps in search.probes]
+        preempted = [1000 * r["preemptions"] / r["requests"] for r in probed if r is not None]
         capacities.append(
             {
                 "setting": setting.name,
                 "scheduler": scheduler.title,
                 "seed": seed,
                 "capacity_qps": round(search.capacity_qps, 3),
+                "preemptions_per_1000": round(fmean(preempted), 1),
                 "probes": {str(qps): round(p99, 3) for qps, p99 in sorted(search.probes.items())},
             }
         )
@@ -79,7 +82,8 @@ def markdown(page: Mapping[str, Any]) -> str:
             "Changes are geometric means of ratios taken seed by seed, with their interval.\n",
             "### Capacity\n",
             "The highest rate, in requests a second, at which the P99 of TTFT is at most "
-            f"{given.TTFT_BOUND_S:g} s.\n",
+            f"{given.TTFT_BOUND_S:g} s. Preemptions are those of all runs of a setting's searches, "
+            "per 1,000 requests.\n",
             capacity_table(capacities),
             default_capacities(capacities),
             f"### TTFT at {SHOWN_QPS} requests a second\n",
@@ -127,6 +131,7 @@ def capacity_table(capacities: Sequence[Row]) -> str:
     rows = []
     for setting in given.SETTINGS:
         gain = paired_gain(capacities, setting.name, given.BLOCK.title, given.LLUMNIX.title)
+        preempted = [r["preemptions_per_1000"] for r in capacities if r["setting"] == setting.name]
         rows.append(
             (
                 setting.name,
@@ -137,9 +142,11 @@ def capacity_table(capacities: Sequence[Row]) -> str:
                 ),
                 change(gain),
                 "" if setting.paper_gain is None else f"{setting.paper_gain:+.1%}",
+                f"{fmean(preempted):.0f}",
             )
         )
-    header = ("setting", "seeds", "Llumnix-", "Block", "Block over Llumnix-", "the paper's")
+    compared = ("Llumnix-", "Block", "Block over Llumnix-", "the paper's")
+    header = ("setting", "seeds", *compared, "preemptions")
     return markdown_table(header, rows)
 
 
