@@ -40,10 +40,11 @@ _EXPECTED_KEY = crc32(EXPECTED_ID.encode())
 
 ComingRow = tuple[float, float, int, int, int, int, int, tuple[float, ...]]
 """The fields of `kernel.forecasts.COMING`."""
-Expected = tuple[int, int, int, float, float]
-"""How many, their prompt and output tokens, when the first comes, and seconds to the next."""
+Expected = tuple[int, int, int, int, float, float]
+"""How many, their prompt and output tokens, blocks of the prompt that are cached, when the first
+comes, and seconds to the next."""
 
-NOBODY: Expected = (0, 1, 1, 0.0, 0.0)
+NOBODY: Expected = (0, 1, 1, 0, 0.0, 0.0)
 
 
 class Seen(NamedTuple):
@@ -65,6 +66,8 @@ class Question(NamedTuple):
     requests: int
     """In its picture."""
     samples: int
+    hits: int
+    """Blocks of the newcomer's prompt that are believed to be cached."""
     reserved: Seq[ComingRow]
     expected: Expected
 
@@ -162,9 +165,9 @@ class DirectForecaster:
         most = first = 0
         asked: list[tuple[float, ...]] = []
         reserved: list[ComingRow] = []
-        for index, requests, samples, rows, expected in questions:
+        for index, requests, samples, hits, rows, expected in questions:
             last = first + len(rows)
-            asked.append((index, samples, first, last, *expected))
+            asked.append((index, samples, hits, first, last, *expected))
             reserved += rows
             most = max(most, requests + len(rows) + expected[0] + 1)
             first = last

@@ -102,9 +102,18 @@ class _Cluster:
 
     def run(self) -> Report:
         """Process events until none is left; then nothing may be left undone."""
+        told = self._config.prefix_cache and self._config.predict_hits
         for arrival in self._arrivals:
             estimate = self._config.estimate(arrival)
-            spec = RequestSpec(arrival.request_id, arrival.prompt_tokens, 0, estimate)
+            prefix, chunk_tokens = arrival.hashed_prefix() if told else ((), 0)
+            spec = RequestSpec(
+                arrival.request_id,
+                arrival.prompt_tokens,
+                0,
+                estimate,
+                prefix=prefix,
+                prefix_chunk_tokens=chunk_tokens,
+            )
             row = knots(estimate, self._config.length_rule)
             self._events.at(arrival.t_s, partial(self._arrive, arrival, spec, row))
         for fault in self._config.faults:
@@ -222,7 +231,7 @@ class _Cluster:
         check(arrival.t_s < first_s <= self._events.now_s, f"{seq.request_id}: tokens out of time")
         request.ended = True
         request.scheduler.ended(node.index)
-        node.predictor.complete(seq.request_id)
+        node.served(seq)
         self._served[seq.request_id] = Served(
             request_id=seq.request_id,
             instance_id=node.instance_id,
@@ -233,6 +242,8 @@ class _Cluster:
             preemptions=seq.preemptions,
             predicted=request.predicted,
             attempts=request.attempts,
+            prompt_tokens=seq.prompt_tokens,
+            cached_tokens=seq.cached_tokens,
         )
         self._one_less()
 

@@ -74,6 +74,8 @@ class ClusterConfig:
     """Predictors reckon with requests that will come later."""
     prefix_cache: bool = False
     """Engines find blocks of the prefixes that arrivals name (`Arrival.prefix`)."""
+    predict_hits: bool = True
+    """And predictors are told these names, to foretell what engines will find."""
     max_attempts: int = 3
     """Instances tried for one request before its first token."""
     faults: tuple[Fault, ...] = ()

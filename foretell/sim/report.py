@@ -22,6 +22,9 @@ class Served:
     predicted: Prediction | None
     """What was foretold of the chosen instance; None if the policy did not ask or none came."""
     attempts: int = 1
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """Found in the prefix cache at its latest admission."""
 
     @property
     def tpot_s(self) -> float:

@@ -109,6 +109,7 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
             output_tokens=seen.output_tokens,
             preemptions=seen.preemptions,
             prompt_tokens=seen.prompt_tokens,
+            cached_tokens=seen.cached_tokens,
         )
 
     async def Status(
