@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from statistics import fmean
+from math import ceil
 from typing import ClassVar
 
 from foretell.engine.prefixes import PrefixIndex
@@ -34,8 +34,8 @@ class PrefixHash:
             return pick_lowest(candidates, lambda c: c.outstanding, draw)
         key = request.prefix[:HASHED_CHUNKS]
         ordered = sorted(candidates, key=lambda c: _weight(key, c.instance_id))
-        most = LOAD_FACTOR * (fmean(c.outstanding for c in candidates) + 1 / len(candidates))
-        return next(c.instance_id for c in ordered if c.outstanding + 1 <= max(1.0, most))
+        most = ceil(LOAD_FACTOR * (sum(c.outstanding for c in ordered) + 1) / len(ordered))
+        return next(c.instance_id for c in ordered if c.outstanding < most)
 
 
 def _weight(key: tuple[int, ...], instance_id: str) -> bytes:
