@@ -260,6 +260,8 @@ class EngineBook:
         dead = [key for key, r in self._reservations.items() if r.expires_unix_s <= now_unix_s]
         for key in dead:
             del self._reservations[key]
+            if self._prefixes is not None:
+                self._prefixes.dropped(key)
         return [
             PendingRequest(r.made_unix_s + self.dispatch_delay_s, r.request, r.length_row)
             for r in self._reservations.values()

@@ -208,14 +208,20 @@ def test_hits_of_those_who_wait_are_believed_until_they_run() -> None:
     assert behind(known=False) - behind(known=True) == pytest.approx(0.64, rel=0.05)
 
 
-@pytest.mark.parametrize("why", ["no caching", "another run"])
-def test_there_are_no_hits_without_a_cache_or_behind_a_restart(why: str) -> None:
+@pytest.mark.parametrize("why", ["no caching", "another run", "never arrived", "never ran"])
+def test_there_are_no_hits_of_what_is_not_there(why: str) -> None:
     book = new_book()
     first = snapshot(1, START)
     if why == "no caching":
         first = replace(first, config=replace(CONFIG, enable_prefix_caching=False))
     book.hear(first)
-    book.reserve(asks("a", 5), START, ttl_s=0.0)
+    book.reserve(asks("a", 5), START, ttl_s=0.0 if why == "never arrived" else 5.0)
     if why == "another run":
         book.hear(snapshot(1, START, run="next"))
+    elif why == "never arrived":
+        assert book.pending(START) == []
+    elif why == "never ran":
+        book.hear(replace(snapshot(2, START), waiting=(shown(asks("a", 5)),)))
+        book.hear(snapshot(3, START))
+        book.complete("a")
     assert predicted(book, asks("b", 5)).cached_tokens == 0
