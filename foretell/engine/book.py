@@ -168,11 +168,14 @@ class EngineBook:
         while len(self._reservations) > MAX_RESERVATIONS:
             self._reservations.popitem(last=False)
 
-    def complete(self, request_id: str) -> Observed:
-        """The request has ended: forget it and return what was seen of it."""
+    def complete(self, request_id: str, *, answered: bool = False) -> Observed:
+        """The request has ended: forget it and return what was seen of it.
+
+        `answered`: some of its output came; snapshots may still be on their way.
+        """
         self._reservations.pop(request_id, None)
         if self._prefixes is not None:
-            self._prefixes.dropped(request_id)
+            self._prefixes.ended(request_id, answered=answered)
         return self._observed.pop(request_id, None) or Observed()
 
     def predict(
@@ -261,7 +264,7 @@ class EngineBook:
         for key in dead:
             del self._reservations[key]
             if self._prefixes is not None:
-                self._prefixes.dropped(key)
+                self._prefixes.ended(key, answered=False)
         return [
             PendingRequest(r.made_unix_s + self.dispatch_delay_s, r.request, r.length_row)
             for r in self._reservations.values()

@@ -96,9 +96,7 @@ class PrefixIndex:
         pending = self._pending.pop(request_id, None)
         if pending is None:
             return
-        for key in pending.prefix:
-            if chunk := self._chunks.get(key):
-                chunk.computed = True
+        self._note_computed(pending)
         believed = pending.hits * prompt_tokens / pending.prompt_tokens
         if not believed or cached_tokens + self._block_size > _CONTRADICTED * believed:
             return
@@ -106,16 +104,25 @@ class PrefixIndex:
         while self._chunks and next(iter(self._chunks.values())).stamp <= gone:
             self._evict()
 
-    def dropped(self, request_id: str) -> None:
-        """The request has ended. If it was never seen running, nobody computed what it brought."""
+    def ended(self, request_id: str, *, answered: bool) -> None:
+        """The request has ended. If it was neither answered nor seen running, nobody computed what
+        it brought."""
         pending = self._pending.pop(request_id, None)
         if pending is None:
+            return
+        if answered:
+            self._note_computed(pending)
             return
         for key in (-pending.stamp, *pending.prefix[len(pending.stamps) :]):
             chunk = self._chunks.get(key)
             if chunk and chunk.stamp == pending.stamp and not chunk.computed:
                 self._blocks -= chunk.blocks
                 del self._chunks[key]
+
+    def _note_computed(self, pending: _Pending) -> None:
+        for key in pending.prefix:
+            if chunk := self._chunks.get(key):
+                chunk.computed = True
 
     def _known(self, prefix: tuple[int, ...]) -> int:
         """How many leading chunks of `prefix` are there, by bisection: none lacks those before."""

@@ -102,8 +102,8 @@ class Node:
 
     def served(self, seq: Sequence) -> None:
         """Its engine has ended the request, which snapshots have shown if none was left out."""
-        shown = self._cluster.publish_interval_s == 0 and self.heard
-        self.predictor.complete(seq.request_id, seq if shown else None)
+        shown = seq if self._cluster.publish_interval_s == 0 and self.heard else None
+        self.predictor.complete(seq.request_id, answered=True, shown=shown)
 
     def publish(self, now_s: float) -> None:
         """The predictor hears what is new."""

@@ -89,12 +89,14 @@ class SimPredictor:
         """The next snapshot will show `spec`, unless it has ended."""
         self._arrived[spec.request_id] = spec
 
-    def complete(self, request_id: str, shown: EngineSequence | None = None) -> None:
+    def complete(
+        self, request_id: str, *, answered: bool = False, shown: EngineSequence | None = None
+    ) -> None:
         """The request has ended, perhaps between two snapshots; `shown` is how they showed it."""
         if self._prefixes is not None:
             if shown is not None:
                 self._prefixes.admitted(request_id, shown.cached_tokens, shown.prompt_tokens)
-            self._prefixes.dropped(request_id)
+            self._prefixes.ended(request_id, answered=answered)
             self._untold.pop(request_id, None)
         self._forget(request_id)
         self._shown.discard(request_id)

@@ -106,10 +106,12 @@ class ReserveResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class CompleteRequest(_message.Message):
-    __slots__ = ("request_id",)
+    __slots__ = ("request_id", "answered")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_FIELD_NUMBER: _ClassVar[int]
     request_id: str
-    def __init__(self, request_id: _Optional[str] = ...) -> None: ...
+    answered: bool
+    def __init__(self, request_id: _Optional[str] = ..., answered: bool = ...) -> None: ...
 
 class CompleteResponse(_message.Message):
     __slots__ = ("ttft_s", "output_tokens", "preemptions", "prompt_tokens", "cached_tokens")

@@ -91,7 +91,10 @@ class Recorder:
         stub = placement.instance.stub
         if stub is None:
             return
-        message = predictor_pb2.CompleteRequest(request_id=placement.spec.request_id)
+        answered = result.first_byte_unix_s > 0 or (result.finished and result.status < 400)
+        message = predictor_pb2.CompleteRequest(
+            request_id=placement.spec.request_id, answered=answered
+        )
         try:
             seen = await answer_of(stub.Complete(message, timeout=_COMPLETE_DEADLINE_S))
         except NoAnswer:

@@ -22,7 +22,7 @@ PATIENCE = {
     "HF_HUB_OFFLINE": "1",
 }
 ENGINE_ARGS = (
-    "--enforce-eager --max-model-len 1024 --max-num-seqs 64 --dtype float32 "
+    "--enforce-eager --max-model-len 2048 --max-num-seqs 64 --dtype float32 "
     "--distributed-executor-backend uni --num-gpu-blocks-override 200 --disable-uvicorn-access-log"
 )
 

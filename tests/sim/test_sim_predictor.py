@@ -197,8 +197,8 @@ def test_it_says_what_the_book_says(seed: int, caches: bool) -> None:
         elif what == "advance" or instance.in_step:
             finished, next_s = instance.advance(now_s)
             for seq in finished:
-                predictor.complete(seq.request_id, seq)
-                book.complete(seq.request_id)
+                predictor.complete(seq.request_id, answered=True, shown=seq)
+                book.complete(seq.request_id, answered=True)
             if next_s is not None:
                 heappush(events, (next_s, 3000, "advance", 0))
         if what != "ask":  # every change is published

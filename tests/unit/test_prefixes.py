@@ -104,12 +104,12 @@ def test_who_never_ran_has_brought_nothing() -> None:
     index.reserve(request("b", "x", 5))
     index.reserve(request("c", "x", 3))
     assert index.believed("c") == 3 * 64
-    index.dropped("b")
+    index.ended("b", answered=False)
     assert index.find(request("?", "x", 5)) == 3 * 64  # c brings these, if it runs
-    index.dropped("c")
+    index.ended("c", answered=True)
     assert index.pending == []
-    index.dropped("a")
-    assert index.find(request("?", "x", 5)) >= 2 * 64
+    index.ended("a", answered=False)
+    assert index.find(request("?", "x", 5)) == 3 * 64
 
 
 def test_it_is_bounded_and_never_lacks_what_is_before_a_chunk_it_has() -> None:
@@ -122,7 +122,7 @@ def test_it_is_bounded_and_never_lacks_what_is_before_a_chunk_it_has() -> None:
         if draw < 0.6:
             index.admitted(spec.request_id, draws.randint(0, spec.prompt_tokens), 100)
         elif draw < 0.8:
-            index.dropped(spec.request_id)
+            index.ended(spec.request_id, answered=draw < 0.7)
         longest = request("?", str(draws.randint(0, 20)), 12).prefix
         there = [key in index._chunks for key in longest]
         assert there == sorted(there, reverse=True)
