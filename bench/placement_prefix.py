@@ -17,6 +17,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -30,6 +31,7 @@ from foretell.policy import Policy, make_policy
 from foretell.settings import load_profile
 from foretell.sim import ClusterConfig, InstanceConfig, Report, simulate
 from foretell.workload import Arrival, Conversations, arrivals_of, conversations, parse_mooncake
+from foretell.workload.stream import PREFIX_BLOCK_TOKENS
 
 RESULTS = Path(__file__).resolve().parent / "results"
 PAGE = RESULTS.parent.parent / "docs" / "policies.md"
@@ -87,6 +89,26 @@ def arrivals_for(case: Case, mooncake: Path, requests: int) -> list[Arrival]:
     return arrivals_of(trace, draws, count=requests, qps=case.qps)
 
 
+def sizes(arrivals: Sequence[Arrival]) -> dict[str, float]:
+    """Of the requests themselves."""
+    return {
+        "requests": len(arrivals),
+        "prompt_tokens": sum(arrival.prompt_tokens for arrival in arrivals),
+        "repeated_ratio": repeated_ratio(arrivals),
+    }
+
+
+def repeated_ratio(arrivals: Sequence[Arrival]) -> float:
+    """Share of all prompt tokens that a cache for all, which forgets nothing, would have."""
+    seen: set[int] = set()
+    hits = 0
+    for arrival in arrivals:
+        blocks = takewhile(seen.__contains__, arrival.prefix)
+        hits += min(PREFIX_BLOCK_TOKENS * sum(1 for _ in blocks), arrival.prompt_tokens)
+        seen.update(arrival.prefix)
+    return hits / sum(arrival.prompt_tokens for arrival in arrivals)
+
+
 def run(case: Case, mooncake: Path, requests: int) -> dict[str, Any]:
     """The figures of one case."""
     arrivals = arrivals_for(case, mooncake, requests)
@@ -97,7 +119,7 @@ def run(case: Case, mooncake: Path, requests: int) -> dict[str, Any]:
         predict_hits=not case.policy.endswith("no index"),
     )
     report = simulate(config, arrivals, [make(case.policy)], Random(case.seed))
-    return {**asdict(case), "requests": len(arrivals), **figures(report)}
+    return {**asdict(case), **sizes(arrivals), **figures(report)}
 
 
 def figures(report: Report) -> dict[str, float]:
@@ -139,14 +161,19 @@ def markdown(page: dict[str, Any]) -> str:
         f"{ENGINE.block_size_tokens} tokens, chunks of {ENGINE.max_num_scheduled_tokens:,} tokens; "
         f"true output lengths; seed {page['seed']}. Seconds. *hits*: share of all prompt tokens "
         "that engines found cached. *misjudged*: sum of the differences between the hits that were "
-        "foretold for the chosen engine and those found, over all prompt tokens.\n",
+        "foretold for the chosen engine and those found, over all prompt tokens. The last row: what a "
+        "cache for all that forgets nothing would have.\n",
     ]
     for workload in dict.fromkeys(run["workload"] for run in runs):
         for qps in sorted({run["qps"] for run in runs if run["workload"] == workload}):
             chosen = [r for r in runs if (r["workload"], r["qps"]) == (workload, qps)]
-            title = f"{workload}, {qps:g} requests/s ({chosen[0]['requests']:,})"
+            tokens = chosen[0]["prompt_tokens"] / 1e6
+            title = (
+                f"{workload}, {qps:g} requests/s ({chosen[0]['requests']:,}, {tokens:.1f} M tokens)"
+            )
             header = ("hits", "misjudged", "TTFT mean", "TTFT P99", "e2e mean", "e2e P99")
-            lines.append(markdown_table((title, *header), map(_row, chosen)))
+            bound = ("*one cache, unbounded*", f"{chosen[0]['repeated_ratio']:.1%}", *[""] * 5)
+            lines.append(markdown_table((title, *header), [*map(_row, chosen), bound]))
     return "\n".join(lines)
 
 
