@@ -1,6 +1,7 @@
 """A prompt that begins like an earlier one goes to the engine that has it cached.
 
-And the request log says what was foretold and what was found.
+And the request log says what was foretold and what was found. It runs before the tests that send
+bursts: predictors expect more of the kind for a while.
 """
 
 from collections.abc import Iterator
@@ -56,7 +57,7 @@ def ask(client: httpx.Client, model: str, name: str, chat: Chat) -> str:
 def reserved(running: Cluster, instance: str) -> Iterator[None]:
     """To its predictor, an engine is about to get a lot; so the scheduler goes elsewhere."""
     address = running.component(f"{instance}.predictor")["address"]
-    names = [f"never-{index}" for index in range(4)]
+    names = [f"never-{index}" for index in range(6)]
     with grpc.insecure_channel(address) as channel:
         stub = predictor_pb2_grpc.PredictorStub(channel)
         for name in names:
