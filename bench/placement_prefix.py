@@ -161,7 +161,7 @@ def markdown(page: dict[str, Any]) -> str:
         f"{ENGINE.block_size_tokens} tokens, chunks of {ENGINE.max_num_scheduled_tokens:,} tokens; "
         f"true output lengths; seed {page['seed']}. Seconds. *hits*: share of all prompt tokens "
         "that engines found cached. *misjudged*: sum of the differences between the hits that were "
-        "foretold for the chosen engine and those found, over all prompt tokens. The last row: what "
+        "foretold for the chosen engine and those found, over all prompt tokens. Last row: what "
         "a cache for all that forgets nothing would have.\n",
     ]
     for workload in dict.fromkeys(run["workload"] for run in runs):
