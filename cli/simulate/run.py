@@ -48,6 +48,10 @@ class Run:
             "makespan_s": round(report.makespan_s, _DIGITS),
             "steps": report.steps,
         }
+        if self.facts["prefix_caching"]:
+            prompts = sum(r.prompt_tokens for r in report.served)
+            cached = sum(r.cached_tokens for r in report.served)
+            result["cached_prompt_ratio"] = round(cached / max(1, prompts), _DIGITS)
         errors = relative_errors(report.served)
         return {**result, **({"prediction_error": errors} if errors else {}), **self.facts}
 

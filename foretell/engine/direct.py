@@ -41,10 +41,11 @@ _EXPECTED_KEY = crc32(EXPECTED_ID.encode())
 
 ComingRow = tuple[float, float, int, int, int, int, int, tuple[float, ...]]
 """The fields of `kernel.forecasts.COMING`."""
-Expected = tuple[int, int, int, float, float]
-"""How many, their prompt and output tokens, when the first comes, and seconds to the next."""
+Expected = tuple[int, int, int, int, float, float]
+"""How many, their prompt and output tokens, blocks of the prompt that are cached, when the first
+comes, and seconds to the next."""
 
-NOBODY: Expected = (0, 1, 1, 0.0, 0.0)
+NOBODY: Expected = (0, 1, 1, 0, 0.0, 0.0)
 
 
 class Seen(NamedTuple):
@@ -59,9 +60,10 @@ class Seen(NamedTuple):
     """1: all lengths that are believed of its requests."""
 
 
-Question = tuple[int, int, int, Seq[ComingRow], Expected]
+Question = tuple[int, int, int, int, Seq[ComingRow], Expected]
 """One instance that a newcomer asks about: its index, how many requests its picture has, how many
-rollouts to make of it, who is reserved, who else is expected."""
+rollouts to make of it, how many blocks of the newcomer's prompt are believed to be cached there,
+who is reserved, who else is expected."""
 
 
 class DirectForecaster:
@@ -166,9 +168,9 @@ class DirectForecaster:
         most = first = 0
         asked: list[tuple[float, ...]] = []
         reserved: list[ComingRow] = []
-        for index, requests, samples, rows, expected in questions:
+        for index, requests, samples, hits, rows, expected in questions:
             last = first + len(rows)
-            asked.append((index, samples, first, last, *expected))
+            asked.append((index, samples, hits, first, last, *expected))
             reserved += rows
             most = max(most, requests + len(rows) + expected[0] + 1)
             first = last
@@ -237,7 +239,7 @@ def _forecasts(questions: Seq[Question], answers: Answers, now_s: float) -> list
     result = []
     one = last_s.shape[2] == 1
     firsts, lasts = first_s[:, 0].tolist(), last_s[:, 0, 0].tolist()
-    for i, (_, _, samples, _, _) in enumerate(questions):
+    for i, (_, _, samples, *_) in enumerate(questions):
         preemptions, steps = counts[i]
         ttft_s: Values = [firsts[i]]
         e2e_s: Values = [lasts[i]]

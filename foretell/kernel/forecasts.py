@@ -36,12 +36,14 @@ ASKED = np.dtype(
     [
         ("index", np.int64),  # of the picture
         ("samples", np.int64),
+        ("hits", np.int64),  # blocks of the newcomer's prompt that it has
         ("reserved_from", np.int64),  # rows of `Coming.reserved`
         ("reserved_to", np.int64),
         # Those that nobody has announced (`engine.expected`); of certain length.
         ("expected", np.int64),
         ("expected_prompt", np.int64),
         ("expected_output", np.int64),
+        ("expected_hits", np.int64),
         ("expected_at_s", np.float64),
         ("expected_every_s", np.float64),
     ],
@@ -242,6 +244,7 @@ def _end(
         slot += 1
     if newcomers:
         _expect(start, lengths, coming.newcomer[0], 0, slot)
+        start.sequences[slot].hits = ask.hits
     _sort_arrivals(start, first)
     sample_endings(start, _room(desk), model, lengths, seed, endings)
 
@@ -297,12 +300,14 @@ def _expect_all(start: Start, lengths: Lengths, ask: Record, coming: Coming, slo
     typical = coming.expected[0]
     typical.at_s, typical.every_s = ask.expected_at_s, ask.expected_every_s
     typical.prompt, typical.max_tokens = ask.expected_prompt, ask.expected_output
+    typical.hits = ask.expected_hits
     for j in range(WIDTH - 1):
         typical.length[j] = ask.expected_output
     for j in range(ask.expected):
         _expect(start, lengths, typical, j, slot)
         slot += 1
     _expect(start, lengths, coming.newcomer[0], 0, slot)
+    start.sequences[slot].hits = ask.hits
 
 
 @compiled

@@ -174,7 +174,16 @@ class _Cluster:
             f"{key} arrived twice",
         )
         estimate = self._config.estimate(arrival)
-        spec = RequestSpec(key, arrival.prompt_tokens, 0, estimate)
+        told = self._config.prefix_cache and self._config.predict_hits
+        prefix, chunk_tokens = arrival.hashed_prefix() if told else ((), 0)
+        spec = RequestSpec(
+            key,
+            arrival.prompt_tokens,
+            0,
+            estimate,
+            prefix=prefix,
+            prefix_chunk_tokens=chunk_tokens,
+        )
         row = knots(estimate, self._config.length_rule)
         request = self._open[key] = Open(arrival, spec, row, self._placer.any_scheduler())
         self._events.after(self._config.tagger_delay_s, partial(self._placer.place, request))
@@ -252,7 +261,7 @@ class _Cluster:
         check(arrival.t_s < first_s <= self._events.now_s, f"{seq.request_id}: tokens out of time")
         request.ended = True
         request.scheduler.ended(node.index)
-        node.predictor.complete(seq.request_id)
+        node.served(seq)
         self._served[seq.request_id] = Served(
             request_id=seq.request_id,
             instance_id=node.instance_id,
@@ -264,6 +273,8 @@ class _Cluster:
             predicted=request.predicted,
             attempts=request.attempts,
             placed_s=request.placed_s,
+            prompt_tokens=seq.prompt_tokens,
+            cached_tokens=seq.cached_tokens,
         )
         self._one_less()
 

@@ -72,11 +72,14 @@ class ClusterConfig:
     """Predictors that are asked for one placement (`policy.shortlist`); 0: all."""
     silent_ratio: float = 0.0
     """How often a predictor misses its deadline."""
+    expect_arrivals: bool = True
+    """What is foretold of a chosen instance reckons with requests that will come later."""
     choose_by_announced: bool = True
-    """Schedulers compare instances as if nobody came but who has been announced, as the services
-    do; what is foretold of the chosen one reckons with those who will come."""
+    """Instances are compared as if nobody else came, as the services do it."""
     prefix_cache: bool = False
     """Engines find blocks of the prefixes that arrivals name (`Arrival.prefix`)."""
+    predict_hits: bool = True
+    """And predictors are told these names, to foretell what engines will find."""
     max_attempts: int = 3
     """Instances tried for one request before its first token."""
     hold_max_s: float = 10.0

@@ -47,6 +47,10 @@ class Instance:
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._here
 
+    def sequence(self, request_id: str) -> Sequence | None:
+        """That request, if it is here."""
+        return self._here.get(request_id)
+
     @property
     def steps(self) -> int:
         """Scheduled so far."""

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 
+from foretell.engine import Sequence
 from foretell.engine.direct import DirectForecaster
+from foretell.engine.prefixes import PrefixIndex
 from foretell.engine.table import EngineTable
 from foretell.engine.timed import FreeBlocks
 from foretell.sim.config import ClusterConfig, InstanceConfig
@@ -101,6 +103,11 @@ class Node:
             self.publish_pending = True
             later(due_s)
 
+    def served(self, seq: Sequence) -> None:
+        """Its engine has ended the request, which snapshots have shown if none was left out."""
+        shown = seq if self._cluster.publish_interval_s == 0 and self.heard else None
+        self.predictor.complete(seq.request_id, answered=True, shown=shown)
+
     def publish(self, now_s: float) -> None:
         """The predictor hears what is new."""
         self._show(now_s)
@@ -126,11 +133,13 @@ class Node:
 
     def _new_predictor(self) -> SimPredictor:
         self._seen = -1
-        config = self._config
+        config, cluster = self._config, self._cluster
+        told = cluster.prefix_cache and cluster.predict_hits and config.engine.enable_prefix_caching
         return SimPredictor(
             self.index,
             self.instance_id,
             config.engine,
             config.believed_step_time or config.step_time,
             self._forecaster,
+            prefixes=PrefixIndex(config.engine) if told else None,
         )

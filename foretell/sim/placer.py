@@ -213,7 +213,7 @@ class Placer:
         still = request.node is node and not request.ended
         if not (still and node.generation == generation and request.scheduler.asks):
             return
-        if request.predicted is not None and self._config.choose_by_announced:
+        if request.predicted is not None and self._config.expect_arrivals:
             self._tell(request, node, at_s)
         if node.answers:
             node.predictor.reserve(request.spec, request.length_row, at_s, self._events.now_s)

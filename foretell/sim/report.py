@@ -25,6 +25,9 @@ class Served:
     placed_s: float = 0.0
     """When its instance was chosen: later than `arrival_s` by the tagger's time, its scheduler's
     turn, and how long it was held."""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """Found in the prefix cache at its latest admission."""
 
     @property
     def tpot_s(self) -> float:

@@ -115,12 +115,13 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         request: predictor_pb2.CompleteRequest,
         context: Context,
     ) -> predictor_pb2.CompleteResponse:
-        seen = self.book.complete(request.request_id)
+        seen = self.book.complete(request.request_id, answered=request.answered)
         return predictor_pb2.CompleteResponse(
             ttft_s=seen.ttft_s,
             output_tokens=seen.output_tokens,
             preemptions=seen.preemptions,
             prompt_tokens=seen.prompt_tokens,
+            cached_tokens=seen.cached_tokens,
         )
 
     async def Status(

@@ -22,6 +22,7 @@ from services.scheduler.errors import unavailable
 from services.scheduler.parsing import ParsedRequest
 from services.scheduler.peers import Breaker, NoAnswer, answer_of
 from services.scheduler.pool import Instance, Pool
+from services.scheduler.prefixes import Prefix, prefix_of
 from services.scheduler.tokens import PromptCounter
 from services.scheduler.turns import Turn, Turns
 
@@ -99,6 +100,9 @@ class Placer:
             or self.prompt_estimator.estimate(request.model, request.characters, request.messages)
         )
         length = await self._tag(request, request_id, prompt_tokens)
+        prefix = Prefix()
+        if self.policy.needs in (Needs.PREDICTION, Needs.EXTERNALITY):
+            prefix = prefix_of(request, prompt_tokens)
         return RequestSpec(
             request_id=request_id,
             prompt_tokens=prompt_tokens,
@@ -106,6 +110,8 @@ class Placer:
             length=length,
             priority=request.priority,
             sequences=request.sequences,
+            prefix=prefix.hashes,
+            prefix_chunk_tokens=prefix.chunk_tokens,
         )
 
     async def place(

@@ -142,7 +142,7 @@ def test_last_forecast_comes_true(seed: int) -> None:
     with replayable(seed, "forecast"):
         config, arrivals = small_cluster(seed)
         config = replace(config, estimate=true_length, silent_ratio=0.0, publish_interval_s=0.0)
-        config = replace(config, tagger_delay_s=0.0, network_delay_s=0.0)
+        config = replace(config, expect_arrivals=False, tagger_delay_s=0.0, network_delay_s=0.0)
         report = simulate(config, arrivals, [make_policy("predicted_latency")], Random(seed))
         last = report.served[-1]
         assert last.predicted is not None
