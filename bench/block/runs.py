@@ -26,8 +26,10 @@ def run(case: Case, traces: str) -> dict[str, Any]:
     """What comes of one case, as JSON; equal cases give equal results."""
     setting = case.setting
     options = case.options(traces)
-    config = cluster_config(options, case.seed, prefixes=False)
     arrivals = arrivals_for(case, read_trace(options.trace, options.trace_format))
+    prefixes = any(arrival.prefix for arrival in arrivals)
+    config = cluster_config(options, case.seed, prefixes=prefixes)
+    config = replace(config, predict_hits=case.scheduler.knows_prefixes)
     fitting = [arrival for arrival in arrivals if fits(arrival, config)]
     span_s = arrivals[-1].t_s - arrivals[0].t_s
     config = replace(config, sample_every_s=span_s / SAMPLES)

@@ -22,6 +22,8 @@ class Scheduler:
     policy: str
     estimates: str = "true"
     length_rule: str = "survival"
+    knows_prefixes: bool = True
+    """Predictors expect what was cached of earlier prompts to be found again."""
 
 
 RANDOM = Scheduler("random", "random")
@@ -65,6 +67,10 @@ class Setting:
     windows: bool = False
     """The seeds' requests are stretches of a trace with times, in its own rhythm, one behind the
     other; otherwise they come in a random order, as a Poisson process."""
+    instances: int = INSTANCES
+    max_model_len: int = 4096
+    trace_format: str = "csv"
+    ttft_bound_s: float = TTFT_BOUND_S
     requests: int = 2000
     searched: tuple[Scheduler, ...] = (LLUMNIX, BLOCK)
     """Whose capacity is searched for."""
@@ -103,7 +109,7 @@ class Case:
     def key(self) -> dict[str, Any]:
         """All that decides what comes of it, but for the code."""
         setting = asdict(self.setting)
-        for name in ("name", "guess_qps", "paper_gain", "searched", "seeds"):
+        for name in ("name", "guess_qps", "paper_gain", "searched", "seeds", "ttft_bound_s"):
             del setting[name]
         scheduler = asdict(self.scheduler)
         del scheduler["title"]
@@ -113,15 +119,15 @@ class Case:
         """As for `foretell simulate`; `traces`: the folder of the traces."""
         engine = EngineOptions(
             self.setting.profile,
-            INSTANCES,
+            self.setting.instances,
             max_num_seqs=self.setting.seats,
             max_num_batched_tokens=self.setting.chunk,
             num_blocks=self.setting.blocks,
-            max_model_len=4096,
+            max_model_len=self.setting.max_model_len,
         )
         return SimulateOptions(
             trace=f"{traces}/{self.setting.trace}",
-            trace_format="csv",
+            trace_format=self.setting.trace_format,
             engines=(engine,),
             policy=self.scheduler.policy,
             requests=self.setting.requests,
