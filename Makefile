@@ -18,7 +18,7 @@ PIP := -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev setup-vllm setup-train run run-vllm lint test test-vllm test-vllm-schedulers \
-	test-vllm-matrix test-compose bench accuracy accuracy-live \
+	test-vllm-matrix test-compose bench accuracy accuracy-live reproduce-block \
 	figures proto check-proto settings clean
 
 help: ## List the targets
@@ -130,6 +130,10 @@ accuracy: setup-dev ## Measure the twin against published GPU runs (DATA=folder)
 accuracy-live: setup-dev setup-vllm $(DEEP_MODEL)/config.json ## Predictions against a live vLLM engine on the CPU; writes docs/accuracy-live.md
 	$(BIN)/python -m bench.accuracy_live --python $(abspath $(VLLM_PYTHON)) \
 		--model $(abspath $(DEEP_MODEL))
+
+reproduce-block: setup-dev ## Block's evaluation in the simulator (TRACES=folder); writes docs/placement.md
+	@test -n "$(TRACES)" || { echo 'make reproduce-block needs TRACES=folder, see docs/placement.md' >&2; exit 1; }
+	$(BIN)/python -m bench.reproduce_block $(TRACES)
 
 figures: setup-dev setup-vllm ## All measured pages and plots in docs/ (DATA=folder with profiles/, text/, traces/)
 	@test -n "$(DATA)" || { echo 'make figures needs DATA=folder' >&2; exit 1; }

@@ -48,6 +48,22 @@ SOURCES = (
     ),
     ImportOptions(
         "vidur",
+        Path("block/a30/Qwen2-7B"),
+        "A30",
+        "Qwen2-7B",
+        "A30/Qwen2-7B",
+        "Kernel tables of Block (github AKafakA/vidur_opt_scheduler@20bdc49, MIT), A30, Vidur "
+        "format: operators and attention of Qwen2-7B at tensor parallelism 1; GEMM rows that beat "
+        "the datasheet by over 5% dropped as profiler losses. Assumption: LM head at 80% of the "
+        "datasheet bandwidth." + NO_HOST + " 7,289 blocks of 16 tokens, chunk 512 and batch 48: "
+        "the setting of Block's artifact (qwen_config.json).",
+        kv_blocks=7289,
+        max_num_seqs=48,
+        max_num_batched_tokens=512,
+        max_model_len=4096,
+    ),
+    ImportOptions(
+        "vidur",
         Path("vidur/compute/a100/meta-llama/Llama-2-7b-hf"),
         "A100-80GB",
         "Llama-2-7b-hf",

@@ -56,6 +56,11 @@ class SchedulerSettings(ServiceSettings):
     )
     tagger: str = Field("", description="gRPC address of the tagger; empty: history only.")
     policy: str = Field("predicted_latency", description="Placement policy; see foretell/policy.")
+    candidates: int = Field(
+        16,
+        ge=0,
+        description="Predictors asked for one placement, see foretell/policy/shortlist.py; 0: all.",
+    )
     policy_seed: int = Field(0, description="Seed of the policy's random choices; 0: by process.")
     shared_port: int = Field(
         0,
@@ -84,6 +89,19 @@ class SchedulerSettings(ServiceSettings):
         500.0,
         gt=0,
         description="Longest wait for the placements before; then one is made without asking.",
+    )
+    hold_max_s: float = Field(
+        10.0,
+        ge=0,
+        description="Longest time that a policy which holds requests (late_binding) keeps one.",
+    )
+    hold_recheck_ms: float = Field(
+        50.0,
+        gt=0,
+        description=(
+            "Pause until predictors are asked again for a request that is held; less if an answer "
+            "of this replica ends before."
+        ),
     )
     connect_timeout_s: float = Field(2.0, gt=0, description="Longest wait to connect to an engine.")
     request_timeout_s: float = Field(

@@ -6,6 +6,7 @@ from itertools import pairwise
 from math import inf, isfinite
 
 from foretell.length.conversation import MOST_EXCHANGES, Conversation, Exchange, head_and_tail
+from foretell.length.prefix import MOST_CHUNKS
 from foretell.model import (
     BatchShape,
     EngineConfig,
@@ -163,13 +164,17 @@ def request_to_proto(request: RequestSpec) -> predictor_pb2.RequestSpec:
         priority=request.priority,
         sequences=request.sequences,
         cached_tokens=request.cached_tokens,
+        prefix=request.prefix,
+        prefix_chunk_tokens=request.prefix_chunk_tokens,
     )
 
 
 def request_from_proto(request: predictor_pb2.RequestSpec) -> RequestSpec:
-    """Raises `WireError` for a request without a prompt or with an impossible length."""
+    """Raises `WireError` for a request without a prompt, or with an impossible length or prefix."""
     if request.prompt_tokens <= 0:
         raise WireError("request: prompt_tokens must be positive")
+    if request.prefix and not 1 <= request.prefix_chunk_tokens < inf:
+        raise WireError("request: prefix_chunk_tokens must be at least 1 where there is a prefix")
     return RequestSpec(
         request_id=request.request_id,
         prompt_tokens=request.prompt_tokens,
@@ -178,6 +183,8 @@ def request_from_proto(request: predictor_pb2.RequestSpec) -> RequestSpec:
         priority=request.priority,
         sequences=max(1, request.sequences),
         cached_tokens=min(request.cached_tokens, request.prompt_tokens),
+        prefix=tuple(request.prefix[:MOST_CHUNKS]),
+        prefix_chunk_tokens=request.prefix_chunk_tokens,
     )
 
 
@@ -203,6 +210,7 @@ def prediction_to_proto(prediction: Prediction) -> predictor_pb2.PredictResponse
         e2e_quantiles=_quantiles_to_proto(prediction.e2e_quantiles),
         added_ttft_s=prediction.added_ttft_s,
         added_e2e_s=prediction.added_e2e_s,
+        cached_tokens=prediction.cached_tokens,
     )
 
 
@@ -225,6 +233,7 @@ def prediction_from_proto(response: predictor_pb2.PredictResponse) -> Prediction
         e2e_quantiles=tuple((q.level, q.seconds) for q in response.e2e_quantiles),
         added_ttft_s=response.added_ttft_s if response.HasField("added_ttft_s") else None,
         added_e2e_s=response.added_e2e_s if response.HasField("added_e2e_s") else None,
+        cached_tokens=response.cached_tokens,
     )
 
 

@@ -26,6 +26,7 @@ LengthRule = Annotated[
     str, typer.Option(help="How predictors believe estimates: survival or block.")
 ]
 Schedulers = Annotated[int, typer.Option(min=1, help="Scheduler replicas.")]
+Candidates = Annotated[int, typer.Option(min=0, help="Predictors asked for one placement; 0: all.")]
 MaxNumSeqs = Annotated[
     list[int] | None,
     typer.Option(min=1, help="As vLLM's; once, or once a profile. Default: the profile's."),

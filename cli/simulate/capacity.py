@@ -154,4 +154,5 @@ def report(options: SimulateOptions, search: Search, brackets: list[Bracket]) ->
         "estimates": options.estimates,
         "requests": options.requests,
         "schedulers": options.schedulers,
+        "candidates": options.candidates,
     }

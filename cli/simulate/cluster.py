@@ -29,6 +29,7 @@ def cluster_config(options: SimulateOptions, seed: int, *, prefixes: bool) -> Cl
         tagger_delay_s=options.tagger_delay_s,
         network_delay_s=options.network_delay_s,
         dispatch_delay_s=options.dispatch_delay_s,
+        candidates=options.candidates,
         prefix_cache=prefixes and options.prefix_caching,
         faults=tuple(map(parse_fault, options.faults)),
         reject_late=options.reject_late,

@@ -45,6 +45,7 @@ class SimulateOptions:
     async_scheduling: bool = True
     prefix_caching: bool = True
     schedulers: int = 1
+    candidates: int = 0
     publish_interval_s: float = 0.0
     dispatch_delay_s: float = 0.002
     tagger_delay_s: float = 0.0
@@ -66,8 +67,8 @@ def options_of(given: Mapping[str, Any]) -> SimulateOptions:
     """The options among the arguments of a command; ValueError where they contradict each other."""
     names = {"trace_format", "policy", "requests", "cv", "estimates", "length_rule", "schedulers"}
     names |= {"async_scheduling", "prefix_caching", "publish_interval_s", "dispatch_delay_s"}
-    names |= {"tagger_delay_s", "network_delay_s", "ttft_slo_s", "tpot_slo_s", "reject_late"}
-    names |= {"scheduling_policy"}
+    names |= {"tagger_delay_s", "network_delay_s", "candidates", "ttft_slo_s", "tpot_slo_s"}
+    names |= {"reject_late", "scheduling_policy"}
     limits = {name: given[name] or [] for name in _ENGINE_LIMITS}
     return SimulateOptions(
         trace=str(given["trace"]),

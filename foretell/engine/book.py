@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
@@ -19,6 +19,7 @@ from foretell.engine.forecast import (
     mean,
     quantiles,
 )
+from foretell.engine.prefixes import PrefixIndex
 from foretell.latency.linear import StepTimeModel
 from foretell.model import (
     EngineSnapshot,
@@ -70,6 +71,8 @@ class Observed:
     output_tokens: int = 0
     preemptions: int = 0
     prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """Of its prompt, found in the prefix cache; only of requests whose `prefix` is known."""
     length_row: LengthRow = ()
     """What is believed of its output length."""
 
@@ -90,9 +93,7 @@ class EngineBook:
     `length_row` makes a distribution of an estimate (`foretell.length.distribution.knots`);
     `prior_tokens` is the mean output length of requests that nobody estimated.
     `dispatch_delay_s` is the time from a prediction to the request's arrival in the engine's
-    queue: assumed at first, then learned from when reservations turn up in snapshots. With
-    `expect_arrivals` a prediction reckons with requests that will come later, as many and as large
-    as of late.
+    queue: assumed at first, then learned from when reservations turn up in snapshots.
     `every_step_published` is explained at `Forecaster.forecast`.
     """
 
@@ -103,11 +104,9 @@ class EngineBook:
         length_row: Callable[[LengthEstimate], LengthRow],
         prior_tokens: float,
         every_step_published: bool = True,
-        expect_arrivals: bool = True,
     ) -> None:
         self._delay = UsualDelay(dispatch_delay_s, _LONGEST_DELAY_S)
         self._arrivals = RecentArrivals()
-        self._expect_arrivals = expect_arrivals
         self._length_row = length_row
         self._prior_tokens = prior_tokens
         self._prior_row = length_row(LengthEstimate(prior_tokens))
@@ -116,6 +115,7 @@ class EngineBook:
         self._externality: Externality | None = None
         self._asked = False
         self._waiting_blocks: int | None = None
+        self._prefixes: PrefixIndex | None = None
         self.snapshot: EngineSnapshot | None = None
         self.heard_unix_s = 0.0
         self._reservations: OrderedDict[str, Reservation] = OrderedDict()
@@ -137,10 +137,13 @@ class EngineBook:
             return True  # a heartbeat: the engine lives, its state is the same
         if not same_run:
             self._observed.clear()  # what another run of the engine did died with it
+            caches = snapshot.config.enable_prefix_caching
+            self._prefixes = PrefixIndex(snapshot.config) if caches else None
         before, self.snapshot = known if same_run else None, snapshot
         self._forecaster = self._externality = self._waiting_blocks = None
         for rows in (snapshot.running, snapshot.waiting):
             self._see(RequestTable.of(rows), snapshot.taken_unix_s, before)
+        self._see_hits(RequestTable.of(snapshot.running))
         if self._asked:  # about the state before; then about this one too: nobody need wait
             self._forecaster = self._new_forecaster(snapshot)
             self._asked = False
@@ -148,19 +151,27 @@ class EngineBook:
 
     def reserve(self, request: RequestSpec, now_unix_s: float, ttl_s: float) -> None:
         """Count `request` as on its way, unless a snapshot has already shown it."""
+        if self._prefixes is not None:
+            request = _with_hits(request, self._prefixes.reserve(request))
         if request.request_id in self._observed:
             return
+        size = request.prompt_tokens, request.length.expected_tokens
         for _ in range(request.sequences):
-            self._arrivals.note(request.prompt_tokens, request.length.expected_tokens, now_unix_s)
+            self._arrivals.note(*size, now_unix_s, request.cached_tokens)
         self._reservations[request.request_id] = Reservation(
             request, now_unix_s, now_unix_s + ttl_s, self._length_row(request.length)
         )
         while len(self._reservations) > MAX_RESERVATIONS:
             self._reservations.popitem(last=False)
 
-    def complete(self, request_id: str) -> Observed:
-        """The request has ended: forget it and return what was seen of it."""
+    def complete(self, request_id: str, *, answered: bool = False) -> Observed:
+        """The request has ended: forget it and return what was seen of it.
+
+        `answered`: some of its output came; snapshots may still be on their way.
+        """
         self._reservations.pop(request_id, None)
+        if self._prefixes is not None:
+            self._prefixes.ended(request_id, answered=answered)
         return self._observed.pop(request_id, None) or Observed()
 
     def predict(
@@ -170,10 +181,14 @@ class EngineBook:
         now_unix_s: float,
         *,
         spread: Callable[[int], float] = no_spread,
+        announced_only: bool = False,
         externality: bool = False,
     ) -> Prediction | None:
         """What the engine would do with `request`, dispatched now; None before any snapshot.
 
+        It reckons with requests that will come later, as many and as large as of late. With
+        `announced_only` it does not, which is how to compare instances: how many have come here
+        says little of where those will go that are still to be placed.
         `spread` is the relative standard deviation of the time of so many steps. With `externality`
         also what the request adds to the latencies of all that are there or on their way.
         """
@@ -183,6 +198,8 @@ class EngineBook:
         if self._forecaster is None:
             self._forecaster = self._new_forecaster(snapshot)
         self._asked = True
+        if self._prefixes is not None:
+            request = _with_hits(request, self._prefixes.find(request))
         newcomer = PendingRequest(
             now_unix_s + self.dispatch_delay_s, request, self._length_row(request.length)
         )
@@ -193,7 +210,7 @@ class EngineBook:
             newcomer,
             now_unix_s,
             samples=samples,
-            pending=[*pending, *self._expected(newcomer)],
+            pending=pending if announced_only else [*pending, *self._expected(newcomer)],
             every_step_published=self._every_step_published,
         )
         added = None
@@ -215,16 +232,22 @@ class EngineBook:
             age_s=self.age_s(now_unix_s),
             spread=spread,
             added=added,
+            cached_tokens=request.cached_tokens,
         )
 
     def _new_forecaster(self, snapshot: EngineSnapshot) -> Forecaster:
-        tables = RequestTable.of(snapshot.running), RequestTable.of(snapshot.waiting)
-        return Forecaster(snapshot, [row for table in tables for row in self._length_rows(table)])
+        running, waiting = RequestTable.of(snapshot.running), RequestTable.of(snapshot.waiting)
+        if self._prefixes is not None and self._prefixes.pending:
+            # An engine looks for cached blocks when it admits: of those who wait it says nothing.
+            believed = map(self._prefixes.believed, waiting.foretell_id)
+            hits = [max(pair) for pair in zip(waiting.cached_tokens, believed, strict=True)]
+            waiting = replace(waiting, cached_tokens=hits)
+            snapshot = replace(snapshot, waiting=waiting)
+        rows = [row for table in (running, waiting) for row in self._length_rows(table)]
+        return Forecaster(snapshot, rows)
 
     def _expected(self, newcomer: PendingRequest) -> list[PendingRequest]:
         """Who will be in the engine's queue besides, behind `newcomer`, though nobody said so."""
-        if not self._expect_arrivals:
-            return []
         start = newcomer.at_unix_s
         later = self._arrivals.expected(start, start + LOOK_AHEAD_S, MOST_EXPECTED)
         return [later] if later else []
@@ -238,6 +261,8 @@ class EngineBook:
         dead = [key for key, r in self._reservations.items() if r.expires_unix_s <= now_unix_s]
         for key in dead:
             del self._reservations[key]
+            if self._prefixes is not None:
+                self._prefixes.ended(key, answered=False)
         return [
             PendingRequest(r.made_unix_s + self.dispatch_delay_s, r.request, r.length_row)
             for r in self._reservations.values()
@@ -281,6 +306,21 @@ class EngineBook:
                 seen.output_tokens = output
             if preemptions > seen.preemptions:
                 seen.preemptions = preemptions
+
+    def _see_hits(self, running: RequestTable) -> None:
+        """Note what prefixes were found of the requests that run since the last snapshot."""
+        if self._prefixes is None:
+            return
+        pending = set(self._prefixes.pending)
+        if not pending:
+            return
+        for index, key in enumerate(running.foretell_id):
+            if key in pending:
+                cached, prompt = running.cached_tokens[index], running.prompt_tokens[index]
+                self._prefixes.admitted(key, cached, prompt)
+                pending.discard(key)  # of several sequences the first one tells
+                if (seen := self._observed.get(key)) is not None:
+                    seen.cached_tokens = cached
 
     def _meet(
         self,
@@ -350,6 +390,7 @@ def as_prediction(
     age_s: float,
     spread: Callable[[int], float],
     added: Added | None = None,
+    cached_tokens: int = 0,
 ) -> Prediction:
     """What a predictor answers: the means of a forecast, and its quantiles with their errors."""
     ttft_s, e2e_s = mean(seen.ttft_s), mean(seen.e2e_s)
@@ -366,7 +407,12 @@ def as_prediction(
         e2e_quantiles=_quantiles(seen.e2e_s, error),
         added_ttft_s=added.ttft_s if added else None,
         added_e2e_s=added.e2e_s if added else None,
+        cached_tokens=cached_tokens,
     )
+
+
+def _with_hits(request: RequestSpec, tokens: int) -> RequestSpec:
+    return replace(request, cached_tokens=tokens) if tokens > request.cached_tokens else request
 
 
 def _tpot_s(ttft_s: float, e2e_s: float, output_tokens: float) -> float:
@@ -378,7 +424,8 @@ def _tpot_s(ttft_s: float, e2e_s: float, output_tokens: float) -> float:
 def _quantiles(values: Values, error: float) -> tuple[tuple[float, float], ...]:
     """Of equally likely values, each off by a relative error of standard deviation `error`."""
     if len(values) == 1 and not error:
-        return tuple(zip(QUANTILE_LEVELS, (float(values[0]),) * len(QUANTILE_LEVELS), strict=True))
+        value = float(values[0])
+        return tuple([(level, value) for level in QUANTILE_LEVELS])
     if error > 0:
         factors = np.maximum(_LEAST_FACTOR, 1.0 + error * _NORMAL_FIFTHS)
         values = np.outer(factors, values).ravel()

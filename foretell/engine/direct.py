@@ -12,7 +12,8 @@ import numpy as np
 
 from foretell.engine.expected import EXPECTED_ID
 from foretell.engine.externality import Added
-from foretell.engine.forecast import MARKS, SEED, Forecast
+from foretell.engine.forecast import MARKS, SEED, Forecast, Values
+from foretell.engine.table import EngineTable
 from foretell.engine.timed import TimedTwin
 from foretell.kernel.endings import Endings
 from foretell.kernel.forecasts import (
@@ -26,10 +27,10 @@ from foretell.kernel.forecasts import (
     cost,
     forecast,
 )
-from foretell.kernel.futures import RECORDS, Lengths
+from foretell.kernel.futures import RECORDS
 from foretell.kernel.layout import BLOCK, ENTRY, PLACE, SEQUENCE
 from foretell.kernel.lengths import WIDTH
-from foretell.kernel.pictures import KNOWN, Picture, photograph
+from foretell.kernel.pictures import KNOWN
 from foretell.kernel.rollout import MARK
 from foretell.kernel.step_time import StepTime
 
@@ -40,10 +41,11 @@ _EXPECTED_KEY = crc32(EXPECTED_ID.encode())
 
 ComingRow = tuple[float, float, int, int, int, int, int, tuple[float, ...]]
 """The fields of `kernel.forecasts.COMING`."""
-Expected = tuple[int, int, int, float, float]
-"""How many, their prompt and output tokens, when the first comes, and seconds to the next."""
+Expected = tuple[int, int, int, int, float, float]
+"""How many, their prompt and output tokens, blocks of the prompt that are cached, when the first
+comes, and seconds to the next."""
 
-NOBODY: Expected = (0, 1, 1, 0.0, 0.0)
+NOBODY: Expected = (0, 1, 1, 0, 0.0, 0.0)
 
 
 class Seen(NamedTuple):
@@ -54,29 +56,25 @@ class Seen(NamedTuple):
     free_blocks: int
     waiting_blocks: int
     """That the waiting requests need to be admitted."""
-    certain: bool
-    """All lengths that are believed of its requests."""
+    certain: int
+    """1: all lengths that are believed of its requests."""
 
 
-class Question(NamedTuple):
-    """One instance that a newcomer asks about."""
-
-    instance: int
-    requests: int
-    """In its picture."""
-    samples: int
-    reserved: Seq[ComingRow]
-    expected: Expected
+Question = tuple[int, int, int, int, Seq[ComingRow], Expected]
+"""One instance that a newcomer asks about: its index, how many requests its picture has, how many
+rollouts to make of it, how many blocks of the newcomer's prompt are believed to be cached there,
+who is reserved, who else is expected."""
 
 
 class DirectForecaster:
     """The pictures of a cluster's engines, and forecasts from them. For one thread."""
 
-    def __init__(self, instances: int, block_size_tokens: int) -> None:
-        """`block_size_tokens` is the largest of any engine."""
+    def __init__(self, table: EngineTable, instances: int, block_size_tokens: int) -> None:
+        """`block_size_tokens` is the largest of any engine in `table`."""
+        self._table = table
         self._instances = instances
+        self._shown: list[int] = []
         self._residues = np.zeros(block_size_tokens, np.int32)
-        self._figures = np.zeros(5, np.int64)
         self._expected = np.zeros(1, COMING)
         self._expected["key"] = _EXPECTED_KEY
         self._newcomer = np.zeros(1, COMING)
@@ -85,13 +83,21 @@ class DirectForecaster:
         self._gallery = self._blank_gallery(0)
         self._make_room(_FIRST_CAPACITY)
 
-    def take(self, index: int, twin: TimedTwin, believed: StepTime, now_s: float) -> Seen:
-        """A snapshot of `twin`, taken `now_s`; steps are believed to take as `believed` says."""
+    def show(self, index: int, twin: TimedTwin) -> None:
+        """A snapshot of `twin` is due at the next `take`, before anything happens to it."""
         if twin.capacity > self._capacity:
             self._make_room(2 * twin.capacity)
-        photograph(twin.live, believed, twin.lengths, self._pictures[index], now_s)
-        requests, running, free_blocks, waiting_blocks, certain = self._figures.tolist()
-        return Seen(requests, running, free_blocks, waiting_blocks, bool(certain))
+        self._shown.append(index)
+
+    def take(self, now_s: float) -> None:
+        """All snapshots that are due."""
+        if self._shown:
+            self._table.take(self._gallery, np.array(self._shown), now_s)
+            self._shown.clear()
+
+    def seen(self, index: int) -> Seen:
+        """What the latest snapshot shows."""
+        return Seen._make(self._gallery.figures[index].tolist())
 
     def forecast(
         self,
@@ -162,9 +168,9 @@ class DirectForecaster:
         most = first = 0
         asked: list[tuple[float, ...]] = []
         reserved: list[ComingRow] = []
-        for index, requests, samples, rows, expected in questions:
+        for index, requests, samples, hits, rows, expected in questions:
             last = first + len(rows)
-            asked.append((index, samples, first, last, *expected))
+            asked.append((index, samples, hits, first, last, *expected))
             reserved += rows
             most = max(most, requests + len(rows) + expected[0] + 1)
             first = last
@@ -189,12 +195,11 @@ class DirectForecaster:
     def _make_room(self, capacity: int) -> None:
         """Room for `capacity` requests of every engine, those on their way included."""
         gallery = self._blank_gallery(capacity)
-        gallery.known[:] = self._gallery.known
-        arrays: list[tuple[Any, Any]] = list(zip(gallery[1:], self._gallery[1:], strict=True))
+        gallery.known[:], gallery.figures[:] = self._gallery.known, self._gallery.figures
+        arrays: list[tuple[Any, Any]] = list(zip(gallery[1:-1], self._gallery[1:-1], strict=True))
         for new, old in arrays:
             new[:, : self._capacity] = old
         self._gallery, self._capacity = gallery, capacity
-        self._pictures = [self._picture(index) for index in range(self._instances)]
         self._desk = Desk(
             np.zeros(2, RECORDS),
             np.empty(capacity, SEQUENCE),
@@ -222,19 +227,7 @@ class DirectForecaster:
             np.zeros((*shape, WIDTH)),
             np.zeros(shape, np.int64),
             np.zeros(shape, np.int64),
-        )
-
-    def _picture(self, index: int) -> Picture:
-        g = self._gallery
-        lengths = Lengths(g.rows[index], g.generated[index], g.keys[index])
-        return Picture(
-            g.known[index : index + 1],
-            g.sequences[index],
-            g.running[index],
-            g.older[index],
-            g.newer[index],
-            lengths,
-            self._figures,
+            np.zeros((self._instances, 5), np.int64),
         )
 
 
@@ -244,11 +237,13 @@ def _forecasts(questions: Seq[Question], answers: Answers, now_s: float) -> list
     last_s = np.maximum(answers.last_token_s - now_s, 0.0)
     counts, tokens = answers.counts.tolist(), answers.output_tokens.tolist()
     result = []
-    for i, question in enumerate(questions):
-        ttft_s, e2e_s = first_s[i, : question.samples], last_s[i, : question.samples].ravel()
-        if len(e2e_s) > 1:
-            ttft_s.sort()
-            e2e_s.sort()
+    one = last_s.shape[2] == 1
+    firsts, lasts = first_s[:, 0].tolist(), last_s[:, 0, 0].tolist()
+    for i, (_, _, samples, *_) in enumerate(questions):
         preemptions, steps = counts[i]
+        ttft_s: Values = [firsts[i]]
+        e2e_s: Values = [lasts[i]]
+        if samples > 1 or not one:
+            ttft_s, e2e_s = np.sort(first_s[i, :samples]), np.sort(last_s[i, :samples], axis=None)
         result.append(Forecast(ttft_s, e2e_s, tokens[i], float(preemptions), steps))
     return result

@@ -36,9 +36,15 @@ class RecentArrivals:
         self._count = 0
         self._prompt_tokens = 0.0
         self._output_tokens = 0.0
+        self._cached_tokens = 0.0
 
-    def note(self, prompt_tokens: int, output_tokens: float, at_s: float) -> None:
-        """A sequence of this size is on its way to the engine, or has come."""
+    def note(
+        self, prompt_tokens: int, output_tokens: float, at_s: float, cached_tokens: int = 0
+    ) -> None:
+        """A sequence of this size is on its way to the engine, or has come.
+
+        `cached_tokens` of its prompt the engine is expected to have.
+        """
         if not self._count:
             self._first_s = self._latest_s = at_s
         at_s = max(at_s, self._latest_s)
@@ -49,6 +55,7 @@ class RecentArrivals:
         share = max(_SIZE_WEIGHT, 1.0 / self._count)
         self._prompt_tokens += share * (prompt_tokens - self._prompt_tokens)
         self._output_tokens += share * (output_tokens - self._output_tokens)
+        self._cached_tokens += share * (cached_tokens - self._cached_tokens)
 
     def rate_per_s(self, now_s: float) -> float:
         """Arrivals a second; 0 before the first.
@@ -62,14 +69,17 @@ class RecentArrivals:
         watched_s = max(0.0, now_s - self._first_s) + _UNSEEN_S
         return weight / (self._memory_s * (1.0 - self._faded(watched_s)))
 
-    def sizes(self, now_s: float, until_s: float, most: int) -> tuple[int, int, int, float] | None:
-        """At most `most` sequences up to `until_s`: how many, their prompt and output tokens, and
-        their rate a second; None where none is expected."""
+    def sizes(
+        self, now_s: float, until_s: float, most: int
+    ) -> tuple[int, int, int, int, float] | None:
+        """At most `most` sequences up to `until_s`: how many, their prompt and output tokens, the
+        prompt's cached ones, and their rate a second; None where none is expected."""
         rate = self.rate_per_s(now_s)
         count = min(most, round(rate * max(0.0, until_s - now_s)))
         if count <= 0:
             return None
-        return count, max(1, round(self._prompt_tokens)), max(1, round(self._output_tokens)), rate
+        prompt, output = max(1, round(self._prompt_tokens)), max(1, round(self._output_tokens))
+        return count, prompt, output, round(self._cached_tokens), rate
 
     def expected(self, now_s: float, until_s: float, most: int) -> PendingRequest | None:
         """At most `most` sequences of the mean size, evenly spaced from `now_s` on to `until_s`.
@@ -80,13 +90,14 @@ class RecentArrivals:
         sizes = self.sizes(now_s, until_s, most)
         if sizes is None:
             return None
-        count, prompt_tokens, output_tokens, rate = sizes
+        count, prompt_tokens, output_tokens, cached_tokens, rate = sizes
         typical = RequestSpec(
             request_id=EXPECTED_ID,
             prompt_tokens=prompt_tokens,
             max_tokens=output_tokens,
             length=LengthEstimate(float(output_tokens), source="history"),
             sequences=count,
+            cached_tokens=cached_tokens,
         )
         row = (float(output_tokens),) * (WIDTH - 1) + (0.0,)
         return PendingRequest(now_s + 0.5 / rate, typical, row, every_s=1.0 / rate)

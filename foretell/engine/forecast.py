@@ -20,7 +20,7 @@ from foretell.model import EngineSnapshot, RequestSpec
 
 LengthRow = Seq[float]
 """`kernel.lengths.WIDTH` numbers that describe how long an output may be."""
-Values = NDArray[np.float64]
+Values = NDArray[np.float64] | list[float]
 MARKS = 8
 """Equally likely lengths of a newcomer whose own is not certain."""
 SEED = 0
@@ -269,7 +269,7 @@ def _is_certain(row: LengthRow) -> bool:
 def mean(values: Values) -> float:
     """Of equally likely values; infinite if one of them is."""
     # That of one is what a simulator asks for, a hundred thousand times a run.
-    return float(values[0]) if len(values) == 1 else float(values.mean())
+    return float(values[0]) if len(values) == 1 else float(np.mean(values))
 
 
 def quantiles(values: Values, levels: Seq[float]) -> list[float]:
@@ -283,7 +283,7 @@ def quantiles(values: Values, levels: Seq[float]) -> list[float]:
     return found.tolist()
 
 
-def _ascending(now_unix_s: float, instants: Values) -> Values:
+def _ascending(now_unix_s: float, instants: NDArray[np.float64]) -> Values:
     values = np.maximum(instants - now_unix_s, 0.0)
     values.sort()
     return values

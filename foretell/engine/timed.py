@@ -13,9 +13,8 @@ from foretell.engine.twin import Twin
 from foretell.kernel.futures import Lengths
 from foretell.kernel.layout import ENTRY
 from foretell.kernel.lengths import WIDTH
-from foretell.kernel.live import LIVE, Live, advance, count_free
+from foretell.kernel.live import LIVE, Live, count_free
 from foretell.kernel.rollout import MARK
-from foretell.kernel.step_time import StepTime
 from foretell.model import EngineConfig
 
 _NOBODY = np.zeros(0, np.int32)
@@ -31,7 +30,7 @@ class FreeBlocks(NamedTuple):
 
 
 class TimedTwin(Twin):
-    """Called when its oldest step ends, or when somebody has come while it was idle.
+    """Its arrays, and who has come and ended; its steps are taken by `engine.table`.
 
     With async scheduling step k + 1 is scheduled when the output of k - 1 is applied, and begins
     when k ends, as in `foretell.kernel.rollout`.
@@ -44,19 +43,22 @@ class TimedTwin(Twin):
         self._state = self._state._replace(engine=self._records["at"]["engine"][0])
         self._clock, self._tally = self._records["at"]["clock"][0], self._records["tally"][0]
         self._tally["until_s"] = inf
-        self._outcome = np.zeros(5, np.int64)
-        self.in_flight = 0
-        """Steps in flight."""
-        self._limits = config.max_num_scheduled_tokens, int(self._state.engine["max_running"])
+        self.max_running = int(self._state.engine["max_running"])
         self._entries = [np.zeros(0, ENTRY), np.zeros(0, ENTRY)]
         self.lengths = _blank_lengths(0)
         """What predictors believe, by slot."""
         self.live = self._grown()
+        """Its arrays; another tuple when one of them is."""
 
     @property
     def steps(self) -> int:
         """Scheduled so far."""
-        return self._scheduled_steps
+        return int(self._tally["scheduled"])
+
+    @property
+    def in_flight(self) -> int:
+        """Steps in flight."""
+        return int(self._clock["in_flight"])
 
     @property
     def ends_s(self) -> float:
@@ -70,27 +72,25 @@ class TimedTwin(Twin):
 
     def arrive(self, seq: Sequence, length_row: Seq[float]) -> None:
         """`add`, with what predictors believe of its length."""
+        self._forget_ended()
         self.add(seq)
-        self.live = self._grown()
+        state, live = self._state, self.live
+        if (
+            state.sequences is not live.sequences
+            or state.places is not live.places
+            or state.first_with is not live.first_with
+        ):
+            self.live = self._grown()
         self.lengths.rows[seq.slot] = length_row
         self.lengths.keys[seq.slot] = crc32(seq.request_id.encode())
 
-    def advance(self, model: StepTime, now_s: float) -> list[Sequence]:
-        """End the oldest step in flight, schedule what can be; returns whom that step ended.
-
-        AssertionError where an invariant is broken.
-        """
-        if self._ended:
-            self._forget_ended()
-        advance(self.live, model, now_s, *self._limits, self._outcome)
-        finishing, landed, completed, scheduled, self.in_flight = self._outcome.tolist()
-        self._completed_steps += completed
-        self._scheduled_steps += scheduled
-        if not finishing:
-            return []
-        finished = self._named(self._entries[landed]["finished"][:finishing])
-        self._ended.extend((self._scheduled_steps, seq) for seq in finished)
-        return finished
+    def ended(self, count: int, batch: int) -> list[Sequence]:
+        """Whom the latest step ended: so many, whom the first or the second of its batches has."""
+        self._scheduled_steps = int(self._tally["scheduled"])
+        self._completed_steps = int(self._tally["completed"])
+        found = self._named(self._entries[batch]["finished"][:count])
+        self._ended.extend((self._scheduled_steps, seq) for seq in found)
+        return found
 
     def count_free_blocks(self, since_s: float, until_s: float) -> None:
         """Sum free blocks up over this time, as it passes."""

@@ -13,6 +13,7 @@ from foretell.kernel.futures import Futures, Lengths, Room, Start, sample_future
 from foretell.kernel.jit import compiled
 from foretell.kernel.layout import EXPECTED, NONE, Record
 from foretell.kernel.lengths import WIDTH
+from foretell.kernel.pictures import Picture
 from foretell.kernel.step_time import StepTime
 
 COMING = np.dtype(
@@ -35,12 +36,14 @@ ASKED = np.dtype(
     [
         ("index", np.int64),  # of the picture
         ("samples", np.int64),
+        ("hits", np.int64),  # blocks of the newcomer's prompt that it has
         ("reserved_from", np.int64),  # rows of `Coming.reserved`
         ("reserved_to", np.int64),
         # Those that nobody has announced (`engine.expected`); of certain length.
         ("expected", np.int64),
         ("expected_prompt", np.int64),
         ("expected_output", np.int64),
+        ("expected_hits", np.int64),
         ("expected_at_s", np.float64),
         ("expected_every_s", np.float64),
     ],
@@ -62,6 +65,8 @@ class Gallery(NamedTuple):
     """And a third, `WIDTH`."""
     generated: NDArray[np.int64]
     keys: NDArray[np.int64]
+    figures: NDArray[np.int64]
+    """(m, 5): `Picture.figures`."""
 
 
 class Desk(NamedTuple):
@@ -108,6 +113,20 @@ class Answers(NamedTuple):
     """(asked,): their mean."""
     counts: NDArray[np.int64]
     """(asked, 2), as `Futures.counts`."""
+
+
+@compiled
+def picture_of(gallery: Gallery, index: int) -> Picture:
+    """One engine's."""
+    return Picture(
+        gallery.known[index : index + 1],
+        gallery.sequences[index],
+        gallery.running[index],
+        gallery.older[index],
+        gallery.newer[index],
+        Lengths(gallery.rows[index], gallery.generated[index], gallery.keys[index]),
+        gallery.figures[index],
+    )
 
 
 @compiled
@@ -225,6 +244,7 @@ def _end(
         slot += 1
     if newcomers:
         _expect(start, lengths, coming.newcomer[0], 0, slot)
+        start.sequences[slot].hits = ask.hits
     _sort_arrivals(start, first)
     sample_endings(start, _room(desk), model, lengths, seed, endings)
 
@@ -280,12 +300,14 @@ def _expect_all(start: Start, lengths: Lengths, ask: Record, coming: Coming, slo
     typical = coming.expected[0]
     typical.at_s, typical.every_s = ask.expected_at_s, ask.expected_every_s
     typical.prompt, typical.max_tokens = ask.expected_prompt, ask.expected_output
+    typical.hits = ask.expected_hits
     for j in range(WIDTH - 1):
         typical.length[j] = ask.expected_output
     for j in range(ask.expected):
         _expect(start, lengths, typical, j, slot)
         slot += 1
     _expect(start, lengths, coming.newcomer[0], 0, slot)
+    start.sequences[slot].hits = ask.hits
 
 
 @compiled

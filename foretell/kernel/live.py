@@ -27,6 +27,8 @@ TALLY = np.dtype(
         ("free_s", np.float64),  # free blocks times seconds
         ("free_squared_s", np.float64),
         ("calls", np.int64),
+        ("scheduled", np.int64),  # steps so far
+        ("completed", np.int64),
     ]
 )
 
@@ -66,8 +68,8 @@ def advance(
     """The oldest step in flight ends, if there is one, and what can be scheduled is.
 
     `budget` and `max_running` are the limits to hold it to. Fills `outcome`: how many sequences
-    the step ended and which of the two batches it was, steps completed, scheduled, and in flight
-    then; `clock.first_end_s` is the oldest one's end. AssertionError where an invariant is broken.
+    the step ended and which of the two batches it was. `clock.first_end_s` is the end of the oldest
+    step in flight then. AssertionError where an invariant is broken.
     """
     records, tally = live.records[0].at, live.records[0].tally
     batches = (Batch(records.older, live.older), Batch(records.newer, live.newer))
@@ -91,12 +93,12 @@ def advance(
     _count_free(live, now_s)
     clock.now_s = now_s
     tally.calls += 1
-    for i in range(len(outcome)):
-        outcome[i] = 0
+    outcome[0] = outcome[1] = 0
     if clock.in_flight > 0:
         landed = clock.oldest
         land(r)
-        outcome[0], outcome[1], outcome[2] = batches[landed].counts.finished, landed, 1
+        tally.completed += 1
+        outcome[0], outcome[1] = batches[landed].counts.finished, landed
     while clock.in_flight < state.engine.depth and state.engine.running + state.engine.waiting > 0:
         index = (clock.oldest + clock.in_flight) % 2
         batch = batches[index]
@@ -105,7 +107,7 @@ def advance(
         begun_s = now_s if clock.in_flight == 0 else max(now_s, clock.last_end_s)
         tally.begun_s[index] = begun_s
         launch(r, model, batch)
-        outcome[3] += 1
+        tally.scheduled += 1
         assert batch.counts.scheduled == 0 or clock.last_end_s > begun_s, "a step took no time"
         _check_batch(batch, budget)
         if batch.counts.scheduled == 0:
@@ -113,7 +115,6 @@ def advance(
     assert state.engine.running <= max_running, "too many requests run"
     if not state.engine.knows_content or tally.calls % _CHECK_POOL_EVERY == 0:
         check(state)
-    outcome[4] = clock.in_flight
 
 
 @compiled

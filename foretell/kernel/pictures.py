@@ -67,6 +67,8 @@ def photograph(
         _show(live, lengths, picture, slot, count)
         row = picture.sequences[count]
         row.status = WAITING
+        if row.preemptions == 0:
+            row.hits = live.sequences[slot].hits  # what its predictor believes
         waiting_blocks += -(-(row.prompt + row.output) // engine.block_size)
         if engine.head == NONE:
             engine.head = count

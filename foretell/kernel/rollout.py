@@ -33,8 +33,6 @@ from foretell.kernel.step_time import StepTime, decode_run_s, step_s
 
 MAX_ROUNDS = 200_000
 """Rounds after which a rollout gives up; a bound, not a tuning knob."""
-_PAUSE = 4
-"""Iterations of the scheduler proper after which it is tried again to do without."""
 
 CLOCK = np.dtype(
     [
@@ -94,10 +92,7 @@ def roll(r: Roll, model: StepTime, until_s: float) -> bool:
 
 @inlined
 def _enter(r: Roll) -> bool:
-    clock, sums = r.clock, r.steady.sums
-    if sums.pause > 0:
-        sums.pause -= 1
-        return False
+    clock = r.clock
     if clock.in_flight != r.state.engine.depth - 1:
         return False
     return enter(r.state, r.steady, r.batches[clock.oldest])
@@ -107,7 +102,6 @@ def _enter(r: Roll) -> bool:
 def _leave(r: Roll) -> None:
     if r.steady.sums.active:
         leave(r.state, r.steady, r.batches[r.clock.oldest])
-        r.steady.sums.pause = _PAUSE
 
 
 @inlined

@@ -32,7 +32,6 @@ NEVER = np.iinfo(np.int32).max
 SUMS = np.dtype(
     [
         ("active", np.int64),
-        ("pause", np.int64),  # iterations until it is worth trying again
         ("iteration", np.int64),  # since `enter`
         ("next_event", np.int64),  # the next iteration after which a steady request changes
         ("members", np.int64),  # steady requests, the first of the running list

@@ -54,6 +54,11 @@ class RequestSpec:
     """Prompts times `n`: how many sequences the engine will run for it."""
     cached_tokens: int = 0
     """Prompt tokens that the engine's prefix cache is expected to hold."""
+    prefix: tuple[int, ...] = ()
+    """Hashes of the prompt's leading chunks, each with all before it: equal hashes, equal prompts
+    up to there (`foretell.length.prefix`)."""
+    prefix_chunk_tokens: float = 0.0
+    """Of each of these chunks; a mean where they are of equal text."""
     slo: Slo = NO_SLO
     """From now on; for policies: predictors are not told."""
 
@@ -96,3 +101,5 @@ class Prediction:
     sum over those that have none yet, mean. None: nobody asked."""
     added_e2e_s: float | None = None
     """The same of everyone's last tokens."""
+    cached_tokens: int = 0
+    """Of the request's prompt, that the prefix cache is expected to hold."""

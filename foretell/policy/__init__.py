@@ -1,8 +1,9 @@
 """Where a request goes: one policy per file, found here by its name."""
 
-from foretell.policy.base import Candidate, Needs, Policy
+from foretell.policy.base import Candidate, Holding, Needs, Policy, Urgency
 from foretell.policy.externality import ExternalityPolicy
 from foretell.policy.infaas import InfaasPolicy
+from foretell.policy.late_binding import LateBindingPolicy
 from foretell.policy.least_outstanding import LeastOutstandingPolicy
 from foretell.policy.llumnix_minus import LlumnixMinusPolicy
 from foretell.policy.min_qpm import MinQpmPolicy
@@ -11,7 +12,7 @@ from foretell.policy.random_choice import RandomPolicy
 from foretell.policy.round_robin import RoundRobinPolicy
 from foretell.policy.slo import SloPolicy
 
-__all__ = ["POLICIES", "Candidate", "Needs", "Policy", "make_policy"]
+__all__ = ["POLICIES", "Candidate", "Holding", "Needs", "Policy", "Urgency", "make_policy"]
 
 _ALL: tuple[type[Policy], ...] = (
     RandomPolicy,
@@ -22,6 +23,7 @@ _ALL: tuple[type[Policy], ...] = (
     LlumnixMinusPolicy,
     PredictedLatencyPolicy,
     ExternalityPolicy,
+    LateBindingPolicy,
     SloPolicy,
 )
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from foretell.model import Load, Prediction, RequestSpec
 
@@ -45,3 +45,25 @@ class Policy(Protocol):
         `candidates` is never empty; `draw` is uniform in [0, 1) and breaks ties.
         """
         ...
+
+
+@runtime_checkable
+class Holding(Policy, Protocol):
+    """A policy that may rather have a request wait in the scheduler than in an engine's queue.
+
+    How long a request may wait is the scheduler's to say: past its bound it calls `choose`.
+    """
+
+    def consider(
+        self, request: RequestSpec, candidates: Sequence[Candidate], draw: float
+    ) -> str | None:
+        """As `Policy.choose`; None: ask again when something has changed."""
+        ...
+
+
+class Urgency(NamedTuple):
+    """The order in which a scheduler places the requests that wait for it: the least first."""
+
+    priority: int
+    """As vLLM has it: a lower one goes first."""
+    arrived_s: float

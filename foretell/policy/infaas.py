@@ -1,25 +1,36 @@
-"""INFaaS++: the least KV memory per running request (Llumnix and Block use it as a baseline)."""
+"""INFaaS++: the most free KV memory per running request (a baseline of Llumnix and of Block)."""
 
 from collections.abc import Sequence
 from typing import ClassVar
 
-from foretell.model import RequestSpec
+from foretell.model import Load, RequestSpec
 from foretell.policy.base import Candidate, Needs
 from foretell.policy.scoring import pick_lowest_known
 
 
 class InfaasPolicy:
-    """`used_blocks / max(1, running)`: the Block paper's usedMemory / batchSize."""
+    """The most `(total_blocks - used_blocks) / max(1, running)`.
+
+    As Block's artifact computes it (github AKafakA/Block, `min_infass_load`). The paper's text has
+    usedMemory / batchSize, the least of which is not the same: see docs/placement.md.
+    """
 
     name: ClassVar[str] = "infaas"
     needs: ClassVar[Needs] = Needs.LOAD
 
     def choose(self, request: RequestSpec, candidates: Sequence[Candidate], draw: float) -> str:
-        """The candidate with the least memory load."""
-        return pick_lowest_known(candidates, memory_load, draw)
+        """The candidate whose running requests have the most room to grow."""
+        return pick_lowest_known(candidates, crowding, draw)
 
 
-def memory_load(candidate: Candidate) -> float | None:
-    """KV blocks in use per running request; None when the load is unknown."""
-    load = candidate.load
-    return None if load is None else load.used_blocks / max(1, load.running)
+def crowding(candidate: Candidate) -> float | None:
+    """Free KV blocks per running request, negated; None when the load is unknown."""
+    return None if candidate.load is None else -free_per_running(candidate.load)
+
+
+def free_per_running(load: Load, awaited_blocks: int = 0) -> float:
+    """Free KV blocks, less those awaited, per running request; below 0 when more is awaited.
+
+    Llumnix calls it freeness (arXiv 2406.03243).
+    """
+    return (load.total_blocks - load.used_blocks - awaited_blocks) / max(1, load.running)

@@ -1,30 +1,31 @@
-"""Llumnix-: Llumnix's dispatch rule without its migration, as the Block paper defines it."""
+"""Llumnix-: Llumnix's dispatch rule without its migration, a baseline of the Block paper."""
 
 from collections.abc import Sequence
 from typing import ClassVar
 
 from foretell.model import RequestSpec
 from foretell.policy.base import Candidate, Needs
+from foretell.policy.infaas import free_per_running
 from foretell.policy.scoring import pick_lowest_known
 
 
 class LlumnixMinusPolicy:
-    """`(used_blocks + waiting_prefill_blocks) / max(1, running)`.
+    """The most `(total_blocks - used_blocks - waiting_prefill_blocks) / max(1, running)`.
 
-    INFaaS++ plus the memory that queued prompts are about to need.
+    INFaaS++ that counts what queued prompts are about to take as taken. As Block's artifact
+    computes it (github AKafakA/Block, `min_lunmnix_load`); for the paper's text see
+    docs/placement.md.
     """
 
     name: ClassVar[str] = "llumnix_minus"
     needs: ClassVar[Needs] = Needs.LOAD
 
     def choose(self, request: RequestSpec, candidates: Sequence[Candidate], draw: float) -> str:
-        """The candidate with the least memory load, queued prompts included."""
-        return pick_lowest_known(candidates, queued_memory_load, draw)
+        """The candidate whose running requests have the most room, queued prompts granted."""
+        return pick_lowest_known(candidates, queued_crowding, draw)
 
 
-def queued_memory_load(candidate: Candidate) -> float | None:
-    """KV blocks in use or awaited per running request; None when the load is unknown."""
+def queued_crowding(candidate: Candidate) -> float | None:
+    """Free less awaited KV blocks per running request, negated; None: the load is unknown."""
     load = candidate.load
-    if load is None:
-        return None
-    return (load.used_blocks + load.waiting_prefill_blocks) / max(1, load.running)
+    return None if load is None else -free_per_running(load, load.waiting_prefill_blocks)

@@ -17,11 +17,13 @@ def pick_lowest(
 def pick_lowest_known(
     candidates: Sequence[Candidate], score: Callable[[Candidate], float | None], draw: float
 ) -> str:
-    """Like `pick_lowest` for a non-negative score that may be unknown (None or NaN).
+    """Like `pick_lowest` for a score that may be unknown (None or NaN).
 
     An instance that did not answer is probably as busy as its peers with as many requests, so it
-    gets their median score scaled by its share of outstanding requests:
-    `median(scores) * (1 + outstanding) / (1 + median(outstanding of those that answered))`.
+    gets their median score, worsened by its share of outstanding requests:
+    `median(scores) + abs(median(scores)) * (share - 1)` with
+    `share = (1 + outstanding) / (1 + median(outstanding of those that answered))`, which is
+    `median(scores) * share` unless scores are negative.
     Silence thus neither attracts traffic nor repels it for good. If nobody answered, the fewest
     outstanding requests win. An infinite score (it can never run there) is an answer: the worst.
     """
@@ -38,7 +40,7 @@ def pick_lowest_known(
         # Second in the key too: a typical score of 0 would hide how loaded a silent one is.
         relative = (1 + candidate.outstanding) / (1 + typical_outstanding)
         if value is None or isnan(value):
-            keys.append((typical_score * relative, relative))
+            keys.append((typical_score + abs(typical_score) * (relative - 1), relative))
         else:
             keys.append((value, relative if value == inf else 1.0))
     return _pick(candidates, keys, draw)

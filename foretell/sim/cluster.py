@@ -12,12 +12,13 @@ from math import inf
 from foretell.engine import Content
 from foretell.engine import Sequence as EngineSequence
 from foretell.engine.direct import DirectForecaster
-from foretell.length.distribution import Row, knots
+from foretell.engine.table import EngineTable
+from foretell.length.distribution import knots
 from foretell.model import EngineConfig, RequestSpec
 from foretell.policy import Needs, Policy
 from foretell.sim.config import ClusterConfig, Fault, FaultKind
 from foretell.sim.events import Events
-from foretell.sim.instance import check
+from foretell.sim.instance import InvariantError, check
 from foretell.sim.node import Node
 from foretell.sim.placer import Open, Placer
 from foretell.sim.report import Report, Served, free_block_moments
@@ -67,7 +68,9 @@ class _Cluster:
         ended: Callable[[], None],
     ) -> None:
         self._config = config
-        self._arrivals = arrivals
+        self._arrivals = sorted(arrivals, key=lambda arrival: arrival.t_s)
+        self._coming = iter(self._arrivals)
+        self._next = next(self._coming, None)
         self._tell_ended = ended
         self._events = Events()
         self._open: dict[str, Open] = {}
@@ -76,16 +79,20 @@ class _Cluster:
         self._rejected: set[str] = set()
         self._left = len(arrivals)
         self._samples: list[tuple[float, tuple[int, ...]]] = []
-        times_s = [arrival.t_s for arrival in arrivals] or [0.0]
-        self._first_s, self._last_s = min(times_s), max(times_s)
+        self._first_s = self._arrivals[0].t_s if arrivals else 0.0
+        self._last_s = self._arrivals[-1].t_s if arrivals else 0.0
         largest = max(instance.engine.block_size_tokens for instance in config.instances)
-        forecaster = DirectForecaster(len(config.instances), largest)
+        self._table = EngineTable(len(config.instances))
+        forecaster = DirectForecaster(self._table, len(config.instances), largest)
+        watched = any(policy.needs is not Needs.NOTHING for policy in policies)
+        self._each_step = watched and config.publish_interval_s > 0
         self._nodes = [
             Node(
                 index,
                 config,
+                self._table,
                 forecaster,
-                watched=any(policy.needs is not Needs.NOTHING for policy in policies),
+                watched=watched,
                 counted_s=(self._first_s, self._last_s),
             )
             for index in range(len(config.instances))
@@ -104,23 +111,11 @@ class _Cluster:
 
     def run(self) -> Report:
         """Process events until none is left; then nothing may be left undone."""
-        for arrival in self._arrivals:
-            estimate = self._config.estimate(arrival)
-            spec = RequestSpec(
-                arrival.request_id,
-                arrival.prompt_tokens,
-                0,
-                estimate,
-                priority=arrival.priority,
-                slo=arrival.slo,
-            )
-            row = knots(estimate, self._config.length_rule)
-            self._events.at(arrival.t_s, partial(self._arrive, arrival, spec, row))
         for fault in self._config.faults:
             self._events.at(fault.at_s, partial(self._fail, fault))
         if self._config.sample_every_s > 0:
             self._events.at(self._first_s, self._sample)
-        self._events.run()
+        self._events.run(self._arrive_or_step)
         self._check_all_ended()
         return self._report()
 
@@ -159,13 +154,44 @@ class _Cluster:
 
     # Requests.
 
-    def _arrive(self, arrival: Arrival, spec: RequestSpec, row: Row) -> None:
+    def _arrive_or_step(self, until_s: float) -> bool:
+        """A request arrives, or steps end; False when nothing of note does up to `until_s`."""
+        coming = self._next
+        arrives_s = inf if coming is None else coming.t_s
+        if self._run_engines(min(until_s, arrives_s)):
+            return True
+        if coming is None or arrives_s > until_s:
+            return False
+        self._pass_to(arrives_s)
+        self._next = next(self._coming, None)
+        self._arrive(coming)
+        return True
+
+    def _pass_to(self, now_s: float) -> None:
+        check(now_s >= self._events.now_s, f"time went from {self._events.now_s} back to {now_s}")
+        self._events.now_s = now_s
+
+    def _arrive(self, arrival: Arrival) -> None:
         """A scheduler, any of them, gets a request."""
         key = arrival.request_id
         check(
             not any(key in seen for seen in (self._open, self._served, self._lost, self._rejected)),
             f"{key} arrived twice",
         )
+        estimate = self._config.estimate(arrival)
+        told = self._config.prefix_cache and self._config.predict_hits
+        prefix, chunk_tokens = arrival.hashed_prefix() if told else ((), 0)
+        spec = RequestSpec(
+            key,
+            arrival.prompt_tokens,
+            0,
+            estimate,
+            priority=arrival.priority,
+            prefix=prefix,
+            prefix_chunk_tokens=chunk_tokens,
+            slo=arrival.slo,
+        )
+        row = knots(estimate, self._config.length_rule)
         request = self._open[key] = Open(arrival, spec, row, self._placer.any_scheduler())
         self._events.after(self._config.tagger_delay_s, partial(self._placer.place, request))
 
@@ -219,18 +245,26 @@ class _Cluster:
 
     def _wake(self, node: Node, generation: int) -> None:
         if node.generation == generation and not node.instance.in_step:
-            self._advance(node, generation)
+            node.instance.wake(self._events.now_s)
+            self._changed(node)
 
-    def _advance(self, node: Node, generation: int) -> None:
-        """The engine's oldest step ends, or somebody has come while it was idle."""
-        if node.generation != generation:
-            return
-        finished, next_s = node.instance.advance(self._events.now_s)
+    def _run_engines(self, until_s: float) -> bool:
+        """Steps end; False when no more of note do up to `until_s`."""
+        try:
+            found = self._table.run(until_s, each=self._each_step)
+        except AssertionError as error:
+            name = self._nodes[self._table.stepped].instance_id
+            raise InvariantError(f"{name}: {error}") from error
+        if found is None:
+            return False
+        index, now_s, finished = found
+        self._pass_to(now_s)
+        node = self._nodes[index]
+        node.instance.forget(finished)
         for seq in finished:
             self._finish(seq, node)
-        if next_s is not None:
-            self._events.at(next_s, partial(self._advance, node, generation))
         self._changed(node)
+        return True
 
     def _finish(self, seq: EngineSequence, node: Node) -> None:
         request = self._open.pop(seq.request_id)
@@ -243,7 +277,7 @@ class _Cluster:
         check(arrival.t_s < first_s <= self._events.now_s, f"{seq.request_id}: tokens out of time")
         request.ended = True
         request.scheduler.ended(node.index)
-        node.predictor.complete(seq.request_id)
+        node.served(seq)
         self._served[seq.request_id] = Served(
             request_id=seq.request_id,
             instance_id=node.instance_id,
@@ -254,6 +288,9 @@ class _Cluster:
             preemptions=seq.preemptions,
             predicted=request.predicted,
             attempts=request.attempts,
+            placed_s=request.placed_s,
+            prompt_tokens=seq.prompt_tokens,
+            cached_tokens=seq.cached_tokens,
             slo=arrival.slo,
         )
         self._one_less()
@@ -294,7 +331,9 @@ class _Cluster:
             self._events.at(self._events.now_s + fault.for_s, partial(self._recover, fault))
 
     def _crash(self, node: Node) -> None:
-        for request_id, answering in node.die(self._events.now_s):
+        left = node.die(self._events.now_s)
+        self._placer.count_living()
+        for request_id, answering in left:
             request = self._open[request_id]
             check(request.node is node, f"{request_id} died where it was not served")
             if answering:
@@ -309,6 +348,7 @@ class _Cluster:
         node = self._nodes[fault.instance]
         if fault.kind is FaultKind.CRASH:
             node.restart(self._events.now_s)
+            self._placer.count_living()
         elif fault.kind is FaultKind.SLOW:
             node.instance.slow_down(1.0)
         elif fault.kind is FaultKind.MUTE:

@@ -68,14 +68,24 @@ class ClusterConfig:
     """From a scheduler to a predictor, and back."""
     dispatch_delay_s: float = 0.002
     """From a scheduler's choice to the engine's queue."""
+    candidates: int = 0
+    """Predictors that are asked for one placement (`policy.shortlist`); 0: all."""
     silent_ratio: float = 0.0
     """How often a predictor misses its deadline."""
     expect_arrivals: bool = True
-    """Predictors reckon with requests that will come later."""
+    """What is foretold of a chosen instance reckons with requests that will come later."""
+    choose_by_announced: bool = True
+    """Instances are compared as if nobody else came, as the services do it."""
     prefix_cache: bool = False
     """Engines find blocks of the prefixes that arrivals name (`Arrival.prefix`)."""
+    predict_hits: bool = True
+    """And predictors are told these names, to foretell what engines will find."""
     max_attempts: int = 3
     """Instances tried for one request before its first token."""
+    hold_max_s: float = 10.0
+    """How long after its arrival a request may still be held in its scheduler."""
+    hold_recheck_s: float = 0.05
+    """Until a scheduler asks again for the request that it holds, unless one of its own ends."""
     faults: tuple[Fault, ...] = ()
     sample_every_s: float = 0.0
     """Between two notes of every engine's free blocks; 0: none is made."""

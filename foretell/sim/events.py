@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
+from math import inf
 
 from foretell.sim.instance import InvariantError, check
 
@@ -29,9 +30,15 @@ class Events:
         else:
             action()
 
-    def run(self) -> None:
-        """Until nothing is left; InvariantError where time goes back or there is no end."""
+    def run(self, between: Callable[[float], bool]) -> None:
+        """Until nothing is left; InvariantError where time goes back or there is no end.
+
+        `between` does what is due elsewhere up to a time, that included: at least the first thing
+        of note, then it returns True and is asked again. It sets `now_s`.
+        """
         for _ in range(MAX_EVENTS):
+            if between(self._queue[0][0] if self._queue else inf):
+                continue
             if not self._queue:
                 return
             at_s, _, action = heappop(self._queue)

@@ -1,6 +1,7 @@
 """One engine in virtual time: a twin whose steps last as long as a step-time model says."""
 
 from foretell.engine import Content, Sequence
+from foretell.engine.table import EngineTable
 from foretell.engine.timed import FreeBlocks, TimedTwin
 from foretell.kernel.step_time import StepTime, scaled
 from foretell.sim.config import InstanceConfig
@@ -23,24 +24,32 @@ class Instance:
         self,
         instance_id: str,
         config: InstanceConfig,
+        table: EngineTable,
+        index: int,
         *,
         prefix_cache: bool,
         counted_s: tuple[float, float],
     ) -> None:
-        """`counted_s`: from when to when its free blocks are summed up."""
+        """`index` is its place in `table`; `counted_s`: from when to when its free blocks are
+        summed up."""
         self.instance_id = instance_id
         self.config = config.engine
-        self.version = 0
-        """Of its state."""
-        self.changed_s = 0.0
+        self._table = table
+        self._index = index
         self.twin = TimedTwin(config.engine, prefix_cache=prefix_cache)
         self.twin.count_free_blocks(*counted_s)
         self._model: StepTime = config.step_time.packed()
         self._usual = self._model
+        self._believed = (config.believed_step_time or config.step_time).packed()
         self._here: dict[str, Sequence] = {}
+        self._settle()
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._here
+
+    def sequence(self, request_id: str) -> Sequence | None:
+        """That request, if it is here."""
+        return self._here.get(request_id)
 
     @property
     def steps(self) -> int:
@@ -48,9 +57,19 @@ class Instance:
         return self.twin.steps
 
     @property
+    def version(self) -> int:
+        """Of its state."""
+        return self._table.changes(self._index)
+
+    @property
+    def changed_s(self) -> float:
+        """When its state last changed."""
+        return self._table.changed_s(self._index)
+
+    @property
     def in_step(self) -> bool:
         """A step is under way; newcomers wait for its end."""
-        return self.twin.in_flight > 0
+        return self._table.in_step(self._index)
 
     @property
     def free_blocks(self) -> int:
@@ -60,6 +79,7 @@ class Instance:
     def slow_down(self, factor: float) -> None:
         """Steps scheduled from now on take `factor` times their usual time."""
         self._model = scaled(self._usual, factor)
+        self._settle()
 
     def deliver(
         self,
@@ -84,29 +104,30 @@ class Instance:
         )
         self._here[request_id] = seq
         self.twin.arrive(seq, length_row)
-        self._change(now_s)
+        if self.twin.live is not self._settled:
+            self._settle()
+        self._table.change(self._index, now_s)
 
-    def advance(self, now_s: float) -> tuple[list[Sequence], float | None]:
-        """The oldest step ends, if there is one, and what can be scheduled is.
-
-        Returns whom it ended, and when to call again; None: when somebody comes.
-        """
+    def wake(self, now_s: float) -> None:
+        """The engine was idle and finds that somebody has come."""
         try:
-            finished = self.twin.advance(self._model, now_s)
+            self._table.step(self._index, now_s)
         except InvariantError:
             raise
         except AssertionError as error:
             raise InvariantError(f"{self.instance_id}: {error}") from error
+
+    def forget(self, finished: list[Sequence]) -> None:
+        """These have ended."""
         for seq in finished:
             check(
                 self._here.pop(seq.request_id, None) is not None,
                 f"{seq.request_id} finished but was not here",
             )
-        self._change(now_s)
-        return finished, self.twin.ends_s if self.in_step else None
 
     def die(self) -> list[tuple[str, bool]]:
         """Whom the engine's death befalls, in order of arrival, and whether it had a token."""
+        self._table.remove(self._index)
         return [(key, bool(seq.row["output"] > 0)) for key, seq in self._here.items()]
 
     def free_blocks_so_far(self, now_s: float) -> FreeBlocks:
@@ -127,6 +148,7 @@ class Instance:
             f"{self.instance_id}: {self.config.total_blocks - twin.free_blocks} blocks leaked",
         )
 
-    def _change(self, now_s: float) -> None:
-        self.version += 1
-        self.changed_s = now_s
+    def _settle(self) -> None:
+        """The table knows its arrays and models."""
+        self._settled = self.twin.live
+        self._table.put(self._index, self.twin, self._model, self._believed)

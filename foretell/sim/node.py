@@ -2,7 +2,10 @@
 
 from collections.abc import Callable
 
+from foretell.engine import Sequence
 from foretell.engine.direct import DirectForecaster
+from foretell.engine.prefixes import PrefixIndex
+from foretell.engine.table import EngineTable
 from foretell.engine.timed import FreeBlocks
 from foretell.sim.config import ClusterConfig, InstanceConfig
 from foretell.sim.instance import Instance
@@ -16,6 +19,7 @@ class Node:
         self,
         index: int,
         cluster: ClusterConfig,
+        table: EngineTable,
         forecaster: DirectForecaster,
         *,
         watched: bool,
@@ -33,6 +37,7 @@ class Node:
         self.dead_free: list[FreeBlocks] = []
         self._config: InstanceConfig = cluster.instances[index]
         self._cluster = cluster
+        self._table = table
         self._forecaster = forecaster
         self._watched = watched
         self._counted_s = counted_s
@@ -74,7 +79,7 @@ class Node:
     def hears_questions(self, now_s: float) -> bool:
         """Whether its predictor answers; what it knows is then as fresh as can be."""
         if self._cluster.publish_interval_s == 0:
-            self.publish(now_s)
+            self._show(now_s)
         return self.answers and self._seen >= 0
 
     def age_s(self, now_s: float) -> float:
@@ -98,8 +103,18 @@ class Node:
             self.publish_pending = True
             later(due_s)
 
+    def served(self, seq: Sequence) -> None:
+        """Its engine has ended the request, which snapshots have shown if none was left out."""
+        shown = seq if self._cluster.publish_interval_s == 0 and self.heard else None
+        self.predictor.complete(seq.request_id, answered=True, shown=shown)
+
     def publish(self, now_s: float) -> None:
         """The predictor hears what is new."""
+        self._show(now_s)
+        self._forecaster.take(now_s)
+
+    def _show(self, now_s: float) -> None:
+        """As `publish`; the picture is taken with those of others."""
         reaches = self._watched and self.up and self.heard and self.answers
         if reaches and self._seen != self.instance.version:
             self._seen = self.instance.version
@@ -110,18 +125,21 @@ class Node:
         return Instance(
             self.instance_id,
             self._config,
+            self._table,
+            self.index,
             prefix_cache=self._cluster.prefix_cache,
             counted_s=(max(since_s, now_s), until_s),
         )
 
     def _new_predictor(self) -> SimPredictor:
         self._seen = -1
-        config = self._config
+        config, cluster = self._config, self._cluster
+        told = cluster.prefix_cache and cluster.predict_hits and config.engine.enable_prefix_caching
         return SimPredictor(
             self.index,
             self.instance_id,
             config.engine,
             config.believed_step_time or config.step_time,
             self._forecaster,
-            expect_arrivals=self._cluster.expect_arrivals,
+            prefixes=PrefixIndex(config.engine) if told else None,
         )

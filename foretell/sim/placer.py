@@ -7,7 +7,7 @@ from functools import partial
 from foretell.engine.direct import DirectForecaster
 from foretell.length.distribution import Row
 from foretell.model import Prediction, RequestSpec
-from foretell.policy import Needs, Policy
+from foretell.policy import Needs, Policy, Urgency
 from foretell.policy.admission import unattainable
 from foretell.sim.config import ClusterConfig
 from foretell.sim.events import Events
@@ -32,6 +32,13 @@ class Open:
     attempts: int = 0
     avoid: set[int] = field(default_factory=set)
     ended: bool = False
+    placed_s: float = 0.0
+    """When it was last sent somewhere."""
+
+    @property
+    def urgency(self) -> Urgency:
+        """Whether others go before it."""
+        return Urgency(self.spec.priority, self.arrival.t_s)
 
 
 class Placer:
@@ -52,7 +59,9 @@ class Placer:
     ) -> None:
         """`deliver` gets a request to a node that had this generation when it was chosen, `lose` is
         told of one that nobody can serve, `reject` of one that is not admitted."""
-        self.schedulers = [SimScheduler(policy, len(nodes)) for policy in policies]
+        self.schedulers = [
+            SimScheduler(policy, len(nodes), config.candidates) for policy in policies
+        ]
         self._config = config
         self._nodes = nodes
         self._names = [node.instance_id for node in nodes]
@@ -62,6 +71,12 @@ class Placer:
         self._deliver = deliver
         self._lose = lose
         self._reject = reject
+        self._living: list[int] = []
+        self.count_living()
+
+    def count_living(self) -> None:
+        """To be called when an engine has died or come back."""
+        self._living = [node.index for node in self._nodes if node.up]
 
     def any_scheduler(self) -> SimScheduler:
         """The one that a new request happens upon."""
@@ -73,31 +88,34 @@ class Placer:
         """Placements that ask take turns, as `services.scheduler.placement` has it."""
         scheduler = request.scheduler
         if not scheduler.asks:
-            self._choose(request, [(node.index, SILENCE) for node in self._candidates(request)])
+            self._choose(request, [(index, SILENCE) for index in self._candidates(request)])
         elif scheduler.busy:
-            scheduler.waiting.append(partial(self.place, request))
+            scheduler.queue(request.urgency, partial(self.place, request))
         else:
             scheduler.busy = True
             self._events.after(self._config.network_delay_s, partial(self._ask, request))
 
-    def _candidates(self, request: Open) -> list[Node]:
-        living = [node for node in self._nodes if node.up]
+    def _candidates(self, request: Open) -> list[int]:
         if not request.avoid:
-            return living
-        return [node for node in living if node.index not in request.avoid] or living
+            return self._living
+        return [index for index in self._living if index not in request.avoid] or self._living
 
     def _ask(self, request: Open) -> None:
         """The predictors answer."""
-        nodes = self._candidates(request)
+        now_s = self._events.now_s
+        asked = request.scheduler.shortlist(self._candidates(request), self._draws.random, now_s)
         heard = [
-            node for node in nodes if not self._late() and node.hears_questions(self._events.now_s)
+            self._nodes[index]
+            for index in asked
+            if not self._late() and self._nodes[index].hears_questions(now_s)
         ]
+        self._forecaster.take(now_s)
         if request.scheduler.needs is Needs.LOAD:
             found: list[Answer] = [(node.predictor.load(), None) for node in heard]
         else:
             found = [(prediction.load, prediction) for prediction in self._predict(request, heard)]
         said = {node.index: answer for node, answer in zip(heard, found, strict=True)}
-        answers = [(node.index, said.get(node.index, SILENCE)) for node in nodes]
+        answers = [(index, said.get(index, SILENCE)) for index in asked]
         self._events.after(self._config.network_delay_s, partial(self._answered, request, answers))
 
     def _late(self) -> bool:
@@ -106,51 +124,98 @@ class Placer:
         return silent_ratio > 0 and self._draws.random() < silent_ratio
 
     def _predict(self, request: Open, nodes: list[Node]) -> list[Prediction]:
+        """Of a request that would be sent when the answers are back."""
+        config, now_s = self._config, self._events.now_s
+        return self._foretell(
+            request,
+            nodes,
+            now_s + config.network_delay_s + config.dispatch_delay_s,
+            announced_only=config.choose_by_announced,
+            externality=request.scheduler.needs is Needs.EXTERNALITY,
+        )
+
+    def _foretell(
+        self,
+        request: Open,
+        nodes: list[Node],
+        at_s: float,
+        *,
+        announced_only: bool = False,
+        externality: bool = False,
+    ) -> list[Prediction]:
         if not nodes:
             return []
-        config = self._config
+        now_s = self._events.now_s
         return predict(
             self._forecaster,
             [node.predictor for node in nodes],
             request.spec,
             request.length_row,
-            at_s=self._events.now_s + config.network_delay_s + config.dispatch_delay_s,
-            now_s=self._events.now_s,
-            ages_s=[node.age_s(self._events.now_s) for node in nodes],
-            every_step_published=config.publish_interval_s == 0,
-            externality=request.scheduler.needs is Needs.EXTERNALITY,
+            at_s=at_s,
+            now_s=now_s,
+            ages_s=[node.age_s(now_s) for node in nodes],
+            every_step_published=self._config.publish_interval_s == 0,
+            announced_only=announced_only,
+            externality=externality,
         )
 
     def _answered(self, request: Open, answers: list[tuple[int, Answer]]) -> None:
-        self._choose(request, answers)
-        scheduler = request.scheduler
-        scheduler.busy = False
-        if scheduler.waiting:
-            scheduler.waiting.popleft()()
+        if self._choose(request, answers):
+            request.scheduler.next_turn()
+        else:
+            self._hold(request)
 
-    def _choose(self, request: Open, answers: list[tuple[int, Answer]]) -> None:
+    def _hold(self, request: Open) -> None:
+        """It keeps its turn, and asks again when one of its scheduler's requests has ended, when a
+        more urgent one comes, or after a while."""
+        scheduler = request.scheduler
+
+        def ask_again() -> None:
+            if scheduler.ask_again is not ask_again:
+                return  # it has asked already
+            scheduler.ask_again = None
+            if scheduler.has_more_urgent(request.urgency):
+                scheduler.queue(request.urgency, partial(self.place, request))
+                scheduler.next_turn()
+            else:
+                self._events.after(self._config.network_delay_s, partial(self._ask, request))
+
+        scheduler.ask_again = ask_again
+        self._events.after(self._config.hold_recheck_s, ask_again)
+
+    def _choose(self, request: Open, answers: list[tuple[int, Answer]]) -> bool:
+        """False where the request is held."""
         if not answers:
             self._lose(request)
-            return
-        draw = self._draws.random()
-        spec = request.spec
+            return True
+        draw, now_s, spec = self._draws.random(), self._events.now_s, request.spec
         if spec.slo.given:
-            waited_s = self._events.now_s - request.arrival.t_s
-            spec = replace(spec, slo=spec.slo.after(waited_s))
+            spec = replace(spec, slo=spec.slo.after(now_s - request.arrival.t_s))
             if request.attempts == 0 and self._hopeless(spec, answers):
                 self._reject(request)
-                return
-        index = request.scheduler.choose(spec, self._names, answers, draw, self._events.now_s)
+                return True
+        index = request.scheduler.choose(
+            spec,
+            self._names,
+            answers,
+            draw,
+            now_s,
+            may_hold=now_s < request.arrival.t_s + self._config.hold_max_s,
+        )
+        if index is None:
+            return False
         node = self._nodes[index]
         request.node = node
+        request.placed_s = now_s
         request.attempts += 1
         request.predicted = next(answer[1] for i, answer in answers if i == index)
-        at_s = self._events.now_s + self._config.dispatch_delay_s
+        at_s = now_s + self._config.dispatch_delay_s
         generation = node.generation
         self._events.after(
             self._config.network_delay_s, partial(self._reserve, request, node, generation, at_s)
         )
         self._events.at(at_s, partial(self._deliver, request, node, generation))
+        return True
 
     def _hopeless(self, spec: RequestSpec, answers: Sequence[tuple[int, Answer]]) -> bool:
         """Not to be admitted. Who was admitted once is never turned away."""
@@ -161,8 +226,18 @@ class Placer:
 
     def _reserve(self, request: Open, node: Node, generation: int, at_s: float) -> None:
         still = request.node is node and not request.ended
-        if still and node.generation == generation and node.answers and request.scheduler.asks:
+        if not (still and node.generation == generation and request.scheduler.asks):
+            return
+        if request.predicted is not None and self._config.expect_arrivals:
+            self._tell(request, node, at_s)
+        if node.answers:
             node.predictor.reserve(request.spec, request.length_row, at_s, self._events.now_s)
+
+    def _tell(self, request: Open, node: Node, at_s: float) -> None:
+        """What is foretold of the chosen instance, with those who will come."""
+        if node.hears_questions(self._events.now_s):
+            self._forecaster.take(self._events.now_s)
+            (request.predicted,) = self._foretell(request, [node], at_s)
 
     def retry(self, request: Open) -> None:
         """The attempt failed before a token."""

@@ -18,6 +18,8 @@ from foretell.engine.book import (
 from foretell.engine.direct import NOBODY, ComingRow, DirectForecaster, Expected, Question, Seen
 from foretell.engine.expected import RecentArrivals
 from foretell.engine.externality import Added
+from foretell.engine.prefixes import PrefixIndex
+from foretell.engine.sequence import Sequence as EngineSequence
 from foretell.latency.linear import StepTimeModel
 from foretell.length.distribution import Row
 from foretell.model import EngineConfig, Load, Prediction, RequestSpec
@@ -35,27 +37,35 @@ class SimPredictor:
         step_time: StepTimeModel,
         forecaster: DirectForecaster,
         *,
-        expect_arrivals: bool,
+        prefixes: PrefixIndex | None = None,
     ) -> None:
-        """`index` is its own in `forecaster`, which all of a cluster share."""
+        """`index` is its own in `forecaster`, which all of a cluster share; without `prefixes` it
+        expects no hits."""
         self.published_s = 0.0
         self.engine_config = config
         self.instance_id = instance_id
         self.model = step_time.packed()
         self._index = index
-        self._expect_arrivals = expect_arrivals
         self._forecaster = forecaster
-        self._seen = Seen(0, 0, config.total_blocks, 0, certain=True)
+        self._seen: Seen | None = None
         self._arrivals = RecentArrivals()
         self._reserved: dict[str, ComingRow] = {}
         self._reserved_blocks = 0
         self._arrived: dict[str, RequestSpec] = {}
         self._shown: set[str] = set()
+        self._prefixes = prefixes
+        self._untold: dict[str, int] = {}
 
     def see(self, instance: Instance, now_s: float) -> None:
-        """A newer snapshot; the requests that it shows need no reservation any more."""
+        """A newer snapshot, which `forecaster.take` is about to take.
+
+        The requests that it shows need no reservation any more.
+        """
         self.published_s = now_s
-        self._seen = self._forecaster.take(self._index, instance.twin, self.model, now_s)
+        if self._prefixes is not None:
+            self._see_hits(self._prefixes, instance)
+        self._seen = None
+        self._forecaster.show(self._index, instance.twin)
         if not self._arrived:
             return
         for request_id, spec in self._arrived.items():
@@ -67,18 +77,29 @@ class SimPredictor:
 
     def reserve(self, spec: RequestSpec, length_row: Row, at_s: float, now_s: float) -> None:
         """`spec` is being dispatched here, and will be in the engine's queue `at_s`."""
+        hits = 0
+        if self._prefixes is not None:
+            hits = self._prefixes.reserve(spec) // self.engine_config.block_size_tokens
+            self._untold[spec.request_id] = hits
         if spec.request_id in self._shown:
             return
-        self._note(spec, now_s)
-        self._reserved[spec.request_id] = _coming(spec, length_row, at_s)
+        self._note(spec, now_s, hits)
+        self._reserved[spec.request_id] = _coming(spec, length_row, at_s, hits)
         self._reserved_blocks += self.engine_config.blocks_for(spec.prompt_tokens)
 
     def arrived(self, spec: RequestSpec) -> None:
         """The next snapshot will show `spec`, unless it has ended."""
         self._arrived[spec.request_id] = spec
 
-    def complete(self, request_id: str) -> None:
-        """The request has ended, perhaps between two snapshots."""
+    def complete(
+        self, request_id: str, *, answered: bool = False, shown: EngineSequence | None = None
+    ) -> None:
+        """The request has ended, perhaps between two snapshots; `shown` is how they showed it."""
+        if self._prefixes is not None:
+            if shown is not None:
+                self._prefixes.admitted(request_id, shown.cached_tokens, shown.prompt_tokens)
+            self._prefixes.ended(request_id, answered=answered)
+            self._untold.pop(request_id, None)
         self._forget(request_id)
         self._shown.discard(request_id)
         self._arrived.pop(request_id, None)
@@ -88,9 +109,16 @@ class SimPredictor:
         """Dispatched requests that no snapshot has shown yet."""
         return len(self._reserved)
 
+    @property
+    def seen(self) -> Seen:
+        """The latest snapshot's figures."""
+        if self._seen is None:
+            self._seen = self._forecaster.seen(self._index)
+        return self._seen
+
     def load(self) -> Load:
         """The engine's occupancy as last heard, reservations included."""
-        seen, config = self._seen, self.engine_config
+        seen, config = self.seen, self.engine_config
         return Load(
             running=seen.running,
             waiting=seen.requests - seen.running,
@@ -101,25 +129,46 @@ class SimPredictor:
             max_num_seqs=config.max_num_seqs,
         )
 
-    def question(self, row: Row, at_s: float) -> Question:
-        """All that it knows, for a newcomer of length `row` in its engine's queue `at_s`."""
-        seen, reserved = self._seen, list(self._reserved.values())
-        certain = seen.certain and is_certain(row) and all(map(_certain_row, reserved))
-        behind = seen.requests - seen.running + len(reserved)
-        samples = 1 if certain else samples_behind(behind)
-        expected = self._expected(at_s) if self._expect_arrivals else NOBODY
-        return Question(self._index, seen.requests, samples, reserved, expected)
+    def question(
+        self, spec: RequestSpec, certain: bool, at_s: float, *, announced_only: bool
+    ) -> Question:
+        """All that it knows, for `spec` in its engine's queue `at_s`.
+
+        `certain`: its length is. `announced_only` as `EngineBook.predict` has it.
+        """
+        seen, reserved = self.seen, list(self._reserved.values())
+        samples = 1
+        if not (certain and seen.certain and all(map(_certain_row, reserved))):
+            samples = samples_behind(seen.requests - seen.running + len(reserved))
+        expected = NOBODY if announced_only else self._expected(at_s)
+        tokens = self._prefixes.find(spec) if self._prefixes is not None else 0
+        hits = tokens // self.engine_config.block_size_tokens
+        return self._index, seen.requests, samples, hits, reserved, expected
+
+    def _see_hits(self, prefixes: PrefixIndex, instance: Instance) -> None:
+        """As `EngineBook._see_hits`; who waits is told what hits are believed, for the picture."""
+        for request_id in list(self._untold):
+            if (seq := instance.sequence(request_id)) is not None:
+                seq.row["hits"] = self._untold.pop(request_id)
+        for request_id in prefixes.pending:
+            if (seq := instance.sequence(request_id)) is None:
+                continue
+            if not seq.computed_tokens:
+                break  # nor are those behind it admitted
+            prefixes.admitted(request_id, seq.cached_tokens, seq.prompt_tokens)
 
     def _expected(self, at_s: float) -> Expected:
         """As `RecentArrivals.expected`."""
         sizes = self._arrivals.sizes(at_s, at_s + LOOK_AHEAD_S, MOST_EXPECTED)
         if sizes is None:
             return NOBODY
-        count, prompt, output, rate = sizes
-        return count, prompt, output, at_s + 0.5 / rate, 1.0 / rate
+        count, prompt, output, cached, rate = sizes
+        hits = cached // self.engine_config.block_size_tokens
+        return count, prompt, output, hits, at_s + 0.5 / rate, 1.0 / rate
 
-    def _note(self, spec: RequestSpec, now_s: float) -> None:
-        self._arrivals.note(spec.prompt_tokens, spec.length.expected_tokens, now_s)
+    def _note(self, spec: RequestSpec, now_s: float, hits: int = 0) -> None:
+        cached = hits * self.engine_config.block_size_tokens
+        self._arrivals.note(spec.prompt_tokens, spec.length.expected_tokens, now_s, cached)
 
     def _forget(self, request_id: str) -> bool:
         """Drop its reservation; whether there was one."""
@@ -140,19 +189,23 @@ def predict(
     now_s: float,
     ages_s: Sequence[float],
     every_step_published: bool,
+    announced_only: bool = False,
     externality: bool = False,
 ) -> list[Prediction]:
     """What each of those asked says of `spec`, if that were in its engine's queue `at_s`.
 
-    `ages_s`: since their engines were last heard from. `externality`: what it adds to the latencies
-    of others too. All at once: a call into compiled code
-    costs as much as a short forecast.
+    `ages_s`: since their engines were last heard from. `announced_only` and `externality` as
+    `EngineBook.predict` has them. All at once: a call into compiled code costs as much as a short
+    forecast.
     """
     newcomer, certain = _coming(spec, row, at_s), is_certain(row)
     predictions: list[Prediction | None] = [None] * len(asked)
     for places in _by_model(asked):
         model = asked[places[0]].model
-        questions = [asked[place].question(row, at_s) for place in places]
+        questions = [
+            asked[place].question(spec, certain, at_s, announced_only=announced_only)
+            for place in places
+        ]
         seen = forecaster.forecast(
             model,
             questions,
@@ -166,7 +219,7 @@ def predict(
             added = forecaster.added(
                 model, questions, newcomer, now_s, every_step_published=every_step_published
             )
-        for place, one, costs in zip(places, seen, added, strict=True):
+        for place, question, one, costs in zip(places, questions, seen, added, strict=True):
             predictor = asked[place]
             predictions[place] = as_prediction(
                 predictor.instance_id,
@@ -175,6 +228,7 @@ def predict(
                 age_s=ages_s[place],
                 spread=no_spread,
                 added=costs,
+                cached_tokens=question[3] * predictor.engine_config.block_size_tokens,
             )
     return [prediction for prediction in predictions if prediction is not None]
 
@@ -192,9 +246,9 @@ def _by_model(asked: Sequence[SimPredictor]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _coming(spec: RequestSpec, length_row: Row, at_s: float) -> ComingRow:
+def _coming(spec: RequestSpec, length_row: Row, at_s: float, hits: int = 0) -> ComingRow:
     key = crc32(spec.request_id.encode())
-    return at_s, 0.0, spec.prompt_tokens, spec.max_tokens, spec.priority, 0, key, length_row
+    return at_s, 0.0, spec.prompt_tokens, spec.max_tokens, spec.priority, hits, key, length_row
 
 
 def _certain_row(coming: ComingRow) -> bool:

@@ -22,6 +22,12 @@ class Served:
     predicted: Prediction | None
     """What was foretold of the chosen instance; None if the policy did not ask or none came."""
     attempts: int = 1
+    placed_s: float = 0.0
+    """When its instance was chosen: later than `arrival_s` by the tagger's time, its scheduler's
+    turn, and how long it was held."""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """Found in the prefix cache at its latest admission."""
     slo: Slo = NO_SLO
 
     @property

@@ -2,9 +2,11 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
 
 from foretell.model import Load, Prediction, RequestSpec
-from foretell.policy import Candidate, Needs, Policy
+from foretell.policy import Candidate, Holding, Needs, Policy, Urgency
+from foretell.policy.shortlist import Shortlist
 
 _MINUTE_S = 60.0
 
@@ -17,17 +19,28 @@ SILENCE: Answer = (None, None)
 class SimScheduler:
     """Stateless but for its counts, as `services.scheduler` is."""
 
-    def __init__(self, policy: Policy, instances: int) -> None:
+    def __init__(self, policy: Policy, instances: int, candidates: int = 0) -> None:
+        """`candidates`: the most that are asked for one placement; 0: all."""
         self._policy = policy
+        self._shortlist = Shortlist[int](candidates)
         self.asks = policy.needs is not Needs.NOTHING
         """It asks predictors before it chooses, and placements that ask take turns."""
         self.needs = policy.needs
         self.busy = False
-        """A placement is waiting for answers."""
-        self.waiting: deque[Callable[[], None]] = deque()
-        """The placements behind it."""
+        """A placement is waiting for answers, or held."""
+        self.ask_again: Callable[[], None] | None = None
+        """For the placement that is held: something has changed."""
+        self._holding = policy if isinstance(policy, Holding) else None
+        self._waiting: list[tuple[Urgency, int, Callable[[], None]]] = []
+        self._turns = 0
         self._outstanding = [0] * instances
         self._dispatched_s: list[deque[float]] = [deque() for _ in range(instances)]
+
+    def shortlist(
+        self, living: list[int], random: Callable[[], float], now_s: float
+    ) -> Sequence[int]:
+        """Whom of the `living` to ask."""
+        return self._shortlist.pick(living, self._outstanding.__getitem__, random, now_s)
 
     def choose(
         self,
@@ -36,8 +49,17 @@ class SimScheduler:
         answers: Sequence[tuple[int, Answer]],
         draw: float,
         now_s: float,
-    ) -> int:
-        """The instance for `spec` among those in `answers`; `names` are all instances'."""
+        *,
+        may_hold: bool,
+    ) -> int | None:
+        """The instance for `spec` among those in `answers`; `names` are all instances'.
+
+        None: it is better held, if it `may_hold`.
+        """
+        if self._shortlist.candidates:
+            for index, (load, _) in answers:
+                if load is not None:
+                    self._shortlist.learn(index, load, self._outstanding[index], now_s)
         candidates = [
             Candidate(
                 instance_id=names[index],
@@ -48,7 +70,13 @@ class SimScheduler:
             )
             for index, (load, prediction) in answers
         ]
-        chosen = self._policy.choose(spec, candidates, draw)
+        if may_hold and self._holding is not None:
+            found = self._holding.consider(spec, candidates, draw)
+            if found is None:
+                return None
+            chosen = found
+        else:
+            chosen = self._policy.choose(spec, candidates, draw)
         index = next(index for index, _ in answers if names[index] == chosen)
         self._outstanding[index] += 1
         self._dispatched_s[index].append(now_s)
@@ -57,6 +85,28 @@ class SimScheduler:
     def ended(self, index: int) -> None:
         """A request that it sent there has ended, somehow."""
         self._outstanding[index] -= 1
+        if self.ask_again is not None:
+            self.ask_again()
+
+    def queue(self, urgency: Urgency, place: Callable[[], None]) -> None:
+        """`place` is called when it is its turn."""
+        heappush(self._waiting, (urgency, self._turns, place))
+        self._turns += 1
+
+    def next_turn(self) -> None:
+        """Of the most urgent, if anybody waits."""
+        self.busy = False
+        if self._waiting:
+            heappop(self._waiting)[2]()
+
+    def has_more_urgent(self, urgency: Urgency) -> bool:
+        """Somebody who waits goes before."""
+        return bool(self._waiting) and self._waiting[0][0] < urgency
+
+    @property
+    def waiting(self) -> int:
+        """Placements that wait for their turn."""
+        return len(self._waiting)
 
     @property
     def outstanding(self) -> int:

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RequestSpec(_message.Message):
-    __slots__ = ("request_id", "prompt_tokens", "max_tokens", "length", "priority", "sequences", "cached_tokens")
+    __slots__ = ("request_id", "prompt_tokens", "max_tokens", "length", "priority", "sequences", "cached_tokens", "prefix", "prefix_chunk_tokens")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -16,6 +16,8 @@ class RequestSpec(_message.Message):
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_CHUNK_TOKENS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt_tokens: int
     max_tokens: int
@@ -23,7 +25,9 @@ class RequestSpec(_message.Message):
     priority: int
     sequences: int
     cached_tokens: int
-    def __init__(self, request_id: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., length: _Optional[_Union[_tagger_pb2.LengthEstimate, _Mapping]] = ..., priority: _Optional[int] = ..., sequences: _Optional[int] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
+    prefix: _containers.RepeatedScalarFieldContainer[int]
+    prefix_chunk_tokens: float
+    def __init__(self, request_id: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., length: _Optional[_Union[_tagger_pb2.LengthEstimate, _Mapping]] = ..., priority: _Optional[int] = ..., sequences: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., prefix: _Optional[_Iterable[int]] = ..., prefix_chunk_tokens: _Optional[float] = ...) -> None: ...
 
 class Load(_message.Message):
     __slots__ = ("running", "waiting", "reserved", "used_blocks", "total_blocks", "waiting_prefill_blocks", "max_num_seqs")
@@ -44,12 +48,14 @@ class Load(_message.Message):
     def __init__(self, running: _Optional[int] = ..., waiting: _Optional[int] = ..., reserved: _Optional[int] = ..., used_blocks: _Optional[int] = ..., total_blocks: _Optional[int] = ..., waiting_prefill_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ...) -> None: ...
 
 class PredictRequest(_message.Message):
-    __slots__ = ("request", "externality")
+    __slots__ = ("request", "externality", "announced_only")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     EXTERNALITY_FIELD_NUMBER: _ClassVar[int]
+    ANNOUNCED_ONLY_FIELD_NUMBER: _ClassVar[int]
     request: RequestSpec
     externality: bool
-    def __init__(self, request: _Optional[_Union[RequestSpec, _Mapping]] = ..., externality: bool = ...) -> None: ...
+    announced_only: bool
+    def __init__(self, request: _Optional[_Union[RequestSpec, _Mapping]] = ..., externality: bool = ..., announced_only: bool = ...) -> None: ...
 
 class LatencyQuantile(_message.Message):
     __slots__ = ("level", "seconds")
@@ -60,7 +66,7 @@ class LatencyQuantile(_message.Message):
     def __init__(self, level: _Optional[float] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class PredictResponse(_message.Message):
-    __slots__ = ("instance_id", "ttft_s", "e2e_s", "tpot_s", "snapshot_age_s", "load", "calibration_steps", "preemptions", "ttft_quantiles", "e2e_quantiles", "added_ttft_s", "added_e2e_s")
+    __slots__ = ("instance_id", "ttft_s", "e2e_s", "tpot_s", "snapshot_age_s", "load", "calibration_steps", "preemptions", "ttft_quantiles", "e2e_quantiles", "added_ttft_s", "added_e2e_s", "cached_tokens")
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     TTFT_S_FIELD_NUMBER: _ClassVar[int]
     E2E_S_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +79,7 @@ class PredictResponse(_message.Message):
     E2E_QUANTILES_FIELD_NUMBER: _ClassVar[int]
     ADDED_TTFT_S_FIELD_NUMBER: _ClassVar[int]
     ADDED_E2E_S_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     instance_id: str
     ttft_s: float
     e2e_s: float
@@ -85,37 +92,46 @@ class PredictResponse(_message.Message):
     e2e_quantiles: _containers.RepeatedCompositeFieldContainer[LatencyQuantile]
     added_ttft_s: float
     added_e2e_s: float
-    def __init__(self, instance_id: _Optional[str] = ..., ttft_s: _Optional[float] = ..., e2e_s: _Optional[float] = ..., tpot_s: _Optional[float] = ..., snapshot_age_s: _Optional[float] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., calibration_steps: _Optional[int] = ..., preemptions: _Optional[float] = ..., ttft_quantiles: _Optional[_Iterable[_Union[LatencyQuantile, _Mapping]]] = ..., e2e_quantiles: _Optional[_Iterable[_Union[LatencyQuantile, _Mapping]]] = ..., added_ttft_s: _Optional[float] = ..., added_e2e_s: _Optional[float] = ...) -> None: ...
+    cached_tokens: int
+    def __init__(self, instance_id: _Optional[str] = ..., ttft_s: _Optional[float] = ..., e2e_s: _Optional[float] = ..., tpot_s: _Optional[float] = ..., snapshot_age_s: _Optional[float] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., calibration_steps: _Optional[int] = ..., preemptions: _Optional[float] = ..., ttft_quantiles: _Optional[_Iterable[_Union[LatencyQuantile, _Mapping]]] = ..., e2e_quantiles: _Optional[_Iterable[_Union[LatencyQuantile, _Mapping]]] = ..., added_ttft_s: _Optional[float] = ..., added_e2e_s: _Optional[float] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
 
 class ReserveRequest(_message.Message):
-    __slots__ = ("request", "ttl_s")
+    __slots__ = ("request", "ttl_s", "predict")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     TTL_S_FIELD_NUMBER: _ClassVar[int]
+    PREDICT_FIELD_NUMBER: _ClassVar[int]
     request: RequestSpec
     ttl_s: float
-    def __init__(self, request: _Optional[_Union[RequestSpec, _Mapping]] = ..., ttl_s: _Optional[float] = ...) -> None: ...
+    predict: bool
+    def __init__(self, request: _Optional[_Union[RequestSpec, _Mapping]] = ..., ttl_s: _Optional[float] = ..., predict: bool = ...) -> None: ...
 
 class ReserveResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("prediction",)
+    PREDICTION_FIELD_NUMBER: _ClassVar[int]
+    prediction: PredictResponse
+    def __init__(self, prediction: _Optional[_Union[PredictResponse, _Mapping]] = ...) -> None: ...
 
 class CompleteRequest(_message.Message):
-    __slots__ = ("request_id",)
+    __slots__ = ("request_id", "answered")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_FIELD_NUMBER: _ClassVar[int]
     request_id: str
-    def __init__(self, request_id: _Optional[str] = ...) -> None: ...
+    answered: bool
+    def __init__(self, request_id: _Optional[str] = ..., answered: bool = ...) -> None: ...
 
 class CompleteResponse(_message.Message):
-    __slots__ = ("ttft_s", "output_tokens", "preemptions", "prompt_tokens")
+    __slots__ = ("ttft_s", "output_tokens", "preemptions", "prompt_tokens", "cached_tokens")
     TTFT_S_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ttft_s: float
     output_tokens: int
     preemptions: int
     prompt_tokens: int
-    def __init__(self, ttft_s: _Optional[float] = ..., output_tokens: _Optional[int] = ..., preemptions: _Optional[int] = ..., prompt_tokens: _Optional[int] = ...) -> None: ...
+    cached_tokens: int
+    def __init__(self, ttft_s: _Optional[float] = ..., output_tokens: _Optional[int] = ..., preemptions: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()

@@ -4,11 +4,13 @@ from foretell.workload.arrivals import gamma, poisson
 from foretell.workload.draws import Draws
 from foretell.workload.estimates import noisy_length
 from foretell.workload.lengths import EmpiricalLengths, Lengths, LogNormal, LogNormalLengths
+from foretell.workload.sessions import Conversations, conversations
 from foretell.workload.stream import Arrival, stream
 from foretell.workload.traces import Trace, TraceRequest, arrivals_of, parse_csv, parse_mooncake
 
 __all__ = [
     "Arrival",
+    "Conversations",
     "Draws",
     "EmpiricalLengths",
     "Lengths",
@@ -17,6 +19,7 @@ __all__ = [
     "Trace",
     "TraceRequest",
     "arrivals_of",
+    "conversations",
     "gamma",
     "noisy_length",
     "parse_csv",

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 
+from foretell.length.prefix import chained
 from foretell.model import NO_SLO, Slo
 from foretell.workload.draws import Draws
 from foretell.workload.lengths import Lengths
@@ -25,6 +26,12 @@ class Arrival:
     priority: int = 0
     """As vLLM's: lower numbers first, where engines schedule by priority."""
     slo: Slo = NO_SLO
+
+    def hashed_prefix(self) -> tuple[tuple[int, ...], float]:
+        """What a scheduler would tell of its whole blocks that have names (`RequestSpec.prefix`),
+        and the tokens of each."""
+        whole = self.prefix[: self.prompt_tokens // PREFIX_BLOCK_TOKENS]
+        return chained(repr(name).encode() for name in whole), float(PREFIX_BLOCK_TOKENS)
 
     def segments(self) -> list[tuple[str, int]]:
         """The prompt as `foretell.engine.Content` takes it: what has no name is like no other's."""

@@ -64,21 +64,31 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         request: predictor_pb2.PredictRequest,
         context: Context,
     ) -> predictor_pb2.PredictResponse:
-        started = time.perf_counter()
         spec = await self._spec(request.request, context)
-        now = self._clock()
-        prediction = self.book.predict(
-            spec,
-            self.step_time.current(),
-            now,
-            spread=self.step_time.spread,
-            externality=request.externality,
+        answer = self._predict(
+            spec, announced_only=request.announced_only, externality=request.externality
         )
-        if prediction is None:
+        if answer is None:
             await context.abort(
                 grpc.StatusCode.UNAVAILABLE, f"{self.instance_id} has published no snapshot yet"
             )
             raise AssertionError("abort() does not return")
+        return answer
+
+    def _predict(
+        self, spec: RequestSpec, *, announced_only: bool = False, externality: bool = False
+    ) -> predictor_pb2.PredictResponse | None:
+        started = time.perf_counter()
+        prediction = self.book.predict(
+            spec,
+            self.step_time.current(),
+            self._clock(),
+            spread=self.step_time.spread,
+            announced_only=announced_only,
+            externality=externality,
+        )
+        if prediction is None:
+            return None
         self.predictions += 1
         self.metrics.predictions.inc()
         self.metrics.predict_seconds.observe(time.perf_counter() - started)
@@ -95,20 +105,23 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT, "request: request_id must be set to reserve"
             )
+        # Before it counts as on its way: it would be predicted behind itself.
+        prediction = self._predict(spec) if request.predict else None
         self.book.reserve(spec, self._clock(), request.ttl_s or self._reserve_ttl_s)
-        return predictor_pb2.ReserveResponse()
+        return predictor_pb2.ReserveResponse(prediction=prediction)
 
     async def Complete(
         self,
         request: predictor_pb2.CompleteRequest,
         context: Context,
     ) -> predictor_pb2.CompleteResponse:
-        seen = self.book.complete(request.request_id)
+        seen = self.book.complete(request.request_id, answered=request.answered)
         return predictor_pb2.CompleteResponse(
             ttft_s=seen.ttft_s,
             output_tokens=seen.output_tokens,
             preemptions=seen.preemptions,
             prompt_tokens=seen.prompt_tokens,
+            cached_tokens=seen.cached_tokens,
         )
 
     async def Status(

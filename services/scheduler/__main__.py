@@ -73,6 +73,9 @@ async def serve(settings: SchedulerSettings, stop: asyncio.Event) -> None:
             tagger_deadline_s=settings.tagger_deadline_ms / 1000,
             predictor_deadline_s=settings.predictor_deadline_ms / 1000,
             turn_deadline_s=settings.turn_deadline_ms / 1000,
+            hold_max_s=settings.hold_max_s,
+            hold_recheck_s=settings.hold_recheck_ms / 1000,
+            candidates=settings.candidates,
         )
         recorder = Recorder(
             metrics,

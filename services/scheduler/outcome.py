@@ -37,6 +37,8 @@ class Result:
     """The whole answer was relayed."""
     prompt_tokens: int = 0
     output_tokens: int = 0
+    cached_tokens: int = 0
+    """Of the prompt, as the sidecar saw it."""
     truncated: bool = False
     """Ended by `max_tokens`, as far as the relay can tell."""
     abandoned: bool = False
@@ -114,7 +116,10 @@ class Recorder:
         stub = placement.instance.stub
         if stub is None:
             return
-        message = predictor_pb2.CompleteRequest(request_id=placement.spec.request_id)
+        answered = result.first_byte_unix_s > 0 or (result.finished and result.status < 400)
+        message = predictor_pb2.CompleteRequest(
+            request_id=placement.spec.request_id, answered=answered
+        )
         try:
             seen = await answer_of(stub.Complete(message, timeout=_COMPLETE_DEADLINE_S))
         except NoAnswer:
@@ -126,6 +131,7 @@ class Recorder:
             result.output_tokens = seen.output_tokens + int(result.finished)
         if not result.prompt_tokens and seen.prompt_tokens <= _MAX_TOKENS:
             result.prompt_tokens = seen.prompt_tokens
+        result.cached_tokens = seen.cached_tokens
 
     def _learn_ttft(self, placement: Placement, engine_ttft_s: float, result: Result) -> None:
         """What a stream needs beyond the engine's TTFT is the answer's way back to us.
@@ -261,6 +267,8 @@ def _log_line(
         "placement_s": round(placement.took_s, 6),
         "predicted_prompt_tokens": placement.spec.prompt_tokens,
         "prompt_tokens": result.prompt_tokens or None,
+        "predicted_cached_tokens": prediction.cached_tokens if prediction else None,
+        "cached_tokens": result.cached_tokens,
         "predicted_output_tokens": round(placement.spec.length.expected_tokens, 1),
         "length_source": placement.spec.length.source,
         "output_tokens": result.output_tokens or None,

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -12,8 +12,9 @@ import grpc
 from foretell import wire
 from foretell.length import LengthHistory, PromptTokenEstimator, clip, from_hint
 from foretell.model import LengthEstimate, Load, Prediction, RequestSpec
+from foretell.policy import Candidate, Holding, Needs, Policy, Urgency
 from foretell.policy.admission import unattainable
-from foretell.policy.base import Candidate, Needs, Policy
+from foretell.policy.shortlist import Shortlist
 from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import predictor_pb2, tagger_pb2, tagger_pb2_grpc
 from services.scheduler.background import Background
@@ -22,8 +23,10 @@ from services.scheduler.errors import unavailable
 from services.scheduler.parsing import ParsedRequest
 from services.scheduler.peers import Breaker, NoAnswer, answer_of
 from services.scheduler.pool import Instance, Pool
+from services.scheduler.prefixes import Prefix, prefix_of
 from services.scheduler.slo import SloUnattainable
 from services.scheduler.tokens import PromptCounter
+from services.scheduler.turns import Turn, Turns
 
 logger = logging.getLogger(__name__)
 
@@ -32,16 +35,18 @@ STALE_LOAD_S = 10.0
 _RESERVE_DEADLINE_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Placement:
     """A decision, and what was believed when it was taken."""
 
     instance: Instance
     spec: RequestSpec
     prediction: Prediction | None
+    """By which the instance was chosen; then, soon, what is foretold of it (`Reserve`)."""
     policy: str
     decided_unix_s: float
-    took_s: float
+    took_s: float = 0.0
+    """To decide, its turn and holding included."""
 
 
 class Placer:
@@ -64,12 +69,19 @@ class Placer:
         tagger_deadline_s: float,
         predictor_deadline_s: float,
         turn_deadline_s: float,
+        hold_max_s: float,
+        hold_recheck_s: float,
+        candidates: int = 0,
     ) -> None:
+        """`hold_max_s`: how long a policy may hold a request back; `hold_recheck_s`: until the
+        predictors are asked again for it, unless an answer of this replica's ends before.
+        `candidates`: the most predictors that are asked for one placement; 0: all."""
         self.pool = pool
         self.policy = policy
         self.history = LengthHistory()
         self.prompt_estimator = PromptTokenEstimator()
         self._rng = rng
+        self._shortlist = Shortlist[str](candidates)
         self._counter = counter
         self._tagger = tagger
         self._tagger_breaker = Breaker()
@@ -77,8 +89,10 @@ class Placer:
         self._background = background
         self._tagger_deadline_s = tagger_deadline_s
         self._predictor_deadline_s = predictor_deadline_s
-        self._turn = asyncio.Lock()
+        self.turns = Turns()
         self._turn_deadline_s = turn_deadline_s
+        self._hold_max_s = hold_max_s
+        self._hold_recheck_s = hold_recheck_s
 
     async def describe(self, request: ParsedRequest, request_id: str) -> RequestSpec:
         """The request as predictors see it: prompt length counted or estimated, output tagged."""
@@ -88,6 +102,9 @@ class Placer:
             or self.prompt_estimator.estimate(request.model, request.characters, request.messages)
         )
         length = await self._tag(request, request_id, prompt_tokens)
+        prefix = Prefix()
+        if self.policy.needs in (Needs.PREDICTION, Needs.EXTERNALITY):
+            prefix = prefix_of(request, prompt_tokens)
         return RequestSpec(
             request_id=request_id,
             prompt_tokens=prompt_tokens,
@@ -95,17 +112,38 @@ class Placer:
             length=length,
             priority=request.priority,
             sequences=request.sequences,
+            prefix=prefix.hashes,
+            prefix_chunk_tokens=prefix.chunk_tokens,
         )
 
     async def place(
-        self, request: ParsedRequest, spec: RequestSpec, avoid: Iterable[Instance]
+        self,
+        request: ParsedRequest,
+        spec: RequestSpec,
+        avoid: Collection[Instance],
+        arrived_s: float,
     ) -> Placement:
         """Choose an instance, preferring those not in `avoid`.
 
         Raises `ApiError` if none lives, or if none could answer in time and the request would
         rather be told; one that was admitted once, as `avoid` says, is not turned away.
+        `arrived_s`, of the monotonic clock: since when the request waits to be placed.
         """
         started = time.perf_counter()
+        self._living(request, avoid)  # or it would wait in vain
+        turn = None
+        if self.policy.needs is not Needs.NOTHING:
+            turn = await self._turn(Urgency(spec.priority, arrived_s))
+        try:
+            placement = await self._choose(request, spec, avoid, arrived_s, turn)
+        finally:
+            if turn is not None:
+                turn.give()
+        placement.took_s = time.perf_counter() - started
+        self._metrics.placement.labels(self.policy.name).observe(placement.took_s)
+        return placement
+
+    def _living(self, request: ParsedRequest, avoid: Collection[Instance]) -> list[Instance]:
         living = self.pool.healthy(request.model)
         avoided = set(map(id, avoid))
         instances = [i for i in living if id(i) not in avoided] or living
@@ -113,46 +151,77 @@ class Placer:
             raise unavailable(
                 f"no engine that serves '{request.model}' is up at the moment", "no_instance"
             )
-        my_turn = self.policy.needs is not Needs.NOTHING and await self._wait_for_turn()
-        try:
-            candidates = await self._candidates(spec, instances, ask=my_turn)
-            spec = replace(spec, slo=request.terms.left())
-            if request.terms.late == "reject" and not avoided:
-                _refuse_if_late(request, spec, candidates)
-            chosen_id = self.policy.choose(spec, candidates, self._rng.random())
-            chosen = next(i for i in instances if i.config.instance_id == chosen_id)
-            self._dispatch(chosen, spec)
-        finally:
-            if my_turn:
-                self._turn.release()
-        prediction = next(c.prediction for c in candidates if c.instance_id == chosen_id)
-        took_s = time.perf_counter() - started
-        self._metrics.placement.labels(self.policy.name).observe(took_s)
-        return Placement(chosen, spec, prediction, self.policy.name, time.time(), took_s)
+        return instances
 
-    async def _wait_for_turn(self) -> bool:
+    def _shortlisted(self, instances: list[Instance]) -> list[Instance]:
+        """Whom to ask."""
+        by_id = {instance.config.instance_id: instance for instance in instances}
+        asked = self._shortlist.pick(
+            list(by_id), lambda key: by_id[key].outstanding, self._rng.random, time.monotonic()
+        )
+        return [by_id[key] for key in asked]
+
+    def _learn(self, instance: Instance, load: Load) -> None:
+        """A predictor has told its instance's load."""
+        now_s = time.monotonic()
+        instance.last_load = (now_s, load)
+        self._shortlist.learn(instance.config.instance_id, load, instance.outstanding, now_s)
+
+    async def _turn(self, urgency: Urgency) -> Turn | None:
         """Placements that ask take turns: each must see the reservation of the one before it.
 
-        False when the wait grew too long; then one places by what is known already.
+        None when the wait grew too long; then one places by what is known already.
         """
-        try:
-            async with asyncio.timeout(self._turn_deadline_s):
-                await self._turn.acquire()
-        except TimeoutError:
+        turn = await self.turns.take(urgency, self._turn_deadline_s)
+        if turn is None:
             self._metrics.degraded.labels("turn").inc()
-            return False
-        return True
+        return turn
 
-    def _dispatch(self, instance: Instance, spec: RequestSpec) -> None:
+    async def _choose(
+        self,
+        request: ParsedRequest,
+        spec: RequestSpec,
+        avoid: Collection[Instance],
+        arrived_s: float,
+        turn: Turn | None,
+    ) -> Placement:
+        """Ask and choose; with a turn, again and again while the policy would rather wait."""
+        while True:
+            instances = self._living(request, avoid)
+            if turn is not None:
+                instances = self._shortlisted(instances)
+            candidates = await self._candidates(spec, instances, ask=turn is not None)
+            spec = replace(spec, slo=request.terms.left())
+            if request.terms.late == "reject" and not avoid:
+                _refuse_if_late(request, spec, candidates)
+            draw, chosen_id = self._rng.random(), None
+            may_hold = turn is not None and time.monotonic() < arrived_s + self._hold_max_s
+            if not (may_hold and isinstance(self.policy, Holding)):
+                chosen_id = self.policy.choose(spec, candidates, draw)
+            else:
+                chosen_id = self.policy.consider(spec, candidates, draw)
+            if chosen_id is not None:
+                break
+            assert turn is not None
+            await turn.wait_for_news(self._hold_recheck_s)
+        index = next(i for i, c in enumerate(candidates) if c.instance_id == chosen_id)
+        placement = Placement(
+            instances[index], spec, candidates[index].prediction, self.policy.name, time.time()
+        )
+        self._dispatch(placement)
+        return placement
+
+    def _dispatch(self, placement: Placement) -> None:
+        instance = placement.instance
         instance.note_dispatch()
         if instance.stub is None:
             return
-        # The call is on its way when this returns, ahead of the next placement's questions.
-        call = instance.stub.Reserve(
-            predictor_pb2.ReserveRequest(request=wire.request_to_proto(spec)),
-            timeout=_RESERVE_DEADLINE_S,
+        message = predictor_pb2.ReserveRequest(
+            request=wire.request_to_proto(placement.spec), predict=placement.prediction is not None
         )
-        self._background.spawn(self._reserved(instance, call))
+        # The call is on its way when this returns, ahead of the next placement's questions.
+        call = instance.stub.Reserve(message, timeout=_RESERVE_DEADLINE_S)
+        self._background.spawn(self._reserved(placement, call))
 
     async def _tag(
         self, request: ParsedRequest, request_id: str, prompt_tokens: int
@@ -187,7 +256,9 @@ class Placer:
             loads = await asyncio.gather(*(self._load(i) for i in instances))
             return [_candidate(i, load, None) for i, load in zip(instances, loads, strict=True)]
         message = predictor_pb2.PredictRequest(
-            request=wire.request_to_proto(spec), externality=needs is Needs.EXTERNALITY
+            request=wire.request_to_proto(spec),
+            externality=needs is Needs.EXTERNALITY,
+            announced_only=True,
         )
         predictions = await asyncio.gather(*(self._predict(i, message) for i in instances))
         return [
@@ -209,16 +280,8 @@ class Placer:
             self._missing()
             return None
         instance.breaker.succeeded()
-        instance.last_load = (time.monotonic(), prediction.load)
-        # The twin foretells the engine; what reaches us has the way back behind it too.
-        back_s = instance.answer_delay_s
-        return replace(
-            prediction,
-            ttft_s=prediction.ttft_s + back_s,
-            e2e_s=prediction.e2e_s + back_s,
-            ttft_quantiles=tuple((q, s + back_s) for q, s in prediction.ttft_quantiles),
-            e2e_quantiles=tuple((q, s + back_s) for q, s in prediction.e2e_quantiles),
-        )
+        self._learn(instance, prediction.load)
+        return _as_seen_here(prediction, instance)
 
     async def _load(self, instance: Instance) -> Load | None:
         if instance.stub is not None and not instance.breaker.open:
@@ -233,20 +296,23 @@ class Placer:
                 instance.breaker.succeeded()
                 if answer.snapshot_age_s >= 0:
                     load = wire.load_from_proto(answer.load)
-                    instance.last_load = (time.monotonic(), load)
+                    self._learn(instance, load)
                     return load
         self._missing()
         return instance.load_within(STALE_LOAD_S)
 
     async def _reserved(
         self,
-        instance: Instance,
+        placement: Placement,
         call: grpc.aio.UnaryUnaryCall[predictor_pb2.ReserveRequest, predictor_pb2.ReserveResponse],
     ) -> None:
         try:
-            await answer_of(call)
-        except NoAnswer as error:
-            self._note_silence(instance, error)
+            answer = await answer_of(call)
+            if answer.HasField("prediction"):
+                foretold = wire.prediction_from_proto(answer.prediction)
+                placement.prediction = _as_seen_here(foretold, placement.instance)
+        except (NoAnswer, wire.WireError) as error:
+            self._note_silence(placement.instance, error)
 
     def _note_silence(self, instance: Instance, error: Exception) -> None:
         instance.breaker.failed()
@@ -261,6 +327,18 @@ def _refuse_if_late(request: ParsedRequest, spec: RequestSpec, candidates: list[
     why = unattainable(spec.slo, [c.prediction for c in candidates if c.prediction is not None])
     if why is not None:
         raise SloUnattainable(request.terms, why)
+
+
+def _as_seen_here(prediction: Prediction, instance: Instance) -> Prediction:
+    """The twin foretells the engine; what reaches us has the way back behind it too."""
+    back_s = instance.answer_delay_s
+    return replace(
+        prediction,
+        ttft_s=prediction.ttft_s + back_s,
+        e2e_s=prediction.e2e_s + back_s,
+        ttft_quantiles=tuple((q, s + back_s) for q, s in prediction.ttft_quantiles),
+        e2e_quantiles=tuple((q, s + back_s) for q, s in prediction.e2e_quantiles),
+    )
 
 
 def _candidate(instance: Instance, load: Load | None, prediction: Prediction | None) -> Candidate:

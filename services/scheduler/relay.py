@@ -139,12 +139,12 @@ class Relay(Response):
             )
 
     async def _attempts(self, exchange: _Exchange, spec: RequestSpec) -> None:
-        context = self._context
+        context, arrived_s = self._context, time.monotonic()
         for attempt in range(1, context.max_attempts + 1):
             # An id of its own: a failed attempt's release must not touch its successor's
             # reservation, and clients may use one X-Request-Id for many requests.
             spec = replace(spec, request_id=uuid.uuid4().hex)
-            placement = await context.placer.place(self._request, spec, exchange.avoid)
+            placement = await context.placer.place(self._request, spec, exchange.avoid, arrived_s)
             exchange.placement = placement
             try:
                 await self._attempt(exchange, placement)
@@ -179,6 +179,7 @@ class Relay(Response):
             raise
         finally:
             instance.outstanding -= 1
+            self._context.placer.turns.news()
             result.ended_unix_s = time.time()
             self._context.background.spawn(
                 self._context.recorder.record(self._request, self._request_id, placement, result)

@@ -294,3 +294,23 @@ async def test_bad_requests_name_the_field(harness: Harness) -> None:
             await call
         assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
         assert "request" in (caught.value.details() or "")
+
+
+async def test_a_prompt_that_begins_like_one_that_was_sent_is_found_cached(
+    harness: Harness,
+) -> None:
+    def asking(request_id: str) -> pb.RequestSpec:
+        length = LengthEstimate(5.0, source="hint")
+        return wire.request_to_proto(
+            RequestSpec(request_id, 710, 0, length, prefix=(7, 8, 9), prefix_chunk_tokens=200.0)
+        )
+
+    await hear(harness, snapshot(1))
+    cold = await harness.stub.Predict(pb.PredictRequest(request=asking("a")))
+    await harness.stub.Reserve(pb.ReserveRequest(request=asking("a")))
+    await hear(harness, snapshot(2, running=(replace(running("a"), cached_tokens=32),)))
+    warm = await harness.stub.Predict(pb.PredictRequest(request=asking("b")))
+    assert (cold.cached_tokens, warm.cached_tokens) == (0, 592)
+    assert warm.ttft_s < cold.ttft_s
+    seen = await harness.stub.Complete(pb.CompleteRequest(request_id="a"))
+    assert seen.cached_tokens == 32

@@ -5,11 +5,8 @@ Run by `make test-vllm`, which names vLLM's Python and the tiny model in the env
 
 import asyncio
 import json
-import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import cycle
-from pathlib import Path
 from random import Random
 from statistics import median, quantiles
 from typing import Any
@@ -20,27 +17,10 @@ from openai import AsyncOpenAI
 from rich.console import Console
 from rich.table import Table
 
-from tests.e2e.cluster import Cluster, cluster, until
+from tests.e2e.cluster import Cluster
+from tests.e2e_vllm.vllm_engines import ENGINES, model_of, recorded
 
 CONCURRENT = 200
-ENGINES = 2
-# A burst of this size on two cores that also run two engines must still be predicted for every
-# request: here the deadlines are longer than the defaults.
-PATIENCE = {
-    "FORETELL_SCHEDULER_PREDICTOR_DEADLINE_MS": "20000",
-    "FORETELL_SCHEDULER_TURN_DEADLINE_MS": "60000",
-    "FORETELL_SCHEDULER_HEALTH_TIMEOUT_S": "20",
-    # Two engines on two cores: one thread each, and little memory.
-    "OMP_NUM_THREADS": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "HF_HUB_OFFLINE": "1",
-}
-ENGINE_ARGS = (
-    "--enforce-eager --max-model-len 1024 --max-num-seqs 64 --dtype float32 "
-    "--distributed-executor-backend uni --num-gpu-blocks-override 200 --disable-uvicorn-access-log"
-)
 pytestmark = [pytest.mark.timeout(600), pytest.mark.vllm]
 
 
@@ -57,28 +37,6 @@ class Call:
     instance: str = ""
     predicted_e2e_s: float = 0.0
     completion_tokens: int = 0
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    python, model = os.environ["FORETELL_VLLM_PYTHON"], os.environ["FORETELL_TINY_MODEL"]
-    run_dir: Path = tmp_path_factory.mktemp("up")
-    flags = (
-        f"--engines={ENGINES}",
-        "--engine=vllm",
-        "--schedulers=1",
-        f"--python={python}",
-        f"--model={model}",
-        f"--engine-args={ENGINE_ARGS}",
-        "--no-restart",
-    )
-    with cluster(run_dir, *flags, start_s=240.0, **PATIENCE) as found:
-        yield found
-
-
-def model_of(running: Cluster) -> str:
-    answer = httpx.get(f"{running.endpoint}/v1/models").raise_for_status()
-    return str(answer.json()["data"][0]["id"])
 
 
 def calls(count: int, seed: int) -> list[Call]:
@@ -168,21 +126,6 @@ def direct(running: Cluster, asked: list[Call]) -> list[Call]:
     return again
 
 
-def recorded(running: Cluster, asked: list[Call]) -> list[dict[str, Any]]:
-    """The scheduler's log lines of `asked`, in that order; it writes them after the answers."""
-    wanted = [call.request_id for call in asked]
-    found: dict[str, dict[str, Any]] = {}
-
-    def complete() -> bool:
-        for path in running.run_dir.glob("*.requests.jsonl"):
-            lines = (json.loads(line) for line in path.read_text().splitlines())
-            found.update((line["request_id"], line) for line in lines)
-        return all(request_id in found for request_id in wanted)
-
-    until(complete, 20.0)
-    return [found[request_id] for request_id in wanted]
-
-
 def print_errors(title: str, lines: list[dict[str, Any]]) -> None:
     """The distribution of (predicted - actual) / actual: TTFT of streams, e2e of all `lines`.
 
@@ -206,7 +149,7 @@ def check(running: Cluster, asked: list[Call], title: str) -> None:
     assert {call.instance for call in asked} <= {f"engine-{i}" for i in range(ENGINES)}
     for call, same in zip(asked, direct(running, asked), strict=True):
         assert call.text.encode() == same.text.encode(), (call, same)
-    lines = recorded(running, asked)
+    lines = recorded(running, [call.request_id for call in asked])
     for line in lines:
         assert not line["emulated"]
         assert line["finished"]

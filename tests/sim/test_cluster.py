@@ -10,7 +10,6 @@ import pytest
 
 from foretell.engine import Sequence, Twin
 from foretell.engine.timed import TimedTwin
-from foretell.kernel.step_time import StepTime
 from foretell.latency.linear import LinearStepTime
 from foretell.model import EngineConfig, LengthEstimate
 from foretell.policy import POLICIES, make_policy
@@ -199,21 +198,23 @@ def test_cluster_without_engines_or_schedulers_is_refused() -> None:
         simulate(small_cluster(0)[0], [], [], Random(0))
 
 
-def before_each_step(monkeypatch: pytest.MonkeyPatch, meddle: Callable[[TimedTwin], None]) -> None:
-    advance = TimedTwin.advance
+def after_each_arrival(
+    monkeypatch: pytest.MonkeyPatch, meddle: Callable[[TimedTwin], None]
+) -> None:
+    arrive = TimedTwin.arrive
 
-    def meddled(self: TimedTwin, model: StepTime, now_s: float) -> list[Sequence]:
+    def meddled(self: TimedTwin, seq: Sequence, length_row: tuple[float, ...]) -> None:
+        arrive(self, seq, length_row)
         meddle(self)
-        return advance(self, model, now_s)
 
-    monkeypatch.setattr(TimedTwin, "advance", meddled)
+    monkeypatch.setattr(TimedTwin, "arrive", meddled)
 
 
 def test_leaked_block_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def leak(twin: TimedTwin) -> None:
         twin._state.engine["free"] -= 1
 
-    before_each_step(monkeypatch, leak)
+    after_each_arrival(monkeypatch, leak)
     with pytest.raises(InvariantError, match="blocks"):
         run(0, "random")
 
@@ -228,8 +229,8 @@ def test_lost_request_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_second_ending_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    advance = TimedTwin.advance
-    monkeypatch.setattr(TimedTwin, "advance", lambda *arguments: advance(*arguments) * 2)
+    ended = TimedTwin.ended
+    monkeypatch.setattr(TimedTwin, "ended", lambda *arguments: ended(*arguments) * 2)
     with pytest.raises(InvariantError, match="was not here"):
         run(0, "random")
 
@@ -243,7 +244,7 @@ def test_exceeded_budget_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     arrivals = [Arrival(0.0, prompt_tokens=64, output_tokens=4, request_id="r0")]
     policies = [make_policy("random")]
     assert simulate(config, arrivals, policies, Random(0)).steps == 8 + 3
-    before_each_step(monkeypatch, allow)
+    after_each_arrival(monkeypatch, allow)
     with pytest.raises(InvariantError, match="over budget"):
         simulate(config, arrivals, policies, Random(0))
 

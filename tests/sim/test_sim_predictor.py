@@ -1,16 +1,20 @@
 """The simulator's predictor says what the service's book says of the same engine."""
 
+from dataclasses import replace
 from heapq import heappop, heappush
 from random import Random
 
 import pytest
 
-from foretell.engine import EngineBook, Sequence
+from foretell.engine import Content, EngineBook, Sequence
 from foretell.engine.direct import DirectForecaster
+from foretell.engine.prefixes import PrefixIndex
+from foretell.engine.table import EngineTable
 from foretell.engine.timed import TimedTwin
 from foretell.latency.linear import LinearStepTime
 from foretell.length import PRIOR_TOKENS
 from foretell.length.distribution import knots
+from foretell.length.prefix import chained
 from foretell.model import (
     BatchShape,
     EngineConfig,
@@ -27,6 +31,7 @@ from foretell.sim.predictor import SimPredictor, predict
 STEP_TIME = LinearStepTime((0.010, 1e-4, 1e-9, 0.0, 1e-4, 1e-7))
 BELIEVED = LinearStepTime((0.011, 1e-4, 1e-9, 0.0, 1e-4, 1e-7))
 DELAY_S = 0.002
+CHUNK_TOKENS = 8
 SHAPE = ("prefill_seqs", "prefill_tokens", "prefill_pairs", "decode_seqs", "decode_pairs")
 
 
@@ -90,7 +95,10 @@ def engine_of(draws: Random) -> EngineConfig:
 
 
 def requests_of(draws: Random) -> list[tuple[float, RequestSpec, int]]:
-    """When, what is known, and how many tokens it really has."""
+    """When, what is known, and how many tokens it really has.
+
+    Prompts with the same first number begin with the same chunks, as many as they are long.
+    """
     now_s, certain, result = 0.0, draws.random() < 0.5, []
     for index in range(30):
         now_s += draws.expovariate(draws.choice([5.0, 40.0]))
@@ -98,32 +106,61 @@ def requests_of(draws: Random) -> list[tuple[float, RequestSpec, int]]:
         length = LengthEstimate(output * draws.uniform(0.5, 2.0), source="model")
         if certain:
             length = LengthEstimate(float(output), source="hint")
-        spec = RequestSpec(f"r{index}", draws.randint(1, 80), 0, length)
+        prompt = draws.randint(1, 80)
+        topic, chunks = draws.randint(0, 3), prompt // CHUNK_TOKENS
+        prefix = chained((b"%d" % i for i in range(chunks)), b"%d" % topic)
+        spec = RequestSpec(
+            f"r{index}",
+            prompt,
+            0,
+            length,
+            prefix=prefix,
+            prefix_chunk_tokens=float(CHUNK_TOKENS),
+        )
         result.append((now_s, spec, output))
     return result
 
 
-def test_it_says_what_the_book_says(seed: int) -> None:
+def content_of(spec: RequestSpec, block_size_tokens: int) -> Content:
+    segments = [(str(name), CHUNK_TOKENS) for name in spec.prefix]
+    rest = spec.prompt_tokens - CHUNK_TOKENS * len(segments)
+    return Content([*segments, (spec.request_id, rest)], spec.request_id, block_size_tokens)
+
+
+@pytest.mark.parametrize("caches", [False, True], ids=["no cache", "prefix cache"])
+def test_it_says_what_the_book_says(seed: int, caches: bool) -> None:
     draws = Random(seed)
-    config = engine_of(draws)
-    expect = draws.random() < 0.5
+    config = replace(engine_of(draws), enable_prefix_caching=caches)
+    announced_only = draws.random() < 0.5
+    table = EngineTable(1)
     instance = Instance(
-        "engine-0", InstanceConfig(config, STEP_TIME), prefix_cache=False, counted_s=(0.0, 0.0)
+        "engine-0",
+        InstanceConfig(config, STEP_TIME, BELIEVED),
+        table,
+        0,
+        prefix_cache=caches,
+        counted_s=(0.0, 0.0),
     )
     book = EngineBook(
         dispatch_delay_s=DELAY_S,
         length_row=knots,
         prior_tokens=PRIOR_TOKENS,
-        expect_arrivals=expect,
     )
-    forecaster = DirectForecaster(1, config.block_size_tokens)
-    predictor = SimPredictor(0, "engine-0", config, BELIEVED, forecaster, expect_arrivals=expect)
+    forecaster = DirectForecaster(table, 1, config.block_size_tokens)
+    predictor = SimPredictor(
+        0,
+        "engine-0",
+        config,
+        BELIEVED,
+        forecaster,
+        prefixes=PrefixIndex(config) if caches else None,
+    )
     requests = requests_of(draws)
     specs = {spec.request_id: spec for _, spec, _ in requests}
     events: list[tuple[float, int, str, int]] = []
     for index, (at_s, _, _) in enumerate(requests):
         heappush(events, (at_s, index, "ask", index))
-    compared, published = 0, 1
+    compared, hit, published = 0, 0, 1
     book.hear(snapshot_of(instance.twin, specs, 0.0, published))
     while events:
         now_s, _, what, index = heappop(events)
@@ -131,6 +168,7 @@ def test_it_says_what_the_book_says(seed: int) -> None:
         row = knots(spec.length)
         if what == "ask":
             predictor.see(instance, now_s)
+            forecaster.take(now_s)
             (ours,) = predict(
                 forecaster,
                 [predictor],
@@ -140,15 +178,19 @@ def test_it_says_what_the_book_says(seed: int) -> None:
                 now_s=now_s,
                 ages_s=[0.0],
                 every_step_published=True,
+                announced_only=announced_only,
                 externality=True,
             )
-            theirs = book.predict(spec, BELIEVED, now_s, externality=True)
+            theirs = book.predict(
+                spec, BELIEVED, now_s, announced_only=announced_only, externality=True
+            )
             assert theirs is not None
             for name in ("ttft_s", "e2e_s", "tpot_s", "preemptions", "added_ttft_s", "added_e2e_s"):
                 assert getattr(ours, name) == pytest.approx(
                     getattr(theirs, name), rel=1e-9, abs=1e-9
                 ), name
-            assert ours.load == theirs.load
+            assert (ours.load, ours.cached_tokens) == (theirs.load, theirs.cached_tokens)
+            hit += ours.cached_tokens
             for ours_at, theirs_at in zip(ours.e2e_quantiles, theirs.e2e_quantiles, strict=True):
                 assert ours_at == pytest.approx(theirs_at)
             compared += ours.ttft_s > 0.02
@@ -156,19 +198,22 @@ def test_it_says_what_the_book_says(seed: int) -> None:
             book.reserve(spec, now_s, 1e9)
             heappush(events, (now_s + DELAY_S, 1000 + index, "deliver", index))
         elif what == "deliver":
-            instance.deliver(spec.request_id, spec.prompt_tokens, output, None, row, now_s)
+            content = content_of(spec, config.block_size_tokens) if caches else None
+            instance.deliver(spec.request_id, spec.prompt_tokens, output, content, row, now_s)
             predictor.arrived(spec)
             if not instance.in_step:
                 heappush(events, (now_s, 2000 + index, "advance", 0))
         elif what == "advance" or instance.in_step:
-            finished, next_s = instance.advance(now_s)
+            finished = table.step(0, now_s)
+            instance.forget(finished)
             for seq in finished:
-                predictor.complete(seq.request_id)
-                book.complete(seq.request_id)
-            if next_s is not None:
-                heappush(events, (next_s, 3000, "advance", 0))
+                predictor.complete(seq.request_id, answered=True, shown=seq)
+                book.complete(seq.request_id, answered=True)
+            if instance.in_step:
+                heappush(events, (instance.twin.ends_s, 3000, "advance", 0))
         if what != "ask":  # every change is published
             published += 1
             book.hear(snapshot_of(instance.twin, specs, now_s, published))
     instance.check_empty()
     assert compared > 5
+    assert (hit > 0) == caches

@@ -1,12 +1,22 @@
 """What a predictor remembers of its engine, and what it learns from snapshots."""
 
+from dataclasses import replace
+
 import pytest
 
 from foretell.engine import EngineBook
 from foretell.engine.book import MAX_RESERVATIONS
 from foretell.latency.linear import LinearStepTime
 from foretell.length.distribution import knots
-from foretell.model import EngineConfig, EngineSnapshot, LengthEstimate, RequestSpec, RequestState
+from foretell.length.prefix import chained
+from foretell.model import (
+    EngineConfig,
+    EngineSnapshot,
+    LengthEstimate,
+    Prediction,
+    RequestSpec,
+    RequestState,
+)
 
 CONFIG = EngineConfig("m", 16, 100, 8, 64, 1024)
 START = 1000.0
@@ -93,17 +103,18 @@ def test_the_dispatch_delay_is_learned() -> None:
 
 
 def test_what_has_come_of_late_is_expected_to_come() -> None:
-    def predicted(**options: bool) -> float:
-        book = EngineBook(dispatch_delay_s=0.0, length_row=knots, prior_tokens=100.0, **options)
+    def predicted(*, announced_only: bool) -> float:
+        book = EngineBook(dispatch_delay_s=0.0, length_row=knots, prior_tokens=100.0)
         book.hear(snapshot(1, START))
         for i in range(200):
             book.reserve(spec(f"r{i}"), START + 0.1 * i, ttl_s=0.05)
         long = RequestSpec("new", 32, 0, LengthEstimate(500.0, source="hint"))
-        seen = book.predict(long, LinearStepTime((0.01, 0, 0, 0, 1e-3, 0)), START + 20.0)
+        step_time = LinearStepTime((0.01, 0, 0, 0, 1e-3, 0))
+        seen = book.predict(long, step_time, START + 20.0, announced_only=announced_only)
         assert seen is not None
         return seen.e2e_s
 
-    assert predicted() > 1.05 * predicted(expect_arrivals=False)
+    assert predicted(announced_only=False) > 1.05 * predicted(announced_only=True)
 
 
 def test_the_error_of_step_times_widens_the_quantiles() -> None:
@@ -132,3 +143,86 @@ def test_a_restart_forgets_what_the_engine_did_and_memory_is_bounded() -> None:
     for i in range(MAX_RESERVATIONS + 5):
         book.reserve(spec(str(i)), START, ttl_s=5.0)
     assert len(book.pending(START)) == MAX_RESERVATIONS
+
+
+def asks(name: str, chunks: int) -> RequestSpec:
+    """Of one long text, the first `chunks` of 128 tokens and ten tokens more."""
+    prefix = chained(b"%d" % i for i in range(chunks))
+    length = LengthEstimate(10.0, source="hint")
+    return RequestSpec(name, 128 * chunks + 10, 0, length, prefix=prefix, prefix_chunk_tokens=128.0)
+
+
+def shown(request: RequestSpec, *, output: int = 0, cached: int = 0) -> RequestState:
+    computed = request.prompt_tokens if output else 0
+    return RequestState(
+        f"cmpl-{request.request_id}",
+        request.request_id,
+        request.prompt_tokens,
+        output,
+        computed,
+        100,
+        START,
+        cached_tokens=cached,
+        scheduled_tokens=int(output > 0),
+    )
+
+
+PREFILL = LinearStepTime((0.001, 1e-3, 0, 0, 1e-4, 0))
+
+
+def predicted(book: EngineBook, request: RequestSpec) -> Prediction:
+    found = book.predict(request, PREFILL, START)
+    assert found is not None
+    return found
+
+
+def test_a_cached_prefix_shortens_the_prefill() -> None:
+    book = new_book()
+    book.hear(snapshot(1, START))
+    cold = predicted(book, asks("a", 5))
+    assert (cold.cached_tokens, cold.ttft_s) == (0, pytest.approx(0.65, rel=0.05))
+    book.reserve(asks("a", 5), START, ttl_s=5.0)
+    book.hear(snapshot(2, START, shown(asks("a", 5), output=1)))
+    book.hear(snapshot(3, START))
+    assert book.complete("a").cached_tokens == 0
+    warm = predicted(book, asks("b", 5))
+    assert (warm.cached_tokens, warm.ttft_s) == (640, pytest.approx(0.01, rel=0.2))
+    book.reserve(asks("b", 5), START, ttl_s=5.0)
+    book.hear(snapshot(4, START, shown(asks("b", 5), output=1, cached=640)))
+    assert book.complete("b").cached_tokens == 640
+
+
+def test_hits_of_those_who_wait_are_believed_until_they_run() -> None:
+    """An engine looks for cached blocks only when it admits."""
+
+    def behind(*, known: bool) -> float:
+        book = new_book()
+        book.hear(snapshot(1, START))
+        if known:
+            book.reserve(asks("a", 5), START, ttl_s=5.0)
+            book.hear(snapshot(2, START, shown(asks("a", 5), output=1)))
+        book.reserve(asks("b", 5), START, ttl_s=5.0)
+        waiting = (shown(asks("b", 5)),)
+        book.hear(replace(snapshot(3, START), waiting=waiting))
+        return predicted(book, spec("c")).ttft_s
+
+    assert behind(known=False) - behind(known=True) == pytest.approx(0.64, rel=0.05)
+
+
+@pytest.mark.parametrize("why", ["no caching", "another run", "never arrived", "never ran"])
+def test_there_are_no_hits_of_what_is_not_there(why: str) -> None:
+    book = new_book()
+    first = snapshot(1, START)
+    if why == "no caching":
+        first = replace(first, config=replace(CONFIG, enable_prefix_caching=False))
+    book.hear(first)
+    book.reserve(asks("a", 5), START, ttl_s=0.0 if why == "never arrived" else 5.0)
+    if why == "another run":
+        book.hear(snapshot(1, START, run="next"))
+    elif why == "never arrived":
+        assert book.pending(START) == []
+    elif why == "never ran":
+        book.hear(replace(snapshot(2, START), waiting=(shown(asks("a", 5)),)))
+        book.hear(snapshot(3, START))
+        book.complete("a")
+    assert predicted(book, asks("b", 5)).cached_tokens == 0

@@ -174,6 +174,8 @@ def test_cached_prefixes_shorten_prefills(prefixed: Path) -> None:
     cached = run(one, 0.0, 1).summary()
     computed = run(replace(one, prefix_caching=False), 0.0, 1).summary()
     assert cached["prefix_caching"]
+    assert 0.5 < cached["cached_prompt_ratio"] < 1.0
+    assert "cached_prompt_ratio" not in computed
     assert cached["ttft_s"]["mean"] < 0.5 * computed["ttft_s"]["mean"]
     assert cached["requests"] == computed["requests"] == 27
 

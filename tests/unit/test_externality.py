@@ -46,7 +46,6 @@ def book_of(seen: EngineSnapshot, *, sure: bool = True) -> EngineBook:
         dispatch_delay_s=0.0,
         length_row=(lambda estimate: certain(estimate.expected_tokens)) if sure else knots,
         prior_tokens=1.0,
-        expect_arrivals=not sure,
     )
     book.hear(seen)
     return book

@@ -60,13 +60,12 @@ def forecast(
         dispatch_delay_s=0.0,
         length_row=lambda estimate: certain(estimate.expected_tokens),
         prior_tokens=1.0,
-        expect_arrivals=False,
         every_step_published=every_step_published,
     )
     book.hear(seen)
     for at, reserved in ahead:
         book.reserve(reserved, at, math.inf)
-    prediction = book.predict(request, STEP_TIME, now)
+    prediction = book.predict(request, STEP_TIME, now, announced_only=True)
     assert prediction is not None
     return prediction
 

@@ -32,9 +32,11 @@ LOAD = Load(1, 2, 3, 4, 5, 6, 7)
 def test_nouns_survive_a_round_trip() -> None:
     raw = wire.snapshot_to_proto(SNAPSHOT).SerializeToString()
     assert wire.snapshot_from_proto(snapshot_pb2.EngineSnapshot.FromString(raw)) == SNAPSHOT
-    assert wire.request_from_proto(wire.request_to_proto(SPEC)) == SPEC
+    named = replace(SPEC, prefix=(0, 2**64 - 1), prefix_chunk_tokens=127.5)
+    for spec in (SPEC, named):
+        assert wire.request_from_proto(wire.request_to_proto(spec)) == spec
     assert wire.load_from_proto(wire.load_to_proto(LOAD)) == LOAD
-    prediction = Prediction("e0", 0.1, 1.5, 0.02, 3, 0.004, LOAD, 99)
+    prediction = Prediction("e0", 0.1, 1.5, 0.02, 3, 0.004, LOAD, 99, cached_tokens=48)
     assert wire.prediction_from_proto(wire.prediction_to_proto(prediction)) == prediction
     for added in ((0.0, 0.0), (0.5, -1.25), (math.inf, math.inf)):
         asked = replace(prediction, added_ttft_s=added[0], added_e2e_s=added[1])
@@ -67,6 +69,13 @@ def test_an_impossible_configuration_is_refused() -> None:
 def test_a_request_without_a_prompt_is_refused() -> None:
     with pytest.raises(wire.WireError, match="prompt_tokens"):
         wire.request_from_proto(predictor_pb2.RequestSpec(request_id="r"))
+
+
+@pytest.mark.parametrize("tokens", [0.0, 0.5, -1.0, math.inf, math.nan])
+def test_a_prefix_of_chunks_without_tokens_is_refused(tokens: float) -> None:
+    message = wire.request_to_proto(replace(SPEC, prefix=(1,), prefix_chunk_tokens=tokens))
+    with pytest.raises(wire.WireError, match="prefix_chunk_tokens"):
+        wire.request_from_proto(message)
 
 
 @pytest.mark.parametrize("levels", [(0.0,), (1.0,), (0.5, 0.5), (0.9, 0.5), (math.nan,)])

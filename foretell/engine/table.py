@@ -1,0 +1,101 @@
+"""Engines that compiled code finds by itself: their steps and pictures, many in one call."""
+
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.engine.sequence import Sequence
+from foretell.engine.timed import TimedTwin
+from foretell.kernel.engines import ARRAYS, PLACED, Engines, run, step, take
+from foretell.kernel.forecasts import Gallery
+from foretell.kernel.step_time import StepTime
+from foretell.model import EngineConfig
+
+_ANY = EngineConfig("any", 16, 0, 1, 1, 1)
+
+
+class EngineTable:
+    """The engines of a cluster, by index. For one thread."""
+
+    def __init__(self, engines: int) -> None:
+        self._twins: list[TimedTwin | None] = [None] * engines
+        self._kept: list[object] = [None] * engines  # the arrays whose addresses are written
+        self._engines = Engines(
+            np.zeros(engines, PLACED),
+            np.full(engines, inf),
+            np.zeros(engines, np.int64),
+            np.zeros(engines),
+            TimedTwin(_ANY).live,
+            np.zeros(3, np.int64),
+        )
+
+    def put(self, index: int, twin: TimedTwin, real: StepTime, believed: StepTime) -> None:
+        """`twin` is there, and its steps take as `real` says; predictors take them as `believed`.
+
+        To be told again when `twin.live` or a model is another one.
+        """
+        live, lengths, row = twin.live, twin.lengths, self._engines.placed[index]
+        arrays = {**live._asdict(), **lengths._asdict()}
+        for name in ARRAYS:
+            row[name] = arrays[name].ctypes.data, arrays[name].size
+        for name, model in (("real", real), ("believed", believed)):
+            row[name] = tuple((array.ctypes.data, array.size) for array in model)
+        row["budget"] = twin.config.max_num_scheduled_tokens
+        row["max_running"] = twin.max_running
+        self._twins[index], self._kept[index] = twin, (live, lengths, real, believed)
+
+    def remove(self, index: int) -> None:
+        """Its steps in flight end no more."""
+        self._engines.ends_s[index] = inf
+
+    def change(self, index: int, now_s: float) -> None:
+        """Something else than a step has changed the engine's state."""
+        self._engines.changes[index] += 1
+        self._engines.changed_s[index] = now_s
+
+    def changes(self, index: int) -> int:
+        """How often its state has changed."""
+        return int(self._engines.changes[index])
+
+    def changed_s(self, index: int) -> float:
+        """When it last did."""
+        return float(self._engines.changed_s[index])
+
+    def in_step(self, index: int) -> bool:
+        """Whether a step is in flight."""
+        return bool(self._engines.ends_s[index] < inf)
+
+    def step(self, index: int, now_s: float) -> list[Sequence]:
+        """End an engine's oldest step in flight, if there is one, and schedule what can be.
+
+        Returns whom that ended. AssertionError where an invariant is broken.
+        """
+        step(self._engines, index, now_s)
+        return self._ended()
+
+    def run(self, until_s: float, *, each: bool) -> tuple[int, float, list[Sequence]] | None:
+        """End steps in their order, up to `until_s`, until one ends somebody (`each`: until one).
+
+        Returns which engine's that was, when, and whom it ended; None when no such is left. After
+        an AssertionError `stepped` is the engine whose invariant is broken.
+        """
+        if not run(self._engines, until_s, each):
+            return None
+        index = self.stepped
+        return index, self.changed_s(index), self._ended()
+
+    @property
+    def stepped(self) -> int:
+        """The engine that made the latest step."""
+        return int(self._engines.outcome[0])
+
+    def take(self, gallery: Gallery, indices: NDArray[np.int64], now_s: float) -> None:
+        """A picture of each of these, with its place in `gallery`."""
+        take(self._engines, gallery, indices, now_s)
+
+    def _ended(self) -> list[Sequence]:
+        index, count, batch = self._engines.outcome.tolist()
+        twin = self._twins[index]
+        assert twin is not None, "nobody is there"
+        return twin.ended(count, batch) if count else []

@@ -1,0 +1,164 @@
+"""Many engines in one call, each found by the addresses of its arrays.
+
+To hand over an array costs compiled code 0.3 us, and an engine has fourteen: more than a step of
+it takes. So a row of `PLACED` says where an engine's arrays lie, and all engines are handed over as
+one array. Whoever writes a row keeps the arrays alive and writes it anew when one is replaced.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numba.np.arrayobj import make_array, populate_array
+from numpy.typing import NDArray
+
+from foretell.kernel.forecasts import Gallery, picture_of
+from foretell.kernel.futures import Lengths
+from foretell.kernel.jit import compiled
+from foretell.kernel.layout import Record
+from foretell.kernel.lengths import WIDTH
+from foretell.kernel.live import Live, advance
+from foretell.kernel.pictures import photograph
+from foretell.kernel.step_time import StepTime
+from foretell.kernel.tables import LAYOUT_WIDTH, TABLES
+
+AT = np.dtype([("address", np.int64), ("size", np.int64)])
+"""An array of one dimension, C order; of more dimensions, flat."""
+
+ARRAYS = (
+    *("records", "sequences", "running", "blocks", "places", "first_with", "older", "newer"),
+    *("rows", "generated", "keys"),
+)
+"""Of `Live` and of `Lengths`, by the engine's slots."""
+_MODEL = ("coefficients", "values", "layout")
+PLACED = np.dtype(
+    [(name, AT) for name in ARRAYS]
+    + [("real", [(name, AT) for name in _MODEL]), ("believed", [(name, AT) for name in _MODEL])]
+    + [
+        ("budget", np.int64),  # limits that the engine is held to
+        ("max_running", np.int64),
+    ]
+)
+"""Where one engine is: `Live`, what predictors believe of its lengths, its step times."""
+
+
+class Engines(NamedTuple):
+    """All engines of a cluster."""
+
+    placed: NDArray[np.void]
+    """(m,) of `PLACED`."""
+    ends_s: NDArray[np.float64]
+    """(m,): when the oldest step in flight ends; infinite where there is none."""
+    changes: NDArray[np.int64]
+    """(m,): how often each one's state has changed."""
+    changed_s: NDArray[np.float64]
+    """(m,): when it last did."""
+    like: Live
+    """Of the same types as every engine's arrays; whatever they hold."""
+    outcome: NDArray[np.int64]
+    """(3,): an engine, and what `live.advance` said of its latest step."""
+
+
+def _array_at(
+    context: Any, builder: Any, signature: Any, arguments: Any
+) -> Any:  # pragma: no cover - runs while compiling
+    kind = signature.return_type
+    array = make_array(kind)(context, builder)
+    size = context.get_abi_sizeof(context.get_data_type(kind.dtype))
+    item = context.get_constant(types.intp, size)
+    populate_array(
+        array,
+        data=builder.inttoptr(arguments[0], array.data.type),
+        shape=cgutils.pack_array(builder, [arguments[1]]),
+        strides=cgutils.pack_array(builder, [item]),
+        itemsize=item,
+        meminfo=None,
+    )
+    return array._getvalue()
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def array_at(context: Any, address: Any, size: Any, like: Any) -> Any:
+    """The array of `size` items at `address`, of the type of `like`: one dimension, C order.
+
+    Nobody counts references to it.
+    """
+    return like(types.int64, types.int64, like), _array_at
+
+
+@compiled
+def live_of(engines: Engines, index: int) -> Live:
+    """One engine."""
+    at, like = engines.placed[index], engines.like
+    return Live(
+        array_at(at.records.address, at.records.size, like.records),
+        array_at(at.sequences.address, at.sequences.size, like.sequences),
+        array_at(at.running.address, at.running.size, like.running),
+        array_at(at.blocks.address, at.blocks.size, like.blocks),
+        array_at(at.places.address, at.places.size, like.places),
+        array_at(at.first_with.address, at.first_with.size, like.first_with),
+        array_at(at.older.address, at.older.size, like.older),
+        array_at(at.newer.address, at.newer.size, like.newer),
+        like.nobody,
+        like.marks,
+    )
+
+
+@compiled
+def model_of(engines: Engines, at: Record) -> StepTime:
+    """The step times that lie `at`."""
+    layout = array_at(at.layout.address, at.layout.size, engines.outcome)
+    return StepTime(
+        array_at(at.coefficients.address, at.coefficients.size, engines.ends_s),
+        array_at(at.values.address, at.values.size, engines.ends_s),
+        layout.reshape(TABLES, LAYOUT_WIDTH),
+    )
+
+
+@compiled
+def step(engines: Engines, index: int, now_s: float) -> None:
+    """`live.advance` of one engine."""
+    at, live, outcome = engines.placed[index], live_of(engines, index), engines.outcome
+    outcome[0] = index
+    real = model_of(engines, at.real)
+    advance(live, real, now_s, at.budget, at.max_running, outcome[1:])
+    engines.changes[index] += 1
+    engines.changed_s[index] = now_s
+    clock = live.records[0].at.clock
+    engines.ends_s[index] = clock.first_end_s if clock.in_flight > 0 else np.inf
+
+
+@compiled
+def run(engines: Engines, until_s: float, each: bool) -> bool:
+    """Steps end, in their order, up to `until_s` and that included; True: the last is of note.
+
+    Such is one that ends somebody, or with `each` any; `outcome` tells which. AssertionError where
+    an invariant is broken.
+    """
+    while True:
+        first, first_s = 0, np.inf
+        for index in range(len(engines.ends_s)):
+            if engines.ends_s[index] < first_s:
+                first, first_s = index, engines.ends_s[index]
+        if first_s > until_s or first_s == np.inf:
+            return False
+        step(engines, first, first_s)
+        if each or engines.outcome[1] > 0:
+            return True
+
+
+@compiled
+def take(engines: Engines, gallery: Gallery, indices: NDArray[np.int64], now_s: float) -> None:
+    """A picture of each engine in `indices`, as steps are believed to take."""
+    for index in indices:
+        at, like = engines.placed[index], engines.outcome
+        rows = array_at(at.rows.address, at.rows.size, engines.ends_s)
+        lengths = Lengths(
+            rows.reshape(at.keys.size, WIDTH),
+            array_at(at.generated.address, at.generated.size, like),
+            array_at(at.keys.address, at.keys.size, like),
+        )
+        believed = model_of(engines, at.believed)
+        photograph(live_of(engines, index), believed, lengths, picture_of(gallery, index), now_s)

@@ -1,0 +1,42 @@
+"""Names of a prompt's beginning: two prompts that share one are equal up to where it ends.
+
+As vLLM names KV blocks, by chained hashes, but of pieces that a scheduler can cut without the
+engine's tokenizer: a fixed number of bytes of text, or of token ids.
+"""
+
+from collections.abc import Iterable
+from hashlib import blake2b
+
+CHUNK_BYTES = 512
+"""Of UTF-8: about 128 tokens of English."""
+CHUNK_TOKENS = 128
+MOST_CHUNKS = 512
+"""What is behind them has no name: larger chunks of longer prompts would equal nobody's."""
+
+
+def chained(chunks: Iterable[bytes], key: bytes = b"") -> tuple[int, ...]:
+    """A 64-bit hash of each chunk and all before it; `key` tells apart what never is equal."""
+    parent, found = _digest(key), []
+    for chunk in chunks:
+        parent = _digest(parent + chunk)
+        found.append(int.from_bytes(parent, "little"))
+    return tuple(found)
+
+
+def prefix_of_text(text: bytes, key: bytes) -> tuple[int, ...]:
+    """Of its whole chunks of `CHUNK_BYTES`."""
+    return chained((text[i : i + CHUNK_BYTES] for i in _starts(len(text), CHUNK_BYTES)), key)
+
+
+def prefix_of_tokens(token_ids: list[int], key: bytes) -> tuple[int, ...]:
+    """Of its whole chunks of `CHUNK_TOKENS`."""
+    starts = _starts(len(token_ids), CHUNK_TOKENS)
+    return chained((repr(token_ids[i : i + CHUNK_TOKENS]).encode() for i in starts), key)
+
+
+def _starts(length: int, size: int) -> range:
+    return range(0, min(MOST_CHUNKS, length // size) * size, size)
+
+
+def _digest(data: bytes) -> bytes:
+    return blake2b(data, digest_size=8).digest()

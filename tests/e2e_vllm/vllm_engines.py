@@ -1,0 +1,46 @@
+"""Two real vLLM engines on the CPU, and what their scheduler writes down."""
+
+import json
+from typing import Any
+
+import httpx
+
+from tests.e2e.cluster import Cluster, until
+
+ENGINES = 2
+# A burst of this size on two cores that also run two engines must still be predicted for every
+# request: here the deadlines are longer than the defaults.
+PATIENCE = {
+    "FORETELL_SCHEDULER_PREDICTOR_DEADLINE_MS": "20000",
+    "FORETELL_SCHEDULER_TURN_DEADLINE_MS": "60000",
+    "FORETELL_SCHEDULER_HEALTH_TIMEOUT_S": "20",
+    # Two engines on two cores: one thread each, and little memory.
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+ENGINE_ARGS = (
+    "--enforce-eager --max-model-len 2048 --max-num-seqs 64 --dtype float32 "
+    "--distributed-executor-backend uni --num-gpu-blocks-override 200 --disable-uvicorn-access-log"
+)
+
+
+def model_of(running: Cluster) -> str:
+    answer = httpx.get(f"{running.endpoint}/v1/models").raise_for_status()
+    return str(answer.json()["data"][0]["id"])
+
+
+def recorded(running: Cluster, wanted: list[str]) -> list[dict[str, Any]]:
+    """The scheduler's log lines of requests, in that order; it writes them after the answers."""
+    found: dict[str, dict[str, Any]] = {}
+
+    def complete() -> bool:
+        for path in running.run_dir.glob("*.requests.jsonl"):
+            lines = (json.loads(line) for line in path.read_text().splitlines())
+            found.update((line["request_id"], line) for line in lines)
+        return all(request_id in found for request_id in wanted)
+
+    until(complete, 20.0)
+    return [found[request_id] for request_id in wanted]

@@ -1,0 +1,69 @@
+"""The bench of prefix affinity, on a few requests."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+from bench.placement_prefix import POLICIES, Case, arrivals_for, markdown, run
+from bench.prefix_baselines import LongestMatch, PrefixHash
+from foretell.model import EngineConfig, LengthEstimate, RequestSpec
+from foretell.policy import Candidate
+
+
+def test_every_policy_gets_the_same_requests_and_a_row(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl.gz"
+    with gzip.open(trace, "wt") as file:
+        for index in range(12):
+            row = {"timestamp": 3000 * (index // 4), "input_length": 2000, "output_length": 5}
+            names = [0, index % 3 + 1, index % 3 + 4, 10 + index]
+            file.write(json.dumps({**row, "hash_ids": names}) + "\n")
+    assert len(arrivals_for(Case("Mooncake", "", 4.0, 1), trace, 8)) == 8
+    cases = [
+        Case(workload, policy, 4.0, 1)
+        for workload in ("Mooncake", "Conversations")
+        for policy in POLICIES
+    ]
+    runs = [run(case, trace, 12) for case in cases]
+    facts: dict[str, Any] = {"packages": {}, "cpu": "", "cores": 2, "memory_gib": 1, "os": ""}
+    facts |= {"python": "", "load_1min": 0}
+    page = {"command": "c", "date": "d", "machine": facts, "seed": 1, "runs": runs}
+    text = markdown(page)
+    assert all(text.count(f"| {policy} |") == 2 for policy in POLICIES)
+    found = {r["policy"]: r for r in runs if r["workload"] == "Mooncake"}
+    assert found["predicted_latency"]["hit_ratio"] > found["round_robin"]["hit_ratio"]
+    assert {policy for policy, r in found.items() if "misjudged_ratio" in r} == {
+        "predicted_latency",
+        "externality",
+    }
+
+
+def request(topic: int, chunks: int = 4) -> RequestSpec:
+    prefix = tuple(range(10 * topic, 10 * topic + chunks))
+    tokens = 100 * chunks + 1
+    return RequestSpec(
+        "r", tokens, 0, LengthEstimate(1.0), prefix=prefix, prefix_chunk_tokens=100.0
+    )
+
+
+def candidates(*outstanding: int) -> list[Candidate]:
+    return [Candidate(f"e{i}", count, 0, None, None) for i, count in enumerate(outstanding)]
+
+
+def test_a_hashed_prefix_keeps_its_instance_until_that_has_too_much() -> None:
+    policy = PrefixHash()
+    places = {policy.choose(request(topic), candidates(0, 0, 0), 0.0) for topic in range(30)}
+    assert places == {"e0", "e1", "e2"}
+    usual = policy.choose(request(1), candidates(0, 0, 0), 0.0)
+    assert usual == policy.choose(request(1, chunks=3), candidates(4, 4, 4), 0.9)
+    crowded = [9 if f"e{i}" == usual else 1 for i in range(3)]
+    assert policy.choose(request(1), candidates(*crowded), 0.0) != usual
+    assert policy.choose(request(1, chunks=0), candidates(2, 1, 2), 0.0) == "e1"
+
+
+def test_the_longest_match_wins_unless_loads_are_uneven() -> None:
+    policy = LongestMatch(EngineConfig("m", 16, 1000, 8, 512, 4096))
+    assert policy.choose(request(1), candidates(1, 0, 1), 0.0) == "e1"
+    assert policy.choose(request(1), candidates(0, 8, 0), 0.0) == "e1"
+    assert policy.choose(request(2), candidates(0, 8, 1), 0.0) == "e0"
+    assert policy.choose(request(1), candidates(0, 9, 1), 0.0) == "e0"

@@ -1,0 +1,133 @@
+"""What a predictor believes to be in its engine's prefix cache."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from foretell.engine.prefixes import MAX_PENDING, PrefixIndex
+from foretell.length.prefix import chained
+from foretell.model import EngineConfig, LengthEstimate, RequestSpec
+
+CONFIG = EngineConfig("m", 16, 100, 8, 512, 4096)
+CHUNK = 64.0  # four blocks
+
+
+def request(name: str, topic: str, chunks: int, more: int = 10, output: float = 6.0) -> RequestSpec:
+    """`chunks` that all of one `topic` begin with, and `more` tokens of its own."""
+    prefix = chained((b"%d" % i for i in range(chunks)), topic.encode())
+    tokens = int(CHUNK) * chunks + more
+    return RequestSpec(
+        name, tokens, 0, LengthEstimate(output), prefix=prefix, prefix_chunk_tokens=CHUNK
+    )
+
+
+def test_what_was_sent_is_found_as_far_as_it_is_the_same() -> None:
+    index = PrefixIndex(CONFIG)
+    assert index.reserve(request("a", "x", 4)) == 0
+    assert index.find(request("b", "x", 9)) == 4 * 64
+    assert index.find(request("c", "x", 2)) == 2 * 64
+    assert index.find(request("d", "y", 4)) == 0
+    assert index.reserve(request("e", "x", 9)) == 4 * 64
+    assert index.find(request("f", "x", 9)) == 9 * 64
+
+
+def test_hits_are_whole_blocks_and_never_the_whole_prompt() -> None:
+    index = PrefixIndex(CONFIG)
+    index.reserve(request("a", "x", 2))
+    assert index.find(request("b", "x", 2, more=0)) == 2 * 64 - 16
+    odd = replace(request("c", "x", 2), prefix_chunk_tokens=50.0)
+    assert index.find(odd) == 96
+
+
+def test_the_least_recently_used_goes_first_and_tails_before_heads() -> None:
+    index = PrefixIndex(CONFIG)
+    for name in "abc":  # 33 blocks each
+        index.reserve(request(name, name, 8))
+    assert [index.find(request("?", name, 8)) for name in "abc"] == [512, 512, 512]
+    index.reserve(request("again", "a", 8))  # one block more: the end of b's makes room
+    index.reserve(request("d", "d", 2))
+    found = [index.find(request("?", name, 8)) for name in "abcd"]
+    assert found[0] == found[2] == 512
+    assert found[3] == 128
+    assert 512 - 4 * 64 <= found[1] < 512
+
+
+def test_outputs_and_unnamed_remainders_take_blocks() -> None:
+    short, long = PrefixIndex(CONFIG), PrefixIndex(CONFIG)
+    for index, output in ((short, 6.0), (long, 1200.0)):
+        index.reserve(request("a", "a", 8))
+        index.reserve(request("b", "b", 2, output=output))
+    assert short.find(request("?", "a", 8)) == 512
+    assert long.find(request("?", "a", 8)) < 512
+
+
+def test_an_engine_that_finds_less_has_lost_what_is_older_too() -> None:
+    index = PrefixIndex(CONFIG)
+    for name in "abc":
+        index.reserve(request(name, name, 6))
+        index.admitted(name, 0, 394)
+    assert index.reserve(request("again", "b", 6)) == 6 * 64
+    index.admitted("again", 64, 394)
+    assert index.find(request("?", "a", 6)) == 0  # used before b was
+    assert index.find(request("?", "b", 6)) == 6 * 64  # computed anew
+    assert index.find(request("?", "c", 6)) == 6 * 64
+
+
+@pytest.mark.parametrize(("seen", "cached"), [(True, 300), (False, 0)])
+def test_what_proves_nothing_changes_nothing(seen: bool, cached: int) -> None:
+    """Hits near to what was believed, and the lack of what may not have been computed yet."""
+    index = PrefixIndex(CONFIG)
+    for name in "ab":
+        index.reserve(request(name, name, 6))
+        if seen:
+            index.admitted(name, 0, 394)
+    index.reserve(request("again", "b", 6))
+    index.admitted("again", cached, 394)
+    assert [index.find(request("?", name, 6)) for name in "ab"] == [384, 384]
+
+
+def test_text_has_as_many_tokens_as_the_engine_counted() -> None:
+    index = PrefixIndex(CONFIG)
+    for name in "ab":
+        index.reserve(request(name, name, 6))
+        index.admitted(name, 0, 100)
+    assert index.reserve(request("again", "b", 6)) == 384
+    index.admitted("again", 96, 100)  # all of it, of a prompt a quarter as long as estimated
+    assert index.find(request("?", "a", 6)) == 384
+
+
+def test_who_never_ran_has_brought_nothing() -> None:
+    index = PrefixIndex(CONFIG)
+    index.reserve(request("a", "x", 2))
+    index.admitted("a", 0, 138)
+    index.reserve(request("b", "x", 5))
+    index.reserve(request("c", "x", 3))
+    assert index.believed("c") == 3 * 64
+    index.ended("b", answered=False)
+    assert index.find(request("?", "x", 5)) == 3 * 64  # c brings these, if it runs
+    index.ended("c", answered=True)
+    assert index.pending == []
+    index.ended("a", answered=False)
+    assert index.find(request("?", "x", 5)) == 3 * 64
+
+
+def test_it_is_bounded_and_never_lacks_what_is_before_a_chunk_it_has() -> None:
+    draws, index = Random(1), PrefixIndex(CONFIG)
+    for number in range(3000):
+        topic = str(draws.randint(0, 20))
+        spec = request(f"r{number}", topic, draws.randint(0, 12), draws.randint(0, 63) + 1)
+        index.reserve(spec)
+        draw = draws.random()
+        if draw < 0.6:
+            index.admitted(spec.request_id, draws.randint(0, spec.prompt_tokens), 100)
+        elif draw < 0.8:
+            index.ended(spec.request_id, answered=draw < 0.7)
+        longest = request("?", str(draws.randint(0, 20)), 12).prefix
+        there = [key in index._chunks for key in longest]
+        assert there == sorted(there, reverse=True)
+        assert index._blocks == pytest.approx(sum(c.blocks for c in index._chunks.values()))
+        assert index._blocks <= CONFIG.total_blocks
+    for number in range(MAX_PENDING + 10):
+        index.reserve(request(f"s{number}", "x", 1))
+    assert len(index.pending) == MAX_PENDING
