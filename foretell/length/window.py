@@ -10,10 +10,10 @@ Ids = list[int]
 class Window:
     """Most tokens from the head and from the tail of each text; part of a trained model."""
 
-    prompt: tuple[int, int] = (64, 32)
-    asked: tuple[int, int] = (20, 6)
+    prompt: tuple[int, int] = (40, 16)
+    asked: tuple[int, int] = (10, 4)
     """The latest earlier prompt of the conversation."""
-    answered: tuple[int, int] = (10, 16)
+    answered: tuple[int, int] = (6, 10)
     """What was answered to that."""
 
     @property

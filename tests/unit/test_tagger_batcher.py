@@ -79,3 +79,39 @@ async def test_a_batch_is_no_larger_than_there_is_time_for() -> None:
     finally:
         await batcher.close()
     assert sizes == [1] * 7
+
+
+async def test_what_would_come_too_late_is_not_read() -> None:
+    """Nothing was known of the model's speed when the second one was let in."""
+    regressor = OnceSlow()
+    batcher = make(regressor.predict)
+    try:
+        first = asyncio.create_task(batcher.submit("first", None))
+        while not regressor.calls:
+            await asyncio.sleep(0)
+        with pytest.raises(Unanswered) as refusal:
+            await batcher.submit("has time for half of it", 1.5 * SLOW_S)
+        assert refusal.value.reason == "deadline"
+        assert await first == 1.0
+        assert regressor.calls == 1
+    finally:
+        await batcher.close()
+
+
+async def test_an_unsteady_model_is_given_less() -> None:
+    """It takes 50 ms on average: 120 would do, were it not 100 as often as none."""
+    durations_s = [0.0, 0.1] * 5
+    taken = iter([*durations_s, 0.0])
+
+    def predict(prompts: Sequence[str]) -> list[float]:
+        time.sleep(next(taken))
+        return [1.0] * len(prompts)
+
+    batcher = make(predict)
+    try:
+        for _ in durations_s:
+            await batcher.submit("x", None)
+        with pytest.raises(Unanswered):
+            await batcher.submit("y", 0.12)
+    finally:
+        await batcher.close()
