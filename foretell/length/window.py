@@ -10,11 +10,15 @@ Ids = list[int]
 class Window:
     """Most tokens from the head and from the tail of each text; part of a trained model."""
 
-    prompt: tuple[int, int] = (40, 16)
-    asked: tuple[int, int] = (10, 4)
+    prompt: tuple[int, int] = (64, 32)
+    asked: tuple[int, int] = (20, 6)
     """The latest earlier prompt of the conversation."""
-    answered: tuple[int, int] = (6, 10)
+    answered: tuple[int, int] = (10, 16)
     """What was answered to that."""
+
+    def __post_init__(self) -> None:
+        if min(*self.prompt, *self.asked, *self.answered) < 0:
+            raise ValueError("window: tokens must not be negative")
 
     @property
     def tokens(self) -> int:
