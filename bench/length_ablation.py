@@ -1,6 +1,6 @@
 """What each part of the length model is worth.
 
-    python -m bench.length_ablation DATA ENCODER WORK
+    python -m bench.length_ablation DATA ENCODER WORK [--limit 5000] [--epochs 2]
 
 Trains variants on a fraction of the data.
 DATA holds `text/` with ShareGPT conversations and ENCODER is a MiniLM of six layers, neither part
@@ -11,6 +11,7 @@ what docs/length-tagger.md says of it.
 
 import argparse
 import json
+import re
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any
 from rich.console import Console
 
 from bench.length_eval import PAGE, cost
-from bench.length_window import HEADER, score_cells
+from bench.length_window import HEADER, READ, score_cells
 from bench.stats import markdown_table, write_into
 from cli.bench.machine import describe_machine, describe_run, machine_line
 from cli.length.dataset import read_examples
@@ -28,7 +29,7 @@ from cli.train.run import train_tagger
 from foretell.length.window import Window
 
 RESULTS = Path(__file__).resolve().parent / "results"
-_LIMIT, _EPOCHS, _LAYERS = 5_000, 2, 3
+_LAYERS = 3
 NOTHING = Window((0, 0), (0, 0), (0, 0))
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -36,6 +37,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "1 layer": {"layers": 1},
     "6 layers": {"layers": 6},
     "a RoBERTa of 3 layers from scratch": {"encoder": SCRATCH},
+    "as much as the shipped model reads": {"window": READ},
     "the prompt's first 128 tokens alone": {"window": Window((128, 0), (0, 0), (0, 0))},
     "text alone, no figures": {"figures": False},
     "figures alone, no text": {"window": NOTHING, "layers": 1},
@@ -51,7 +53,7 @@ def run(base: TrainOptions, val: Path, work: Path) -> dict[str, dict[str, Any]]:
     examples = read_examples(val)
     for number, (name, changes) in enumerate(VARIANTS.items()):
         console.print(f"{name} ({number + 1} of {len(VARIANTS)})")
-        out = work / f"{number}"
+        out = work / f"{base.limit}x{base.epochs}" / re.sub(r"\W+", "-", name)
         done = out / "scores.json"
         if not done.exists():
             began_s = time.process_time()
@@ -74,9 +76,9 @@ def markdown(result: dict[str, Any]) -> str:
         [
             f"Made by `{result['command']}` on {result['date']}; "
             f"{machine_line(result['machine'])}.\n",
-            f"Each is trained on {_LIMIT:,} answers, {_EPOCHS} times, with one seed: worse than "
-            "the shipped model, which has seen them all. Scored on ShareGPT's other "
-            "conversations, after export to 8 bits. CPU is that of one thread per prompt of "
+            f"Each is trained on {result['limit']:,} answers, {result['epochs']} times, with one "
+            "seed: worse than the shipped model, which has seen them all. Scored on ShareGPT's "
+            "other conversations, after export to 8 bits. CPU is that of one thread per prompt of "
             "about 128 tokens without what came before, some prompts together.\n",
             markdown_table((*HEADER, "CPU ms", "MB"), variants),
         ]
@@ -90,6 +92,8 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="folder with text/")
     parser.add_argument("encoder", type=Path, help="folder of a MiniLM of six layers")
     parser.add_argument("work", type=Path, help="folder for what is trained")
+    parser.add_argument("--limit", type=int, default=5_000, help="answers to learn from")
+    parser.add_argument("--epochs", type=int, default=2, help="times they are gone through")
     given = parser.parse_args()
     facts = {
         **describe_run("bench.length_ablation"),
@@ -103,11 +107,11 @@ def main() -> None:
         encoder=str(given.encoder),
         tokenizer=str(given.encoder / "tokenizer.json"),
         layers=_LAYERS,
-        epochs=_EPOCHS,
-        limit=_LIMIT,
+        epochs=given.epochs,
+        limit=given.limit,
     )
     variants = run(base, text / "sharegpt_val.jsonl.gz", given.work)
-    result = {**facts, "variants": variants}
+    result = {**facts, "limit": given.limit, "epochs": given.epochs, "variants": variants}
     (RESULTS / "length_ablation.json").write_text(json.dumps(result, indent=1) + "\n")
     written = markdown(result)
     heading = "# What each part of the length model is worth\n\n"

@@ -2,9 +2,9 @@
 
     python -m bench.length_window DATA
 
-The model reads less than it learnt from; nothing is trained. DATA holds `text/` with ShareGPT
-conversations, which are not part of this repository. Writes bench/results/length_window.json, .md
-and what docs/length-tagger.md says of it.
+The model reads less than it learnt from, or other ends of it; nothing is trained. DATA holds
+`text/` with ShareGPT conversations, which are not part of this repository. Writes
+bench/results/length_window.json, .md and what docs/length-tagger.md says of it.
 """
 
 import argparse
@@ -18,9 +18,11 @@ from typing import Any
 from bench.length_eval import PAGE, cost
 from bench.stats import markdown_table, write_into
 from cli.bench.machine import describe_machine, describe_run, machine_line
-from cli.length.dataset import read_examples
+from cli.length.dataset import Example, read_examples
 from cli.length.scores import quantiles_of, score
-from cli.length.taggers import load_tagger
+from cli.length.taggers import Tagger, load_tagger
+from cli.train.inputs import hold_out
+from cli.train.options import TrainOptions
 from foretell.length.window import Window
 from services.tagger.encoder import folder_of
 from services.tagger.reading import Description
@@ -28,28 +30,44 @@ from services.tagger.reading import Description
 RESULTS = Path(__file__).resolve().parent / "results"
 HEADER = ("", "MAE", "Acc-50", "Spearman", "pinball", "50 / 80 / 95% interval")
 
+LEARNT = Window((64, 32), (20, 6), (10, 16))
+READ = Window((32, 32), (10, 6), (4, 18))
 WINDOWS = {
-    "all that it learnt from": Window(),
-    "less of the prompt": Window(prompt=(48, 16)),
-    "half of everything": Window((32, 16), (10, 3), (5, 8)),
-    "not the earlier answer": Window(answered=(0, 0)),
-    "not the earlier prompt": Window(asked=(0, 0)),
-    "neither": Window(asked=(0, 0), answered=(0, 0)),
+    "as it is shipped": READ,
+    "all that it learnt from": LEARNT,
+    "as many tokens, more of them from the head": Window((48, 16), (12, 4), (14, 8)),
+    "half as many": Window((16, 16), (5, 3), (2, 9)),
+    "not the earlier answer": replace(READ, answered=(0, 0)),
+    "not the earlier prompt": replace(READ, asked=(0, 0)),
+    "neither": replace(READ, asked=(0, 0), answered=(0, 0)),
 }
 
 
-def read_less(val: Path, work: Path) -> dict[str, dict[str, Any]]:
-    """Scores on `val` of the shipped model with each window; copies of it are made in `work`."""
-    examples, found = read_examples(val), {}
+def read_less(
+    held: list[Example], val: list[Example], work: Path
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Scores of the shipped model with each window, on both, and what each costs.
+
+    Copies of the model are made in `work`.
+    """
+    found = {}
     for name, window in WINDOWS.items():
         folder = work / "model"
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(folder_of("shipped"), folder)
         replace(Description.read(folder), window=window).write(folder)
-        quantiles = quantiles_of(load_tagger(str(folder)).estimate(examples))
-        scores = score(quantiles, [example.output_tokens for example in examples])
-        found[name] = {**asdict(scores), **cost(str(folder), examples)}
+        tagger = load_tagger(str(folder))
+        found[name] = {
+            "held": _scores(tagger, held),
+            "val": _scores(tagger, val),
+            "cost": cost(str(folder), val),
+        }
     return found
+
+
+def _scores(tagger: Tagger, examples: list[Example]) -> dict[str, Any]:
+    lengths = [example.output_tokens for example in examples]
+    return asdict(score(quantiles_of(tagger.estimate(examples)), lengths))
 
 
 def score_cells(name: str, s: dict[str, Any]) -> list[str]:
@@ -65,21 +83,29 @@ def markdown(result: dict[str, Any]) -> str:
     """Of bench/results/length_window.md, and of the page on the tagger."""
     rows = [
         [
-            *score_cells(name, s),
-            *(f"{s['cpu_ms']:.2f}", f"{s['tokens_read']:.0f}"),
-            *(f"{s['with_earlier_cpu_ms']:.2f}", f"{s['with_earlier_tokens_read']:.0f}"),
+            name,
+            *(f"{found['held']['mae']:.1f}", f"{found['held']['pinball']:.2f}"),
+            *score_cells("", found["val"])[1:],
+            *(f"{spent['cpu_ms']:.2f}", f"{spent['tokens_read']:.0f}"),
+            *(f"{spent['with_earlier_cpu_ms']:.2f}", f"{spent['with_earlier_tokens_read']:.0f}"),
         ]
-        for name, s in result["windows"].items()
+        for name, found in result["windows"].items()
+        for spent in [found["cost"]]
     ]
     return "\n".join(
         [
             f"Made by `{result['command']}` on {result['date']}; "
             f"{machine_line(result['machine'])}.\n",
-            "The shipped model where it reads less than it learnt from, on ShareGPT's other "
-            "conversations; it was not trained anew. CPU is that of one thread for prompts of "
-            "about 128 tokens, by themselves and with what came before them.\n",
+            "The shipped model where it reads more or less, not trained anew: first on the "
+            f"conversations held out from its training ({result['held_out']:,} answers), by which "
+            "its window was chosen, then on ShareGPT's other ones. CPU is that of one thread for "
+            "prompts of about 128 tokens, by themselves and with what came before them.\n",
             markdown_table(
-                (*HEADER, "CPU ms", "tokens read", "CPU ms in a conversation", "tokens read"), rows
+                (
+                    *("", "held out: MAE", "pinball", *HEADER[1:]),
+                    *("CPU ms", "tokens read", "CPU ms in a conversation", "tokens read"),
+                ),
+                rows,
             ),
         ]
     )
@@ -97,8 +123,11 @@ def main() -> None:
     }
     facts["command"] = "python -m bench.length_window DATA"  # wherever that is
     with tempfile.TemporaryDirectory() as work:
-        windows = read_less(text / "sharegpt_val.jsonl.gz", Path(work))
-    result = {**facts, "windows": windows}
+        training = read_examples(text / "sharegpt_train.jsonl.gz")
+        _, held = hold_out(training, TrainOptions(Path(), Path(), "").held_out)
+        val = read_examples(text / "sharegpt_val.jsonl.gz")
+        windows = read_less(held, val, Path(work))
+    result = {**facts, "held_out": len(held), "windows": windows}
     (RESULTS / "length_window.json").write_text(json.dumps(result, indent=1) + "\n")
     written = markdown(result)
     (RESULTS / "length_window.md").write_text(f"# How much it needs to read\n\n{written}")

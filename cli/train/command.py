@@ -21,6 +21,13 @@ def train_tagger(
         list[Path] | None, typer.Option(help="Score the model on this file too; may be repeated.")
     ] = None,
     layers: Annotated[int, typer.Option(min=0, help="Of the encoder, the first; 0: all.")] = 0,
+    window: Annotated[
+        tuple[int, int, int, int, int, int] | None,
+        typer.Option(
+            help="Tokens read: head and tail of the prompt, of the one before it, of its answer.",
+            show_default="64 32 20 6 10 16",
+        ),
+    ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="Times that the file is gone through.")] = 3,
     batch: Annotated[int, typer.Option(min=1, help="Prompts per step.")] = 64,
     learning_rate: Annotated[float, typer.Option(help="Of the encoder, at its highest.")] = 1.5e-4,
@@ -34,6 +41,7 @@ def train_tagger(
 
         from cli.train.options import TrainOptions
         from cli.train.run import train_tagger as run
+        from foretell.length.window import Window
     except ImportError as error:
         raise SystemExit(f"train-tagger: {error}; pip install 'foretell[train]'") from error
 
@@ -49,6 +57,7 @@ def train_tagger(
         seed=seed,
         limit=limit,
         threads=threads,
+        window=Window(window[:2], window[2:4], window[4:]) if window else Window(),
     )
     console = Console(stderr=True)
     try:

@@ -16,6 +16,10 @@ class Window:
     answered: tuple[int, int] = (10, 16)
     """What was answered to that."""
 
+    def __post_init__(self) -> None:
+        if min(*self.prompt, *self.asked, *self.answered) < 0:
+            raise ValueError("window: tokens must not be negative")
+
     @property
     def tokens(self) -> int:
         """The longest sequence, with what stands between the texts."""

@@ -2,6 +2,10 @@
 
 import asyncio
 import logging
+import math
+import os
+import sys
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,8 +15,9 @@ from services.tagger.metrics import TaggerMetrics
 
 logger = logging.getLogger(__name__)
 
-_SMOOTHING = 0.2  # weight of the latest batch in the running estimate of a prompt's duration
-
+_SMOOTHING = 0.2  # weight of the latest batch in the running estimates of how long one takes
+_NICENESS = 10  # of the thread that reads prompts
+_DEVIATIONS = 2.0  # by which a batch is expected to take longer than it does on average
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -31,6 +36,8 @@ class _Waiting(Generic[Q, A]):
     question: Q
     answer: asyncio.Future[A]
     enqueued_s: float
+    due_s: float
+    """When nobody waits for it any more; infinite where somebody always does."""
 
 
 class MicroBatcher(Generic[Q, A]):
@@ -56,8 +63,11 @@ class MicroBatcher(Generic[Q, A]):
         self._budget_s = budget_s
         self._window_s = window_s
         self._queue: asyncio.Queue[_Waiting[Q, A]] = asyncio.Queue(max_queue)
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="tagger-inference")
+        self._worker = ThreadPoolExecutor(
+            1, thread_name_prefix="tagger-inference", initializer=_give_way
+        )
         self._prompt_s = 0.0
+        self._deviation_s = 0.0  # mean distance of a batch's duration from what its size promised
         self._busy_until_s = 0.0  # as expected; 0: nothing is under way
         self._task = asyncio.create_task(self._run())
 
@@ -65,18 +75,18 @@ class MicroBatcher(Generic[Q, A]):
         """The answer to `question`; None waits for as long as it takes.
 
         Raises `Unanswered` at once when the queue is full or so long that `within_s` would pass;
-        when `within_s` has passed, when the inference fails, and on `close`.
+        as soon as it is certain to pass, when the inference fails, and on `close`.
         """
         if self._task.done():
             raise Unanswered("closed")
         if within_s is not None and within_s <= self._expected_wait_s():
-            # One slow batch must not shut the model off for good, and only a new batch can show
-            # that it is fast again: while none is under way, forget a little with each refusal.
             if not self._busy_until_s and self._queue.empty():
-                self._prompt_s *= 1.0 - _SMOOTHING
+                self._forgive()
             raise Unanswered("deadline")
         loop = asyncio.get_running_loop()
-        waiting = _Waiting[Q, A](question, loop.create_future(), loop.time())
+        now_s = loop.time()
+        due_s = math.inf if within_s is None else now_s + within_s
+        waiting = _Waiting[Q, A](question, loop.create_future(), now_s, due_s)
         try:
             self._queue.put_nowait(waiting)
         except asyncio.QueueFull:
@@ -98,7 +108,20 @@ class MicroBatcher(Generic[Q, A]):
 
     def _expected_wait_s(self) -> float:
         now_s = asyncio.get_running_loop().time()
-        return max(0.0, self._busy_until_s - now_s) + self._prompt_s * (self._queue.qsize() + 1)
+        return max(0.0, self._busy_until_s - now_s) + self._expected_s(self._queue.qsize() + 1)
+
+    def _expected_s(self, prompts: int) -> float:
+        """Within that so many prompts are read, nearly always."""
+        return self._prompt_s * prompts + _DEVIATIONS * self._deviation_s
+
+    def _forgive(self) -> None:
+        """Forget a little of how slow batches were.
+
+        One slow batch must not shut the model off for good, and only a new one can show that it is
+        fast again: with each refusal while none is under way.
+        """
+        self._prompt_s *= 1.0 - _SMOOTHING
+        self._deviation_s *= 1.0 - _SMOOTHING
 
     async def _run(self) -> None:
         batch: list[_Waiting[Q, A]] = []
@@ -106,7 +129,7 @@ class MicroBatcher(Generic[Q, A]):
             while True:
                 await self._collect(batch)
                 self._metrics.queue_depth.set(self._queue.qsize())
-                batch = [item for item in batch if not item.answer.done()]
+                batch = self._in_time(batch)
                 if batch:
                     await self._infer(batch)
                 batch = []
@@ -125,6 +148,15 @@ class MicroBatcher(Generic[Q, A]):
             pass
         while len(batch) < most and not self._queue.empty():
             batch.append(self._queue.get_nowait())
+
+    def _in_time(self, batch: list[_Waiting[Q, A]]) -> list[_Waiting[Q, A]]:
+        """Those of `batch` that it will not be too late for; to read the others helps nobody."""
+        end_s = asyncio.get_running_loop().time() + self._prompt_s * len(batch)
+        _fail([item for item in batch if item.due_s < end_s], "deadline")
+        chosen = [item for item in batch if not item.answer.done()]
+        if not chosen:
+            self._forgive()
+        return chosen
 
     def _most_together(self) -> int:
         if not self._prompt_s:
@@ -147,8 +179,25 @@ class MicroBatcher(Generic[Q, A]):
         finally:
             self._busy_until_s = 0.0
         self._metrics.batch_size.observe(len(batch))
-        took_s = (loop.time() - started_s) / len(batch)
-        self._prompt_s += (_SMOOTHING if self._prompt_s else 1.0) * (took_s - self._prompt_s)
+        self._learn(loop.time() - started_s, len(batch))
+
+    def _learn(self, took_s: float, prompts: int) -> None:
+        """As TCP learns round trips: running means of duration and of deviation (RFC 6298)."""
+        if not self._prompt_s:
+            self._prompt_s = took_s / prompts
+            return
+        off_s = abs(took_s - self._prompt_s * prompts)
+        self._deviation_s += _SMOOTHING * (off_s - self._deviation_s)
+        self._prompt_s += _SMOOTHING * (took_s / prompts - self._prompt_s)
+
+
+def _give_way() -> None:
+    """Let this thread run behind the one that answers calls.
+
+    On Linux alone a thread has a priority of its own.
+    """
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
 
 
 def _fail(batch: Sequence[_Waiting[Q, A]], reason: str) -> None:

@@ -22,6 +22,10 @@ class Predictor(predictor_pb2_grpc.PredictorServicer):
         self.predicted = predictor_pb2.PredictResponse(
             instance_id="x", ttft_s=e2e_s / 10, e2e_s=e2e_s, tpot_s=0.01, load=LOAD
         )
+        self.foretold: predictor_pb2.PredictResponse | None = None
+        """What it says when a request is reserved."""
+        self.announced_only: list[bool] = []
+        """Of each question for a prediction, whether it wanted nobody else reckoned with."""
         self.completed = predictor_pb2.CompleteResponse()
         self.hanging = False
         self.asked: list[str] = []
@@ -37,6 +41,7 @@ class Predictor(predictor_pb2_grpc.PredictorServicer):
     async def Predict(self, request: Any, context: Any) -> predictor_pb2.PredictResponse:
         self.asked.append("Predict")
         self.externality.append(request.externality)
+        self.announced_only.append(request.announced_only)
         await self._wait()
         return self.predicted
 
@@ -48,7 +53,7 @@ class Predictor(predictor_pb2_grpc.PredictorServicer):
     async def Reserve(self, request: Any, context: Any) -> predictor_pb2.ReserveResponse:
         self.reserved.append(request.request)
         await self._wait()
-        return predictor_pb2.ReserveResponse()
+        return predictor_pb2.ReserveResponse(prediction=self.foretold if request.predict else None)
 
     async def Complete(self, request: Any, context: Any) -> predictor_pb2.CompleteResponse:
         self.ended.append(request.request_id)

@@ -202,6 +202,18 @@ async def test_reservations_count_until_a_snapshot_shows_them(harness: Harness) 
     assert (await harness.status()).load.reserved == 0
 
 
+async def test_reserve_answers_what_is_foretold_to_who_asks(harness: Harness) -> None:
+    reserve = pb.ReserveRequest(request=request("early"), predict=True)
+    assert not (await harness.stub.Reserve(reserve)).HasField("prediction")  # no snapshot yet
+    await hear(harness, snapshot(1, running=(running("a"), running("b"))))
+    before = await harness.predict()
+    answer = await harness.stub.Reserve(pb.ReserveRequest(request=request("r", 10.0)))
+    assert not answer.HasField("prediction")
+    answer = await harness.stub.Reserve(pb.ReserveRequest(request=request("new"), predict=True))
+    assert answer.prediction.e2e_s >= before.e2e_s > 0  # behind the other, not behind itself
+    assert answer.prediction.load.reserved == 2
+
+
 async def test_what_a_request_costs_the_others_is_told_to_who_asks(harness: Harness) -> None:
     await hear(harness, snapshot(1, running=(running("a"), running("b"))))
     unasked = await harness.predict()

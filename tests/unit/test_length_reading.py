@@ -133,3 +133,8 @@ def test_a_broken_file_is_named_by_its_folder(tmp_path: Path, broken: str) -> No
     (tmp_path / broken).write_bytes(b"nonsense")
     with pytest.raises(ValueError, match=tmp_path.name):
         Encoder(tmp_path)
+
+
+def test_a_window_of_fewer_than_no_tokens_is_refused() -> None:
+    with pytest.raises(ValueError, match="window"):
+        Window(prompt=(3, -1))

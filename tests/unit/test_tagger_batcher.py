@@ -1,6 +1,9 @@
 """The micro-batcher's memory of how long a batch takes."""
 
 import asyncio
+import os
+import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 
@@ -17,9 +20,11 @@ class OnceSlow:
 
     def __init__(self) -> None:
         self.calls = 0
+        self.began = threading.Event()
 
     def predict(self, prompts: Sequence[str]) -> list[float]:
         self.calls += 1
+        self.began.set()
         if self.calls == 1:
             time.sleep(SLOW_S)
         return [1.0] * len(prompts)
@@ -79,3 +84,51 @@ async def test_a_batch_is_no_larger_than_there_is_time_for() -> None:
     finally:
         await batcher.close()
     assert sizes == [1] * 7
+
+
+async def test_what_would_come_too_late_is_not_read() -> None:
+    """Nothing was known of the model's speed when the second one was let in."""
+    regressor = OnceSlow()
+    batcher = make(regressor.predict)
+    try:
+        first = asyncio.create_task(batcher.submit("first", None))
+        await asyncio.to_thread(regressor.began.wait, 60.0)
+        with pytest.raises(Unanswered) as refusal:
+            await batcher.submit("has time for half of it", 1.5 * SLOW_S)
+        assert refusal.value.reason == "deadline"
+        assert await first == 1.0
+        assert regressor.calls == 1
+    finally:
+        await batcher.close()
+
+
+async def test_an_unsteady_model_is_given_less() -> None:
+    """It takes 50 ms on average: 120 would do, were it not 100 as often as none."""
+    durations_s = [0.0, 0.1] * 5
+    taken = iter([*durations_s, 0.0])
+
+    def predict(prompts: Sequence[str]) -> list[float]:
+        time.sleep(next(taken))
+        return [1.0] * len(prompts)
+
+    batcher = make(predict)
+    try:
+        for _ in durations_s:
+            await batcher.submit("x", None)
+        with pytest.raises(Unanswered):
+            await batcher.submit("y", 0.12)
+    finally:
+        await batcher.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
+async def test_the_model_gives_way_to_the_calls() -> None:
+    def niceness(prompts: Sequence[str]) -> list[float]:
+        return [os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) for _ in prompts]
+
+    batcher = make(niceness)
+    try:
+        of_model = await batcher.submit("x", None)
+    finally:
+        await batcher.close()
+    assert of_model > os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
