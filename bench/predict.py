@@ -68,7 +68,13 @@ def _markdown(facts: dict[str, str], results: Sequence[Result], parts: dict[str,
             f"{first['samples']} predictions each. [How it is measured](../README.md#how-predict"
             "-measures).\n",
             "## The twin: microseconds of CPU per prediction\n",
+            "As a scheduler asks each instance, to compare them:\n",
             markdown_table(("engine", *_LEVELS), [_row(r, "kernel_us", 1) for r in results[:-1]]),
+            "As the chosen one is asked, to foretell what it will do: with up to 64 requests that "
+            "are expected to come later.\n",
+            markdown_table(
+                ("engine", *_LEVELS), [_row(r, "kernel_expecting_us", 1) for r in results[:-1]]
+            ),
             ANCHOR + "\n",
             f"What {USUAL} is made of, each of the 25 states at its fastest. Percentiles above are "
             "over all calls, and a machine whose cores are shared with others has slow phases.\n",

@@ -38,17 +38,20 @@ def time_parts(size: Size) -> dict[str, float]:
     served = [prepare(case, step_time) for case in cases]
     variants: dict[str, tuple[Callable[[Rollouts], None], list[Rollouts]]] = {
         "handing the arguments over": (_arguments, served),
-        "one rollout, nobody expected to come later": (
-            Rollouts.run,
-            [prepare(case, step_time, samples=1, expect_arrivals=False) for case in cases],
-        ),
         "one rollout": (Rollouts.run, [prepare(case, step_time, samples=1) for case in cases]),
-        "as served": (Rollouts.run, served),
-        "as served, step times without tables": (
+        "as schedulers ask": (Rollouts.run, served),
+        "the same, step times without tables": (
             Rollouts.run,
             [prepare(case, _LINEAR) for case in cases],
         ),
-        "four rollouts": (Rollouts.run, [prepare(case, step_time, samples=4) for case in cases]),
+        "the same, with four rollouts": (
+            Rollouts.run,
+            [prepare(case, step_time, samples=4) for case in cases],
+        ),
+        "the same, and requests that are expected to come later": (
+            Rollouts.run,
+            [prepare(case, step_time, expect_arrivals=True) for case in cases],
+        ),
     }
     least = {name: [float("inf")] * STATES for name in variants}
     for _ in range(_ROUNDS):

@@ -32,12 +32,13 @@ def profile_step_time() -> StepTimeModel:
 
 
 def prepare(
-    case: Case, step_time: StepTimeModel, *, samples: int = 0, expect_arrivals: bool = True
+    case: Case, step_time: StepTimeModel, *, samples: int = 0, expect_arrivals: bool = False
 ) -> Rollouts:
     """The rollouts that a predictor would make for the case's newcomer; or `samples` of them.
 
-    With the requests that it expects to come later, at the rate at which the engine serves them,
-    unless without `expect_arrivals`.
+    As schedulers ask it to compare instances; or, with `expect_arrivals`, as it foretells what one
+    will do: with the requests that it expects to come later, at the rate at which the engine serves
+    them.
     """
     snapshot = case.snapshot
     rows = [
@@ -58,7 +59,12 @@ def prepare(
 
 
 def time_kernel(
-    size: Size, predictions: int, tick: Callable[[], None], *, async_scheduling: bool = True
+    size: Size,
+    predictions: int,
+    tick: Callable[[], None],
+    *,
+    async_scheduling: bool = True,
+    expect_arrivals: bool = False,
 ) -> list[float]:
     """CPU seconds of each of `predictions` calls, over `STATES` engine states in turn.
 
@@ -67,7 +73,11 @@ def time_kernel(
     """
     step_time = profile_step_time()
     states = [
-        prepare(make_case(size, state, async_scheduling=async_scheduling), step_time)
+        prepare(
+            make_case(size, state, async_scheduling=async_scheduling),
+            step_time,
+            expect_arrivals=expect_arrivals,
+        )
         for state in range(STATES)
     ]
     took = []

@@ -42,6 +42,13 @@ def _measure(
 ) -> dict[str, object]:
     size, count, ahead = options.size, options.predictions, options.async_scheduling
     kernel = time_kernel(size, count, bar("rollouts"), async_scheduling=ahead)
+    foretold = time_kernel(
+        size,
+        count,
+        bar("rollouts with later arrivals"),
+        async_scheduling=ahead,
+        expect_arrivals=True,
+    )
     rpc = time_rpc(size, count, bar("calls"), transport=options.transport, async_scheduling=ahead)
     step_time = profile_step_time()
     rates = [
@@ -56,6 +63,7 @@ def _measure(
     ]
     return {
         **_levels("kernel_us", kernel, 1e-6),
+        **_levels("kernel_expecting_us", foretold, 1e-6),
         **_levels("rpc_ms", rpc.aio, 1e-3),
         "iterations_per_cpu_s": round(rates[0]),
         "iterations_stepped_per_cpu_s": round(rates[1]),

@@ -178,7 +178,9 @@ async def _reserve(stub: predictor_pb2_grpc.PredictorStub, request: RequestSpec)
 
 
 async def _call_aio(stub: predictor_pb2_grpc.PredictorStub, case: Case, times: RpcTimes) -> None:
-    message = predictor_pb2.PredictRequest(request=wire.request_to_proto(case.newcomer))
+    message = predictor_pb2.PredictRequest(
+        request=wire.request_to_proto(case.newcomer), announced_only=True
+    )
     started = time.perf_counter()
     answer = await stub.Predict(message, timeout=_DEADLINE_S)
     between = time.perf_counter()
@@ -190,7 +192,9 @@ async def _call_aio(stub: predictor_pb2_grpc.PredictorStub, case: Case, times: R
 
 
 def _call_blocking(stub: predictor_pb2_grpc.PredictorStub, case: Case, times: RpcTimes) -> None:
-    message = predictor_pb2.PredictRequest(request=wire.request_to_proto(case.newcomer))
+    message = predictor_pb2.PredictRequest(
+        request=wire.request_to_proto(case.newcomer), announced_only=True
+    )
     stub.Status(_STATUS, timeout=_DEADLINE_S)  # the thread and its channel are awake
     started = time.perf_counter()
     answer = stub.Predict(message, timeout=_DEADLINE_S)

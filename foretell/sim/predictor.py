@@ -8,13 +8,8 @@ at the last snapshot, never the engine itself. Their dispatch delay they know; r
 from collections.abc import Sequence
 from zlib import crc32
 
-from foretell.engine.book import (
-    LOOK_AHEAD_S,
-    MOST_EXPECTED,
-    as_prediction,
-    no_spread,
-    samples_behind,
-)
+from foretell.engine.answer import as_prediction, no_spread
+from foretell.engine.book import LOOK_AHEAD_S, MOST_EXPECTED, samples_behind
 from foretell.engine.direct import NOBODY, ComingRow, DirectForecaster, Expected, Question, Seen
 from foretell.engine.expected import RecentArrivals
 from foretell.engine.externality import Added

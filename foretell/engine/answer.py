@@ -1,0 +1,68 @@
+"""From a forecast to what a predictor answers."""
+
+from collections.abc import Callable
+from math import inf
+
+import numpy as np
+
+from foretell.engine.externality import Added
+from foretell.engine.forecast import Forecast, Values, mean, quantiles
+from foretell.model import Load, Prediction
+
+QUANTILE_LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
+"""Of the predicted latencies."""
+_LEAST_FACTOR = 1e-6  # above 0: what never comes never comes, by whatever factor
+_NORMAL_FIFTHS = np.array((-1.400, -0.532, 0.0, 0.532, 1.400))
+"""Means of the five equally likely parts of a standard normal distribution."""
+
+
+def no_spread(steps: int) -> float:
+    """Step times are exactly known."""
+    return 0.0
+
+
+def as_prediction(
+    instance_id: str,
+    seen: Forecast,
+    load: Load,
+    *,
+    age_s: float,
+    spread: Callable[[int], float],
+    added: Added | None = None,
+    cached_tokens: int = 0,
+) -> Prediction:
+    """What a predictor answers: the means of a forecast, and its quantiles with their errors."""
+    ttft_s, e2e_s = mean(seen.ttft_s), mean(seen.e2e_s)
+    error = spread(max(1, round(seen.steps)))
+    return Prediction(
+        instance_id=instance_id,
+        ttft_s=ttft_s,
+        e2e_s=e2e_s,
+        tpot_s=_tpot_s(ttft_s, e2e_s, seen.output_tokens),
+        preemptions=seen.preemptions,
+        snapshot_age_s=age_s,
+        load=load,
+        ttft_quantiles=_quantiles(seen.ttft_s, error),
+        e2e_quantiles=_quantiles(seen.e2e_s, error),
+        added_ttft_s=added.ttft_s if added else None,
+        added_e2e_s=added.e2e_s if added else None,
+        cached_tokens=cached_tokens,
+    )
+
+
+def _tpot_s(ttft_s: float, e2e_s: float, output_tokens: float) -> float:
+    if output_tokens <= 1:
+        return 0.0
+    return (e2e_s - ttft_s) / (output_tokens - 1) if e2e_s < inf else inf
+
+
+def _quantiles(values: Values, error: float) -> tuple[tuple[float, float], ...]:
+    """Of equally likely values, each off by a relative error of standard deviation `error`."""
+    if len(values) == 1 and not error:
+        value = float(values[0])
+        return tuple([(level, value) for level in QUANTILE_LEVELS])
+    if error > 0:
+        factors = np.maximum(_LEAST_FACTOR, 1.0 + error * _NORMAL_FIFTHS)
+        values = np.outer(factors, values).ravel()
+        values.sort()
+    return tuple(zip(QUANTILE_LEVELS, quantiles(values, QUANTILE_LEVELS), strict=True))
