@@ -139,7 +139,7 @@ def main() -> None:
     parser.add_argument("lengths", type=Path, help="CSV of prompt and output lengths")
     parser.add_argument("--requests", type=int, default=1400, help="per run")
     parser.add_argument("--qps", type=float, nargs="+", default=[30.0, 34.0, 38.0])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
     facts: dict[str, Any] = {

@@ -72,10 +72,10 @@ def probe(options: SimulateOptions, qps: float, seed: int) -> float:
 
 def probe_goodput(options: SimulateOptions, qps: float, seed: int) -> float:
     """The ratio of all requests that met their targets; ValueError where none has any."""
-    found = run(options, qps, seed)
-    if not found.targets:
+    found = run(options, qps, seed).summary()
+    if "within_slo" not in found:
         raise ValueError("--goodput needs targets: --ttft-slo-s, --tpot-slo-s, or the trace's")
-    return found.report.within_slo
+    return float(found["within_slo"])
 
 
 def find_capacity(options: SimulateOptions, search: Search, processes: int = 0) -> dict[str, Any]:
