@@ -162,6 +162,7 @@ async def test_every_policy_works_by_its_name(tmp_path: Path, policy: str) -> No
     slow.predicted.load.used_blocks = 90
     for sidecar in (slow, fast):
         sidecar.predicted.added_ttft_s = sidecar.predicted.added_e2e_s = 0.5
+        sidecar.predicted.load.waiting = 0  # or late_binding would wait
     async with (
         engines(gated(gate), gated(gate)) as both,
         serving(slow) as first,
@@ -174,6 +175,7 @@ async def test_every_policy_works_by_its_name(tmp_path: Path, policy: str) -> No
             "predicted_latency": "Predict",
             "externality": "Predict",
             "slo": "Predict",
+            "late_binding": "Predict",
             "infaas": "Status",
             "llumnix_minus": "Status",
         }
@@ -184,7 +186,7 @@ async def test_every_policy_works_by_its_name(tmp_path: Path, policy: str) -> No
         else:
             assert placed == [3, 3]
         assert set(fast.asked) == ({asked[policy]} if policy in asked else set())
-        assert set(fast.externality) <= {policy in ("externality", "slo")}
+        assert set(fast.externality) <= {policy in ("externality", "slo", "late_binding")}
         # Every policy keeps the ledger.
         await until(lambda: len(slow.reserved) + len(fast.reserved) == 6)
         assert (await scheduler.status())["policy"] == policy
