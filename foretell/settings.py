@@ -55,7 +55,7 @@ class SchedulerSettings(ServiceSettings):
         ),
     )
     tagger: str = Field("", description="gRPC address of the tagger; empty: history only.")
-    policy: str = Field("predicted_latency", description="Placement policy; see foretell/policy.")
+    policy: str = Field("slo", description="Placement policy; see foretell/policy.")
     candidates: int = Field(
         16,
         ge=0,

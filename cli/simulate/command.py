@@ -20,7 +20,7 @@ def simulate(
     context: typer.Context,
     trace: given.Trace,
     profile: given.Profile,
-    policy: given.Policy = "predicted_latency",
+    policy: given.Policy = "slo",
     instances: given.Instances = 0,
     qps: Annotated[
         float, typer.Option(min=0, help="Requests a second; 0: as the trace's times have it.")
@@ -65,7 +65,7 @@ def capacity(
     context: typer.Context,
     trace: given.Trace,
     profile: given.Profile,
-    policy: given.Policy = "predicted_latency",
+    policy: given.Policy = "slo",
     instances: given.Instances = 0,
     ttft_p99_s: Annotated[float, typer.Option(min=0.001, help="The bound.")] = 3.0,
     goodput: Annotated[
