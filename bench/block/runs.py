@@ -30,7 +30,8 @@ def run(case: Case, traces: str) -> dict[str, Any]:
     prefixes = any(arrival.prefix for arrival in arrivals)
     config = cluster_config(options, case.seed, prefixes=prefixes)
     config = replace(config, predict_hits=case.scheduler.knows_prefixes)
-    fitting = [arrival for arrival in arrivals if fits(arrival, config)]
+    engines = {instance.engine for instance in config.instances}
+    fitting = [arrival for arrival in arrivals if fits(arrival, engines)]
     span_s = arrivals[-1].t_s - arrivals[0].t_s
     config = replace(config, sample_every_s=span_s / SAMPLES)
     policy = policies.make(options.policy)
