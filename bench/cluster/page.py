@@ -70,7 +70,7 @@ def _pair(
 
 
 def _rows(page: dict[str, Any], metric: str) -> list[tuple[str, ...]]:
-    rows = []
+    rows: list[tuple[str, ...]] = []
     digits = 0 if metric == "preemptions" else 2
     for policy, one in page["real"].items():
         values = [run[metric] for run in page["simulated"][policy]]

@@ -106,7 +106,7 @@ async def _start_predictor(services: Services, setup: Setup, index: int, feed: s
 
 async def _dispatch_delay_s(address: str) -> float:
     async with grpc.aio.insecure_channel(address) as channel:
-        stub = predictor_pb2_grpc.PredictorStub(channel)  # type: ignore[no-untyped-call]
+        stub = predictor_pb2_grpc.PredictorStub(channel)
         status = await stub.Status(predictor_pb2.StatusRequest(), timeout=_READY_TIMEOUT_S)
         return float(status.dispatch_delay_s)
 
