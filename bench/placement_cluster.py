@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
-from statistics import fmean, median
+from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -113,8 +113,10 @@ async def _measure_one(
         ),
         **meanwhile,
         "sent_late_p99_s": percentile([one.late_s for one in answered], 99),
-        "placement_median_s": median(one.placement_s for one in logged.values()),
-        "placement_p99_s": percentile([one.placement_s for one in logged.values()], 99),
+        **{
+            f"placement_p{level}_s": percentile([one.placement_s for one in logged.values()], level)
+            for level in (1, 50, 99)
+        },
         "first_tokens_unseen": sum(not one.seen for one in logged.values()),
     }
 
@@ -132,18 +134,17 @@ def _figures(ttft_s: Sequence[float], e2e_s: Sequence[float], preemptions: int) 
 def simulated(plan: Plan, policy: str, real: dict[str, dict[str, Any]]) -> list[dict[str, float]]:
     """The same arrivals in virtual time, once for each of some seeds of all other draws.
 
-    Delays are those of the real run: what predictors learned of dispatching, and half the usual
-    time of a placement as the way to a predictor. That of `late_binding`, which holds requests, is
-    taken from `externality`, which asks the same.
+    Delays are those of the real run: what predictors learned of dispatching, and half the time of
+    a placement as the way to a predictor. That is the 1st percentile: most wait for their turn too,
+    or are held, which is simulated.
     """
     speedup = plan.setup.speedup
     asks = make_policy(policy).needs is not Needs.NOTHING
-    like = real.get("externality", real[policy]) if policy == "late_binding" else real[policy]
     instance = InstanceConfig(ENGINE, profile_step_time(load_profile(plan.setup.profile)))
     config = ClusterConfig(
         (instance,) * plan.setup.instances,
         dispatch_delay_s=real[policy]["dispatch_delay_s"] * speedup,
-        network_delay_s=like["placement_median_s"] / 2 * speedup if asks else 0.0,
+        network_delay_s=real[policy]["placement_p1_s"] / 2 * speedup if asks else 0.0,
     )
     runs = []
     for seed in range(plan.simulations):

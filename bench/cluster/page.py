@@ -107,7 +107,7 @@ def _meanwhile(real: dict[str, dict[str, Any]]) -> str:
                 f"{1e3 * one[name]:.1f}"
                 for name in (
                     "sent_late_p99_s",
-                    "placement_median_s",
+                    "placement_p50_s",
                     "placement_p99_s",
                     "dispatch_delay_s",
                 )

@@ -77,7 +77,7 @@ def test_the_page_sets_both_side_by_side() -> None:
     figures |= {"preemptions": 3}
     meanwhile = dict.fromkeys(
         ("cores_busy", "others_cores", "step_lateness", "step_lateness_p99", "sent_late_p99_s"), 0.0
-    ) | dict.fromkeys(("placement_median_s", "placement_p99_s", "dispatch_delay_s"), 0.001)
+    ) | dict.fromkeys(("placement_p50_s", "placement_p99_s", "dispatch_delay_s"), 0.001)
     page = {"command": "c", "date": "d", "machine": {**FACTS, "load_1min": 0}, "profile": "p"}
     page |= {"instances": 2, "speedup": 1.0, "requests": 9, "qps": 3.0, "seed": 1, "simulations": 2}
     page["real"] = {"random": {**figures, **meanwhile, "degraded": {"turn": 4}}}
