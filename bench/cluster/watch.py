@@ -1,0 +1,86 @@
+"""Listens to all engines' snapshots: how late their steps are, and whom they preempt."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import zmq
+import zmq.asyncio
+
+from bench.stats import percentile
+from foretell.latency.linear import StepTimeModel
+from foretell.v1 import snapshot_pb2
+from foretell.wire import shape_from_proto
+
+
+class Watch:
+    """What was seen since the last `reset`."""
+
+    def __init__(self, step_time: StepTimeModel, speedup: float) -> None:
+        self._step_time = step_time
+        self._speedup = speedup
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._due_s = 0.0
+        self._took_s = 0.0
+        self._ratios: list[float] = []
+        self._preemptions: dict[str, int] = {}
+
+    @property
+    def steps(self) -> int:
+        """Those that another followed at once."""
+        return len(self._ratios)
+
+    @property
+    def preemptions(self) -> int:
+        """Of all requests together. One in the very last step of a request would be missed."""
+        return sum(self._preemptions.values())
+
+    @property
+    def lateness(self) -> float:
+        """How much longer steps took than they should, all together; 0.1 is 10%.
+
+        From the start of a step to that of the next, so that what is between them counts too.
+        """
+        return self._took_s / self._due_s - 1.0 if self._due_s else 0.0
+
+    @property
+    def lateness_p99(self) -> float:
+        """The same of single steps, whose times are random by themselves (`noise_ratio`)."""
+        return percentile(self._ratios, 99) - 1.0 if self._ratios else 0.0
+
+    def hear(self, snapshot: snapshot_pb2.EngineSnapshot) -> None:
+        """Take in one snapshot."""
+        for requests in (snapshot.running, snapshot.waiting):
+            self._preemptions.update(zip(requests.foretell_id, requests.preemptions, strict=True))
+        # An engine that was idle in between told its last step in a snapshot without a new one.
+        if len(snapshot.completed_steps) == 1 and len(snapshot.steps_in_flight) == 1:
+            step, following = snapshot.completed_steps[0], snapshot.steps_in_flight[0]
+            due_s = self._step_time.step_s(shape_from_proto(step.shape)) / self._speedup
+            took_s = following.started_unix_s - step.started_unix_s
+            self._due_s += due_s
+            self._took_s += took_s
+            self._ratios.append(took_s / due_s)
+
+
+@asynccontextmanager
+async def watching(feeds: Sequence[str], watch: Watch) -> AsyncIterator[None]:
+    """Tells `watch` of all snapshots from `feeds`."""
+    with zmq.asyncio.Context() as context, context.socket(zmq.SUB) as socket:
+        socket.setsockopt(zmq.SUBSCRIBE, b"")
+        socket.setsockopt(zmq.LINGER, 0)
+        for feed in feeds:
+            socket.connect(feed)
+
+        async def listen() -> None:
+            while True:
+                watch.hear(snapshot_pb2.EngineSnapshot.FromString(await socket.recv()))
+
+        listening = asyncio.create_task(listen())
+        try:
+            yield
+        finally:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
