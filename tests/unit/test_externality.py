@@ -52,7 +52,7 @@ def book_of(seen: EngineSnapshot, *, sure: bool = True) -> EngineBook:
 
 
 def added(book: EngineBook, newcomer: RequestSpec = NEWCOMER, now: float = NOW) -> Prediction:
-    prediction = book.predict(newcomer, STEP_TIME, now, externality=True)
+    prediction = book.predict(newcomer, STEP_TIME, now, announced_only=True, externality=True)
     assert prediction is not None
     return prediction
 
@@ -107,7 +107,7 @@ def test_it_is_the_difference_between_two_engines(seed: int, async_scheduling: b
 def test_nobody_is_delayed_on_an_idle_engine_and_nobody_asks_in_vain() -> None:
     book = book_of(snapshot())
     assert (added(book).added_ttft_s, added(book).added_e2e_s) == (0.0, 0.0)
-    unasked = book.predict(NEWCOMER, STEP_TIME, NOW)
+    unasked = book.predict(NEWCOMER, STEP_TIME, NOW, announced_only=True)
     assert unasked is not None
     assert (unasked.added_ttft_s, unasked.added_e2e_s) == (None, None)
     assert replace(added(book), added_ttft_s=None, added_e2e_s=None) == unasked
