@@ -204,7 +204,9 @@ def main() -> None:
     rows = asyncio.run(measure(options.model, examples[:_PROMPTS], options.rates, options.seconds))
     deadline_ms = SchedulerSettings.model_fields["tagger_deadline_ms"].default
     facts = {"machine": machine, "deadline_ms": deadline_ms, "rows": rows}
-    print(write_report({**describe_run("bench.tagger_load"), **facts}))
+    made = describe_run("bench.tagger_load")
+    made["command"] = made["command"].replace(str(options.prompts), "PROMPTS")
+    print(write_report({**made, **facts}))
 
 
 if __name__ == "__main__":
