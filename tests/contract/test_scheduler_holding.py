@@ -2,10 +2,11 @@
 
 import asyncio
 import json
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from engines import WHOLE, answer, engines, gated
+from engines import WHOLE, Engine, answer, engines, gated
 from schedulers import WAIT_S, Scheduler, running, until
 from scripted_peers import LOAD, Predictor, serving
 
@@ -20,6 +21,18 @@ def predictor_with(load: predictor_pb2.Load) -> Predictor:
     predictor = Predictor()
     predictor.predicted.load.CopyFrom(load)
     return predictor
+
+
+@asynccontextmanager
+async def one_full_engine(folder: Path) -> AsyncIterator[tuple[Scheduler, Predictor, Engine]]:
+    """What comes is held, for longer than a test lasts, until the predictor says FREE."""
+    full = predictor_with(FULL)
+    async with (
+        engines(answer) as (engine,),
+        serving(full) as address,
+        running(folder, [engine], [address], hold_max_s=10 * WAIT_S, **QUICK) as scheduler,
+    ):
+        yield scheduler, full, engine
 
 
 async def asked_often(predictor: Predictor) -> None:
@@ -60,13 +73,7 @@ async def test_no_request_is_held_beyond_the_bound(tmp_path: Path) -> None:
 
 
 async def test_a_client_that_leaves_lets_the_next_one_by(tmp_path: Path) -> None:
-    full = predictor_with(FULL)
-    async with AsyncExitStack() as stack:
-        one = await stack.enter_async_context(engines(answer))
-        address = await stack.enter_async_context(serving(full))
-        scheduler = await stack.enter_async_context(
-            running(tmp_path, one, [address], hold_max_s=10 * WAIT_S, **QUICK)
-        )
+    async with one_full_engine(tmp_path) as (scheduler, full, _):
         gone = asyncio.create_task(scheduler.complete())
         await asked_often(full)
         behind = asyncio.create_task(scheduler.complete())
@@ -81,13 +88,7 @@ async def test_a_client_that_leaves_lets_the_next_one_by(tmp_path: Path) -> None
 
 
 async def test_the_more_urgent_goes_first(tmp_path: Path) -> None:
-    full = predictor_with(FULL)
-    async with AsyncExitStack() as stack:
-        one = await stack.enter_async_context(engines(answer))
-        address = await stack.enter_async_context(serving(full))
-        scheduler = await stack.enter_async_context(
-            running(tmp_path, one, [address], hold_max_s=10 * WAIT_S, **QUICK)
-        )
+    async with one_full_engine(tmp_path) as (scheduler, full, _):
         first = asyncio.create_task(scheduler.complete(max_tokens=1))
         await asked_often(full)
         later = asyncio.create_task(scheduler.complete(max_tokens=2))
@@ -105,16 +106,10 @@ async def test_the_more_urgent_goes_first(tmp_path: Path) -> None:
 
 
 async def test_an_instance_that_dies_while_all_wait_is_waited_for_no_more(tmp_path: Path) -> None:
-    full = predictor_with(FULL)
-    async with AsyncExitStack() as stack:
-        one = await stack.enter_async_context(engines(answer))
-        address = await stack.enter_async_context(serving(full))
-        scheduler = await stack.enter_async_context(
-            running(tmp_path, one, [address], hold_max_s=10 * WAIT_S, **QUICK)
-        )
+    async with one_full_engine(tmp_path) as (scheduler, full, engine):
         waiting = asyncio.create_task(scheduler.complete())
         await asked_often(full)
-        await one[0].stop()
+        await engine.stop()
         response = await waiting
         assert response.status_code == 503
         assert response.json()["error"]["code"] == "no_instance"
