@@ -21,8 +21,8 @@ class Turns:
     async def take(self, urgency: Urgency, deadline_s: float) -> "Turn | None":
         """Wait for a turn; None if it took longer than the deadline.
 
-        Time in which the turn's holder waits for news does not count: nothing is done meanwhile,
-        and whoever is behind waits for the same news.
+        Time in which the turn's holder waits for news, and asks again, does not count: whoever is
+        behind waits for the same news, and would fare no better without asking.
         """
         if self._taken and not await self._wait(urgency, deadline_s):
             return None
@@ -53,19 +53,16 @@ class Turns:
                 heapify(self._waiting)
 
     def _pass_on(self) -> None:
-        self._taken = bool(self._waiting)
+        self._taken, self._holding = bool(self._waiting), False
         if self._waiting:
             heappop(self._waiting)[2].set_result(None)
 
     async def _hear(self, at_most_s: float) -> None:
-        self._holding = True
-        try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(at_most_s):
-                    await self._news.wait()
-        finally:
-            self._holding = False
-            self._news.clear()  # what comes while predictors are asked is heard next time
+        self._holding = True  # until the turn is passed on: to ask again is part of it
+        with suppress(TimeoutError):
+            async with asyncio.timeout(at_most_s):
+                await self._news.wait()
+        self._news.clear()  # what comes while predictors are asked is heard next time
 
     def _behind(self, urgency: Urgency) -> bool:
         return bool(self._waiting) and self._waiting[0][0] < urgency
