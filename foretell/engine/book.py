@@ -55,8 +55,9 @@ class Observed:
     output_tokens: int = 0
     preemptions: int = 0
     prompt_tokens: int = 0
-    cached_tokens: int = 0
-    """Of its prompt, found in the prefix cache; only of requests whose `prefix` is known."""
+    cached_tokens: int | None = None
+    """Of its prompt, found in the prefix cache; only of requests whose `prefix` is known, and
+    only if a snapshot showed them running: of a few steps there may be none."""
     length_row: LengthRow = ()
     """What is believed of its output length."""
 

@@ -37,8 +37,8 @@ class Result:
     """The whole answer was relayed."""
     prompt_tokens: int = 0
     output_tokens: int = 0
-    cached_tokens: int = 0
-    """Of the prompt, as the sidecar saw it."""
+    cached_tokens: int | None = None
+    """Of the prompt, as the engine says in its usage, else as the sidecar saw it, if it did."""
     truncated: bool = False
     """Ended by `max_tokens`, as far as the relay can tell."""
     abandoned: bool = False
@@ -131,7 +131,8 @@ class Recorder:
             result.output_tokens = seen.output_tokens + int(result.finished)
         if not result.prompt_tokens and seen.prompt_tokens <= _MAX_TOKENS:
             result.prompt_tokens = seen.prompt_tokens
-        result.cached_tokens = seen.cached_tokens
+        if result.cached_tokens is None and seen.HasField("cached_tokens"):
+            result.cached_tokens = seen.cached_tokens
 
     def _learn_ttft(self, placement: Placement, engine_ttft_s: float, result: Result) -> None:
         """What a stream needs beyond the engine's TTFT is the answer's way back to us.

@@ -17,6 +17,9 @@ def read_usage(body: bytes, result: Result) -> None:
         usage = answer.get("usage") or {}
         result.prompt_tokens = _count(usage.get("prompt_tokens"))
         result.output_tokens = _count(usage.get("completion_tokens"))
+        details = usage.get("prompt_tokens_details") or {}
+        if isinstance(details.get("cached_tokens"), int):
+            result.cached_tokens = _count(details["cached_tokens"])
         choices = answer.get("choices") or []
         result.truncated |= any(c.get("finish_reason") == "length" for c in choices)
     except (ValueError, AttributeError, TypeError, RecursionError):

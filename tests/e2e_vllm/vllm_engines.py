@@ -23,7 +23,8 @@ PATIENCE = {
 }
 ENGINE_ARGS = (
     "--enforce-eager --max-model-len 2048 --max-num-seqs 64 --dtype float32 "
-    "--distributed-executor-backend uni --num-gpu-blocks-override 200 --disable-uvicorn-access-log"
+    "--distributed-executor-backend uni --enable-prompt-tokens-details "
+    "--num-gpu-blocks-override 200 --disable-uvicorn-access-log"
 )
 
 

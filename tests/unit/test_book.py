@@ -226,3 +226,11 @@ def test_there_are_no_hits_of_what_is_not_there(why: str) -> None:
         book.hear(snapshot(3, START))
         book.complete("a")
     assert predicted(book, asks("b", 5)).cached_tokens == 0
+
+
+def test_what_no_snapshot_showed_running_has_no_known_hits() -> None:
+    book = new_book()
+    book.hear(snapshot(1, START))
+    book.reserve(asks("a", 5), START, ttl_s=5.0)
+    book.hear(replace(snapshot(2, START), waiting=(shown(asks("a", 5)),)))
+    assert book.complete("a").cached_tokens is None

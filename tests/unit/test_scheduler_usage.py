@@ -9,14 +9,10 @@ from hypothesis import strategies as st
 from services.scheduler.outcome import Result
 from services.scheduler.usage import read_stream_tail, read_usage
 
+FIELDS = "usage", "choices", "prompt_tokens", "completion_tokens", "prompt_tokens_details"
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(("usage", "choices", "prompt_tokens", "completion_tokens")), inner
-        )
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS), inner),
     max_leaves=10,
 )
 
@@ -28,6 +24,16 @@ def test_counts_and_finish_reason_of_a_whole_answer() -> None:
     assert (result.prompt_tokens, result.output_tokens, result.truncated) == (3, 4, False)
     read_usage(json.dumps({**body, "choices": [{"finish_reason": "length"}]}).encode(), result)
     assert result.truncated
+
+
+@pytest.mark.parametrize(
+    ("details", "cached"), [(None, None), ({}, None), ({"cached_tokens": 0}, 0)]
+)
+def test_the_engine_may_say_what_was_cached(details: object, cached: int | None) -> None:
+    result = Result()
+    usage = {"prompt_tokens": 3, "completion_tokens": 4, "prompt_tokens_details": details}
+    read_usage(json.dumps({"usage": usage, "choices": []}).encode(), result)
+    assert result.cached_tokens == cached
 
 
 @given(JSON)
