@@ -25,6 +25,8 @@ class Search:
 
     next_qps: float
     bound_s: float
+    step: float = STEP
+    """Factor between rates until the bound is between two."""
     probes: dict[float, float] = field(default_factory=dict)
     """P99 TTFT at each rate."""
 
@@ -33,7 +35,7 @@ class Search:
         self.probes[self.next_qps] = ttft_p99_s
         low, high = self._bracket()
         if low is None or high is None:
-            beyond = min(self.probes) / STEP if low is None else max(self.probes) * STEP
+            beyond = min(self.probes) / self.step if low is None else max(self.probes) * self.step
             self.next_qps = round(beyond, _DIGITS)
             return True
         if high <= low * (1 + TOLERANCE):

@@ -20,7 +20,8 @@ Cv = Annotated[
     float, typer.Option(min=0.01, help="Of the gaps between arrivals without times; 1: Poisson.")
 ]
 Estimates = Annotated[
-    str, typer.Option(help="Of output lengths: true, or noise:SIGMA (of their logarithm).")
+    str,
+    typer.Option(help="Of output lengths: true, told by the trace, or noise:SIGMA (of the log)."),
 ]
 LengthRule = Annotated[
     str, typer.Option(help="How predictors believe estimates: survival or block.")

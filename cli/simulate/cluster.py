@@ -11,7 +11,7 @@ from foretell.latency.tables import graph_sizes, profile_step_time
 from foretell.length.distribution import LengthRule
 from foretell.model import EngineConfig, GpuProfile, LengthEstimate
 from foretell.sim import ClusterConfig, Fault, FaultKind, InstanceConfig, true_length
-from foretell.workload import Arrival, noisy_length
+from foretell.workload import Arrival, noisy_length, told_length
 
 
 def cluster_config(options: SimulateOptions, seed: int, *, prefixes: bool) -> ClusterConfig:
@@ -83,16 +83,18 @@ def engine_facts(engine: EngineOptions, options: SimulateOptions) -> dict[str, A
 
 
 def estimator(text: str, seed: int) -> Callable[[Arrival], LengthEstimate]:
-    """`true`, or `noise:SIGMA`."""
+    """`true`, `told` or `noise:SIGMA`."""
     kind, _, sigma = text.partition(":")
     if text == "true":
         return true_length
+    if text == "told":
+        return told_length
     try:
         if kind == "noise":
             return noisy_length(float(sigma), Random(f"{seed} estimates"))
     except ValueError as error:
         raise ValueError(f"--estimates {text}: {error}") from error
-    raise ValueError(f"--estimates is true or noise:SIGMA, not {text}")
+    raise ValueError(f"--estimates is true, told or noise:SIGMA, not {text}")
 
 
 def parse_fault(text: str) -> Fault:

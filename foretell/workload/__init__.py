@@ -2,7 +2,7 @@
 
 from foretell.workload.arrivals import gamma, poisson
 from foretell.workload.draws import Draws
-from foretell.workload.estimates import noisy_length
+from foretell.workload.estimates import noisy_length, told_length
 from foretell.workload.lengths import EmpiricalLengths, Lengths, LogNormal, LogNormalLengths
 from foretell.workload.sessions import Conversations, conversations
 from foretell.workload.stream import Arrival, stream
@@ -26,4 +26,5 @@ __all__ = [
     "parse_mooncake",
     "poisson",
     "stream",
+    "told_length",
 ]

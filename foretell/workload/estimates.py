@@ -11,6 +11,13 @@ from foretell.workload.stream import Arrival
 _LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 
 
+def told_length(arrival: Arrival) -> LengthEstimate:
+    """What the trace says was believed; ValueError where it does not say."""
+    if arrival.length is None:
+        raise ValueError("the trace does not tell what was believed of output lengths")
+    return arrival.length
+
+
 def noisy_length(sigma: float, draws: Draws) -> Callable[[Arrival], LengthEstimate]:
     """True lengths times exp(N(0, sigma)), each drawn once, with an honest distribution around.
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from foretell.length.prefix import chained
-from foretell.model import NO_SLO, Slo
+from foretell.model import NO_SLO, LengthEstimate, Slo
 from foretell.workload.draws import Draws
 from foretell.workload.lengths import Lengths
 
@@ -26,6 +26,8 @@ class Arrival:
     priority: int = 0
     """As vLLM's: lower numbers first, where engines schedule by priority."""
     slo: Slo = NO_SLO
+    length: LengthEstimate | None = None
+    """What was believed of `output_tokens` before; None: nobody said."""
 
     def hashed_prefix(self) -> tuple[tuple[int, ...], float]:
         """What a scheduler would tell of its whole blocks that have names (`RequestSpec.prefix`),

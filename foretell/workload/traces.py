@@ -6,12 +6,13 @@ Mooncake's JSON lines, whose `hash_ids` name the prompt's blocks (arXiv 2407.000
 
 import csv
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from math import inf
 
-from foretell.model import NO_SLO, Slo
+from foretell.model import NO_SLO, LengthEstimate, Slo
 from foretell.workload.arrivals import gamma
 from foretell.workload.draws import Draws
 from foretell.workload.stream import Arrival
@@ -36,6 +37,10 @@ OUTPUTS = (
 )
 TTFT_SLO, TPOT_SLO, PRIORITY = "ttft_slo_s", "tpot_slo_s", "priority"
 """Columns that may be there too; an empty cell is no target, or priority 0."""
+EXPECTED = "expected_tokens"
+"""A column with what was believed of the output before it came: its mean. Where it is there,
+columns `p50`, `p97.5`, ... are quantiles, and the numbers in their names percentages."""
+_QUANTILE = re.compile(r"p([1-9]\d?(?:\.\d+)?|0\.\d*[1-9])")
 _NO_TIME = "XXX"  # what NanoFlow's copies of traces have in place of a time
 _MOONCAKE_RESOLUTION_S = 3.0
 
@@ -51,6 +56,8 @@ class TraceRequest:
     """As `Arrival.prefix`."""
     priority: int = 0
     slo: Slo = NO_SLO
+    length: LengthEstimate | None = None
+    """What was believed of `output_tokens` before; None: the trace does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,7 @@ def parse_csv(lines: Iterable[str]) -> Trace:
     time = _column(columns, TIMES)
     slo = [columns.get(name) for name in (TTFT_SLO, TPOT_SLO)]
     priority = columns.get(PRIORITY)
+    levels = _levels(columns)
     requests = []
     for row in reader:
         try:
@@ -90,6 +98,7 @@ def parse_csv(lines: Iterable[str]) -> Trace:
                     t_s,
                     priority=int(row[priority] or 0) if priority is not None else 0,
                     slo=Slo(*(_target_s(row[name]) if name is not None else inf for name in slo)),
+                    length=_believed(row, columns.get(EXPECTED), levels),
                 )
             )
         except (TypeError, ValueError) as error:
@@ -163,6 +172,7 @@ def _arrival(request: TraceRequest, t_s: float, index: int) -> Arrival:
         request.prefix,
         request.priority,
         request.slo,
+        request.length,
     )
 
 
@@ -184,6 +194,26 @@ def _trace(requests: list[TraceRequest], *, timed: bool, resolution_s: float = 0
 
 def _column(columns: dict[str, str], names: Sequence[str]) -> str | None:
     return next((columns[name] for name in names if name in columns), None)
+
+
+def _levels(columns: Mapping[str, str]) -> list[tuple[float, str]]:
+    """Of the quantiles that there are columns of, ascending, and these columns."""
+    found = ((_QUANTILE.fullmatch(name), column) for name, column in columns.items())
+    return sorted((float(match[1]) / 100.0, column) for match, column in found if match)
+
+
+def _believed(
+    row: Mapping[str, str], expected: str | None, levels: Sequence[tuple[float, str]]
+) -> LengthEstimate | None:
+    """What a line says was believed of its output."""
+    if expected is None:
+        return None
+    tokens = [float(row[column]) for _, column in levels]
+    mean = float(row[expected])
+    if not (0 < mean < inf and all(a <= b < inf for a, b in pairwise([0.0, *tokens]))):
+        raise ValueError(f"{mean} tokens with quantiles {tokens} are no length")
+    quantiles = tuple((level, t) for (level, _), t in zip(levels, tokens, strict=True))
+    return LengthEstimate(mean, quantiles, source="model")
 
 
 def _target_s(text: str) -> float:

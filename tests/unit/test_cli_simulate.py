@@ -91,6 +91,7 @@ def test_it_draws(lengths: Path, tmp_path: Path) -> None:
         (["--profile", A30, "--qps", "0"], "qps"),
         (["--profile", A30, "--estimates", "noise:x"], "estimates"),
         (["--profile", A30, "--estimates", "guess"], "noise:SIGMA"),
+        (["--profile", A30, "--estimates", "told", "--qps", "20"], "does not tell"),
         (["--profile", A30, "--length-rule", "none"], "survival"),
         (["--profile", A30, "--format", "none"], "mooncake"),
         (["--profile", A30, "--format", "mooncake"], "line 1"),

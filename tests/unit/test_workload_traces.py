@@ -6,7 +6,7 @@ from statistics import fmean, stdev
 import pytest
 
 from foretell.length.distribution import knots
-from foretell.model import Slo
+from foretell.model import LengthEstimate, Slo
 from foretell.workload import (
     Arrival,
     Trace,
@@ -15,6 +15,7 @@ from foretell.workload import (
     noisy_length,
     parse_csv,
     parse_mooncake,
+    told_length,
 )
 
 MOONCAKE = (
@@ -59,6 +60,23 @@ def test_csv_with_targets_and_priorities() -> None:
     assert (plain.priority, plain.slo) == (0, Slo(tpot_s=0.1))
 
 
+def test_csv_with_what_was_believed() -> None:
+    header = "in_tok,out_tok,Expected_Tokens,p50,p97.5,p2.5,pd_ratio"
+    trace = parse_csv([header, "10,20,31.5,25,90.5,4,0.5", "11,21,8,8,8,8,0.5"])
+    believed = {
+        10: LengthEstimate(31.5, ((0.025, 4.0), (0.5, 25.0), (0.975, 90.5)), "model"),
+        11: LengthEstimate(8.0, ((0.025, 8.0), (0.5, 8.0), (0.975, 8.0)), "model"),
+    }
+    coming = arrivals_of(trace, Random(1), qps=1.0)
+    assert {a.prompt_tokens: told_length(a) for a in coming} == believed
+    (mean,) = parse_csv(["in_tok,out_tok,expected_tokens", "1,2,3"]).requests
+    assert mean.length == LengthEstimate(3.0, source="model")
+    (silent,) = parse_csv(["in_tok,out_tok,p50", "1,2,3"]).requests  # of what, it does not say
+    assert silent.length is None
+    with pytest.raises(ValueError, match="does not tell"):
+        told_length(Arrival(0.0, 1, 2, "r0"))
+
+
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
@@ -71,6 +89,11 @@ def test_csv_with_targets_and_priorities() -> None:
         (["in_tok,out_tok,ttft_slo_s", "1,2,0"], "positive"),
         (["in_tok,out_tok,tpot_slo_s", "1,2,soon"], "line 2"),
         (["in_tok,out_tok,priority", "1,2,high"], "line 2"),
+        (["in_tok,out_tok,expected_tokens", "1,2,0"], "no length"),
+        (["in_tok,out_tok,expected_tokens", "1,2,inf"], "no length"),
+        (["in_tok,out_tok,expected_tokens,p10,p90", "1,2,3,4,3"], "no length"),
+        (["in_tok,out_tok,expected_tokens,p10,p90", "1,2,3,4,nan"], "no length"),
+        (["in_tok,out_tok,expected_tokens,p10,p90", "1,2,3,4,"], "line 2"),
     ],
 )
 def test_csv_that_is_none(lines: list[str], words: str) -> None:
