@@ -13,7 +13,7 @@ Writes bench/results/placement_estimates.json and .md.
 import argparse
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import exp, log
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,9 @@ from cli.bench.machine import describe_machine, describe_run, machine_line
 RESULTS = ROOT / "bench" / "results"
 BUILD = ROOT / "build"
 GUESS_QPS = 23.0
-NEAR, STEP = 0.97, 1.03
-"""Where searches with estimates start, of the capacity with true lengths, and how they go on."""
+NEAR, STEP, WIDTH = 0.96, 1.03, 0.031
+"""Where searches with estimates start, of the capacity with true lengths, and how they go on: the
+bound is interpolated between rates so close to each other."""
 REQUESTS = 2000
 SEEDS = 5
 POLICIES = ("externality", "predicted_latency")
@@ -50,12 +51,15 @@ class Variant:
     source: str = "tagger"
     estimates: str = "told"
     length_rule: str = "survival"
+    held: bool = False
+    """Placed by `foreseen`, which is the policy where lengths are certain."""
 
     @property
     def scheduler(self) -> Scheduler:
         """As the simulator's cases have it."""
+        policy = "foreseen" if self.held else self.policy
         title = f"{self.policy}, {self.knows}"
-        return Scheduler(title, self.policy, self.estimates, self.length_rule)
+        return Scheduler(title, policy, self.estimates, self.length_rule)
 
 
 def variants() -> list[Variant]:
@@ -67,7 +71,7 @@ def variants() -> list[Variant]:
             Variant(policy, "tagger's means, Block's rule", length_rule="block"),
             Variant(policy, "history", source="history"),
         ]
-    return known
+    return [*known, Variant(POLICIES[0], "tagger's distributions, `foreseen`", held=True)]
 
 
 Searches = dict[tuple[Variant, int], Search]
@@ -107,7 +111,7 @@ class Bench:
                     search = Search(GUESS_QPS, TTFT_BOUND_S)
                     if not first:
                         near_qps = NEAR * self.capacity_qps(true_of(variant), seed)
-                        search = Search(round(near_qps, 3), TTFT_BOUND_S, STEP)
+                        search = Search(round(near_qps, 3), TTFT_BOUND_S, STEP, WIDTH)
                     self.searches[variant, seed] = search
                     probe(search, variant, seed)
             self._runner.run()
@@ -137,7 +141,7 @@ class Bench:
 
 def true_of(variant: Variant) -> Variant:
     """The same policy, knowing all."""
-    return replace(variant, knows=TRUE, source="tagger", estimates="true", length_rule="survival")
+    return Variant(variant.policy, TRUE, estimates="true")
 
 
 def rows_of(bench: Bench, wanted: Sequence[Variant], kept: Results) -> list[dict[str, Any]]:

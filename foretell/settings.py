@@ -93,7 +93,7 @@ class SchedulerSettings(ServiceSettings):
     hold_max_s: float = Field(
         10.0,
         ge=0,
-        description="Longest time that a policy which holds requests (late_binding) keeps one.",
+        description="Longest time that late_binding and foreseen hold a request in the scheduler.",
     )
     hold_recheck_ms: float = Field(
         50.0,

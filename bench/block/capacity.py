@@ -27,6 +27,7 @@ class Search:
     bound_s: float
     step: float = STEP
     """Factor between rates until the bound is between two."""
+    tolerance: float = TOLERANCE
     probes: dict[float, float] = field(default_factory=dict)
     """P99 TTFT at each rate."""
 
@@ -38,7 +39,7 @@ class Search:
             beyond = min(self.probes) / self.step if low is None else max(self.probes) * self.step
             self.next_qps = round(beyond, _DIGITS)
             return True
-        if high <= low * (1 + TOLERANCE):
+        if high <= low * (1 + self.tolerance):
             return False
         margin = _MARGIN * (high - low)
         crossing = min(max(self._crossing(low, high), low + margin), high - margin)

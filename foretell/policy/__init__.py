@@ -2,6 +2,7 @@
 
 from foretell.policy.base import Candidate, Holding, Needs, Policy, Urgency
 from foretell.policy.externality import ExternalityPolicy
+from foretell.policy.foreseen import ForeseenPolicy
 from foretell.policy.infaas import InfaasPolicy
 from foretell.policy.late_binding import LateBindingPolicy
 from foretell.policy.least_outstanding import LeastOutstandingPolicy
@@ -24,6 +25,7 @@ _ALL: tuple[type[Policy], ...] = (
     PredictedLatencyPolicy,
     ExternalityPolicy,
     LateBindingPolicy,
+    ForeseenPolicy,
     SloPolicy,
 )
 

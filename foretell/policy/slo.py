@@ -96,8 +96,8 @@ def tpot_quantiles(length: LengthEstimate, prediction: Prediction) -> Quantiles:
         return ((0.5, prediction.tpot_s),)
     found = []
     for level, e2e_s in prediction.e2e_quantiles:
-        tokens = length.expected_tokens if certain else _at(length.quantiles, level)
-        ttft_s = _at(ttft_quantiles(prediction), level)
+        tokens = length.expected_tokens if certain else value_at(length.quantiles, level)
+        ttft_s = value_at(ttft_quantiles(prediction), level)
         decoding_s = inf if e2e_s == inf else max(0.0, e2e_s - ttft_s)
         found.append((level, decoding_s / max(1.0, tokens - 1.0)))
     return found
@@ -126,7 +126,7 @@ def _part_within(one: float, other: float, target: float) -> float:
     return (target - low) / (high - low)  # nothing of an infinite way
 
 
-def _at(quantiles: Quantiles, level: float) -> float:
+def value_at(quantiles: Quantiles, level: float) -> float:
     """The value at `level`: linear between quantiles, flat beyond them."""
     before = quantiles[0]
     for after in quantiles:

@@ -176,6 +176,7 @@ async def test_every_policy_works_by_its_name(tmp_path: Path, policy: str) -> No
             "externality": "Predict",
             "slo": "Predict",
             "late_binding": "Predict",
+            "foreseen": "Predict",
             "infaas": "Status",
             "llumnix_minus": "Status",
         }
@@ -186,7 +187,8 @@ async def test_every_policy_works_by_its_name(tmp_path: Path, policy: str) -> No
         else:
             assert placed == [3, 3]
         assert set(fast.asked) == ({asked[policy]} if policy in asked else set())
-        assert set(fast.externality) <= {policy in ("externality", "slo", "late_binding")}
+        counting_others = ("externality", "slo", "late_binding", "foreseen")
+        assert set(fast.externality) <= {policy in counting_others}
         # Every policy keeps the ledger.
         await until(lambda: len(slow.reserved) + len(fast.reserved) == 6)
         assert (await scheduler.status())["policy"] == policy
