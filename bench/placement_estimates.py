@@ -71,7 +71,11 @@ def variants() -> list[Variant]:
             Variant(policy, "tagger's means, Block's rule", length_rule="block"),
             Variant(policy, "history", source="history"),
         ]
-    return [*known, Variant(POLICIES[0], "tagger's distributions, `foreseen`", held=True)]
+    return [
+        *known,
+        Variant(POLICIES[0], "tagger's distributions, *foreseen*", held=True),
+        Variant(POLICIES[0], "history, *foreseen*", source="history", held=True),
+    ]
 
 
 Searches = dict[tuple[Variant, int], Search]
@@ -184,7 +188,8 @@ def markdown(page: dict[str, Any]) -> str:
         "± is half of a 95% confidence interval (Student's t); *of true* the geometric mean of "
         "ratios to the same policy's capacity with true lengths, seed by seed, with its interval. "
         "The other columns are means at the capacity of `predicted_latency` with true lengths, "
-        "seed by seed.\n",
+        "seed by seed. *foreseen*: placed by that policy, which is `externality` where lengths are "
+        "certain.\n",
     ]
     for policy in dict.fromkeys(row["policy"] for row in rows):
         mine = [row for row in rows if row["policy"] == policy]
