@@ -157,6 +157,8 @@ class Placer:
             every_step_published=self._config.publish_interval_s == 0,
             announced_only=announced_only,
             externality=externality,
+            # Targets are all that they decide about.
+            with_quantiles=request.spec.slo.given,
         )
 
     def _answered(self, request: Open, answers: list[tuple[int, Answer]]) -> None:
