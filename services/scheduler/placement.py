@@ -190,8 +190,9 @@ class Placer:
             instances = self._living(request, avoid)
             if turn is not None:
                 instances = self._shortlisted(instances)
+            spec = replace(spec, slo=request.terms.slo)
             candidates = await self._candidates(spec, instances, ask=turn is not None)
-            spec = replace(spec, slo=request.terms.left())
+            spec = replace(spec, slo=request.terms.left())  # of what the answers took, too
             if request.terms.late == "reject" and not avoid:
                 _refuse_if_late(request, spec, candidates)
             draw, chosen_id = self._rng.random(), None
@@ -259,6 +260,7 @@ class Placer:
             request=wire.request_to_proto(spec),
             externality=needs is Needs.EXTERNALITY,
             announced_only=True,
+            means_only=not spec.slo.given,
         )
         predictions = await asyncio.gather(*(self._predict(i, message) for i in instances))
         return [
