@@ -179,7 +179,7 @@ async def _reserve(stub: predictor_pb2_grpc.PredictorStub, request: RequestSpec)
 
 async def _call_aio(stub: predictor_pb2_grpc.PredictorStub, case: Case, times: RpcTimes) -> None:
     message = predictor_pb2.PredictRequest(
-        request=wire.request_to_proto(case.newcomer), announced_only=True
+        request=wire.request_to_proto(case.newcomer), announced_only=True, means_only=True
     )
     started = time.perf_counter()
     answer = await stub.Predict(message, timeout=_DEADLINE_S)
@@ -193,7 +193,7 @@ async def _call_aio(stub: predictor_pb2_grpc.PredictorStub, case: Case, times: R
 
 def _call_blocking(stub: predictor_pb2_grpc.PredictorStub, case: Case, times: RpcTimes) -> None:
     message = predictor_pb2.PredictRequest(
-        request=wire.request_to_proto(case.newcomer), announced_only=True
+        request=wire.request_to_proto(case.newcomer), announced_only=True, means_only=True
     )
     stub.Status(_STATUS, timeout=_DEADLINE_S)  # the thread and its channel are awake
     started = time.perf_counter()

@@ -13,6 +13,9 @@ from foretell.model import EngineConfig, GpuProfile, LengthEstimate
 from foretell.sim import ClusterConfig, Fault, FaultKind, InstanceConfig, true_length
 from foretell.workload import Arrival, noisy_length, told_length
 
+_FORETELL_EVERY = 10
+"""A tenth of all predictions tells their error as well, and each costs as much as a placement."""
+
 
 def cluster_config(options: SimulateOptions, seed: int, *, prefixes: bool) -> ClusterConfig:
     """The cluster; `prefixes`: its requests name their prompts' blocks. ValueError says why not."""
@@ -30,6 +33,7 @@ def cluster_config(options: SimulateOptions, seed: int, *, prefixes: bool) -> Cl
         network_delay_s=options.network_delay_s,
         dispatch_delay_s=options.dispatch_delay_s,
         candidates=options.candidates,
+        foretell_every=_FORETELL_EVERY,
         prefix_cache=prefixes and options.prefix_caching,
         faults=tuple(map(parse_fault, options.faults)),
         reject_late=options.reject_late,

@@ -30,8 +30,12 @@ def as_prediction(
     spread: Callable[[int], float],
     added: Added | None = None,
     cached_tokens: int = 0,
+    with_quantiles: bool = True,
 ) -> Prediction:
-    """What a predictor answers: the means of a forecast, and its quantiles with their errors."""
+    """What a predictor answers: the means of a forecast, and its quantiles with their errors.
+
+    `with_quantiles` False leaves them out, for those who make many and ask none of them for it.
+    """
     ttft_s, e2e_s = mean(seen.ttft_s), mean(seen.e2e_s)
     error = spread(max(1, round(seen.steps)))
     return Prediction(
@@ -42,8 +46,8 @@ def as_prediction(
         preemptions=seen.preemptions,
         snapshot_age_s=age_s,
         load=load,
-        ttft_quantiles=_quantiles(seen.ttft_s, error),
-        e2e_quantiles=_quantiles(seen.e2e_s, error),
+        ttft_quantiles=_quantiles(seen.ttft_s, error) if with_quantiles else (),
+        e2e_quantiles=_quantiles(seen.e2e_s, error) if with_quantiles else (),
         added_ttft_s=added.ttft_s if added else None,
         added_e2e_s=added.e2e_s if added else None,
         cached_tokens=cached_tokens,

@@ -168,6 +168,7 @@ class EngineBook:
         spread: Callable[[int], float] = no_spread,
         announced_only: bool = False,
         externality: bool = False,
+        with_quantiles: bool = True,
     ) -> Prediction | None:
         """What the engine would do with `request`, dispatched now; None before any snapshot.
 
@@ -176,6 +177,7 @@ class EngineBook:
         says little of where those will go that are still to be placed.
         `spread` is the relative standard deviation of the time of so many steps. With `externality`
         also what the request adds to the latencies of all that are there or on their way.
+        `with_quantiles` as `as_prediction` has it.
         """
         snapshot, load = self.snapshot, self.load(now_unix_s)
         if snapshot is None or load is None:
@@ -218,6 +220,7 @@ class EngineBook:
             spread=spread,
             added=added,
             cached_tokens=request.cached_tokens,
+            with_quantiles=with_quantiles,
         )
 
     def _new_forecaster(self, snapshot: EngineSnapshot) -> Forecaster:

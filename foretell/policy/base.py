@@ -16,6 +16,18 @@ class Needs(Enum):
     PREDICTION = "prediction"
     EXTERNALITY = "externality"
     """A prediction that says also what the request adds to the latencies of others."""
+    RISK = "risk"
+    """The same, with the quantiles of the latencies: others get those only with targets."""
+
+    @property
+    def prediction(self) -> bool:
+        """Some kind of prediction."""
+        return self not in (Needs.NOTHING, Needs.LOAD)
+
+    @property
+    def externality(self) -> bool:
+        """What the request adds to the latencies of others is to be told."""
+        return self in (Needs.EXTERNALITY, Needs.RISK)
 
 
 @dataclass(frozen=True, slots=True)

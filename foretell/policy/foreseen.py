@@ -32,7 +32,7 @@ class ForeseenPolicy:
     """
 
     name: ClassVar[str] = "foreseen"
-    needs: ClassVar[Needs] = Needs.EXTERNALITY
+    needs: ClassVar[Needs] = Needs.RISK
 
     def __init__(self, chooser: Policy | None = None) -> None:
         """`chooser` must need no more than an externality; none: that policy."""

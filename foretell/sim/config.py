@@ -72,8 +72,10 @@ class ClusterConfig:
     """Predictors that are asked for one placement (`policy.shortlist`); 0: all."""
     silent_ratio: float = 0.0
     """How often a predictor misses its deadline."""
-    expect_arrivals: bool = True
-    """What is foretold of a chosen instance reckons with requests that will come later."""
+    foretell_every: int = 1
+    """Of every so many-th request the chosen instance is asked again, now reckoning with requests
+    that will come later, and that is what `Served` keeps; the services do it for each. 0: what
+    the instances were compared by is kept of all."""
     choose_by_announced: bool = True
     """Instances are compared as if nobody else came, as the services do it."""
     prefix_cache: bool = False
@@ -95,6 +97,8 @@ class ClusterConfig:
     def __post_init__(self) -> None:
         if not self.instances:
             raise ValueError("a cluster needs at least one engine")
+        if self.foretell_every < 0:
+            raise ValueError("foretell_every must be at least 0")
         for fault in self.faults:
             if not 0 <= fault.instance < len(self.instances):
                 raise ValueError(f"there is no instance {fault.instance} to become {fault.kind}")

@@ -72,6 +72,7 @@ class Placer:
         self._lose = lose
         self._reject = reject
         self._living: list[int] = []
+        self._chosen = 0
         self.count_living()
 
     def count_living(self) -> None:
@@ -131,7 +132,7 @@ class Placer:
             nodes,
             now_s + config.network_delay_s + config.dispatch_delay_s,
             announced_only=config.choose_by_announced,
-            externality=request.scheduler.needs is Needs.EXTERNALITY,
+            externality=request.scheduler.needs.externality,
         )
 
     def _foretell(
@@ -157,6 +158,8 @@ class Placer:
             every_step_published=self._config.publish_interval_s == 0,
             announced_only=announced_only,
             externality=externality,
+            # They decide about targets, and for policies that look at risks.
+            with_quantiles=request.spec.slo.given or request.scheduler.needs is Needs.RISK,
         )
 
     def _answered(self, request: Open, answers: list[tuple[int, Answer]]) -> None:
@@ -208,7 +211,7 @@ class Placer:
         request.node = node
         request.placed_s = now_s
         request.attempts += 1
-        request.predicted = next(answer[1] for i, answer in answers if i == index)
+        request.predicted = self._kept(next(answer[1] for i, answer in answers if i == index))
         at_s = now_s + self._config.dispatch_delay_s
         generation = node.generation
         self._events.after(
@@ -216,6 +219,12 @@ class Placer:
         )
         self._events.at(at_s, partial(self._deliver, request, node, generation))
         return True
+
+    def _kept(self, answer: Prediction | None) -> Prediction | None:
+        """What is remembered of the chosen instance's answer: it is asked again of these only."""
+        every = self._config.foretell_every
+        self._chosen += 1
+        return answer if every == 0 or self._chosen % every == 0 else None
 
     def _hopeless(self, spec: RequestSpec, answers: Sequence[tuple[int, Answer]]) -> bool:
         """Not to be admitted. Who was admitted once is never turned away."""
@@ -228,7 +237,7 @@ class Placer:
         still = request.node is node and not request.ended
         if not (still and node.generation == generation and request.scheduler.asks):
             return
-        if request.predicted is not None and self._config.expect_arrivals:
+        if request.predicted is not None and self._config.foretell_every:
             self._tell(request, node, at_s)
         if node.answers:
             node.predictor.reserve(request.spec, request.length_row, at_s, self._events.now_s)

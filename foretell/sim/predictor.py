@@ -43,6 +43,7 @@ class SimPredictor:
         self._index = index
         self._forecaster = forecaster
         self._seen: Seen | None = None
+        self._load: Load | None = None
         self._arrivals = RecentArrivals()
         self._reserved: dict[str, ComingRow] = {}
         self._reserved_blocks = 0
@@ -59,7 +60,7 @@ class SimPredictor:
         self.published_s = now_s
         if self._prefixes is not None:
             self._see_hits(self._prefixes, instance)
-        self._seen = None
+        self._seen = self._load = None
         self._forecaster.show(self._index, instance.twin)
         if not self._arrived:
             return
@@ -80,6 +81,7 @@ class SimPredictor:
             return
         self._note(spec, now_s, hits)
         self._reserved[spec.request_id] = _coming(spec, length_row, at_s, hits)
+        self._load = None
         self._reserved_blocks += self.engine_config.blocks_for(spec.prompt_tokens)
 
     def arrived(self, spec: RequestSpec) -> None:
@@ -113,6 +115,11 @@ class SimPredictor:
 
     def load(self) -> Load:
         """The engine's occupancy as last heard, reservations included."""
+        if self._load is None:
+            self._load = self._occupancy()
+        return self._load
+
+    def _occupancy(self) -> Load:
         seen, config = self.seen, self.engine_config
         return Load(
             running=seen.running,
@@ -170,6 +177,7 @@ class SimPredictor:
         row = self._reserved.pop(request_id, None)
         if row is None:
             return False
+        self._load = None
         self._reserved_blocks -= self.engine_config.blocks_for(row[2])
         return True
 
@@ -186,12 +194,13 @@ def predict(
     every_step_published: bool,
     announced_only: bool = False,
     externality: bool = False,
+    with_quantiles: bool = True,
 ) -> list[Prediction]:
     """What each of those asked says of `spec`, if that were in its engine's queue `at_s`.
 
     `ages_s`: since their engines were last heard from. `announced_only` and `externality` as
-    `EngineBook.predict` has them. All at once: a call into compiled code costs as much as a short
-    forecast.
+    `EngineBook.predict` has them, `with_quantiles` as `as_prediction`. All at
+    once: a call into compiled code costs as much as a short forecast.
     """
     newcomer, certain = _coming(spec, row, at_s), is_certain(row)
     predictions: list[Prediction | None] = [None] * len(asked)
@@ -224,6 +233,7 @@ def predict(
                 spread=no_spread,
                 added=costs,
                 cached_tokens=question[3] * predictor.engine_config.block_size_tokens,
+                with_quantiles=with_quantiles,
             )
     return [prediction for prediction in predictions if prediction is not None]
 

@@ -48,14 +48,16 @@ class Load(_message.Message):
     def __init__(self, running: _Optional[int] = ..., waiting: _Optional[int] = ..., reserved: _Optional[int] = ..., used_blocks: _Optional[int] = ..., total_blocks: _Optional[int] = ..., waiting_prefill_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ...) -> None: ...
 
 class PredictRequest(_message.Message):
-    __slots__ = ("request", "externality", "announced_only")
+    __slots__ = ("request", "externality", "announced_only", "means_only")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     EXTERNALITY_FIELD_NUMBER: _ClassVar[int]
     ANNOUNCED_ONLY_FIELD_NUMBER: _ClassVar[int]
+    MEANS_ONLY_FIELD_NUMBER: _ClassVar[int]
     request: RequestSpec
     externality: bool
     announced_only: bool
-    def __init__(self, request: _Optional[_Union[RequestSpec, _Mapping]] = ..., externality: bool = ..., announced_only: bool = ...) -> None: ...
+    means_only: bool
+    def __init__(self, request: _Optional[_Union[RequestSpec, _Mapping]] = ..., externality: bool = ..., announced_only: bool = ..., means_only: bool = ...) -> None: ...
 
 class LatencyQuantile(_message.Message):
     __slots__ = ("level", "seconds")

@@ -66,7 +66,10 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
     ) -> predictor_pb2.PredictResponse:
         spec = await self._spec(request.request, context)
         answer = self._predict(
-            spec, announced_only=request.announced_only, externality=request.externality
+            spec,
+            announced_only=request.announced_only,
+            externality=request.externality,
+            with_quantiles=not request.means_only,
         )
         if answer is None:
             await context.abort(
@@ -76,7 +79,12 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         return answer
 
     def _predict(
-        self, spec: RequestSpec, *, announced_only: bool = False, externality: bool = False
+        self,
+        spec: RequestSpec,
+        *,
+        announced_only: bool = False,
+        externality: bool = False,
+        with_quantiles: bool = True,
     ) -> predictor_pb2.PredictResponse | None:
         started = time.perf_counter()
         prediction = self.book.predict(
@@ -86,6 +94,7 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
             spread=self.step_time.spread,
             announced_only=announced_only,
             externality=externality,
+            with_quantiles=with_quantiles,
         )
         if prediction is None:
             return None

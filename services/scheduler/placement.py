@@ -103,7 +103,7 @@ class Placer:
         )
         length = await self._tag(request, request_id, prompt_tokens)
         prefix = Prefix()
-        if self.policy.needs in (Needs.PREDICTION, Needs.EXTERNALITY):
+        if self.policy.needs.prediction:
             prefix = prefix_of(request, prompt_tokens)
         return RequestSpec(
             request_id=request_id,
@@ -190,8 +190,9 @@ class Placer:
             instances = self._living(request, avoid)
             if turn is not None:
                 instances = self._shortlisted(instances)
+            spec = replace(spec, slo=request.terms.slo)
             candidates = await self._candidates(spec, instances, ask=turn is not None)
-            spec = replace(spec, slo=request.terms.left())
+            spec = replace(spec, slo=request.terms.left())  # of what the answers took, too
             if request.terms.late == "reject" and not avoid:
                 _refuse_if_late(request, spec, candidates)
             draw, chosen_id = self._rng.random(), None
@@ -257,8 +258,9 @@ class Placer:
             return [_candidate(i, load, None) for i, load in zip(instances, loads, strict=True)]
         message = predictor_pb2.PredictRequest(
             request=wire.request_to_proto(spec),
-            externality=needs is Needs.EXTERNALITY,
+            externality=needs.externality,
             announced_only=True,
+            means_only=not spec.slo.given and needs is not Needs.RISK,
         )
         predictions = await asyncio.gather(*(self._predict(i, message) for i in instances))
         return [

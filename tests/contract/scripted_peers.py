@@ -26,6 +26,8 @@ class Predictor(predictor_pb2_grpc.PredictorServicer):
         """What it says when a request is reserved."""
         self.announced_only: list[bool] = []
         """Of each question for a prediction, whether it wanted nobody else reckoned with."""
+        self.means_only: list[bool] = []
+        """Of each question for a prediction, whether it wanted no quantiles."""
         self.completed = predictor_pb2.CompleteResponse()
         self.hanging = False
         self.asked: list[str] = []
@@ -42,6 +44,7 @@ class Predictor(predictor_pb2_grpc.PredictorServicer):
         self.asked.append("Predict")
         self.externality.append(request.externality)
         self.announced_only.append(request.announced_only)
+        self.means_only.append(request.means_only)
         await self._wait()
         return self.predicted
 

@@ -228,6 +228,15 @@ async def test_what_a_request_costs_the_others_is_told_to_who_asks(harness: Harn
     assert 0 < costs[0] < costs[1]  # one more is there to be delayed
 
 
+async def test_quantiles_are_told_unless_only_means_are_asked_for(harness: Harness) -> None:
+    await hear(harness, snapshot(1))
+    whole = await harness.predict()
+    means = await harness.stub.Predict(pb.PredictRequest(request=request("new"), means_only=True))
+    assert len(whole.ttft_quantiles) == len(whole.e2e_quantiles) == 6
+    assert [*means.ttft_quantiles, *means.e2e_quantiles] == []
+    assert means.e2e_s == pytest.approx(whole.e2e_s, rel=0.01)
+
+
 async def test_a_reservation_expires(harness: Harness) -> None:
     await hear(harness, snapshot(1))
     await harness.stub.Reserve(pb.ReserveRequest(request=request("lost"), ttl_s=0.05))

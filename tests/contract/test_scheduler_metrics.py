@@ -189,6 +189,7 @@ async def test_every_policy_works_by_its_name(tmp_path: Path, policy: str) -> No
         assert set(fast.asked) == ({asked[policy]} if policy in asked else set())
         counting_others = ("externality", "slo", "late_binding", "foreseen")
         assert set(fast.externality) <= {policy in counting_others}
+        assert set(fast.means_only) <= {policy != "foreseen"}
         # Every policy keeps the ledger.
         await until(lambda: len(slow.reserved) + len(fast.reserved) == 6)
         assert (await scheduler.status())["policy"] == policy

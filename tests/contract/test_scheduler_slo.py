@@ -34,10 +34,10 @@ async def outcomes(scheduler: Scheduler, policy: str = "slo") -> dict[str, float
 
 
 async def test_who_cannot_be_in_time_is_told_at_once_if_it_wants(tmp_path: Path) -> None:
-    log = tmp_path / "log"
+    log, predictor = tmp_path / "log", Predictor(e2e_s=50.0)  # TTFT 5 s
     async with (
         engines(answer) as (engine,),
-        serving(Predictor(e2e_s=50.0)) as address,  # TTFT 5 s
+        serving(predictor) as address,
         running(tmp_path, [engine], [address], policy="slo", request_log=str(log)) as scheduler,
     ):
         late = await scheduler.complete(headers={TTFT: "2000", **REJECT})
@@ -52,6 +52,7 @@ async def test_who_cannot_be_in_time_is_told_at_once_if_it_wants(tmp_path: Path)
         patient = await scheduler.complete(headers={TTFT: "2000"}, stream=True)
         untargeted = await scheduler.complete(headers=REJECT, stream=True)
         assert [r.status_code for r in (in_time, patient, untargeted)] == [200] * 3
+        assert predictor.means_only == [False, False, False, True]
         await until(lambda: len(log.read_text().splitlines()) == 4)
         assert (await scheduler.status())["in_progress"] == 0
         lines = [json.loads(line) for line in log.read_text().splitlines()]

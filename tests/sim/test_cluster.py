@@ -142,12 +142,26 @@ def test_last_forecast_comes_true(seed: int) -> None:
     with replayable(seed, "forecast"):
         config, arrivals = small_cluster(seed)
         config = replace(config, estimate=true_length, silent_ratio=0.0, publish_interval_s=0.0)
-        config = replace(config, expect_arrivals=False, tagger_delay_s=0.0, network_delay_s=0.0)
+        config = replace(config, foretell_every=0, tagger_delay_s=0.0, network_delay_s=0.0)
         report = simulate(config, arrivals, [make_policy("predicted_latency")], Random(seed))
         last = report.served[-1]
         assert last.predicted is not None
         assert last.predicted.ttft_s == pytest.approx(last.ttft_s, rel=1e-6)
         assert last.predicted.e2e_s == pytest.approx(last.e2e_s, rel=1e-6)
+
+
+@pytest.mark.parametrize(("every", "told"), [(0, 12), (1, 12), (5, 2)])
+def test_some_are_foretold_and_placed_as_before(every: int, told: int) -> None:
+    config, arrivals = small_cluster(3)
+    arrivals = arrivals[:12]
+    config = replace(config, silent_ratio=0.0)
+    policy = [make_policy("predicted_latency")]
+    usual = simulate(config, arrivals, policy, Random(3)).served
+    report = simulate(replace(config, foretell_every=every), arrivals, policy, Random(3))
+    assert sum(r.predicted is not None for r in report.served) == told
+    assert [(r.instance_id, r.e2e_s) for r in report.served] == [
+        (r.instance_id, r.e2e_s) for r in usual
+    ]
 
 
 def test_sweep_reaches_preemption() -> None:

@@ -60,7 +60,7 @@ def test_rejecting_who_is_late_lets_more_be_in_time() -> None:
 def test_a_rejection_was_right_with_true_lengths() -> None:
     """Who is rejected would have been late: nothing that comes later makes anybody sooner."""
     coming = arrivals(3, TIGHT)
-    config = replace(CLUSTER, reject_late=True, expect_arrivals=False)
+    config = replace(CLUSTER, reject_late=True, foretell_every=0)
     first = run(config, coming).rejected[0]
     before = [a for a in coming if a.t_s <= next(b.t_s for b in coming if b.request_id == first)]
     late = run(replace(config, reject_late=False), before).served[-1]
