@@ -1,0 +1,151 @@
+"""Which runs `bench.placement_bound` makes: searches of the pools, and clusters far too busy."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
+
+from bench.block.beyond import BLOCK, LATE_BINDING, SEEDS, SETTINGS
+from bench.block.bound import BoundCase, Pool, Result, cluster_of, run
+from bench.block.capacity import Search
+from bench.block.packing import packed_tokens_per_s
+from bench.block.runs import Results
+from bench.block.settings import Scheduler, Setting
+
+Row = dict[str, Any]
+ANY = Scheduler("any", "random")
+"""With one engine there is nothing to choose."""
+_BUSY = 1.5
+"""Times Block's mean capacity: then somebody waits from soon after the first arrival on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Who serves the requests; without a pool the cluster as it is."""
+
+    title: str
+    scheduler: Scheduler = ANY
+    pool: Pool | None = None
+
+
+POOLED = Server("pooled", pool=Pool(convex=False))
+CONVEX = Server("pooled, convex steps", pool=Pool())
+SEARCHED = (
+    POOLED,
+    CONVEX,
+    Server("the same, no preemptions", LATE_BINDING, Pool()),
+    Server("the same, largest 1% last", pool=Pool(order="largest_last")),
+    Server("the same, shortest first", pool=Pool(order="shortest_first")),
+    Server("the same, memory without end", pool=Pool(memory=100.0)),
+)
+BUSY = (
+    Server("Block", BLOCK),
+    Server("late_binding", LATE_BINDING),
+    POOLED,
+    *SEARCHED[1:3],
+)
+PACKED = "perfect packing"
+"""`packing.packed_tokens_per_s`."""
+BUSY_SETTINGS = (*(replace(setting, requests=4000) for setting in SETTINGS[:3]), SETTINGS[3])
+"""Longer, for engines take a while to fill; Mooncake's trace has no more. The last of `SETTINGS`
+has the requests of the first."""
+BUSY_SEEDS = SEEDS[:3]
+
+
+class Runs:
+    """Runs made here, one after the other, or earlier."""
+
+    def __init__(self, traces: str, kept: Results, told: Callable[[str], None]) -> None:
+        self._traces, self._kept, self._told = traces, kept, told
+        self.cpu_s = 0.0
+        """Of all runs that were asked for, also of those that an earlier call made."""
+        self._searches: dict[str, Search] = {}
+
+    def result(self, case: BoundCase) -> Result:
+        """What comes of `case`."""
+        found = self._kept.get(case)
+        if found is None:
+            start_s = time.process_time()
+            found = run(case, self._traces)
+            found["cpu_s"] = round(time.process_time() - start_s, 2)
+            self._kept.put(case, found)
+            p99_s, name = found["ttft_p99_s"], case.setting.name
+            pool = f"{case.scheduler.title} {case.pool}"
+            self._told(f"{name}: {pool} {case.qps} {case.seed}: {p99_s:.2f} {found['cpu_s']}")
+        self.cpu_s += found["cpu_s"]
+        return found
+
+    def packed_tokens_per_s(self, case: BoundCase) -> float | None:
+        """Of full engines; None where prompts may be cached, so that less is computed."""
+        config, arrivals = cluster_of(case, self._traces)
+        if config.prefix_cache:
+            return None
+        return packed_tokens_per_s(arrivals, config.instances[0], len(config.instances))
+
+    def search(self, case: BoundCase) -> Search:
+        """For the capacity, from the rate of `case` on; one search for all with equal requests."""
+        key = case.key_of_requests()
+        if key not in self._searches:
+            setting = case.setting
+            search = self._searches[key] = Search(case.qps, setting.ttft_bound_s)
+            while search.learn(self.result(_at(case, search.next_qps))["ttft_p99_s"]):
+                pass
+        return self._searches[key]
+
+
+def _at(case: BoundCase, qps: float) -> BoundCase:
+    return BoundCase(case.setting, case.scheduler, qps, case.seed, case.pool)
+
+
+def capacities(
+    runs: Runs, block: Sequence[Row], settings: Sequence[Setting], servers: Sequence[Server]
+) -> Iterator[Row]:
+    """A row for each setting, server and seed; `block`: Block's rows of `bench.beyond_block`."""
+    for setting in settings:
+        for row in (row for row in block if row["setting"] == setting.name):
+            for server in servers:
+                qps, seed = row["block_qps"], row["seed"]
+                case = BoundCase(setting, server.scheduler, qps, seed, server.pool)
+                found, search = runs.result(case), runs.search(case)
+                yield {
+                    "setting": setting.name,
+                    "server": server.title,
+                    "seed": seed,
+                    "capacity_qps": round(search.capacity_qps, 3),
+                    "block_qps": qps,
+                    "probes": {str(q): round(p99, 3) for q, p99 in sorted(search.probes.items())},
+                    "ttft_mean_s": found["ttft_mean_s"],
+                    "ttft_p99_s": found["ttft_p99_s"],
+                    "pooled_ttft_p99_s": found["pooled_ttft_p99_s"],
+                    "preemptions_per_1000": 1000 * found["preemptions"] / found["requests"],
+                }
+
+
+def saturated(
+    runs: Runs, block: Sequence[Row], settings: Sequence[Setting], seeds: Sequence[int]
+) -> Iterator[Row]:
+    """A row for each setting, server and seed, at a rate far beyond Block's capacity."""
+    for setting in settings:
+        rates = [row["block_qps"] for row in block if row["setting"] == setting.name]
+        qps = round(_BUSY * fmean(rates), 1)
+        for seed in seeds:
+            yield from _packed(runs, BoundCase(setting, BLOCK, qps, seed))
+            for server in BUSY:
+                case = BoundCase(setting, server.scheduler, qps, seed, server.pool)
+                found = runs.result(case)
+                names = ("tokens_per_s", "requests_per_s", "recomputed")
+                yield {
+                    "setting": setting.name,
+                    "server": server.title,
+                    "seed": seed,
+                    **{name: found[name] for name in names},
+                    "preemptions_per_1000": 1000 * found["preemptions"] / found["requests"],
+                }
+
+
+def _packed(runs: Runs, case: BoundCase) -> Iterator[Row]:
+    tokens_per_s = runs.packed_tokens_per_s(case)
+    if tokens_per_s is not None:
+        row = {"setting": case.setting.name, "server": PACKED, "seed": case.seed}
+        yield {**row, "tokens_per_s": tokens_per_s}

@@ -1,0 +1,171 @@
+"""The bound on placement: engines made one, and the arithmetic around them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench.block.beyond import BLOCK
+from bench.block.bound import ORDERS, BoundCase, Pool, run, throughput, work
+from bench.block.pooled import (
+    PooledStepTime,
+    alone_s,
+    convex_step_time,
+    lower_hull,
+    pooled_instance,
+    pooled_step_time,
+)
+from bench.block.settings import Scheduler, Setting
+from foretell.kernel.step_time import step_s
+from foretell.latency.linear import LinearStepTime, StepTimeModel
+from foretell.latency.tables import TabularStepTime, profile_step_time
+from foretell.model import BatchShape, Curve, EngineConfig, Grid, StepTables
+from foretell.settings import load_profile
+from foretell.sim import InstanceConfig, Served
+from foretell.workload import Arrival
+
+SHAPES = (
+    BatchShape(decode_seqs=3, decode_pairs=700),
+    BatchShape(decode_seqs=47, decode_pairs=21_000),
+    BatchShape(1, 465, 465 * 466 // 2, 47, 21_000),
+    BatchShape(3, 512, 90_000),
+)
+LINEAR = LinearStepTime((0.02, 1e-4, 1e-8, 1e-5, 8e-5, 7e-7))
+A30 = profile_step_time(load_profile("A30/Llama-2-7b-hf"))
+H100 = profile_step_time(load_profile("H100/Llama-3.1-8B"))
+
+
+def times(shape: BatchShape, count: int) -> BatchShape:
+    return BatchShape(
+        count * shape.prefill_seqs,
+        count * shape.prefill_tokens,
+        count * shape.prefill_pairs,
+        count * shape.decode_seqs,
+        count * shape.decode_pairs,
+    )
+
+
+@pytest.mark.parametrize("model", [LINEAR, A30, H100])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("engines", [1, 12])
+def test_equal_shares_take_as_long_as_each(
+    model: StepTimeModel, shape: BatchShape, engines: int
+) -> None:
+    pooled = PooledStepTime(pooled_step_time(model.packed(), engines))
+    assert pooled.step_s(times(shape, engines)) == pytest.approx(model.step_s(shape), rel=1e-12)
+
+
+def test_the_model_that_is_pooled_stays_as_it_is() -> None:
+    before = [array.copy() for array in A30.packed()]
+    pooled_step_time(A30.packed(), 12)
+    convex_step_time(A30.packed(), 512)
+    for array, kept in zip(A30.packed(), before, strict=True):
+        assert np.array_equal(array, kept)
+
+
+def test_a_model_of_mixed_steps_is_refused() -> None:
+    grid = Grid(((1.0, 2.0), (0.0, 1.0)), (0.0,) * 4)
+    mixed = Grid(((1.0, 2.0),) * 4, (0.0,) * 16)
+    curve = Curve((1.0, 2.0), (0.1, 0.1))
+    model = TabularStepTime(StepTables(curve, curve, grid, grid, mixed=mixed))
+    with pytest.raises(ValueError, match="mixed"):
+        pooled_step_time(model.packed(), 2)
+
+
+def test_convex_steps_are_no_longer_and_cannot_gain_from_imbalance() -> None:
+    convex = PooledStepTime(convex_step_time(A30.packed(), 512))
+    seconds = [convex.step_s(BatchShape(1, n, 0)) for n in range(1, 513)]
+    measured = [A30.step_s(BatchShape(1, n, 0)) for n in range(1, 513)]
+    # Attention of a chunk is in both; the rest of a step is what differs.
+    assert all(c <= m + 1e-12 for c, m in zip(seconds, measured, strict=True))
+    assert any(m > 1.1 * c for c, m in zip(seconds, measured, strict=True)), "stairs are there"
+    assert seconds[-1] == pytest.approx(measured[-1])
+    assert convex_step_time(LINEAR.packed(), 512) is LINEAR.packed()
+
+
+def test_hull_is_below_and_convex() -> None:
+    assert lower_hull([0, 1, 2, 3, 4], [4, 3, 3.5, 1, 5]) == [0, 3, 4]
+    assert lower_hull([0, 1, 2], [0, 1, 2]) == [0, 2]
+    assert lower_hull([1.0], [1.0]) == [0]
+
+
+def test_pool_has_what_all_engines_have() -> None:
+    engine = EngineConfig("m", 16, 100, 8, 64, 512)
+    pooled = pooled_instance(InstanceConfig(engine, LINEAR), 3, convex=True).engine
+    assert (pooled.total_blocks, pooled.max_num_seqs, pooled.max_num_scheduled_tokens) == (
+        300,
+        24,
+        192,
+    )
+    assert pooled.long_prefill_token_threshold == 64
+    assert pooled.long_prefill_threshold_when_alone
+
+
+def test_alone_is_a_prompt_in_chunks() -> None:
+    packed = LINEAR.packed()
+    whole = step_s(packed, 1, 100, 5050, 0, 0)
+    assert alone_s(LINEAR, 100, 0, 512) == pytest.approx(whole)
+    two = step_s(packed, 1, 64, 2080, 0, 0) + step_s(packed, 1, 36, 36 * 64 + 666, 0, 0)
+    assert alone_s(LINEAR, 100, 0, 64) == pytest.approx(two)
+    assert alone_s(LINEAR, 100, 64, 64) == pytest.approx(two - step_s(packed, 1, 64, 2080, 0, 0))
+
+
+def test_throughput_counts_what_was_answered_between() -> None:
+    served = [
+        Served(f"r{i}", "e", float(i), 1.0, 5.0, 8, 0, None)
+        for i in range(100)  # one a second, each with 8 tokens over 4 s
+    ]
+    found = throughput(served)
+    assert found["tokens_per_s"] == pytest.approx(8.0)
+    assert found["requests_per_s"] == pytest.approx(1.0)
+
+
+def test_orders_keep_the_requests() -> None:
+    arrivals = [Arrival(float(i), 10 + i % 7, 1 + i % 11, f"r{i}") for i in range(200)]
+    for order in ORDERS.values():
+        assert [replace(a, priority=0) for a in order(arrivals)] == arrivals
+    shortest = sorted(ORDERS["shortest_first"](arrivals), key=lambda a: a.priority)
+    assert [work(a) for a in shortest] == sorted(work(a) for a in arrivals)
+    late = [a for a in ORDERS["largest_last"](arrivals) if a.priority]
+    assert len(late) == 1  # of 200, the P99 is the second largest
+    assert work(late[0]) == max(map(work, arrivals))
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> tuple[Setting, str]:
+    lines = ["num_prefill_tokens,num_decode_tokens", *(f"{50 + i},{20 + i}" for i in range(60))]
+    (tmp_path / "lengths.csv").write_text("\n".join(lines))
+    setting = Setting(
+        "small", 50.0, seats=4, blocks=60, trace="lengths.csv", instances=3, requests=60
+    )
+    return setting, str(tmp_path)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_pool_serves_what_the_cluster_does_with_less_waiting(
+    small: tuple[Setting, str], order: str
+) -> None:
+    setting, traces = small
+    cluster = run(BoundCase(setting, BLOCK, 4.0, 1), traces)
+    pool = run(BoundCase(setting, Scheduler("", "random"), 4.0, 1, Pool(order=order)), traces)
+    assert pool["requests"] == cluster["requests"] == 60
+    assert pool["ttft_mean_s"] < cluster["ttft_mean_s"]
+    assert pool["pooled_ttft_p99_s"] <= pool["ttft_p99_s"]
+
+
+def test_without_preemptions_nothing_is_computed_again(small: tuple[Setting, str]) -> None:
+    setting, traces = small
+    roomy = run(BoundCase(replace(setting, blocks=1000), BLOCK, 4.0, 1), traces)
+    tight = run(BoundCase(replace(setting, blocks=20), BLOCK, 40.0, 1), traces)
+    assert (roomy["preemptions"], roomy["recomputed"]) == (0, 0.0)
+    assert tight["preemptions"] > 0
+    assert 0.0 < tight["recomputed"] < 0.9
+
+
+def test_cases_differ_by_their_pool() -> None:
+    setting = Setting("s", 1.0)
+    pools = (None, Pool(), Pool(convex=False), Pool(memory=2.0), Pool(order="largest_last"))
+    cases = [BoundCase(setting, BLOCK, 1.0, 1, pool) for pool in pools]
+    assert len({case.key_of_requests() for case in cases}) == len(pools)
+    assert replace(cases[1], qps=2.0).key_of_requests() == cases[1].key_of_requests()
