@@ -14,9 +14,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bench.block.beyond import SETTINGS
+from bench.block.beyond import SEEDS, SETTINGS
 from bench.block.bound_page import BLOCK, draw, markdown
-from bench.block.bound_runs import BUSY_SEEDS, BUSY_SETTINGS, SEARCHED, Runs, capacities, saturated
+from bench.block.bound_runs import (
+    BUSY_SEEDS,
+    BUSY_SETTINGS,
+    Runs,
+    capacities,
+    packed,
+    saturated,
+)
 from bench.block.runs import ROOT, Results, state_of_the_code
 from cli.bench.machine import describe_machine, describe_run
 
@@ -39,9 +46,16 @@ def main() -> None:
     of_policies = json.loads((RESULTS / "beyond_block.json").read_text())["rows"]
     block = [row for row in of_policies if row["scheduler"] == BLOCK]
     runs = Runs(str(options.traces), Results(KEPT), lambda line: print(line, file=sys.stderr))
-    rows = list(capacities(runs, block, SETTINGS, SEARCHED))
+    rows = list(capacities(runs, block, SETTINGS))
     busy = list(saturated(runs, block, BUSY_SETTINGS, BUSY_SEEDS))
-    page = {**facts, "cpu_s": round(runs.cpu_s), "rows": rows, "busy": busy}
+    busy += packed(runs, block, BUSY_SETTINGS, BUSY_SEEDS)
+    page = {
+        **facts,
+        "cpu_s": round(runs.cpu_s),
+        "rows": rows,
+        "packed": list(packed(runs, block, SETTINGS, SEEDS)),
+        "busy": busy,
+    }
     text = markdown(page, of_policies)
     print(text)
     (RESULTS / "placement_bound.json").write_text(json.dumps(page, indent=1) + "\n")

@@ -13,7 +13,7 @@ from bench.block import policies
 from bench.block.pooled import alone_s, pooled_instance
 from bench.block.runs import arrivals_for
 from bench.block.settings import Case
-from cli.simulate.cluster import cluster_config
+from cli.simulate.cluster import cluster_config, estimator
 from cli.simulate.run import fits, read_trace
 from foretell.sim import ClusterConfig, Report, Served, simulate
 from foretell.workload import Arrival
@@ -35,8 +35,6 @@ class Pool:
 
     convex: bool = True
     """Steps take what `pooled.convex_step_time` says."""
-    order: str = "fcfs"
-    """A key of `ORDERS`."""
     memory: float = 1.0
     """KV blocks, times those that all engines have."""
 
@@ -46,11 +44,13 @@ class BoundCase(Case):
     """One run; without a pool the cluster is as in `bench.beyond_block`."""
 
     pool: Pool | None = None
+    order: str = "fcfs"
+    """In which engines serve: a key of `ORDERS`."""
 
     def key(self) -> dict[str, Any]:
         """All that decides what comes of it, but for the code that `runs.Results` knows of."""
         pool = asdict(self.pool) if self.pool else None
-        return {**Case.key(self), "pool": pool, "code": _CODE}
+        return {**Case.key(self), "pool": pool, "order": self.order, "code": _CODE}
 
     def key_of_requests(self) -> str:
         """Equal for runs that differ in their rate alone."""
@@ -62,12 +62,11 @@ def run(case: BoundCase, traces: str) -> Result:
     config, arrivals = cluster_of(case, traces)
     one, engines = config.instances[0], len(config.instances)
     if case.pool is not None:
-        by = "fcfs" if case.pool.order == "fcfs" else "priority"
-        instance = pooled_instance(one, engines, convex=case.pool.convex, policy=by)
+        instance = pooled_instance(one, engines, convex=case.pool.convex)
         blocks = round(case.pool.memory * instance.engine.total_blocks)
         instance = replace(instance, engine=replace(instance.engine, total_blocks=blocks))
         config = replace(config, instances=(instance,))
-        arrivals = ORDERS[case.pool.order](arrivals)
+    arrivals = ordered(case, arrivals)
     policy = policies.make(case.scheduler.policy)
     report = simulate(config, arrivals, [policy], Random(f"{case.seed} cluster"))
     budget = one.engine.max_num_scheduled_tokens
@@ -83,6 +82,8 @@ def run(case: BoundCase, traces: str) -> Result:
 def cluster_of(case: BoundCase, traces: str) -> tuple[ClusterConfig, list[Arrival]]:
     """As it is before its engines are made one, and the requests that fit into each of these."""
     options = case.options(traces)
+    if case.order != "fcfs":
+        options = replace(options, scheduling_policy="priority")
     arrivals = arrivals_for(case, read_trace(options.trace, options.trace_format))
     prefixes = any(arrival.prefix for arrival in arrivals)
     config = cluster_config(options, case.seed, prefixes=prefixes)
@@ -140,26 +141,39 @@ def _recomputed(report: Report) -> Result:
     return {"recomputed": 1.0 - needed / report.computed_tokens}
 
 
-def _shortest_first(arrivals: Sequence[Arrival]) -> list[Arrival]:
-    ranks = {a.request_id: rank for rank, a in enumerate(sorted(arrivals, key=work))}
-    return [replace(a, priority=ranks[a.request_id]) for a in arrivals]
+def ordered(case: BoundCase, arrivals: Sequence[Arrival]) -> list[Arrival]:
+    """With priorities, by what the setting's estimates say of their lengths."""
+    if case.order == "fcfs":
+        return list(arrivals)
+    estimate = estimator(case.scheduler.estimates, case.seed)  # says what schedulers will be told
+    works = [work(a.prompt_tokens, estimate(a).expected_tokens) for a in arrivals]
+    priorities = ORDERS[case.order](works)
+    return [replace(a, priority=p) for a, p in zip(arrivals, priorities, strict=True)]
 
 
-def _largest_last(arrivals: Sequence[Arrival]) -> list[Arrival]:
-    """As many as may exceed the P99 are served when nobody else wants to be."""
-    spared = len(arrivals) - 1 - int(P99 * len(arrivals))
-    by_work = sorted(arrivals, key=work, reverse=True)
-    last = {arrival.request_id for arrival in by_work[:spared]}
-    return [replace(a, priority=int(a.request_id in last)) for a in arrivals]
-
-
-def work(arrival: Arrival) -> float:
+def work(prompt_tokens: float, output_tokens: float) -> float:
     """KV tokens that a request holds, times steps."""
-    return arrival.output_tokens * (arrival.prompt_tokens + arrival.output_tokens / 2)
+    return output_tokens * (prompt_tokens + output_tokens / 2)
 
 
-ORDERS: dict[str, Callable[[Sequence[Arrival]], list[Arrival]]] = {
-    "fcfs": list,
+def _shortest_first(works: Sequence[float]) -> list[int]:
+    ranks = {index: rank for rank, index in enumerate(_ascending(works))}
+    return [ranks[index] for index in range(len(works))]
+
+
+def _largest_last(works: Sequence[float]) -> list[int]:
+    """As many as may exceed the P99 are served when nobody else wants to be."""
+    last = set(_ascending(works)[int(P99 * len(works)) + 1 :])
+    return [int(index in last) for index in range(len(works))]
+
+
+def _ascending(works: Sequence[float]) -> list[int]:
+    return sorted(range(len(works)), key=lambda index: works[index])
+
+
+ORDERS: dict[str, Callable[[Sequence[float]], list[int]]] = {
+    "fcfs": lambda works: [0] * len(works),
     "shortest_first": _shortest_first,
     "largest_last": _largest_last,
 }
+"""From requests' work to their priorities, of which lower ones go first."""

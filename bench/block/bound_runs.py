@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from bench.block.beyond import BLOCK, LATE_BINDING, SEEDS, SETTINGS
+from bench.block.beyond import BLOCK, BLOCK_STAR, LATE_BINDING, SEEDS, SETTINGS
 from bench.block.bound import BoundCase, Pool, Result, cluster_of, run
 from bench.block.capacity import Search
 from bench.block.packing import packed_tokens_per_s
@@ -27,30 +27,42 @@ class Server:
     title: str
     scheduler: Scheduler = ANY
     pool: Pool | None = None
+    order: str = "fcfs"
 
 
-POOLED = Server("pooled", pool=Pool(convex=False))
-CONVEX = Server("pooled, convex steps", pool=Pool())
+POOLED = Server("pool", pool=Pool(convex=False))
+CONVEX = Server("pool, convex steps", pool=Pool())
+LARGEST = Server("the same, largest 1% last", pool=Pool(), order="largest_last")
+BLOCK_LARGEST = Server("Block, largest 1% last", BLOCK, order="largest_last")
+BLOCK_STAR_LARGEST = replace(BLOCK_LARGEST, scheduler=BLOCK_STAR)
 SEARCHED = (
     POOLED,
     CONVEX,
-    Server("the same, no preemptions", LATE_BINDING, Pool()),
-    Server("the same, largest 1% last", pool=Pool(order="largest_last")),
-    Server("the same, shortest first", pool=Pool(order="shortest_first")),
-    Server("the same, memory without end", pool=Pool(memory=100.0)),
+    LARGEST,
+    Server("the same, shortest first", pool=Pool(), order="shortest_first"),
+    Server("convex, memory without end", pool=Pool(memory=100.0)),
 )
 BUSY = (
     Server("Block", BLOCK),
     Server("late_binding", LATE_BINDING),
+    BLOCK_LARGEST,
     POOLED,
-    *SEARCHED[1:3],
+    CONVEX,
+    Server("the same, no preemptions", LATE_BINDING, Pool()),
 )
 PACKED = "perfect packing"
 """`packing.packed_tokens_per_s`."""
-BUSY_SETTINGS = (*(replace(setting, requests=4000) for setting in SETTINGS[:3]), SETTINGS[3])
-"""Longer, for engines take a while to fill; Mooncake's trace has no more. The last of `SETTINGS`
-has the requests of the first."""
+BUSY_SETTINGS = tuple(replace(setting, requests=4000) for setting in SETTINGS[:3])
+"""Longer, for engines take a while to fill. The last of `SETTINGS` has the requests of the first;
+what Mooncake's engines compute again cannot be told from what they find cached."""
 BUSY_SEEDS = SEEDS[:3]
+
+
+def searched(setting: Setting) -> tuple[Server, ...]:
+    """Whose capacity is wanted: with estimates, priorities go by them."""
+    block = BLOCK_STAR_LARGEST if BLOCK_STAR in setting.searched else BLOCK_LARGEST
+    # A run of Mooncake's long prompts takes long.
+    return (*(SEARCHED if setting.trace_format == "csv" else SEARCHED[:2]), block)
 
 
 class Runs:
@@ -71,17 +83,20 @@ class Runs:
             found["cpu_s"] = round(time.process_time() - start_s, 2)
             self._kept.put(case, found)
             p99_s, name = found["ttft_p99_s"], case.setting.name
-            pool = f"{case.scheduler.title} {case.pool}"
+            pool = f"{case.scheduler.title} {case.pool} {case.order}"
             self._told(f"{name}: {pool} {case.qps} {case.seed}: {p99_s:.2f} {found['cpu_s']}")
         self.cpu_s += found["cpu_s"]
         return found
 
-    def packed_tokens_per_s(self, case: BoundCase) -> float | None:
-        """Of full engines; None where prompts may be cached, so that less is computed."""
+    def packed(self, case: BoundCase) -> Row | None:
+        """What full engines answer; None where prompts may be cached, so that less is computed."""
         config, arrivals = cluster_of(case, self._traces)
         if config.prefix_cache:
             return None
-        return packed_tokens_per_s(arrivals, config.instances[0], len(config.instances))
+        rate = packed_tokens_per_s(arrivals, config.instances[0], len(config.instances))
+        mean = fmean(arrival.output_tokens for arrival in arrivals)
+        row = {"setting": case.setting.name, "server": PACKED, "seed": case.seed}
+        return {**row, "tokens_per_s": rate, "requests_per_s": rate / mean}
 
     def search(self, case: BoundCase) -> Search:
         """For the capacity, from the rate of `case` on; one search for all with equal requests."""
@@ -95,18 +110,16 @@ class Runs:
 
 
 def _at(case: BoundCase, qps: float) -> BoundCase:
-    return BoundCase(case.setting, case.scheduler, qps, case.seed, case.pool)
+    return BoundCase(case.setting, case.scheduler, qps, case.seed, case.pool, case.order)
 
 
-def capacities(
-    runs: Runs, block: Sequence[Row], settings: Sequence[Setting], servers: Sequence[Server]
-) -> Iterator[Row]:
+def capacities(runs: Runs, block: Sequence[Row], settings: Sequence[Setting]) -> Iterator[Row]:
     """A row for each setting, server and seed; `block`: Block's rows of `bench.beyond_block`."""
     for setting in settings:
         for row in (row for row in block if row["setting"] == setting.name):
-            for server in servers:
+            for server in searched(setting):
                 qps, seed = row["block_qps"], row["seed"]
-                case = BoundCase(setting, server.scheduler, qps, seed, server.pool)
+                case = BoundCase(setting, server.scheduler, qps, seed, server.pool, server.order)
                 found, search = runs.result(case), runs.search(case)
                 yield {
                     "setting": setting.name,
@@ -119,6 +132,8 @@ def capacities(
                     "ttft_p99_s": found["ttft_p99_s"],
                     "pooled_ttft_p99_s": found["pooled_ttft_p99_s"],
                     "preemptions_per_1000": 1000 * found["preemptions"] / found["requests"],
+                    "e2e_mean_s": found["e2e_mean_s"],
+                    "e2e_p99_s": found["e2e_p99_s"],
                 }
 
 
@@ -130,9 +145,8 @@ def saturated(
         rates = [row["block_qps"] for row in block if row["setting"] == setting.name]
         qps = round(_BUSY * fmean(rates), 1)
         for seed in seeds:
-            yield from _packed(runs, BoundCase(setting, BLOCK, qps, seed))
             for server in BUSY:
-                case = BoundCase(setting, server.scheduler, qps, seed, server.pool)
+                case = BoundCase(setting, server.scheduler, qps, seed, server.pool, server.order)
                 found = runs.result(case)
                 names = ("tokens_per_s", "requests_per_s", "recomputed")
                 yield {
@@ -144,8 +158,13 @@ def saturated(
                 }
 
 
-def _packed(runs: Runs, case: BoundCase) -> Iterator[Row]:
-    tokens_per_s = runs.packed_tokens_per_s(case)
-    if tokens_per_s is not None:
-        row = {"setting": case.setting.name, "server": PACKED, "seed": case.seed}
-        yield {**row, "tokens_per_s": tokens_per_s}
+def packed(
+    runs: Runs, block: Sequence[Row], settings: Sequence[Setting], seeds: Sequence[int]
+) -> Iterator[Row]:
+    """What full engines answer of a setting's requests, a row for each seed."""
+    for setting in settings:
+        for row in (row for row in block if row["setting"] == setting.name):
+            case = BoundCase(setting, BLOCK, row["block_qps"], row["seed"])
+            found = runs.packed(case) if row["seed"] in seeds else None
+            if found is not None:
+                yield found

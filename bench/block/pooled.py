@@ -28,9 +28,7 @@ class PooledStepTime(CompiledStepTime):
         return self.arrays
 
 
-def pooled_instance(
-    one: InstanceConfig, engines: int, *, convex: bool, policy: str = "fcfs"
-) -> InstanceConfig:
+def pooled_instance(one: InstanceConfig, engines: int, *, convex: bool) -> InstanceConfig:
     """`engines` such as `one` as a single engine.
 
     A request still gets no more tokens in a step than one engine could give it. `convex`: steps
@@ -47,7 +45,6 @@ def pooled_instance(
         max_num_scheduled_tokens=engines * engine.max_num_scheduled_tokens,
         long_prefill_token_threshold=engine.max_num_scheduled_tokens,
         long_prefill_threshold_when_alone=True,
-        policy=policy,
     )
     return InstanceConfig(pooled, PooledStepTime(pooled_step_time(model, engines)))
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from bench.block.beyond import BLOCK
-from bench.block.bound import ORDERS, BoundCase, Pool, run, throughput, work
+from bench.block.bound import ORDERS, BoundCase, Pool, ordered, run, throughput, work
+from bench.block.packing import packed_tokens_per_s
 from bench.block.pooled import (
     PooledStepTime,
     alone_s,
@@ -17,6 +18,7 @@ from bench.block.pooled import (
     pooled_step_time,
 )
 from bench.block.settings import Scheduler, Setting
+from cli.simulate.cluster import estimator
 from foretell.kernel.step_time import step_s
 from foretell.latency.linear import LinearStepTime, StepTimeModel
 from foretell.latency.tables import TabularStepTime, profile_step_time
@@ -121,15 +123,24 @@ def test_throughput_counts_what_was_answered_between() -> None:
     assert found["requests_per_s"] == pytest.approx(1.0)
 
 
-def test_orders_keep_the_requests() -> None:
-    arrivals = [Arrival(float(i), 10 + i % 7, 1 + i % 11, f"r{i}") for i in range(200)]
-    for order in ORDERS.values():
-        assert [replace(a, priority=0) for a in order(arrivals)] == arrivals
-    shortest = sorted(ORDERS["shortest_first"](arrivals), key=lambda a: a.priority)
-    assert [work(a) for a in shortest] == sorted(work(a) for a in arrivals)
-    late = [a for a in ORDERS["largest_last"](arrivals) if a.priority]
-    assert len(late) == 1  # of 200, the P99 is the second largest
-    assert work(late[0]) == max(map(work, arrivals))
+def test_orders_say_who_goes_first() -> None:
+    works = [float((7 * i) % 200) for i in range(200)]
+    assert ORDERS["shortest_first"](works) == works
+    last = [w for w, p in zip(works, ORDERS["largest_last"](works), strict=True) if p]
+    assert last == [199.0]  # of 200, the P99 is the second largest
+    assert set(ORDERS["fcfs"](works)) == {0}
+
+
+def test_orders_go_by_what_schedulers_are_told() -> None:
+    setting, noisy = Setting("s", 1.0), Scheduler("", "random", "noise:0.5")
+    arrivals = [Arrival(float(i), 10, 1 + i, f"r{i}") for i in range(50)]
+    told = estimator("noise:0.5", 3)
+    works = [work(a.prompt_tokens, told(a).expected_tokens) for a in arrivals]
+    case = BoundCase(setting, noisy, 1.0, 3, None, "shortest_first")
+    priorities = [a.priority for a in ordered(case, arrivals)]
+    assert priorities == ORDERS["shortest_first"](works)
+    assert priorities != sorted(priorities)
+    assert ordered(replace(case, order="fcfs"), arrivals) == arrivals
 
 
 @pytest.fixture
@@ -147,8 +158,8 @@ def test_pool_serves_what_the_cluster_does_with_less_waiting(
     small: tuple[Setting, str], order: str
 ) -> None:
     setting, traces = small
-    cluster = run(BoundCase(setting, BLOCK, 4.0, 1), traces)
-    pool = run(BoundCase(setting, Scheduler("", "random"), 4.0, 1, Pool(order=order)), traces)
+    cluster = run(BoundCase(setting, BLOCK, 20.0, 1), traces)
+    pool = run(BoundCase(setting, Scheduler("", "random"), 20.0, 1, Pool(), order), traces)
     assert pool["requests"] == cluster["requests"] == 60
     assert pool["ttft_mean_s"] < cluster["ttft_mean_s"]
     assert pool["pooled_ttft_p99_s"] <= pool["ttft_p99_s"]
@@ -163,9 +174,22 @@ def test_without_preemptions_nothing_is_computed_again(small: tuple[Setting, str
     assert 0.0 < tight["recomputed"] < 0.9
 
 
+def test_full_engines_answer_no_more_than_packed_ones() -> None:
+    one = InstanceConfig(EngineConfig("m", 16, 8, 4, 64, 512), LINEAR)
+    # 16 prompt tokens, and 16 steps with 16 to 31 tokens: 1 block and 15 times 2, of 8.
+    arrivals = [Arrival(0.0, 16, 16, "a"), Arrival(1.0, 16, 16, "b")]
+    running = 8 / (31 / 16)
+    assert running > 4  # seats run out first
+    shape = BatchShape(250, 4000, 34_000, 4000, 98_000)  # of a thousand engines
+    step = PooledStepTime(pooled_step_time(LINEAR.packed(), 1000)).step_s(shape)
+    assert packed_tokens_per_s(arrivals, one, 3) == pytest.approx(3 * 4 / step)
+    tight = replace(one, engine=replace(one.engine, total_blocks=4))
+    assert packed_tokens_per_s(arrivals, tight, 3) < 3 * 4 / step
+
+
 def test_cases_differ_by_their_pool() -> None:
     setting = Setting("s", 1.0)
-    pools = (None, Pool(), Pool(convex=False), Pool(memory=2.0), Pool(order="largest_last"))
-    cases = [BoundCase(setting, BLOCK, 1.0, 1, pool) for pool in pools]
-    assert len({case.key_of_requests() for case in cases}) == len(pools)
+    pools = (None, Pool(), Pool(convex=False), Pool(memory=2.0))
+    cases = [BoundCase(setting, BLOCK, 1.0, 1, pool, o) for pool in pools for o in ORDERS]
+    assert len({case.key_of_requests() for case in cases}) == len(pools) * len(ORDERS)
     assert replace(cases[1], qps=2.0).key_of_requests() == cases[1].key_of_requests()
