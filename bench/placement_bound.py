@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.block.beyond import SEEDS, SETTINGS
-from bench.block.bound_page import BLOCK, draw, markdown
+from bench.block.bound_page import BLOCK, as_servers, draw, fields
 from bench.block.bound_runs import (
     BUSY_SEEDS,
     BUSY_SETTINGS,
@@ -28,6 +28,7 @@ from bench.block.runs import ROOT, Results, state_of_the_code
 from cli.bench.machine import describe_machine, describe_run
 
 RESULTS = ROOT / "bench" / "results"
+TEMPLATE = ROOT / "bench" / "placement_bound_page.md"
 KEPT = ROOT / "build" / "placement_bound.jsonl"
 
 
@@ -56,11 +57,11 @@ def main() -> None:
         "packed": list(packed(runs, block, SETTINGS, SEEDS)),
         "busy": busy,
     }
-    text = markdown(page, of_policies)
+    text = TEMPLATE.read_text().format(**fields(page, of_policies))
     print(text)
     (RESULTS / "placement_bound.json").write_text(json.dumps(page, indent=1) + "\n")
-    (RESULTS / "placement_bound.md").write_text(f"# What bounds placement\n\n{text}")
-    draw(rows, of_policies, RESULTS / "placement_bound.svg")
+    (RESULTS / "placement_bound.md").write_text(text)
+    draw([*as_servers(of_policies), *rows], RESULTS / "placement_bound.svg")
 
 
 if __name__ == "__main__":

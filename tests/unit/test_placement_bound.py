@@ -6,8 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.block.beyond import BLOCK
+from bench.block.beyond import BLOCK, SETTINGS
 from bench.block.bound import ORDERS, BoundCase, Pool, ordered, run, throughput, work
+from bench.block.bound_page import fields
+from bench.block.bound_runs import BUSY, PACKED, searched
 from bench.block.packing import packed_tokens_per_s
 from bench.block.pooled import (
     PooledStepTime,
@@ -18,6 +20,7 @@ from bench.block.pooled import (
     pooled_step_time,
 )
 from bench.block.settings import Scheduler, Setting
+from bench.placement_bound import TEMPLATE
 from cli.simulate.cluster import estimator
 from foretell.kernel.step_time import step_s
 from foretell.latency.linear import LinearStepTime, StepTimeModel
@@ -193,3 +196,26 @@ def test_cases_differ_by_their_pool() -> None:
     cases = [BoundCase(setting, BLOCK, 1.0, 1, pool, o) for pool in pools for o in ORDERS]
     assert len({case.key_of_requests() for case in cases}) == len(pools) * len(ORDERS)
     assert replace(cases[1], qps=2.0).key_of_requests() == cases[1].key_of_requests()
+
+
+def test_the_page_can_be_filled() -> None:
+    """With every number that the runs give; the template names no other."""
+    servers = ["Block", "externality", *dict.fromkeys(s.title for s in BUSY if s.title != "Block")]
+    servers += [s.title for setting in SETTINGS for s in searched(setting)]
+    names = ("capacity_qps", "ttft_p99_s", "ttft_mean_s", "e2e_mean_s", "e2e_p99_s")
+    names += ("preemptions_per_1000", "tokens_per_s", "requests_per_s", "recomputed")
+    rows = [
+        {"setting": s.name, "server": server, "scheduler": server, "seed": seed}
+        | dict.fromkeys(names, (1.0 + 0.1 * (server == "externality")) * seed)
+        for s in SETTINGS
+        for server in (PACKED, *dict.fromkeys(servers))
+        for seed in (1, 2)
+    ]
+    machine = {"cpu": "", "cores": 1, "memory_gib": 1, "os": "", "python": "", "load_1min": 0}
+    page = {"command": "c", "date": "d", "cpu_s": 1, "machine": {**machine, "packages": {}}}
+    page |= {"rows": [r for r in rows if r["server"] in servers[2:]]}
+    page |= {"packed": [r for r in rows if r["server"] == PACKED], "busy": rows}
+    policies = [r for r in rows if r["server"] in servers[:2]]
+    text = TEMPLATE.read_text().format(**fields(page, policies))
+    assert "110.0% (externality)" in text
+    assert text.count(f"| externality | {1.1 * 1.5:.1f} ±") == len(SETTINGS)
