@@ -79,6 +79,8 @@ def share(mine: Sequence[Row], pool: Sequence[Row]) -> str:
 
 
 def _gain(mine: Sequence[Row], block: Sequence[Row]) -> str:
+    if not mine:
+        return ""
     return f"{exp(fmean(map(log, ratios(mine, block, 'capacity_qps')))) - 1:+.1%}"
 
 

@@ -62,7 +62,7 @@ def searched(setting: Setting) -> tuple[Server, ...]:
     """Whose capacity is wanted: with estimates, priorities go by them."""
     block = BLOCK_STAR_LARGEST if BLOCK_STAR in setting.searched else BLOCK_LARGEST
     # A run of Mooncake's long prompts takes long.
-    return (*(SEARCHED if setting.trace_format == "csv" else SEARCHED[:2]), block)
+    return (*(SEARCHED if setting.trace_format == "csv" else (CONVEX,)), block)
 
 
 class Runs:
