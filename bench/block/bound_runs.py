@@ -32,13 +32,15 @@ class Server:
 
 POOLED = Server("pool", pool=Pool(convex=False))
 CONVEX = Server("pool, convex steps", pool=Pool())
-LARGEST = Server("the same, largest 1% last", pool=Pool(), order="largest_last")
+UNPREEMPTED = Server("the same, no preemptions", LATE_BINDING, Pool())
+"""The policy keeps requests until their lengths, which it knows, find room."""
 BLOCK_LARGEST = Server("Block, largest 1% last", BLOCK, order="largest_last")
 BLOCK_STAR_LARGEST = replace(BLOCK_LARGEST, scheduler=BLOCK_STAR)
 SEARCHED = (
     POOLED,
     CONVEX,
-    LARGEST,
+    UNPREEMPTED,
+    Server("the same, largest 1% last", pool=Pool(), order="largest_last"),
     Server("the same, shortest first", pool=Pool(), order="shortest_first"),
     Server("convex, memory without end", pool=Pool(memory=100.0)),
 )
@@ -48,7 +50,7 @@ BUSY = (
     BLOCK_LARGEST,
     POOLED,
     CONVEX,
-    Server("the same, no preemptions", LATE_BINDING, Pool()),
+    UNPREEMPTED,
 )
 PACKED = "perfect packing"
 """`packing.packed_tokens_per_s`."""
