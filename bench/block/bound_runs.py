@@ -63,8 +63,10 @@ BUSY_SEEDS = SEEDS[:3]
 def searched(setting: Setting) -> tuple[Server, ...]:
     """Whose capacity is wanted: with estimates, priorities go by them."""
     block = BLOCK_STAR_LARGEST if BLOCK_STAR in setting.searched else BLOCK_LARGEST
-    # A run of Mooncake's long prompts takes long.
-    return (*(SEARCHED if setting.trace_format == "csv" else (CONVEX,)), block)
+    if setting.trace_format != "csv":
+        return CONVEX, block  # a run of Mooncake's prompts takes long
+    tight = setting.seats > 24  # with fewer seats than that memory is not what runs out
+    return (*(s for s in SEARCHED if tight or s is not UNPREEMPTED), block)
 
 
 class Runs:
