@@ -10,6 +10,8 @@ from bench.block.beyond import SETTINGS, change
 from bench.block.bound_runs import (
     BLOCK_LARGEST,
     BUSY,
+    BUSY_RATE,
+    BUSY_SEEDS,
     BUSY_SETTINGS,
     CONVEX,
     PACKED,
@@ -33,6 +35,10 @@ def fields(page: Mapping[str, Any], of_policies: Sequence[Row]) -> dict[str, str
         "short": _short(rows, [title for title in ours if title != BLOCK], page["packed"]),
         "capacities": "\n".join(_capacities(rows)),
         "busy": "\n".join(_busy(page["busy"])),
+        "packed_title": PACKED.capitalize(),
+        "busy_rate": f"{BUSY_RATE:g}",
+        "busy_requests": str(BUSY_SETTINGS[0].requests),
+        "busy_seeds": str(len(BUSY_SEEDS)),
     }
 
 

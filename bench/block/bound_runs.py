@@ -16,7 +16,7 @@ from bench.block.settings import Scheduler, Setting
 Row = dict[str, Any]
 ANY = Scheduler("any", "random")
 """With one engine there is nothing to choose."""
-_BUSY = 1.5
+BUSY_RATE = 1.3
 """Times Block's mean capacity: then somebody waits from soon after the first arrival on."""
 
 
@@ -54,7 +54,7 @@ BUSY = (
 )
 PACKED = "perfect packing"
 """`packing.packed_tokens_per_s`."""
-BUSY_SETTINGS = tuple(replace(setting, requests=4000) for setting in SETTINGS[:3])
+BUSY_SETTINGS = tuple(replace(setting, requests=3000) for setting in SETTINGS[:3])
 """Longer, for engines take a while to fill. The last of `SETTINGS` has the requests of the first;
 what Mooncake's engines compute again cannot be told from what they find cached."""
 BUSY_SEEDS = SEEDS[:3]
@@ -147,7 +147,7 @@ def saturated(
     """A row for each setting, server and seed, at a rate far beyond Block's capacity."""
     for setting in settings:
         rates = [row["block_qps"] for row in block if row["setting"] == setting.name]
-        qps = round(_BUSY * fmean(rates), 1)
+        qps = round(BUSY_RATE * fmean(rates), 1)
         for seed in seeds:
             for server in BUSY:
                 case = BoundCase(setting, server.scheduler, qps, seed, server.pool, server.order)
