@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from bench.block.beyond import BLOCK, SETTINGS
 from bench.block.bound import ORDERS, BoundCase, Pool, ordered, run, throughput, work
 from bench.block.bound_page import fields
 from bench.block.bound_runs import BUSY, PACKED, searched
-from bench.block.packing import packed_tokens_per_s
+from bench.block.packing import packed_tokens_per_s, prompts_s
 from bench.block.pooled import (
     PooledStepTime,
     alone_s,
@@ -22,6 +23,7 @@ from bench.block.pooled import (
 from bench.block.settings import Scheduler, Setting
 from bench.placement_bound import TEMPLATE
 from cli.simulate.cluster import estimator
+from foretell.kernel import tables as kernel
 from foretell.kernel.step_time import step_s
 from foretell.latency.linear import LinearStepTime, StepTimeModel
 from foretell.latency.tables import TabularStepTime, profile_step_time
@@ -188,6 +190,33 @@ def test_full_engines_answer_no_more_than_packed_ones() -> None:
     assert packed_tokens_per_s(arrivals, one, 3) == pytest.approx(3 * 4 / step)
     tight = replace(one, engine=replace(one.engine, total_blocks=4))
     assert packed_tokens_per_s(arrivals, tight, 3) < 3 * 4 / step
+
+
+def test_no_batch_of_whole_prompts_adds_less() -> None:
+    draws, model = Random(1), A30.packed()
+    convex = convex_step_time(model, 512)
+    start, size = convex.layout[kernel.TOKENS, :2]
+    knots, seconds = convex.values[start : start + size], convex.values[start + size :]
+
+    def curve_s(tokens: float) -> float:
+        return float(np.interp(tokens, knots, seconds))
+
+    def measured_s(tokens: int) -> float:
+        x = kernel.padded(model.values, model.layout, float(tokens))
+        return float(kernel.curve_s(model.values, model.layout, kernel.TOKENS, x))
+
+    slope = (curve_s(40.001) - curve_s(40.0)) / 0.001
+    for _ in range(300):
+        decodes, prompts = draws.randint(0, 48), [draws.randint(1, 400)]
+        while draws.random() < 0.6:
+            prompts.append(draws.randint(1, 400))
+        while decodes + sum(prompts) > 512:
+            prompts[prompts.index(max(prompts))] //= 2
+        added = measured_s(decodes + sum(prompts)) - (curve_s(40.0) + slope * (decodes - 40.0))
+        least = prompts_s(prompts, model, convex, 40.0, 48, 512)
+        assert least <= added + 1e-9
+        crumbs = slope * sum(prompts)
+        assert least >= crumbs - 1e-9
 
 
 def test_cases_differ_by_their_pool() -> None:
