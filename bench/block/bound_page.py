@@ -11,6 +11,7 @@ from bench.block.bound_runs import (
     BLOCK_LARGEST,
     BUSY,
     BUSY_RATE,
+    BUSY_RATE_WINDOWS,
     BUSY_SEEDS,
     BUSY_SETTINGS,
     CONVEX,
@@ -37,6 +38,7 @@ def fields(page: Mapping[str, Any], of_policies: Sequence[Row]) -> dict[str, str
         "busy": "\n".join(_busy(page["busy"])),
         "packed_title": PACKED.capitalize(),
         "busy_rate": f"{BUSY_RATE:g}",
+        "busy_rate_windows": f"{BUSY_RATE_WINDOWS:g}",
         "busy_requests": str(BUSY_SETTINGS[0].requests),
         "busy_seeds": str(len(BUSY_SEEDS)),
     }

@@ -16,7 +16,7 @@ from bench.block.settings import Scheduler, Setting
 Row = dict[str, Any]
 ANY = Scheduler("any", "random")
 """With one engine there is nothing to choose."""
-BUSY_RATE = 1.3
+BUSY_RATE, BUSY_RATE_WINDOWS = 1.3, 2.0
 """Times Block's mean capacity: then somebody waits from soon after the first arrival on."""
 
 
@@ -64,7 +64,7 @@ def searched(setting: Setting) -> tuple[Server, ...]:
     """Whose capacity is wanted: with estimates, priorities go by them."""
     block = BLOCK_STAR_LARGEST if BLOCK_STAR in setting.searched else BLOCK_LARGEST
     if setting.trace_format != "csv":
-        return CONVEX, block  # a run of Mooncake's prompts takes long
+        return (CONVEX,)  # a run of Mooncake's prompts takes long
     tight = setting.seats > 24  # with fewer seats than that memory is not what runs out
     return (*(s for s in SEARCHED if tight or s is not UNPREEMPTED), block)
 
@@ -147,7 +147,8 @@ def saturated(
     """A row for each setting, server and seed, at a rate far beyond Block's capacity."""
     for setting in settings:
         rates = [row["block_qps"] for row in block if row["setting"] == setting.name]
-        qps = round(BUSY_RATE * fmean(rates), 1)
+        rate = BUSY_RATE_WINDOWS if setting.windows else BUSY_RATE
+        qps = round(rate * fmean(rates), 1)
         for seed in seeds:
             for server in BUSY:
                 case = BoundCase(setting, server.scheduler, qps, seed, server.pool, server.order)
