@@ -56,6 +56,11 @@ class TimedTwin(Twin):
         return int(self._tally["scheduled"])
 
     @property
+    def computed_tokens(self) -> int:
+        """Scheduled so far, those computed again after a preemption included."""
+        return int(self._tally["tokens"])
+
+    @property
     def in_flight(self) -> int:
         """Steps in flight."""
         return int(self._clock["in_flight"])

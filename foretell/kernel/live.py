@@ -29,6 +29,7 @@ TALLY = np.dtype(
         ("calls", np.int64),
         ("scheduled", np.int64),  # steps so far
         ("completed", np.int64),
+        ("tokens", np.int64),  # scheduled so far, those computed again included
     ]
 )
 
@@ -108,6 +109,7 @@ def advance(
         tally.begun_s[index] = begun_s
         launch(r, model, batch)
         tally.scheduled += 1
+        tally.tokens += batch.counts.prefill_tokens + batch.counts.decode_seqs
         assert batch.counts.scheduled == 0 or clock.last_end_s > begun_s, "a step took no time"
         _check_batch(batch, budget)
         if batch.counts.scheduled == 0:

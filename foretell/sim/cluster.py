@@ -150,6 +150,7 @@ class _Cluster:
             *free_block_moments(free),
             samples=tuple(self._samples),
             rejected=rejected,
+            computed_tokens=sum(node.computed_tokens for node in self._nodes),
         )
 
     # Requests.

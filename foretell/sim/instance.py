@@ -57,6 +57,11 @@ class Instance:
         return self.twin.steps
 
     @property
+    def computed_tokens(self) -> int:
+        """In all its steps."""
+        return self.twin.computed_tokens
+
+    @property
     def version(self) -> int:
         """Of its state."""
         return self._table.changes(self._index)

@@ -33,7 +33,7 @@ class Node:
         self.up = self.heard = self.answers = True
         """It lives; its snapshots arrive; its predictor lives."""
         self.publish_pending = False
-        self.dead_steps = 0
+        self.dead_steps = self.dead_tokens = 0
         self.dead_free: list[FreeBlocks] = []
         self._config: InstanceConfig = cluster.instances[index]
         self._cluster = cluster
@@ -51,9 +51,15 @@ class Node:
         """Of all the engines that were here."""
         return self.dead_steps + self.instance.steps
 
+    @property
+    def computed_tokens(self) -> int:
+        """In all steps of all the engines that were here."""
+        return self.dead_tokens + self.instance.computed_tokens
+
     def restart(self, now_s: float) -> None:
         """A new engine, empty, and a predictor that knows it."""
         self.dead_steps += self.instance.steps
+        self.dead_tokens += self.instance.computed_tokens
         self.generation += 1
         self.up = True
         self.instance = self._new_instance(now_s)

@@ -58,6 +58,9 @@ class Report:
     """Free blocks of every instance at some instants (`ClusterConfig.sample_every_s`)."""
     rejected: tuple[str, ...] = ()
     """Ids of those that were not admitted (`ClusterConfig.reject_late`)."""
+    computed_tokens: int = 0
+    """By all steps: prompts, outputs, what was computed again, and with async scheduling a token
+    beyond the end of each request whose end could not be foreseen."""
 
     def mean(self, value: Callable[[Served], float]) -> float:
         """The mean of `value` over all served requests, e.g. `lambda r: r.ttft_s`."""
