@@ -90,6 +90,15 @@ class SchedulerSettings(ServiceSettings):
         gt=0,
         description="Longest wait for the placements before; then one is made without asking.",
     )
+    largest_last_ratio: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description=(
+            "Ratio of requests, the largest by their foretold output, that engines with "
+            "--scheduling-policy priority serve last (docs/policies.md); 0: none."
+        ),
+    )
     hold_max_s: float = Field(
         10.0,
         ge=0,

@@ -61,6 +61,10 @@ RejectLate = Annotated[
 SchedulingPolicy = Annotated[
     str, typer.Option(help="As vLLM's: fcfs, or priority, which the trace may name.")
 ]
+LargestLast = Annotated[
+    float,
+    typer.Option(min=0, max=0.5, help="Ratio of requests, the largest, that engines serve last."),
+]
 PublishIntervalS = Annotated[
     float, typer.Option(min=0, help="Least seconds between two snapshots; 0: every change.")
 ]

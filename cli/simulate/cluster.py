@@ -21,6 +21,8 @@ def cluster_config(options: SimulateOptions, seed: int, *, prefixes: bool) -> Cl
     """The cluster; `prefixes`: its requests name their prompts' blocks. ValueError says why not."""
     if options.length_rule not in ("survival", "block"):
         raise ValueError(f"--length-rule is survival or block, not {options.length_rule}")
+    if options.largest_last and options.scheduling_policy != "priority":
+        raise ValueError("--largest-last needs engines with --scheduling-policy priority")
     instances: list[InstanceConfig] = []
     for engine in options.engines:
         instances += [instance_config(engine, options)] * engine.instances
@@ -33,6 +35,7 @@ def cluster_config(options: SimulateOptions, seed: int, *, prefixes: bool) -> Cl
         network_delay_s=options.network_delay_s,
         dispatch_delay_s=options.dispatch_delay_s,
         candidates=options.candidates,
+        largest_last=options.largest_last,
         foretell_every=_FORETELL_EVERY,
         prefix_cache=prefixes and options.prefix_caching,
         faults=tuple(map(parse_fault, options.faults)),

@@ -48,6 +48,7 @@ def simulate(
     tpot_slo_s: given.TpotSloS = 0.0,
     reject_late: given.RejectLate = False,
     scheduling_policy: given.SchedulingPolicy = "fcfs",
+    largest_last: given.LargestLast = 0.0,
     fault: given.Fault = None,
     draw: Annotated[Path | None, typer.Option(help="Picture to write, .png or .svg.")] = None,
 ) -> None:
@@ -106,6 +107,7 @@ def capacity(
     tpot_slo_s: given.TpotSloS = 0.0,
     reject_late: given.RejectLate = False,
     scheduling_policy: given.SchedulingPolicy = "fcfs",
+    largest_last: given.LargestLast = 0.0,
     fault: given.Fault = None,
 ) -> None:
     """Find the highest rate at which the P99 of TTFT stays within a bound, or most requests meet

@@ -56,6 +56,7 @@ class SimulateOptions:
     tpot_slo_s: float = 0.0
     reject_late: bool = False
     scheduling_policy: str = "fcfs"
+    largest_last: float = 0.0
 
     @property
     def instances(self) -> int:
@@ -68,7 +69,7 @@ def options_of(given: Mapping[str, Any]) -> SimulateOptions:
     names = {"trace_format", "policy", "requests", "cv", "estimates", "length_rule", "schedulers"}
     names |= {"async_scheduling", "prefix_caching", "publish_interval_s", "dispatch_delay_s"}
     names |= {"tagger_delay_s", "network_delay_s", "candidates", "ttft_slo_s", "tpot_slo_s"}
-    names |= {"reject_late", "scheduling_policy"}
+    names |= {"reject_late", "scheduling_policy", "largest_last"}
     limits = {name: given[name] or [] for name in _ENGINE_LIMITS}
     return SimulateOptions(
         trace=str(given["trace"]),

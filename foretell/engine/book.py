@@ -277,6 +277,7 @@ class EngineBook:
             total_blocks=config.total_blocks,
             waiting_prefill_blocks=waiting,
             max_num_seqs=config.max_num_seqs,
+            by_priority=config.policy == "priority",
         )
 
     def _see(self, table: RequestTable, at_unix_s: float, before: EngineSnapshot | None) -> None:

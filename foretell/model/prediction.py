@@ -75,6 +75,8 @@ class Load:
     waiting_prefill_blocks: int
     """Blocks that the prompts of waiting and reserved requests need."""
     max_num_seqs: int
+    by_priority: bool = False
+    """It admits by priority; otherwise, in the order of arrival."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,7 +193,8 @@ class _Cluster:
             slo=arrival.slo,
         )
         row = knots(estimate, self._config.length_rule)
-        request = self._open[key] = Open(arrival, spec, row, self._placer.any_scheduler())
+        scheduler = self._placer.any_scheduler()
+        request = self._open[key] = Open(arrival, scheduler.ranked(spec), row, scheduler)
         self._events.after(self._config.tagger_delay_s, partial(self._placer.place, request))
 
     def _lose(self, request: Open) -> None:
@@ -229,7 +230,7 @@ class _Cluster:
             self._content(arrival, instance.config.block_size_tokens),
             request.length_row,
             self._events.now_s,
-            arrival.priority,
+            request.spec.priority,
         )
         if request.scheduler.asks:
             node.predictor.arrived(request.spec)

@@ -70,6 +70,9 @@ class ClusterConfig:
     """From a scheduler's choice to the engine's queue."""
     candidates: int = 0
     """Predictors that are asked for one placement (`policy.shortlist`); 0: all."""
+    largest_last: float = 0.0
+    """The ratio of requests that schedulers give a lower priority (`policy.order`), which matters
+    to engines that admit by priority; 0: none."""
     silent_ratio: float = 0.0
     """How often a predictor misses its deadline."""
     foretell_every: int = 1

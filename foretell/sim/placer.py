@@ -9,6 +9,7 @@ from foretell.length.distribution import Row
 from foretell.model import Prediction, RequestSpec
 from foretell.policy import Needs, Policy, Urgency
 from foretell.policy.admission import unattainable
+from foretell.policy.order import waits_too_long
 from foretell.sim.config import ClusterConfig
 from foretell.sim.events import Events
 from foretell.sim.instance import InvariantError
@@ -60,7 +61,8 @@ class Placer:
         """`deliver` gets a request to a node that had this generation when it was chosen, `lose` is
         told of one that nobody can serve, `reject` of one that is not admitted."""
         self.schedulers = [
-            SimScheduler(policy, len(nodes), config.candidates) for policy in policies
+            SimScheduler(policy, len(nodes), config.candidates, config.largest_last)
+            for policy in policies
         ]
         self._config = config
         self._nodes = nodes
@@ -192,6 +194,8 @@ class Placer:
             self._lose(request)
             return True
         draw, now_s, spec = self._draws.random(), self._events.now_s, request.spec
+        if spec.priority > request.arrival.priority and waits_too_long(p for _, (_, p) in answers):
+            spec = request.spec = replace(spec, priority=request.arrival.priority)
         if spec.slo.given:
             spec = replace(spec, slo=spec.slo.after(now_s - request.arrival.t_s))
             if request.attempts == 0 and self._hopeless(spec, answers):

@@ -129,6 +129,7 @@ class SimPredictor:
             total_blocks=config.total_blocks,
             waiting_prefill_blocks=seen.waiting_blocks + self._reserved_blocks,
             max_num_seqs=config.max_num_seqs,
+            by_priority=config.policy == "priority",
         )
 
     def question(

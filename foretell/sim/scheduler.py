@@ -6,6 +6,7 @@ from heapq import heappop, heappush
 
 from foretell.model import Load, Prediction, RequestSpec
 from foretell.policy import Candidate, Holding, Needs, Policy, Urgency
+from foretell.policy.order import LargestLast
 from foretell.policy.shortlist import Shortlist
 
 _MINUTE_S = 60.0
@@ -19,9 +20,13 @@ SILENCE: Answer = (None, None)
 class SimScheduler:
     """Stateless but for its counts, as `services.scheduler` is."""
 
-    def __init__(self, policy: Policy, instances: int, candidates: int = 0) -> None:
-        """`candidates`: the most that are asked for one placement; 0: all."""
+    def __init__(
+        self, policy: Policy, instances: int, candidates: int = 0, largest_last: float = 0.0
+    ) -> None:
+        """`candidates`: the most that are asked for one placement; 0: all. `largest_last` as
+        `ClusterConfig` has it."""
         self._policy = policy
+        self._order = LargestLast(largest_last) if largest_last else None
         self._shortlist = Shortlist[int](candidates)
         self.asks = policy.needs is not Needs.NOTHING
         """It asks predictors before it chooses, and placements that ask take turns."""
@@ -35,6 +40,10 @@ class SimScheduler:
         self._turns = 0
         self._outstanding = [0] * instances
         self._dispatched_s: list[deque[float]] = [deque() for _ in range(instances)]
+
+    def ranked(self, spec: RequestSpec) -> RequestSpec:
+        """`spec` with its priority among the others that came here."""
+        return self._order.ranked(spec) if self._order is not None else spec
 
     def shortlist(
         self, living: list[int], random: Callable[[], float], now_s: float

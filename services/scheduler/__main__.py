@@ -76,6 +76,7 @@ async def serve(settings: SchedulerSettings, stop: asyncio.Event) -> None:
             hold_max_s=settings.hold_max_s,
             hold_recheck_s=settings.hold_recheck_ms / 1000,
             candidates=settings.candidates,
+            largest_last_ratio=settings.largest_last_ratio,
         )
         recorder = Recorder(
             metrics,

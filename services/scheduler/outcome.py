@@ -265,6 +265,7 @@ def _log_line(
         "status": result.status,
         "finished": result.finished,
         "sequences": placement.spec.sequences,
+        "priority": placement.spec.priority,
         "placement_s": round(placement.took_s, 6),
         "predicted_prompt_tokens": placement.spec.prompt_tokens,
         "prompt_tokens": result.prompt_tokens or None,

@@ -14,6 +14,7 @@ from foretell.length import LengthHistory, PromptTokenEstimator, clip, from_hint
 from foretell.model import LengthEstimate, Load, Prediction, RequestSpec
 from foretell.policy import Candidate, Holding, Needs, Policy, Urgency
 from foretell.policy.admission import unattainable
+from foretell.policy.order import LargestLast, waits_too_long
 from foretell.policy.shortlist import Shortlist
 from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import predictor_pb2, tagger_pb2, tagger_pb2_grpc
@@ -72,16 +73,20 @@ class Placer:
         hold_max_s: float,
         hold_recheck_s: float,
         candidates: int = 0,
+        largest_last_ratio: float = 0.0,
     ) -> None:
         """`hold_max_s`: how long a policy may hold a request back; `hold_recheck_s`: until the
         predictors are asked again for it, unless an answer of this replica's ends before.
-        `candidates`: the most predictors that are asked for one placement; 0: all."""
+        `candidates`: the most predictors that are asked for one placement; 0: all.
+        `largest_last_ratio`: of the requests to each model (`policy.order`); 0: none."""
         self.pool = pool
         self.policy = policy
         self.history = LengthHistory()
         self.prompt_estimator = PromptTokenEstimator()
         self._rng = rng
         self._shortlist = Shortlist[str](candidates)
+        self._largest_last_ratio = largest_last_ratio
+        self._orders: dict[str, LargestLast] = {}
         self._counter = counter
         self._tagger = tagger
         self._tagger_breaker = Breaker()
@@ -105,7 +110,7 @@ class Placer:
         prefix = Prefix()
         if self.policy.needs.prediction:
             prefix = prefix_of(request, prompt_tokens)
-        return RequestSpec(
+        spec = RequestSpec(
             request_id=request_id,
             prompt_tokens=prompt_tokens,
             max_tokens=request.max_tokens,
@@ -115,6 +120,14 @@ class Placer:
             prefix=prefix.hashes,
             prefix_chunk_tokens=prefix.chunk_tokens,
         )
+        return self._ranked(request.model, spec)
+
+    def _ranked(self, model: str, spec: RequestSpec) -> RequestSpec:
+        """With its priority among the others to `model`, which is one of the engines'."""
+        ratio = self._largest_last_ratio
+        if not ratio:
+            return spec
+        return self._orders.setdefault(model, LargestLast(ratio)).ranked(spec)
 
     async def place(
         self,
@@ -193,6 +206,10 @@ class Placer:
             spec = replace(spec, slo=request.terms.slo)
             candidates = await self._candidates(spec, instances, ask=turn is not None)
             spec = replace(spec, slo=request.terms.left())  # of what the answers took, too
+            if spec.priority > request.priority and waits_too_long(
+                c.prediction for c in candidates
+            ):
+                spec = replace(spec, priority=request.priority)
             if request.terms.late == "reject" and not avoid:
                 _refuse_if_late(request, spec, candidates)
             draw, chosen_id = self._rng.random(), None

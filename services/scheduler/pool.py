@@ -76,6 +76,11 @@ class Instance:
             self._dispatched_at.popleft()
         return len(self._dispatched_at)
 
+    @property
+    def by_priority(self) -> bool:
+        """Its engine is known to admit by priority; others refuse a request that has one."""
+        return self.last_load is not None and self.last_load[1].by_priority
+
     def load_within(self, seconds: float) -> Load | None:
         """The last known load, if it is no older than `seconds`."""
         if self.last_load is None or time.monotonic() - self.last_load[0] > seconds:

@@ -31,7 +31,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-FORWARDED_HEADERS = ("traceparent", "tracestate", "x-vllm-priority")
+PRIORITY_HEADER = "x-vllm-priority"
+FORWARDED_HEADERS = ("traceparent", "tracestate", PRIORITY_HEADER)
 """Of the client's headers, those an engine gets. Its key is for us alone."""
 RETURNED_HEADERS = ("content-type", "retry-after", "x-foretell-emulated")
 CLIENT_CLOSED_REQUEST = 499
@@ -211,6 +212,8 @@ class Relay(Response):
             **self._forward,
             **engine_authorization(context.engine_api_key),
         }
+        if spec.priority != self._request.priority and placement.instance.by_priority:
+            headers[PRIORITY_HEADER] = str(spec.priority)
         return await context.client.post(
             f"{placement.instance.config.url}/v1/{self._request.endpoint}",
             data=for_engine(self._request, spec.request_id, spec.length.expected_tokens),

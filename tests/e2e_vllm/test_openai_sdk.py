@@ -144,7 +144,7 @@ def print_errors(title: str, lines: list[dict[str, Any]]) -> None:
     Console().print(table)
 
 
-def check(running: Cluster, asked: list[Call], title: str) -> None:
+def check(running: Cluster, asked: list[Call], title: str) -> list[dict[str, Any]]:
     """Every answer is the engine's own, and every prediction is on record beside the truth."""
     assert {call.instance for call in asked} <= {f"engine-{i}" for i in range(ENGINES)}
     for call, same in zip(asked, direct(running, asked), strict=True):
@@ -161,6 +161,7 @@ def check(running: Cluster, asked: list[Call], title: str) -> None:
     unseen = sum(not line["ttft_s"] for line in lines)
     assert unseen <= len(lines) / 10, f"{unseen} of {len(lines)} requests without a TTFT"
     print_errors(title, lines)
+    return lines
 
 
 def test_each_kind_of_request_one_after_the_other(running: Cluster) -> None:
@@ -177,7 +178,8 @@ def test_two_hundred_at_once(running: Cluster) -> None:
     for call in asked:
         if not call.stream:
             assert call.completion_tokens == call.max_tokens
-    check(running, asked, f"{CONCURRENT} concurrent requests")
+    lines = check(running, asked, f"{CONCURRENT} concurrent requests")
+    assert {line["priority"] for line in lines} == {0, 1}  # a few were served last
 
 
 def test_what_is_wrong_with_a_request_only_the_engine_can_know(running: Cluster) -> None:
