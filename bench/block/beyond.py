@@ -171,7 +171,7 @@ def _row(scheduler: Scheduler, rows: Sequence[Row]) -> tuple[str, ...]:
 def _overall(rows: Sequence[Row], settings: Sequence[Setting]) -> str:
     """The mean over settings of each policy's gain in all of them."""
     texts = []
-    for scheduler in TRUE_LENGTHS[1:]:
+    for scheduler in settings[0].searched[1:]:
         gains = []
         for setting in settings:
             mine = [row for row in rows if row["setting"] == setting.name]

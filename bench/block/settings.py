@@ -24,6 +24,8 @@ class Scheduler:
     length_rule: str = "survival"
     knows_prefixes: bool = True
     """Predictors expect what was cached of earlier prompts to be found again."""
+    largest_last: float = 0.0
+    """As `ClusterConfig` has it; then engines admit by priority."""
 
 
 RANDOM = Scheduler("random", "random")
@@ -133,4 +135,6 @@ class Case:
             requests=self.setting.requests,
             estimates=self.scheduler.estimates,
             length_rule=self.scheduler.length_rule,
+            scheduling_policy="priority" if self.scheduler.largest_last else "fcfs",
+            largest_last=self.scheduler.largest_last,
         )
