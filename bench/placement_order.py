@@ -3,7 +3,7 @@
     python -m bench.placement_order TRACES [--processes 2]
 
 TRACES is the folder of `bench.beyond_block`; settings, searches and tables are as there. Others are
-compared with Block's policy at engines that serve in the order of arrival. Finished runs are kept in
+compared with Block's policy at engines that serve in order of arrival. Finished runs are kept in
 build/placement_order.jsonl. Writes bench/results/placement_order.json and .md.
 """
 
