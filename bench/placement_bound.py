@@ -30,9 +30,6 @@ from cli.bench.machine import describe_machine, describe_run
 RESULTS = ROOT / "bench" / "results"
 TEMPLATE = ROOT / "bench" / "placement_bound_page.md"
 KEPT = ROOT / "build" / "placement_bound.jsonl"
-_DEEP = 50_000
-"""Placements without delays begin in the end of the one before: with late binding, of all that can
-be sent on at one instant."""
 
 
 def main() -> None:
@@ -47,7 +44,6 @@ def main() -> None:
         "state_of_the_code": state_of_the_code(),
     }
     facts["command"] = "python -m bench.placement_bound TRACES"
-    sys.setrecursionlimit(_DEEP)
     of_policies = json.loads((RESULTS / "beyond_block.json").read_text())["rows"]
     block = [row for row in of_policies if row["scheduler"] == BLOCK]
     runs = Runs(str(options.traces), Results(KEPT), lambda line: print(line, file=sys.stderr))

@@ -38,6 +38,7 @@ class SimScheduler:
         self._holding = policy if isinstance(policy, Holding) else None
         self._waiting: list[tuple[Urgency, int, Callable[[], None]]] = []
         self._turns = 0
+        self._giving = False
         self._outstanding = [0] * instances
         self._dispatched_s: list[deque[float]] = [deque() for _ in range(instances)]
 
@@ -105,8 +106,12 @@ class SimScheduler:
     def next_turn(self) -> None:
         """Of the most urgent, if anybody waits."""
         self.busy = False
-        if self._waiting:
+        if self._giving:
+            return  # by the loop below: without delays a placement ends in the call that began it
+        self._giving = True
+        while self._waiting and not self.busy:
             heappop(self._waiting)[2]()
+        self._giving = False
 
     def has_more_urgent(self, urgency: Urgency) -> bool:
         """Somebody who waits goes before."""
