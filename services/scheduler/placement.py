@@ -223,6 +223,8 @@ class Placer:
             assert turn is not None
             await turn.wait_for_news(self._hold_recheck_s)
         index = next(i for i, c in enumerate(candidates) if c.instance_id == chosen_id)
+        if not instances[index].by_priority:
+            spec = replace(spec, priority=request.priority)  # its engine would refuse another one
         placement = Placement(
             instances[index], spec, candidates[index].prediction, self.policy.name, time.time()
         )

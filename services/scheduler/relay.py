@@ -212,7 +212,7 @@ class Relay(Response):
             **self._forward,
             **engine_authorization(context.engine_api_key),
         }
-        if spec.priority != self._request.priority and placement.instance.by_priority:
+        if spec.priority != self._request.priority:
             headers[PRIORITY_HEADER] = str(spec.priority)
         return await context.client.post(
             f"{placement.instance.config.url}/v1/{self._request.endpoint}",
