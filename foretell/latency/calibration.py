@@ -2,7 +2,7 @@
 
 The estimate is linear in `latency.features.FEATURES` and, where a profile has tables, in what they
 say: scale * tables + corrections. It minimises *relative* error, so a 5 ms decode step teaches as
-much as a 300 ms prefill. Four things keep it sane on real traffic:
+much as a 300 ms prefill. Five things keep it sane on real traffic:
 
 - The prior is a model that is wrong mostly by one common factor (another clock, another driver)
   and a little in each coefficient. Decode steps alone therefore already correct the prefill
@@ -12,9 +12,11 @@ much as a 300 ms prefill. Four things keep it sane on real traffic:
   is forgotten. With plain exponential forgetting, an hour of pure decode erases what was known of
   prefill and lets the covariance overflow.
 - One step's surprise is clipped at a multiple of the usual error, so a stall teaches little.
-- A persistent one-sided error, of decodes or of steps with prefill, means that the engine changed
-  or is another than the prior's: the covariance is widened, and the new speed is learnt within
-  tens of steps.
+- What steps of all shapes have in common for some seconds is not learnt but followed, by one
+  factor on all that is predicted (`latency.speed`).
+- An error that is one-sided in spite of that, of decodes or of steps with prefill, and beyond what
+  the engine does all the time, means that the engine changed or is another than the prior's: the
+  covariance is widened, and the new speed is learnt within tens of steps.
 
 No coefficient is below zero in what is predicted: more work never takes less time.
 """
@@ -33,6 +35,7 @@ from foretell.kernel.step_time import FLOOR, TABLES_SCALE, StepTime
 from foretell.latency.features import FEATURES, features
 from foretell.latency.linear import CompiledStepTime, LinearStepTime, sums
 from foretell.latency.residuals import Residuals
+from foretell.latency.speed import Speed
 from foretell.latency.tables import TabularStepTime, profile_step_time
 from foretell.model import BatchShape, GpuProfile
 
@@ -62,6 +65,9 @@ _REPORT_RATE = 1 / 64  # of the error that is reported
 # Change: the mean signed error is this share of the mean absolute one. Independent errors of
 # mean zero reach it by chance about once in a thousand steps, and then only learn a bit faster.
 _ONE_SIDED = 0.75
+_UNUSUAL = 6.0  # and it is this many times what it usually is: hosts have phases
+_SURELY = 0.6  # unless it is this much: more than twice as fast or as slow
+_USUAL_RATE = 1 / 512
 _CHANGE_ERROR = 0.3  # assumed of an engine that just started or changed
 _LEAST_CHANGE = 0.02
 _RECENT = 4
@@ -69,7 +75,7 @@ _RECENT = 4
 
 @dataclass(slots=True)
 class _Errors:
-    """Recent errors of one kind of steps: their mean, absolute and signed.
+    """Recent errors of one kind of steps, at the current speed: their mean, absolute and signed.
 
     Decodes and steps with prefill are followed apart: where decodes are faster than believed and
     prefill slower, nothing is one-sided in all of them together.
@@ -77,17 +83,26 @@ class _Errors:
 
     mean: float = _CHANGE_ERROR
     signed: float = 0.0
+    usual: float = 0.0
+    """What `signed` is off zero by, in the long run."""
     slowdowns: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
 
     def add(self, error: float, slowdown: float) -> None:
-        """A step's error, and how many times as long as predicted it took."""
+        """A step's error, and how many times as long as learnt it took, whatever the speed."""
         self.mean += _MEAN_RATE * (abs(error) - self.mean)
         self.signed += _MEAN_RATE * (error - self.signed)
+        self.usual += _USUAL_RATE * (abs(self.signed) - self.usual)
         self.slowdowns.append(slowdown)
 
     def one_sided(self) -> bool:
         """Whether the engine is not what it was."""
-        return abs(self.signed) > max(_LEAST_CHANGE, _ONE_SIDED * self.mean)
+        least = max(_LEAST_CHANGE, min(_SURELY, _UNUSUAL * self.usual))
+        return abs(self.signed) > max(least, _ONE_SIDED * self.mean)
+
+    def begin(self) -> None:
+        """The engine changed: only what is usual is kept."""
+        self.mean, self.signed = _CHANGE_ERROR, 0.0
+        self.slowdowns.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +159,7 @@ class OnlineStepTime(CompiledStepTime):
         self._errors = {False: _Errors(), True: _Errors()}
         self._reported_error = error
         self._residuals = Residuals(error)
+        self._speed = Speed()
         self._learnt: Vector | None = None
         self._current: LearntStepTime | None = None
         self._held = self._estimate()
@@ -184,7 +200,7 @@ class OnlineStepTime(CompiledStepTime):
         """The model as of now, frozen; the same object until the next `observe`."""
         if self._current is None:
             coefficients = np.empty_like(self._given.coefficients)
-            coefficients[_PARAMETERS] = self._estimate() / self._typical
+            coefficients[_PARAMETERS] = self._estimate() * self._speed.factor / self._typical
             coefficients[FLOOR] = self._floor_s
             *linear, scale = coefficients[_PARAMETERS].tolist()
             packed = self._given._replace(coefficients=coefficients)
@@ -199,27 +215,29 @@ class OnlineStepTime(CompiledStepTime):
         if not (math.isfinite(duration_s) and duration_s > 0) or shape.tokens <= 0:
             return
         x = np.array((*features(shape), self._tables_s(shape))) / self._typical
-        ahead_s = max(self._floor_s, float(self._estimate() @ x))
+        learnt_s = max(self._floor_s, float(self._estimate() @ x))
+        ahead_s = max(self._floor_s, learnt_s * self._speed.factor)
         held_s = max(self._floor_s, float(self._held @ x))
         self._report(abs(ahead_s - duration_s) / duration_s)
         window_ended = self._residuals.add(ahead_s, held_s, duration_s)
-        predicted_s = float(self._theta @ x)
-        # Relative to the larger of the two, the error is bounded, and a factor of k too slow
-        # counts as much as a factor of k too fast. (The unconstrained sum may be negative.)
-        weight = 1.0 / max(duration_s, abs(predicted_s))
-        error = (duration_s - predicted_s) * weight
-        errors = self._errors[shape.prefill_tokens > 0]
-        errors.add(error, duration_s / max(self._floor_s, predicted_s))
-        if errors.one_sided():
-            self._change(errors)
-            errors = self._errors[shape.prefill_tokens > 0]
-        limit = _CLIP * errors.mean
-        clipped = min(limit, max(-limit, error))
-        regression.update(self._theta, self._p, x * weight, clipped, self._forgetting)
-        self._learnt = self._current = None
+        self._learn(x, shape.prefill_tokens > 0, duration_s)
         self._steps += 1
         if window_ended:
-            self._held = self._estimate()
+            self._held = self._estimate() * self._speed.factor
+
+    def _learn(self, x: Vector, prefill: bool, duration_s: float) -> None:
+        predicted_s = float(self._theta @ x)  # unconstrained: it may be negative
+        learnt_s = max(self._floor_s, predicted_s)
+        errors = self._errors[prefill]
+        errors.add(_relative(duration_s, predicted_s * self._speed.factor), duration_s / learnt_s)
+        if errors.one_sided():
+            self._change(errors)
+        self._speed.add(duration_s, learnt_s, errors.mean)
+        limit = _CLIP * errors.mean
+        error = min(limit, max(-limit, _relative(duration_s, predicted_s)))
+        weight = 1.0 / max(duration_s, abs(predicted_s))
+        regression.update(self._theta, self._p, x * weight, error, self._forgetting)
+        self._learnt = self._current = None
 
     def _tables_s(self, shape: BatchShape) -> float:
         return kernel.step_s(self._tables, *sums(shape)) if self._has_tables else 0.0
@@ -243,7 +261,9 @@ class OnlineStepTime(CompiledStepTime):
         """
         bias = max(_CHANGE_ERROR, abs(errors.signed))
         self._widen(bias * max(1.0, min(errors.slowdowns)))
-        self._errors = {False: _Errors(), True: _Errors()}
+        for kind in self._errors.values():
+            kind.begin()
+        self._speed.begin()
         self._changes += 1
 
     def _widen(self, error: float) -> None:
@@ -251,6 +271,14 @@ class OnlineStepTime(CompiledStepTime):
         typical_s = float(np.maximum(self._theta, 0.0).sum())
         shares = self._shares * typical_s + self._floor_s * (self._shares > 0)
         regression.widen(self._theta, self._p, (error / _NOISE) ** 2, shares)
+
+
+def _relative(actual_s: float, predicted_s: float) -> float:
+    """The error of a prediction relative to the larger of the two.
+
+    It is bounded, and a factor of k too slow counts as much as a factor of k too fast.
+    """
+    return (actual_s - predicted_s) / max(actual_s, abs(predicted_s))
 
 
 def _model_of(prior: Prior | None) -> LinearStepTime | TabularStepTime:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bench.calibration import measure, page
+from bench.calibration import RUNS, measure, page
 from bench.recorded_steps import read_steps
 
 NOTHING, FITTED, HELD = (
@@ -13,7 +13,6 @@ NOTHING, FITTED, HELD = (
     "a profile fitted on the first half",
     "the fitted profile, not learning",
 )
-RUNS = (1, 10, 50)
 
 
 @cache
