@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -22,11 +22,17 @@ CURVE = (*(level / 200 for level in range(1, 200)), 0.9975, 0.999)
 SAMPLES = 100
 
 
-def run(case: Case, traces: str) -> dict[str, Any]:
-    """What comes of one case, as JSON; equal cases give equal results."""
+Keep = Callable[[list[Arrival]], list[Arrival]]
+
+
+def run(case: Case, traces: str, keep: Keep = list) -> dict[str, Any]:
+    """What comes of one case, as JSON; equal cases give equal results.
+
+    Of its requests only those that `keep` returns arrive, when they would have in any case.
+    """
     setting = case.setting
     options = case.options(traces)
-    arrivals = arrivals_for(case, read_trace(options.trace, options.trace_format))
+    arrivals = keep(arrivals_for(case, read_trace(options.trace, options.trace_format)))
     prefixes = any(arrival.prefix for arrival in arrivals)
     config = cluster_config(options, case.seed, prefixes=prefixes)
     config = replace(config, predict_hits=case.scheduler.knows_prefixes)
