@@ -36,7 +36,7 @@ class _Decayed:
 
 
 class Speed:
-    """A factor on predicted step times: that of the last second, drawn towards that of the last 60 s.
+    """A factor on step times: that of the last second, drawn towards that of the last 60 s.
 
     Both are sums of actual over sums of predicted seconds, so what they correct is the mean: a
     regression that ignores stalls is too low by them. Windows hold at least 64 and 2,048 steps.
