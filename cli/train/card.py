@@ -46,7 +46,8 @@ def _card(
             "answers.",
             f"- **It learnt from** {facts['examples']:,} answers in {Path(options.train).name} "
             f"of {', '.join(description.models)}: {facts['steps']:,} batches of {options.batch}, "
-            f"seed {options.seed}. Answers that were cut off count as at least so long.",
+            f"seed {options.seed}. Answers that were cut off count as at least so long."
+            + _teachers(options),
             f"- **It gives** probabilities of bins evenly spaced in the logarithm, at temperature "
             f"{description.temperature}.",
             f"- **It never saw** vary: {', '.join(never) or 'nothing'}. These are left out.\n",
@@ -59,6 +60,14 @@ def _card(
             "on training.\n",
         )
     )
+
+
+def _teachers(options: TrainOptions) -> str:
+    count = len(options.teachers)
+    if not count:
+        return ""
+    whom = "a model" if count == 1 else f"{count} models"
+    return f" {options.taught:.0%} of the target is what {whom} trained before said of each."
 
 
 def _table(scores: Mapping[str, Scores]) -> str:

@@ -28,6 +28,12 @@ def train_tagger(
             show_default="64 32 20 6 10 16",
         ),
     ] = None,
+    teacher: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A trained model's folder: learn from what it says too; may be repeated."
+        ),
+    ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="Times that the file is gone through.")] = 3,
     batch: Annotated[int, typer.Option(min=1, help="Prompts per step.")] = 64,
     learning_rate: Annotated[float, typer.Option(help="Of the encoder, at its highest.")] = 1.5e-4,
@@ -51,6 +57,7 @@ def train_tagger(
         encoder=encoder,
         tokenizer=tokenizer,
         layers=layers,
+        teachers=tuple(teacher or ()),
         epochs=epochs,
         batch=batch,
         learning_rate=learning_rate,

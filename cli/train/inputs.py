@@ -25,6 +25,8 @@ class Examples:
     bins: NDArray[np.int64]
     tokens: NDArray[np.int64]
     censored: NDArray[np.bool_]
+    taught: NDArray[np.float32] | None = None
+    """What teachers say: (n, `BINS`) probabilities."""
 
     def __len__(self) -> int:
         return len(self.sequences)

@@ -44,7 +44,7 @@ def train(
     step: a resumed run does what it would have done.
     """
     optimizer = _optimizer(model, options)
-    store, loss_of = Store(options), OrdinalLoss(options.neighbours)
+    store, loss_of = Store(options), OrdinalLoss(options.neighbours, options.taught)
     averaged = AveragedModel(model, avg_fn=_average)
     progress = store.load(model, averaged, optimizer)
     per_epoch = -(-len(learned) // options.batch)
@@ -126,6 +126,7 @@ def _step(
         logits,
         torch.from_numpy(examples.bins[chosen]),
         torch.from_numpy(examples.censored[chosen]),
+        None if examples.taught is None else torch.from_numpy(examples.taught[chosen]),
     )
     optimizer.zero_grad()
     loss.backward()

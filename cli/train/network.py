@@ -98,20 +98,28 @@ class OrdinalLoss(nn.Module):
     """Cross entropy with targets spread over neighbouring bins, in nats.
 
     An answer that was cut off is longer than what was seen of it: for it, minus the log of the
-    probability of its bin and all behind.
+    probability of its bin and all behind. Where teachers say something, the cross entropy with
+    what they say has a share.
     """
 
-    def __init__(self, neighbours: float) -> None:
-        """`neighbours`: standard deviation of the target around the true bin; 0: only that."""
+    def __init__(self, neighbours: float, taught: float = 0.0) -> None:
+        """`neighbours`: standard deviation of the target around the true bin; 0: only that.
+        `taught`: the teachers' share."""
         super().__init__()
+        self._taught = taught
         bins = torch.arange(BINS, dtype=torch.float32)
         near = torch.exp(-0.5 * ((bins[None] - bins[:, None]) / max(neighbours, 1e-3)) ** 2)
         self.targets: Tensor
         self.register_buffer("targets", near / near.sum(1, keepdim=True))
 
-    def forward(self, logits: Tensor, bins: Tensor, censored: Tensor) -> Tensor:
+    def forward(
+        self, logits: Tensor, bins: Tensor, censored: Tensor, taught: Tensor | None = None
+    ) -> Tensor:
         logs = torch.log_softmax(logits, 1)
         ended = -(self.targets[bins] * logs).sum(1)
         beyond = torch.logcumsumexp(logs.flip(1), 1).flip(1)
         cut = -beyond.gather(1, bins[:, None])[:, 0]
-        return torch.where(censored, cut, ended).mean()
+        loss = torch.where(censored, cut, ended)
+        if taught is not None:
+            loss = (1.0 - self._taught) * loss - self._taught * (taught * logs).sum(1)
+        return loss.mean()

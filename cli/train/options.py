@@ -40,5 +40,9 @@ class TrainOptions:
     window: Window = field(default_factory=Window)
     neighbours: float = 0.8
     """Bins: deviation of the target around the true one; 0: only that."""
+    teachers: tuple[str, ...] = ()
+    """Folders of trained models (or `shipped`) whose mean distribution is a target too."""
+    taught: float = 0.5
+    """Share of the teachers in the target, where there are any."""
     figures: bool = True
     """See what needs no understanding beside the text."""

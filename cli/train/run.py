@@ -21,11 +21,19 @@ from cli.train.loop import logits_of, train
 from cli.train.network import LengthModel, make_encoder
 from cli.train.options import SCRATCH, TrainOptions
 from cli.train.state import Progress as Trained
+from cli.train.teachers import taught_by
 from foretell.length.bins import quantiles
 from services.tagger.encoder import Encoder
 from services.tagger.reading import Description, Reader, feature_rows, marks_of, scales_of
 
 _LEAST_HELD = 20
+_COLUMNS = (
+    TextColumn("{task.description}"),
+    BarColumn(),
+    MofNCompleteColumn(),
+    TimeRemainingColumn(),
+)
+Taught = NDArray[np.float32]
 _TEMPERATURES = np.arange(0.7, 1.5, 0.02)
 
 
@@ -50,6 +58,8 @@ def train_tagger(options: TrainOptions, tests: list[Path], console: Console) -> 
     reader = Reader(description, tokenizer)
     with console.status(f"tokenizing {len(examples):,} prompts"):
         learned, judged = prepare(kept, reader), prepare(held, reader)
+    if options.teachers:
+        learned = replace(learned, taught=_taught(options, kept, console))
     vocabulary = tokenizer.get_vocab_size()
     encoder = make_encoder(options.encoder, options.layers, vocabulary)
     model = LengthModel(encoder, len(description.models))
@@ -91,6 +101,17 @@ def _describe(options: TrainOptions, examples: list[Example], tokenizer: Tokeniz
     return Description(options.window, marks_of(tokenizer), models, mean, scale)
 
 
+def _taught(options: TrainOptions, examples: list[Example], console: Console) -> Taught:
+    with Progress(*_COLUMNS, console=console) as bar:
+        task = bar.add_task("asking the teachers", total=None)
+        return taught_by(
+            options.teachers,
+            examples,
+            options.out / "training",
+            lambda done, total: bar.update(task, completed=done, total=total),
+        )
+
+
 def _train(
     model: LengthModel,
     learned: Examples,
@@ -99,13 +120,7 @@ def _train(
     options: TrainOptions,
     console: Console,
 ) -> Trained:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as bar:
+    with Progress(*_COLUMNS, console=console) as bar:
         task = bar.add_task("training", total=None)
 
         def report(progress: Trained, step: int, total: int) -> None:

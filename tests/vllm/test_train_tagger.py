@@ -18,10 +18,11 @@ from cli.length.dataset import read_examples  # noqa: E402
 from cli.length.taggers import load_tagger  # noqa: E402
 from cli.train.inputs import Examples, hold_out, prepare  # noqa: E402
 from cli.train.loop import logits_of, train  # noqa: E402
-from cli.train.network import LengthModel, make_encoder  # noqa: E402
+from cli.train.network import LengthModel, OrdinalLoss, make_encoder  # noqa: E402
 from cli.train.options import SCRATCH, TrainOptions  # noqa: E402
 from cli.train.run import train_tagger  # noqa: E402
 from cli.train.state import Progress  # noqa: E402
+from foretell.length.bins import BINS  # noqa: E402
 from foretell.settings import TaggerSettings  # noqa: E402
 from services.tagger.__main__ import load_model  # noqa: E402
 from services.tagger.models import Question  # noqa: E402
@@ -91,6 +92,39 @@ def test_what_was_learnt_is_served_as_it_was_trained(answers: Path, tmp_path: Pa
     )
     with pytest.raises(ValueError, match=r"other options \(seed\)"):
         train_tagger(options(answers, out, epochs=6, seed=1), [], console)
+
+
+def test_a_student_learns_from_its_teachers_too(answers: Path, tmp_path: Path) -> None:
+    console, teacher, out = Console(quiet=True), tmp_path / "teacher", tmp_path / "student"
+    train_tagger(options(answers, teacher, epochs=6), [], console)
+    # An answer is never in its own target: all that is learnt is what the teacher says.
+    given = options(answers, out, epochs=6, seed=1, teachers=(str(teacher),), taught=1.0)
+    scores = train_tagger(given, [], console)
+    spearman = scores["held out"].spearman
+    assert spearman is not None
+    assert spearman > 0.6
+    kept, _ = hold_out(read_examples(given.train), given.held_out)
+    taught = np.load(out / "training" / "taught.npy", allow_pickle=False)
+    assert taught.shape == (len(kept), BINS)
+    assert taught.sum(axis=1) == pytest.approx(1.0, abs=1e-3)
+    assert (
+        "100% of the target is what a model trained before said" in (out / "README.md").read_text()
+    )
+
+
+def test_a_teacher_that_is_none_is_refused(answers: Path, tmp_path: Path) -> None:
+    given = options(answers, tmp_path / "student", teachers=(str(tmp_path / "nobody"),))
+    with pytest.raises((ValueError, OSError), match="nobody"):
+        train_tagger(given, [], Console(quiet=True))
+
+
+def test_what_teachers_say_has_its_share_of_the_loss() -> None:
+    logits = torch.zeros(2, BINS)
+    bins, censored = torch.tensor([3, 9]), torch.tensor([False, True])
+    alone = OrdinalLoss(0.8)(logits, bins, censored)
+    taught = torch.full((2, BINS), 1.0 / BINS)
+    with_teachers = OrdinalLoss(0.8, taught=0.25)(logits, bins, censored, taught)
+    assert float(with_teachers) == pytest.approx(0.75 * float(alone) + 0.25 * np.log(BINS))
 
 
 class _Stopped(Exception):
