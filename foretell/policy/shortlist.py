@@ -5,6 +5,7 @@ best of a few well chosen candidates is nearly the best of all. So the choice ha
 candidates by what a scheduler knows without asking, then a prediction of each of those.
 """
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from statistics import median
 from typing import Generic, TypeVar
@@ -21,15 +22,17 @@ Key = TypeVar("Key", bound=Hashable)
 
 _Heard = tuple[float, int]
 """When an answer came, and the requests it told of less this scheduler's own at that time."""
+_NEVER: _Heard = -math.inf, 0
 
 
 class Shortlist(Generic[Key]):
     """One scheduler's choice of `candidates` instances to ask; 0: all.
 
     `SPREAD` times as many are drawn uniformly, and of those the ones with the fewest requests are
-    asked: as many as their predictors last reported, and this scheduler's own since. Who has not
-    reported of late is taken for as busy as the others are, by its share of this scheduler's own
-    requests, as in `scoring.pick_lowest_known`.
+    asked: as many as their predictors last reported, and this scheduler's own since. Who was never
+    asked is taken for an idle one, which new instances are. Who has not reported of late is taken
+    for as busy as the others are, by its share of this scheduler's own requests, as in
+    `scoring.pick_lowest_known`.
 
     That is the power of d choices (Mitzenmacher, "The Power of Two Choices in Randomized Load
     Balancing", IEEE TPDS 12(10), 2001): the best of a few drawn at random is nearly as good as the
@@ -65,7 +68,9 @@ class Shortlist(Generic[Key]):
         requests: list[tuple[int, int | None]] = []
         for key in drawn:
             own, heard = outstanding(key), self._heard.get(key)
-            if heard is None or now_s - heard[0] > STALE_S:
+            if heard is None:
+                requests.append((own, own))
+            elif now_s - heard[0] > STALE_S:
                 requests.append((own, None))
             else:
                 known.append((own, max(0, heard[1] + own)))
@@ -77,7 +82,10 @@ class Shortlist(Generic[Key]):
             for place, (own, count) in enumerate(requests)
         ]
         scored.sort()
-        return [drawn[place] for _, _, place in scored[: self.candidates]]
+        asked = [drawn[place] for _, _, place in scored[: self.candidates]]
+        for key in asked:
+            self._heard.setdefault(key, _NEVER)
+        return asked
 
     def learn(self, key: Key, load: Load, outstanding: int, now_s: float) -> None:
         """An answer of a predictor told its instance's load."""
