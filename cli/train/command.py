@@ -34,6 +34,9 @@ def train_tagger(
             help="A trained model's folder: learn from what it says too; may be repeated."
         ),
     ] = None,
+    taught: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Share of the teachers in what is learnt.")
+    ] = 0.5,
     epochs: Annotated[int, typer.Option(min=1, help="Times that the file is gone through.")] = 3,
     batch: Annotated[int, typer.Option(min=1, help="Prompts per step.")] = 64,
     learning_rate: Annotated[float, typer.Option(help="Of the encoder, at its highest.")] = 1.5e-4,
@@ -58,6 +61,7 @@ def train_tagger(
         tokenizer=tokenizer,
         layers=layers,
         teachers=tuple(teacher or ()),
+        taught=taught,
         epochs=epochs,
         batch=batch,
         learning_rate=learning_rate,
