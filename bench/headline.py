@@ -44,7 +44,7 @@ def _live(errors: dict[str, Any]) -> tuple[str, ...]:
         return f"{error['median']:.1%} / {error['p90']:.1%}"
 
     return (
-        "Error of an e2e latency foretold at arrival, median and P90: real vLLM on CPU, bursty load",
+        "Error of an e2e latency foretold at arrival, median and P90; real vLLM on a CPU",
         text(errors["foretell"]["e2e"]),
         f"{text(best)}: the best of {len(simple)} simple predictors",
         "[accuracy-live](docs/accuracy-live.md)",
