@@ -20,7 +20,7 @@ from typing import Any
 from rich.console import Console
 
 from bench.length_eval import PAGE, cost
-from bench.length_window import HEADER, READ, score_cells
+from bench.length_window import HEADER, score_cells
 from bench.stats import markdown_table, write_into
 from cli.bench.machine import describe_machine, describe_run, machine_line
 from cli.length.dataset import read_examples
@@ -33,11 +33,11 @@ _LAYERS = 3
 NOTHING = Window((0, 0), (0, 0), (0, 0))
 
 VARIANTS: dict[str, dict[str, Any]] = {
-    "as it is: 3 layers": {},
+    "3 layers, a window of 64 32 20 6 10 16": {},
     "1 layer": {"layers": 1},
     "6 layers": {"layers": 6},
     "a RoBERTa of 3 layers from scratch": {"encoder": SCRATCH},
-    "as much as the shipped model reads": {"window": READ},
+    "a window of 32 32 10 6 4 18": {"window": Window((32, 32), (10, 6), (4, 18))},
     "the prompt's first 128 tokens alone": {"window": Window((128, 0), (0, 0), (0, 0))},
     "text alone, no figures": {"figures": False},
     "figures alone, no text": {"window": NOTHING, "layers": 1},

@@ -2,7 +2,7 @@
 
     python -m bench.length_window DATA
 
-The model reads less than it learnt from, or other ends of it; nothing is trained. DATA holds
+It is made to read less, or other ends of a prompt; nothing is trained. DATA holds
 `text/` with ShareGPT conversations, which are not part of this repository. Writes
 bench/results/length_window.json, .md and what docs/length-tagger.md says of it.
 """
@@ -30,13 +30,13 @@ from services.tagger.reading import Description
 RESULTS = Path(__file__).resolve().parent / "results"
 HEADER = ("", "MAE", "Acc-50", "Spearman", "pinball", "50 / 80 / 95% interval")
 
-LEARNT = Window((64, 32), (20, 6), (10, 16))
-READ = Window((32, 32), (10, 6), (4, 18))
+LEARNT = Window((24, 32), (10, 6), (4, 18))
+READ = replace(LEARNT, prompt=(20, 40))
 WINDOWS = {
     "as it is shipped": READ,
-    "all that it learnt from": LEARNT,
-    "as many tokens, more of them from the head": Window((48, 16), (12, 4), (14, 8)),
-    "half as many": Window((16, 16), (5, 3), (2, 9)),
+    "as it learnt": LEARNT,
+    "as much, more of it from the head": replace(READ, prompt=(40, 20)),
+    "half as much": Window((10, 20), (5, 3), (2, 9)),
     "not the earlier answer": replace(READ, answered=(0, 0)),
     "not the earlier prompt": replace(READ, asked=(0, 0)),
     "neither": replace(READ, asked=(0, 0), answered=(0, 0)),
