@@ -4,7 +4,7 @@ python -m bench.headline
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import exp, log
 from pathlib import Path
 from statistics import fmean
@@ -28,7 +28,7 @@ def headline(results: Path = ROOT / "bench" / "results") -> str:
     return markdown_table(HEADER, list(_rows(read)))
 
 
-def _rows(read: Any) -> Iterator[tuple[str, ...]]:
+def _rows(read: Callable[[str], dict[str, Any]]) -> Iterator[tuple[str, ...]]:
     yield _live(read("accuracy_live")["errors"])
     yield _published(read("accuracy"))
     yield _cost(read("predict")["results"])
