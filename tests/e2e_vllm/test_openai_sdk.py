@@ -182,9 +182,13 @@ def test_two_hundred_at_once(running: Cluster) -> None:
 
     # The scheduler has now seen enough requests to tell which are large.
     large = [Call(False, True, f"{i}: " + "word " * 400, 48, f"sdk-large-{i}") for i in range(4)]
-    asyncio.run(send_all(running.endpoint, model_of(running), large))
-    lines = check(running, large, f"{len(large)} large requests")
-    assert [line["priority"] for line in lines] == [1] * len(large)  # engines serve them last
+    mixed = [*large, *calls(36, seed=3)]
+    asyncio.run(send_all(running.endpoint, model_of(running), mixed))
+    priorities = [
+        line["priority"] for line in check(running, mixed, f"{len(mixed)}, 4 of them large")
+    ]
+    assert priorities[: len(large)] == [1] * len(large)  # engines serve them last
+    assert 0 in priorities
 
 
 def test_what_is_wrong_with_a_request_only_the_engine_can_know(running: Cluster) -> None:
