@@ -64,11 +64,11 @@ $(VLLM_VENV)/.installed: pyproject.toml
 	@touch $@
 
 $(TINY_MODEL)/config.json: | $(VLLM_VENV)/.installed
-	$(VLLM_PYTHON) -m services.backend.tiny_model $(TINY_MODEL)
+	$(VLLM_PYTHON) -m tools.tiny_model $(TINY_MODEL)
 
 # A step takes as long as some 150 tokens of a prompt, as with a 7B model on an A30.
 $(DEEP_MODEL)/config.json: | $(VLLM_VENV)/.installed
-	$(VLLM_PYTHON) -m services.backend.tiny_model $(DEEP_MODEL) --layers 12 --width 128
+	$(VLLM_PYTHON) -m tools.tiny_model $(DEEP_MODEL) --layers 12 --width 128
 
 # --- run ----------------------------------------------------------------------------------------
 
@@ -119,27 +119,27 @@ test-compose: setup-dev ## The compose file on a Docker engine
 	$(BIN)/pytest tests/compose -m docker
 
 bench: setup-dev setup-vllm ## Measure overheads; writes bench/results
-	$(VLLM_PYTHON) -m bench.plugin_overhead
-	$(BIN)/python -m bench.predict
-	$(BIN)/python -m bench.scheduler_latency
+	$(VLLM_PYTHON) -m bench.overhead.plugin
+	$(BIN)/python -m bench.overhead.predict
+	$(BIN)/python -m bench.overhead.scheduler_latency
 
 accuracy: setup-dev ## Measure the twin against published GPU runs (DATA=folder); writes docs/accuracy.md
 	@test -n "$(DATA)" || { echo 'make accuracy needs DATA=folder, see docs/accuracy.md' >&2; exit 1; }
-	$(BIN)/python -m bench.accuracy $(DATA)
+	$(BIN)/python -m bench.accuracy.published $(DATA)
 
 accuracy-live: setup-dev setup-vllm $(DEEP_MODEL)/config.json ## Predictions against a live vLLM engine on the CPU; writes docs/accuracy-live.md
-	$(BIN)/python -m bench.accuracy_live --python $(abspath $(VLLM_PYTHON)) \
+	$(BIN)/python -m bench.accuracy.live --python $(abspath $(VLLM_PYTHON)) \
 		--model $(abspath $(DEEP_MODEL))
 
 reproduce-block: setup-dev ## Block's evaluation in the simulator (TRACES=folder); writes docs/placement.md
 	@test -n "$(TRACES)" || { echo 'make reproduce-block needs TRACES=folder, see docs/placement.md' >&2; exit 1; }
-	$(BIN)/python -m bench.reproduce_block $(TRACES)
+	$(BIN)/python -m bench.placement.reproduce_block $(TRACES)
 
 figures: setup-dev setup-vllm ## All measured pages and plots in docs/ (DATA=folder with profiles/, text/, traces/)
 	@test -n "$(DATA)" || { echo 'make figures needs DATA=folder' >&2; exit 1; }
 	$(MAKE) --no-print-directory accuracy DATA=$(DATA)/profiles
-	$(BIN)/python -m bench.lengths $(DATA)
-	$(BIN)/python -m bench.calibration
+	$(BIN)/python -m bench.length.live $(DATA)
+	$(BIN)/python -m bench.accuracy.calibration
 	$(MAKE) --no-print-directory accuracy-live
 
 # --- generated files ----------------------------------------------------------------------------

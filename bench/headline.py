@@ -10,8 +10,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from bench.block import settings as given
-from bench.block.page import paired_gain
+from bench.placement.block import settings as given
+from bench.placement.block.page import paired_gain
 from bench.stats import markdown_table, write_into
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -76,7 +76,7 @@ def _cost(sizes: list[dict[str, Any]]) -> tuple[str, ...]:
         "CPU time of one prediction, 48 running and 50 waiting requests",
         f"{found['kernel_us_p50']:.0f} µs",
         "45 to 63 ms: the Block artifact",
-        "[predict](bench/results/predict.md)",
+        "[predict](bench/overhead/results/predict.md)",
     )
 
 

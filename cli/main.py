@@ -6,9 +6,12 @@ from typing import Annotated
 
 import typer
 
-from cli import bench_app, length_app, profile_app, twin
-from cli.simulate.command import capacity, simulate
-from cli.train.command import train_tagger
+from cli import bench as bench_app
+from cli import length as length_app
+from cli import profile as profile_app
+from cli import twin
+from cli.simulate import capacity, simulate
+from cli.train import train_tagger
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -68,8 +71,8 @@ def up(
     Everything else is set by environment variables, which the services inherit: see
     `foretell settings`.
     """
-    from cli.cluster import ClusterOptions
-    from cli.up import up as run_cluster
+    from tools.local.cluster import ClusterOptions
+    from tools.local.up import up as run_cluster
 
     options = ClusterOptions(
         engines=engines,
@@ -105,7 +108,7 @@ def settings(
     markdown: Annotated[bool, typer.Option("--markdown", help="As docs/settings.md.")] = False,
 ) -> None:
     """List every setting of every service."""
-    from cli import settings_reference
+    from tools import settings_reference
 
     if markdown:
         typer.echo(settings_reference.markdown(), nl=False)
@@ -158,8 +161,8 @@ def accuracy(
 ) -> None:
     """Print how far off the twin was, as JSON: of a recorded vLLM run, or of a live engine."""
     if live:
-        from cli.live.command import live as measure_live
-        from cli.live.measure import LiveOptions
+        from tools.live.command import live as measure_live
+        from tools.live.measure import LiveOptions
 
         if run_dir is not None or not predictor:
             raise SystemExit("accuracy: --live takes --predictor and no recorded run")
@@ -176,7 +179,7 @@ def accuracy(
         )
         measure_live(measured, recording)
         return
-    from cli.accuracy import AccuracyOptions, show
+    from tools.accuracy.replayed import AccuracyOptions, show
 
     if run_dir is None:
         raise SystemExit("accuracy: give the folder of a recorded run, or --live URL")

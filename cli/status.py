@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from services.backend.probe import get
+from services.process.probe import get
 
 _TIMEOUT_S = 5.0
 

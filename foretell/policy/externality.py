@@ -25,7 +25,7 @@ class ExternalityPolicy:
     costs those who are there nothing, so the least sum buries a few requests there. Therefore the
     newcomer's wait weighs more the longer it is; its own decoding does not count.
 
-    What each part is worth is measured by `bench.placement_policies`.
+    What each part is worth is measured by `bench.placement.policies`.
     """
 
     name: ClassVar[str] = "externality"

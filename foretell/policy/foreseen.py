@@ -28,7 +28,7 @@ class ForeseenPolicy:
     With certain lengths all quantiles are equal and this is the other policy. Whoever asks again
     and again in vain is placed by it when the caller's bound has passed.
 
-    What it is worth with a tagger's estimates is measured by `bench.placement_estimates`.
+    What it is worth with a tagger's estimates is measured by `bench.placement.estimates`.
     """
 
     name: ClassVar[str] = "foreseen"

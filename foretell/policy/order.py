@@ -23,7 +23,7 @@ class LargestLast:
     requests keep many small ones waiting, and are what preemptions make room for; to serve them
     when nobody else waits costs them some seconds of the half minute that they take anyway. It is
     the mildest form of *shortest job first*. What it is worth is measured by
-    `bench.placement_order`.
+    `bench.placement.order`.
 
     Engines must admit by priority (vLLM's `--scheduling-policy priority`). Deterministic given the
     requests before.

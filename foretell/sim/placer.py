@@ -88,7 +88,7 @@ class Placer:
         return self.schedulers[int(self._draws.random() * len(self.schedulers))]
 
     def place(self, request: Open) -> None:
-        """Placements that ask take turns, as `services.scheduler.placement` has it."""
+        """Placements that ask take turns, as `services.scheduler.placing.placement` has it."""
         scheduler = request.scheduler
         if not scheduler.asks:
             self._choose(request, [(index, SILENCE) for index in self._candidates(request)])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from foretell.settings import EmulatorSettings, LauncherSettings
 
-_SCHEDULER_CLASS = "services.backend.vllm_plugin.ForetellScheduler"
+_SCHEDULER_CLASS = "services.backend.vllm.plugin.ForetellScheduler"
 # -P: a folder `services` where the user happens to stand is not ours.
 _MODULE = (sys.executable, "-P", "-m")
 
@@ -98,7 +98,7 @@ def _emulator_command(settings: LauncherSettings, places: Places, port: int) -> 
 def _vllm_command(settings: LauncherSettings, places: Places, port: int) -> Command:
     argv = [
         *_MODULE,
-        "services.backend.exec_child",
+        "services.process.exec_child",
         str(os.getpid()),
         settings.python or sys.executable,
         "-m",

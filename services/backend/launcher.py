@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from foretell.settings import LauncherSettings
-from services import runtime
-from services.backend.children import Child, ChildFailed, RestartPacer, describe_exit
 from services.backend.commands import Command, Places, engine_command, predictor_command
-from services.backend.folders import free_ports, run_folder, socket_folder
-from services.backend.probe import clear, http_get, read_json
+from services.process import runtime
+from services.process.children import Child, ChildFailed, RestartPacer, describe_exit
+from services.process.folders import free_ports, run_folder, socket_folder
+from services.process.probe import clear, http_get, read_json
 
 _POLL_S = 0.1
 _PROBE_TIMEOUT_S = 2.0

@@ -15,9 +15,9 @@ from foretell.latency.roofline import roofline_step_time
 from foretell.settings import PredictorSettings, list_profiles, load_profile
 from foretell.telemetry import PredictorMetrics
 from foretell.v1 import predictor_pb2_grpc
-from services import runtime
 from services.predictor.service import PredictorService
 from services.predictor.subscriber import SnapshotSubscriber, cancel
+from services.process import runtime
 
 logger = logging.getLogger(__name__)
 

@@ -13,16 +13,16 @@ from foretell.policy import Policy, make_policy
 from foretell.settings import SchedulerSettings
 from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import tagger_pb2_grpc
-from services import runtime
-from services.scheduler.app import Replica, create_app
+from services.process import runtime
 from services.scheduler.background import Background
-from services.scheduler.outcome import Recorder
-from services.scheduler.peers import open_channel
-from services.scheduler.placement import Placer
-from services.scheduler.pool import Pool
-from services.scheduler.relay import Progress, RelayContext
-from services.scheduler.slo import default_terms
-from services.scheduler.tokens import PromptCounter
+from services.scheduler.http.app import Replica, create_app
+from services.scheduler.http.slo import default_terms
+from services.scheduler.placing.peers import open_channel
+from services.scheduler.placing.placement import Placer
+from services.scheduler.placing.pool import Pool
+from services.scheduler.placing.tokens import PromptCounter
+from services.scheduler.record.outcome import Recorder
+from services.scheduler.relay.relay import Progress, RelayContext
 
 _BACKGROUND_DRAIN_S = 2.0
 

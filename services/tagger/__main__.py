@@ -5,7 +5,7 @@ import sys
 from typing import Any
 
 from foretell.settings import TaggerSettings
-from services import runtime
+from services.process import runtime
 from services.tagger import checkpoint
 from services.tagger.models import LengthModel, RegressorModel
 from services.tagger.server import serve

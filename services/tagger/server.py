@@ -13,7 +13,7 @@ from foretell import wire
 from foretell.length import LengthHistory
 from foretell.settings import TaggerSettings
 from foretell.v1 import tagger_pb2, tagger_pb2_grpc
-from services import runtime
+from services.process import runtime
 from services.tagger.batcher import MicroBatcher
 from services.tagger.estimators import Answerer, Estimators
 from services.tagger.metrics import TaggerMetrics

@@ -8,15 +8,15 @@ from pathlib import Path
 import grpc
 import pytest
 
-from bench.live_variants import RECORDED, TODAY, VARIANTS, Analysis
-from cli.live.load import MixedLengths
-from cli.live.measure import CannotMeasure, LiveOptions, measure
-from cli.live.recording import Recording
-from cli.live.report import report
+from bench.accuracy.live_variants import RECORDED, TODAY, VARIANTS, Analysis
 from foretell.settings import PredictorSettings
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 from services.predictor.__main__ import serve
 from tests.contract.emulated_engine import MODEL, running_engine
+from tools.live.load import MixedLengths
+from tools.live.measure import CannotMeasure, LiveOptions, measure
+from tools.live.recording import Recording
+from tools.live.report import report
 
 LENGTHS = MixedLengths(most_prompt=200, most_output=40, mean_output=15.0)
 

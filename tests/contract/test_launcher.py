@@ -187,7 +187,7 @@ async def test_vllm_gets_the_plugin_and_takes_its_core_with_it(
         facts = await served(tmp_path)
         assert (facts["model_name"], facts["emulated"]) == ("m", False)
         server = get(f"{facts['url']}/facts")
-        assert server["args"]["scheduler_cls"] == "services.backend.vllm_plugin.ForetellScheduler"
+        assert server["args"]["scheduler_cls"] == "services.backend.vllm.plugin.ForetellScheduler"
         assert (server["args"]["model"], server["args"]["max_num_seqs"]) == ("/m", "8")
         assert server["env"]["FORETELL_PLUGIN_INSTANCE_ID"] == "v1"
         assert server["env"]["FORETELL_PLUGIN_SNAPSHOT_ENDPOINT"] == f"ipc://{tmp_path / 'v1.ipc'}"

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from bench.placement_policies import Case, markdown, read_lengths, run
-from bench.placement_variants import ABLATIONS, POLICIES
+from bench.placement.policies import Case, markdown, read_lengths, run
+from bench.placement.variants import ABLATIONS, POLICIES
 
 PAIRS = [(64, 20), (300, 8), (12, 40)]
 

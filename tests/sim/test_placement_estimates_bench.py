@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from bench import placement_estimates as bench
-from bench.believed import SOURCES, quality, traces_of
-from bench.block.runs import Results, arrivals_for
-from bench.block.settings import Case
-from bench.block.sweep import Runner
-from cli.simulate.run import read_trace
+from bench.placement import estimates as bench
+from bench.placement.believed import SOURCES, quality, traces_of
+from bench.placement.block.runs import Results, arrivals_for
+from bench.placement.block.settings import Case
+from bench.placement.block.sweep import Runner
 from foretell.workload import Trace
+from tools.simulate.run import read_trace
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bench.placement_prefix import POLICIES, Case, arrivals_for, markdown, run
-from bench.prefix_baselines import LongestMatch, PrefixHash
+from bench.placement.prefix import POLICIES, Case, arrivals_for, markdown, run
+from bench.placement.prefix_baselines import LongestMatch, PrefixHash
 from foretell.model import EngineConfig, LengthEstimate, RequestSpec
 from foretell.policy import Candidate
 

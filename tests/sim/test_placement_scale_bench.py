@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bench.placement_scale import Load, cases, markdown, run
+from bench.placement.scale import Load, cases, markdown, run
 
 PAIRS = [(64, 20), (300, 8), (12, 40)]
 

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from bench.placement_slo import CONTENDERS, INTERACTIVE, RELAXED, Case, classed, markdown
-from bench.placement_slo import run as run_case
+from bench.placement.slo import CONTENDERS, INTERACTIVE, RELAXED, Case, classed, markdown
+from bench.placement.slo import run as run_case
 from foretell.latency.linear import LinearStepTime
 from foretell.model import NO_SLO, EngineConfig, Slo
 from foretell.policy import make_policy

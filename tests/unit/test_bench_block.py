@@ -1,4 +1,4 @@
-"""The arithmetic of `bench.reproduce_block`, and that its cases say all that decides a run."""
+"""The arithmetic of `reproduce_block`, and that its cases say all that decides a run."""
 
 import json
 from dataclasses import replace
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.block import runs
-from bench.block.capacity import STEP, TOLERANCE, Search, interval
-from bench.block.page import change, paired_gain
-from bench.block.policies import READINGS, make
-from bench.block.settings import BLOCK, BLOCK_STAR, DEFAULT, LLUMNIX, SETTINGS, Case
+from bench.placement.block import runs
+from bench.placement.block.capacity import STEP, TOLERANCE, Search, interval
+from bench.placement.block.page import change, paired_gain
+from bench.placement.block.policies import READINGS, make
+from bench.placement.block.settings import BLOCK, BLOCK_STAR, DEFAULT, LLUMNIX, SETTINGS, Case
 from foretell.workload import Trace
 from foretell.workload.traces import TraceRequest
 

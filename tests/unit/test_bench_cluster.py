@@ -1,13 +1,13 @@
-"""What `bench.placement_cluster` makes of snapshots, logs and figures."""
+"""What `bench.placement.real_cluster` makes of snapshots, logs and figures."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from bench.cluster.load import read_logs
-from bench.cluster.page import markdown, rank_correlation
-from bench.cluster.watch import Watch
+from bench.placement.cluster.load import read_logs
+from bench.placement.cluster.page import markdown, rank_correlation
+from bench.placement.cluster.watch import Watch
 from foretell.latency.linear import LinearStepTime
 from foretell.model import BatchShape, Step
 from foretell.v1 import snapshot_pb2

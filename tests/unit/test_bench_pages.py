@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from bench.length_data import convert
+from bench.length.data import convert
 from bench.stats import interval, write_into
-from cli.length.dataset import read_examples
+from tools.length.dataset import read_examples
 
 ARENA = {"prompt": "a", "outputs": {"m": {"tok": 5}, "n": {"tok": 0}}}
 GSM8K = {"prompt": "b", "mixtral_tok": 7, "gpt4_tok": 9}

@@ -1,11 +1,12 @@
-"""`bench.length_running` against the bench that tells of every answer at once."""
+"""`bench.length.running` against the bench that tells of every answer at once."""
 
 import numpy as np
 import pytest
 
-from bench import length_adapt, length_running
-from bench.length_base import Floats, Stream
-from bench.length_methods import Adapted
+from bench.length import adapt as length_adapt
+from bench.length import running as length_running
+from bench.length.base import Floats, Stream
+from bench.length.methods import Adapted
 from foretell.length.bins import BINS
 
 AT_ONCE, ENDED, RUNNING = length_running.METHODS

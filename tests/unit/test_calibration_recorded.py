@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from bench.calibration import RUNS, measure, page
-from bench.recorded_steps import read_steps
+from bench.accuracy.calibration import RUNS, measure, page
+from bench.accuracy.recorded_steps import read_steps
 
 NOTHING, FITTED, HELD = (
     "nothing",

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from services.backend.children import Child, RestartPacer, describe_exit, log_tail
-from services.backend.folders import free_ports, is_free, run_folder, socket_folder
+from services.process.children import Child, RestartPacer, describe_exit, log_tail
+from services.process.folders import free_ports, is_free, run_folder, socket_folder
 from tests.processes import is_running, wait_until
 
 _PARENT_OF_A_STUBBORN_ONE = """

@@ -7,8 +7,14 @@ from pathlib import Path
 import pytest
 from pydantic_settings import CliApp
 
-from cli.cluster import ClusterOptions, ClusterPlan, Process, longest_socket_name, plan_cluster
 from foretell.settings import LauncherSettings, SchedulerSettings, TaggerSettings
+from tools.local.cluster import (
+    ClusterOptions,
+    ClusterPlan,
+    Process,
+    longest_socket_name,
+    plan_cluster,
+)
 
 RUN_DIR = Path("/run/foretell")
 OPTIONS = ClusterOptions(engines=3, schedulers=2, port=8000)

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from cli.cluster import ClusterPlan, Process
-from cli.state import ClusterState
-from cli.supervisor import Supervisor
-from services.backend.children import ChildFailed
-from services.backend.folders import free_ports
+from services.process.children import ChildFailed
+from services.process.folders import free_ports
 from tests.processes import is_running, read_facts, wait_until
+from tools.local.cluster import ClusterPlan, Process
+from tools.local.state import ClusterState
+from tools.local.supervisor import Supervisor
 
 _SERVES = """
 import json, os, sys, time

@@ -13,11 +13,11 @@ from rich.console import Console
 from rich.table import Table
 from typer.testing import CliRunner
 
-from cli.cluster import ClusterOptions, plan_cluster
 from cli.main import app
-from cli.state import ClusterState
-from cli.table import Poller, Readings, render
 from foretell.v1 import predictor_pb2
+from tools.local.cluster import ClusterOptions, plan_cluster
+from tools.local.state import ClusterState
+from tools.local.table import Poller, Readings, render
 
 REPORT = {
     "replica_id": "scheduler-1",

@@ -5,8 +5,8 @@ import pytest
 from foretell import wire
 from foretell.length.conversation import Conversation, Exchange, split_chat
 from foretell.v1 import tagger_pb2
-from services.scheduler.conversation import conversation_of
-from services.scheduler.parsing import parse
+from services.scheduler.http.parsing import parse
+from services.scheduler.placing.conversation import conversation_of
 
 CHAT = b"""{"model": "m", "stop": ["a", "b"], "max_tokens": 50, "messages": [
   {"role": "system", "content": "Be kind."},

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cli.length.dataset import UNNAMED_MODEL, Example, read_examples
 from foretell.length.conversation import KEPT_CHARACTERS, MOST_EXCHANGES, Exchange
+from tools.length.dataset import UNNAMED_MODEL, Example, read_examples
 
 
 def read(folder: Path, *rows: dict[str, Any] | str, limit: int = 0) -> list[Example]:

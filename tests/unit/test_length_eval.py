@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from cli.length.baselines import (
+from cli.main import app
+from foretell.length import PRIOR_TOKENS
+from foretell.length.bins import LEVELS
+from foretell.length.conversation import Conversation
+from foretell.model import LengthEstimate
+from tools.length.baselines import (
     BASELINES,
     constant_median,
     cross_validated,
@@ -17,15 +22,10 @@ from cli.length.baselines import (
     prompt_length,
     tfidf_ridge,
 )
-from cli.length.dataset import Example
-from cli.length.evaluate import evaluate, running_medians
-from cli.length.ridge import TfIdf, fit_ridge
-from cli.length.taggers import HistoryTagger
-from cli.main import app
-from foretell.length import PRIOR_TOKENS
-from foretell.length.bins import LEVELS
-from foretell.length.conversation import Conversation
-from foretell.model import LengthEstimate
+from tools.length.dataset import Example
+from tools.length.evaluate import evaluate, running_medians
+from tools.length.ridge import TfIdf, fit_ridge
+from tools.length.taggers import HistoryTagger
 
 MEDIAN = LEVELS.index(0.5)
 SCORES = [

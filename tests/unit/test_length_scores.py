@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.length.scores import kendall_tau_b, pinball, quantiles_of, score, spearman
 from foretell.length.bins import LEVELS
 from foretell.model import LengthEstimate
+from tools.length.scores import kendall_tau_b, pinball, quantiles_of, score, spearman
 
 PAIRS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=40)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models
 
-from cli.length.dataset import Example
-from cli.length.taggers import Tagger, load_tagger
 from foretell.length.conversation import Conversation, Exchange
 from services.tagger.encoder import folder_of
+from tools.length.dataset import Example
+from tools.length.taggers import Tagger, load_tagger
 
 MOST_BYTES = 25_000_000
 
@@ -52,7 +52,7 @@ def test_it_is_small_says_where_it_is_from_and_needs_no_torch() -> None:
     assert "sharegpt_val" in (folder / "README.md").read_text()
     assert "ShareGPT" in (folder / "NOTICE.md").read_text()
     code = (
-        "import sys; from cli.length.taggers import load_tagger; load_tagger('shipped'); "
+        "import sys; from tools.length.taggers import load_tagger; load_tagger('shipped'); "
         "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

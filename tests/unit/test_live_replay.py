@@ -6,10 +6,8 @@ from random import Random
 import pytest
 from virtual_engine import VirtualEngine
 
-from bench.live_replay import snapshots_of, spec_of, states, truth_of
-from bench.live_variants import VARIANTS, Analysis
-from cli.live.load import MixedLengths, bursty
-from cli.live.recording import Recording, Served
+from bench.accuracy.live_replay import snapshots_of, spec_of, states, truth_of
+from bench.accuracy.live_variants import VARIANTS, Analysis
 from foretell.engine import EngineBook, Sequence
 from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.linear import LinearStepTime
@@ -17,6 +15,8 @@ from foretell.length.distribution import knots
 from foretell.model import EngineConfig, Prediction, Step
 from foretell.wire import snapshot_to_proto
 from foretell.workload import Arrival
+from tools.live.load import MixedLengths, bursty
+from tools.live.recording import Recording, Served
 
 CONFIG = EngineConfig("m", 16, 2000, 4, 256, 2048)
 TRUTH = LinearStepTime((0.008, 8e-5, 0.0, 0.002, 2e-4, 5e-7))

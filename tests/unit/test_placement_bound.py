@@ -7,12 +7,12 @@ from random import Random
 import numpy as np
 import pytest
 
-from bench.block.beyond import BLOCK, SETTINGS
-from bench.block.bound import ORDERS, BoundCase, Pool, ordered, run, throughput, work
-from bench.block.bound_page import fields
-from bench.block.bound_runs import BUSY, PACKED, searched
-from bench.block.packing import packed_tokens_per_s, prompts_s
-from bench.block.pooled import (
+from bench.placement.block.beyond import BLOCK, SETTINGS
+from bench.placement.block.bound import ORDERS, BoundCase, Pool, ordered, run, throughput, work
+from bench.placement.block.bound_page import fields
+from bench.placement.block.bound_runs import BUSY, PACKED, searched
+from bench.placement.block.packing import packed_tokens_per_s, prompts_s
+from bench.placement.block.pooled import (
     PooledStepTime,
     alone_s,
     convex_step_time,
@@ -20,9 +20,8 @@ from bench.block.pooled import (
     pooled_instance,
     pooled_step_time,
 )
-from bench.block.settings import Scheduler, Setting
-from bench.placement_bound import TEMPLATE
-from cli.simulate.cluster import estimator
+from bench.placement.block.settings import Scheduler, Setting
+from bench.placement.bound import TEMPLATE
 from foretell.kernel import tables as kernel
 from foretell.kernel.step_time import step_s
 from foretell.latency.linear import LinearStepTime, StepTimeModel
@@ -31,6 +30,7 @@ from foretell.model import BatchShape, Curve, EngineConfig, Grid, StepTables
 from foretell.settings import load_profile
 from foretell.sim import InstanceConfig, Served
 from foretell.workload import Arrival
+from tools.simulate.cluster import estimator
 
 SHAPES = (
     BatchShape(decode_seqs=3, decode_pairs=700),

@@ -1,6 +1,6 @@
 """The bench of a cluster to which the largest requests never come."""
 
-from bench.placement_without import without_largest
+from bench.placement.without import without_largest
 from foretell.workload import Arrival
 
 

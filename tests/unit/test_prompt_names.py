@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretell.length.prefix import CHUNK_BYTES, CHUNK_TOKENS, MOST_CHUNKS
-from services.scheduler.parsing import Endpoint, parse
-from services.scheduler.prefixes import Prefix, prefix_of
+from services.scheduler.http.parsing import Endpoint, parse
+from services.scheduler.placing.prefixes import Prefix, prefix_of
 
 LONG = "All work and no play makes Jack a dull boy. " * 100
 TURNS = [

@@ -8,8 +8,14 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from services.scheduler.errors import ApiError
-from services.scheduler.parsing import MAX_SEQUENCES, Endpoint, ParsedRequest, for_engine, parse
+from services.scheduler.http.errors import ApiError
+from services.scheduler.http.parsing import (
+    MAX_SEQUENCES,
+    Endpoint,
+    ParsedRequest,
+    for_engine,
+    parse,
+)
 
 JSON = st.recursive(
     st.none()

@@ -3,8 +3,8 @@
 import grpc
 import pytest
 
-from services.scheduler import peers
-from services.scheduler.peers import Breaker, NoAnswer, answer_of
+from services.scheduler.placing import peers
+from services.scheduler.placing.peers import Breaker, NoAnswer, answer_of
 
 
 class Clock:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.scheduler.pool import InstanceConfig, parse_instances
+from services.scheduler.placing.pool import InstanceConfig, parse_instances
 
 GOOD = {"instance_id": "a", "url": "http://127.0.0.1:8000/"}
 

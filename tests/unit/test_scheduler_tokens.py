@@ -7,8 +7,8 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from foretell.length.prompt import PRIOR_TOKENS_PER_MESSAGE
-from services.scheduler.parsing import parse
-from services.scheduler.tokens import COUNTED_CHARS, PromptCounter
+from services.scheduler.http.parsing import parse
+from services.scheduler.placing.tokens import COUNTED_CHARS, PromptCounter
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 import asyncio
 
 from foretell.policy import Urgency
-from services.scheduler.turns import Turn, Turns
+from services.scheduler.placing.turns import Turn, Turns
 
 LONG_S = 20.0
 

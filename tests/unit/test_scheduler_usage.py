@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.scheduler.outcome import Result
-from services.scheduler.usage import read_stream_tail, read_usage
+from services.scheduler.record.outcome import Result
+from services.scheduler.relay.usage import read_stream_tail, read_usage
 
 FIELDS = "usage", "choices", "prompt_tokens", "completion_tokens", "prompt_tokens_details"
 JSON = st.recursive(

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from cli.settings_reference import markdown, settings_of
 from foretell.settings import ALL_SETTINGS
+from tools.settings_reference import markdown, settings_of
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "settings.md"
 

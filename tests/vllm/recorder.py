@@ -16,9 +16,9 @@ from foretell.engine.scenario import ReplayRequest, Scenario, parse_scenario
 from foretell.model import EngineSnapshot
 from foretell.v1 import snapshot_pb2
 from foretell.wire import snapshot_from_proto
-from services.backend import vllm_compat
-from services.backend.vllm_snapshot import SnapshotRecorder
-from services.backend.vllm_steps import Instant
+from services.backend.vllm import compat
+from services.backend.vllm.snapshot import SnapshotRecorder
+from services.backend.vllm.steps import Instant
 from tests.vllm.driver import EOS_TOKEN, EngineLoop, Iteration
 
 
@@ -69,8 +69,8 @@ class SnapshotLoop(ReplayLoop):
         self.snapshot: EngineSnapshot | None = None
         self._plugin = SnapshotRecorder(
             self.scheduler,
-            vllm_compat.engine_config(self.scheduler),
-            vllm_compat.waiting_reader(self.scheduler),
+            compat.engine_config(self.scheduler),
+            compat.waiting_reader(self.scheduler),
             self._take,
             instance_id="recorded",
             engine_run_id="1",

@@ -13,8 +13,9 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from foretell.v1 import snapshot_pb2
-from services.backend import publisher, vllm_compat
-from services.backend.vllm_plugin import ForetellScheduler
+from services.backend import publisher
+from services.backend.vllm import compat
+from services.backend.vllm.plugin import ForetellScheduler
 from tests.vllm.driver import EngineLoop, build_scheduler, engine_config
 from tests.vllm.scenarios import VARIANTS, drive
 
@@ -127,7 +128,7 @@ def test_hooks_that_fail_never_reach_the_engine(
     stock = drive(SYNC, None, 4)
     for hook in ("scheduled", "updating", "updated"):
         with monkeypatch.context() as patch:
-            patch.setattr(f"services.backend.vllm_snapshot.SnapshotRecorder.{hook}", fail)
+            patch.setattr(f"services.backend.vllm.snapshot.SnapshotRecorder.{hook}", fail)
             assert drive(SYNC, ForetellScheduler, 4) == stock
     assert len(warned) == 6
 
@@ -159,8 +160,8 @@ def test_what_is_missing_is_named(
     endpoint: str, monkeypatch: pytest.MonkeyPatch, warned: list[str]
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(vllm_compat, "_SCHEDULER_ATTRIBUTES", ("running", "kv.gone"))
-        patch.setattr(vllm_compat, "_REQUEST_ATTRIBUTES", ("num_gone",))
+        patch.setattr(compat, "_SCHEDULER_ATTRIBUTES", ("running", "kv.gone"))
+        patch.setattr(compat, "_REQUEST_ATTRIBUTES", ("num_gone",))
         assert drive(SYNC, ForetellScheduler, 7) == drive(SYNC, None, 7)
     (line,) = warned
     assert "it has no scheduler.kv.gone, Request.num_gone" in line
@@ -168,13 +169,13 @@ def test_what_is_missing_is_named(
 
 def test_engines_it_cannot_describe_are_refused(endpoint: str) -> None:
     scheduler: Any = build_scheduler(SYNC)
-    assert vllm_compat.refusal(scheduler) is None
-    assert vllm_compat.approximations(scheduler) == []
+    assert compat.refusal(scheduler) is None
+    assert compat.approximations(scheduler) == []
     scheduler.vllm_config.parallel_config.data_parallel_size = 2
-    assert "data parallel" in str(vllm_compat.refusal(scheduler))
+    assert "data parallel" in str(compat.refusal(scheduler))
     scheduler.vllm_config.parallel_config.data_parallel_size = 1
     scheduler.kv_cache_config.kv_cache_groups = []
-    assert "no KV cache" in str(vllm_compat.refusal(scheduler))
+    assert "no KV cache" in str(compat.refusal(scheduler))
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,10 @@ import pytest
 from foretell.model import BatchShape, EngineSnapshot, RequestState, Step
 from foretell.v1 import snapshot_pb2
 from foretell.wire import snapshot_from_proto
-from services.backend import publisher, vllm_compat, vllm_snapshot
-from services.backend.vllm_plugin import ForetellScheduler
+from services.backend import publisher
+from services.backend.vllm import compat
+from services.backend.vllm import snapshot as snapshot_module
+from services.backend.vllm.plugin import ForetellScheduler
 from tests.vllm.driver import EngineLoop, Iteration, build_scheduler, engine_config
 from tests.vllm.scenarios import VARIANTS, drive, extra_args
 
@@ -170,7 +172,7 @@ def test_waiting_requests_are_listed_in_the_order_of_admission(
     admissions = 0
 
     def observe(loop: EngineLoop) -> None:
-        order = vllm_compat.waiting_reader(loop.scheduler)
+        order = compat.waiting_reader(loop.scheduler)
         stock = loop.scheduler.schedule
 
         def schedule() -> Any:
@@ -227,7 +229,7 @@ def test_the_configuration_is_told(recording: Recording) -> None:
     build_scheduler(config, ForetellScheduler)
     # Before the first request: a predictor learns the engine as soon as it is up.
     (snapshot,) = recording.snapshots
-    assert snapshot.config == replace(config, engine_version=f"vllm {vllm_compat.version()}")
+    assert snapshot.config == replace(config, engine_version=f"vllm {compat.version()}")
     assert snapshot.free_blocks == 77
 
 
@@ -235,7 +237,7 @@ def test_a_long_queue_is_published_less_often(
     recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop = EngineLoop(engine_config(max_num_seqs=2), ForetellScheduler)
-    monkeypatch.setattr(vllm_snapshot, "_REQUESTS_PER_STEP", 4)
+    monkeypatch.setattr(snapshot_module, "_REQUESTS_PER_STEP", 4)
     for i in range(20):
         loop.add(f"r{i}", 20, 4)
     steps = [i for i in loop.run() if i.scheduled]
@@ -253,7 +255,7 @@ def test_a_long_queue_is_published_less_often(
     [("a-1", "a-1"), (None, ""), (7, ""), (["x"], ""), ("ü", ""), ("\ud800", ""), ("x" * 257, "")],
 )
 def test_ids_from_clients_are_checked(value: Any, expected: str) -> None:
-    assert vllm_snapshot.clean_id(value) == expected
+    assert snapshot_module.clean_id(value) == expected
 
 
 @pytest.mark.parametrize(
@@ -267,7 +269,7 @@ def test_ids_from_clients_are_checked(value: Any, expected: str) -> None:
     ],
 )
 def test_predictions_from_clients_are_checked(value: Any, expected: float) -> None:
-    assert vllm_snapshot.clean_prediction(value) == expected
+    assert snapshot_module.clean_prediction(value) == expected
 
 
 def test_extreme_values_fit_the_message(recording: Recording) -> None:

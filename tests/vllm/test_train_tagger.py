@@ -14,14 +14,6 @@ pytest.importorskip("onnxscript")
 from rich.console import Console  # noqa: E402
 from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
 
-from cli.length.dataset import read_examples  # noqa: E402
-from cli.length.taggers import load_tagger  # noqa: E402
-from cli.train.inputs import Examples, hold_out, prepare  # noqa: E402
-from cli.train.loop import logits_of, train  # noqa: E402
-from cli.train.network import LengthModel, OrdinalLoss, make_encoder  # noqa: E402
-from cli.train.options import SCRATCH, TrainOptions  # noqa: E402
-from cli.train.run import train_tagger  # noqa: E402
-from cli.train.state import Progress  # noqa: E402
 from foretell.length.bins import BINS  # noqa: E402
 from foretell.settings import TaggerSettings  # noqa: E402
 from services.tagger.__main__ import load_model  # noqa: E402
@@ -34,6 +26,14 @@ from services.tagger.reading import (  # noqa: E402
     marks_of,
     scales_of,
 )
+from tools.length.dataset import read_examples  # noqa: E402
+from tools.length.taggers import load_tagger  # noqa: E402
+from tools.train.inputs import Examples, hold_out, prepare  # noqa: E402
+from tools.train.loop import logits_of, train  # noqa: E402
+from tools.train.network import LengthModel, OrdinalLoss, make_encoder  # noqa: E402
+from tools.train.options import SCRATCH, TrainOptions  # noqa: E402
+from tools.train.run import train_tagger  # noqa: E402
+from tools.train.state import Progress  # noqa: E402
 
 WORDS = ("brief", "thorough", "tea", "ships", "rivers", "bees", "glass", "maps")
 LENGTHS = {"brief": 10, "thorough": 300}

@@ -10,12 +10,12 @@ from foretell.engine.warm import warm_twin
 from foretell.latency.tables import profile_step_time
 from foretell.model import EngineConfig, GpuProfile
 from foretell.settings import EmulatorSettings, load_profile
-from services import runtime
 from services.backend.emulator.answer import JobMaker
 from services.backend.emulator.app import Engine, create_app
 from services.backend.emulator.driver import Driver
 from services.backend.emulator.snapshot import SnapshotFeed
 from services.backend.publisher import SnapshotPublisher
+from services.process import runtime
 
 _HEARTBEAT_S = 0.5
 _LEAST_STEP_RATIO = 0.1  # of the profile's time: the longest tail that noise may cut

@@ -1,0 +1,218 @@
+"""From a recording back to what the predictor knew at each prediction, and what came of it.
+
+The snapshots are heard again in their order, by the predictor's own book and calibration. A
+prediction says how old the last message was and how many steps had been learnt from, which gives
+the snapshot and the moment it was made at; only when exactly `Reserve` and `Complete` came in is
+not recorded, and taken to be `_CALL_S` after they were sent.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from foretell import wire
+from foretell.engine import EngineBook, Forecaster, PendingRequest
+from foretell.engine.book import LOOK_AHEAD_S, MOST_EXPECTED
+from foretell.engine.expected import RecentArrivals
+from foretell.latency.calibration import OnlineStepTime
+from foretell.latency.linear import CompiledStepTime
+from foretell.length import PRIOR_TOKENS
+from foretell.length.distribution import certain, knots
+from foretell.model import EngineSnapshot, LengthEstimate, Prediction, RequestSpec, Step
+from foretell.settings import PredictorSettings
+from foretell.v1 import snapshot_pb2
+from tools.live.recording import Recording, Served
+
+_CALL_S = 0.5e-3
+_CLOCK_SLACK_S = 1e-3
+_APART_S = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the predictor knew when it was asked about `served`."""
+
+    served: Served
+    now_unix_s: float
+    snapshot: EngineSnapshot
+    step_time: CompiledStepTime
+    forecaster: Forecaster
+    pending: list[PendingRequest]
+    dispatch_delay_s: float
+    expected: PendingRequest | None
+    """Of the arrivals until then, what is still to come."""
+    prediction: Prediction
+    """By today's code."""
+
+
+@dataclass(slots=True)
+class Truth:
+    """What the snapshots show of each request, by its id, and of each step."""
+
+    api_unix_s: dict[str, float] = field(default_factory=dict)
+    """The API server had read it."""
+    queued_unix_s: dict[str, float] = field(default_factory=dict)
+    """The first snapshot with it was taken."""
+    joined_unix_s: dict[str, float] = field(default_factory=dict)
+    """The earliest that it can have joined the queue: it was read, and in no snapshot before. Who
+    came between the same two is kept apart by as much as tells their order."""
+    first_step: dict[str, int] = field(default_factory=dict)
+    last_step: dict[str, int] = field(default_factory=dict)
+    steps: dict[int, Step] = field(default_factory=dict)
+
+    def first_end_s(self, request_id: str) -> float:
+        """When the step that made its first token had ended."""
+        return _end(self.steps[self.first_step[request_id]])
+
+    def last_end_s(self, request_id: str) -> float:
+        """When the step that made its last token had ended."""
+        return _end(self.steps[self.last_step[request_id]])
+
+    def whole(self, request_id: str) -> bool:
+        """It was seen from its arrival to its last token."""
+        ends = (self.first_step.get(request_id), self.last_step.get(request_id))
+        return all(step in self.steps for step in ends)
+
+
+def _end(step: Step) -> float:
+    return step.started_unix_s + step.duration_s
+
+
+def spec_of(served: Served) -> RequestSpec:
+    """As the predictor was told of it."""
+    length = LengthEstimate(float(served.output_tokens), source="hint")
+    return RequestSpec(served.request_id, served.prompt_tokens, served.output_tokens, length)
+
+
+def snapshots_of(recording: Recording) -> list[EngineSnapshot]:
+    """Decoded, without repetitions that say nothing new; ValueError where there are none."""
+    if not recording.snapshots:
+        raise ValueError("the recording holds no snapshots")
+    return [
+        wire.snapshot_from_proto(snapshot_pb2.EngineSnapshot.FromString(message))
+        for message in recording.snapshots
+    ]
+
+
+def truth_of(snapshots: list[EngineSnapshot]) -> Truth:
+    """Follow every request through the snapshots."""
+    truth = Truth()
+    before_s = 0.0
+    for snapshot in snapshots:
+        for step in snapshot.completed_steps:
+            truth.steps[step.step] = step
+        # In the order of admission, and behind them those who still wait.
+        latest_s = before_s
+        for state in (*snapshot.running, *snapshot.waiting):
+            name = state.foretell_id
+            if name in truth.queued_unix_s:
+                continue
+            truth.api_unix_s[name] = state.arrival_unix_s
+            truth.queued_unix_s[name] = snapshot.taken_unix_s
+            latest_s = max(latest_s + _APART_S, state.arrival_unix_s)
+            truth.joined_unix_s[name] = latest_s
+        before_s = snapshot.taken_unix_s
+        if not snapshot.steps_in_flight:
+            continue
+        step_index = snapshot.steps_in_flight[-1].step
+        for state in snapshot.running:
+            if not state.output_tokens:
+                truth.first_step[state.foretell_id] = step_index
+            truth.last_step[state.foretell_id] = step_index
+    return truth
+
+
+class _Replay:
+    """The predictor's book and calibration, hearing everything again."""
+
+    def __init__(self, recording: Recording, snapshots: list[EngineSnapshot]) -> None:
+        settings = PredictorSettings()
+        self.book = EngineBook(
+            dispatch_delay_s=settings.dispatch_delay_s,
+            length_row=knots,
+            prior_tokens=PRIOR_TOKENS,
+        )
+        self.model = OnlineStepTime()
+        self.arrivals = RecentArrivals()
+        self._ttl_s = settings.reserve_ttl_s
+        self._snapshots = snapshots
+        self._heard = 0
+        last = (s.completed_steps[-1].step + 1 if s.completed_steps else 0 for s in snapshots)
+        self._steps_known = list(accumulate(last, max))
+        self._calls = sorted(
+            [(r.decided_unix_s + _CALL_S, 0, r) for r in recording.requests]
+            + [(r.completed_unix_s + _CALL_S, 1, r) for r in recording.requests],
+            key=lambda call: call[:2],
+        )
+        self._called = 0
+
+    def until(self, served: Served) -> float:
+        """Hear all that the predictor had heard when it was asked; returns when that was."""
+        end = self._end(served)
+        while self._heard < end:
+            snapshot = self._snapshots[self._heard]
+            self._heard += 1
+            self._call_until(snapshot.published_unix_s)
+            if self.book.hear(snapshot):
+                for step in snapshot.completed_steps:
+                    self.model.observe(step.shape, step.duration_s)
+        now = self.book.heard_unix_s + served.snapshot_age_s
+        if not served.asked_unix_s - _CLOCK_SLACK_S <= now <= served.decided_unix_s:
+            now = (served.asked_unix_s + served.decided_unix_s) / 2
+        self._call_until(now)
+        return now
+
+    def _end(self, served: Served) -> int:
+        """Behind the last snapshot that the predictor had heard.
+
+        It was published `snapshot_age_s` before the predictor answered. Where that can be said of
+        several, the number of steps that it had learnt from tells them apart.
+        """
+        end = found = self._heard
+        while end < len(self._snapshots):
+            answered = self._snapshots[end].published_unix_s + served.snapshot_age_s
+            if answered > served.decided_unix_s:
+                break
+            end += 1
+            early = answered < served.asked_unix_s - _CLOCK_SLACK_S
+            if early or self._steps_known[end - 1] <= served.calibration_steps:
+                found = end
+        return found if found > self._heard else end
+
+    def _call_until(self, unix_s: float) -> None:
+        while self._called < len(self._calls) and self._calls[self._called][0] <= unix_s:
+            at, ended, served = self._calls[self._called]
+            self._called += 1
+            if ended:
+                self.book.complete(served.request_id)
+                continue
+            self.book.reserve(spec_of(served), at, self._ttl_s)
+            self.arrivals.note(served.prompt_tokens, float(served.output_tokens), at)
+
+
+def states(recording: Recording, snapshots: list[EngineSnapshot]) -> Iterator[State]:
+    """The predictor's state at each prediction, in their order."""
+    replay = _Replay(recording, snapshots)
+    for served in recording.requests:
+        now = replay.until(served)
+        book, step_time = replay.book, replay.model.current()
+        prediction = book.predict(spec_of(served), step_time, now)
+        if book.snapshot is None or prediction is None:
+            raise ValueError("the recording begins after its first prediction")
+        yield State(
+            served=served,
+            now_unix_s=now,
+            snapshot=book.snapshot,
+            step_time=step_time,
+            forecaster=_forecaster(book.snapshot),
+            pending=book.pending(now),
+            dispatch_delay_s=book.dispatch_delay_s,
+            expected=replay.arrivals.expected(now, now + LOOK_AHEAD_S, MOST_EXPECTED),
+            prediction=prediction,
+        )
+
+
+def _forecaster(snapshot: EngineSnapshot) -> Forecaster:
+    """Lengths are true: the engine was told them."""
+    live = (*snapshot.running, *snapshot.waiting)
+    return Forecaster(snapshot, [certain(state.predicted_output_tokens) for state in live])

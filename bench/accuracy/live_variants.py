@@ -1,0 +1,225 @@
+"""What the errors of a recorded measurement are made of: the same forecasts, knowing more.
+
+Each variant forecasts every measured request again from the very state that the predictor had,
+with one thing replaced by what really happened.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from bench.accuracy.live_replay import State, Truth, snapshots_of, spec_of, states, truth_of
+from foretell.engine import Forecast, PendingRequest
+from foretell.kernel.step_time import FLOOR, StepTime
+from foretell.latency.features import FEATURES
+from foretell.latency.linear import CompiledStepTime
+from foretell.length.distribution import knots
+from foretell.sim.accuracy import quantile
+from tools.live.recording import Recording, Served
+from tools.live.report import Pairs, errors
+
+_AFTER_S = 2.0  # behind its end, arrivals that cannot concern a request any more
+_DIGITS = 4
+_LEVELS = (0.1, 0.5, 0.9)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Whom a forecast expects, when the request itself arrives, and how fast the engine is."""
+
+    title: str
+    arrivals: str = "none"
+    """"none", "expected" or "true"."""
+    true_speed: bool = False
+    """Step times are scaled so that they add up to what they did: for e2e over the request's life,
+    for TTFT until its first token."""
+    true_way: bool = False
+    """It joins the queue when it did, not after the delay that was learned."""
+
+
+VARIANTS = (
+    Variant("nobody else comes"),
+    Variant("nobody else comes, true way", true_way=True),
+    Variant("expected arrivals", "expected"),
+    Variant("true arrivals and way", "true", true_way=True),
+    Variant("nobody else comes, true speed", true_speed=True),
+    Variant("expected arrivals, true speed", "expected", true_speed=True),
+    Variant("true arrivals and way, true speed", "true", true_speed=True, true_way=True),
+)
+RECORDED, TODAY = "as predicted in the run", "the same by today's code"
+
+
+class Analysis:
+    """A recording, taken apart. ValueError where it holds no snapshots."""
+
+    def __init__(self, recording: Recording) -> None:
+        snapshots = snapshots_of(recording)
+        self.truth: Truth = truth_of(snapshots)
+        whole = self.truth.whole
+        self.states = [
+            state
+            for state in states(recording, snapshots)
+            if state.served.measured and whole(state.served.request_id)
+        ]
+        if not self.states:
+            raise ValueError("no measured request was seen in the snapshots from end to end")
+        joined = self.truth.joined_unix_s
+        self._arrivals = sorted(
+            (r for r in recording.requests if r.request_id in joined),
+            key=lambda r: joined[r.request_id],
+        )
+        self._arrived_s = [joined[r.request_id] for r in self._arrivals]
+        steps = sorted(self.truth.steps.values(), key=lambda step: step.started_unix_s)
+        self._step_times = [step.started_unix_s for step in steps]
+        self._steps = steps
+
+    def report(self) -> dict[str, Any]:
+        """Errors of every variant, and where the time goes outside the twin, as JSON."""
+        found = {RECORDED: self._pairs(_recorded), TODAY: self._pairs(_today)}
+        for variant in VARIANTS:
+            found[variant.title] = self._pairs(partial(self._forecast, variant))
+        return {
+            "requests": len(self.states),
+            "waited": sum(bool(state.snapshot.waiting) for state in self.states),
+            "errors": {
+                title: {
+                    kind: {
+                        key: value if key == "count" else round(value, _DIGITS)
+                        for key, value in asdict(errors(pairs)).items()
+                    }
+                    for kind, pairs in kinds.items()
+                }
+                for title, kinds in found.items()
+            },
+            "milliseconds": self._parts(),
+            "microseconds_per": {
+                name: round(seconds * 1e6, 4)
+                for name, seconds in zip(
+                    FEATURES, self.states[-1].step_time.packed().coefficients, strict=False
+                )
+            },
+            "speed": _levels(
+                [self._speed(state, state.served.last_unix_s) for state in self.states], 1.0
+            ),
+        }
+
+    def _pairs(self, predict: Callable[[State], tuple[float, float]]) -> dict[str, Pairs]:
+        predicted = [predict(state) for state in self.states]
+        return {
+            kind: Pairs([p[i] for p in predicted], [actual(state.served) for state in self.states])
+            for i, (kind, actual) in enumerate(_ACTUAL.items())
+        }
+
+    def _forecast(self, variant: Variant, state: State) -> tuple[float, float]:
+        delay_s, answer_s = state.dispatch_delay_s, state.served.answer_delay_s
+        pending = list(state.pending)
+        if variant.arrivals == "expected":
+            pending += [state.expected] if state.expected else []
+        elif variant.arrivals == "true":
+            pending = self._came(state)
+        if variant.true_way:
+            delay_s = self.truth.joined_unix_s[state.served.request_id] - state.now_unix_s
+
+        newcomer = _pending(state.served, state.now_unix_s + delay_s)
+
+        def foretold(step_time: CompiledStepTime) -> Forecast:
+            return state.forecaster.forecast(
+                step_time, newcomer, state.now_unix_s, samples=1, pending=pending
+            )
+
+        if not variant.true_speed:
+            found = foretold(state.step_time)
+            return found.ttft_s[0] + answer_s, found.e2e_s[0] + answer_s
+        request = state.served
+        first = foretold(_Scaled(state.step_time, self._speed(state, request.first_unix_s)))
+        last = foretold(_Scaled(state.step_time, self._speed(state, request.last_unix_s)))
+        return first.ttft_s[0] + answer_s, last.e2e_s[0] + answer_s
+
+    def _came(self, state: State) -> list[PendingRequest]:
+        """All who joined the queue after the snapshot, when they did."""
+        first = bisect_left(self._arrived_s, state.snapshot.taken_unix_s)
+        last = bisect_right(self._arrived_s, state.served.last_unix_s + _AFTER_S)
+        return [
+            _pending(request, at)
+            for at, request in zip(
+                self._arrived_s[first:last], self._arrivals[first:last], strict=True
+            )
+            if request.request_id != state.served.request_id
+        ]
+
+    def _speed(self, state: State, until_unix_s: float) -> float:
+        """True over believed duration of the steps from the one in flight on."""
+        in_flight = state.snapshot.steps_in_flight
+        since_s = in_flight[0].started_unix_s if in_flight else state.now_unix_s
+        first = bisect_left(self._step_times, since_s)
+        last = bisect_left(self._step_times, until_unix_s)
+        steps = self._steps[first:last]
+        believed_s = sum(state.step_time.step_s(step.shape) for step in steps)
+        return sum(step.duration_s for step in steps) / believed_s if steps else 1.0
+
+    def _parts(self) -> dict[str, dict[str, float]]:
+        """Quantiles of what lies between client and twin, and of the steps' errors."""
+        truth = self.truth
+        columns: dict[str, list[float]] = {
+            "asked to decided": [],
+            "decided to read by the API server": [],
+            "read to seen in the queue": [],
+            "first token's step to client": [],
+            "last token's step to client": [],
+        }
+        for state in self.states:
+            request = state.served
+            name = request.request_id
+            moments = (
+                request.decided_unix_s - request.asked_unix_s,
+                truth.api_unix_s[name] - request.decided_unix_s,
+                truth.queued_unix_s[name] - truth.api_unix_s[name],
+                request.first_unix_s - truth.first_end_s(name),
+                request.last_unix_s - truth.last_end_s(name),
+            )
+            for column, value in zip(columns.values(), moments, strict=True):
+                column.append(value)
+        columns["dispatch delay, as learned"] = [s.dispatch_delay_s for s in self.states]
+        columns["answer delay, as learned"] = [s.served.answer_delay_s for s in self.states]
+        return {name: _levels(values, 1e-3) for name, values in columns.items()}
+
+
+_ACTUAL: dict[str, Callable[[Served], float]] = {
+    "ttft": lambda request: request.ttft_s,
+    "e2e": lambda request: request.e2e_s,
+}
+
+
+def _recorded(state: State) -> tuple[float, float]:
+    request, delay_s = state.served, state.served.answer_delay_s
+    return request.predicted_ttft_s + delay_s, request.predicted_e2e_s + delay_s
+
+
+def _today(state: State) -> tuple[float, float]:
+    prediction, delay_s = state.prediction, state.served.answer_delay_s
+    return prediction.ttft_s + delay_s, prediction.e2e_s + delay_s
+
+
+def _pending(request: Served, at_unix_s: float) -> PendingRequest:
+    spec = spec_of(request)
+    return PendingRequest(at_unix_s, spec, knots(spec.length))
+
+
+@dataclass(frozen=True, slots=True)
+class _Scaled(CompiledStepTime):
+    """Another model, some times as slow."""
+
+    model: CompiledStepTime
+    factor: float
+
+    def packed(self) -> StepTime:
+        packed = self.model.packed()
+        coefficients = packed.coefficients * self.factor
+        coefficients[FLOOR] = packed.coefficients[FLOOR]
+        return packed._replace(coefficients=coefficients)
+
+
+def _levels(values: Sequence[float], unit: float) -> dict[str, float]:
+    return {f"p{level * 100:.0f}": round(quantile(values, level) / unit, 3) for level in _LEVELS}

@@ -1,0 +1,1 @@
+"""Output lengths and the model that estimates them."""

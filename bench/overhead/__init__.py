@@ -1,0 +1,1 @@
+"""What predictions and the scheduler cost."""

@@ -1,0 +1,134 @@
+"""What does one prediction cost?
+
+    python -m bench.overhead.predict [--predictions N]
+
+`foretell bench predict` for engines of several sizes, and for one of them over TCP and without
+async scheduling. Writes bench/overhead/results/predict.json and predict.md.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.overhead.predict_parts import time_parts
+from bench.stats import markdown_table
+from tools.harness.cases import RESERVATIONS, STATES, Size
+from tools.harness.machine import describe_run, machine_line
+from tools.harness.predict import PredictOptions, measure_predict
+
+RESULTS = Path(__file__).resolve().parent / "results"
+SIZES = (Size(10, 0), Size(48, 0), Size(48, 50), Size(100, 100), Size(256, 256))
+USUAL = Size(48, 50)
+ANCHOR = (
+    "For comparison: the Block artifact needs 45 to 63 ms per prediction at 48 running + 50 "
+    "waiting, as measured by this project's owners."
+)
+_CALLS = {
+    "rpc_ms": "Predict, grpc.aio",
+    "rpc_empty_ms": "Status, grpc.aio",
+    "rpc_blocking_ms": "Predict, blocking stub",
+    "rpc_blocking_empty_ms": "Status, blocking stub",
+}
+_LEVELS = ("min", "p10", "p50", "p99")
+
+Result = dict[str, Any]
+
+
+def measure(predictions: int) -> list[Result]:
+    """One measurement per row of the page."""
+    wanted = [PredictOptions(size, predictions) for size in SIZES]
+    wanted.append(PredictOptions(USUAL, predictions, async_scheduling=False))
+    wanted.append(PredictOptions(USUAL, predictions, transport="tcp"))
+    return [measure_predict(options) for options in wanted]
+
+
+def write_report(facts: dict[str, str], results: Sequence[Result], parts: dict[str, float]) -> str:
+    """Write the JSON and the Markdown; returns the latter."""
+    machine = results[0]["machine"]
+    rows = [{k: v for k, v in result.items() if k != "machine"} for result in results]
+    page = {**facts, "machine": machine, "anchor": ANCHOR, "results": rows, "parts_us": parts}
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "predict.json").write_text(json.dumps(page, indent=1) + "\n")
+    text = _markdown(facts, results, parts)
+    (RESULTS / "predict.md").write_text(text)
+    return text
+
+
+def _markdown(facts: dict[str, str], results: Sequence[Result], parts: dict[str, float]) -> str:
+    first = results[0]
+    return "\n".join(
+        (
+            "# Cost of one prediction\n",
+            f"Made by `{facts['command']}` on {facts['date']}; {machine_line(first['machine'])}.\n",
+            f"Sizes are running + waiting requests of an engine with {first['profile']}'s step "
+            f"time, {RESERVATIONS} more on their way to it; {STATES} states per size with drawn "
+            f"prompts of 16 to 1024 tokens and outputs of 32 to 512, no shortage of KV blocks; "
+            f"{first['samples']} predictions each. [How it is measured](../README.md#how-predict"
+            "-measures).\n",
+            "## The twin: microseconds of CPU per prediction\n",
+            "As a scheduler asks each instance, to compare them:\n",
+            markdown_table(("engine", *_LEVELS), [_row(r, "kernel_us", 1) for r in results[:-1]]),
+            "As the chosen one is asked, to foretell what it will do: with up to 64 requests that "
+            "are expected to come later.\n",
+            markdown_table(
+                ("engine", *_LEVELS), [_row(r, "kernel_expecting_us", 1) for r in results[:-1]]
+            ),
+            ANCHOR + "\n",
+            f"What {USUAL} is made of, each of the 25 states at its fastest. Percentiles above are "
+            "over all calls, and a machine whose cores are shared with others has slow phases.\n",
+            markdown_table(("call", "µs"), [(name, f"{us:.1f}") for name, us in parts.items()]),
+            "## The call over a socket: milliseconds\n",
+            "*Status* is an empty call: what gRPC takes, whatever is predicted.\n",
+            markdown_table(
+                ("engine", *_LEVELS),
+                [
+                    (f"{_name(result)}, {result['transport']}: {what}", *row)
+                    for result in results
+                    for key, what in _CALLS.items()
+                    for _, *row in [_row(result, key, 3)]
+                ],
+            ),
+            "## The twin by itself: iterations per CPU second\n",
+            markdown_table(
+                ("engine", "taking runs of equal steps at once", "every step by itself"),
+                [
+                    (
+                        _name(result),
+                        f"{result['iterations_per_cpu_s']:,}",
+                        f"{result['iterations_stepped_per_cpu_s']:,}",
+                    )
+                    for result in results[:-1]
+                    if not result["waiting"] or not result["async_scheduling"]
+                ],
+            ),
+        )
+    )
+
+
+def _row(result: Result, key: str, digits: int) -> tuple[str, ...]:
+    return (_name(result), *(f"{result[f'{key}_{level}']:.{digits}f}" for level in _LEVELS))
+
+
+def _name(result: Result) -> str:
+    scheduling = "" if result["async_scheduling"] else ", sync scheduling"
+    return f"{result['running']} + {result['waiting']}{scheduling}"
+
+
+def main() -> None:
+    assert __doc__
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--predictions", type=int, default=1000, help="measured per row")
+    count = parser.parse_args().predictions
+    facts = describe_run("bench.overhead.predict")
+    try:
+        parts = time_parts(USUAL)
+        results = measure(count)
+    except KeyboardInterrupt:
+        raise SystemExit("interrupted: all processes have ended, nothing is written") from None
+    print(write_report(facts, results, parts))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""What the compiled call of one prediction spends its time on: the same call with less to do."""
+
+import time
+from collections.abc import Callable
+
+from foretell.engine.forecast import Rollouts
+from foretell.kernel.futures import Futures, Lengths, Room, Start
+from foretell.kernel.jit import compiled
+from foretell.kernel.step_time import StepTime
+from foretell.latency.linear import LinearStepTime
+from tools.harness.cases import STATES, Size, make_case
+from tools.harness.kernel import prepare, profile_step_time
+
+_ROUNDS = 40
+_LINEAR = LinearStepTime((2e-2, 1e-4, 0.0, 1e-4, 1e-4, 1e-8))
+"""About as fast as the profile."""
+
+
+@compiled
+def _take(
+    start: Start, room: Room, model: StepTime, lengths: Lengths, seed: int, futures: Futures
+) -> None:
+    """The arguments of `sample_futures`, and nothing done with them."""
+
+
+def _arguments(rollouts: Rollouts) -> None:
+    r = rollouts
+    _take(r.start, r.room, r.model, r.lengths, 0, r.futures)
+
+
+def time_parts(size: Size) -> dict[str, float]:
+    """Microseconds of CPU of each variant: the least of each state's, averaged over the states.
+
+    The variants take turns, so that a machine that slows down slows all of them.
+    """
+    step_time = profile_step_time()
+    cases = [make_case(size, state, async_scheduling=True) for state in range(STATES)]
+    served = [prepare(case, step_time) for case in cases]
+    variants: dict[str, tuple[Callable[[Rollouts], None], list[Rollouts]]] = {
+        "handing the arguments over": (_arguments, served),
+        "one rollout": (Rollouts.run, [prepare(case, step_time, samples=1) for case in cases]),
+        "as schedulers ask": (Rollouts.run, served),
+        "the same, step times without tables": (
+            Rollouts.run,
+            [prepare(case, _LINEAR) for case in cases],
+        ),
+        "the same, with four rollouts": (
+            Rollouts.run,
+            [prepare(case, step_time, samples=4) for case in cases],
+        ),
+        "the same, and requests that are expected to come later": (
+            Rollouts.run,
+            [prepare(case, step_time, expect_arrivals=True) for case in cases],
+        ),
+    }
+    least = {name: [float("inf")] * STATES for name in variants}
+    for _ in range(_ROUNDS):
+        for name, (call, states) in variants.items():
+            for i, rollouts in enumerate(states):
+                started = time.thread_time_ns()
+                call(rollouts)
+                least[name][i] = min(least[name][i], (time.thread_time_ns() - started) * 1e-3)
+    return {name: round(sum(times) / STATES, 1) for name, times in least.items()}

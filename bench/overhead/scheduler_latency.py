@@ -1,0 +1,190 @@
+"""What latency does the scheduler add to a request, without prediction and with it?
+
+    python -m bench.overhead.scheduler_latency [--scale X]
+
+The same requests go to an emulated engine directly, through a scheduler that asks nobody
+(round_robin), and through schedulers that ask the tagger and 1, 2 or 4 predictors
+(predicted_latency). The engine runs a million times faster than its profile, so what is left is
+the cost of the way to it. All processes are up for the whole run and the routes take short turns,
+so that whatever else the machine does hits all alike. Writes bench/results/scheduler_latency.*.
+"""
+
+import argparse
+import asyncio
+import time
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import httpx
+import psutil  # type: ignore[import-untyped]
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from bench.overhead.client import Connection, Timing, UnexpectedAnswerError, completion_body
+from bench.overhead.loads import LOADS, Cell, Cells, Load, Measured
+from bench.overhead.processes import Service, Services, running_services
+from bench.overhead.routes import Route, Testbed, read_metrics, start_testbed
+from bench.overhead.scheduler_report import write_report
+from tools.harness.machine import describe_machine, describe_run
+
+RESULTS = Path(__file__).resolve().parent / "results"
+PACKAGES = (
+    "foretell",
+    "fastapi",
+    "uvicorn",
+    "uvloop",
+    "httptools",
+    "aiohttp",
+    "grpcio",
+    "protobuf",
+)
+PROMPT = "How does a scheduler that foretells what each engine will do choose among them? " * 6
+WARMUP_REQUESTS = 32  # per route and load, before anything is measured
+# What the scheduler does after its answer (Complete, Observe) still belongs to the block.
+SETTLE_S = 0.05
+
+
+class Bench:
+    """Sends blocks of requests over the routes of one testbed."""
+
+    def __init__(self, testbed: Testbed, metrics_client: httpx.AsyncClient) -> None:
+        self._testbed = testbed
+        self._metrics_client = metrics_client
+
+    async def warm_up(self, load: Load, route: Route) -> None:
+        await self._send(load, route, WARMUP_REQUESTS)
+
+    async def block(self, load: Load, route: Route, cell: Cell) -> None:
+        """Send one round's requests over `route` and add what they showed to `cell`."""
+        await asyncio.sleep(SETTLE_S)
+        metrics = await read_metrics(self._metrics_client, route)
+        cpu = self._cpu_s(route)
+        started = time.perf_counter()
+        cell.rounds.append(await self._send(load, route, load.per_round))
+        cell.wall_s += time.perf_counter() - started
+        await asyncio.sleep(SETTLE_S)
+        _add_growth(cell.cpu_s, cpu, self._cpu_s(route))
+        _add_growth(cell.metrics, metrics, await read_metrics(self._metrics_client, route))
+
+    async def _send(self, load: Load, route: Route, count: int) -> list[Timing]:
+        body = completion_body(self._testbed.model, PROMPT, load.max_tokens, stream=load.stream)
+        left = iter(range(count))
+        timings: list[Timing] = []
+
+        async def worker() -> None:
+            connection = Connection(route.url)
+            try:
+                await connection.open()  # connecting is not part of any timing
+                for _ in left:
+                    timing, answer = await connection.post("/v1/chat/completions", body)
+                    _check(load, answer)
+                    timings.append(timing)
+            finally:
+                connection.close()
+
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(load.concurrency):
+                workers.create_task(worker())
+        return timings
+
+    def _cpu_s(self, route: Route) -> dict[str, float]:
+        groups: dict[str, tuple[Service | None, ...]] = {
+            "scheduler": (route.scheduler,),
+            "predictors": route.predictors,
+            "tagger": (route.tagger,),
+            "engines": self._testbed.engines,
+        }
+        return {
+            role: sum(service.cpu_s() for service in group if service)
+            for role, group in groups.items()
+        }
+
+
+def _add_growth(total: Counter[str], before: dict[str, float], after: dict[str, float]) -> None:
+    for name, value in after.items():
+        total[name] += value - before.get(name, 0.0)  # type: ignore[assignment]
+
+
+def _check(load: Load, answer: bytes) -> None:
+    """Every token must be there: a benchmark of half an answer is none."""
+    if load.stream:
+        # One event opens the answer, one ends it with [DONE].
+        complete = answer.count(b"data: ") == load.max_tokens + 2
+    else:
+        complete = b'"completion_tokens":%d' % load.max_tokens in answer.replace(b" ", b"")
+    if not complete:
+        raise UnexpectedAnswerError(f"not {load.max_tokens} tokens: {answer[-500:]!r}")
+
+
+class OthersClock:
+    """How much CPU everyone but us and our services takes, in cores."""
+
+    def __init__(self, *services: Services) -> None:
+        self._services = services
+        self._started = self._read()
+
+    def cores(self) -> float:
+        """Mean since this clock was made."""
+        elapsed_s, others_s = (a - b for a, b in zip(self._read(), self._started, strict=True))
+        return max(0.0, others_s / elapsed_s)
+
+    def _read(self) -> tuple[float, float]:
+        machine = psutil.cpu_times()
+        idle_s = machine.idle + getattr(machine, "iowait", 0.0)
+        # Linux counts guests' time in `user` as well.
+        busy_s = sum(machine) - idle_s - getattr(machine, "guest", 0.0)
+        ours_s = time.process_time() + sum(services.cpu_s() for services in self._services)
+        return time.monotonic(), busy_s - ours_s
+
+
+async def measure(loads: tuple[Load, ...], progress: Progress) -> Measured:
+    """Run every load over every route, in short turns whose order rotates."""
+    with TemporaryDirectory(prefix="foretell-bench-") as folder:
+        starting = progress.add_task("starting services", total=None)
+        async with (
+            running_services(Path(folder)) as services,
+            httpx.AsyncClient(trust_env=False, timeout=10.0) as client,
+        ):
+            testbed = await start_testbed(services)
+            progress.remove_task(starting)
+            bench = Bench(testbed, client)
+            cells: Cells = {}
+            others: dict[str, float] = {}
+            for load in loads:
+                clock = OthersClock(services)
+                routes = testbed.routes
+                bar = progress.add_task(load.title, total=load.rounds * len(routes))
+                for route in routes:
+                    await bench.warm_up(load, route)
+                for turn in range(load.rounds):
+                    shift = turn % len(routes)
+                    for route in routes[shift:] + routes[:shift]:
+                        cell = cells.setdefault((load.key, route.key), Cell())
+                        await bench.placement.block(load, route, cell)
+                        progress.advance(bar)
+                others[load.key] = clock.cores()
+            titles = {route.key: route.title for route in testbed.routes}
+            return Measured(titles, cells, others)
+
+
+def main() -> None:
+    assert __doc__
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--scale", type=float, default=1.0, help="rounds, times this")
+    arguments = parser.parse_args()
+    loads = tuple(load.scaled(arguments.scale) for load in LOADS)
+    facts = {
+        **describe_run("bench.overhead.scheduler_latency"),
+        "machine": describe_machine(*PACKAGES),
+    }
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    try:
+        with Progress(*columns, TimeRemainingColumn()) as progress:
+            measured = asyncio.run(measure(loads, progress))
+    except KeyboardInterrupt:
+        raise SystemExit("interrupted: all processes have ended, nothing is written") from None
+    print(write_report(RESULTS, facts, loads, measured))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Placement policies, simulated and on real clusters."""

@@ -1,0 +1,278 @@
+"""What do estimated lengths lose against true ones, in the capacity of a cluster?
+
+    python -m bench.placement.estimates PROMPTS.jsonl.gz [--processes 1] [--seeds N]
+
+PROMPTS.jsonl.gz holds answered prompts with their conversations, as `foretell length eval` reads
+them. The shipped length model estimates each answer, as the tagger service would (kept in build/);
+the simulator then serves them on the Block paper's cluster, to policies that know the true lengths,
+the model's distributions, its means alone, or what history says. Finished runs are kept in
+build/placement_estimates.jsonl: what was interrupted goes on, as long as the code is the same.
+Writes bench/placement/results/estimates.json and .md.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import exp, log
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from bench.placement.believed import SOURCES, quality, traces_of
+from bench.placement.block.capacity import Search, interval
+from bench.placement.block.runs import ROOT, Results, state_of_the_code
+from bench.placement.block.settings import INSTANCES, TTFT_BOUND_S, Case, Scheduler, Setting
+from bench.placement.block.sweep import Result, Runner
+from bench.stats import markdown_table
+from tools.harness.machine import describe_machine, describe_run, machine_line
+
+RESULTS = ROOT / "bench" / "results"
+BUILD = ROOT / "build"
+GUESS_QPS = 23.0
+NEAR, STEP, WIDTH = 0.96, 1.03, 0.031
+"""Where searches with estimates start, of the capacity with true lengths, and how they go on: the
+bound is interpolated between rates so close to each other."""
+REQUESTS = 2000
+SEEDS = 5
+POLICIES = ("externality", "predicted_latency")
+TRUE = "true lengths"
+PROBES = 4  # of a search, for the progress bar
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A policy, and what it is told of lengths."""
+
+    policy: str
+    knows: str
+    source: str = "tagger"
+    estimates: str = "told"
+    length_rule: str = "survival"
+    held: bool = False
+    """Placed by `foreseen`, which is the policy where lengths are certain."""
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """As the simulator's cases have it."""
+        policy = "foreseen" if self.held else self.policy
+        title = f"{self.policy}, {self.knows}"
+        return Scheduler(title, policy, self.estimates, self.length_rule)
+
+
+def variants() -> list[Variant]:
+    """All, those with true lengths first."""
+    known = [Variant(policy, TRUE, estimates="true") for policy in POLICIES]
+    for policy in POLICIES:
+        known += [
+            Variant(policy, "tagger's distributions"),
+            Variant(policy, "tagger's means, Block's rule", length_rule="block"),
+            Variant(policy, "history", source="history"),
+        ]
+    return [
+        *known,
+        Variant(POLICIES[0], "tagger's distributions, *foreseen*", held=True),
+        Variant(POLICIES[0], "history, *foreseen*", source="history", held=True),
+    ]
+
+
+Searches = dict[tuple[Variant, int], Search]
+
+
+class Bench:
+    """All searches and runs."""
+
+    def __init__(self, traces: dict[str, Path], runner: Runner, seeds: Sequence[int]) -> None:
+        self._settings = {
+            source: Setting(
+                f"answered prompts, {source}", GUESS_QPS, trace=traces[source].name,
+                requests=REQUESTS,
+            )
+            for source in SOURCES
+        }  # fmt: skip
+        self._runner, self.seeds = runner, seeds
+        self.searches = Searches()
+
+    def run(self, wanted: Sequence[Variant], advance: Callable[[], Any]) -> None:
+        """Capacities, first with true lengths, from which other searches start; and everybody at
+        that of Block."""
+
+        def probe(search: Search, variant: Variant, seed: int) -> None:
+            def learnt(result: Result) -> None:
+                advance()
+                if search.learn(result["ttft_p99_s"]):
+                    probe(search, variant, seed)
+
+            self._runner.ask(self.case(variant, search.next_qps, seed), learnt)
+
+        for first in (True, False):
+            for variant in wanted:
+                if (variant.knows == TRUE) is not first:
+                    continue
+                for seed in self.seeds:
+                    search = Search(GUESS_QPS, TTFT_BOUND_S)
+                    if not first:
+                        near_qps = NEAR * self.capacity_qps(true_of(variant), seed)
+                        search = Search(round(near_qps, 3), TTFT_BOUND_S, STEP, WIDTH)
+                    self.searches[variant, seed] = search
+                    probe(search, variant, seed)
+            self._runner.run()
+        for case in self.at_blocks(wanted):
+            self._runner.ask(case, lambda _: advance())
+        self._runner.run()
+
+    def capacity_qps(self, variant: Variant, seed: int) -> float:
+        """Found by `run`."""
+        return self.searches[variant, seed].capacity_qps
+
+    def at_blocks(self, wanted: Iterable[Variant]) -> Iterator[Case]:
+        """At the rate that Block just keeps with true lengths, seed by seed."""
+        for variant in wanted:
+            for seed in self.seeds:
+                yield self.at_block(variant, seed)
+
+    def at_block(self, variant: Variant, seed: int) -> Case:
+        """One of those."""
+        block = Variant("predicted_latency", TRUE, estimates="true")
+        return self.case(variant, round(self.capacity_qps(block, seed), 3), seed)
+
+    def case(self, variant: Variant, qps: float, seed: int) -> Case:
+        """One run."""
+        return Case(self._settings[variant.source], variant.scheduler, qps, seed)
+
+
+def true_of(variant: Variant) -> Variant:
+    """The same policy, knowing all."""
+    return Variant(variant.policy, TRUE, estimates="true")
+
+
+def rows_of(bench: Bench, wanted: Sequence[Variant], kept: Results) -> list[dict[str, Any]]:
+    """All numbers."""
+    rows = []
+    for variant in wanted:
+        for seed in bench.seeds:
+            case, search = bench.at_block(variant, seed), bench.searches[variant, seed]
+            found = kept.get(case)
+            assert found is not None, f"{case} has not run"
+            rows.append(
+                {
+                    "policy": variant.policy,
+                    "knows": variant.knows,
+                    "seed": seed,
+                    "capacity_qps": round(search.capacity_qps, 3),
+                    "probes": {str(q): round(p99, 3) for q, p99 in sorted(search.probes.items())},
+                    "common_qps": case.qps,
+                    "ttft_p99_s": found["ttft_p99_s"],
+                    "e2e_mean_s": found["e2e_mean_s"],
+                    "preemptions_per_1000": 1000 * found["preemptions"] / found["requests"],
+                }
+            )
+    return rows
+
+
+def markdown(page: dict[str, Any]) -> str:
+    """Of bench/placement/results/estimates.md."""
+    rows, tagger = page["rows"], page["estimates"]["tagger"]
+    seeds = sorted({row["seed"] for row in rows})
+    lines = [
+        f"Made by `{page['command']}` on {page['date']} ({page['cpu_s']:,} CPU seconds of runs); "
+        f"{machine_line(page['machine'])}.\n",
+        f"{INSTANCES} engines of A30/Llama-2-7b-hf, 48 seats, chunks of 512 tokens, 1,056 blocks; "
+        f"{page['requests']:,} of {tagger['requests']:,} answered prompts, drawn and put in order "
+        f"by the seed ({len(seeds)} seeds), as a Poisson process; prompts of "
+        f"{tagger['prompt_tokens_mean']:.0f} tokens on average, earlier turns included, which are "
+        f"computed in full; answers of {tagger['output_tokens_mean']:.0f}. "
+        f"Capacity: the highest rate at which the P99 of TTFT is within {TTFT_BOUND_S:g} s. "
+        "± is half of a 95% confidence interval (Student's t); *of true* the geometric mean of "
+        "ratios to the same policy's capacity with true lengths, seed by seed, with its interval. "
+        "The other columns are means at the capacity of `predicted_latency` with true lengths, "
+        "seed by seed. *foreseen*: placed by that policy, which is `externality` where lengths are "
+        "certain.\n",
+    ]
+    for policy in dict.fromkeys(row["policy"] for row in rows):
+        mine = [row for row in rows if row["policy"] == policy]
+        header = (f"`{policy}` knows", "capacity", "of true", "P99 TTFT", "mean e2e")
+        known = dict.fromkeys(row["knows"] for row in mine)
+        table = [_row(knows, mine) for knows in known]
+        lines.append(markdown_table((*header, "preemptions per 1,000"), table))
+    header = ("estimates", "MAE of the median", "mean", "deviation of log(true / mean)", "Spearman")
+    lines.append(
+        markdown_table(
+            (*header, "50 / 80 / 95% interval"),
+            [_quality_row(source, found) for source, found in page["estimates"].items()],
+        )
+    )
+    return "\n".join(lines)
+
+
+def _row(knows: str, rows: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    mine, true = ([r for r in rows if r["knows"] == name] for name in (knows, TRUE))
+    mean, half = interval([row["capacity_qps"] for row in mine])
+    ratios = [a["capacity_qps"] / b["capacity_qps"] for a, b in zip(mine, true, strict=True)]
+    figures = ("ttft_p99_s", "e2e_mean_s", "preemptions_per_1000")
+    means = [interval([row[name] for row in mine])[0] for name in figures]
+    return (
+        knows,
+        f"{mean:.2f} ± {half:.2f}",
+        "" if knows == TRUE else _ratio(ratios),
+        f"{means[0]:.2f} s",
+        f"{means[1]:.2f} s",
+        f"{means[2]:.0f}",
+    )
+
+
+def _ratio(ratios: Sequence[float]) -> str:
+    mean, half = interval([log(ratio) for ratio in ratios])
+    return f"{exp(mean):.1%} ({100 * exp(mean - half):.1f} to {100 * exp(mean + half):.1f})"
+
+
+def _quality_row(source: str, found: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        source,
+        f"{found['mae']:.1f}",
+        f"{found['expected_tokens_mean']:.0f}",
+        f"{found['log_error_sigma']:.2f}",
+        f"{found['spearman']:.2f}",
+        " / ".join(f"{100 * share:.1f}" for share in found["coverage"].values()),
+    )
+
+
+def main() -> None:
+    """Estimate, simulate what has not been yet, and write."""
+    assert __doc__
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("prompts", type=Path, help="answered prompts, as JSON lines")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="how many, from 2 to 10")
+    given = parser.parse_args()
+    facts: dict[str, Any] = {
+        **describe_run("bench.placement.estimates"),
+        "machine": describe_machine("foretell", "numba", "numpy", "onnxruntime"),
+        "state_of_the_code": state_of_the_code(),
+        "requests": REQUESTS,
+    }
+    facts["command"] = facts["command"].replace(str(given.prompts), "PROMPTS.jsonl.gz")
+    traces, kept = traces_of(given.prompts, BUILD), Results(BUILD / "placement_estimates.jsonl")
+    runner = Runner(str(BUILD), kept, given.processes)
+    bench, wanted = Bench(traces, runner, range(1, given.seeds + 1)), variants()
+    columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("runs", total=(PROBES + 1) * len(wanted) * given.seeds)
+        bench.run(wanted, lambda: progress.advance(task))
+        progress.update(task, total=progress.tasks[task].completed)
+    page = {
+        **facts,
+        "cpu_s": round(runner.cpu_s),
+        "estimates": {source: quality(trace) for source, trace in traces.items()},
+        "rows": rows_of(bench, wanted, kept),
+    }
+    text = markdown(page)
+    (RESULTS / "placement_estimates.json").write_text(json.dumps(page, indent=1) + "\n")
+    (RESULTS / "placement_estimates.md").write_text(f"# Estimated and true lengths\n\n{text}")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""Does a real cluster of emulated engines rank the policies as the simulator does?
+
+    python -m bench.placement.real_cluster LENGTHS.csv [--requests N] [--qps Q] [--speedup X]
+
+LENGTHS.csv has the columns `num_prefill_tokens` and `num_decode_tokens`, a request per line. The
+engines are those of `bench.placement.policies`, in real time: each is a process, has its predictor
+beside it, and gets its requests over HTTP from two schedulers. The same arrivals are simulated.
+Writes bench/placement/results/real_cluster.json and .md, and what docs/placement.md says of it.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from random import Random
+from statistics import fmean
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+
+from bench.overhead.processes import Services, running_services
+from bench.overhead.scheduler_latency import OthersClock
+from bench.placement.cluster.load import read_logs, send
+from bench.placement.cluster.page import markdown
+from bench.placement.cluster.processes import Engines, Setup, running_schedulers, start_engines
+from bench.placement.cluster.watch import Watch, watching
+from bench.placement.policies import ENGINE, INSTANCES, PROFILE, RESULTS, read_lengths
+from bench.stats import percentile, write_into
+from foretell.latency.tables import profile_step_time
+from foretell.policy import Needs, make_policy
+from foretell.settings import load_profile
+from foretell.sim import ClusterConfig, InstanceConfig, simulate
+from foretell.workload import Arrival, EmpiricalLengths, poisson, stream
+from tools.harness.machine import describe_machine, describe_run
+
+PAGE = RESULTS.parent.parent / "docs" / "placement.md"
+POLICIES = ("random", "llumnix_minus", "predicted_latency", "externality", "late_binding")
+SCHEDULERS = 2
+WARMUP = tuple(Arrival(0.05 * i, 64, 16, f"w{i}") for i in range(40))
+"""Of new schedulers: connections, and the code that a first request loads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is sent, in the profile's seconds, and to which engines."""
+
+    setup: Setup
+    arrivals: tuple[Arrival, ...]
+    qps: float
+    seed: int
+    simulations: int
+
+
+async def measure(plan: Plan, policies: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """By policy, what the real cluster made of the plan."""
+    setup = plan.setup
+    watch = Watch(profile_step_time(load_profile(setup.profile)), setup.speedup)
+    found: dict[str, dict[str, Any]] = {}
+    with TemporaryDirectory(prefix="foretell-bench-") as name:
+        folder = Path(name)
+        async with running_services(folder) as services:
+            engines = await start_engines(services, setup)
+            async with watching(engines.feeds, watch):
+                for policy in policies:
+                    found[policy] = await _measure_one(
+                        plan, policy, engines, services, watch, folder
+                    )
+                    print(policy, found[policy], file=sys.stderr)
+    return found
+
+
+async def _measure_one(
+    plan: Plan, policy: str, engines: Engines, services: Services, watch: Watch, folder: Path
+) -> dict[str, Any]:
+    speedup, prefix = plan.setup.speedup, f"{policy}-"
+    async with running_schedulers(folder, engines, policy, SCHEDULERS) as schedulers:
+        await send(WARMUP, schedulers.urls, engines.model, prefix="warm-", speedup=1.0, seed=0)
+        degraded = await schedulers.degraded()
+        watch.reset()
+        others = OthersClock(services, schedulers.services)
+        cpu_s = services.cpu_s() + schedulers.services.cpu_s()
+        psutil.cpu_percent()  # the next call tells of the time since this one
+        answered = await send(
+            plan.arrivals,
+            schedulers.urls,
+            engines.model,
+            prefix=prefix,
+            speedup=speedup,
+            seed=plan.seed,
+        )
+        meanwhile = {
+            "cores_busy": psutil.cpu_percent() / 100.0 * psutil.cpu_count(),
+            "others_cores": others.cores(),
+            "services_cpu_s": services.cpu_s() + schedulers.services.cpu_s() - cpu_s,
+            "steps": watch.steps,
+            "step_lateness": watch.lateness,
+            "step_lateness_p99": watch.lateness_p99,
+            "degraded": dict(await schedulers.degraded() - degraded),
+            "dispatch_delay_s": await engines.dispatch_delay_s(),
+        }
+        preemptions = watch.preemptions
+    logged = read_logs(schedulers.logs, prefix)
+    assert len(logged) == len(answered), f"{policy}: {len(answered) - len(logged)} not in the log"
+    return {
+        **_figures(
+            [one.ttft_s * speedup for one in logged.values()],
+            [one.e2e_s * speedup for one in answered],
+            preemptions,
+        ),
+        **meanwhile,
+        "sent_late_p99_s": percentile([one.late_s for one in answered], 99),
+        **{
+            f"placement_p{level}_s": percentile([one.placement_s for one in logged.values()], level)
+            for level in (1, 50, 99)
+        },
+        "first_tokens_unseen": sum(not one.seen for one in logged.values()),
+    }
+
+
+def _figures(ttft_s: Sequence[float], e2e_s: Sequence[float], preemptions: int) -> dict[str, float]:
+    return {
+        "ttft_mean_s": fmean(ttft_s),
+        "ttft_p99_s": percentile(ttft_s, 99),
+        "e2e_mean_s": fmean(e2e_s),
+        "e2e_p99_s": percentile(e2e_s, 99),
+        "preemptions": preemptions,
+    }
+
+
+def simulated(plan: Plan, policy: str, real: dict[str, dict[str, Any]]) -> list[dict[str, float]]:
+    """The same arrivals in virtual time, once for each of some seeds of all other draws.
+
+    Delays are those of the real run: what predictors learned of dispatching, and half the time of
+    a placement as the way to a predictor. That is the 1st percentile: most wait for their turn too,
+    or are held, which is simulated.
+    """
+    speedup = plan.setup.speedup
+    asks = make_policy(policy).needs is not Needs.NOTHING
+    instance = InstanceConfig(ENGINE, profile_step_time(load_profile(plan.setup.profile)))
+    config = ClusterConfig(
+        (instance,) * plan.setup.instances,
+        dispatch_delay_s=real[policy]["dispatch_delay_s"] * speedup,
+        network_delay_s=real[policy]["placement_p1_s"] / 2 * speedup if asks else 0.0,
+    )
+    runs = []
+    for seed in range(plan.simulations):
+        policies = [make_policy(policy) for _ in range(SCHEDULERS)]
+        report = simulate(config, plan.arrivals, policies, Random(seed))
+        ttft_s = [request.ttft_s for request in report.served]
+        e2e_s = [request.e2e_s for request in report.served]
+        runs.append(_figures(ttft_s, e2e_s, report.preemptions))
+    return runs
+
+
+def _arguments() -> argparse.Namespace:
+    assert __doc__
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("lengths", type=Path, help="CSV of prompt and output lengths")
+    parser.add_argument("--policies", nargs="+", default=list(POLICIES), choices=POLICIES)
+    parser.add_argument("--requests", type=int, default=1000, help="per policy")
+    parser.add_argument("--qps", type=float, default=40.0, help="in the profile's seconds")
+    parser.add_argument("--seed", type=int, default=1, help="of arrivals and lengths")
+    parser.add_argument("--instances", type=int, default=INSTANCES)
+    parser.add_argument("--speedup", type=float, default=1.0, help="of the engines' clocks")
+    parser.add_argument("--simulations", type=int, default=5, help="of each policy")
+    parser.add_argument("--no-write", action="store_true", help="print only")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure, simulate and write."""
+    options = _arguments()
+    draws = Random(options.seed)
+    lengths = EmpiricalLengths(read_lengths(options.lengths))
+    arrivals = stream(options.requests, poisson(options.qps, draws), lengths, draws)
+    plan = Plan(
+        Setup(options.instances, PROFILE, options.speedup),
+        tuple(arrivals),
+        options.qps,
+        options.seed,
+        options.simulations,
+    )
+    facts: dict[str, Any] = {
+        **describe_run("bench.placement.real_cluster"),
+        "machine": describe_machine("foretell", "numba", "numpy", "grpcio", "uvicorn"),
+        **asdict(plan.setup),
+        **asdict(replace(plan, arrivals=())),
+        "requests": len(arrivals),
+    }
+    facts["command"] = facts["command"].replace(str(options.lengths), "LENGTHS.csv")
+    del facts["arrivals"], facts["setup"]
+    real = asyncio.run(measure(plan, options.policies))
+    page = {
+        **facts,
+        "real": real,
+        "simulated": {policy: simulated(plan, policy, real) for policy in real},
+    }
+    text = markdown(page)
+    print(text)
+    if options.no_write or len(real) < len(POLICIES):
+        return  # a look at some of it
+    (RESULTS / "placement_cluster.json").write_text(json.dumps(page, indent=1) + "\n")
+    (RESULTS / "placement_cluster.md").write_text(
+        f"# A real cluster beside the simulated one\n\n{text}"
+    )
+    write_into(PAGE, "placement_cluster", text)
+
+
+if __name__ == "__main__":
+    main()

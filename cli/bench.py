@@ -1,0 +1,41 @@
+"""`foretell bench`: measure this machine."""
+
+import json
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="Measure what predictions cost on this machine.")
+
+
+@app.callback()
+def _group() -> None:
+    """Keeps `predict` a subcommand while it is the only one."""
+
+
+@app.command()
+def predict(
+    running: Annotated[int, typer.Option(min=1, help="Running requests of the engine.")],
+    waiting: Annotated[int, typer.Option(min=0, help="Waiting requests.")],
+    predictions: Annotated[int, typer.Option(min=1, help="Predictions to time.")] = 1000,
+    sync_scheduling: Annotated[
+        bool, typer.Option("--sync-scheduling", help="The engine has no async scheduling.")
+    ] = False,
+    tcp: Annotated[
+        bool, typer.Option("--tcp", help="Call over TCP instead of a unix socket.")
+    ] = False,
+) -> None:
+    """Print the cost of predictions as JSON (bench/README.md explains the keys)."""
+    try:
+        from tools.harness.cases import Size
+        from tools.harness.predict import PredictOptions, measure_predict
+    except ImportError as error:
+        raise SystemExit(f"bench predict: {error}; pip install 'foretell[local]'") from error
+
+    options = PredictOptions(
+        size=Size(running, waiting),
+        predictions=predictions,
+        async_scheduling=not sync_scheduling,
+        transport="tcp" if tcp else "unix",
+    )
+    typer.echo(json.dumps(measure_predict(options), indent=1))

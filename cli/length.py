@@ -1,0 +1,37 @@
+"""`foretell length`: output lengths, estimated."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="Estimates of output lengths (docs/length-tagger.md).")
+
+
+@app.callback()
+def _group() -> None:
+    """Keeps `eval` a subcommand while it is the only one."""
+
+
+@app.command("eval")
+def length_eval(
+    file: Annotated[Path, typer.Argument(help="Answered prompts, .jsonl or .jsonl.gz.")],
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Learn from each answer before the next estimate.")
+    ] = False,
+    model: Annotated[
+        str, typer.Option(help="Folder of a length model; shipped: Foretell's; none: the history.")
+    ] = "shipped",
+    train: Annotated[
+        Path | None,
+        typer.Option(help="What the baselines learn from, and the history before it is evaluated."),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, help="First lines to take; 0: all.")] = 0,
+) -> None:
+    """Print how good estimates of output lengths are, as JSON (docs/length-tagger.md)."""
+    try:
+        from tools.length.report import evaluate_file
+    except ImportError as error:
+        raise SystemExit(f"length eval: {error}; pip install 'foretell[length]'") from error
+
+    evaluate_file(file, train=train, model=model, stream=stream, limit=limit)

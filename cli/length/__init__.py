@@ -1,1 +1,0 @@
-"""Output lengths from files: read, estimated, scored."""

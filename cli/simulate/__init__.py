@@ -1,1 +1,0 @@
-"""`foretell simulate` and `foretell capacity`: clusters in virtual time."""

@@ -1,0 +1,1 @@
+"""The vLLM plugin: a scheduler class that publishes what the engine does."""

@@ -1,0 +1,1 @@
+"""What every service process needs: sockets, signals, children, folders, probes."""

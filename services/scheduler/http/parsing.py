@@ -1,0 +1,231 @@
+"""From bytes to a request the scheduler understands, or an error that names the field.
+
+Only what placement reads is checked here; everything else is the engine's to judge, and its
+answer is relayed.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from math import isinf
+from typing import Any, Literal, NoReturn
+
+from services.scheduler.http.errors import invalid
+from services.scheduler.http.slo import NO_TERMS, Terms
+
+Endpoint = Literal["completions", "chat/completions"]
+
+COMPLETIONS_DEFAULT_MAX_TOKENS = 16
+"""What OpenAI's API and vLLM generate for a completion that names no limit."""
+MAX_SEQUENCES = 1024
+HINT_FIELD = "foretell_output_tokens"
+"""Key of `vllm_xargs` in which a client may say how long it expects the answer to be."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedRequest:
+    """A valid request, with what placement needs of it."""
+
+    endpoint: Endpoint
+    body: dict[str, Any]
+    model: str
+    stream: bool
+    max_tokens: int
+    """0: the client named none and the endpoint has no default."""
+    sequences: int
+    priority: int
+    hint_tokens: int
+    text: str
+    """The prompt as text; empty when it came as token ids."""
+    characters: int
+    """Of one prompt: the longest, where there are several."""
+    messages: int
+    token_ids: int
+    """Length of a prompt given as token ids; 0 for text."""
+    tenant: str = ""
+    """Whose API key came with it; "" where none is needed."""
+    terms: Terms = NO_TERMS
+
+
+def parse(endpoint: Endpoint, raw: bytes) -> ParsedRequest:
+    """Validate a request body; raises `ApiError`."""
+    body = _json_object(raw)
+    model = body.get("model")
+    if model is None:
+        raise invalid("you must provide a model parameter", "model", "missing_required_parameter")
+    if not isinstance(model, str) or not model:
+        raise invalid("'model' must be a non-empty string", "model", "invalid_type")
+    n = _integer(body, "n", 1, least=1, most=MAX_SEQUENCES)
+    chat = endpoint == "chat/completions"
+    prompts: list[str] | list[list[int]] = [_chat_text(body)] if chat else _prompts(body)
+    if len(prompts) * n > MAX_SEQUENCES:
+        param = "prompt" if n == 1 else "n"
+        raise invalid(f"prompts times n must not exceed {MAX_SEQUENCES}", param, "value_too_large")
+    longest = max(prompts, key=len)
+    return ParsedRequest(
+        endpoint=endpoint,
+        body=body,
+        model=model,
+        stream=_boolean(body, "stream"),
+        max_tokens=_max_tokens(endpoint, body),
+        sequences=len(prompts) * n,
+        priority=_integer(body, "priority", 0, least=-(2**31), most=2**31 - 1),
+        hint_tokens=_hint(body),
+        # Lone surrogates are legal JSON but no legal UTF-8: placement sees them replaced.
+        text=longest.encode(errors="replace").decode() if isinstance(longest, str) else "",
+        characters=len(longest) if isinstance(longest, str) else 0,
+        messages=len(body["messages"]) if chat else 0,
+        token_ids=0 if isinstance(longest, str) else len(longest),
+    )
+
+
+def with_priority_header(request: ParsedRequest, header: str) -> ParsedRequest:
+    """`X-Vllm-Priority` beats the body's `priority`, as in vLLM; what is no number is ignored."""
+    try:
+        priority = int(header)
+    except ValueError:
+        return request
+    return replace(request, priority=max(-(2**31), min(2**31 - 1, priority)))
+
+
+def for_engine(request: ParsedRequest, request_id: str, predicted_tokens: float) -> bytes:
+    """The body as the engine gets it: the client's, with our two fields in `vllm_xargs`.
+
+    Raises `ApiError`.
+    """
+    xargs = dict(request.body.get("vllm_xargs") or {})
+    xargs.pop(HINT_FIELD, None)
+    xargs["foretell_id"] = request_id
+    xargs["foretell_predicted_tokens"] = round(predicted_tokens, 1)
+    try:
+        text = json.dumps({**request.body, "vllm_xargs": xargs}, separators=(",", ":"))
+    except RecursionError as error:  # what the parser just managed may be too deep from here
+        raise invalid(
+            "the body of your request is nested too deeply", code="json_invalid"
+        ) from error
+    return text.encode()
+
+
+def _json_object(raw: bytes) -> dict[str, Any]:
+    try:
+        body = json.loads(raw, parse_constant=_reject_constant, parse_float=_finite)
+    except (ValueError, RecursionError) as error:
+        raise invalid("the body of your request is not valid JSON", code="json_invalid") from error
+    if not isinstance(body, dict):
+        raise invalid("the body of your request must be a JSON object", code="json_invalid")
+    return body
+
+
+def _reject_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if isinf(value):  # an overflow such as 1e999, which would reach the engine as Infinity
+        raise ValueError(f"{text} is too large")
+    return value
+
+
+def _chat_text(body: dict[str, Any]) -> str:
+    messages = body.get("messages")
+    if messages is None:
+        raise invalid("'messages' is required", "messages", "missing_required_parameter")
+    if not isinstance(messages, list) or not messages:
+        raise invalid("'messages' must be a non-empty array", "messages", "invalid_type")
+    parts: list[str] = []
+    for i, message in enumerate(messages):
+        if not isinstance(message, dict):
+            raise invalid(f"'messages[{i}]' must be an object", f"messages[{i}]", "invalid_type")
+        if not isinstance(message.get("role"), str):
+            raise invalid(
+                f"'messages[{i}].role' must be a string", f"messages[{i}].role", "invalid_type"
+            )
+        parts.append(content_text(message.get("content"), f"messages[{i}].content"))
+    return "\n".join(parts)
+
+
+def content_text(content: object, param: str) -> str:
+    """The text of a message's `content`; raises `ApiError` that names `param`."""
+    if content is None:  # an assistant message that only calls tools
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise invalid(f"'{param}' must be a string or an array", param, "invalid_type")
+    texts = (part.get("text") for part in content if isinstance(part, dict))
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+def _prompts(body: dict[str, Any]) -> list[str] | list[list[int]]:
+    prompt = body.get("prompt")
+    if prompt is None:
+        raise invalid("'prompt' is required", "prompt", "missing_required_parameter")
+    if isinstance(prompt, str) or _token_ids(prompt):
+        prompt = [prompt]
+    good = isinstance(prompt, list) and prompt
+    if good and all(isinstance(item, str) and item for item in prompt):
+        return list(prompt)
+    if good and all(_token_ids(item) for item in prompt):
+        return list(prompt)
+    raise invalid(
+        "'prompt' must be a non-empty string, an array of strings, an array of token ids, "
+        "or an array of arrays of token ids",
+        "prompt",
+        "invalid_type",
+    )
+
+
+def _token_ids(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(type(item) is int and item >= 0 for item in value)
+    )
+
+
+def _max_tokens(endpoint: Endpoint, body: dict[str, Any]) -> int:
+    default = COMPLETIONS_DEFAULT_MAX_TOKENS if endpoint == "completions" else 0
+    # vLLM: max_completion_tokens replaces the deprecated max_tokens where both are given.
+    for name in ("max_completion_tokens", "max_tokens"):
+        if endpoint == "completions" and name == "max_completion_tokens":
+            continue
+        if body.get(name) is not None:
+            return _integer(body, name, default, least=1, most=2**31 - 1)
+    return default
+
+
+def _hint(body: dict[str, Any]) -> int:
+    xargs = body.get("vllm_xargs")
+    if xargs is None:
+        return 0
+    if not isinstance(xargs, dict):
+        raise invalid("'vllm_xargs' must be an object", "vllm_xargs", "invalid_type")
+    if HINT_FIELD not in xargs:
+        return 0
+    hint = xargs[HINT_FIELD]
+    if type(hint) is not int or not 1 <= hint < 2**31:
+        param = f"vllm_xargs.{HINT_FIELD}"
+        raise invalid(f"'{param}' must be a positive integer", param, "invalid_type")
+    return hint
+
+
+def _integer(body: dict[str, Any], name: str, default: int, *, least: int, most: int) -> int:
+    value = body.get(name)
+    if value is None:
+        return default
+    if type(value) is not int:
+        raise invalid(f"'{name}' must be an integer", name, "invalid_type")
+    if not least <= value <= most:
+        raise invalid(
+            f"'{name}' must be between {least} and {most}, got {value}", name, "invalid_value"
+        )
+    return value
+
+
+def _boolean(body: dict[str, Any], name: str) -> bool:
+    value = body.get(name)
+    if value is None:
+        return False
+    if not isinstance(value, bool):
+        raise invalid(f"'{name}' must be true or false", name, "invalid_type")
+    return value

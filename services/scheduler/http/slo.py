@@ -1,0 +1,98 @@
+"""What a request may take: targets from its headers, and whether they were met."""
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Literal
+
+from foretell.model import NO_SLO, Slo
+from foretell.policy.admission import Late, Unattainable
+from services.scheduler.http.errors import ApiError, invalid
+
+TTFT_HEADER = "x-foretell-ttft-target-ms"
+TPOT_HEADER = "x-foretell-tpot-target-ms"
+LATE_HEADER = "x-foretell-when-late"
+_MILLISECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+_LATE: dict[str, Late] = {"serve": "serve", "reject": "reject"}
+_MAX_RETRY_AFTER_S = 3600
+
+Outcome = Literal["met", "missed", "rejected"]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On which a request is taken."""
+
+    slo: Slo = NO_SLO
+    """From its arrival on."""
+    late: Late = "serve"
+    arrived_unix_s: float = 0.0
+
+    def left(self) -> Slo:
+        """What is left of the targets by now."""
+        return self.slo.after(max(0.0, time.time() - self.arrived_unix_s))
+
+    def outcome(
+        self, first_token_unix_s: float, ended_unix_s: float, tokens: float
+    ) -> Outcome | None:
+        """Of an answer with these stamps and `tokens` in a sequence; 0 where not known.
+
+        None: there was no target, or what it bounds is not known.
+        """
+        slo = self.slo
+        if not slo.given or not first_token_unix_s or (slo.tpot_s < inf and not tokens):
+            return None
+        ttft_s = first_token_unix_s - self.arrived_unix_s
+        tpot_s = max(0.0, ended_unix_s - first_token_unix_s) / max(1.0, tokens - 1.0)
+        return "met" if slo.met(ttft_s, tpot_s) else "missed"
+
+
+NO_TERMS = Terms()
+"""Of a request that says nothing, where nothing is set."""
+
+
+def default_terms(ttft_target_ms: float, tpot_target_ms: float, late: Late) -> Terms:
+    """Of requests that say nothing; 0 ms: no target."""
+    return Terms(Slo(_seconds(ttft_target_ms), _seconds(tpot_target_ms)), late)
+
+
+def terms_of(headers: Mapping[str, str], default: Terms) -> Terms:
+    """Of a request that arrives now; raises `ApiError` that names the header."""
+    slo = Slo(
+        _target_s(headers, TTFT_HEADER, default.slo.ttft_s),
+        _target_s(headers, TPOT_HEADER, default.slo.tpot_s),
+    )
+    late = headers.get(LATE_HEADER, default.late)
+    if late not in _LATE:
+        raise invalid(f"'{LATE_HEADER}' must be serve or reject", LATE_HEADER, "invalid_value")
+    return Terms(slo, _LATE[late], time.time())
+
+
+def _target_s(headers: Mapping[str, str], name: str, default_s: float) -> float:
+    text = headers.get(name)
+    if text is None:
+        return default_s
+    if not _MILLISECONDS.fullmatch(text):
+        raise invalid(f"'{name}' must be a number of milliseconds; 0: none", name, "invalid_value")
+    return _seconds(float(text))
+
+
+def _seconds(target_ms: float) -> float:
+    return target_ms / 1000 if target_ms > 0 else inf
+
+
+class SloUnattainable(ApiError):
+    """A 429: the request is fine, but nobody could answer it in time."""
+
+    def __init__(self, terms: Terms, why: Unattainable) -> None:
+        self.ttft_s = terms.slo.ttft_s - why.target_s + why.ttft_s
+        """From the request's arrival."""
+        super().__init__(
+            429,
+            f"no instance can begin to answer in time: a TTFT of {self.ttft_s * 1000:.0f} ms is "
+            f"predicted at best, the target is {terms.slo.ttft_s * 1000:.0f} ms",
+            code="slo_unattainable",
+            headers={"retry-after": str(min(_MAX_RETRY_AFTER_S, why.retry_after_s))},
+        )

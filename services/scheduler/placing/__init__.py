@@ -1,0 +1,1 @@
+"""Drives the placement core: the pool, its predictors and the tagger."""

@@ -1,0 +1,40 @@
+"""What the tagger is told of a request's text."""
+
+from foretell.length.conversation import (
+    MOST_EXCHANGES,
+    Conversation,
+    Exchange,
+    head_and_tail,
+    split_chat,
+)
+from services.scheduler.http.parsing import ParsedRequest, content_text
+
+
+def conversation_of(request: ParsedRequest, prompt_tokens: int) -> Conversation:
+    """Of several prompts the longest, which is `request.text`; nothing of token ids."""
+    system, prompt = "", request.text
+    earlier: list[Exchange] = []
+    if request.messages:
+        system, earlier, prompt = split_chat(
+            (message["role"], content_text(message.get("content"), ""))
+            for message in request.body["messages"]
+        )
+    stop = request.body.get("stop")
+    return Conversation(
+        prompt=_clean(head_and_tail(prompt)),
+        characters=len(prompt),
+        prompt_tokens=prompt_tokens,
+        system=_clean(head_and_tail(system)),
+        earlier=tuple(
+            Exchange(_clean(exchange.prompt), _clean(exchange.answer), exchange.answer_characters)
+            for exchange in earlier[-MOST_EXCHANGES:]
+        ),
+        exchanges=len(earlier),
+        max_tokens=request.max_tokens,
+        stops=len(stop) if isinstance(stop, list) else int(isinstance(stop, str)),
+    )
+
+
+def _clean(text: str) -> str:
+    """Lone surrogates are legal JSON but no legal UTF-8."""
+    return text.encode(errors="replace").decode()

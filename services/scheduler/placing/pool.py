@@ -1,0 +1,292 @@
+"""The engines this replica knows: who they are, whether they live, what was sent to them."""
+
+import asyncio
+import json
+import logging
+import re
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+import grpc
+from yarl import URL
+
+from foretell.model import Load
+from foretell.telemetry import SchedulerMetrics
+from foretell.v1 import predictor_pb2_grpc
+from services.scheduler.placing.peers import Breaker, open_channel
+
+logger = logging.getLogger(__name__)
+
+QPM_WINDOW_S = 60.0
+_ANSWER_DELAY_WEIGHT = 0.1  # of the newest stream in the learned delay
+_LONGEST_ANSWER_DELAY_S = 2.0
+_MODELS_EVERY = 20  # health probes between two looks at /v1/models
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceConfig:
+    """One engine and its sidecar, as configured."""
+
+    instance_id: str
+    url: str
+    predictor: str = ""
+
+
+@dataclass(eq=False)
+class Instance:
+    """One engine as this replica sees it."""
+
+    config: InstanceConfig
+    channel: grpc.aio.Channel | None = None
+    stub: predictor_pb2_grpc.PredictorStub | None = None
+    healthy: bool = False
+    suspected: bool = False
+    """An attempt failed here since the last good probe: others are preferred."""
+    down: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while probes fail: whoever waits for this engine's first byte gives up."""
+    model_names: frozenset[str] = frozenset()
+    emulated: bool = False
+    outstanding: int = 0
+    dispatched_total: int = 0
+    last_load: tuple[float, Load] | None = None
+    """When (monotonic seconds) and what the predictor last said."""
+    answer_delay_s: float = 0.0
+    """Learned: from the engine's first token to its first byte here."""
+    breaker: Breaker = field(default_factory=Breaker)
+    failures: int = 0
+    probes: int = 0
+    probing: asyncio.Task[None] | None = None
+    _dispatched_at: deque[float] = field(default_factory=deque)
+
+    def note_dispatch(self) -> None:
+        self.outstanding += 1
+        self.dispatched_total += 1
+        self._dispatched_at.append(time.monotonic())
+
+    def learn_answer_delay(self, sample_s: float) -> None:
+        sample_s = min(_LONGEST_ANSWER_DELAY_S, max(0.0, sample_s))
+        self.answer_delay_s += _ANSWER_DELAY_WEIGHT * (sample_s - self.answer_delay_s)
+
+    def dispatched_last_minute(self) -> int:
+        oldest = time.monotonic() - QPM_WINDOW_S
+        while self._dispatched_at and self._dispatched_at[0] < oldest:
+            self._dispatched_at.popleft()
+        return len(self._dispatched_at)
+
+    @property
+    def by_priority(self) -> bool:
+        """Its engine is known to admit by priority; others refuse a request that has one."""
+        return self.last_load is not None and self.last_load[1].by_priority
+
+    def load_within(self, seconds: float) -> Load | None:
+        """The last known load, if it is no older than `seconds`."""
+        if self.last_load is None or time.monotonic() - self.last_load[0] > seconds:
+            return None
+        return self.last_load[1]
+
+
+class Pool:
+    """Keeps `instances` true: reads their configuration, probes their health."""
+
+    def __init__(
+        self,
+        source: str,
+        client: aiohttp.ClientSession,
+        metrics: SchedulerMetrics,
+        *,
+        engine_api_key: str,
+        health_interval_s: float,
+        health_timeout_s: float,
+        health_failures: int,
+    ) -> None:
+        self.instances: dict[str, Instance] = {}
+        self._source = source
+        self._mtime = 0.0
+        self._complaint = ""
+        self._client = client
+        self._headers = engine_authorization(engine_api_key)
+        self._metrics = metrics
+        self._interval_s = health_interval_s
+        self._timeout_s = health_timeout_s
+        self._failures = health_failures
+        try:
+            self._configure(parse_instances(self._read()))
+        except ValueError as error:
+            raise SystemExit(str(error)) from error
+
+    async def run(self) -> None:
+        """Probe all instances, again and again, until cancelled."""
+        async with asyncio.TaskGroup() as probes:
+            while True:
+                self._reload()
+                for instance in self.instances.values():
+                    # Each at its own pace: one that hangs must not delay news of the others.
+                    if instance.probing is None or instance.probing.done():
+                        instance.probing = probes.create_task(self._probe(instance))
+                await asyncio.sleep(self._interval_s)
+
+    def healthy(self, model: str) -> list[Instance]:
+        """Instances that serve `model` and answer probes; suspected ones if there are no others.
+
+        A request that fails on every engine must not close all of them to everyone else.
+        """
+        up = [i for i in self.instances.values() if i.healthy and model in i.model_names]
+        return [i for i in up if not i.suspected] or up
+
+    def models(self) -> dict[str, bool]:
+        """Models that some instance has served, and whether all their engines are emulated."""
+        known: dict[str, bool] = {}
+        for instance in self.instances.values():
+            for name in instance.model_names:
+                known[name] = known.get(name, True) and instance.emulated
+        return known
+
+    @property
+    def ready(self) -> bool:
+        return any(i.healthy and i.model_names for i in self.instances.values())
+
+    def suspect(self, instance: Instance) -> None:
+        """Place nothing on `instance` until its next successful probe, if another can serve."""
+        instance.suspected = True
+
+    async def close(self) -> None:
+        await asyncio.gather(
+            *(i.channel.close(None) for i in self.instances.values() if i.channel is not None)
+        )
+
+    async def _probe(self, instance: Instance) -> None:
+        url = instance.config.url
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                async with self._client.get(f"{url}/health", headers=self._headers) as answer:
+                    answer.raise_for_status()
+                    await answer.read()
+                if not instance.model_names or instance.probes % _MODELS_EVERY == 0:
+                    await self._learn_models(instance)
+        except Exception as error:
+            # Whatever an engine answers, probing goes on: without it nothing comes back up.
+            self._probe_failed(instance, error)
+            return
+        instance.probes += 1
+        instance.failures = 0
+        instance.suspected = False
+        if not instance.healthy:
+            logger.info("%s is up at %s", instance.config.instance_id, url)
+        instance.healthy = True
+        instance.down.clear()
+        self._report(instance)
+
+    def _probe_failed(self, instance: Instance, error: Exception) -> None:
+        instance.failures += 1
+        # A refused connection is certain; a slow answer must repeat itself to be believed.
+        refused = isinstance(error, aiohttp.ClientConnectorError)
+        if refused or instance.failures >= self._failures:
+            if instance.healthy or not instance.down.is_set():
+                logger.warning("%s is down: %r", instance.config.instance_id, error)
+            instance.healthy = False
+            instance.down.set()
+        self._report(instance)
+
+    async def _learn_models(self, instance: Instance) -> None:
+        url = f"{instance.config.url}/v1/models"
+        async with self._client.get(url, headers=self._headers) as answer:
+            answer.raise_for_status()
+            cards = (await answer.json(content_type=None))["data"]
+        instance.model_names = frozenset(str(card["id"]) for card in cards)
+        instance.emulated = any(card.get("owned_by") == "foretell-emulated" for card in cards)
+
+    def _report(self, instance: Instance) -> None:
+        instance_id = instance.config.instance_id
+        if self.instances.get(instance_id) is not instance:
+            return  # taken off the list while it was probed
+        self._forget(instance_id)  # what it was thought to be before it said what it is
+        engine = "emulated" if instance.emulated else "vllm"
+        self._metrics.healthy.labels(instance_id, engine).set(instance.healthy)
+
+    def _forget(self, instance_id: str) -> None:
+        for engine in ("emulated", "vllm"):
+            self._metrics.healthy.remove(instance_id, engine)
+
+    def _read(self) -> str:
+        if self._source.lstrip().startswith("["):
+            return self._source
+        path = Path(self._source)
+        try:
+            self._mtime = path.stat().st_mtime
+            return path.read_text()
+        except OSError as error:
+            raise SystemExit(f"instances: cannot read {path}: {error.strerror}") from error
+
+    def _reload(self) -> None:
+        """Take in a changed instances file; a broken one is reported and the old kept."""
+        if self._source.lstrip().startswith("["):
+            return
+        try:
+            mtime = Path(self._source).stat().st_mtime
+            if mtime == self._mtime:
+                return
+            self._configure(parse_instances(self._read()))
+        except (OSError, ValueError, SystemExit) as error:
+            if str(error) != self._complaint:  # once, not at every probe
+                logger.warning("instances file not taken in, the old list stays: %s", error)
+            self._complaint = str(error)
+        else:
+            self._complaint = ""
+
+    def _configure(self, configs: list[InstanceConfig]) -> None:
+        known = self.instances
+        self.instances = {}
+        for config in configs:
+            old = known.pop(config.instance_id, None)
+            if old is not None and old.config == config:
+                self.instances[config.instance_id] = old
+                continue
+            instance = Instance(config)
+            if config.predictor:
+                instance.channel = open_channel(config.predictor)
+                instance.stub = predictor_pb2_grpc.PredictorStub(instance.channel)
+            self.instances[config.instance_id] = instance
+        # Requests in progress hold on to theirs; the last one's end closes its channel.
+        for instance_id in known:
+            self._forget(instance_id)
+
+
+def engine_authorization(api_key: str) -> dict[str, str]:
+    """The header that engines started with `--api-key` want; empty without a key."""
+    return {"authorization": f"Bearer {api_key}"} if api_key else {}
+
+
+def parse_instances(text: str) -> list[InstanceConfig]:
+    """The configured instances; raises `ValueError` that names what is wrong."""
+    try:
+        items = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"instances: not valid JSON: {error}") from error
+    if not isinstance(items, list):
+        raise ValueError("instances: must be a JSON list")
+    configs = [_parse_instance(item) for item in items]
+    if len({c.instance_id for c in configs}) != len(configs):
+        raise ValueError("instances: instance_id must be unique")
+    return configs
+
+
+def _parse_instance(item: object) -> InstanceConfig:
+    if not isinstance(item, dict) or not item.get("instance_id") or not item.get("url"):
+        raise ValueError(f"instances: {item!r} needs instance_id and url")
+    unknown = set(item) - {"instance_id", "url", "predictor"}
+    if unknown:
+        raise ValueError(f"instances: unknown keys {sorted(unknown)}")
+    if not all(isinstance(value, str) for value in item.values()):
+        raise ValueError(f"instances: {item!r} must have strings only")
+    if not re.fullmatch(r"[!-~]+", item["instance_id"]):
+        raise ValueError(f"instances: instance_id {item['instance_id']!r} is no header value")
+    try:
+        url = URL(item["url"])
+    except ValueError as error:
+        raise ValueError(f"instances: url {item['url']!r}: {error}") from error
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ValueError(f"instances: url {item['url']!r} must be http://HOST[:PORT]")
+    return InstanceConfig(item["instance_id"], item["url"].rstrip("/"), item.get("predictor", ""))

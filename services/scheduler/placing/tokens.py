@@ -1,0 +1,38 @@
+"""Counts prompt tokens with the served model's tokenizer, where one is configured."""
+
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from foretell.length.prompt import PRIOR_TOKENS_PER_MESSAGE
+from services.scheduler.http.parsing import ParsedRequest
+
+COUNTED_CHARS = 65_536
+"""Of a longer text only so much is tokenized: the event loop must not stand still for it."""
+
+
+class PromptCounter:
+    """Counts text with a `tokenizer.json`; without one it counts nothing.
+
+    What a chat template adds is taken as a constant per message, and a long text to go on like
+    its beginning.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._tokenizer: Tokenizer | None = None
+        if not path:
+            return
+        file = Path(path)
+        if file.is_dir():
+            file = file / "tokenizer.json"
+        if not file.is_file():
+            raise SystemExit(f"tokenizer: {file} does not exist")
+        self._tokenizer = Tokenizer.from_file(str(file))
+
+    def count(self, request: ParsedRequest) -> int:
+        """Prompt tokens of `request`; 0 when they cannot be counted."""
+        if self._tokenizer is None or not request.text:
+            return 0
+        head = request.text[:COUNTED_CHARS]
+        tokens = len(self._tokenizer.encode(head).ids) * len(request.text) / len(head)
+        return round(tokens + PRIOR_TOKENS_PER_MESSAGE * request.messages)

@@ -1,0 +1,1 @@
+"""Carries requests to engines and their answers back."""

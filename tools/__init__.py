@@ -1,0 +1,1 @@
+"""What commands and benchmarks do: profiles, training, scoring, measuring, local clusters."""

@@ -1,0 +1,171 @@
+"""`foretell accuracy`: a recorded run through the twin, and how far off it was."""
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from foretell.latency.devices import MODELS, device_spec
+from foretell.latency.linear import StepTimeModel
+from foretell.latency.roofline import estimated_kv_blocks, roofline_step_time, sharded
+from foretell.latency.tables import graph_sizes, profile_step_time
+from foretell.model import EngineConfig, GpuProfile, ModelSpec
+from foretell.sim.accuracy import accuracy
+from foretell.sim.calibrate import calibrate
+from foretell.sim.recorded import Latency, ReplayConfig, replay
+from tools.accuracy.recorded_run import RecordedRun, read_run
+from tools.profiles.imports import ProfileError, known_device, known_model, profile_of
+
+UNKNOWN_DEVICE = "A100-80GB"  # from the middle of those that serve
+CALIBRATION_SHARE = 3  # one request in so many teaches, in --no-profile mode
+_DIGITS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class AccuracyOptions:
+    """How to replay; zero and empty mean: as the run or the profile says."""
+
+    profile: str = ""
+    device: str = ""
+    """Without a profile: the device whose datasheet is the prior. Empty: the one that the run's
+    folder names, or else `UNKNOWN_DEVICE`."""
+    frontend_s: float = 0.0
+    async_scheduling: bool = True
+    kv_blocks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """A replay beside the truth; only the requests that were evaluated."""
+
+    run: RecordedRun
+    predicted: list[Latency]
+    actual: list[Latency]
+    about: dict[str, Any] = field(default_factory=dict)
+
+    def report(self) -> dict[str, Any]:
+        """As `foretell accuracy` prints it."""
+        found = accuracy(self.predicted, self.actual)
+        return {
+            "model": self.run.model,
+            "engine_version": self.run.engine_version,
+            "requests": len(self.actual),
+            **self.about,
+            **{
+                name: {key: round(value, _DIGITS) for key, value in asdict(errors).items()}
+                for name, errors in found.items()
+            },
+        }
+
+
+def evaluate(folder: Path, options: AccuracyOptions) -> Evaluation:
+    """Replay the run in `folder`; ValueError with the reason where it cannot be."""
+    run = read_run(folder)
+    if options.profile:
+        return _with_profile(run, options, profile_of(options.profile))
+    parts = folder.resolve().parts
+    device = options.device or known_device(parts) or UNKNOWN_DEVICE
+    return _without_profile(run, replace(options, device=device))
+
+
+def _with_profile(run: RecordedRun, options: AccuracyOptions, profile: GpuProfile) -> Evaluation:
+    config = _replay_config(run, options, profile.total_blocks)
+    tensor_parallel = int(run.engine_kwargs.get("tensor_parallel_size") or 1)
+    if (profile.tensor_parallel, profile.data_parallel) != (tensor_parallel, config.ranks):
+        raise ValueError(
+            f"the run was made with --tensor-parallel {tensor_parallel} --data-parallel "
+            f"{config.ranks}; {profile.name} was imported with {profile.tensor_parallel} and "
+            f"{profile.data_parallel}"
+        )
+    if profile.tables is not None and profile.tables.graph_sizes:
+        sizes = graph_sizes(config.engine.max_num_seqs)
+        profile = replace(profile, tables=replace(profile.tables, graph_sizes=sizes))
+    model = profile_step_time(profile)
+    about = {
+        "profile": profile.name,
+        "step_time": "tables" if profile.tables is not None else "linear",
+        "calibration_requests": 0,
+    }
+    return _evaluation(run, config, model, 0, about)
+
+
+def _without_profile(run: RecordedRun, options: AccuracyOptions) -> Evaluation:
+    device, model = sharded(
+        device_spec(options.device),
+        _model_spec(run.model),
+        int(run.engine_kwargs.get("tensor_parallel_size") or 1),
+        int(run.engine_kwargs.get("data_parallel_size") or 1),
+    )
+    config = _replay_config(run, options, estimated_kv_blocks(device, model))
+    first = len(run.requests) // CALIBRATION_SHARE
+    found = calibrate(run.requests, config, roofline_step_time(device, model), first)
+    about = {
+        "profile": None,
+        "step_time": f"roofline of {device.name}, five factors fitted to the first requests",
+        "calibration_requests": first,
+        "calibration_factors": [round(factor, 3) for factor in found.factors],
+    }
+    return _evaluation(run, config, found.model, first, about)
+
+
+def _evaluation(
+    run: RecordedRun,
+    config: ReplayConfig,
+    model: StepTimeModel,
+    skip: int,
+    about: dict[str, Any],
+) -> Evaluation:
+    predicted = replay(run.requests, config, model)
+    about |= {
+        "kv_blocks": config.engine.total_blocks,
+        "async_scheduling": config.engine.async_scheduling,
+        "frontend_ms": config.frontend_s * 1e3,
+        "ranks": config.ranks,
+    }
+    actual = [request.actual for request in run.requests if request.actual is not None]
+    return Evaluation(run, predicted[skip:], actual[skip:], about)
+
+
+def _replay_config(run: RecordedRun, options: AccuracyOptions, kv_blocks: int) -> ReplayConfig:
+    """The engine of the run; KV blocks as asked for, recorded, or estimated, in this order."""
+    kwargs = run.engine_kwargs
+    longest = max(request.prompt_tokens + request.output_tokens for request in run.requests)
+    try:
+        engine = EngineConfig(
+            model_name=run.model,
+            block_size_tokens=16,
+            total_blocks=options.kv_blocks or run.kv_blocks or kv_blocks,
+            max_num_seqs=int(kwargs["max_num_seqs"]),
+            max_num_scheduled_tokens=int(kwargs["max_num_batched_tokens"]),
+            max_model_len=int(kwargs.get("max_model_len") or longest),
+            engine_version=run.engine_version,
+            async_scheduling=options.async_scheduling,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"meta.json lacks the engine's limits: {error!r}") from error
+    return ReplayConfig(
+        engine=engine,
+        ranks=int(kwargs.get("data_parallel_size") or 1),
+        frontend_s=options.frontend_s,
+    )
+
+
+def _model_spec(name: str) -> ModelSpec:
+    """The known model whose name begins the last part of `name`."""
+    known = known_model([name.rpartition("/")[2]])
+    if not known:
+        raise ValueError(f"no sizes are known of {name}; known: {', '.join(sorted(MODELS))}")
+    return MODELS[known]
+
+
+def show(folder: Path, options: AccuracyOptions, plot: Path | None) -> None:
+    """Print the report as JSON; SystemExit with the reason where there is none."""
+    try:
+        found = evaluate(folder, options)
+    except (ValueError, KeyError, ProfileError) as error:
+        raise SystemExit(f"accuracy: {error}") from error
+    if plot is not None:
+        from tools.accuracy.plot import scatter
+
+        scatter([(found.run.model, found)], plot)
+    print(json.dumps(found.report(), indent=2))  # noqa: T201  the command's output

@@ -1,0 +1,1 @@
+"""The benchmark harness: cases, the machine, timed predictions."""

@@ -1,0 +1,106 @@
+"""CPU time of the compiled part of a prediction: the call that rolls the twin forward."""
+
+import time
+from collections.abc import Callable
+
+from foretell.engine.book import LOOK_AHEAD_S, MOST_EXPECTED, samples_behind
+from foretell.engine.expected import RecentArrivals
+from foretell.engine.forecast import Forecaster, PendingRequest, Rollouts
+from foretell.latency.calibration import OnlineStepTime
+from foretell.latency.linear import StepTimeModel
+from foretell.length.distribution import knots
+from foretell.model import LengthEstimate, RequestSpec
+from foretell.settings import load_profile
+from tools.harness.cases import (
+    MEAN_OUTPUT_TOKENS,
+    MEAN_PROMPT_TOKENS,
+    STATES,
+    Case,
+    Size,
+    arrivals_per_s,
+    make_case,
+)
+
+PROFILE = "A30/Llama-2-7b-hf"
+DISPATCH_DELAY_S = 0.002
+_WARMUP = 2  # rounds over all states
+
+
+def profile_step_time() -> StepTimeModel:
+    """As a predictor starts with."""
+    return OnlineStepTime(load_profile(PROFILE)).current()
+
+
+def prepare(
+    case: Case, step_time: StepTimeModel, *, samples: int = 0, expect_arrivals: bool = False
+) -> Rollouts:
+    """The rollouts that a predictor would make for the case's newcomer; or `samples` of them.
+
+    As schedulers ask it to compare instances; or, with `expect_arrivals`, as it foretells what one
+    will do: with the requests that it expects to come later, at the rate at which the engine serves
+    them.
+    """
+    snapshot = case.snapshot
+    rows = [
+        knots(LengthEstimate(state.predicted_output_tokens, source="model"))
+        for state in (*snapshot.running, *snapshot.waiting)
+    ]
+    now = snapshot.taken_unix_s
+    return Forecaster(snapshot, rows).prepare(
+        step_time,
+        _coming(case.newcomer, now),
+        now,
+        samples=samples or samples_behind(len(snapshot.waiting) + len(case.reserved)),
+        pending=[
+            *(_coming(request, now) for request in case.reserved),
+            *(_later(case, step_time) if expect_arrivals else ()),
+        ],
+    )
+
+
+def time_kernel(
+    size: Size,
+    predictions: int,
+    tick: Callable[[], None],
+    *,
+    async_scheduling: bool = True,
+    expect_arrivals: bool = False,
+) -> list[float]:
+    """CPU seconds of each of `predictions` calls, over `STATES` engine states in turn.
+
+    The time of this thread alone, which other processes do not lengthen by taking the core. It
+    begins and ends in Python: handing the arrays over is included.
+    """
+    step_time = profile_step_time()
+    states = [
+        prepare(
+            make_case(size, state, async_scheduling=async_scheduling),
+            step_time,
+            expect_arrivals=expect_arrivals,
+        )
+        for state in range(STATES)
+    ]
+    took = []
+    for turn in range(-_WARMUP * STATES, predictions):
+        rollouts = states[turn % STATES]
+        started = time.thread_time_ns()
+        rollouts.run()
+        ended = time.thread_time_ns()
+        if turn >= 0:
+            took.append((ended - started) * 1e-9)
+            tick()
+    return took
+
+
+def _later(case: Case, step_time: StepTimeModel) -> list[PendingRequest]:
+    now = case.snapshot.taken_unix_s
+    rate = arrivals_per_s(Size(len(case.snapshot.running), 0), step_time)
+    recent = RecentArrivals()
+    for ago in range(round(LOOK_AHEAD_S * rate), 0, -1):
+        recent.note(round(MEAN_PROMPT_TOKENS), MEAN_OUTPUT_TOKENS, now - ago / rate)
+    expected = recent.expected(now, now + LOOK_AHEAD_S, MOST_EXPECTED)
+    return [expected] if expected else []
+
+
+def _coming(request: RequestSpec, now_unix_s: float) -> PendingRequest:
+    return PendingRequest(now_unix_s + DISPATCH_DELAY_S, request, knots(request.length))

@@ -1,0 +1,98 @@
+"""`foretell bench predict`: the cost of predictions for one size of engine, as one JSON object."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+
+from tools.harness.cases import RESERVATIONS, STATES, Size
+from tools.harness.iterations import iterations_per_cpu_s
+from tools.harness.kernel import PROFILE, profile_step_time, time_kernel
+from tools.harness.machine import describe_machine
+from tools.harness.rpc import Transport, time_rpc
+
+_ITERATIONS_CPU_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class PredictOptions:
+    """What to measure."""
+
+    size: Size
+    predictions: int = 1000
+    async_scheduling: bool = True
+    transport: Transport = "unix"
+
+
+def measure_predict(options: PredictOptions) -> dict[str, object]:
+    """The measurements; a progress bar on stderr tells how far they are."""
+    with Progress(console=Console(stderr=True)) as progress:
+
+        def bar(what: str) -> Callable[[], None]:
+            task = progress.add_task(f"{options.size}: {what}", total=options.predictions)
+            return lambda: progress.advance(task)
+
+        return {**_facts(options), **_measure(options, bar)}
+
+
+def _measure(
+    options: PredictOptions, bar: Callable[[str], Callable[[], None]]
+) -> dict[str, object]:
+    size, count, ahead = options.size, options.predictions, options.async_scheduling
+    kernel = time_kernel(size, count, bar("rollouts"), async_scheduling=ahead)
+    foretold = time_kernel(
+        size,
+        count,
+        bar("rollouts with later arrivals"),
+        async_scheduling=ahead,
+        expect_arrivals=True,
+    )
+    rpc = time_rpc(size, count, bar("calls"), transport=options.transport, async_scheduling=ahead)
+    step_time = profile_step_time()
+    rates = [
+        iterations_per_cpu_s(
+            max(1, size.running),
+            step_time,
+            min(_ITERATIONS_CPU_S, 1e-3 * count),
+            stepped=stepped,
+            async_scheduling=ahead,
+        )
+        for stepped in (False, True)
+    ]
+    return {
+        **_levels("kernel_us", kernel, 1e-6),
+        **_levels("kernel_expecting_us", foretold, 1e-6),
+        **_levels("rpc_ms", rpc.aio, 1e-3),
+        "iterations_per_cpu_s": round(rates[0]),
+        "iterations_stepped_per_cpu_s": round(rates[1]),
+        **_levels("rpc_empty_ms", rpc.aio_empty, 1e-3),
+        **_levels("rpc_blocking_ms", rpc.blocking, 1e-3),
+        **_levels("rpc_blocking_empty_ms", rpc.blocking_empty, 1e-3),
+    }
+
+
+def _facts(options: PredictOptions) -> dict[str, object]:
+    return {
+        "running": options.size.running,
+        "waiting": options.size.waiting,
+        "reserved": RESERVATIONS,
+        "samples": options.predictions,
+        "states": STATES,
+        "async_scheduling": options.async_scheduling,
+        "transport": options.transport,
+        "profile": PROFILE,
+        "machine": describe_machine("foretell", "numba", "numpy", "grpcio", "protobuf", "uvloop"),
+    }
+
+
+def _levels(name: str, values_s: Sequence[float], unit_s: float) -> dict[str, float]:
+    """The least, p10, p50 and p99: the first two say what others on the machine did not add."""
+    p10, p50, p99 = np.percentile(values_s, (10, 50, 99)) / unit_s
+    return {
+        f"{name}_p50": round(float(p50), 4),
+        f"{name}_p99": round(float(p99), 4),
+        f"{name}_p10": round(float(p10), 4),
+        f"{name}_min": round(min(values_s) / unit_s, 4),
+    }

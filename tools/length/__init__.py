@@ -1,0 +1,1 @@
+"""Scores estimates of output lengths."""

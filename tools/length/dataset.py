@@ -1,0 +1,190 @@
+"""Answered prompts from a file of JSON lines, each with the conversation that led to it.
+
+docs/length-tagger.md describes the format.
+"""
+
+import gzip
+import math
+import zlib
+from bisect import bisect_left
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+from foretell.length import PRIOR_TOKENS_PER_CHARACTER
+from foretell.length.conversation import (
+    ASSISTANT,
+    INSTRUCTING,
+    MOST_EXCHANGES,
+    Conversation,
+    Exchange,
+    head_and_tail,
+    split_chat,
+)
+from tools.length.fields import Fields
+
+UNNAMED_MODEL = "default"
+"""Of rows without `model`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A request and the length of its answer."""
+
+    conversation: Conversation
+    output_tokens: int
+    censored: bool
+    """The answer was cut: its own length is only known to be at least `output_tokens`."""
+    model_name: str
+
+
+def read_examples(path: Path, *, limit: int = 0) -> list[Example]:
+    """The examples of `path`, plain or gzipped, in its order; only the first `limit` unless 0.
+
+    Earlier exchanges of a row are the rows of its conversation (same `model` and `conv`) of a lower
+    `part`, by the number that it ends with, or of the same one with a lower `turn`, wherever they
+    stand among the rows read; those of a row with `messages` are in it. Raises `ValueError` that
+    names the file, and the line and field where one is wrong.
+    """
+    rows: list[_Row] = []
+    at = 0
+    try:
+        opened = gzip.open if path.suffix == ".gz" else open
+        with opened(path, "rt", encoding="utf-8") as lines:
+            for line in lines:
+                at += 1
+                if not line.isspace():
+                    rows.append(_row(Fields(line)))
+                if len(rows) == limit > 0:
+                    break
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path}: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"{path}, line {max(1, at)}: {error}") from error
+    if not rows:
+        raise ValueError(f"{path}: no examples in it")
+    return _joined(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One line; its texts are cut already."""
+
+    key: tuple[str, str, str] | None
+    """Of the conversation whose turn it is; None if the line says everything itself."""
+    place: tuple[int, int]
+    """In the conversation: number of the part, turn."""
+    system: str
+    system_characters: int
+    prompt: str
+    characters: int
+    own_tokens: int
+    """Of system and prompt; -1 where the line does not say."""
+    earlier: tuple[Exchange, ...]
+    """Within the line, all of them."""
+    earlier_characters: int
+    """Of those."""
+    earlier_tokens: int
+    """-1 where the line does not say."""
+    exchange: Exchange
+    """What the line is to later turns."""
+    max_tokens: int
+    stops: int
+    output_tokens: int
+    censored: bool
+    model_name: str
+
+
+def _row(fields: Fields) -> _Row:
+    chat = "messages" in fields
+    messages = fields.messages("messages") if chat else [("user", fields.text("prompt"))]
+    if "system" in fields:
+        messages.insert(0, ("system", fields.text("system")))
+    system, earlier, prompt = _chat(messages)
+    everything = sum(len(text) for _, text in messages)
+    response = fields.text("response", "")
+    output_tokens = fields.integer("out_tok", least=1)
+    max_tokens = fields.integer("max_tokens", 0)
+    model_name = fields.text("model", UNNAMED_MODEL)
+    conversation = fields.name("conv")
+    # Where the answer itself is not known, its characters are guessed.
+    answer_characters = len(response) or round(output_tokens / PRIOR_TOKENS_PER_CHARACTER)
+    name, number = _numbered(fields.name("part"))
+    return _Row(
+        key=(model_name, conversation, name) if conversation and not chat else None,
+        place=(number, fields.integer("turn", 0)),
+        system=head_and_tail(system),
+        system_characters=len(system),
+        prompt=head_and_tail(prompt),
+        characters=len(prompt),
+        own_tokens=fields.integer("in_tok", -1),
+        earlier=earlier,
+        earlier_characters=everything - len(system) - len(prompt),
+        earlier_tokens=fields.integer("hist_tok", -1),
+        exchange=Exchange(head_and_tail(prompt), head_and_tail(response), answer_characters),
+        max_tokens=max_tokens,
+        stops=fields.count_of_strings("stop"),
+        output_tokens=output_tokens,
+        censored=fields.flag("trunc") or 0 < max_tokens <= output_tokens,
+        model_name=model_name,
+    )
+
+
+def _numbered(part: str) -> tuple[str, int]:
+    """`part` without the digits at its end, and those; ShareGPT's are cut from one conversation."""
+    name = part.rstrip("0123456789")
+    return name, int(part[len(name) :] or 0)
+
+
+def _chat(messages: list[tuple[str, str]]) -> tuple[str, tuple[Exchange, ...], str]:
+    """System prompt, exchanges and what is to be answered."""
+    if messages[-1][0] == ASSISTANT:
+        raise ValueError("messages: the last one must not be the assistant's")
+    system, earlier, prompt = split_chat(messages)
+    if not any(role not in (ASSISTANT, *INSTRUCTING) for role, _ in messages):
+        raise ValueError("messages: none to be answered")
+    return system, tuple(earlier), prompt
+
+
+def _joined(rows: list[_Row]) -> list[Example]:
+    """Every row with the earlier turns of its conversation."""
+    turns: dict[tuple[str, str, str], list[_Row]] = defaultdict(list)
+    for row in rows:
+        if row.key is not None:
+            turns[row.key].append(row)
+    for conversation in turns.values():
+        conversation.sort(key=lambda row: row.place)
+    examples = []
+    for row in rows:
+        earlier, characters = row.earlier, row.earlier_characters
+        if row.key is not None:
+            conversation = turns[row.key]
+            lower = bisect_left(conversation, row.place, key=lambda other: other.place)
+            before = conversation[:lower]
+            earlier = tuple(other.exchange for other in before)
+            characters = sum(o.characters + o.exchange.answer_characters for o in before)
+        examples.append(_example(row, earlier, characters))
+    return examples
+
+
+def _example(row: _Row, earlier: tuple[Exchange, ...], earlier_characters: int) -> Example:
+    own, before = row.own_tokens, row.earlier_tokens
+    if own < 0:
+        own = _guessed_tokens(row.system_characters + row.characters)
+        if before < 0:
+            before = _guessed_tokens(earlier_characters)
+    conversation = Conversation(
+        prompt=row.prompt,
+        characters=row.characters,
+        prompt_tokens=max(1, own + max(0, before)),
+        system=row.system,
+        earlier=earlier[-MOST_EXCHANGES:],
+        exchanges=len(earlier),
+        max_tokens=row.max_tokens,
+        stops=row.stops,
+    )
+    return Example(conversation, row.output_tokens, row.censored, row.model_name)
+
+
+def _guessed_tokens(characters: int) -> int:
+    return math.ceil(characters * PRIOR_TOKENS_PER_CHARACTER)

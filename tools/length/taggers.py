@@ -1,0 +1,88 @@
+"""What can be evaluated: estimators of output lengths behind one interface."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from foretell.length import LengthHistory
+from foretell.model import LengthEstimate
+from services.tagger.adapted import EncoderModel
+from services.tagger.encoder import Encoder, folder_of
+from services.tagger.models import Question
+from tools.length.dataset import Example
+
+
+class Tagger(Protocol):
+    """Estimates lengths, and may learn from answers as they come."""
+
+    def estimate(self, examples: Sequence[Example]) -> list[LengthEstimate]:
+        """One estimate an example; what was answered is not looked at."""
+
+    def observe(self, example: Example) -> None:
+        """Learn from one answer."""
+
+
+class HistoryTagger:
+    """What the tagger service answers without a model."""
+
+    def __init__(self) -> None:
+        self._history = LengthHistory()
+
+    def estimate(self, examples: Sequence[Example]) -> list[LengthEstimate]:
+        """By model and prompt length."""
+        return [
+            self._history.estimate(
+                example.model_name,
+                example.conversation.prompt_tokens,
+                example.conversation.max_tokens,
+            )
+            for example in examples
+        ]
+
+    def observe(self, example: Example) -> None:
+        """Keep the length."""
+        self._history.observe(
+            example.model_name,
+            example.conversation.prompt_tokens,
+            example.output_tokens,
+            example.censored,
+        )
+
+
+class EncoderTagger:
+    """A trained length model, adapted to the answers it is told of, as the service does."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._model = EncoderModel(encoder)
+
+    def estimate(self, examples: Sequence[Example]) -> list[LengthEstimate]:
+        """By what the conversation says."""
+        questions = [Question(example.model_name, example.conversation) for example in examples]
+        return [
+            self._model.estimate(_request_id(example), question, found)
+            for example, question, found in zip(
+                examples, questions, self._model.infer(questions), strict=True
+            )
+        ]
+
+    def observe(self, example: Example) -> None:
+        """Learns from one that it has estimated."""
+        self._model.observe(
+            _request_id(example), example.model_name, example.output_tokens, example.censored
+        )
+
+
+def _request_id(example: Example) -> str:
+    return str(id(example))
+
+
+def load_tagger(model: str) -> Tagger:
+    """What the service answers with such a model: a folder, `shipped`, or `none` for history.
+
+    Raises `ValueError` that says why it cannot be used.
+    """
+    if model == "none":
+        return HistoryTagger()
+    try:
+        return EncoderTagger(Encoder(folder_of(model)))
+    except OSError as error:
+        raise ValueError(f"{model} holds no length model: {error}") from error

@@ -1,0 +1,1 @@
+"""Measures predictions against a live engine."""

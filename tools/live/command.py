@@ -1,0 +1,49 @@
+"""The terminal's side of `foretell accuracy --live`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from tools.live.measure import LiveOptions, completed, measure
+from tools.live.report import LATENCIES, report
+
+
+def live(options: LiveOptions, recording: Path | None) -> None:
+    """Measure, print a table to stderr and the report to stdout; keep the recording if wanted."""
+    if recording is not None and not recording.absolute().parent.is_dir():
+        raise SystemExit(f"accuracy: the folder of {recording} does not exist")
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
+        bar = progress.add_task("connecting", total=None)
+
+        def show(what: str, done: int, total: int) -> None:
+            progress.update(bar, description=what, completed=done, total=total)
+
+        found = completed(measure(options, show))
+    if recording is not None:
+        found.write(recording)
+    result = report(found)
+    console.print(error_table(result["errors"]))
+    print(json.dumps(result, indent=2))  # noqa: T201  the command's output
+
+
+def error_table(found: dict[str, Any]) -> Table:
+    """Absolute relative errors and the signed median, a row for each predictor."""
+    table = Table(title="|predicted - actual| / actual", title_justify="left")
+    table.add_column("predictor")
+    for kind in LATENCIES:
+        for column in ("median", "P90", "mean", "bias"):
+            table.add_column(f"{kind} {column}", justify="right")
+    for name, kinds in found.items():
+        cells = []
+        for kind in LATENCIES:
+            errors = kinds[kind]
+            cells += [f"{errors[key]:.1%}" for key in ("median", "p90", "mean")]
+            cells.append(f"{errors['signed_median']:+.1%}")
+        table.add_row(name, *cells)
+    return table

@@ -1,0 +1,224 @@
+"""One measurement: warm up, find the engine's capacity, send the load."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeVar
+
+import grpc
+
+from foretell.v1 import predictor_pb2, predictor_pb2_grpc
+from services.process import runtime
+from services.process.probe import http_get
+from tools.live.load import MixedLengths, bursty
+from tools.live.recording import Recording, Served
+from tools.live.session import Session, SnapshotTap
+from tools.live.stream import NoStream, StreamClient
+
+_DEADLINE_S = 10.0
+_CONCURRENCY_PER_SEQ = 1.5  # under way while capacity is measured: the engine always has a queue
+_SETTLE_S = 1.0  # for the queue to be gone before requests come at their times
+_UNCOUNTED_SHARE = 4  # of the saturating requests the first quarter fills the engine
+
+T = TypeVar("T")
+
+Progress = Callable[[str, int, int], None]
+"""Told of each step: what is done, how many of how many requests."""
+
+
+class CannotMeasure(Exception):
+    """What stands in the way, for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveOptions:
+    """What to send where."""
+
+    url: str
+    """Of the engine; its OpenAI endpoint is below /v1."""
+    predictor: str
+    """gRPC address of the predictor beside this engine."""
+    snapshots: str = ""
+    """ZMQ endpoint of the engine's plugin, to record from; empty: the recording has none."""
+    api_key: str = ""
+    requests: int = 400
+    warm_up: int = 100
+    """Requests of the same load ahead of the measured ones."""
+    cool_down: int = 20
+    """Requests behind the measured ones, so that the last of these have the same company."""
+    saturating: int = 160
+    """Requests before these, from which the capacity is measured."""
+    utilisation: float = 0.7
+    """Mean arrival rate as a share of the capacity."""
+    rate_per_s: float = 0.0
+    """Mean arrival rate; 0: by `utilisation`."""
+    seed: int = 1
+    lengths: MixedLengths = field(default_factory=MixedLengths)
+
+
+async def measure(options: LiveOptions, progress: Progress) -> Recording:
+    """Run it; raises CannotMeasure, and NoStream or AioRpcError where a peer fails underway."""
+    model, max_model_len = await _model_of(options)
+    lengths = options.lengths.within(max_model_len)
+    client = StreamClient(options.url, api_key=options.api_key)
+    tap = SnapshotTap(options.snapshots) if options.snapshots else None
+    async with grpc.aio.insecure_channel(options.predictor) as channel:
+        stub = predictor_pb2_grpc.PredictorStub(channel)
+        status = await _status(stub, options.predictor)
+        session = Session(model, client, stub, options.seed)
+        listening = asyncio.create_task(tap.run()) if tap else None
+        try:
+            capacity = await _capacity(
+                session, options, lengths, status.load.max_num_seqs, progress
+            )
+            rate = options.rate_per_s or options.utilisation * capacity
+            session.served.clear()
+            await asyncio.sleep(_SETTLE_S)
+            await _send(session, options, lengths, rate, progress)
+            status = await _status(stub, options.predictor)
+        finally:
+            client.close()
+            if tap is not None and listening is not None:
+                listening.cancel()
+                await asyncio.gather(listening, return_exceptions=True)
+                tap.drain()
+                tap.close()
+    requests = sorted(session.served, key=lambda request: request.decided_unix_s)
+    about = {
+        "model": model,
+        "engine_version": status.engine_version,
+        "emulated": status.emulated,
+        "max_num_seqs": status.load.max_num_seqs,
+        "load": _load_facts(options, lengths, capacity, rate, requests),
+        "predictor": {
+            "calibration_steps": status.calibration_steps,
+            "step_error": round(status.step_error_ratio, 4),
+            "dispatch_delay_ms": round(status.dispatch_delay_s * 1e3, 2),
+            "answer_delay_ms": round(session.answer_delay_s * 1e3, 2),
+        },
+    }
+    return Recording(about, requests, tap.messages if tap else [])
+
+
+async def _capacity(
+    session: Session, options: LiveOptions, lengths: MixedLengths, slots: int, progress: Progress
+) -> float:
+    """Requests per second that the engine ends while it always has some waiting."""
+    requests = bursty(options.saturating, 1.0, lengths, options.seed + 1_000_000)
+    ended: list[float] = []
+
+    def note() -> None:
+        ended.append(time.monotonic())
+        progress("finding the engine's capacity", len(ended), options.saturating)
+
+    concurrency = max(2, round(_CONCURRENCY_PER_SEQ * slots))
+    await session.client.open(concurrency)
+    await session.saturate(requests, concurrency, note)
+    # Not the first, which fill the engine, nor the last, which leave it empty.
+    first, last = len(ended) // _UNCOUNTED_SHARE, len(ended) - concurrency
+    if last <= first:
+        raise CannotMeasure(f"too few saturating requests for an engine of {slots} slots")
+    return (last - first) / (ended[last] - ended[first])
+
+
+async def _send(
+    session: Session, options: LiveOptions, lengths: MixedLengths, rate: float, progress: Progress
+) -> None:
+    measured = range(options.warm_up, options.warm_up + options.requests)
+    total = measured.stop + options.cool_down
+    requests = bursty(total, rate, lengths, options.seed)
+    done = 0
+
+    def note() -> None:
+        nonlocal done
+        done += 1
+        what = "warming up" if done <= options.warm_up else "measuring"
+        progress(f"{what} at {rate:.2f} requests/s", done, total)
+
+    await session.send(requests, note, measured=measured)
+
+
+def _load_facts(
+    options: LiveOptions,
+    lengths: MixedLengths,
+    capacity: float,
+    rate: float,
+    requests: list[Served],
+) -> dict[str, Any]:
+    measured = [request for request in requests if request.measured]
+    span_s = measured[-1].decided_unix_s - measured[0].decided_unix_s if len(measured) > 1 else 0.0
+    return {
+        "seed": options.seed,
+        "lengths": asdict(lengths),
+        "capacity_per_s": round(capacity, 3),
+        "rate_per_s": round(rate, 3),
+        "warm_up": options.warm_up,
+        "measured": len(measured),
+        "measured_s": round(span_s, 1),
+        "prompt_tokens": sum(request.prompt_tokens for request in measured),
+        "output_tokens": sum(request.output_tokens for request in measured),
+    }
+
+
+async def _model_of(options: LiveOptions) -> tuple[str, int]:
+    """Name of the engine's first model, and its context length (0: not told)."""
+    url = f"{options.url.rstrip('/')}/v1/models"
+    try:
+        status, body = await http_get(url, _DEADLINE_S, bearer=options.api_key)
+        if status != 200:
+            raise CannotMeasure(f"{url} answers {status}")
+        card = json.loads(body)["data"][0]
+        return str(card["id"]), int(card.get("max_model_len") or 0)
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise CannotMeasure(f"no engine at {options.url}: {error}") from error
+
+
+async def _status(
+    stub: predictor_pb2_grpc.PredictorStub, address: str
+) -> predictor_pb2.StatusResponse:
+    try:
+        status: predictor_pb2.StatusResponse = await stub.Status(
+            predictor_pb2.StatusRequest(), timeout=_DEADLINE_S
+        )
+    except grpc.aio.AioRpcError as error:
+        raise CannotMeasure(f"no predictor at {address}: {error.details()}") from error
+    if status.snapshot_age_s < 0:
+        raise CannotMeasure(f"the predictor at {address} has not heard of its engine yet")
+    return status
+
+
+def completed(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` to its end on an event loop of its own.
+
+    SystemExit with the reason where a peer fails it, or a signal ends it.
+    """
+    found: list[T] = []
+
+    async def main(stop: asyncio.Event) -> None:
+        task = asyncio.create_task(work)
+        stopped = asyncio.create_task(stop.wait())
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if task.done():
+            found.append(await task)
+            return
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    try:
+        runtime.run(main)
+    except* (CannotMeasure, NoStream, grpc.aio.AioRpcError) as group:
+        raise SystemExit(f"accuracy: {_first(group)}") from group
+    if not found:
+        raise SystemExit("accuracy: interrupted")
+    return found[0]
+
+
+def _first(group: BaseExceptionGroup[Exception]) -> BaseException:
+    """One of the errors: where one peer fails, all requests under way tell of it."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

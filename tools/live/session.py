@@ -1,0 +1,174 @@
+"""Sends requests as a scheduler would, and notes what was predicted and what happened."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import zmq
+
+from foretell import wire
+from foretell.model import LengthEstimate, RequestSpec
+from foretell.v1 import predictor_pb2, predictor_pb2_grpc
+from foretell.workload import Arrival
+from tools.live.recording import Served
+from tools.live.stream import NoStream, StreamClient
+
+_PREDICTOR_DEADLINE_S = 10.0
+_REQUEST_DEADLINE_S = 300.0
+_ANSWER_DELAY_WEIGHT, _LONGEST_ANSWER_DELAY_S = 0.1, 2.0  # services.scheduler.placing.pool's
+_FIRST_TOKEN_ID, _LAST_TOKEN_ID = 100, 999  # ordinary tokens of any vocabulary
+_DRAIN_EVERY_S = 0.25
+OnServed = Callable[[], None]
+
+
+class SnapshotTap:
+    """Collects what the engine publishes, as bytes and in its own time.
+
+    ZMQ's thread receives them; nothing here runs when one comes.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        self.messages: list[bytes] = []
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.SUB)
+        self._socket.setsockopt(zmq.RCVHWM, 0)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.SUBSCRIBE, b"")
+        self._socket.connect(endpoint)
+
+    async def run(self) -> None:
+        """Empty the queue now and then, until cancelled."""
+        while True:
+            self.drain()
+            await asyncio.sleep(_DRAIN_EVERY_S)
+
+    def drain(self) -> None:
+        while True:
+            try:
+                self.messages.append(self._socket.recv(zmq.NOBLOCK))
+            except zmq.Again:
+                return
+
+    def close(self) -> None:
+        self._socket.close()
+        self._context.term()
+
+
+@dataclass(slots=True)
+class Session:
+    """One engine and its predictor under our traffic.
+
+    All of an engine's requests must come through here: the predictor knows nothing of others'
+    lengths, and the simple predictors nothing of others at all.
+    """
+
+    model: str
+    client: StreamClient
+    predictor: predictor_pb2_grpc.PredictorStub
+    seed: int
+    served: list[Served] = field(default_factory=list)
+    answer_delay_s: float = 0.0
+
+    async def saturate(self, requests: Sequence[Arrival], concurrency: int, note: OnServed) -> None:
+        """Send `requests` with `concurrency` of them under way at any time."""
+        left = iter(requests)
+
+        async def worker() -> None:
+            for request in left:
+                await self._serve(request, measured=False)
+                note()
+
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(concurrency):
+                workers.create_task(worker())
+
+    async def send(self, requests: Sequence[Arrival], note: OnServed, *, measured: range) -> None:
+        """Send `requests` at their times and wait for all; those at `measured` count."""
+        begun = time.monotonic()
+
+        async def serve(request: Arrival, counts: bool) -> None:
+            await self._serve(request, measured=counts)
+            note()
+
+        async with asyncio.TaskGroup() as tasks:
+            for index, request in enumerate(requests):
+                await asyncio.sleep(begun + request.t_s - time.monotonic())
+                tasks.create_task(serve(request, index in measured))
+
+    async def _serve(self, request: Arrival, *, measured: bool) -> None:
+        spec = RequestSpec(
+            request.request_id,
+            request.prompt_tokens,
+            request.output_tokens,
+            LengthEstimate(float(request.output_tokens), source="hint"),
+        )
+        body = self._body(spec)
+        message = wire.request_to_proto(spec)
+        asked = time.time()
+        answer = await self.predictor.Predict(
+            predictor_pb2.PredictRequest(request=message), timeout=_PREDICTOR_DEADLINE_S
+        )
+        answer_delay_s = self.answer_delay_s
+        decided = time.time()
+        # On its way before the request is, and not waited for: as services.scheduler does.
+        reserving = self.predictor.Reserve(
+            predictor_pb2.ReserveRequest(request=message), timeout=_PREDICTOR_DEADLINE_S
+        )
+        timing = await self.client.complete(body, _REQUEST_DEADLINE_S)
+        await reserving
+        if timing.output_tokens != request.output_tokens:
+            raise NoStream(
+                f"{request.request_id}: the engine made {timing.output_tokens} tokens "
+                f"of {request.output_tokens}"
+            )
+        completed = time.time()
+        seen = await self.predictor.Complete(
+            predictor_pb2.CompleteRequest(request_id=spec.request_id), timeout=_PREDICTOR_DEADLINE_S
+        )
+        if seen.ttft_s:
+            self._learn(timing.first_unix_s - decided - seen.ttft_s)
+        self.served.append(
+            Served(
+                request_id=spec.request_id,
+                prompt_tokens=request.prompt_tokens,
+                output_tokens=request.output_tokens,
+                measured=measured,
+                asked_unix_s=asked,
+                decided_unix_s=decided,
+                first_unix_s=timing.first_unix_s,
+                last_unix_s=timing.last_unix_s,
+                completed_unix_s=completed,
+                predicted_ttft_s=answer.ttft_s,
+                predicted_e2e_s=answer.e2e_s,
+                answer_delay_s=answer_delay_s,
+                snapshot_age_s=answer.snapshot_age_s,
+                calibration_steps=answer.calibration_steps,
+                engine_ttft_s=seen.ttft_s,
+            )
+        )
+
+    def _learn(self, sample_s: float) -> None:
+        sample_s = min(_LONGEST_ANSWER_DELAY_S, max(0.0, sample_s))
+        self.answer_delay_s += _ANSWER_DELAY_WEIGHT * (sample_s - self.answer_delay_s)
+
+    def _body(self, spec: RequestSpec) -> dict[str, Any]:
+        """The completion request, as the scheduler (`for_engine`) would send it on."""
+        draws = Random(f"{self.seed} {spec.request_id}")
+        return {
+            "model": self.model,
+            "prompt": draws.choices(
+                range(_FIRST_TOKEN_ID, _LAST_TOKEN_ID + 1), k=spec.prompt_tokens
+            ),
+            "max_tokens": spec.max_tokens,
+            "ignore_eos": True,
+            "temperature": 0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "vllm_xargs": {
+                "foretell_id": spec.request_id,
+                "foretell_predicted_tokens": round(spec.length.expected_tokens, 1),
+            },
+        }

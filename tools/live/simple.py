@@ -1,0 +1,171 @@
+"""Predictors that know no scheduler, for comparison: what a load balancer could compute.
+
+Each sees at a request's arrival what our own sees of it (the true lengths), the requests that are
+outstanding, and the latencies of those that ended before. Each learns in the same run, warm-up
+included, and is asked before it is told.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from statistics import fmean
+from typing import Protocol
+
+from tools.live.recording import Served
+
+RECENT = 32
+_RIDGE = 1e-6  # keeps the equations solvable before there are as many answers as features
+
+
+@dataclass(frozen=True, slots=True)
+class Arriving:
+    """A request at its arrival, and who is there already."""
+
+    prompt_tokens: int
+    output_tokens: int
+    outstanding: int
+    """Requests that were sent and have not ended."""
+    outstanding_tokens: int
+    """Their prompts and outputs together."""
+
+
+class SimplePredictor(Protocol):
+    """Predicts one kind of latency, in seconds."""
+
+    def predict(self, request: Arriving) -> float:
+        """0 while nothing is known."""
+        ...
+
+    def learn(self, request: Arriving, latency_s: float) -> None:
+        """What it really was; in the order in which it became known."""
+        ...
+
+
+class RecentMean:
+    """The mean latency of the last `RECENT` requests that ended."""
+
+    def __init__(self) -> None:
+        self._recent: deque[float] = deque(maxlen=RECENT)
+
+    def predict(self, request: Arriving) -> float:
+        return fmean(self._recent) if self._recent else 0.0
+
+    def learn(self, request: Arriving, latency_s: float) -> None:
+        self._recent.append(latency_s)
+
+
+Features = Callable[[Arriving], tuple[float, ...]]
+
+
+class Linear:
+    """Least squares over all requests so far, never below the shortest latency seen.
+
+    `relative`: of the relative errors, where an error of 10% of a short request counts as much as
+    one of a long request. Features are scaled by about their usual size.
+    """
+
+    def __init__(self, features: Features, *, relative: bool) -> None:
+        self._features = features
+        self._relative = relative
+        size = len(features(Arriving(1, 1, 1, 1)))
+        self._products = [[_RIDGE * (i == j) for j in range(size)] for i in range(size)]
+        self._targets = [0.0] * size
+        self._shortest_s = float("inf")
+        self._weights: list[float] | None = None
+
+    def predict(self, request: Arriving) -> float:
+        if self._shortest_s == float("inf"):
+            return 0.0
+        if self._weights is None:
+            self._weights = solve(self._products, self._targets)
+        found = sum(w * x for w, x in zip(self._weights, self._features(request), strict=True))
+        return max(self._shortest_s, found)
+
+    def learn(self, request: Arriving, latency_s: float) -> None:
+        x = self._features(request)
+        weight = 1.0 / (latency_s * latency_s) if self._relative else 1.0
+        for i, a in enumerate(x):
+            self._targets[i] += weight * a * latency_s
+            for j, b in enumerate(x):
+                self._products[i][j] += weight * a * b
+        self._shortest_s = min(self._shortest_s, latency_s)
+        self._weights = None
+
+
+def queue(request: Arriving) -> tuple[float, ...]:
+    """What is outstanding, as a balancer counts it: requests, and their tokens."""
+    return (1.0, request.outstanding / 10, request.outstanding_tokens / 1000)
+
+
+def roofline(request: Arriving) -> tuple[float, ...]:
+    """The request's own tokens, each at a fixed cost; no queue and no batch."""
+    return (1.0, request.prompt_tokens / 100, request.output_tokens / 100)
+
+
+def everything(request: Arriving) -> tuple[float, ...]:
+    """Both, and that an output token takes longer in company."""
+    return (
+        *roofline(request),
+        *queue(request)[1:],
+        request.output_tokens * request.outstanding / 1000,
+    )
+
+
+def solve(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
+    """The solution of a regular system of linear equations, by elimination with pivots."""
+    rows = [[*row, r] for row, r in zip(matrix, right, strict=True)]
+    size = len(rows)
+    for i in range(size):
+        best = max(range(i, size), key=lambda k: abs(rows[k][i]))
+        rows[i], rows[best] = rows[best], rows[i]
+        pivot = rows[i]
+        for row in rows[i + 1 :]:
+            factor = row[i] / pivot[i]
+            for k in range(i, size + 1):
+                row[k] -= factor * pivot[k]
+    found = [0.0] * size
+    for i in reversed(range(size)):
+        known = sum(rows[i][k] * found[k] for k in range(i + 1, size))
+        found[i] = (rows[i][size] - known) / rows[i][i]
+    return found
+
+
+SIMPLE: dict[str, Callable[[], SimplePredictor]] = {
+    "recent_mean": RecentMean,
+    "linear_queue": lambda: Linear(queue, relative=False),
+    "linear_queue_relative": lambda: Linear(queue, relative=True),
+    "roofline": lambda: Linear(roofline, relative=False),
+    "roofline_relative": lambda: Linear(roofline, relative=True),
+    "linear_all_relative": lambda: Linear(everything, relative=True),
+}
+
+
+def replayed(
+    requests: Sequence[Served],
+    make: Callable[[], SimplePredictor],
+    latency: Callable[[Served], float],
+) -> list[float]:
+    """What a simple predictor says of each of `requests`, asked at its arrival.
+
+    `latency` is the kind predicted; an answer is known to it once that time has passed.
+    """
+    predictor = make()
+    found: list[float] = []
+    known: list[tuple[float, int, Arriving]] = []
+    under_way: list[tuple[float, int, int]] = []
+    tokens = 0
+    for index, request in enumerate(requests):
+        now = request.decided_unix_s
+        while known and known[0][0] <= now:
+            _, which, arriving = heappop(known)
+            predictor.learn(arriving, latency(requests[which]))
+        while under_way and under_way[0][0] <= now:
+            tokens -= heappop(under_way)[2]
+        arriving = Arriving(request.prompt_tokens, request.output_tokens, len(under_way), tokens)
+        found.append(predictor.predict(arriving))
+        own = request.prompt_tokens + request.output_tokens
+        tokens += own
+        heappush(known, (now + latency(request), index, arriving))
+        heappush(under_way, (request.last_unix_s, index, own))
+    return found

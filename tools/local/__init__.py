@@ -1,0 +1,1 @@
+"""Runs a cluster on this machine."""

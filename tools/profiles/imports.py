@@ -1,0 +1,227 @@
+"""`foretell profile import`: a GPU profile from kernel tables that others have published."""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from foretell.latency.devices import DEVICES, MODELS, device_spec, model_spec
+from foretell.latency.profile_json import profile_from_json, profile_to_json
+from foretell.latency.roofline import estimated_kv_blocks, sharded
+from foretell.model import GpuProfile
+from foretell.settings import load_profile
+from tools.accuracy.recorded_run import read_bytes
+
+if TYPE_CHECKING:
+    from foretell.latency.importers import StepSource
+
+_EXTRA = "importing profiles needs numpy, and pyarrow for aiconfigurator: pip install "
+_EXTRA += "'foretell[profiles]'"
+
+
+class ProfileError(Exception):
+    """A profile that cannot be read or made; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportOptions:
+    """What to import, and what the tables do not say."""
+
+    format: str
+    path: Path
+    device: str = ""
+    """Empty: the known device that a part of the path names; so with the model."""
+    model: str = ""
+    name: str = ""
+    """Empty: DEVICE/MODEL."""
+    provenance: str = ""
+    tensor_parallel: int = 0
+    """0: from the path (llmservingsim's `tpN`), or else 1."""
+    data_parallel: int = 1
+    link_gb_per_s: float = 16.0
+    link_latency_us: float = 20.0
+    kv_blocks: int = 0
+    """0: estimated from the datasheet."""
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
+    max_model_len: int = 16384
+    attention: Path | None = None
+    """Vidur's attention table, where it is not beside the other."""
+
+
+def profile_of(name_or_file: str) -> GpuProfile:
+    """A shipped profile by its name, or one in a file."""
+    path = Path(name_or_file)
+    try:
+        if path.suffix == ".json" or path.is_file():
+            return profile_from_json(json.loads(read_bytes(path)))
+        return load_profile(name_or_file)
+    except (OSError, ValueError) as error:
+        raise ProfileError(f"{name_or_file}: {error}") from error
+
+
+def import_profile(options: ImportOptions) -> GpuProfile:
+    """The profile that `options` describe; ProfileError with the reason where there is none."""
+    try:
+        from foretell.latency.importers import fit_linear, tabulate
+    except ImportError as error:
+        raise ProfileError(_EXTRA) from error
+    try:
+        options = _complete(options)
+        device, model = sharded(
+            device_spec(options.device),
+            model_spec(options.model),
+            options.tensor_parallel,
+            options.data_parallel,
+        )
+        profile = GpuProfile(
+            name=options.name or f"{options.device}/{options.model}",
+            coefficients_s=(),
+            relative_residual=0.0,
+            provenance=options.provenance or f"{options.format} tables, {device.name}",
+            total_blocks=options.kv_blocks or estimated_kv_blocks(device, model),
+            max_num_seqs=options.max_num_seqs,
+            max_num_batched_tokens=options.max_num_batched_tokens,
+            max_model_len=options.max_model_len,
+            tensor_parallel=options.tensor_parallel,
+            data_parallel=options.data_parallel,
+            tables=tabulate(_source(options), options.max_num_seqs),
+        )
+        coefficients, residual = fit_linear(profile)
+    except (OSError, KeyError, ValueError) as error:
+        raise ProfileError(f"{options.path}: {error}") from error
+    return replace(profile, coefficients_s=coefficients, relative_residual=residual)
+
+
+def write_profile(profile: GpuProfile, path: Path) -> None:
+    """Write it as JSON, a line per entry and the long lists of numbers on one."""
+    document = profile_to_json(profile)
+    tables = document.pop("tables", None)
+    text = json.dumps(document, indent=2)
+    if tables is not None:
+        lines = ",\n".join(
+            f"    {json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}"
+            for key, value in tables.items()
+        )
+        text = text.removesuffix("\n}") + f',\n  "tables": {{\n{lines}\n  }}\n}}'
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def _complete(options: ImportOptions) -> ImportOptions:
+    """With device, model and tensor parallelism read off the path where they were not given."""
+    parts = options.path.resolve().parts
+    degrees = [int(m[1]) for part in parts if (m := re.fullmatch(r"tp(\d+)", part))]
+    return replace(
+        options,
+        device=options.device or known_device(parts) or _missing("device", DEVICES),
+        model=options.model or known_model(parts) or _missing("model", MODELS),
+        tensor_parallel=options.tensor_parallel or (degrees[-1] if degrees else 1),
+    )
+
+
+def known_device(parts: Iterable[str]) -> str:
+    """The device of which a part names the family (`h100_sxm`: H100-SXM); empty: none."""
+    families = {device.partition("-")[0]: device for device in DEVICES}
+    return families.get(_longest(parts, families), "")
+
+
+def known_model(parts: Iterable[str]) -> str:
+    """The known model whose name begins one of `parts`; empty: none."""
+    return _longest(parts, MODELS)
+
+
+def _longest(parts: Iterable[str], names: Iterable[str]) -> str:
+    """The longest of `names` that begins one of `parts`, letters and digits compared."""
+
+    def plain(text: str) -> str:
+        return "".join(filter(str.isalnum, text.lower()))
+
+    plain_parts = [plain(part) for part in parts]
+    found = [name for name in names if any(p.startswith(plain(name)) for p in plain_parts)]
+    return max(found, key=len, default="")
+
+
+def _missing(what: str, known: Iterable[str]) -> str:
+    raise ValueError(f"the path names no {what}; give --{what}, one of {', '.join(sorted(known))}")
+
+
+def _source(options: ImportOptions) -> "StepSource":
+    makers = {
+        "llmservingsim": _llmservingsim,
+        "vidur": _vidur,
+        "aiconfigurator": _aiconfigurator,
+    }
+    if options.format not in makers:
+        raise ValueError(f"unknown format {options.format!r}; known: {', '.join(makers)}")
+    if options.format != "llmservingsim" and options.tensor_parallel * options.data_parallel > 1:
+        raise ValueError(f"{options.format} tables are imported for one device only")
+    return makers[options.format](options)
+
+
+def _llmservingsim(options: ImportOptions) -> "StepSource":
+    from foretell.latency.importers import Link, LlmServingSimSource
+
+    def rows(name: str, *, required: bool = True) -> list[dict[str, str]]:
+        return _csv_rows(options.path / f"{name}.csv", required=required)
+
+    return LlmServingSimSource(
+        model_spec(options.model),
+        rows("dense"),
+        rows("per_sequence"),
+        rows("attention"),
+        skew=rows("skew", required=False),
+        moe=rows("moe", required=False),
+        link=Link(options.link_gb_per_s * 1e9, options.link_latency_us * 1e-6),
+        tensor_parallel=options.tensor_parallel,
+        data_parallel=options.data_parallel,
+    )
+
+
+def _vidur(options: ImportOptions) -> "StepSource":
+    from foretell.latency.importers import VidurSource
+
+    return VidurSource(
+        model_spec(options.model),
+        device_spec(options.device),
+        _csv_rows(options.path / "mlp.csv"),
+        _csv_rows(options.attention or options.path / "attention.csv"),
+    )
+
+
+def _aiconfigurator(options: ImportOptions) -> "StepSource":
+    from foretell.latency.importers import AiConfiguratorSource
+
+    return AiConfiguratorSource(
+        model_spec(options.model),
+        device_spec(options.device),
+        gemm=_parquet_rows(options.path, "gemm_perf"),
+        context_attention=_parquet_rows(options.path, "context_attention_perf"),
+        generation_attention=_parquet_rows(options.path, "generation_attention_perf"),
+    )
+
+
+def _csv_rows(path: Path, *, required: bool = True) -> list[dict[str, str]]:
+    """The rows of `path` or `path`.gz; none where it may be missing."""
+    for candidate in (path, path.with_name(path.name + ".gz")):
+        if candidate.exists():
+            return list(csv.DictReader(io.StringIO(read_bytes(candidate).decode())))
+    if required:
+        raise ValueError(f"there is no {path.name}[.gz]")
+    return []
+
+
+def _parquet_rows(folder: Path, name: str) -> list[dict[str, Any]]:
+    """The rows of the only `name`.parquet below `folder`."""
+    found = sorted(folder.rglob(f"{name}.parquet"))
+    if len(found) != 1:
+        raise ValueError(f"{len(found)} files named {name}.parquet; name a folder that has one")
+    try:
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise ProfileError(_EXTRA) from error
+    rows: list[dict[str, Any]] = pq.read_table(found[0]).to_pylist()
+    return rows

@@ -1,0 +1,1 @@
+"""Runs the simulator on a trace."""

@@ -1,0 +1,129 @@
+"""From options to the cluster that is simulated."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any, Literal, cast
+
+from foretell.latency.tables import graph_sizes, profile_step_time
+from foretell.length.distribution import LengthRule
+from foretell.model import EngineConfig, GpuProfile, LengthEstimate
+from foretell.sim import ClusterConfig, Fault, FaultKind, InstanceConfig, true_length
+from foretell.workload import Arrival, noisy_length, told_length
+from tools.profiles.imports import ProfileError, profile_of
+from tools.simulate.options import EngineOptions, SimulateOptions
+
+_FORETELL_EVERY = 10
+"""A tenth of all predictions tells their error as well, and each costs as much as a placement."""
+
+
+def cluster_config(options: SimulateOptions, seed: int, *, prefixes: bool) -> ClusterConfig:
+    """The cluster; `prefixes`: its requests name their prompts' blocks. ValueError says why not."""
+    if options.length_rule not in ("survival", "block"):
+        raise ValueError(f"--length-rule is survival or block, not {options.length_rule}")
+    if options.largest_last and options.scheduling_policy != "priority":
+        raise ValueError("--largest-last needs engines with --scheduling-policy priority")
+    instances: list[InstanceConfig] = []
+    for engine in options.engines:
+        instances += [instance_config(engine, options)] * engine.instances
+    return ClusterConfig(
+        instances=tuple(instances),
+        estimate=estimator(options.estimates, seed),
+        length_rule=cast(LengthRule, options.length_rule),
+        publish_interval_s=options.publish_interval_s,
+        tagger_delay_s=options.tagger_delay_s,
+        network_delay_s=options.network_delay_s,
+        dispatch_delay_s=options.dispatch_delay_s,
+        candidates=options.candidates,
+        largest_last=options.largest_last,
+        foretell_every=_FORETELL_EVERY,
+        prefix_cache=prefixes and options.prefix_caching,
+        faults=tuple(map(parse_fault, options.faults)),
+        reject_late=options.reject_late,
+    )
+
+
+def instance_config(engine: EngineOptions, options: SimulateOptions) -> InstanceConfig:
+    """One engine of that kind: what is not said, its profile says."""
+    try:
+        profile = profile_of(engine.profile)
+    except ProfileError as error:
+        raise ValueError(str(error)) from error
+    if profile.data_parallel > 1:
+        raise ValueError(
+            f"{profile.name} is of {profile.data_parallel} data-parallel ranks, which are not "
+            "simulated"
+        )
+    if options.scheduling_policy not in ("fcfs", "priority"):
+        raise ValueError(
+            f"--scheduling-policy is fcfs or priority, not {options.scheduling_policy}"
+        )
+    blocks = engine.num_blocks or profile.total_blocks
+    if not blocks:
+        raise ValueError(f"{profile.name} does not say how many KV blocks fit: give --num-blocks")
+    config = EngineConfig(
+        model_name=profile.name,
+        block_size_tokens=engine.block_size or profile.block_size_tokens,
+        total_blocks=blocks,
+        max_num_seqs=engine.max_num_seqs or profile.max_num_seqs,
+        max_num_scheduled_tokens=engine.max_num_batched_tokens or profile.max_num_batched_tokens,
+        max_model_len=engine.max_model_len or profile.max_model_len,
+        enable_prefix_caching=options.prefix_caching,
+        async_scheduling=options.async_scheduling,
+        policy=cast(Literal["fcfs", "priority"], options.scheduling_policy),
+    )
+    return InstanceConfig(config, profile_step_time(_with_graphs(profile, config.max_num_seqs)))
+
+
+def engine_facts(engine: EngineOptions, options: SimulateOptions) -> dict[str, Any]:
+    """What a group of engines turned out to be, for the output."""
+    config = instance_config(engine, options).engine
+    return {
+        "profile": engine.profile,
+        "instances": engine.instances,
+        "max_num_seqs": config.max_num_seqs,
+        "max_num_batched_tokens": config.max_num_scheduled_tokens,
+        "num_blocks": config.total_blocks,
+        "block_size": config.block_size_tokens,
+        "max_model_len": config.max_model_len,
+    }
+
+
+def estimator(text: str, seed: int) -> Callable[[Arrival], LengthEstimate]:
+    """`true`, `told` or `noise:SIGMA`."""
+    kind, _, sigma = text.partition(":")
+    if text == "true":
+        return true_length
+    if text == "told":
+        return told_length
+    try:
+        if kind == "noise":
+            return noisy_length(float(sigma), Random(f"{seed} estimates"))
+    except ValueError as error:
+        raise ValueError(f"--estimates {text}: {error}") from error
+    raise ValueError(f"--estimates is true, told or noise:SIGMA, not {text}")
+
+
+def parse_fault(text: str) -> Fault:
+    """`KIND[=FACTOR]:INSTANCE:AT_S[:FOR_S]`."""
+    kinds = ", ".join(kind.value for kind in FaultKind)
+    what, *rest = text.split(":")
+    kind, _, factor = what.partition("=")
+    try:
+        fault = Fault(FaultKind(kind), int(rest[0]), float(rest[1]))
+        if len(rest) > 2:
+            fault = replace(fault, for_s=float(rest[2]))
+        if len(rest) > 3 or (factor and fault.kind is not FaultKind.SLOW):
+            raise ValueError(text)
+        return replace(fault, factor=float(factor)) if factor else fault
+    except (ValueError, IndexError) as error:
+        raise ValueError(
+            f"--fault {text}: expected KIND:INSTANCE:AT_S[:FOR_S], KIND one of {kinds}; slow=FACTOR"
+        ) from error
+
+
+def _with_graphs(profile: GpuProfile, max_num_seqs: int) -> GpuProfile:
+    """CUDA graphs are captured for as many sequences as the engine may run."""
+    if profile.tables is None or not profile.tables.graph_sizes:
+        return profile
+    return replace(profile, tables=replace(profile.tables, graph_sizes=graph_sizes(max_num_seqs)))

@@ -1,0 +1,174 @@
+"""One run: a trace file through a cluster, and what came of it as JSON."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from random import Random
+from statistics import fmean
+from typing import Any
+
+from foretell.model import EngineConfig, Slo
+from foretell.policy import make_policy
+from foretell.sim import Report, Served, check_fits, simulate
+from foretell.sim.accuracy import quantile
+from foretell.workload import Arrival, Trace, arrivals_of, parse_csv, parse_mooncake
+from tools.accuracy.recorded_run import read_bytes
+from tools.simulate.cluster import cluster_config, engine_facts
+from tools.simulate.options import SimulateOptions
+
+SAMPLES = 400  # of free blocks, where they are drawn
+_DIGITS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A simulated cluster and what it was asked."""
+
+    report: Report
+    facts: dict[str, Any]
+    targets: bool = False
+    """Some request has any."""
+
+    def summary(self) -> dict[str, Any]:
+        """As `foretell simulate` prints it."""
+        report = self.report
+        several = [r for r in report.served if r.output_tokens > 1]
+        result = {
+            "ttft_s": moments([r.ttft_s for r in report.served]),
+            "tpot_s": moments([r.tpot_s for r in several]),
+            "e2e_s": moments([r.e2e_s for r in report.served]),
+            "throughput_rps": round(report.throughput_rps, _DIGITS),
+            "preemptions": report.preemptions,
+            "free_blocks": {
+                "mean": round(report.free_blocks_mean, _DIGITS),
+                "var": round(report.free_blocks_var, _DIGITS),
+            },
+            "requests": len(report.served) + len(report.lost),
+            "lost": len(report.lost),
+            "retried": sum(r.attempts > 1 for r in report.served),
+            "makespan_s": round(report.makespan_s, _DIGITS),
+            "steps": report.steps,
+        }
+        if self.targets:
+            result |= {
+                "goodput_rps": round(report.goodput_rps, _DIGITS),
+                "within_slo": round(report.within_slo, _DIGITS),
+                "rejected": len(report.rejected),
+            }
+        if self.facts["prefix_caching"]:
+            prompts = sum(r.prompt_tokens for r in report.served)
+            cached = sum(r.cached_tokens for r in report.served)
+            result["cached_prompt_ratio"] = round(cached / max(1, prompts), _DIGITS)
+        errors = relative_errors(report.served)
+        return {**result, **({"prediction_error": errors} if errors else {}), **self.facts}
+
+
+def run(
+    options: SimulateOptions,
+    qps: float,
+    seed: int,
+    *,
+    started: Callable[[int], None] = lambda requests: None,
+    ended: Callable[[], None] = lambda: None,
+    sampled: bool = False,
+) -> Run:
+    """Simulate; ValueError says what is wrong with the options.
+
+    `started` is told how many requests there are, `ended` of each. `sampled`: free blocks are
+    noted over time. Equal arguments give equal results.
+    """
+    trace = read_trace(options.trace, options.trace_format)
+    prefixes = any(request.prefix for request in trace.requests)
+    config = cluster_config(options, seed, prefixes=prefixes)
+    draws = Random(f"{seed} trace")
+    arrivals = arrivals_of(trace, draws, count=options.requests, qps=qps, cv=options.cv)
+    arrivals = [with_targets(arrival, options) for arrival in arrivals]
+    engines = {instance.engine for instance in config.instances}
+    fitting = [arrival for arrival in arrivals if fits(arrival, engines)]
+    if not fitting:
+        raise ValueError("none of the requests fits into every engine")
+    span_s = arrivals[-1].t_s - arrivals[0].t_s
+    if sampled:
+        config = replace(config, sample_every_s=max(span_s, 1e-3) / SAMPLES)
+    started(len(fitting))
+    policies = [make_policy(options.policy) for _ in range(options.schedulers)]
+    report = simulate(config, fitting, policies, Random(f"{seed} cluster"), ended=ended)
+    facts = {
+        "refused": len(arrivals) - len(fitting),
+        "policy": options.policy,
+        "qps": qps or round((len(arrivals) - 1) / span_s, _DIGITS) if span_s else qps,
+        "seed": seed,
+        "trace": Path(options.trace).name,
+        "profile": ",".join(f"{engine.profile}x{engine.instances}" for engine in options.engines),
+        "engines": [engine_facts(engine, options) for engine in options.engines],
+        "async_scheduling": options.async_scheduling,
+        "prefix_caching": config.prefix_cache,
+        "estimates": options.estimates,
+        "schedulers": options.schedulers,
+        "candidates": options.candidates,
+        "faults": list(options.faults),
+    }
+    targets = any(arrival.slo.given for arrival in fitting)
+    if targets:
+        facts["reject_late"] = options.reject_late
+    return Run(report, facts, targets)
+
+
+def with_targets(arrival: Arrival, options: SimulateOptions) -> Arrival:
+    """With the targets that the options give to all; the trace's stand where they give none."""
+    slo = Slo(options.ttft_slo_s or arrival.slo.ttft_s, options.tpot_slo_s or arrival.slo.tpot_s)
+    return replace(arrival, slo=slo)
+
+
+@lru_cache(maxsize=4)
+def read_trace(path: str, trace_format: str) -> Trace:
+    """The trace in a file, which may be gzipped; ValueError where there is none."""
+    parsers = {"csv": parse_csv, "mooncake": parse_mooncake}
+    if trace_format == "auto":
+        trace_format = "mooncake" if ".jsonl" in Path(path).suffixes else "csv"
+    if trace_format not in parsers:
+        raise ValueError(f"--format is auto, {' or '.join(parsers)}, not {trace_format}")
+    try:
+        return parsers[trace_format](read_bytes(Path(path)).decode().splitlines())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def fits(arrival: Arrival, engines: Iterable[EngineConfig]) -> bool:
+    """Whether every engine could serve it; one that could not would refuse it."""
+    try:
+        for engine in engines:
+            check_fits(arrival, engine)
+    except ValueError:
+        return False
+    return True
+
+
+def moments(values: Sequence[float]) -> dict[str, float]:
+    """Mean and quantiles; empty where there are no values."""
+    if not values:
+        return {}
+    levels = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+    found = {"mean": fmean(values)}
+    values = sorted(values)  # once; to sort it again costs little
+    found |= {name: quantile(values, level) for name, level in levels.items()}
+    return {name: round(value, _DIGITS) for name, value in found.items()}
+
+
+def relative_errors(served: Sequence[Served]) -> dict[str, float]:
+    """Mean |predicted - actual| / actual of the chosen instances' predictions, which count from
+    placement; empty where the policy asked for none."""
+    pairs = [(r.predicted, r) for r in served if r.predicted is not None and r.attempts == 1]
+    if not pairs:
+        return {}
+    return {
+        "ttft_mape": round(fmean(_error(p.ttft_s, r.ttft_s, r) for p, r in pairs), _DIGITS),
+        "e2e_mape": round(fmean(_error(p.e2e_s, r.e2e_s, r) for p, r in pairs), _DIGITS),
+    }
+
+
+def _error(predicted_s: float, latency_s: float, request: Served) -> float:
+    """Relative, of a latency that a prediction counts from placement."""
+    actual_s = request.arrival_s + latency_s - request.placed_s
+    return abs(predicted_s - actual_s) / actual_s

@@ -1,0 +1,149 @@
+"""Builds a tiny random Llama that real vLLM serves without weights from anywhere.
+
+    python -m tools.tiny_model DIR [--layers N] [--width N]
+
+Offline and deterministic: random parameters, about 5M unless told, and a BPE tokenizer trained on
+text composed here. On a CPU the layers decide how long a step takes, and layers times width what
+each token of a prompt adds. What it writes is nonsense, but the engine around it is the real one. A
+complete DIR is left as it is. Needs torch, transformers and tokenizers: run it with the Python that
+has vLLM.
+"""
+
+import argparse
+import itertools
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+MAX_POSITIONS = 4096
+LAYERS, WIDTH = 4, 256
+_HEAD_SIZE = 64
+_VOCABULARY = 4096
+_SEED = 20_240_501
+_BOS, _EOS, _PAD = "<s>", "</s>", "<pad>"
+_CHAT_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}"
+    "{{ message['role'] + ': ' + message['content'] + '\\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+)
+_FILES = (
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+)
+
+
+def build(folder: Path, layers: int = LAYERS, width: int = WIDTH) -> bool:
+    """Write the model to `folder`; false if a complete one is already there, whatever its size.
+
+    The folder appears whole or not at all: two builders at once do no harm.
+    """
+    if all((folder / name).is_file() for name in _FILES):
+        return False
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
+    try:
+        _save_model(partial, _save_tokenizer(partial), layers, width)
+        partial.chmod(0o755)  # mkdtemp's own is for this user alone
+        for name in _FILES:
+            (partial / name).chmod(0o644)
+        _move(partial, folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return True
+
+
+def _save_tokenizer(folder: Path) -> int:
+    """Returns the number of tokens: the model must sample no id that decodes to nothing."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=_VOCABULARY,
+        special_tokens=[_BOS, _EOS, _PAD],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_corpus(), trainer)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=_BOS,
+        eos_token=_EOS,
+        pad_token=_PAD,
+        model_max_length=MAX_POSITIONS,
+        clean_up_tokenization_spaces=False,
+    )
+    fast.chat_template = _CHAT_TEMPLATE
+    # Inside tokenizer_config.json, where every version of transformers looks for it.
+    fast.save_pretrained(folder, save_jinja_files=False)
+    return len(fast)
+
+
+def _save_model(folder: Path, vocabulary: int, layers: int, width: int) -> None:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(_SEED)
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=width,
+        intermediate_size=3 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=width // _HEAD_SIZE,
+        num_key_value_heads=max(1, width // _HEAD_SIZE // 2),
+        max_position_embeddings=MAX_POSITIONS,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=2,
+        tie_word_embeddings=False,
+        dtype=torch.float32,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder, safe_serialization=True)
+
+
+def _corpus() -> list[str]:
+    """Plain sentences, every combination of a few words, then invented words for the merges."""
+    subjects = "the model|a server|one request|every engine|the scheduler|a user|our cluster"
+    verbs = "answers|waits for|measures|predicts|finishes|explains|repeats|considers"
+    objects = "a long question|the next token|its memory|two short stories|the whole batch|a list"
+    endings = "today.|in a moment.|because it must.|as always!|before noon.|why not?"
+    parts = [text.split("|") for text in (subjects, verbs, objects, endings)]
+    sentences = [" ".join(words).capitalize() for words in itertools.product(*parts)]
+    syllables = ["".join(pair) for pair in itertools.product("bdfgklmnprstvw", "aeiou")]
+    words = [" " + "".join(pair) for pair in itertools.product(syllables, syllables)]
+    return sentences + words
+
+
+def _move(partial: Path, folder: Path) -> None:
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+    try:
+        partial.rename(folder)
+    except OSError:
+        if folder.exists() and all((folder / name).is_file() for name in _FILES):
+            return  # another builder was faster
+        raise SystemExit(f"{folder} exists and is not a complete model; remove it") from None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tools.tiny_model")
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("--layers", type=int, default=LAYERS)
+    parser.add_argument("--width", type=int, default=WIDTH, help=f"a multiple of {_HEAD_SIZE}")
+    arguments = parser.parse_args()
+    if arguments.layers < 1 or arguments.width < 1 or arguments.width % _HEAD_SIZE:
+        parser.error(f"a layer at least, and a width that {_HEAD_SIZE} divides")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    built = build(arguments.folder, arguments.layers, arguments.width)
+    sys.stdout.write(f"{arguments.folder}: {'built' if built else 'already complete'}\n")
+
+
+if __name__ == "__main__":
+    main()

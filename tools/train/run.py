@@ -1,0 +1,160 @@
+"""`foretell train-tagger`: from a file of answered prompts to a folder that the tagger serves."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from tokenizers import Tokenizer
+
+from foretell.length.bins import quantiles
+from services.tagger.encoder import Encoder
+from services.tagger.reading import Description, Reader, feature_rows, marks_of, scales_of
+from tools.length.dataset import Example, read_examples
+from tools.length.scores import INTERVALS, Scores, coverage, score
+from tools.train.card import write_card
+from tools.train.export import export
+from tools.train.inputs import Examples, hold_out, prepare
+from tools.train.loop import logits_of, train
+from tools.train.network import LengthModel, make_encoder
+from tools.train.options import SCRATCH, TrainOptions
+from tools.train.state import Progress as Trained
+from tools.train.teachers import taught_by
+
+_LEAST_HELD = 20
+_COLUMNS = (
+    TextColumn("{task.description}"),
+    BarColumn(),
+    MofNCompleteColumn(),
+    TimeRemainingColumn(),
+)
+Taught = NDArray[np.float32]
+_TEMPERATURES = np.arange(0.7, 1.5, 0.02)
+
+
+def train_tagger(options: TrainOptions, tests: list[Path], console: Console) -> dict[str, Scores]:
+    """Train, export, and score what was exported on held-out and on each file of `tests`.
+
+    ValueError for what is wrong with the files or the encoder.
+    """
+    torch.manual_seed(options.seed)
+    torch.set_num_threads(options.threads or os.cpu_count() or 1)
+    torch.use_deterministic_algorithms(True)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    with console.status(f"reading {options.train}"):
+        examples = read_examples(options.train, limit=options.limit)
+        kept, held = hold_out(examples, options.held_out)
+    if len(held) < _LEAST_HELD:
+        raise ValueError(f"{options.train}: too few conversations to hold any out")
+    tokenizer_file = _tokenizer_file(options)
+    tokenizer = Tokenizer.from_file(str(tokenizer_file))
+    description = _describe(options, kept, tokenizer)
+    reader = Reader(description, tokenizer)
+    with console.status(f"tokenizing {len(examples):,} prompts"):
+        learned, judged = prepare(kept, reader), prepare(held, reader)
+    if options.teachers:
+        learned = replace(learned, taught=_taught(options, kept, console))
+    vocabulary = tokenizer.get_vocab_size()
+    encoder = make_encoder(options.encoder, options.layers, vocabulary)
+    model = LengthModel(encoder, len(description.models))
+    trained = _train(model, learned, judged, description.marks.pad, options, console)
+    logits = logits_of(model, judged, description.marks.pad)
+    description = replace(description, temperature=_temperature(logits, judged))
+    with console.status("exporting"):
+        export(model, description, tokenizer_file, options.out)
+    with console.status("evaluating"):
+        served = Encoder(options.out, threads=torch.get_num_threads())
+        scores = {"held out": _scores(served, held)}
+        for path in tests:
+            scores[path.name] = _scores(served, read_examples(path))
+    facts = {"examples": len(kept), "steps": trained.steps, "epochs": trained.epoch}
+    write_card(options, description, facts, scores)
+    return scores
+
+
+def _tokenizer_file(options: TrainOptions) -> Path:
+    if options.tokenizer:
+        return Path(options.tokenizer)
+    if options.encoder == SCRATCH:
+        raise ValueError("an encoder from scratch needs --tokenizer, a tokenizer.json")
+    found = Path(options.encoder) / "tokenizer.json"
+    if found.exists():
+        return found
+    fast = transformers.AutoTokenizer.from_pretrained(options.encoder, use_fast=True)
+    target = options.out / "training" / "tokenizer.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fast.backend_tokenizer.save(str(target))
+    return target
+
+
+def _describe(options: TrainOptions, examples: list[Example], tokenizer: Tokenizer) -> Description:
+    mean, scale = scales_of(feature_rows([example.conversation for example in examples]))
+    if not options.figures:
+        scale = (0.0,) * len(scale)
+    models = tuple(sorted({example.model_name for example in examples}))
+    return Description(options.window, marks_of(tokenizer), models, mean, scale)
+
+
+def _taught(options: TrainOptions, examples: list[Example], console: Console) -> Taught:
+    with Progress(*_COLUMNS, console=console) as bar:
+        task = bar.add_task("asking the teachers", total=None)
+        return taught_by(
+            options.teachers,
+            examples,
+            options.out / "training",
+            lambda done, total: bar.update(task, completed=done, total=total),
+        )
+
+
+def _train(
+    model: LengthModel,
+    learned: Examples,
+    judged: Examples,
+    pad: int,
+    options: TrainOptions,
+    console: Console,
+) -> Trained:
+    with Progress(*_COLUMNS, console=console) as bar:
+        task = bar.add_task("training", total=None)
+
+        def report(progress: Trained, step: int, total: int) -> None:
+            best = "" if progress.best_loss == float("inf") else f", best {progress.best_loss:.4f}"
+            bar.update(
+                task,
+                completed=step,
+                total=total,
+                description=f"epoch {progress.epoch + 1}: loss {progress.loss:.4f}{best}",
+            )
+
+        return train(model, learned, judged, pad, options, report)
+
+
+def _temperature(logits: NDArray[np.float32], examples: Examples) -> float:
+    """The one with which intervals hold as many of the held-out lengths as they promise.
+
+    Spreading targets over neighbouring bins makes the model believe lengths a little less certain
+    than they are.
+    """
+
+    def off(temperature: float) -> float:
+        weights = np.exp((logits - logits.max(axis=1, keepdims=True)) / temperature)
+        found = quantiles((weights / weights.sum(axis=1, keepdims=True)).astype(float))
+        held = coverage(found, examples.tokens.astype(float))
+        return sum(abs(held[name] - (high - low)) for name, (low, high) in INTERVALS.items())
+
+    return round(float(min(_TEMPERATURES, key=off)), 2)
+
+
+def _scores(encoder: Encoder, examples: list[Example]) -> Scores:
+    found, _ = encoder.read(
+        [example.conversation for example in examples],
+        [example.model_name for example in examples],
+    )
+    observed = np.array([example.output_tokens for example in examples], float)
+    return score(quantiles(found), observed)

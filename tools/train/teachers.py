@@ -1,0 +1,51 @@
+"""What models that were trained before say of the examples: targets beside the answers themselves.
+
+An answer is one draw from what the prompt might have got; the mean of several models' distributions
+is closer to all of it, and scatters less. (Hinton, Vinyals, Dean 2015; and Furlanello et al. 2018,
+where a student no smaller than its teachers does better than they.)
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.length.bins import BINS
+from services.tagger.encoder import Encoder, folder_of
+from tools.length.dataset import Example
+
+_TOGETHER = 256
+_FILE = "taught.npy"
+
+Report = Callable[[int, int], None]
+"""Told how many readings of how many are done."""
+
+
+def taught_by(
+    teachers: Sequence[str], examples: Sequence[Example], folder: Path, report: Report
+) -> NDArray[np.float32]:
+    """The mean of the teachers' probabilities (n, `BINS`), kept in `folder` for a run that goes on.
+
+    ValueError or OSError where a teacher is no length model.
+    """
+    kept = folder / _FILE
+    if kept.exists():
+        found: NDArray[np.float32] = np.load(kept, allow_pickle=False)
+        if found.shape == (len(examples), BINS):
+            return found
+    total, done = np.zeros((len(examples), BINS)), 0
+    for teacher in teachers:
+        encoder = Encoder(folder_of(teacher))
+        for begin in range(0, len(examples), _TOGETHER):
+            some = examples[begin : begin + _TOGETHER]
+            read, _ = encoder.read(
+                [example.conversation for example in some], [example.model_name for example in some]
+            )
+            total[begin : begin + len(some)] += read
+            done += len(some)
+            report(done, len(teachers) * len(examples))
+    mean = (total / len(teachers)).astype(np.float32)
+    folder.mkdir(parents=True, exist_ok=True)
+    np.save(kept, mean, allow_pickle=False)
+    return mean
