@@ -5,8 +5,8 @@ from typing import ClassVar
 
 from foretell.model import Prediction, RequestSpec
 from foretell.policy import Candidate, Needs, Policy, make_policy
-from foretell.policy.externality import others_delay_s
 from foretell.policy.scoring import pick_lowest_known
+from foretell.policy.total_delay import others_delay_s
 
 Score = Callable[[Prediction], float | None]
 

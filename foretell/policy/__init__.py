@@ -1,41 +1,37 @@
-"""Where a request goes: one policy per file, found here by its name."""
+"""Where a request goes: one policy per file, found here by its name.
+
+`POLICIES` are those that operators choose from; `foretell.policy.baselines` has those of the
+laboratory.
+"""
+
+from inspect import Parameter, signature
 
 from foretell.policy.base import Candidate, Holding, Needs, Policy, Urgency
-from foretell.policy.externality import ExternalityPolicy
-from foretell.policy.foreseen import ForeseenPolicy
-from foretell.policy.infaas import InfaasPolicy
-from foretell.policy.late_binding import LateBindingPolicy
-from foretell.policy.least_outstanding import LeastOutstandingPolicy
-from foretell.policy.llumnix_minus import LlumnixMinusPolicy
-from foretell.policy.min_qpm import MinQpmPolicy
-from foretell.policy.predicted_latency import PredictedLatencyPolicy
-from foretell.policy.random_choice import RandomPolicy
-from foretell.policy.round_robin import RoundRobinPolicy
-from foretell.policy.slo import SloPolicy
+from foretell.policy.baselines import BASELINES
+from foretell.policy.discovery import policies_in
 
 __all__ = ["POLICIES", "Candidate", "Holding", "Needs", "Policy", "Urgency", "make_policy"]
 
-_ALL: tuple[type[Policy], ...] = (
-    RandomPolicy,
-    RoundRobinPolicy,
-    LeastOutstandingPolicy,
-    MinQpmPolicy,
-    InfaasPolicy,
-    LlumnixMinusPolicy,
-    PredictedLatencyPolicy,
-    ExternalityPolicy,
-    LateBindingPolicy,
-    ForeseenPolicy,
-    SloPolicy,
-)
-
-POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in _ALL}
+POLICIES = policies_in(__name__, __path__)
 
 
-def make_policy(name: str) -> Policy:
-    """A fresh policy of that name. Raises ValueError that lists the names if there is none."""
-    try:
-        return POLICIES[name]()
-    except KeyError:
-        known = ", ".join(POLICIES)
-        raise ValueError(f"unknown policy {name!r}; known: {known}") from None
+def make_policy(name: str, **parameters: object) -> Policy:
+    """A fresh policy, one of `POLICIES` or of the laboratory's `BASELINES`.
+
+    `parameters` are the keyword-only arguments of its constructor. Raises ValueError that lists
+    what there is if there is no such policy or parameter, or if a value is out of range.
+    """
+    policy = POLICIES.get(name) or BASELINES.get(name)
+    if policy is None:
+        raise ValueError(
+            f"unknown policy {name!r}; choose one of {', '.join(POLICIES)}, "
+            f"or for comparison one of {', '.join(BASELINES)}"
+        )
+    arguments = signature(policy).parameters.values()
+    known = [argument.name for argument in arguments if argument.kind is Parameter.KEYWORD_ONLY]
+    unknown = sorted(parameters.keys() - set(known))
+    if unknown:
+        raise ValueError(
+            f"policy {name!r} has no parameter {unknown[0]!r}; it has {', '.join(known) or 'none'}"
+        )
+    return policy(**parameters)

@@ -6,11 +6,10 @@ from typing import ClassVar
 
 from foretell.model import LengthEstimate, Prediction, RequestSpec, Slo
 from foretell.policy.base import Candidate, Needs
-from foretell.policy.externality import ExternalityPolicy
+from foretell.policy.total_delay import least_delay
 from foretell.policy.trust import trusted
 
 TOLERANCE = 0.05
-"""Candidates whose `worth` is less than this below the best one's are equally good."""
 
 Quantiles = Sequence[tuple[float, float]]
 
@@ -18,8 +17,9 @@ Quantiles = Sequence[tuple[float, float]]
 class SloPolicy:
     """The most `P(TTFT <= target) * P(TPOT <= target) - lost`; see `worth`.
 
-    Among candidates within `TOLERANCE` of the best, and those that did not answer, `externality`
-    chooses: the least delay in all. A request without targets is placed by `externality` alone.
+    Among candidates within `tolerance` of the best, and those that did not answer, the least
+    delay in total decides (`foretell.policy.total_delay`). It alone decides for a request without
+    targets.
 
     A request that can meet its targets anywhere thus goes where it delays least. One with a tight
     target gets the instance that can still answer in time. One that has no chance goes where it
@@ -29,24 +29,29 @@ class SloPolicy:
     name: ClassVar[str] = "slo"
     needs: ClassVar[Needs] = Needs.EXTERNALITY
 
-    def __init__(self) -> None:
-        self._among_equals = ExternalityPolicy()
+    def __init__(self, *, tolerance: float = TOLERANCE) -> None:
+        """Candidates whose `worth` is up to `tolerance` below the best one's are equally good."""
+        if not 0.0 <= tolerance <= 1.0:
+            raise ValueError(f"tolerance must be a probability, from 0 to 1, not {tolerance}")
+        self._tolerance = tolerance
 
     def choose(self, request: RequestSpec, candidates: Sequence[Candidate], draw: float) -> str:
         """The candidate of the greatest worth, or the least delay among the nearly best."""
         if request.slo.given:
-            candidates = _best(request, candidates)
-        return self._among_equals.choose(request, candidates, draw)
+            candidates = _best(request, candidates, self._tolerance)
+        return least_delay(candidates, draw)
 
 
-def _best(request: RequestSpec, candidates: Sequence[Candidate]) -> list[Candidate]:
+def _best(
+    request: RequestSpec, candidates: Sequence[Candidate], tolerance: float
+) -> list[Candidate]:
     """Those nearly as good as the best one, and those of whom nothing is known."""
     prediction_of = trusted(candidates)
     answers = [prediction_of(candidate) for candidate in candidates]
     # Beside others, whoever says nothing of what a request adds would seem to have nothing to lose.
     all_tell = all(a is None or a.added_e2e_s is not None for a in answers)
     worths = [None if a is None else worth(request, a, counting_lost=all_tell) for a in answers]
-    least = max((w for w in worths if w is not None), default=-inf) - TOLERANCE
+    least = max((w for w in worths if w is not None), default=-inf) - tolerance
     return [c for c, w in zip(candidates, worths, strict=True) if w is None or w >= least]
 
 

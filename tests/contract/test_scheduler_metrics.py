@@ -12,6 +12,7 @@ from schedulers import Scheduler, running, until
 from scripted_peers import Predictor, Tagger, serving
 
 from foretell.policy import POLICIES
+from foretell.policy.baselines import BASELINES
 from foretell.v1 import predictor_pb2
 
 ERRORS = ("ttft", "e2e", "output_tokens")
@@ -155,7 +156,7 @@ async def run_together(
     return instances
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", [*POLICIES, *BASELINES])
 async def test_every_policy_works_by_its_name(tmp_path: Path, policy: str) -> None:
     gate = asyncio.Event()
     slow, fast = Predictor(e2e_s=9.0), Predictor(e2e_s=1.0)

@@ -13,6 +13,7 @@ from foretell.engine.timed import TimedTwin
 from foretell.latency.linear import LinearStepTime
 from foretell.model import EngineConfig, LengthEstimate
 from foretell.policy import POLICIES, make_policy
+from foretell.policy.baselines import BASELINES
 from foretell.sim import (
     ClusterConfig,
     Fault,
@@ -112,7 +113,7 @@ def replayable(seed: int, test: str) -> Iterator[None]:
         raise
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", [*POLICIES, *BASELINES])
 def test_invariants_hold(seed: int, policy: str) -> None:
     with replayable(seed, f"invariants and {policy}"):
         report = run(seed, policy)
@@ -121,7 +122,7 @@ def test_invariants_hold(seed: int, policy: str) -> None:
         assert all(0 < r.ttft_s <= r.e2e_s for r in report.served)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", [*POLICIES, *BASELINES])
 def test_invariants_hold_when_things_fail(seed: int, policy: str) -> None:
     with replayable(seed, f"fail and {policy}"):
         report = run_badly(seed, policy)
@@ -190,7 +191,7 @@ def test_computed_tokens_count_what_is_computed_again(async_scheduling: bool) ->
     assert tight.computed_tokens > once
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", [*POLICIES, *BASELINES])
 def test_same_seed_same_report(policy: str) -> None:
     assert run(7, policy) == run(7, policy)
     assert run_badly(7, policy) == run_badly(7, policy)

@@ -3,7 +3,7 @@ from math import inf, nan
 from policy_cases import REQUEST, loaded, predicted, silent
 
 from foretell.policy import Candidate
-from foretell.policy.externality import ExternalityPolicy
+from foretell.policy.baselines.externality import ExternalityPolicy
 from foretell.policy.trust import CALIBRATED_STEPS
 
 

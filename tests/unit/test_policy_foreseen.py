@@ -5,8 +5,8 @@ import pytest
 from policy_cases import REQUEST, predicted, silent
 
 from foretell.policy import Candidate, Holding, make_policy
-from foretell.policy.foreseen import UNCERTAIN_S, ForeseenPolicy, uncertainty_s
-from foretell.policy.predicted_latency import PredictedLatencyPolicy
+from foretell.policy.baselines.foreseen import UNCERTAIN_S, ForeseenPolicy, uncertainty_s
+from foretell.policy.baselines.predicted_latency import PredictedLatencyPolicy
 
 FORESEEN = (0.1, 0.5, 0.1 + UNCERTAIN_S)
 UNCERTAIN = (0.1, 0.5, 0.2 + UNCERTAIN_S)

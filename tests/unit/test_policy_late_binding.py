@@ -4,8 +4,8 @@ import pytest
 from policy_cases import REQUEST, predicted, silent
 
 from foretell.policy import Candidate, Holding, make_policy
-from foretell.policy.late_binding import MOST_PREEMPTIONS, LateBindingPolicy
-from foretell.policy.predicted_latency import PredictedLatencyPolicy
+from foretell.policy.baselines.late_binding import MOST_PREEMPTIONS, LateBindingPolicy
+from foretell.policy.baselines.predicted_latency import PredictedLatencyPolicy
 
 SEATS = 8
 

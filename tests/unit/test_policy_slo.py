@@ -6,7 +6,7 @@ from policy_cases import REQUEST, predicted, silent
 
 from foretell.model import LengthEstimate, Prediction, RequestSpec, Slo
 from foretell.policy import Candidate
-from foretell.policy.externality import ExternalityPolicy
+from foretell.policy.baselines.externality import ExternalityPolicy
 from foretell.policy.slo import SloPolicy, lost, share_within, tpot_quantiles, worth
 from foretell.policy.trust import CALIBRATED_STEPS
 

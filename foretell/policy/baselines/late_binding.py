@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from foretell.model import RequestSpec
 from foretell.policy.base import Candidate, Needs, Policy
-from foretell.policy.externality import ExternalityPolicy
+from foretell.policy.baselines.externality import ExternalityPolicy
 from foretell.policy.trust import trusted
 
 MOST_QUEUED = 1

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from foretell.model import RequestSpec
 from foretell.policy.base import Candidate, Needs
-from foretell.policy.infaas import free_per_running
+from foretell.policy.baselines.infaas import free_per_running
 from foretell.policy.scoring import pick_lowest_known
 
 

@@ -1,0 +1,19 @@
+"""Externality: the least delay in total, to the request and to everyone already there."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from foretell.model import RequestSpec
+from foretell.policy.base import Candidate, Needs
+from foretell.policy.total_delay import least_delay
+
+
+class ExternalityPolicy:
+    """What `slo` does with requests that have no targets: see `foretell.policy.total_delay`."""
+
+    name: ClassVar[str] = "externality"
+    needs: ClassVar[Needs] = Needs.EXTERNALITY
+
+    def choose(self, request: RequestSpec, candidates: Sequence[Candidate], draw: float) -> str:
+        """The candidate that adds the least delay in total."""
+        return least_delay(candidates, draw)
