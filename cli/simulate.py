@@ -1,4 +1,4 @@
-"""The commands `foretell simulate` and `foretell capacity`."""
+"""`foretell simulate`: run a cluster in virtual time."""
 
 import json
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from tools.simulate.options import SimulateOptions, options_of
 if TYPE_CHECKING:
     from tools.simulate.run import Run
 
-_INSTALL = "pip install 'foretell[profiles]'"
+INSTALL = "pip install 'foretell[profiles]'"
 
 
 def simulate(
@@ -53,7 +53,7 @@ def simulate(
     draw: Annotated[Path | None, typer.Option(help="Picture to write, .png or .svg.")] = None,
 ) -> None:
     """Run a cluster in virtual time and print what came of it as JSON."""
-    options = _options(context)
+    options = options_from(context)
     found = _show_progress(options, qps, seed, sampled=draw is not None)
     if draw is not None:
         from tools.simulate.draw import draw_run
@@ -62,83 +62,14 @@ def simulate(
     typer.echo(json.dumps(found.summary(), indent=2))
 
 
-def capacity(
-    context: typer.Context,
-    trace: given.Trace,
-    profile: given.Profile,
-    policy: given.Policy = "slo",
-    instances: given.Instances = 0,
-    ttft_p99_s: Annotated[float, typer.Option(min=0.001, help="The bound.")] = 3.0,
-    goodput: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            max=1,
-            help="Instead of that bound: the ratio of all requests that must meet their targets.",
-        ),
-    ] = 0.0,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds 1 to this; each gets its own.")] = 5,
-    tolerance: Annotated[
-        float, typer.Option(min=0.0001, help="Relative width at which a search ends.")
-    ] = 0.01,
-    start_qps: Annotated[
-        float, typer.Option(min=0, help="Where searches start; 0: one per instance.")
-    ] = 0.0,
-    processes: Annotated[int, typer.Option(min=0, help="At once; 0: one per core.")] = 0,
-    requests: given.Requests = 0,
-    trace_format: given.Format = "auto",
-    cv: given.Cv = 1.0,
-    estimates: given.Estimates = "true",
-    length_rule: given.LengthRule = "survival",
-    schedulers: given.Schedulers = 1,
-    candidates: given.Candidates = 0,
-    max_num_seqs: given.MaxNumSeqs = None,
-    max_num_batched_tokens: given.MaxNumBatchedTokens = None,
-    num_blocks: given.NumBlocks = None,
-    block_size: given.BlockSize = None,
-    max_model_len: given.MaxModelLen = None,
-    async_scheduling: given.AsyncScheduling = True,
-    prefix_caching: given.PrefixCaching = True,
-    publish_interval_s: given.PublishIntervalS = 0.0,
-    dispatch_delay_s: given.DispatchDelayS = 0.002,
-    tagger_delay_s: given.TaggerDelayS = 0.0,
-    network_delay_s: given.NetworkDelayS = 0.0,
-    ttft_slo_s: given.TtftSloS = 0.0,
-    tpot_slo_s: given.TpotSloS = 0.0,
-    reject_late: given.RejectLate = False,
-    scheduling_policy: given.SchedulingPolicy = "fcfs",
-    largest_last: given.LargestLast = 0.0,
-    fault: given.Fault = None,
-) -> None:
-    """Find the highest rate at which the P99 of TTFT stays within a bound, or most requests meet
-    their targets; JSON."""
-    options = _options(context)
-    try:
-        from tools.simulate.capacity import Search, find_capacity
-    except ImportError as error:
-        _fail("capacity", ImportError(f"{error}; {_INSTALL}"))
-    search = Search(
-        bound_s=ttft_p99_s,
-        goodput=goodput,
-        seeds=tuple(range(1, seeds + 1)),
-        start_qps=start_qps or float(options.instances),
-        tolerance=tolerance,
-    )
-    try:
-        found = find_capacity(options, search, processes)
-    except ValueError as error:
-        _fail("capacity", error)
-    typer.echo(json.dumps(found, indent=2))
-
-
-def _options(context: typer.Context) -> SimulateOptions:
+def options_from(context: typer.Context) -> SimulateOptions:
     try:
         return options_of(context.params)
     except ValueError as error:
-        _fail(context.info_name or "", error)
+        fail(context.info_name or "", error)
 
 
-def _fail(command: str, error: Exception) -> NoReturn:
+def fail(command: str, error: Exception) -> NoReturn:
     typer.echo(f"{command}: {error}", err=True)
     raise typer.Exit(1)
 
@@ -150,7 +81,7 @@ def _show_progress(options: SimulateOptions, qps: float, seed: int, *, sampled: 
     try:
         from tools.simulate.run import run
     except ImportError as error:
-        _fail("simulate", ImportError(f"{error}; {_INSTALL}"))
+        fail("simulate", ImportError(f"{error}; {INSTALL}"))
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(options.policy, total=None)
         counted = Counted(lambda done: progress.update(task, completed=done))
@@ -162,7 +93,7 @@ def _show_progress(options: SimulateOptions, qps: float, seed: int, *, sampled: 
         try:
             return run(options, qps, seed, started=started, ended=counted, sampled=sampled)
         except ValueError as error:
-            _fail("simulate", error)
+            fail("simulate", error)
 
 
 class Counted:

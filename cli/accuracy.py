@@ -1,0 +1,84 @@
+"""`foretell accuracy`: compare predicted with actual latencies."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def accuracy(
+    run_dir: Annotated[
+        Path | None, typer.Argument(help="Folder with meta.json and requests.jsonl[.gz].")
+    ] = None,
+    profile: Annotated[str, typer.Option(help="GPU profile: a shipped name, or a file.")] = "",
+    no_profile: Annotated[
+        bool, typer.Option("--no-profile", help="Datasheet and the first third of the requests.")
+    ] = False,
+    device: Annotated[
+        str, typer.Option(help="Device whose datasheet --no-profile starts at.")
+    ] = "",
+    frontend_ms: Annotated[
+        float, typer.Option(min=0, help="From a request's arrival to the engine's queue.")
+    ] = 0.0,
+    sync_scheduling: Annotated[
+        bool, typer.Option("--sync-scheduling", help="The engine ran without async scheduling.")
+    ] = False,
+    kv_blocks: Annotated[
+        int, typer.Option(min=0, help="KV blocks; 0: the run's, else the profile's.")
+    ] = 0,
+    plot: Annotated[Path | None, typer.Option(help="Scatter plot to write, .svg or .png.")] = None,
+    live: Annotated[
+        str, typer.Option(metavar="URL", help="Measure this running engine under load instead.")
+    ] = "",
+    predictor: Annotated[str, typer.Option(help="Live: gRPC address of its predictor.")] = "",
+    snapshots: Annotated[
+        str, typer.Option(help="Live: ZMQ endpoint of its plugin, for the recording.")
+    ] = "",
+    recording: Annotated[Path | None, typer.Option(help="Live: record into this file.")] = None,
+    requests: Annotated[int, typer.Option(min=1, help="Live: requests that are measured.")] = 400,
+    warm_up: Annotated[int, typer.Option(min=0, help="Live: of the same load before.")] = 100,
+    utilisation: Annotated[
+        float, typer.Option(min=0.01, help="Live: mean rate, of the engine's capacity.")
+    ] = 0.7,
+    rate: Annotated[
+        float, typer.Option(min=0, help="Live: mean rate a second; 0: by utilisation.")
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(help="Live: seed of the load.")] = 1,
+    engine_api_key: Annotated[
+        str, typer.Option(envvar="FORETELL_ENGINE_API_KEY", help="Live: the engine's key, if any.")
+    ] = "",
+) -> None:
+    """Print how far off the twin was, as JSON: of a recorded vLLM run, or of a live engine."""
+    if live:
+        from tools.live.command import live as measure_live
+        from tools.live.measure import LiveOptions
+
+        if run_dir is not None or not predictor:
+            raise SystemExit("accuracy: --live takes --predictor and no recorded run")
+        measured = LiveOptions(
+            url=live,
+            predictor=predictor,
+            snapshots=snapshots,
+            api_key=engine_api_key,
+            requests=requests,
+            warm_up=warm_up,
+            utilisation=utilisation,
+            rate_per_s=rate,
+            seed=seed,
+        )
+        measure_live(measured, recording)
+        return
+    from tools.accuracy.replayed import AccuracyOptions, show
+
+    if run_dir is None:
+        raise SystemExit("accuracy: give the folder of a recorded run, or --live URL")
+    if bool(profile) == no_profile:
+        raise SystemExit("accuracy: give either --profile or --no-profile")
+    options = AccuracyOptions(
+        profile=profile,
+        device=device,
+        frontend_s=frontend_ms / 1e3,
+        async_scheduling=not sync_scheduling,
+        kv_blocks=kv_blocks,
+    )
+    show(run_dir, options, plot)
