@@ -22,6 +22,7 @@ from typing import Any
 from bench.placement.policies import ENGINE, PROFILE, RESULTS, figures, read_lengths
 from bench.stats import markdown_table, write_into
 from foretell.latency.tables import profile_step_time
+from foretell.placement import PlacementConfig
 from foretell.policy import make_policy
 from foretell.settings import load_profile
 from foretell.sim import ClusterConfig, InstanceConfig, simulate
@@ -75,7 +76,7 @@ def run(case: Case, load: Load, pairs: Sequence[tuple[int, int]]) -> dict[str, A
     instance = InstanceConfig(ENGINE, profile_step_time(load_profile(PROFILE)))
     config = ClusterConfig(
         (instance,) * load.instances,
-        candidates=case.candidates,
+        placement=PlacementConfig(candidates=case.candidates),
         publish_interval_s=case.publish_interval_s,
         network_delay_s=case.network_delay_s,
     )

@@ -1,7 +1,7 @@
-"""A whole cluster in virtual time: arrivals, policies, predictors, engines, one event queue.
+"""A whole cluster in virtual time: arrivals, schedulers, predictors, engines, one event queue.
 
-Everything that decides is the code that serves: the policies of `foretell.policy`, the twin's
-kernel and its forecast. Only time is made up. Equal inputs give equal reports.
+Everything that decides is the code that serves: the placement core, its policies, the twin's kernel
+and its forecast. Only time is made up. Equal inputs give equal reports.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,6 @@ from foretell.engine import Content
 from foretell.engine import Sequence as EngineSequence
 from foretell.engine.direct import DirectForecaster
 from foretell.engine.table import EngineTable
-from foretell.length.distribution import knots
 from foretell.model import EngineConfig, RequestSpec
 from foretell.policy import Needs, Policy
 from foretell.sim.config import ClusterConfig, Fault, FaultKind
@@ -73,7 +72,8 @@ class _Cluster:
         self._next = next(self._coming, None)
         self._tell_ended = ended
         self._events = Events()
-        self._open: dict[str, Open] = {}
+        self._arrived: set[str] = set()
+        self._sent: dict[str, Open] = {}  # by the id that its engine knows it by
         self._served: dict[str, Served] = {}
         self._lost: set[str] = set()
         self._rejected: set[str] = set()
@@ -120,15 +120,13 @@ class _Cluster:
         return self._report()
 
     def _check_all_ended(self) -> None:
-        check(not self._open, f"never ended: {sorted(self._open)}")
+        check(not self._sent, f"never ended: {sorted(self._sent)}")
         check(self._left == 0, f"{self._left} requests ended neither well nor badly")
         for node in self._nodes:
             if node.up:
                 node.instance.check_empty()
                 check(node.predictor.reservations == 0, "a reservation outlived its request")
-        for scheduler in self._placer.schedulers:
-            check(scheduler.outstanding == 0, "the scheduler lost count")
-            check(not (scheduler.busy or scheduler.waiting), "a placement was forgotten")
+        self._placer.check_idle()
 
     def _report(self) -> Report:
         served = tuple(
@@ -175,30 +173,23 @@ class _Cluster:
     def _arrive(self, arrival: Arrival) -> None:
         """A scheduler, any of them, gets a request."""
         key = arrival.request_id
-        check(
-            not any(key in seen for seen in (self._open, self._served, self._lost, self._rejected)),
-            f"{key} arrived twice",
-        )
-        estimate = self._config.estimate(arrival)
+        check(key not in self._arrived, f"{key} arrived twice")
         told = self._config.prefix_cache and self._config.predict_hits
         prefix, chunk_tokens = arrival.hashed_prefix() if told else ((), 0)
         spec = RequestSpec(
             key,
             arrival.prompt_tokens,
             0,
-            estimate,
+            self._config.estimate(arrival),
             priority=arrival.priority,
             prefix=prefix,
             prefix_chunk_tokens=chunk_tokens,
             slo=arrival.slo,
         )
-        row = knots(estimate, self._config.length_rule)
-        scheduler = self._placer.any_scheduler()
-        request = self._open[key] = Open(arrival, scheduler.ranked(spec), row, scheduler)
-        self._events.after(self._config.tagger_delay_s, partial(self._placer.place, request))
+        self._arrived.add(key)
+        self._placer.arrive(arrival, spec)
 
     def _lose(self, request: Open) -> None:
-        del self._open[request.arrival.request_id]
         request.ended = True
         self._lost.add(request.arrival.request_id)
         self._one_less()
@@ -206,7 +197,6 @@ class _Cluster:
     def _reject(self, request: Open) -> None:
         """It was never placed, and nobody but its scheduler has heard of it."""
         check(request.node is None, f"{request.arrival.request_id} was admitted before")
-        del self._open[request.arrival.request_id]
         request.ended = True
         self._rejected.add(request.arrival.request_id)
         self._one_less()
@@ -222,9 +212,10 @@ class _Cluster:
             if request.node is node:  # otherwise its end there was told when the engine died
                 self._placer.retry(request)
             return
-        arrival, instance = request.arrival, node.instance
+        arrival, instance, engine_id = request.arrival, node.instance, request.spec.request_id
+        self._sent[engine_id] = request
         instance.deliver(
-            arrival.request_id,
+            engine_id,
             arrival.prompt_tokens,
             arrival.output_tokens,
             self._content(arrival, instance.config.block_size_tokens),
@@ -232,7 +223,7 @@ class _Cluster:
             self._events.now_s,
             request.spec.priority,
         )
-        if request.scheduler.asks:
+        if request.core.policy.needs is not Needs.NOTHING:
             node.predictor.arrived(request.spec)
         if instance.in_step:
             self._changed(node)
@@ -269,7 +260,7 @@ class _Cluster:
         return True
 
     def _finish(self, seq: EngineSequence, node: Node) -> None:
-        request = self._open.pop(seq.request_id)
+        request = self._sent.pop(seq.request_id)
         arrival, first_s = request.arrival, float(seq.row["first_token_s"])
         check(request.node is node, f"{seq.request_id} ended where it is not served")
         check(
@@ -278,10 +269,10 @@ class _Cluster:
         )
         check(arrival.t_s < first_s <= self._events.now_s, f"{seq.request_id}: tokens out of time")
         request.ended = True
-        request.scheduler.ended(node.index)
+        self._placer.ended(request)
         node.served(seq)
-        self._served[seq.request_id] = Served(
-            request_id=seq.request_id,
+        self._served[arrival.request_id] = Served(
+            request_id=arrival.request_id,
             instance_id=node.instance_id,
             arrival_s=arrival.t_s,
             ttft_s=first_s - arrival.t_s,
@@ -334,12 +325,13 @@ class _Cluster:
 
     def _crash(self, node: Node) -> None:
         left = node.die(self._events.now_s)
-        self._placer.count_living()
+        self._placer.found_down(node)
         for request_id, answering in left:
-            request = self._open[request_id]
+            request = self._sent.pop(request_id)
             check(request.node is node, f"{request_id} died where it was not served")
             if answering:
                 self._placer.let_go(request)
+                self._placer.ended(request, broken=True)
                 self._lose(request)
             else:
                 self._placer.retry(request)
@@ -350,7 +342,7 @@ class _Cluster:
         node = self._nodes[fault.instance]
         if fault.kind is FaultKind.CRASH:
             node.restart(self._events.now_s)
-            self._placer.count_living()
+            self._placer.found_up(node)
         elif fault.kind is FaultKind.SLOW:
             node.instance.slow_down(1.0)
         elif fault.kind is FaultKind.MUTE:

@@ -1,13 +1,14 @@
 """What is simulated."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 
 from foretell.latency.linear import StepTimeModel
 from foretell.length.distribution import LengthRule
 from foretell.model import EngineConfig, LengthEstimate
+from foretell.placement import PlacementConfig
 from foretell.workload import Arrival
 
 
@@ -68,11 +69,8 @@ class ClusterConfig:
     """From a scheduler to a predictor, and back."""
     dispatch_delay_s: float = 0.002
     """From a scheduler's choice to the engine's queue."""
-    candidates: int = 0
-    """Predictors that are asked for one placement (`policy.shortlist`); 0: all."""
-    largest_last: float = 0.0
-    """The ratio of requests that schedulers give a lower priority (`policy.order`), which matters
-    to engines that admit by priority; 0: none."""
+    placement: PlacementConfig = field(default_factory=PlacementConfig)
+    """How every scheduler places, as the scheduler service takes it."""
     silent_ratio: float = 0.0
     """How often a predictor misses its deadline."""
     foretell_every: int = 1
@@ -85,12 +83,6 @@ class ClusterConfig:
     """Engines find blocks of the prefixes that arrivals name (`Arrival.prefix`)."""
     predict_hits: bool = True
     """And predictors are told these names, to foretell what engines will find."""
-    max_attempts: int = 3
-    """Instances tried for one request before its first token."""
-    hold_max_s: float = 10.0
-    """How long after its arrival a request may still be held in its scheduler."""
-    hold_recheck_s: float = 0.05
-    """Until a scheduler asks again for the request that it holds, unless one of its own ends."""
     faults: tuple[Fault, ...] = ()
     sample_every_s: float = 0.0
     """Between two notes of every engine's free blocks; 0: none is made."""

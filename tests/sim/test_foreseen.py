@@ -14,7 +14,7 @@ INSTANCE = InstanceConfig(ENGINE, LinearStepTime((0.050, 1e-4, 1e-9, 0.0, 1e-4, 
 CONFIG = ClusterConfig((INSTANCE,) * 3)
 """Six seats, of 50 ms a token."""
 BELIEVED = replace(CONFIG, estimate=lambda _: LengthEstimate(40.0))
-HOLD_MAX_S = CONFIG.hold_max_s
+HOLD_MAX_S = CONFIG.placement.hold_max_s
 
 
 def arrivals() -> list[Arrival]:

@@ -8,6 +8,7 @@ import pytest
 
 from foretell.latency.linear import LinearStepTime
 from foretell.model import EngineConfig
+from foretell.placement import PlacementConfig
 from foretell.policy import make_policy, order
 from foretell.sim import ClusterConfig, InstanceConfig, Report, simulate
 from foretell.workload import LogNormal, LogNormalLengths, poisson, stream
@@ -24,6 +25,7 @@ ENGINE = EngineConfig(
 )
 RATE = 44.0
 """Somewhat more than the two engines can do."""
+LAST = PlacementConfig(largest_last_ratio=0.05)
 CLUSTER = ClusterConfig((InstanceConfig(ENGINE, STEP_TIME),) * 2)
 
 
@@ -40,7 +42,10 @@ def mean_ttft_s(report: Report) -> float:
 
 @pytest.mark.parametrize("draw", range(4))
 def test_most_wait_less_and_everybody_is_served(draw: int) -> None:
-    usual, ordered = served(CLUSTER, draw), served(replace(CLUSTER, largest_last=0.05), draw)
+    usual, ordered = (
+        served(CLUSTER, draw),
+        served(replace(CLUSTER, placement=LAST), draw),
+    )
     assert len(usual.served) == len(ordered.served) == 500
     assert mean_ttft_s(ordered) < mean_ttft_s(usual)
 
@@ -49,7 +54,7 @@ def test_engines_that_serve_in_order_of_arrival_do_as_before() -> None:
     fcfs = InstanceConfig(replace(ENGINE, policy="fcfs"), STEP_TIME)
     config = replace(CLUSTER, instances=(fcfs,) * 2)
     usual = served(config, 1, schedulers=1)
-    ordered = served(replace(config, largest_last=0.05), 1, schedulers=1)
+    ordered = served(replace(config, placement=LAST), 1, schedulers=1)
     assert [r.ttft_s for r in ordered.served] == [r.ttft_s for r in usual.served]
 
 
@@ -58,6 +63,6 @@ def test_nobody_waits_much_longer_than_the_bound(monkeypatch: pytest.MonkeyPatch
 
     def longest_s(bound_s: float) -> float:
         monkeypatch.setattr(order, "LONGEST_WAIT_S", bound_s)
-        return max(r.ttft_s for r in served(replace(CLUSTER, largest_last=0.05), 0).served)
+        return max(r.ttft_s for r in served(replace(CLUSTER, placement=LAST), 0).served)
 
     assert longest_s(0.5) < 0.75 * longest_s(inf)

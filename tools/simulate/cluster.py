@@ -8,6 +8,7 @@ from typing import Any, Literal, cast
 from foretell.latency.tables import graph_sizes, profile_step_time
 from foretell.length.distribution import LengthRule
 from foretell.model import EngineConfig, GpuProfile, LengthEstimate
+from foretell.placement import PlacementConfig
 from foretell.sim import ClusterConfig, Fault, FaultKind, InstanceConfig, true_length
 from foretell.workload import Arrival, noisy_length, told_length
 from tools.profiles.imports import ProfileError, profile_of
@@ -34,8 +35,9 @@ def cluster_config(options: SimulateOptions, seed: int, *, prefixes: bool) -> Cl
         tagger_delay_s=options.tagger_delay_s,
         network_delay_s=options.network_delay_s,
         dispatch_delay_s=options.dispatch_delay_s,
-        candidates=options.candidates,
-        largest_last=options.largest_last,
+        placement=PlacementConfig(
+            candidates=options.candidates, largest_last_ratio=options.largest_last
+        ),
         foretell_every=_FORETELL_EVERY,
         prefix_cache=prefixes and options.prefix_caching,
         faults=tuple(map(parse_fault, options.faults)),

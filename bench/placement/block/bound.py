@@ -88,7 +88,8 @@ def cluster_of(case: BoundCase, traces: str) -> tuple[ClusterConfig, list[Arriva
     prefixes = any(arrival.prefix for arrival in arrivals)
     config = cluster_config(options, case.seed, prefixes=prefixes)
     # Where nobody is sent on before there is room, nobody is for having waited long.
-    config = replace(config, predict_hits=case.scheduler.knows_prefixes, hold_max_s=_FOREVER_S)
+    placement = replace(config.placement, hold_max_s=_FOREVER_S)
+    config = replace(config, predict_hits=case.scheduler.knows_prefixes, placement=placement)
     engines = {instance.engine for instance in config.instances}
     return config, [arrival for arrival in arrivals if fits(arrival, engines)]
 

@@ -1,0 +1,39 @@
+"""The parameters of placement that no policy owns."""
+
+from dataclasses import dataclass
+
+STALE_LOAD_S = 10.0
+"""Age beyond which a load that a predictor once reported says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementConfig:
+    """How long requests may wait, how often they are tried, and how many instances are compared.
+
+    Raises ValueError for values out of range.
+    """
+
+    candidates: int = 16
+    """Predictors asked for one placement at most (`foretell.policy.shortlist`); 0: all."""
+    max_attempts: int = 3
+    """Instances tried for one request before its first token."""
+    retry_pause_s: float = 0.05
+    """Pause before the second attempt; before the third it is twice as long, and so on."""
+    turn_deadline_s: float = 0.5
+    """Longest wait for the placements before; then one is made without asking predictors."""
+    hold_max_s: float = 10.0
+    """How long after its arrival a policy may still hold a request in the scheduler."""
+    hold_recheck_s: float = 0.05
+    """Pause until predictors are asked again for a held request, unless something changes."""
+    largest_last_ratio: float = 0.0
+    """The ratio of requests to each model, the largest, that engines with vLLM's priority
+    scheduling serve last (`foretell.policy.order`); 0: none."""
+
+    def __post_init__(self) -> None:
+        least = {"candidates": 0, "max_attempts": 1}
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            if not value >= least.get(name, 0):
+                raise ValueError(f"{name} must be at least {least.get(name, 0)}, got {value}")
+        if self.largest_last_ratio >= 1:
+            raise ValueError(f"largest_last_ratio must be below 1, got {self.largest_last_ratio}")

@@ -1,0 +1,443 @@
+"""Which instance gets which request, and when: the whole of placement as one state machine."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+from foretell.model import LengthEstimate, Load, Prediction, RequestSpec
+from foretell.placement import effects as do
+from foretell.placement import events as on
+from foretell.placement.config import PlacementConfig
+from foretell.placement.instances import Breaker, Instance, Instances, Lease
+from foretell.placement.turns import Turns
+from foretell.policy import Candidate, Holding, Needs, Policy, Urgency
+from foretell.policy.admission import Unattainable, unattainable
+from foretell.policy.order import LargestLast, waits_too_long
+from foretell.policy.shortlist import Shortlist
+
+FallbackLength = Callable[[str, int, int], LengthEstimate]
+"""Of a request to a model, with so many prompt tokens and this `max_tokens` (0: no limit)."""
+
+
+class Stage(Enum):
+    """What a request waits for."""
+
+    ESTIMATE = "estimate"
+    TURN = "turn"
+    ANSWERS = "answers"
+    NEWS = "news"
+    """The policy holds it, and its turn, until something changes."""
+    RETRY = "retry"
+    END = "end"
+    """It is dispatched."""
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    """A request between arrival and end."""
+
+    arrived: on.Arrived
+    arrived_s: float
+    spec: RequestSpec
+    """With its length, and its priority among the others to its model."""
+    stage: Stage = Stage.ESTIMATE
+    attempt: int = 0
+    trial: RequestSpec = field(init=False)
+    """`spec` for the attempt under way: its own id, perhaps its original priority."""
+    avoid: set[str] = field(default_factory=set)
+    candidates: Sequence[str] = ()
+    lease: Lease | None = None
+    ticket: int = 0
+
+    @property
+    def key(self) -> str:
+        return self.arrived.spec.request_id
+
+    @property
+    def urgency(self) -> Urgency:
+        return Urgency(self.trial.priority, self.arrived_s)
+
+
+class PlacementCore:
+    """One scheduler's placements. Deterministic, given its events and draws; for one thread.
+
+    A request goes through these stages: its length is estimated; it takes its turn, if the policy
+    asks predictors; predictors are asked; the policy chooses, or holds the request and asks again
+    later; the request is reserved and dispatched; it ends, or fails and is placed again elsewhere.
+    Whatever is missing degrades the choice: without the tagger the fallback estimates, without a
+    predictor the last known load counts, without anything the outstanding requests.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        config: PlacementConfig,
+        random: Callable[[], float],
+        *,
+        fallback_length: FallbackLength,
+        has_tagger: bool = True,
+    ) -> None:
+        """`random` draws uniformly from [0, 1)."""
+        self.policy = policy
+        self.config = config
+        self.instances = Instances()
+        self._random = random
+        self._fallback_length = fallback_length
+        self._has_tagger = has_tagger
+        self._tagger_breaker = Breaker()
+        self._shortlist = Shortlist[str](config.candidates)
+        self._orders: dict[str, LargestLast] = {}
+        self._turns = Turns()
+        self._passing_turns = False
+        self._requests: dict[str, _Request] = {}
+        self._tickets = 0
+        self._now_s = 0.0
+        self._effects: list[do.Effect] = []
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            on.Arrived: self._arrived,
+            on.Estimated: self._estimated,
+            on.Heard: self._heard,
+            on.TimePassed: self._time_passed,
+            on.Failed: self._failed,
+            on.Ended: self._ended,
+            on.Gone: self._gone,
+            on.InstanceUp: self._instance_up,
+            on.InstanceDown: self._instance_down,
+            on.InstanceDraining: lambda event: self.instances.drain(event.instance_id),
+            on.InstanceRemoved: lambda event: self.instances.remove(event.instance_id),
+        }
+
+    def step(self, event: on.Event, now_s: float) -> list[do.Effect]:
+        """Take one event at `now_s` seconds of a clock that never goes back; what is to be done.
+
+        AssertionError for an event that cannot happen, such as a second end of one request.
+        """
+        assert now_s >= self._now_s, f"time went from {self._now_s} back to {now_s}"
+        self._now_s = now_s
+        self._handlers[type(event)](event)
+        found, self._effects = self._effects, []
+        return found
+
+    @property
+    def requests(self) -> int:
+        """Requests that have arrived and not ended."""
+        return len(self._requests)
+
+    def stage(self, key: str) -> Stage | None:
+        """What a request waits for; None when it has ended."""
+        request = self._requests.get(key)
+        return request.stage if request else None
+
+    def check_idle(self) -> None:
+        """AssertionError unless nothing is left of any request."""
+        assert not self._requests, f"requests never ended: {sorted(self._requests)}"
+        assert self._turns.holder is None, "a turn was never given back"
+        assert not len(self._turns), "a placement was forgotten"
+        assert all(i.outstanding == 0 for i in self.instances), "a lease was never given back"
+
+    # The life of a request.
+
+    def _arrived(self, event: on.Arrived) -> None:
+        key = event.spec.request_id
+        assert key not in self._requests, f"{key} arrived twice"
+        arrived_s = self._now_s - event.waited_s
+        request = self._requests[key] = _Request(event, arrived_s, event.spec)
+        if event.length_known:
+            self._described(request, event.spec.length)
+        elif self._has_tagger and not self._tagger_breaker.open(self._now_s):
+            self._do(do.Estimate(key))
+        else:
+            self._without_tagger(request)
+
+    def _estimated(self, event: on.Estimated) -> None:
+        request = self._requests.get(event.key)
+        if event.length is None:
+            self._tagger_breaker.failed(self._now_s)
+        else:
+            self._tagger_breaker.succeeded()
+        if request is None:
+            return  # its client has left
+        self._expect(request, Stage.ESTIMATE)
+        if event.length is None:
+            self._without_tagger(request)
+        else:
+            self._described(request, event.length)
+
+    def _without_tagger(self, request: _Request) -> None:
+        if self._has_tagger:
+            self._do(do.Degraded(request.key, "tagger"))
+        spec, model = request.spec, request.arrived.model
+        length = self._fallback_length(model, spec.prompt_tokens, spec.max_tokens)
+        self._described(request, length)
+
+    def _described(self, request: _Request, length: LengthEstimate) -> None:
+        """All that will be known of the request is known."""
+        request.spec, ratio = replace(request.spec, length=length), self.config.largest_last_ratio
+        if ratio:
+            order = self._orders.setdefault(request.arrived.model, LargestLast(ratio))
+            request.spec = order.ranked(request.spec)
+        self._place(request)
+
+    def _place(self, request: _Request) -> None:
+        """Begin an attempt."""
+        request.attempt += 1
+        request.trial = request.spec
+        if request.attempt > 1:
+            attempt_id = f"{request.key}-{request.attempt}"
+            request.trial = replace(request.spec, request_id=attempt_id)
+        if not self._eligible(request):
+            self._refuse(request, "no_instance")  # or it would wait for its turn in vain
+        elif self.policy.needs is Needs.NOTHING:
+            self._place_unasked(request)
+        elif self._turns.take(request.key):
+            self._ask(request)
+        else:
+            self._queue(request)
+            self._wait(request, self.config.turn_deadline_s)
+
+    def _queue(self, request: _Request) -> None:
+        request.stage = Stage.TURN
+        self._turns.queue(request.key, request.urgency)
+
+    def _place_unasked(self, request: _Request) -> None:
+        """Choose by what is known already."""
+        eligible = self._eligible(request)
+        if not eligible:
+            self._refuse(request, "no_instance")
+            return
+        known = [self.instances[instance_id] for instance_id in eligible]
+        candidates = [self._candidate(i, i.recent_load(self._now_s), None) for i in known]
+        self._choose(request, candidates, may_hold=False)
+
+    def _ask(self, request: _Request) -> None:
+        """It is the request's turn: ask the predictors of the most promising instances."""
+        eligible = self._eligible(request)
+        if not eligible:
+            self._refuse(request, "no_instance")
+            return
+        outstanding = lambda key: self.instances[key].outstanding  # noqa: E731 - called at once
+        picked = self._shortlist.pick(eligible, outstanding, self._random, self._now_s)
+        request.candidates, request.stage = picked, Stage.ANSWERS
+        asked = tuple(key for key in picked if self._answers(self.instances[key]))
+        if not asked:
+            self._choose_among(request, ())
+            return
+        needs = self.policy.needs
+        with_quantiles = request.trial.slo.given or needs is Needs.RISK
+        self._do(do.Ask(request.key, request.trial, asked, needs, with_quantiles))
+
+    def _answers(self, instance: Instance) -> bool:
+        return instance.has_predictor and not instance.breaker.open(self._now_s)
+
+    def _heard(self, event: on.Heard) -> None:
+        for answer in event.answers:
+            if answer.instance_id in self.instances:
+                self._learn(self.instances[answer.instance_id], answer)
+        request = self._requests.get(event.key)
+        if request is None:
+            return  # its client has left, and the turn is somebody else's
+        self._expect(request, Stage.ANSWERS)
+        self._choose_among(request, event.answers)
+
+    def _learn(self, instance: Instance, answer: on.Answer) -> None:
+        if answer.silent:
+            instance.breaker.failed(self._now_s)
+            return
+        instance.breaker.succeeded()
+        if answer.load is not None:
+            instance.learn(answer.load, self._now_s)
+            self._shortlist.learn(
+                instance.instance_id, answer.load, instance.outstanding, self._now_s
+            )
+
+    def _choose_among(self, request: _Request, answers: Sequence[on.Answer]) -> None:
+        """The predictors have answered, as far as they do."""
+        said = {answer.instance_id: answer for answer in answers}
+        loads_only = self.policy.needs is Needs.LOAD
+        candidates, missing = [], 0
+        for key in request.candidates:
+            if key not in self.instances:
+                continue  # removed since it was asked
+            instance, answer = self.instances[key], said.get(key)
+            load, prediction = (answer.load, answer.prediction) if answer else (None, None)
+            missing += (load if loads_only else prediction) is None
+            if load is None:
+                load = instance.recent_load(self._now_s)
+            candidates.append(self._candidate(instance, load, prediction))
+        if missing:
+            self._do(do.Degraded(request.key, "predictor", missing))
+        if not candidates:
+            self._refuse(request, "no_instance")
+            return
+        held_s = self._now_s - request.arrived_s
+        self._choose(request, candidates, may_hold=held_s < self.config.hold_max_s)
+
+    def _candidate(
+        self, instance: Instance, load: Load | None, prediction: Prediction | None
+    ) -> Candidate:
+        return Candidate(
+            instance_id=instance.instance_id,
+            outstanding=instance.outstanding,
+            dispatched_last_minute=instance.dispatched_last_minute(self._now_s),
+            load=load,
+            prediction=prediction,
+        )
+
+    def _choose(
+        self, request: _Request, candidates: Sequence[Candidate], *, may_hold: bool
+    ) -> None:
+        """The policy chooses, or holds the request."""
+        draw, arrived = self._random(), request.arrived
+        lowered = request.trial.priority > arrived.spec.priority
+        if lowered and waits_too_long(c.prediction for c in candidates):
+            request.trial = replace(request.trial, priority=arrived.spec.priority)
+        spec = request.trial
+        if spec.slo.given:
+            spec = replace(spec, slo=spec.slo.after(self._now_s - request.arrived_s))
+            if arrived.late == "reject" and request.attempt == 1:
+                told = [c.prediction for c in candidates if c.prediction is not None]
+                why = unattainable(spec.slo, told)
+                if why is not None:
+                    self._refuse(request, "late", why)
+                    return
+        if may_hold and isinstance(self.policy, Holding):
+            chosen = self.policy.consider(spec, candidates, draw)
+            if chosen is None:
+                self._hold(request)
+                return
+        else:
+            chosen = self.policy.choose(spec, candidates, draw)
+        self._dispatch(request, spec, next(c for c in candidates if c.instance_id == chosen))
+
+    def _hold(self, request: _Request) -> None:
+        request.stage, self._turns.held = Stage.NEWS, True
+        self._wait(request, self.config.hold_recheck_s)
+
+    def _dispatch(self, request: _Request, spec: RequestSpec, chosen: Candidate) -> None:
+        instance = self.instances[chosen.instance_id]
+        if not instance.by_priority and spec.priority != request.arrived.spec.priority:
+            # Its engine would refuse a priority that the client did not give.
+            spec = replace(spec, priority=request.arrived.spec.priority)
+        request.lease, request.stage = instance.lease(self._now_s), Stage.END
+        key, prediction = request.key, chosen.prediction
+        self._do(do.Dispatch(key, spec, instance.instance_id, prediction, request.attempt))
+        self._do(do.Reserve(key, spec, instance.instance_id, prediction is not None))
+        self._release_turn(request)
+
+    def _failed(self, event: on.Failed) -> None:
+        request = self._requests[event.key]
+        instance = self._give_back(request)
+        self.instances.suspect(instance)
+        request.avoid.add(instance.instance_id)
+        self._news()
+        if request.attempt >= self.config.max_attempts:
+            self._refuse(request, "engine_failed")
+        elif self.config.retry_pause_s > 0:
+            request.stage = Stage.RETRY
+            self._wait(request, self.config.retry_pause_s * request.attempt)
+        else:
+            self._place(request)
+
+    def _ended(self, event: on.Ended) -> None:
+        request = self._requests[event.key]
+        instance = self._give_back(request)
+        del self._requests[event.key]
+        if event.broken:
+            self.instances.suspect(instance)
+        self._news()
+
+    def _give_back(self, request: _Request) -> Instance:
+        self._expect(request, Stage.END)
+        lease, request.lease = request.lease, None
+        assert lease is not None, f"{request.key} has no lease"
+        lease.give_back()
+        return lease.instance
+
+    def _gone(self, event: on.Gone) -> None:
+        request = self._requests[event.key]
+        assert request.stage is not Stage.END, f"{event.key} is dispatched: tell its end"
+        del self._requests[event.key]
+        if request.stage is Stage.TURN:
+            self._turns.leave(event.key)
+        self._release_turn(request)
+
+    def _refuse(
+        self, request: _Request, because: do.RefusedBecause, why: Unattainable | None = None
+    ) -> None:
+        del self._requests[request.key]
+        self._do(do.Refuse(request.key, because, why))
+        self._release_turn(request)
+
+    # Time, news and turns.
+
+    def _time_passed(self, event: on.TimePassed) -> None:
+        request = self._requests.get(event.key)
+        if request is None or request.ticket != event.ticket:
+            return
+        if request.stage is Stage.NEWS:
+            self._look_again(request)
+        elif request.stage is Stage.RETRY:
+            self._place(request)
+        elif request.stage is Stage.TURN and self._turns.held:
+            self._wait(request, self.config.turn_deadline_s)
+        elif request.stage is Stage.TURN:
+            self._turns.leave(request.key)
+            self._do(do.Degraded(request.key, "turn"))
+            self._place_unasked(request)
+
+    def _wait(self, request: _Request, pause_s: float) -> None:
+        self._tickets += 1
+        request.ticket = self._tickets
+        self._do(do.WaitUntil(request.key, self._now_s + pause_s, request.ticket))
+
+    def _news(self) -> None:
+        """Something has changed: a request that is held may look again."""
+        holder = self._requests.get(self._turns.holder or "")
+        if holder is not None and holder.stage is Stage.NEWS:
+            self._look_again(holder)
+
+    def _look_again(self, request: _Request) -> None:
+        """Ask again for a held request, after whoever is more urgent by now."""
+        request.ticket = 0
+        if self._turns.behind(request.urgency):
+            self._queue(request)  # without a deadline: it is held in any case
+            self._turns.give_back()
+            self._pass_turns()
+        else:
+            self._ask(request)
+
+    def _release_turn(self, request: _Request) -> None:
+        if self._turns.holder == request.key:
+            self._turns.give_back()
+            self._pass_turns()
+
+    def _pass_turns(self) -> None:
+        """The most urgent is next; and the one behind, where that was placed without asking."""
+        if self._passing_turns:
+            return  # the loop below goes on
+        self._passing_turns = True
+        while (key := self._turns.take_next()) is not None:
+            request = self._requests[key]
+            request.ticket = 0
+            self._ask(request)
+        self._passing_turns = False
+
+    # Instances.
+
+    def _instance_up(self, event: on.InstanceUp) -> None:
+        if self.instances.put_up(event.instance_id, event.models, event.has_predictor):
+            self._news()
+
+    def _instance_down(self, event: on.InstanceDown) -> None:
+        if self.instances.put_down(event.instance_id):
+            self._news()
+
+    def _eligible(self, request: _Request) -> list[str]:
+        return self.instances.eligible(request.arrived.model, request.avoid)
+
+    def _do(self, effect: do.Effect) -> None:
+        self._effects.append(effect)
+
+    def _expect(self, request: _Request, stage: Stage) -> None:
+        assert request.stage is stage, f"{request.key} waits for {request.stage}, not {stage}"

@@ -1,0 +1,92 @@
+"""What the placement core wants done: its output, for the driver to carry out in order."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from foretell.model import Prediction, RequestSpec
+from foretell.policy import Needs
+from foretell.policy.admission import Unattainable
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Ask the tagger how long the answer will be, and tell `events.Estimated`, in any case."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask these predictors about the request, and tell `events.Heard` of all, in any case."""
+
+    key: str
+    spec: RequestSpec
+    instance_ids: tuple[str, ...]
+    needs: Needs
+    """`LOAD`: their load; otherwise a prediction, with what `needs.externality` says."""
+    with_quantiles: bool
+    """The predictions' quantiles are wanted beside their means."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitUntil:
+    """Tell `events.TimePassed` at this time; a later one for the same request replaces it."""
+
+    key: str
+    at_s: float
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Tell the chosen instance's predictor that the request is on its way."""
+
+    key: str
+    spec: RequestSpec
+    instance_id: str
+    predict: bool
+    """The instance was chosen by its prediction: its predictor is asked for a last one, which
+    reckons with requests that will come later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Send the request to this instance; then tell `events.Failed` or `events.Ended`, once."""
+
+    key: str
+    spec: RequestSpec
+    """`request_id` is the attempt's own: what is told of an earlier attempt, late, must not touch
+    this one's reservation. `slo` is what is left of the targets now."""
+    instance_id: str
+    prediction: Prediction | None
+    """By which the instance was chosen."""
+    attempt: int
+    """1 for the first."""
+
+
+RefusedBecause = Literal["no_instance", "engine_failed", "late"]
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Answer the client with an error: the request has ended.
+
+    `no_instance`: nobody who serves its model is up. `engine_failed`: all attempts failed.
+    `late`: no instance can begin to answer within the target, as `why` says.
+    """
+
+    key: str
+    because: RefusedBecause
+    why: Unattainable | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Degraded:
+    """A placement does without answers that it wanted; to be counted."""
+
+    key: str
+    missing: Literal["tagger", "predictor", "turn"]
+    count: int = 1
+
+
+Effect = Estimate | Ask | WaitUntil | Reserve | Dispatch | Refuse | Degraded

@@ -1,0 +1,132 @@
+"""What may happen to a scheduler: the input of the placement core.
+
+`key` names a request within one scheduler; the driver chooses it and never uses it twice.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from foretell.model import LengthEstimate, Load, Prediction, RequestSpec
+from foretell.policy.admission import Late
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A valid request has come and is to be placed.
+
+    `spec.request_id` is the request's key. `spec.slo` counts from the arrival.
+    """
+
+    spec: RequestSpec
+    """Its length is believed only if `length_known`."""
+    model: str = ""
+    late: Late = "serve"
+    length_known: bool = False
+    """The client has said how long the answer will be: nobody need estimate it."""
+    waited_s: float = 0.0
+    """Seconds since the request reached this scheduler, its body's way included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimated:
+    """The answer to `effects.Estimate`."""
+
+    key: str
+    length: LengthEstimate | None
+    """None: the tagger failed or was late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one predictor said, or that it said nothing in time."""
+
+    instance_id: str
+    load: Load | None = None
+    prediction: Prediction | None = None
+    silent: bool = False
+    """It failed or was late. One that answers may still know no load and no prediction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The answer to `effects.Ask`: of every predictor that was asked, what it said."""
+
+    key: str
+    answers: Sequence[Answer]
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """The time that `effects.WaitUntil` named has come."""
+
+    key: str
+    ticket: int
+    """As in the effect: what the request no longer waits for is ignored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """An attempt on an engine gave nothing that the client could have seen: try another one."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The answer of a dispatched request has ended, well or badly; no attempt follows."""
+
+    key: str
+    broken: bool = False
+    """Its engine broke off in mid-answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The client of a request that is not dispatched has left."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceUp:
+    """An instance answers its health probe and may get requests; told at every probe."""
+
+    instance_id: str
+    models: frozenset[str] = frozenset({""})
+    has_predictor: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceDown:
+    """An instance no longer answers: nothing is placed there until it is up again."""
+
+    instance_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceDraining:
+    """An instance is to end what it has and gets nothing new, even if it is up."""
+
+    instance_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceRemoved:
+    """An instance no longer belongs to the cluster. Requests in progress there may still end."""
+
+    instance_id: str
+
+
+Event = (
+    Arrived
+    | Estimated
+    | Heard
+    | TimePassed
+    | Failed
+    | Ended
+    | Gone
+    | InstanceUp
+    | InstanceDown
+    | InstanceDraining
+    | InstanceRemoved
+)

@@ -1,0 +1,171 @@
+"""The instances as one scheduler knows them: health, load, and what it has sent to each."""
+
+from collections import deque
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from math import inf
+
+from foretell.model import Load
+from foretell.placement.config import STALE_LOAD_S
+
+QPM_WINDOW_S = 60.0
+
+
+class Breaker:
+    """Spares a peer that fails: after each failure in a row it is left alone twice as long."""
+
+    FIRST_S, LONGEST_S = 0.1, 5.0
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._retry_at_s = -inf
+
+    def open(self, now_s: float) -> bool:
+        """Whether the peer is to be left alone."""
+        return now_s < self._retry_at_s
+
+    def failed(self, now_s: float) -> None:
+        """The peer did not answer."""
+        pause_s = min(self.LONGEST_S, self.FIRST_S * 2 ** min(self._failures, 10))
+        self._failures += 1
+        self._retry_at_s = now_s + pause_s
+
+    def succeeded(self) -> None:
+        """The peer answered."""
+        self._failures = 0
+        self._retry_at_s = -inf
+
+
+@dataclass(slots=True, eq=False)
+class Instance:
+    """One instance as this scheduler knows it."""
+
+    instance_id: str
+    models: frozenset[str] = frozenset()
+    has_predictor: bool = True
+    up: bool = False
+    draining: bool = False
+    suspected: bool = False
+    """An attempt failed here since the last good probe: others are preferred."""
+    outstanding: int = 0
+    """Requests of this scheduler in progress here: its leases."""
+    dispatched_total: int = 0
+    load: Load | None = None
+    heard_s: float = -inf
+    """When the predictor told `load`."""
+    breaker: Breaker = field(default_factory=Breaker)
+    _dispatched_s: deque[float] = field(default_factory=deque)
+
+    def lease(self, now_s: float) -> "Lease":
+        """A request is sent here."""
+        self.outstanding += 1
+        self.dispatched_total += 1
+        self._dispatched_s.append(now_s)
+        return Lease(self)
+
+    def dispatched_last_minute(self, now_s: float) -> int:
+        """Requests that were sent here within the last 60 s."""
+        while self._dispatched_s and self._dispatched_s[0] <= now_s - QPM_WINDOW_S:
+            self._dispatched_s.popleft()
+        return len(self._dispatched_s)
+
+    def learn(self, load: Load, now_s: float) -> None:
+        """The predictor has told the load."""
+        self.load, self.heard_s = load, now_s
+
+    def recent_load(self, now_s: float) -> Load | None:
+        """The last known load, if it is recent enough to say something."""
+        return self.load if now_s - self.heard_s <= STALE_LOAD_S else None
+
+    @property
+    def by_priority(self) -> bool:
+        """The engine is known to admit by priority; others refuse a request that has one."""
+        return self.load is not None and self.load.by_priority
+
+
+class Lease:
+    """One request's place at an instance; it is given back exactly once."""
+
+    __slots__ = ("_held", "instance")
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+        self._held = True
+
+    def give_back(self) -> None:
+        """The request is no longer in progress there."""
+        assert self._held, f"a lease of {self.instance.instance_id} was given back twice"
+        self._held = False
+        self.instance.outstanding -= 1
+        assert self.instance.outstanding >= 0, f"{self.instance.instance_id} lost count"
+
+
+class Instances:
+    """All instances of the cluster, and which of them may get a request."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Instance] = {}
+        self._eligible: dict[str, list[str]] = {}
+
+    def __getitem__(self, instance_id: str) -> Instance:
+        return self._known[instance_id]
+
+    def __contains__(self, instance_id: str) -> bool:
+        return instance_id in self._known
+
+    def __iter__(self) -> Iterator[Instance]:
+        return iter(self._known.values())
+
+    def put_up(self, instance_id: str, models: frozenset[str], has_predictor: bool) -> bool:
+        """The instance is up; whether that changes who may get requests."""
+        known = self._known.get(instance_id)
+        if known is None:
+            known = self._known[instance_id] = Instance(instance_id)
+        before = known.up, known.suspected, known.models, known.has_predictor
+        after = True, False, models, has_predictor
+        known.up, known.suspected, known.models, known.has_predictor = after
+        if before == after:
+            return False
+        self._eligible.clear()
+        return True
+
+    def put_down(self, instance_id: str) -> bool:
+        """The instance is down; whether that changes who may get requests."""
+        known = self._known.get(instance_id)
+        if known is None or not known.up:
+            return False
+        known.up = False
+        self._eligible.clear()
+        return True
+
+    def drain(self, instance_id: str) -> None:
+        """The instance gets nothing new from now on."""
+        if instance_id in self._known:
+            self._known[instance_id].draining = True
+            self._eligible.clear()
+
+    def remove(self, instance_id: str) -> None:
+        """The instance no longer belongs to the cluster; leases on it stay valid."""
+        if self._known.pop(instance_id, None) is not None:
+            self._eligible.clear()
+
+    def suspect(self, instance: Instance) -> None:
+        """Place nothing there until its next successful probe, if another can serve."""
+        if not instance.suspected:
+            instance.suspected = True
+            self._eligible.clear()
+
+    def eligible(self, model: str, avoid: Collection[str] = ()) -> list[str]:
+        """Ids of those that may get a request to `model`, in the order in which they became known.
+
+        Suspected ones only if there are no others, since a request that fails on every engine must
+        not close all of them to everyone else; likewise those in `avoid`.
+        """
+        found = self._eligible.get(model)
+        if found is None:
+            up = [i for i in self if i.up and not i.draining and model in i.models]
+            trusted = [i for i in up if not i.suspected] or up
+            found = self._eligible[model] = [i.instance_id for i in trusted]
+        if not avoid:
+            return found
+        return [instance_id for instance_id in found if instance_id not in avoid] or found

@@ -1,0 +1,196 @@
+"""Reads the scripts in `scripts/`: events told to the placement core, and the effects it must want.
+
+A script is a text file. `#` begins a comment. Its first line names the policy and may change
+`PlacementConfig`; then each line is an event at a time in seconds, and the lines below it that
+begin with `->` are all of its effects, in their order. `-> ...` stands for any effects.
+
+    policy infaas turn_deadline_s=0.2
+    0.0 up engine-0                          # models=a,b  predictor=no
+    0.0 arrive r1 prompt=100                 # priority= ttft= late=reject model= known=20
+        -> estimate r1
+    0.1 estimated r1 20                      # or: estimated r1 silent
+        -> ask r1 engine-0
+    0.2 heard r1 engine-0:ttft=0.5,e2e=2     # or: engine-0:silent, engine-0:used=10,running=2
+        -> dispatch r1 engine-0
+        -> reserve r1 engine-0
+
+The other events are `failed KEY`, `ended KEY [broken]`, `gone KEY`, `down`, `draining` and `removed
+INSTANCE`, and `passes KEY`: the time has come that the request's last `wait` named. Keys may be a
+range, `r1..r9`: the event is told for each, and the effects of all are expected together.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from foretell.model import LengthEstimate, Load, Prediction, RequestSpec, Slo
+from foretell.placement import PlacementConfig, PlacementCore, effects, events
+from foretell.policy import make_policy
+
+FOLDER = Path(__file__).parent / "scripts"
+FALLBACK = LengthEstimate(77.0, source="history")
+TOTAL_BLOCKS = 1056
+
+
+@dataclass(slots=True)
+class Line:
+    """One event, and what it must lead to."""
+
+    number: int
+    at_s: float
+    words: list[str]
+    expected: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Script:
+    """A parsed script and the core that it is told to."""
+
+    core: PlacementCore
+    lines: list[Line]
+    tickets: dict[str, int] = field(default_factory=dict)
+
+    def play(self) -> Iterator[tuple[Line, list[str]]]:
+        """Each line with the effects that it really has."""
+        for line in self.lines:
+            found: list[str] = []
+            for event in self._events(line.words):
+                found += map(self._told, self.core.step(event, line.at_s))
+            yield line, found
+
+    def _events(self, words: list[str]) -> Iterator[events.Event]:
+        name, subject, *rest = words
+        facts = dict(word.split("=", 1) for word in rest if "=" in word and ":" not in word)
+        for key in _range(subject):
+            yield self._event(name, key, rest, facts)
+
+    def _event(  # noqa: PLR0911
+        self, name: str, key: str, rest: list[str], facts: dict[str, str]
+    ) -> events.Event:
+        match name:
+            case "up":
+                models = frozenset(facts.get("models", "m").split(","))
+                return events.InstanceUp(key, models, facts.get("predictor") != "no")
+            case "down":
+                return events.InstanceDown(key)
+            case "draining":
+                return events.InstanceDraining(key)
+            case "removed":
+                return events.InstanceRemoved(key)
+            case "arrive":
+                return _arrived(key, facts)
+            case "estimated":
+                silent = rest[0] == "silent"
+                return events.Estimated(key, None if silent else LengthEstimate(float(rest[0])))
+            case "heard":
+                return events.Heard(key, [_answer(word) for word in rest])
+            case "passes":
+                return events.TimePassed(key, self.tickets[key])
+            case "failed":
+                return events.Failed(key)
+            case "ended":
+                return events.Ended(key, broken="broken" in rest)
+            case "gone":
+                return events.Gone(key)
+        raise ValueError(f"no event is called {name}")
+
+    def _told(self, effect: effects.Effect) -> str:  # noqa: PLR0911
+        """An effect as scripts write it."""
+        match effect:
+            case effects.Estimate(key):
+                return f"estimate {key}"
+            case effects.Ask(key, _, instance_ids):
+                return f"ask {key} {' '.join(instance_ids)}"
+            case effects.WaitUntil(key, at_s, ticket):
+                self.tickets[key] = ticket
+                return f"wait {key} {at_s:g}"
+            case effects.Dispatch(key, spec, instance_id):
+                priority = f" priority={spec.priority}" if spec.priority else ""
+                return f"dispatch {spec.request_id} {instance_id}{priority}"
+            case effects.Reserve(key, spec, instance_id):
+                return f"reserve {spec.request_id} {instance_id}"
+            case effects.Refuse(key, because):
+                return f"refuse {key} {because}"
+            case effects.Degraded(key, missing, count):
+                return f"degraded {key} {missing}" + (f" {count}" if count > 1 else "")
+
+
+def read(path: Path) -> Script:
+    """The script in a file; ValueError that names the line which cannot be read."""
+    core, lines = None, list[Line]()
+    for number, text in enumerate(path.read_text().splitlines(), 1):
+        words = text.split("#")[0].split()
+        try:
+            if not words:
+                continue
+            if words[0] == "policy":
+                core = _core(words[1], dict(word.split("=") for word in words[2:]))
+            elif words[0] == "->":
+                lines[-1].expected.append(" ".join(words[1:]))
+            else:
+                lines.append(Line(number, float(words[0]), words[1:]))
+        except (ValueError, IndexError) as error:
+            raise ValueError(f"{path.name}:{number}: {text.strip()!r}: {error}") from error
+    assert core is not None, f"{path.name} names no policy"
+    return Script(core, lines)
+
+
+def _core(policy: str, parameters: dict[str, str]) -> PlacementCore:
+    types = {f.name: f.type for f in fields(PlacementConfig)}
+    given = {n: int(v) if types[n] in (int, "int") else float(v) for n, v in parameters.items()}
+    return PlacementCore(
+        make_policy(policy),
+        PlacementConfig(**given),
+        lambda: 0.5,
+        fallback_length=lambda model, prompt_tokens, max_tokens: FALLBACK,
+    )
+
+
+def _range(subject: str) -> Iterator[str]:
+    found = re.fullmatch(r"([a-z-]+)(\d+)\.\.\1(\d+)", subject)
+    if found is None:
+        yield subject
+    else:
+        for number in range(int(found[2]), int(found[3]) + 1):
+            yield f"{found[1]}{number}"
+
+
+def _arrived(key: str, facts: dict[str, str]) -> events.Arrived:
+    known = float(facts.get("known", 0))
+    spec = RequestSpec(
+        request_id=key,
+        prompt_tokens=int(facts.get("prompt", 100)),
+        max_tokens=0,
+        length=LengthEstimate(known),
+        priority=int(facts.get("priority", 0)),
+        slo=Slo(float(facts.get("ttft", "inf"))),
+    )
+    late = "reject" if facts.get("late") == "reject" else "serve"
+    return events.Arrived(spec, facts.get("model", "m"), late, length_known=known > 0)
+
+
+def _answer(word: str) -> events.Answer:
+    """`INSTANCE:silent`, or `INSTANCE:` with facts of its load or its prediction."""
+    instance_id, _, text = word.partition(":")
+    if text == "silent":
+        return events.Answer(instance_id, silent=True)
+    facts = {name: float(value) for name, value in (part.split("=") for part in text.split(","))}
+    load = Load(
+        running=int(facts.get("running", 0)),
+        waiting=int(facts.get("waiting", 0)),
+        reserved=0,
+        used_blocks=int(facts.get("used", 0)),
+        total_blocks=TOTAL_BLOCKS,
+        waiting_prefill_blocks=0,
+        max_num_seqs=int(facts.get("seats", 48)),
+        by_priority=bool(facts.get("by_priority", 0)),
+    )
+    if "ttft" not in facts:
+        return events.Answer(instance_id, load)
+    ttft_s, e2e_s = facts["ttft"], facts.get("e2e", facts["ttft"] + 1.0)
+    added = facts.get("added", 0.0)
+    prediction = Prediction(
+        instance_id, ttft_s, e2e_s, 0.01, 0.0, 0.0, load, added_ttft_s=added, added_e2e_s=added
+    )
+    return events.Answer(instance_id, load, prediction)

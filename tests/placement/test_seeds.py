@@ -1,0 +1,224 @@
+"""Any order of events that can happen keeps the placement core's promises.
+
+A seed that fails says which: replay it with
+
+    pytest tests/placement/test_seeds.py -k 'seed and SEED'
+"""
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from foretell.model import LengthEstimate, Load, Prediction, RequestSpec, Slo
+from foretell.placement import PlacementConfig, PlacementCore, effects, events
+from foretell.policy import make_policy
+
+POLICIES = ("slo", "least_outstanding", "round_robin", "infaas", "late_binding", "foreseen")
+SEEDS_EACH = 60
+MODELS = frozenset({"a", "b"})
+LENGTH = LengthEstimate(50.0)
+
+
+class World:
+    """Whatever a core may meet, drawn from a seed: it answers late, wrongly, or not at all."""
+
+    def __init__(self, seed: int, policy: str) -> None:
+        self.draws = draws = Random(f"{seed} {policy}")
+        self.config = PlacementConfig(
+            candidates=draws.choice([0, 2, 16]),
+            max_attempts=draws.randint(1, 3),
+            retry_pause_s=draws.choice([0.0, 0.05]),
+            turn_deadline_s=draws.choice([0.01, 0.5]),
+            hold_max_s=draws.choice([0.0, 0.5, 5.0]),
+            largest_last_ratio=draws.choice([0.0, 0.2]),
+        )
+        self.core = PlacementCore(
+            make_policy(policy), self.config, draws.random, fallback_length=lambda *_: LENGTH
+        )
+        self.names = [f"engine-{number}" for number in range(draws.randint(1, 6))]
+        self.now_s = 0.0
+        self.up: set[str] = set()
+        self.removed: set[str] = set()
+        self.estimating: set[str] = set()
+        self.asking: dict[str, effects.Ask] = {}
+        self.waiting: dict[str, effects.WaitUntil] = {}
+        self.sent: dict[str, effects.Dispatch] = {}
+        self.ended: Counter[str] = Counter()
+        self.dispatched: Counter[str] = Counter()
+        self.arrived = 0
+
+    def run(self, requests: int) -> None:
+        """Until so many requests have arrived and all have ended."""
+        while self.arrived < requests or self.core.requests:
+            self.now_s += self.draws.choice([0.0, 0.001, 0.03])
+            self._happen(requests)
+            self._check()
+        self.core.check_idle()
+        assert set(self.ended.values()) == {1}, f"ended more than once: {self.ended}"
+        assert len(self.ended) == self.arrived
+
+    def tell(self, event: events.Event) -> None:
+        """Tell the core, and note what it wants."""
+        for effect in self.core.step(event, self.now_s):
+            self._note(effect)
+
+    def _happen(self, requests: int) -> None:
+        """One thing that can happen now."""
+        can = [self._instance_changes]
+        can += [self._arrive] * 3 * (self.arrived < requests)
+        can += [self._estimated] * 4 * bool(self.estimating)
+        can += [self._heard] * 6 * bool(self.asking)
+        can += [self._time_passes] * 2 * bool(self.waiting)
+        can += [self._answer_ends] * 2 * bool(self.sent)
+        can += [self._client_leaves] * (self.arrived > 0)
+        self.draws.choice(can)()
+
+    def _arrive(self) -> None:
+        draws, key = self.draws, f"r{self.arrived}"
+        self.arrived += 1
+        target_s = draws.choice([float("inf"), 0.1, 5.0])
+        spec = RequestSpec(
+            key, draws.randint(1, 500), 0, LENGTH, draws.choice([0, 0, -1]), slo=Slo(target_s)
+        )
+        late = draws.choice(["serve", "reject"])
+        known = draws.random() < 0.3
+        self.tell(events.Arrived(spec, draws.choice(["a", "b"]), late, known, draws.random()))
+
+    def _estimated(self) -> None:
+        key = self._pick(self.estimating)
+        self.estimating.discard(key)
+        length = LengthEstimate(self.draws.uniform(1, 900)) if self.draws.random() < 0.8 else None
+        self.tell(events.Estimated(key, length))
+
+    def _heard(self) -> None:
+        key = self._pick(self.asking)
+        answers = [self._answer(name) for name in self.asking.pop(key).instance_ids]
+        self.tell(events.Heard(key, answers))
+
+    def _answer(self, name: str) -> events.Answer:
+        draws = self.draws
+        if draws.random() < 0.2:
+            return events.Answer(name, silent=True)
+        waiting, used = draws.choice([0, 0, 3]), draws.randint(0, 100)
+        load = Load(draws.randint(0, 8), waiting, 0, used, 100, 0, 8, draws.random() < 0.5)
+        if draws.random() < 0.1:
+            return events.Answer(name, load)
+        ttft_s = draws.choice([0.01, 1.0, 20.0])
+        return events.Answer(
+            name, load, Prediction(name, ttft_s, ttft_s + 1.0, 0.01, 0.0, 0.0, load, 100)
+        )
+
+    def _time_passes(self) -> None:
+        wait = self.waiting.pop(self._pick(self.waiting))
+        self.now_s = max(self.now_s, wait.at_s)
+        self.tell(events.TimePassed(wait.key, wait.ticket))
+
+    def _answer_ends(self) -> None:
+        key = self._pick(self.sent)
+        del self.sent[key]
+        if self.draws.random() < 0.3:
+            self.tell(events.Failed(key))
+        else:
+            self._end(key)
+            self.tell(events.Ended(key, broken=self.draws.random() < 0.1))
+
+    def _client_leaves(self) -> None:
+        key = f"r{self.draws.randrange(self.arrived)}"
+        if self.core.stage(key) is not None and key not in self.sent:
+            self._end(key)
+            self.tell(events.Gone(key))
+
+    def _instance_changes(self) -> None:
+        name = self.draws.choice(self.names)
+        kind = self.draws.choice(["up", "up", "up", "down", "draining", "removed"])
+        if kind == "up":
+            self.up.add(name)
+            self.tell(events.InstanceUp(name, MODELS, self.draws.random() < 0.9))
+        elif kind == "down":
+            self.up.discard(name)
+            self.tell(events.InstanceDown(name))
+        elif kind == "removed":
+            self.up.discard(name)
+            self.tell(events.InstanceRemoved(name))
+        else:
+            self.tell(events.InstanceDraining(name))
+
+    def _note(self, effect: effects.Effect) -> None:
+        match effect:
+            case effects.Estimate(key):
+                self.estimating.add(key)
+            case effects.Ask(key, _, instance_ids):
+                assert key not in self.asking, f"{key} is asked about twice at once"
+                assert instance_ids, "nobody is asked"
+                assert self.up.issuperset(instance_ids), "somebody is asked who is down"
+                self.asking[key] = effect
+            case effects.WaitUntil(key, at_s):
+                assert at_s >= self.now_s
+                self.waiting[key] = effect
+            case effects.Dispatch(key, spec, instance_id, _, attempt):
+                assert attempt <= self.config.max_attempts
+                assert key not in self.sent, f"{key} is sent twice"
+                self.dispatched[spec.request_id] += 1
+                assert self.dispatched[spec.request_id] == 1, "an attempt's id is used again"
+                assert instance_id in self.core.instances
+                self.sent[key] = effect
+            case effects.Refuse(key):
+                self._end(key)
+
+    def _end(self, key: str) -> None:
+        self.ended[key] += 1
+        self.waiting.pop(key, None)
+
+    def _check(self) -> None:
+        """What holds at any time."""
+        leased = sum(instance.outstanding for instance in self.core.instances)
+        assert leased <= len(self.sent), "more leases than requests in progress"
+        asking = [key for key in self.asking if self.core.stage(key) is not None]
+        assert len(asking) <= 1, f"turns are taken by {asking}"
+
+    def _pick(self, keys: object) -> str:
+        return self.draws.choice(sorted(keys))  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("seed", range(SEEDS_EACH))
+def test_seed(seed: int, policy: str) -> None:
+    World(seed, policy).run(requests=40)
+
+
+def new_core() -> PlacementCore:
+    policy = make_policy("round_robin")
+    return PlacementCore(policy, PlacementConfig(), lambda: 0.0, fallback_length=lambda *_: LENGTH)
+
+
+def test_what_cannot_happen_is_refused() -> None:
+    core = PlacementCore(
+        make_policy("round_robin"),
+        PlacementConfig(),
+        lambda: 0.0,
+        fallback_length=lambda *_: LENGTH,
+    )
+    core.step(events.InstanceUp("engine-0"), 1.0)
+    core.step(events.Arrived(RequestSpec("r", 1, 0, LENGTH), length_known=True), 1.0)
+    with pytest.raises(AssertionError, match="arrived twice"):
+        core.step(events.Arrived(RequestSpec("r", 1, 0, LENGTH), length_known=True), 1.0)
+    with pytest.raises(AssertionError, match="is dispatched"):
+        core.step(events.Gone("r"), 1.0)
+    with pytest.raises(AssertionError, match="time went"):
+        core.step(events.Ended("r"), 0.5)
+
+
+def test_a_lease_is_given_back_once() -> None:
+    core = PlacementCore(
+        make_policy("round_robin"),
+        PlacementConfig(),
+        lambda: 0.0,
+        fallback_length=lambda *_: LENGTH,
+    )
+    core.step(events.InstanceUp("engine-0"), 0.0)
+    lease = core.instances["engine-0"].lease(0.0)
+    lease.give_back()
+    with pytest.raises(AssertionError, match="given back twice"):
+        lease.give_back()
+    assert core.instances["engine-0"].outstanding == 0
