@@ -49,7 +49,7 @@ def test_operators_choose_from_three() -> None:
 
 
 def test_an_unknown_name_or_parameter_is_refused_with_those_there_are() -> None:
-    with pytest.raises(ValueError, match="choose one of .* slo, or for comparison .* infaas"):
+    with pytest.raises(ValueError, match=r"choose one of .* slo, or for comparison .* infaas"):
         make_policy("fastest")
     with pytest.raises(ValueError, match="'slo' has no parameter 'tolerence'; it has tolerance"):
         make_policy("slo", tolerence=0.1)
