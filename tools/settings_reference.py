@@ -10,7 +10,7 @@ from pydantic_settings import BaseSettings
 from rich.console import Console
 from rich.table import Table
 
-from foretell.settings import ALL_SETTINGS, PluginSettings
+from foretell.config import ALL_SETTINGS, PluginSettings
 
 _PREAMBLE = """\
 # Settings
@@ -39,7 +39,7 @@ def settings_of(settings_class: type[BaseSettings]) -> list[Setting]:
         Setting(
             variable=f"{prefix}{name}".upper(),
             flag=f"--{name.replace('_', '-')}" if has_flags else "",
-            default=_default(field.default),
+            default=_default(field.get_default(call_default_factory=True)),
             description=_describe(field),
         )
         for name, field in settings_class.model_fields.items()

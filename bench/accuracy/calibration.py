@@ -19,9 +19,9 @@ import numpy as np
 
 from bench.accuracy.recorded_steps import RECORDING, TimedStep, fit, read_steps
 from bench.stats import markdown_table
+from foretell.config import load_profile
 from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.linear import StepTimeModel
-from foretell.settings import load_profile
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "calibration.md"

@@ -55,7 +55,7 @@ async def running_engine(python: str, model: str, max_num_seqs: int) -> AsyncIte
                 "launcher",
                 "services.backend",
                 "--engine=vllm",
-                f"--instance-id={INSTANCE}",
+                f"--name={INSTANCE}",
                 f"--python={python}",
                 f"--model={model}",
                 "--served-model-name=random-llama",

@@ -19,8 +19,8 @@ from foretell.latency.linear import CompiledStepTime
 from foretell.length import PRIOR_TOKENS
 from foretell.length.distribution import certain, knots
 from foretell.model import EngineSnapshot, LengthEstimate, Prediction, RequestSpec, Step
-from foretell.settings import PredictorSettings
 from foretell.v1 import snapshot_pb2
+from services.predictor.__main__ import DISPATCH_DELAY_S, RESERVE_TTL_S
 from tools.live.recording import Recording, Served
 
 _CALL_S = 0.5e-3
@@ -126,15 +126,14 @@ class _Replay:
     """The predictor's book and calibration, hearing everything again."""
 
     def __init__(self, recording: Recording, snapshots: list[EngineSnapshot]) -> None:
-        settings = PredictorSettings()
         self.book = EngineBook(
-            dispatch_delay_s=settings.dispatch_delay_s,
+            dispatch_delay_s=DISPATCH_DELAY_S,
             length_row=knots,
             prior_tokens=PRIOR_TOKENS,
         )
         self.model = OnlineStepTime()
         self.arrivals = RecentArrivals()
-        self._ttl_s = settings.reserve_ttl_s
+        self._ttl_s = RESERVE_TTL_S
         self._snapshots = snapshots
         self._heard = 0
         last = (s.completed_steps[-1].step + 1 if s.completed_steps else 0 for s in snapshots)

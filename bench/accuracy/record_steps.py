@@ -26,8 +26,8 @@ import httpx
 import zmq
 import zmq.asyncio
 
+from foretell.config import LauncherSettings
 from foretell.model import Step
-from foretell.settings import LauncherSettings
 from foretell.v1 import snapshot_pb2
 from foretell.wire import snapshot_from_proto
 from foretell.workload import LogNormal, LogNormalLengths, gamma

@@ -28,7 +28,7 @@ from rich.progress import Progress
 from bench.overhead.processes import running_services
 from bench.stats import markdown_table, percentiles
 from foretell import wire
-from foretell.settings import SchedulerSettings
+from foretell.config import SchedulerSettings
 from foretell.v1 import tagger_pb2, tagger_pb2_grpc
 from tools.harness.machine import describe_machine, describe_run, machine_line
 from tools.length.dataset import Example, read_examples
@@ -90,9 +90,7 @@ async def _round(model: str, examples: list[Example], rate: float, seconds: floa
     with tempfile.TemporaryDirectory() as folder:
         async with running_services(Path(folder)) as services:
             listen = f"--listen=unix:{folder}/tagger.sock"
-            tagger = await services.start(
-                "tagger", "services.tagger", listen, f"--model={model}", "--recalled=1"
-            )
+            tagger = await services.start("tagger", "services.tagger", listen, f"--model={model}")
             async with grpc.aio.insecure_channel(tagger.facts["address"]) as channel:
                 stub = tagger_pb2_grpc.TaggerStub(channel)
                 await _warm(stub, examples)

@@ -51,7 +51,7 @@ class Services:
     ) -> Service:
         """Start `python -m module` and wait until it serves; raises `ChildFailed`."""
         ready = self.folder / f"{name}.ready"
-        argv = [sys.executable, "-m", module, *flags, f"--ready-file={ready}", "--die-with-parent"]
+        argv = [sys.executable, "-m", module, *flags, f"--ready-file={ready}"]
         child = await Child.spawn(name, argv, self.folder / f"{name}.log")
         self._children.append(child)
         deadline = time.monotonic() + start_timeout_s

@@ -77,7 +77,7 @@ async def _start_engine(services: Services, index: int) -> Service:
     return await services.start(
         f"engine-{index}",
         "services.backend.emulator",
-        f"--instance-id=engine-{index}",
+        f"--name=engine-{index}",
         f"--snapshot-endpoint=ipc://{services.folder}/engine-{index}.ipc",
         f"--profile={PROFILE}",
         f"--speedup={SPEEDUP:g}",
@@ -89,7 +89,7 @@ async def _start_predictor(services: Services, index: int) -> Service:
     return await services.start(
         f"predictor-{index}",
         "services.predictor",
-        f"--instance-id=engine-{index}",
+        f"--name=engine-{index}",
         f"--listen=unix:{services.folder}/predictor-{index}.sock",
         f"--snapshot-endpoint=ipc://{services.folder}/engine-{index}.ipc",
         f"--profile={PROFILE}",

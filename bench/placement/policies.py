@@ -23,9 +23,9 @@ from typing import Any
 
 from bench.placement.variants import ABLATIONS, POLICIES, make
 from bench.stats import markdown_table, write_into
+from foretell.config import load_profile
 from foretell.latency.tables import profile_step_time
 from foretell.model import EngineConfig, LengthEstimate
-from foretell.settings import load_profile
 from foretell.sim import ClusterConfig, InstanceConfig, Report, simulate, true_length
 from foretell.workload import Arrival, EmpiricalLengths, poisson, stream
 from tools.harness.machine import describe_machine, describe_run, machine_line

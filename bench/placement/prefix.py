@@ -24,10 +24,10 @@ from typing import Any
 
 from bench.placement.prefix_baselines import LongestMatch, PrefixHash
 from bench.stats import markdown_table, write_into
+from foretell.config import load_profile
 from foretell.latency.tables import profile_step_time
 from foretell.model import EngineConfig
 from foretell.policy import Policy, make_policy
-from foretell.settings import load_profile
 from foretell.sim import ClusterConfig, InstanceConfig, Report, simulate
 from foretell.workload import Arrival, Conversations, arrivals_of, conversations, parse_mooncake
 from foretell.workload.stream import PREFIX_BLOCK_TOKENS

@@ -30,9 +30,9 @@ from bench.placement.cluster.processes import Engines, Setup, running_schedulers
 from bench.placement.cluster.watch import Watch, watching
 from bench.placement.policies import ENGINE, INSTANCES, PROFILE, RESULTS, read_lengths
 from bench.stats import percentile, write_into
+from foretell.config import load_profile
 from foretell.latency.tables import profile_step_time
 from foretell.policy import Needs, make_policy
-from foretell.settings import load_profile
 from foretell.sim import ClusterConfig, InstanceConfig, simulate
 from foretell.workload import Arrival, EmpiricalLengths, poisson, stream
 from tools.harness.machine import describe_machine, describe_run

@@ -21,10 +21,10 @@ from typing import Any
 
 from bench.placement.policies import ENGINE, PROFILE, RESULTS, figures, read_lengths
 from bench.stats import markdown_table, write_into
+from foretell.config import load_profile
 from foretell.latency.tables import profile_step_time
 from foretell.placement import PlacementConfig
 from foretell.policy import make_policy
-from foretell.settings import load_profile
 from foretell.sim import ClusterConfig, InstanceConfig, simulate
 from foretell.workload import EmpiricalLengths, poisson, stream
 from tools.harness.machine import describe_machine, describe_run, machine_line

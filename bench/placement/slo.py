@@ -20,10 +20,10 @@ from typing import Any
 
 from bench.placement.policies import ENGINE, INSTANCES, PAGE, PROFILE, RESULTS, read_lengths
 from bench.stats import interval, markdown_table, write_into
+from foretell.config import load_profile
 from foretell.latency.tables import profile_step_time
 from foretell.model import Slo
 from foretell.policy import make_policy
-from foretell.settings import load_profile
 from foretell.sim import ClusterConfig, InstanceConfig, Report, simulate
 from foretell.workload import Arrival, EmpiricalLengths, noisy_length, poisson, stream
 from tools.harness.machine import describe_machine, describe_run, machine_line

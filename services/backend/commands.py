@@ -1,12 +1,11 @@
 """The command lines of an engine and of its predictor sidecar."""
 
-import os
 import shlex
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from foretell.settings import EmulatorSettings, LauncherSettings
+from foretell.config import EmulatorSettings, LauncherSettings
 
 _SCHEDULER_CLASS = "services.backend.vllm.plugin.ForetellScheduler"
 # -P: a folder `services` where the user happens to stand is not ours.
@@ -30,7 +29,7 @@ class Places:
 
     @classmethod
     def of(cls, settings: LauncherSettings, run_dir: Path, socket_dir: Path) -> "Places":
-        name = settings.instance_id
+        name = settings.name
         return cls(
             engine_ready=run_dir / f"{name}.engine.ready",
             engine_log=run_dir / f"{name}.engine.log",
@@ -61,11 +60,10 @@ def predictor_command(settings: LauncherSettings, places: Places) -> Command:
     argv = [
         *_MODULE,
         "services.predictor",
-        f"--instance-id={settings.instance_id}",
+        f"--name={settings.name}",
         f"--listen={places.predictor_listen}",
         f"--snapshot-endpoint={places.snapshot_endpoint}",
         f"--ready-file={places.predictor_ready}",
-        "--die-with-parent",
     ]
     if profile := _profile(settings):
         argv.append(f"--profile={profile}")
@@ -82,12 +80,11 @@ def _emulator_command(settings: LauncherSettings, places: Places, port: int) -> 
     argv = [
         *_MODULE,
         "services.backend.emulator",
-        f"--instance-id={settings.instance_id}",
+        f"--name={settings.name}",
         f"--snapshot-endpoint={places.snapshot_endpoint}",
         f"--host={settings.host}",
         f"--port={port}",
         f"--ready-file={places.engine_ready}",
-        "--die-with-parent",
         f"--profile={_profile(settings)}",
     ]
     if settings.served_model_name:
@@ -99,7 +96,6 @@ def _vllm_command(settings: LauncherSettings, places: Places, port: int) -> Comm
     argv = [
         *_MODULE,
         "services.process.exec_child",
-        str(os.getpid()),
         settings.python or sys.executable,
         "-m",
         "vllm.entrypoints.openai.api_server",
@@ -112,6 +108,6 @@ def _vllm_command(settings: LauncherSettings, places: Places, port: int) -> Comm
         argv.append(f"--served-model-name={settings.served_model_name}")
     env = {
         "FORETELL_PLUGIN_SNAPSHOT_ENDPOINT": places.snapshot_endpoint,
-        "FORETELL_PLUGIN_INSTANCE_ID": settings.instance_id,
+        "FORETELL_PLUGIN_INSTANCE_ID": settings.name,
     }
     return Command((*argv, *shlex.split(settings.engine_args)), env)

@@ -11,7 +11,7 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from foretell.settings import LauncherSettings
+from foretell.config import LauncherSettings
 from services.backend.commands import Command, Places, engine_command, predictor_command
 from services.process import runtime
 from services.process.children import Child, ChildFailed, RestartPacer, describe_exit
@@ -85,13 +85,13 @@ class Launcher:
             raise predictor.failure(ended)
         facts = await self._engine_ready(engine, port, deadline)
         self._announce(facts)
-        if self._settings.max_restarts == 0:
+        if not self._settings.restart:
             await predictor.wait()
             await predictor.end_group(0.0)
             self._announce(facts)
-            log.warning("the predictor has ended and is not restarted (max_restarts is 0)")
+            log.warning("the predictor has ended and is not restarted (--no-restart)")
             await asyncio.Event().wait()
-        pacer = RestartPacer(self._settings.max_restarts)
+        pacer = RestartPacer()
         while True:
             why = describe_exit(await self._children["predictor"].wait())
             self._announce(facts)
@@ -122,7 +122,7 @@ class Launcher:
 
     async def _spawn(self, role: str, command: Command, log_file: Path, ready: Path) -> Child:
         clear(ready)
-        name = f"{role} of {self._settings.instance_id}"
+        name = f"{role} of {self._settings.name}"
         child = await Child.spawn(name, command.argv, log_file, command.env)
         self._children[role] = child
         log.info("%s started with pid %d", name, child.pid)
@@ -178,7 +178,7 @@ class Launcher:
             "engine_pid": self._children["engine"].pid,
             "predictor_pid": predictor.pid if predictor.exit_code is None else 0,
             "predictor_restarts": self._predictor_restarts,
-            "instance_id": self._settings.instance_id,
+            "instance_id": self._settings.name,
             "emulated": self._settings.engine == "emulated",
         }
         runtime.announce(self._settings.ready_file, **facts)
@@ -190,10 +190,10 @@ def main() -> None:
     runtime.setup_logging("info")
     if settings.engine == "vllm" and not settings.model:
         raise SystemExit("LauncherSettings: model: vLLM needs a model folder or name")
-    longest = Places.longest_socket_name(settings.instance_id)
+    longest = Places.longest_socket_name(settings.name)
     try:
         with run_folder(settings.run_dir) as run_dir, socket_folder(run_dir, longest) as sockets:
             launcher = Launcher(settings, Places.of(settings, run_dir, sockets))
-            runtime.run(launcher.run, with_parent=settings.die_with_parent)
+            runtime.run(launcher.run)
     except (ChildFailed, OSError) as error:
         raise SystemExit(str(error)) from error

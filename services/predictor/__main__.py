@@ -8,11 +8,12 @@ import time
 import grpc
 from prometheus_client import CollectorRegistry, start_http_server
 
+from foretell.config import PredictorSettings, check_profile, list_profiles, load_profile
 from foretell.engine.warm import warm_forecast
 from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.devices import DEVICES, MODELS
 from foretell.latency.roofline import roofline_step_time
-from foretell.settings import PredictorSettings, list_profiles, load_profile
+from foretell.length import PRIOR_TOKENS
 from foretell.telemetry import PredictorMetrics
 from foretell.v1 import predictor_pb2_grpc
 from services.predictor.service import PredictorService
@@ -20,6 +21,11 @@ from services.predictor.subscriber import SnapshotSubscriber, cancel
 from services.process import runtime
 
 logger = logging.getLogger(__name__)
+
+RESERVE_TTL_S = 10.0
+"""Life of a reservation that no snapshot has shown: longer than any queue in front of an engine."""
+DISPATCH_DELAY_S = 0.002
+"""Time from a prediction to the arrival in the engine, until it has been learned."""
 
 _SHUTDOWN_GRACE_S = 1.0
 _DATASHEET_ERROR = 0.5  # how wrong a roofline may be; those that could be checked were within 0.4
@@ -30,26 +36,18 @@ def make_step_time(name: str) -> OnlineStepTime:
 
     ValueError that lists what there is for a name of none.
     """
-    if not name:
+    if not check_profile(name):
         return OnlineStepTime()
     if name in list_profiles():
         return OnlineStepTime(load_profile(name))
     device, _, model = name.partition("/")
-    if device in DEVICES and model in MODELS:
-        prior = roofline_step_time(DEVICES[device], MODELS[model])
-        return OnlineStepTime(prior, prior_error=_DATASHEET_ERROR)
-    raise ValueError(
-        f"profile {name!r} is not known: it may be one of {', '.join(list_profiles())}, or "
-        f"DEVICE/MODEL with a device of {', '.join(DEVICES)} and a model of {', '.join(MODELS)}"
-    )
+    prior = roofline_step_time(DEVICES[device], MODELS[model])
+    return OnlineStepTime(prior, prior_error=_DATASHEET_ERROR)
 
 
 async def serve(settings: PredictorSettings, stop: asyncio.Event) -> None:
     """Listen to the engine and answer predictions until `stop`."""
-    try:
-        step_time = make_step_time(settings.profile)
-    except ValueError as error:
-        raise SystemExit(f"predictor: {error}") from error
+    step_time = make_step_time(settings.profile)
     started = time.monotonic()
     logger.info("loading the twin; where no compiled one is found, this takes a minute")
     warm_forecast()
@@ -58,13 +56,12 @@ async def serve(settings: PredictorSettings, stop: asyncio.Event) -> None:
     gc.freeze()  # a full collection would stop the loop to look at all that was imported
     metrics = PredictorMetrics(CollectorRegistry())
     service = PredictorService(
-        settings.instance_id,
+        settings.name,
         step_time,
         metrics,
-        reserve_ttl_s=settings.reserve_ttl_s,
-        dispatch_delay_s=settings.dispatch_delay_s,
-        prior_output_tokens=settings.prior_output_tokens,
-        lengths=settings.lengths,
+        reserve_ttl_s=RESERVE_TTL_S,
+        dispatch_delay_s=DISPATCH_DELAY_S,
+        prior_output_tokens=PRIOR_TOKENS,
     )
     subscriber = SnapshotSubscriber(settings.snapshot_endpoint)
     listening = asyncio.create_task(subscriber.run(service.hear))
@@ -89,7 +86,7 @@ async def serve(settings: PredictorSettings, stop: asyncio.Event) -> None:
 def main() -> None:
     settings = runtime.load_settings(PredictorSettings)
     runtime.setup_logging(settings.log_level)
-    runtime.run(lambda stop: serve(settings, stop), with_parent=settings.die_with_parent)
+    runtime.run(lambda stop: serve(settings, stop))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from services.process.runtime import PARENT_PID
+
 _LOG_ROTATE_BYTES = 16 << 20  # checked at each start; one old log is kept
 _TAIL_BYTES = 16 << 10
 _LINGER_S = 1.0  # for what a program leaves behind, once it has ended by itself
@@ -43,7 +45,7 @@ class Child:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, **(env or {})},
+                env={**os.environ, **(env or {}), PARENT_PID: str(os.getpid())},
                 start_new_session=True,
             )
         return cls(name, process, log)

@@ -1,7 +1,6 @@
-"""`python -m services.process.exec_child PARENT_PID PROGRAM [ARGUMENT...]`: tie a program to us.
+"""`python -m services.process.exec_child PROGRAM [ARGUMENT...]`: a program that ends with us.
 
-Asks Linux for a SIGTERM when the parent ends and becomes the program; the request survives exec.
-For programs that cannot ask by themselves, such as vLLM's server.
+For programs that do not call `die_with_parent` themselves, such as vLLM's server.
 """
 
 import os
@@ -11,11 +10,8 @@ from services.process.runtime import die_with_parent
 
 
 def main() -> None:
-    parent_pid, program, *arguments = sys.argv[1:]
+    program, *arguments = sys.argv[1:]
     die_with_parent()
-    # The parent may have ended before the request was made: then no signal will ever come.
-    if os.getppid() != int(parent_pid):
-        raise SystemExit("the parent process has already ended")
     try:
         os.execvp(program, [program, *arguments])  # noqa: S606
     except OSError as error:

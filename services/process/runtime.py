@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     import uvicorn
 
 _PR_SET_PDEATHSIG = 1
+PARENT_PID = "FORETELL_PARENT_PID"
+"""Environment variable with the pid of the supervisor that started a process."""
 
 SettingsT = TypeVar("SettingsT", bound=BaseSettings)
 
@@ -55,9 +57,18 @@ def setup_logging(level: str) -> None:
 
 
 def die_with_parent() -> None:
-    """Ask Linux to send SIGTERM when the parent ends, so that no orphan outlives a supervisor."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    """End with the supervisor that started this process, if one did, so that no orphan stays.
+
+    Linux is asked for a SIGTERM when the parent ends; the request survives an exec. The supervisor
+    tells its pid in `PARENT_PID`, because it may have ended before the request was made: then no
+    signal would ever come.
+    """
+    parent_pid = os.environ.pop(PARENT_PID, "")  # not the parent of what this process starts
+    if not parent_pid or sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != int(parent_pid):
+        raise SystemExit("the parent process has already ended")
 
 
 def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
@@ -145,10 +156,9 @@ async def serve_http(
     await task
 
 
-def run(main: Callable[[asyncio.Event], Awaitable[None]], *, with_parent: bool = False) -> None:
+def run(main: Callable[[asyncio.Event], Awaitable[None]]) -> None:
     """Run `main(stop)` to its end; SIGTERM and SIGINT set `stop`, a second one ends at once."""
-    if with_parent:
-        die_with_parent()
+    die_with_parent()
 
     async def supervised() -> None:
         stop = asyncio.Event()

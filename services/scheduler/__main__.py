@@ -9,8 +9,7 @@ from random import Random
 import aiohttp
 from prometheus_client import CollectorRegistry
 
-from foretell.policy import Policy, make_policy
-from foretell.settings import SchedulerSettings
+from foretell.config import SchedulerSettings, build_policy
 from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import tagger_pb2_grpc
 from services.process import runtime
@@ -42,8 +41,13 @@ def _client(settings: SchedulerSettings) -> aiohttp.ClientSession:
     )
 
 
-async def serve(settings: SchedulerSettings, stop: asyncio.Event) -> None:
-    """Serve until `stop`, then finish what is in progress."""
+async def serve(
+    settings: SchedulerSettings, stop: asyncio.Event, *, seed: int | None = None
+) -> None:
+    """Serve until `stop`, then finish what is in progress.
+
+    `seed` is for all random draws; None: the pid, so that replicas draw differently.
+    """
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(_client(settings))
         metrics = SchedulerMetrics(CollectorRegistry())
@@ -64,8 +68,8 @@ async def serve(settings: SchedulerSettings, stop: asyncio.Event) -> None:
         stack.push_async_callback(pool.close)
         placer = Placer(
             pool,
-            _policy(settings.policy),
-            Random(settings.policy_seed or os.getpid()),
+            build_policy(settings.policy, settings.policy_parameters),
+            Random(os.getpid() if seed is None else seed),
             counter=PromptCounter(settings.tokenizer),
             tagger=tagger,
             metrics=metrics,
@@ -90,7 +94,7 @@ async def serve(settings: SchedulerSettings, stop: asyncio.Event) -> None:
         progress = Progress()
         metrics.in_progress.set_function(lambda: progress.now)
         replica = Replica(
-            replica_id=settings.replica_id or f"{socket.gethostname()}-{os.getpid()}",
+            replica_id=settings.name or f"{socket.gethostname()}-{os.getpid()}",
             context=RelayContext(
                 client=client,
                 placer=placer,
@@ -143,13 +147,6 @@ async def _run(
         await asyncio.gather(probing, draining, return_exceptions=True)
 
 
-def _policy(name: str) -> Policy:
-    try:
-        return make_policy(name)
-    except ValueError as error:
-        raise SystemExit(f"policy: {error}") from error
-
-
 def _keys(text: str) -> tuple[bytes, ...]:
     return tuple(key.strip().encode() for key in text.split(",") if key.strip())
 
@@ -157,7 +154,7 @@ def _keys(text: str) -> tuple[bytes, ...]:
 def main() -> None:
     settings = runtime.load_settings(SchedulerSettings)
     runtime.setup_logging(settings.log_level)
-    runtime.run(lambda stop: serve(settings, stop), with_parent=settings.die_with_parent)
+    runtime.run(lambda stop: serve(settings, stop))
 
 
 if __name__ == "__main__":

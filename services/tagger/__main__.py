@@ -4,11 +4,11 @@ import asyncio
 import sys
 from typing import Any
 
-from foretell.settings import TaggerSettings
+from foretell.config import TaggerSettings
 from services.process import runtime
 from services.tagger import checkpoint
 from services.tagger.models import LengthModel, RegressorModel
-from services.tagger.server import serve
+from services.tagger.server import MAX_PROMPT_CHARS, serve
 
 _SWITCH_INTERVAL_S = 0.0005
 
@@ -19,7 +19,7 @@ def load_model(settings: TaggerSettings) -> LengthModel[Any] | None:
         if settings.model not in ("shipped", "none"):
             raise SystemExit("tagger: model and checkpoint are two models; name one")
         regressor = checkpoint.load(settings.checkpoint, settings.checkpoint_target)
-        return RegressorModel(regressor, settings.max_prompt_chars)
+        return RegressorModel(regressor, MAX_PROMPT_CHARS)
     if settings.model == "none":
         return None
     try:
@@ -46,7 +46,7 @@ def main() -> None:
     async def serve_until(stop: asyncio.Event) -> None:
         await serve(settings, model, stop)
 
-    runtime.run(serve_until, with_parent=settings.die_with_parent)
+    runtime.run(serve_until)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,6 @@ class Unanswered(Exception):
 class _Waiting(Generic[Q, A]):
     question: Q
     answer: asyncio.Future[A]
-    enqueued_s: float
     due_s: float
     """When nobody waits for it any more; infinite where somebody always does."""
 
@@ -53,7 +52,6 @@ class MicroBatcher(Generic[Q, A]):
         *,
         max_batch: int,
         budget_s: float,
-        window_s: float,
         max_queue: int,
     ) -> None:
         """`budget_s`: batches are kept so small that one takes no longer, as far as that goes."""
@@ -61,7 +59,6 @@ class MicroBatcher(Generic[Q, A]):
         self._metrics = metrics
         self._max_batch = max_batch
         self._budget_s = budget_s
-        self._window_s = window_s
         self._queue: asyncio.Queue[_Waiting[Q, A]] = asyncio.Queue(max_queue)
         self._worker = ThreadPoolExecutor(
             1, thread_name_prefix="tagger-inference", initializer=_give_way
@@ -84,9 +81,8 @@ class MicroBatcher(Generic[Q, A]):
                 self._forgive()
             raise Unanswered("deadline")
         loop = asyncio.get_running_loop()
-        now_s = loop.time()
-        due_s = math.inf if within_s is None else now_s + within_s
-        waiting = _Waiting[Q, A](question, loop.create_future(), now_s, due_s)
+        due_s = math.inf if within_s is None else loop.time() + within_s
+        waiting = _Waiting[Q, A](question, loop.create_future(), due_s)
         try:
             self._queue.put_nowait(waiting)
         except asyncio.QueueFull:
@@ -137,15 +133,9 @@ class MicroBatcher(Generic[Q, A]):
             _fail(batch, "closed")
 
     async def _collect(self, batch: list[_Waiting[Q, A]]) -> None:
-        """Fill `batch` with what waits, and what comes within the first one's window."""
+        """Fill `batch` with what waits; waits for the first one."""
         batch.append(await self._queue.get())
         most = self._most_together()
-        try:
-            async with asyncio.timeout_at(batch[0].enqueued_s + self._window_s):
-                while len(batch) < most:
-                    batch.append(await self._queue.get())
-        except TimeoutError:
-            pass
         while len(batch) < most and not self._queue.empty():
             batch.append(self._queue.get_nowait())
 

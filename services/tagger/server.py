@@ -4,14 +4,15 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 import prometheus_client
 
 from foretell import wire
+from foretell.config import TaggerSettings
 from foretell.length import LengthHistory
-from foretell.settings import TaggerSettings
 from foretell.v1 import tagger_pb2, tagger_pb2_grpc
 from services.process import runtime
 from services.tagger.batcher import MicroBatcher
@@ -24,12 +25,33 @@ logger = logging.getLogger(__name__)
 MAX_OBSERVATIONS = 4096
 """In one Observe call."""
 
+MAX_PROMPT_CHARS = 16_384
+"""Longer prompts are read by their head and tail: as much as a model's window could hold."""
+
 _MAX_NAME_CHARS = 256
 _MAX_TOKENS = 1 << 24
 _MAX_MESSAGE_BYTES = 8 << 20  # more than a scheduler accepts as a body
 _MAX_CONCURRENT_CALLS = 4096
 _DRAIN_S = 2.0
 _SERVING = b"\x08\x01"  # grpc.health.v1.HealthCheckResponse(status=SERVING)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a tagger holds at most: memory that is bounded, whatever is sent."""
+
+    max_batch: int = 32
+    """Prompts that are read together; `batch_ms` makes batches smaller where reading is slow."""
+    max_queue: int = 256
+    """Prompts that wait to be read; beyond, finished requests answer at once."""
+    max_prompt_chars: int = MAX_PROMPT_CHARS
+    recalled: int = 4096
+    """Latest prompts whose estimate is remembered, so that they need not be read again."""
+    history_size: int = 4096
+    """Finished requests remembered per model and bucket of prompt lengths."""
+
+
+LIMITS = Limits()
 
 _TagContext = grpc.aio.ServicerContext[tagger_pb2.TagRequest, tagger_pb2.LengthEstimate]
 _ObserveContext = grpc.aio.ServicerContext[tagger_pb2.ObserveRequest, tagger_pb2.ObserveResponse]
@@ -64,7 +86,10 @@ class TaggerService(tagger_pb2_grpc.TaggerServicer):
 
 
 async def serve(
-    settings: TaggerSettings, model: LengthModel[Any] | None, stop: asyncio.Event
+    settings: TaggerSettings,
+    model: LengthModel[Any] | None,
+    stop: asyncio.Event,
+    limits: Limits = LIMITS,
 ) -> None:
     """Serve until `stop`; without a `model`, history answers what hints do not."""
     metrics = TaggerMetrics()
@@ -78,9 +103,9 @@ async def serve(
     )
     address = runtime.bind_grpc(server, settings.listen, settings.host, settings.port)
     with _metrics_http(settings, metrics) as metrics_port:
-        async with _answerer(settings, model, metrics) as answerer:
+        async with _answerer(settings, model, metrics, limits) as answerer:
             estimators = Estimators(
-                LengthHistory(settings.history_size), answerer, metrics, settings.max_prompt_chars
+                LengthHistory(limits.history_size), answerer, metrics, limits.max_prompt_chars
             )
             service = TaggerService(estimators, metrics)
             tagger_pb2_grpc.add_TaggerServicer_to_server(service, server)
@@ -95,7 +120,10 @@ async def serve(
 
 @contextlib.asynccontextmanager
 async def _answerer(
-    settings: TaggerSettings, model: LengthModel[Any] | None, metrics: TaggerMetrics
+    settings: TaggerSettings,
+    model: LengthModel[Any] | None,
+    metrics: TaggerMetrics,
+    limits: Limits,
 ) -> AsyncIterator[Answerer[Any] | None]:
     if model is None:
         yield None
@@ -103,13 +131,12 @@ async def _answerer(
     batcher = MicroBatcher(
         model.infer,
         metrics,
-        max_batch=settings.max_batch,
+        max_batch=limits.max_batch,
         budget_s=settings.batch_ms / 1000.0,
-        window_s=settings.batch_window_ms / 1000.0,
-        max_queue=settings.max_queue,
+        max_queue=limits.max_queue,
     )
     try:
-        yield Answerer(model, batcher, metrics, settings.recalled)
+        yield Answerer(model, batcher, metrics, limits.recalled)
     finally:
         await batcher.close()
 

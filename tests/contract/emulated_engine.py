@@ -15,8 +15,8 @@ import openai
 import zmq
 import zmq.asyncio
 
+from foretell.config import EmulatorSettings
 from foretell.model import EngineSnapshot
-from foretell.settings import EmulatorSettings
 from foretell.v1 import snapshot_pb2
 from foretell.wire import snapshot_from_proto
 from services.backend.emulator.__main__ import serve
@@ -69,9 +69,9 @@ async def written(ready: Path, given_up: Callable[[], bool]) -> None:
 @contextlib.asynccontextmanager
 async def running_engine(folder: Path, **settings: Any) -> AsyncIterator[EmulatedEngine]:
     """Serve an engine in this process until the block ends; fast unless `speedup` says else."""
-    chosen = {"instance_id": "engine-0", "speedup": 20.0, **settings}
-    ready = folder / f"{chosen['instance_id']}.json"
-    endpoint = f"ipc://{folder}/{chosen['instance_id']}.ipc"
+    chosen = {"name": "engine-0", "speedup": 20.0, **settings}
+    ready = folder / f"{chosen['name']}.json"
+    endpoint = f"ipc://{folder}/{chosen['name']}.ipc"
     stop = asyncio.Event()
     wanted = EmulatorSettings(ready_file=str(ready), snapshot_endpoint=endpoint, **chosen)
     serving = asyncio.create_task(serve(wanted, stop))

@@ -12,7 +12,7 @@ from engines import MODEL, Engine
 from openai import AsyncOpenAI
 from prometheus_client.parser import text_string_to_metric_families
 
-from foretell.settings import SchedulerSettings
+from foretell.config import SchedulerSettings, setting_of
 from services.scheduler.__main__ import serve
 
 WAIT_S = 20.0
@@ -95,7 +95,7 @@ async def running(
     *,
     headers: dict[str, str] | None = None,
     all_up: bool = True,
-    **settings: Any,
+    **changes: Any,
 ) -> AsyncIterator[Scheduler]:
     """A scheduler before `engines`, once it has found all of them up."""
     ready_file = folder / "scheduler.ready"
@@ -103,15 +103,16 @@ async def running(
     values = {
         "instances": instances_json(engines, predictors),
         "policy": "round_robin",
-        "policy_seed": 1,
         "health_interval_s": 0.02,
         "tagger_deadline_ms": PATIENT_MS,
         "predictor_deadline_ms": PATIENT_MS,
         "turn_deadline_ms": PATIENT_MS,
-        **settings,
+        **changes,
     }
+    values["policy"] = setting_of(values["policy"])
+    settings = SchedulerSettings(ready_file=str(ready_file), **values)
     stop = asyncio.Event()
-    task = asyncio.create_task(serve(SchedulerSettings(ready_file=str(ready_file), **values), stop))
+    task = asyncio.create_task(serve(settings, stop, seed=1))
     try:
         await until(lambda: ready_file.exists() or task.done())
         if task.done():

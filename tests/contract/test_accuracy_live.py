@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from bench.accuracy.live_variants import RECORDED, TODAY, VARIANTS, Analysis
-from foretell.settings import PredictorSettings
+from foretell.config import PredictorSettings
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 from services.predictor.__main__ import serve
 from tests.contract.emulated_engine import MODEL, running_engine

@@ -154,8 +154,8 @@ async def test_end_of_sequence_is_decided_by_the_prompt(engine: EmulatedEngine) 
 
 async def test_an_answer_begun_elsewhere_is_continued(tmp_path: Path) -> None:
     async with (
-        running_engine(tmp_path, instance_id="one") as one,
-        running_engine(tmp_path, instance_id="two", seed=9) as two,
+        running_engine(tmp_path, name="one") as one,
+        running_engine(tmp_path, name="two", seed=9) as two,
     ):
         whole = await complete(one, ignore_eos=False, max_tokens=4000)
         assert (
@@ -229,12 +229,15 @@ async def test_other_errors_have_their_status(engine: EmulatedEngine) -> None:
     assert (raw.status_code, raw.json()["error"]["param"]) == (400, "messages")
 
 
-async def test_long_bodies_are_refused_while_they_are_read(tmp_path: Path) -> None:
+async def test_long_bodies_are_refused_while_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def endless() -> AsyncIterator[bytes]:
         for _ in range(64):
             yield b" " * 1024
 
-    async with running_engine(tmp_path, max_body_bytes=2048) as engine:
+    monkeypatch.setattr("services.backend.emulator.__main__.MAX_BODY_BYTES", 2048)
+    async with running_engine(tmp_path) as engine:
         announced = await engine.http.post("/v1/completions", content=b" " * 4096)
         chunked = await engine.http.post("/v1/completions", content=endless())
         for answer in (announced, chunked):

@@ -33,7 +33,7 @@ async def post(engine: EmulatedEngine, **fields: Any) -> httpx.Response:
 
 
 async def test_a_new_engine_says_that_it_is_idle(tmp_path: Path) -> None:
-    async with running_engine(tmp_path, instance_id="e-7") as engine:
+    async with running_engine(tmp_path, name="e-7") as engine:
         snapshot = await engine.snapshots.next()
         assert is_idle(snapshot)
         assert snapshot.instance_id == "e-7"
@@ -119,8 +119,11 @@ async def test_a_stop_string_frees_the_engine(tmp_path: Path) -> None:
         assert max(row.output_tokens for row in rows) < 100
 
 
-async def test_a_full_queue_is_refused_and_recovers(tmp_path: Path) -> None:
-    async with running_engine(tmp_path, max_queue=2, speedup=1.0) as engine:
+async def test_a_full_queue_is_refused_and_recovers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.backend.emulator.__main__.MAX_QUEUE", 2)
+    async with running_engine(tmp_path, speedup=1.0) as engine:
         held = [asyncio.create_task(post(engine, max_tokens=4000)) for _ in range(2)]
         await engine.snapshots.until(lambda s: len(s.running) == 2)
         refused = await post(engine)

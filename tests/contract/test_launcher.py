@@ -91,7 +91,7 @@ def predictor_status(address: str) -> predictor_pb2.StatusResponse:
 
 
 async def test_emulated_engine_and_sidecar_serve_and_stop_together(tmp_path: Path) -> None:
-    with launcher(tmp_path, "--instance-id=e7", "--engine-args=--model-name tiny") as process:
+    with launcher(tmp_path, "--name=e7", "--engine-args=--model-name tiny") as process:
         facts = await served(tmp_path)
         assert (facts["pid"], facts["instance_id"]) == (process.pid, "e7")
         assert (facts["model_name"], facts["emulated"]) == ("tiny", True)
@@ -123,8 +123,8 @@ async def test_a_dead_sidecar_is_restarted_while_the_engine_serves(tmp_path: Pat
         assert get(f"{after['url']}/v1/models")["data"]
 
 
-async def test_max_restarts_zero_leaves_the_sidecar_dead(tmp_path: Path) -> None:
-    with launcher(tmp_path, "--max-restarts=0") as process:
+async def test_without_restart_the_sidecar_stays_dead(tmp_path: Path) -> None:
+    with launcher(tmp_path, "--no-restart") as process:
         before = await served(tmp_path)
         os.kill(before["predictor_pid"], signal.SIGKILL)
         await wait_until(lambda: read_facts(tmp_path / "ready")["predictor_pid"] == 0)
@@ -176,13 +176,14 @@ def vllm(tmp_path: Path) -> dict[str, str]:
     (package / "api_server.py").write_text(_FAKE_VLLM)
     for folder in (package, package.parent, package.parent.parent):
         (folder / "__init__.py").touch()
-    return {"PYTHONPATH": str(tmp_path / "fake"), "HF_HUB_OFFLINE": "1"}
+    path = os.pathsep.join([str(tmp_path / "fake"), os.environ.get("PYTHONPATH", "")])
+    return {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
 
 
 async def test_vllm_gets_the_plugin_and_takes_its_core_with_it(
     tmp_path: Path, vllm: dict[str, str]
 ) -> None:
-    flags = ("--engine=vllm", "--model=/m", "--served-model-name=m", "--instance-id=v1")
+    flags = ("--engine=vllm", "--model=/m", "--served-model-name=m", "--name=v1")
     with launcher(tmp_path, *flags, "--engine-args=--max-num-seqs 8", env=vllm) as process:
         facts = await served(tmp_path)
         assert (facts["model_name"], facts["emulated"]) == ("m", False)

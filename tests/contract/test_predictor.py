@@ -12,6 +12,7 @@ import pytest
 import zmq
 
 from foretell import wire
+from foretell.config import PredictorSettings
 from foretell.latency.linear import LinearStepTime
 from foretell.model import (
     BatchShape,
@@ -22,7 +23,6 @@ from foretell.model import (
     RequestState,
     Step,
 )
-from foretell.settings import PredictorSettings
 from foretell.v1 import predictor_pb2 as pb
 from foretell.v1 import predictor_pb2_grpc
 from services.backend.publisher import SnapshotPublisher
@@ -94,7 +94,7 @@ async def predictor(tmp_path: Path, **changes: object) -> AsyncIterator[Harness]
     settings = PredictorSettings(
         listen=address,
         snapshot_endpoint=endpoint,
-        instance_id="e0",
+        name="e0",
         **changes,  # type: ignore[arg-type]
     )
     stop = asyncio.Event()

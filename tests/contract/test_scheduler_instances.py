@@ -10,7 +10,7 @@ from engines import WHOLE, Engine, Exchange, answer, engines, gated
 from schedulers import instances_json, running, until
 from scripted_peers import Predictor, serving
 
-from foretell.settings import SchedulerSettings
+from foretell.config import SchedulerSettings
 from services.scheduler.__main__ import serve
 
 
@@ -210,7 +210,6 @@ async def test_health_is_shown_for_what_the_engine_turned_out_to_be(tmp_path: Pa
         ({"instances": "[{"}, "instances: not valid JSON"),
         ({"instances": '[{"instance_id": "a"}]'}, "needs instance_id and url"),
         ({"instances": "/nonexistent/file"}, "cannot read"),
-        ({"policy": "guess"}, "unknown policy 'guess'"),
         ({"tokenizer": "/nonexistent"}, "does not exist"),
     ],
 )

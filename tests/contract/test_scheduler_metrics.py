@@ -221,7 +221,7 @@ async def test_dispatches_are_remembered_for_a_minute_only(
     monkeypatch.setattr("services.scheduler.placing.pool.QPM_WINDOW_S", 0.0)
     async with (
         engines(answer, answer) as both,
-        running(tmp_path, both, policy="min_qpm", policy_seed=3) as scheduler,
+        running(tmp_path, both, policy="min_qpm") as scheduler,
     ):
         for _ in range(12):
             await scheduler.complete()

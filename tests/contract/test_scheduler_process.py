@@ -21,7 +21,7 @@ async def process(
     """`python -m services.scheduler`, ready; it must have ended by itself in the end."""
     ready_file = folder / "ready"
     command = [sys.executable, "-m", "services.scheduler", "--ready-file", str(ready_file)]
-    command += ["--instances", instances_json(made), "--die-with-parent", *flags]
+    command += ["--instances", instances_json(made), *flags]
     with (
         open(folder / "stderr", "wb") as log,  # noqa: ASYNC230 - a new, empty file
         subprocess.Popen(command, stderr=log) as child,  # noqa: ASYNC220 - it forks, and returns
@@ -88,7 +88,7 @@ async def test_replicas_share_a_port(tmp_path: Path) -> None:
         first, second = tmp_path / "a", tmp_path / "b"
         first.mkdir()
         second.mkdir()
-        async with process(first, [engine], "--replica-id", "one") as (_, one):
+        async with process(first, [engine], "--name", "one") as (_, one):
             # Any free port will do: the one that the operating system hands out next.
             probe = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
             port = probe.sockets[0].getsockname()[1]
@@ -98,8 +98,8 @@ async def test_replicas_share_a_port(tmp_path: Path) -> None:
             flags = ("--shared-port", str(port))
             (second / "x").mkdir()
             async with (
-                process(second, [engine], *flags, "--replica-id", "two") as (_, two),
-                process(second / "x", [engine], *flags, "--replica-id", "three") as (_, three),
+                process(second, [engine], *flags, "--name", "two") as (_, two),
+                process(second / "x", [engine], *flags, "--name", "three") as (_, three),
                 httpx.AsyncClient(trust_env=False) as client,
             ):
                 names = set()

@@ -11,7 +11,7 @@ import pytest
 from emulated_engine import MODEL, events, running_engine
 from schedulers import WAIT_S, Scheduler, running, until
 
-from foretell.settings import PredictorSettings, TaggerSettings
+from foretell.config import PredictorSettings, TaggerSettings
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 from services.predictor.__main__ import serve as serve_predictor
 from services.tagger.server import serve as serve_tagger

@@ -17,11 +17,11 @@ from typing import Any
 import grpc
 import pytest
 
+from foretell.config import TaggerSettings
 from foretell.length import QUANTILE_LEVELS
-from foretell.settings import TaggerSettings
 from foretell.v1 import tagger_pb2, tagger_pb2_grpc
 from services.tagger.models import LengthModel, Regressor, RegressorModel
-from services.tagger.server import MAX_OBSERVATIONS, serve
+from services.tagger.server import LIMITS, MAX_OBSERVATIONS, Limits, serve
 
 WAIT_S = 30.0
 
@@ -78,25 +78,23 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def running(
-    folder: Path, regressor: Regressor | None = None, **settings: object
+    folder: Path, regressor: Regressor | None = None, limits: Limits = LIMITS, **changes: Any
 ) -> AbstractAsyncContextManager[Tagger]:
     """A tagger in this process, on a unix socket."""
-    most = int(settings.get("max_prompt_chars", 16_384))  # type: ignore[call-overload]
-    model = RegressorModel(regressor, most) if regressor else None
-    return running_model(folder, model, **settings)
+    model = RegressorModel(regressor, limits.max_prompt_chars) if regressor else None
+    return running_model(folder, model, limits, **changes)
 
 
 @asynccontextmanager
 async def running_model(
-    folder: Path, model: LengthModel[Any] | None, **settings: object
+    folder: Path, model: LengthModel[Any] | None, limits: Limits = LIMITS, **changes: Any
 ) -> AsyncIterator[Tagger]:
     """The same with a model of any kind."""
     ready_file = folder / "ready"
-    values = {"listen": f"unix://{folder}/s", "metrics_port": 0, **settings}
+    values = {"listen": f"unix://{folder}/s", "metrics_port": 0, **changes}
+    settings = TaggerSettings(ready_file=str(ready_file), **values)
     stop = asyncio.Event()
-    task = asyncio.create_task(
-        serve(TaggerSettings(ready_file=str(ready_file), **values), model, stop)
-    )
+    task = asyncio.create_task(serve(settings, model, stop, limits))
     try:
         await until(lambda: ready_file.exists() or task.done())
         if task.done():
@@ -145,19 +143,26 @@ async def test_censored_observations_count_as_longer(tmp_path: Path) -> None:
 
 async def test_concurrent_calls_share_an_inference(tmp_path: Path) -> None:
     regressor = FakeRegressor()
-    # The window would outlast the test: only a full batch can end it.
-    async with running(tmp_path, regressor, max_batch=8, batch_window_ms=1e6) as tagger:
-        answers = await asyncio.gather(*(tagger.tag("x" * n) for n in range(1, 9)))
-        assert await tagger.metric("foretell_tagger_batch_size_sum") == 8.0
-        assert await tagger.metric("foretell_tagger_batch_size_count") == 1.0
-    assert [len(batch) for batch in regressor.batches] == [8]
+    regressor.gate.clear()
+    async with running(tmp_path, regressor, Limits(max_batch=8), batch_ms=1e6) as tagger:
+        first = asyncio.create_task(tagger.tag("first"))
+        await until(lambda: len(regressor.batches) == 1)
+        others = asyncio.gather(*(tagger.tag("x" * n) for n in range(1, 9)))
+        while await tagger.metric("foretell_tagger_queue_depth") < 8.0:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        regressor.gate.set()
+        await first
+        answers = await others
+        assert await tagger.metric("foretell_tagger_batch_size_sum") == 9.0
+        assert await tagger.metric("foretell_tagger_batch_size_count") == 2.0
+    assert [len(batch) for batch in regressor.batches] == [1, 8]
     assert [answer.expected_tokens for answer in answers] == [10.0 * n for n in range(1, 9)]
     assert {answer.source for answer in answers} == {"model"}
 
 
-async def test_a_lone_call_waits_no_longer_than_the_window(tmp_path: Path) -> None:
+async def test_a_lone_call_waits_for_no_others(tmp_path: Path) -> None:
     regressor = FakeRegressor()
-    async with running(tmp_path, regressor, batch_window_ms=5.0) as tagger:
+    async with running(tmp_path, regressor) as tagger:
         answer = await tagger.tag("hello", timeout=WAIT_S)
         assert (answer.expected_tokens, answer.source) == (50.0, "model")
         assert (await tagger.tag("hello", max_tokens=20)).expected_tokens == 20.0
@@ -167,7 +172,7 @@ async def test_a_lone_call_waits_no_longer_than_the_window(tmp_path: Path) -> No
 async def test_a_full_queue_is_answered_from_history(tmp_path: Path) -> None:
     regressor = FakeRegressor()
     regressor.gate.clear()
-    async with running(tmp_path, regressor, max_batch=1, max_queue=2) as tagger:
+    async with running(tmp_path, regressor, Limits(max_batch=1, max_queue=2)) as tagger:
         first = asyncio.create_task(tagger.tag("first"))
         await until(lambda: len(regressor.batches) == 1)
         others = [asyncio.create_task(tagger.tag("other")) for _ in range(5)]
@@ -203,7 +208,7 @@ async def test_a_failing_model_is_replaced_by_history(tmp_path: Path) -> None:
 
 async def test_long_prompts_are_tagged_by_head_and_tail(tmp_path: Path) -> None:
     regressor = FakeRegressor()
-    async with running(tmp_path, regressor, max_prompt_chars=10) as tagger:
+    async with running(tmp_path, regressor, Limits(max_prompt_chars=10)) as tagger:
         await tagger.tag("HEAD." + "x" * 100_000 + ".TAIL")
     assert regressor.batches == [["HEAD..TAIL"]]
 
@@ -270,7 +275,7 @@ async def test_an_oversized_message_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_port_is_not_shared(tmp_path: Path) -> None:
-    async with running(tmp_path, listen="", host="127.0.0.1", port=0) as tagger:
+    async with running_model(tmp_path, None, listen="", host="127.0.0.1", port=0) as tagger:
         port = int(str(tagger.ready["address"]).rsplit(":", 1)[1])
         with pytest.raises(SystemExit, match=f"cannot listen on 127.0.0.1:{port}"):
             await serve(TaggerSettings(port=port), None, asyncio.Event())
@@ -281,7 +286,7 @@ def process(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """`python -m services.tagger` on a free TCP port, and its address."""
     ready_file = tmp_path / "ready"
     command = [sys.executable, "-m", "services.tagger", "--ready-file", str(ready_file)]
-    env = {**os.environ, "FORETELL_TAGGER_HISTORY_SIZE": "16"}
+    env = {**os.environ, "FORETELL_TAGGER_BATCH_MS": "16"}
     child = subprocess.Popen([*command, "--port", "0"], env=env)
     try:
         deadline_s = time.monotonic() + WAIT_S

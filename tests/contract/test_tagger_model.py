@@ -13,6 +13,7 @@ from foretell.length.bins import BINS, bin_of
 from foretell.length.conversation import Conversation
 from foretell.v1 import tagger_pb2
 from services.tagger.adapted import EncoderModel
+from services.tagger.server import Limits
 
 
 class FakeEncoder:
@@ -44,7 +45,7 @@ def median(answer: tagger_pb2.LengthEstimate) -> float:
 
 async def test_a_prompt_that_comes_again_is_not_read_again(tmp_path: Path) -> None:
     encoder = FakeEncoder()
-    async with running_model(tmp_path, EncoderModel(encoder), recalled=2) as tagger:
+    async with running_model(tmp_path, EncoderModel(encoder), Limits(recalled=2)) as tagger:
         first = await tagger.tag("x" * 100)
         assert first.source == "model"
         # The scheduler's estimate of a prompt's tokens changes as it learns.
@@ -60,7 +61,7 @@ async def test_a_prompt_that_comes_again_is_not_read_again(tmp_path: Path) -> No
 
 async def test_the_conversation_reaches_the_model(tmp_path: Path) -> None:
     encoder = FakeEncoder()
-    async with running_model(tmp_path, EncoderModel(encoder), max_prompt_chars=4) as tagger:
+    async with running_model(tmp_path, EncoderModel(encoder), Limits(max_prompt_chars=4)) as tagger:
         exchange = tagger_pb2.Exchange(prompt="before", answer="answered", answer_characters=900)
         await tagger.tag(
             "the prompt", system="be kind", earlier=[exchange] * 6, exchanges=9, stops=2

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic_settings import CliApp
 
-from foretell.settings import LauncherSettings, SchedulerSettings, TaggerSettings
+from foretell.config import LauncherSettings, SchedulerSettings, TaggerSettings
 from tools.local.cluster import (
     ClusterOptions,
     ClusterPlan,
@@ -40,11 +40,11 @@ def launcher(process: Process) -> LauncherSettings:
 def test_instances_are_the_launched_engines() -> None:
     found = plan()
     settings = [launcher(process) for process in of_kind(found, "launcher")]
-    assert [i["instance_id"] for i in found.instances] == [s.instance_id for s in settings]
+    assert [i["instance_id"] for i in found.instances] == [s.name for s in settings]
     assert [i["url"] for i in found.instances] == [f"http://{s.host}:{s.port}" for s in settings]
     assert [i["predictor"] for i in found.instances] == [s.predictor_listen for s in settings]
     assert len({s.port for s in settings}) == 3
-    assert all(s.die_with_parent and s.run_dir == str(RUN_DIR) for s in settings)
+    assert all(s.run_dir == str(RUN_DIR) for s in settings)
 
 
 def test_schedulers_share_a_port_and_know_the_tagger_and_the_engines(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_schedulers_share_a_port_and_know_the_tagger_and_the_engines(tmp_path: P
     tagger = CliApp.run(TaggerSettings, cli_args=flags(of_kind(found, "tagger")[0]))
     replicas = [CliApp.run(SchedulerSettings, cli_args=flags(p)) for p in found.schedulers()]
     assert {r.shared_port for r in replicas} == {8000}
-    assert len({r.port for r in replicas}) == len({r.replica_id for r in replicas}) == 2
+    assert len({r.port for r in replicas}) == len({r.name for r in replicas}) == 2
     assert {r.tagger for r in replicas} == {tagger.listen}
     assert {r.policy for r in replicas} == {"round_robin"}
     assert {r.host for r in replicas} == {"0.0.0.0"}
@@ -63,11 +63,11 @@ def test_schedulers_share_a_port_and_know_the_tagger_and_the_engines(tmp_path: P
 
 
 def test_emulated_engines_differ_in_seed_and_take_the_users_flags() -> None:
-    options = replace(OPTIONS, engine_args="--speedup 10", model="my-model", profile="A/B")
+    options = replace(OPTIONS, engine_args="--speedup 10", model="my-model", profile="A30/Qwen2-7B")
     settings = [launcher(p) for p in of_kind(plan(options), "launcher")]
     assert [s.engine_args for s in settings] == [f"--seed {i} --speedup 10" for i in range(3)]
     assert {s.served_model_name for s in settings} == {"my-model"}
-    assert {s.profile for s in settings} == {"A/B"}
+    assert {s.profile for s in settings} == {"A30/Qwen2-7B"}
 
 
 def test_vllm_gets_the_model_and_its_python() -> None:

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.main import app
+from foretell.config import load_profile
 from foretell.latency.profile_json import profile_to_json
-from foretell.settings import load_profile
 from tests.unit.test_latency_importers import attention_rows, dense_rows, sequence_rows, skew_rows
 from tools.accuracy.recorded_run import read_run
 from tools.profiles.imports import known_device, known_model, profile_of

@@ -8,8 +8,8 @@ from xml.etree import ElementTree as ET
 import pytest
 from prometheus_client import CollectorRegistry
 
+from foretell.config import ALL_SETTINGS
 from foretell.policy import POLICIES
-from foretell.settings import ALL_SETTINGS
 from foretell.telemetry import PredictorMetrics, SchedulerMetrics
 from services.tagger.metrics import TaggerMetrics
 

@@ -20,7 +20,7 @@ importlib.import_module({module!r})
         "services.scheduler.__main__",
         "services.tagger.__main__",
         "services.backend.launcher",
-        "foretell.settings",
+        "foretell.config",
         "cli.main",
     ],
 )

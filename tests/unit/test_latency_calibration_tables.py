@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
+from foretell.config import load_profile
 from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.linear import LinearStepTime, StepTimeModel
 from foretell.latency.tables import TabularStepTime, profile_step_time
 from foretell.model import BatchShape
 from foretell.model.batch import prefill_pairs
-from foretell.settings import load_profile
 
 PROFILE = load_profile("RTXPRO6000/Llama-3.1-8B")
 TABLES = profile_step_time(PROFILE)

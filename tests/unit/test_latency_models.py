@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from foretell.config import list_profiles, load_profile
 from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.devices import DEVICES, device_spec, model_spec
 from foretell.latency.features import FEATURES
@@ -17,7 +18,6 @@ from foretell.latency.roofline import (
     sharded,
 )
 from foretell.model import BatchShape, DeviceSpec
-from foretell.settings import list_profiles, load_profile
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "profiles.md"
 DEVICE_OF_PROFILE = {

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
+from foretell.config import list_profiles, load_profile
 from foretell.latency.linear import LinearStepTime
 from foretell.latency.packing import curve_s, grid_s
 from foretell.latency.profile_json import profile_from_json, profile_to_json
 from foretell.latency.tables import TabularStepTime, graph_sizes, profile_step_time
 from foretell.model import BatchShape, Curve, GpuProfile, Grid, StepTables
 from foretell.model.batch import prefill_pairs
-from foretell.settings import list_profiles, load_profile
 
 TABLES = StepTables(
     tokens=Curve((1, 8, 100), (1e-3, 1.5e-3, 10e-3)),

@@ -22,12 +22,12 @@ from bench.placement.block.pooled import (
 )
 from bench.placement.block.settings import Scheduler, Setting
 from bench.placement.bound import TEMPLATE
+from foretell.config import load_profile
 from foretell.kernel import tables as kernel
 from foretell.kernel.step_time import step_s
 from foretell.latency.linear import LinearStepTime, StepTimeModel
 from foretell.latency.tables import TabularStepTime, profile_step_time
 from foretell.model import BatchShape, Curve, EngineConfig, Grid, StepTables
-from foretell.settings import load_profile
 from foretell.sim import InstanceConfig, Served
 from foretell.workload import Arrival
 from tools.simulate.cluster import estimator

@@ -1,15 +1,14 @@
 """What a predictor's step times start from."""
 
-import asyncio
-
 import pytest
+from pydantic import ValidationError
 
+from foretell.config import PredictorSettings, list_profiles, load_profile
 from foretell.latency.devices import device_spec, model_spec
 from foretell.latency.roofline import roofline_step_time
 from foretell.latency.tables import profile_step_time
 from foretell.model import BatchShape
-from foretell.settings import PredictorSettings, list_profiles, load_profile
-from services.predictor.__main__ import make_step_time, serve
+from services.predictor.__main__ import make_step_time
 
 SHAPE = BatchShape(1, 300, 300 * 500, 20, 20_000)
 
@@ -40,6 +39,6 @@ def test_an_unknown_name_is_told_what_there_is(name: str) -> None:
         make_step_time(name)
 
 
-async def test_the_process_ends_with_that_message() -> None:
-    with pytest.raises(SystemExit, match="predictor: profile 'A31/x' is not known"):
-        await serve(PredictorSettings(profile="A31/x"), asyncio.Event())
+def test_a_process_refuses_it_among_its_settings() -> None:
+    with pytest.raises(ValidationError, match="profile 'A31/x' is not known"):
+        PredictorSettings(profile="A31/x")

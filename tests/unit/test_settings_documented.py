@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from foretell.settings import ALL_SETTINGS
+from foretell.config import ALL_SETTINGS
 from tools.settings_reference import markdown, settings_of
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "settings.md"

@@ -33,7 +33,7 @@ class OnceSlow:
 def make(
     predict: Callable[[Sequence[str]], list[float]], **changes: float
 ) -> MicroBatcher[str, float]:
-    options = {"budget_s": 1.0, "window_s": 0.0, **changes}
+    options = {"budget_s": 1.0, **changes}
     return MicroBatcher(predict, TaggerMetrics(), max_batch=4, max_queue=8, **options)
 
 
@@ -59,7 +59,7 @@ async def test_a_slow_model_is_passed_by_until_it_has_been_forgiven() -> None:
 
 async def test_close_answers_those_who_wait() -> None:
     regressor = OnceSlow()
-    batcher = make(regressor.predict, window_s=60.0)
+    batcher = make(regressor.predict)
     waiting = [asyncio.create_task(batcher.submit("x", None)) for _ in range(6)]
     await asyncio.sleep(0)
     await batcher.close()

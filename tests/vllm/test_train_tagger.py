@@ -14,8 +14,8 @@ pytest.importorskip("onnxscript")
 from rich.console import Console  # noqa: E402
 from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
 
+from foretell.config import TaggerSettings  # noqa: E402
 from foretell.length.bins import BINS  # noqa: E402
-from foretell.settings import TaggerSettings  # noqa: E402
 from services.tagger.__main__ import load_model  # noqa: E402
 from services.tagger.models import Question  # noqa: E402
 from services.tagger.reading import (  # noqa: E402

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 
+from foretell.config import load_profile
 from foretell.engine.book import LOOK_AHEAD_S, MOST_EXPECTED, samples_behind
 from foretell.engine.expected import RecentArrivals
 from foretell.engine.forecast import Forecaster, PendingRequest, Rollouts
@@ -10,7 +11,6 @@ from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.linear import StepTimeModel
 from foretell.length.distribution import knots
 from foretell.model import LengthEstimate, RequestSpec
-from foretell.settings import load_profile
 from tools.harness.cases import (
     MEAN_OUTPUT_TOKENS,
     MEAN_PROMPT_TOKENS,

@@ -117,8 +117,7 @@ async def _running_predictor(
     ready = folder / "predictor.ready"
     listen = f"--listen=unix:{folder}/predictor.sock" if transport == "unix" else "--port=0"
     flags = (listen, f"--snapshot-endpoint={endpoint}", f"--profile={PROFILE}")
-    argv = [sys.executable, "-P", "-m", "services.predictor", *flags]
-    argv += [f"--ready-file={ready}", "--die-with-parent"]
+    argv = [sys.executable, "-P", "-m", "services.predictor", *flags, f"--ready-file={ready}"]
     child = await Child.spawn("predictor", argv, folder / "predictor.log")
     try:
         deadline = time.monotonic() + _DEADLINE_S

@@ -113,7 +113,7 @@ def _launcher(
         engine_args = shlex.join(["--seed", str(index)]) + f" {engine_args}"
     flags = [
         f"--engine={options.engine}",
-        f"--instance-id={name}",
+        f"--name={name}",
         f"--host={ENGINE_HOST}",
         f"--port={port}",
         f"--run-dir={run_dir}",
@@ -149,7 +149,7 @@ def _scheduler(
         f"--shared-port={options.port}",
         f"--instances={_instances_file(run_dir)}",
         f"--tagger={tagger}",
-        f"--replica-id={name}",
+        f"--name={name}",
         f"--request-log={run_dir / f'{name}.requests.jsonl'}",
     ]
     if options.policy:
@@ -169,7 +169,7 @@ def _process(
     start_timeout_s: float = SERVICE_START_TIMEOUT_S,
 ) -> Process:
     ready_file = run_dir / f"{name}.ready"
-    argv = (*_PYTHON, _MODULES[kind], *flags, f"--ready-file={ready_file}", "--die-with-parent")
+    argv = (*_PYTHON, _MODULES[kind], *flags, f"--ready-file={ready_file}")
     log = run_dir / f"{name}.log"
     return Process(name, kind, argv, address, ready_file, log, start_timeout_s, port)
 

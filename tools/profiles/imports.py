@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from foretell.config import load_profile
 from foretell.latency.devices import DEVICES, MODELS, device_spec, model_spec
 from foretell.latency.profile_json import profile_from_json, profile_to_json
 from foretell.latency.roofline import estimated_kv_blocks, sharded
 from foretell.model import GpuProfile
-from foretell.settings import load_profile
 from tools.accuracy.recorded_run import read_bytes
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.overhead.processes import Service, Services, running_services
+from foretell.config import setting_of
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 
 _START_TIMEOUT_S = 240.0  # two dozen processes at once, perhaps on a machine of two cores
@@ -81,7 +82,7 @@ async def _start_engine(services: Services, setup: Setup, index: int, feed: str)
     return await services.start(
         f"engine-{index}",
         "services.backend.emulator",
-        f"--instance-id=engine-{index}",
+        f"--name=engine-{index}",
         f"--snapshot-endpoint={feed}",
         f"--profile={setup.profile}",
         f"--speedup={setup.speedup:g}",
@@ -95,7 +96,7 @@ async def _start_predictor(services: Services, setup: Setup, index: int, feed: s
     return await services.start(
         f"predictor-{index}",
         "services.predictor",
-        f"--instance-id=engine-{index}",
+        f"--name=engine-{index}",
         f"--listen=unix:{services.folder}/predictor-{index}.sock",
         f"--snapshot-endpoint={feed}",
         f"--profile={setup.profile}",
@@ -149,10 +150,9 @@ async def running_schedulers(
                     f"{policy}-{index}",
                     "services.scheduler",
                     f"--instances={engines.as_setting()}",
-                    f"--policy={policy}",
-                    f"--policy-seed={index + 1}",
+                    f"--policy={setting_of(policy)}",
                     f"--request-log={log}",
-                    f"--replica-id={index}",
+                    f"--name={index}",
                     f"--health-interval-s={_HEALTH_INTERVAL_S:g}",
                     f"--hold-max-s={_HOLD_MAX_S * slower:g}",
                     f"--hold-recheck-ms={1e3 * _HOLD_RECHECK_S * slower:g}",

@@ -5,11 +5,11 @@ import contextlib
 import random
 from uuid import uuid4
 
+from foretell.config import EmulatorSettings, load_profile
 from foretell.engine import Twin
 from foretell.engine.warm import warm_twin
 from foretell.latency.tables import profile_step_time
 from foretell.model import EngineConfig, GpuProfile
-from foretell.settings import EmulatorSettings, load_profile
 from services.backend.emulator.answer import JobMaker
 from services.backend.emulator.app import Engine, create_app
 from services.backend.emulator.driver import Driver
@@ -17,6 +17,9 @@ from services.backend.emulator.snapshot import SnapshotFeed
 from services.backend.publisher import SnapshotPublisher
 from services.process import runtime
 
+MAX_QUEUE = 4096
+"""Sequences held, running and waiting, beyond which requests get 503."""
+MAX_BODY_BYTES = 4 << 20
 _HEARTBEAT_S = 0.5
 _LEAST_STEP_RATIO = 0.1  # of the profile's time: the longest tail that noise may cut
 
@@ -51,7 +54,7 @@ def make_driver(
     feed: SnapshotFeed | None,
 ) -> Driver:
     """The engine itself; its noise differs between instances and repeats between runs."""
-    generator = random.Random(f"{settings.seed}/{settings.instance_id}")
+    generator = random.Random(f"{settings.seed}/{settings.name}")
 
     def noise() -> float:
         return max(_LEAST_STEP_RATIO - 1.0, generator.gauss(0.0, settings.noise_ratio))
@@ -61,7 +64,7 @@ def make_driver(
         profile_step_time(profile),
         speedup=settings.speedup,
         noise=noise,
-        max_queue=settings.max_queue,
+        max_queue=MAX_QUEUE,
         feed=feed,
     )
 
@@ -82,14 +85,14 @@ async def serve(settings: EmulatorSettings, stop: asyncio.Event) -> None:
         if settings.snapshot_endpoint:
             publisher = SnapshotPublisher(settings.snapshot_endpoint, _HEARTBEAT_S)
             resources.callback(publisher.close)
-            feed = SnapshotFeed(publisher, settings.instance_id, uuid4().hex, config)
+            feed = SnapshotFeed(publisher, settings.name, uuid4().hex, config)
         driver = make_driver(settings, profile, config, feed)
-        jobs = JobMaker(config, settings.mean_output_tokens, settings.max_queue)
+        jobs = JobMaker(config, settings.mean_output_tokens, MAX_QUEUE)
         stepping = asyncio.create_task(driver.run())
         stepping.add_done_callback(lambda _: stop.set())
         try:
             await runtime.serve_http(
-                create_app(Engine(config, driver, jobs, settings.max_body_bytes)),
+                create_app(Engine(config, driver, jobs, MAX_BODY_BYTES)),
                 [sock],
                 stop,
                 on_ready=lambda: runtime.announce(
@@ -108,7 +111,7 @@ async def serve(settings: EmulatorSettings, stop: asyncio.Event) -> None:
 def main() -> None:
     settings = runtime.load_settings(EmulatorSettings)
     runtime.setup_logging(settings.log_level)
-    runtime.run(lambda stop: serve(settings, stop), with_parent=settings.die_with_parent)
+    runtime.run(lambda stop: serve(settings, stop))
 
 
 if __name__ == "__main__":

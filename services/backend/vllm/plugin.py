@@ -80,7 +80,7 @@ def attach(scheduler: Any) -> _Guard | None:
 
 def _attach(scheduler: Any) -> _Guard | None:
     # Imported here because a missing or mismatched dependency must end in `attach`, not in vLLM.
-    from foretell.settings import PluginSettings  # noqa: PLC0415
+    from foretell.config import PluginSettings  # noqa: PLC0415
 
     settings = PluginSettings()
     if not settings.snapshot_endpoint:

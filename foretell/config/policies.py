@@ -1,0 +1,36 @@
+"""Which placement policies an operator may name, and how one is made from its name."""
+
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from foretell.policy import POLICIES, Policy, make_policy
+from foretell.policy.baselines import BASELINES
+
+_LABORATORY = "baselines."
+
+
+def build_policy(name: str, parameters: dict[str, Any]) -> Policy:
+    """The policy `name`, or the laboratory's policy NAME where `name` is `baselines.NAME`.
+
+    ValueError that says which names, parameters and values there are.
+    """
+    known = BASELINES if name.startswith(_LABORATORY) else POLICIES
+    bare_name = name.removeprefix(_LABORATORY)
+    if bare_name not in known:
+        raise ValueError(f"unknown policy {name!r}; choose one of {', '.join(sorted(known))}")
+    types = get_type_hints(known[bare_name].__init__)
+    typed = {key: _typed(key, value, types.get(key, Any)) for key, value in parameters.items()}
+    return make_policy(bare_name, **typed)
+
+
+def setting_of(bare_name: str) -> str:
+    """What names that policy in a setting or a cluster file."""
+    return bare_name if bare_name in POLICIES else f"{_LABORATORY}{bare_name}"
+
+
+def _typed(key: str, value: object, wanted: Any) -> Any:
+    try:
+        return TypeAdapter(wanted).validate_python(value)
+    except ValidationError as error:
+        raise ValueError(f"{key}: {error.errors()[0]['msg']}") from error

@@ -1,0 +1,212 @@
+"""The settings of every process.
+
+Each class reads `FORETELL_<SERVICE>_<NAME>` variables and, in a service's `__main__`, the flags
+`--name value`. `docs/settings.md` is generated from the descriptions; a test keeps it current.
+"""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from foretell.config.policies import build_policy
+from foretell.config.profiles import check_shipped_profile
+from foretell.config.sections import (
+    LogLevel,
+    PlacementOptions,
+    PolicyName,
+    PolicyParameters,
+    Port,
+    Profile,
+    SchedulerOptions,
+    TaggerOptions,
+    TargetsSection,
+)
+
+
+def _config(prefix: str) -> SettingsConfigDict:
+    return SettingsConfigDict(
+        env_prefix=f"FORETELL_{prefix}_",
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        cli_hide_none_type=True,
+        cli_avoid_json=True,
+        extra="ignore",
+    )
+
+
+def _listen(service: str) -> Any:
+    return Field(
+        "",
+        description=f"gRPC address instead of host:port, such as unix:///run/{service}.sock.",
+    )
+
+
+def _metrics_port() -> Any:
+    return Field(
+        -1, ge=-1, le=65535, description="HTTP port of /metrics; 0 takes a free one, -1: none."
+    )
+
+
+class ServiceSettings(BaseSettings):
+    """What every service understands."""
+
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: Port = Field(0, description="Port to listen on; 0 takes a free one.")
+    ready_file: str = Field(
+        "", description="File that gets the address and pid as JSON once the process serves."
+    )
+    log_level: LogLevel = Field("info", description="Least severe level that is logged.")
+
+
+class SchedulerSettings(ServiceSettings, PlacementOptions, TargetsSection, SchedulerOptions):
+    """The OpenAI endpoint."""
+
+    model_config = _config("SCHEDULER")
+
+    name: str = Field(
+        "", description="Name of this replica in logs and metrics; empty: host name and pid."
+    )
+    instances: str = Field(
+        "[]",
+        description=(
+            "Engines to place requests on: a JSON list of {instance_id, url, predictor}, or the "
+            "path of a file that holds it; the file is read again when it changes."
+        ),
+    )
+    tagger: str = Field(
+        "",
+        description="gRPC address of the tagger; empty: lengths are estimated from finished "
+        "requests.",
+    )
+    policy: PolicyName = "slo"
+    policy_parameters: PolicyParameters = Field(default_factory=dict)
+    shared_port: Port = Field(
+        0,
+        description="A second port, shared by all replicas on this host (SO_REUSEPORT); 0: none.",
+    )
+    api_keys: SecretStr = Field(
+        SecretStr(""), description="Comma-separated bearer keys that may call; empty: anyone."
+    )
+    engine_api_key: SecretStr = Field(
+        SecretStr(""),
+        description="Bearer key that the engines want; a client's key is never sent on.",
+    )
+    request_log: str = Field(
+        "",
+        description="File to which one JSON line per request is appended, with what was "
+        "predicted and what happened; empty: none.",
+    )
+
+    @model_validator(mode="after")
+    def _policy_can_be_built(self) -> Self:
+        build_policy(self.policy, self.policy_parameters)
+        return self
+
+
+class PredictorSettings(ServiceSettings):
+    """The sidecar beside one engine."""
+
+    model_config = _config("PREDICTOR")
+
+    name: str = Field("engine-0", description="Name of the engine that this sidecar watches.")
+    listen: str = _listen("predictor")
+    snapshot_endpoint: str = Field(
+        "ipc:///tmp/foretell-engine-0.ipc",
+        description="ZMQ endpoint where the engine publishes its snapshots.",
+    )
+    profile: Profile = Field(
+        "",
+        description=(
+            "GPU profile DEVICE/MODEL to start from: a shipped one or, where none has this name, "
+            "the datasheet of that device; empty: step times are learned from nothing."
+        ),
+    )
+    metrics_port: int = _metrics_port()
+
+
+class TaggerSettings(ServiceSettings, TaggerOptions):
+    """The service that estimates output lengths from prompts."""
+
+    model_config = _config("TAGGER")
+
+    listen: str = _listen("tagger")
+    metrics_port: int = _metrics_port()
+
+
+class EmulatorSettings(ServiceSettings):
+    """The emulated engine: the twin driven by a clock. No GPU, no model."""
+
+    model_config = _config("EMULATOR")
+
+    name: str = Field("engine-0", description="Name of the engine in snapshots and headers.")
+    snapshot_endpoint: str = Field(
+        "", description="ZMQ endpoint to publish snapshots on; empty: publish nothing."
+    )
+    profile: Annotated[str, AfterValidator(check_shipped_profile)] = Field(
+        "A30/Llama-2-7b-hf", description="Shipped GPU profile whose speed is emulated."
+    )
+    model_name: str = Field("", description="Name served; empty: the profile's model.")
+    speedup: float = Field(1.0, gt=0, description="Run this many times faster than the profile.")
+    noise_ratio: float = Field(
+        0.05, ge=0, lt=1, description="Standard deviation of step time around the profile's."
+    )
+    seed: int = Field(0, description="Seed of step-time noise.")
+    max_num_seqs: int = Field(0, ge=0, description="As in vLLM; 0: the profile's.")
+    max_num_batched_tokens: int = Field(0, ge=0, description="As in vLLM; 0: the profile's.")
+    max_model_len: int = Field(0, ge=0, description="As in vLLM; 0: the profile's.")
+    total_blocks: int = Field(0, ge=0, description="KV blocks; 0: the profile's.")
+    mean_output_tokens: float = Field(
+        180.0, gt=0, description="Mean of the output lengths drawn where no EOS would be seen."
+    )
+
+
+class PluginSettings(BaseSettings):
+    """Read inside vLLM's engine process by the plugin (variables only; it has no flags)."""
+
+    model_config = _config("PLUGIN")
+
+    snapshot_endpoint: str = Field(
+        "", description="ZMQ endpoint to publish snapshots on; empty: the plugin stays off."
+    )
+    instance_id: str = Field("engine-0", description="Instance name in snapshots.")
+    heartbeat_s: float = Field(
+        0.5, gt=0, description="An unchanged snapshot is repeated after this long."
+    )
+
+
+class LauncherSettings(BaseSettings):
+    """Starts one engine, emulated or vLLM, with its predictor sidecar."""
+
+    model_config = _config("LAUNCHER")
+
+    engine: Literal["emulated", "vllm"] = Field("emulated", description="Engine to start.")
+    name: str = Field("engine-0", description="Name of the engine.")
+    host: str = Field("127.0.0.1", description="Address the engine listens on.")
+    port: Port = Field(0, description="Port the engine listens on; 0 takes a free one.")
+    run_dir: str = Field(
+        "", description="Folder for sockets, ready files and logs; empty: a new one."
+    )
+    predictor_listen: str = Field(
+        "", description="gRPC address of the sidecar; empty: a unix socket in run_dir."
+    )
+    profile: Profile = Field(
+        "", description="GPU profile of the emulated engine, and for the sidecar to start from."
+    )
+    model: str = Field("", description="vLLM: model folder or name.")
+    served_model_name: str = Field("", description="Name served; empty: the engine's default.")
+    python: str = Field("", description="vLLM: Python that has vllm installed; empty: this one.")
+    engine_args: str = Field("", description="Further engine flags, split as a shell would.")
+    restart: bool = Field(True, description="Start the sidecar again when it ends.")
+    ready_file: str = Field("", description="When both serve, write their addresses and pids here.")
+    ready_timeout_s: float = Field(300.0, gt=0, description="Longest wait for the engine to serve.")
+
+
+ALL_SETTINGS: tuple[type[BaseSettings], ...] = (
+    SchedulerSettings,
+    PredictorSettings,
+    TaggerSettings,
+    EmulatorSettings,
+    PluginSettings,
+    LauncherSettings,
+)
