@@ -118,24 +118,24 @@ test-compose: setup-dev ## The compose file on a Docker engine
 		{ echo 'test-compose needs a running Docker engine with Compose' >&2; exit 1; }
 	$(BIN)/pytest tests/compose -m docker
 
-bench: setup-dev setup-vllm ## Measure overheads; writes bench/results
+bench: setup-dev setup-vllm ## Measure overheads; writes bench/overhead
 	$(VLLM_PYTHON) -m bench.overhead.plugin
 	$(BIN)/python -m bench.overhead.predict
 	$(BIN)/python -m bench.overhead.scheduler_latency
 
-accuracy: setup-dev ## Measure the twin against published GPU runs (DATA=folder); writes docs/accuracy.md
-	@test -n "$(DATA)" || { echo 'make accuracy needs DATA=folder, see docs/accuracy.md' >&2; exit 1; }
+accuracy: setup-dev ## Measure the twin against published GPU runs (DATA=folder); writes bench/accuracy/published.md
+	@test -n "$(DATA)" || { echo 'make accuracy needs DATA=folder, see bench/accuracy/published.md' >&2; exit 1; }
 	$(BIN)/python -m bench.accuracy.published $(DATA)
 
-accuracy-live: setup-dev setup-vllm $(DEEP_MODEL)/config.json ## Predictions against a live vLLM engine on the CPU; writes docs/accuracy-live.md
+accuracy-live: setup-dev setup-vllm $(DEEP_MODEL)/config.json ## Predictions against a live vLLM engine on the CPU; writes bench/accuracy/live.md
 	$(BIN)/python -m bench.accuracy.live --python $(abspath $(VLLM_PYTHON)) \
 		--model $(abspath $(DEEP_MODEL))
 
-reproduce-block: setup-dev ## Block's evaluation in the simulator (TRACES=folder); writes docs/placement.md
-	@test -n "$(TRACES)" || { echo 'make reproduce-block needs TRACES=folder, see docs/placement.md' >&2; exit 1; }
+reproduce-block: setup-dev ## Block's evaluation in the simulator (TRACES=folder); writes bench/placement/reproduce_block.md
+	@test -n "$(TRACES)" || { echo 'make reproduce-block needs TRACES=folder, see bench/placement/reproduce_block.md' >&2; exit 1; }
 	$(BIN)/python -m bench.placement.reproduce_block $(TRACES)
 
-figures: setup-dev setup-vllm ## All measured pages and plots in docs/ (DATA=folder with profiles/, text/, traces/)
+figures: setup-dev setup-vllm ## Measure accuracy and lengths again (DATA=folder with profiles/, text/, traces/)
 	@test -n "$(DATA)" || { echo 'make figures needs DATA=folder' >&2; exit 1; }
 	$(MAKE) --no-print-directory accuracy DATA=$(DATA)/profiles
 	$(BIN)/python -m bench.length.live $(DATA)

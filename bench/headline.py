@@ -1,39 +1,34 @@
-"""What the benchmarks found, on the first page: from `results/`, into README.md.
+"""Writes what the benchmarks found, in five lines, onto the first page (README.md).
 
 python -m bench.headline
 """
 
-import json
-from collections.abc import Callable, Iterator
-from math import exp, log
-from pathlib import Path
-from statistics import fmean
+from collections.abc import Iterator
 from typing import Any
 
+from bench.accuracy import live, published
+from bench.length import eval as length_eval
+from bench.overhead import predict
+from bench.placement import reproduce_block
 from bench.placement.block import settings as given
 from bench.placement.block.page import paired_gain
-from bench.stats import markdown_table, write_into
+from bench.report import ROOT, markdown_table, write_into
+from bench.stats import geometric_mean
 
-ROOT = Path(__file__).resolve().parent.parent
 HEADER = ("", "Foretell", "beside it", "more")
 
 
-def headline(results: Path = ROOT / "bench" / "results") -> str:
+def headline() -> str:
     """The table."""
-
-    def read(name: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((results / f"{name}.json").read_text())
-        return found
-
-    return markdown_table(HEADER, list(_rows(read)))
+    return markdown_table(HEADER, list(_rows()))
 
 
-def _rows(read: Callable[[str], dict[str, Any]]) -> Iterator[tuple[str, ...]]:
-    yield _live(read("accuracy_live")["errors"])
-    yield _published(read("accuracy"))
-    yield _cost(read("predict")["results"])
-    yield _capacity(read("reproduce_block")["capacities"])
-    yield _lengths(read("length_eval")["sharegpt_val"])
+def _rows() -> Iterator[tuple[str, ...]]:
+    yield _live(live.BENCH.read()["errors"])
+    yield _published(published.BENCH.read()["runs"])
+    yield _cost(predict.BENCH.read()["results"])
+    yield _capacity(reproduce_block.BENCH.read()["capacities"])
+    yield _lengths(length_eval.BENCH.read()["sharegpt_val"])
 
 
 def _live(errors: dict[str, Any]) -> tuple[str, ...]:
@@ -47,7 +42,7 @@ def _live(errors: dict[str, Any]) -> tuple[str, ...]:
         "Error of an e2e latency foretold at arrival, median and P90; real vLLM on a CPU",
         text(errors["foretell"]["e2e"]),
         f"{text(best)}: the best of {len(simple)} simple predictors",
-        "[accuracy-live](docs/accuracy-live.md)",
+        "[accuracy-live](bench/accuracy/live.md)",
     )
 
 
@@ -62,7 +57,7 @@ def _published(runs: dict[str, Any]) -> tuple[str, ...]:
         "Error of the mean e2e latency, three published GPU runs",
         text(ours),
         f"{text(theirs)}: LLMServingSim",
-        "[accuracy](docs/accuracy.md)",
+        "[accuracy](bench/accuracy/published.md)",
     )
 
 
@@ -76,7 +71,7 @@ def _cost(sizes: list[dict[str, Any]]) -> tuple[str, ...]:
         "CPU time of one prediction, 48 running and 50 waiting requests",
         f"{found['kernel_us_p50']:.0f} µs",
         "45 to 63 ms: the Block artifact",
-        "[predict](bench/overhead/results/predict.md)",
+        "[predict](bench/overhead/predict.md)",
     )
 
 
@@ -85,9 +80,9 @@ def _capacity(capacities: list[dict[str, Any]]) -> tuple[str, ...]:
     gains = paired_gain(capacities, setting.name, given.BLOCK.title, given.LLUMNIX.title)
     return (
         "Capacity that predicting adds to 12 GPUs, over balancing free memory (simulated)",
-        f"{exp(fmean(map(log, gains))) - 1:+.1%}",
+        f"{geometric_mean(gains) - 1:+.1%}",
         f"{setting.paper_gain:+.1%}: the Block paper",
-        "[placement](docs/placement.md)",
+        "[placement](bench/placement/reproduce_block.md)",
     )
 
 
@@ -98,7 +93,7 @@ def _lengths(found: dict[str, Any]) -> tuple[str, ...]:
         f"{found['mae']:.0f} tokens",
         f"{baselines['tfidf_ridge']['mae']:.0f}: TF-IDF and ridge regression; "
         f"{baselines['constant_median']['mae']:.0f}: the median",
-        "[length-tagger](docs/length-tagger.md)",
+        "[length-tagger](bench/length/eval.md)",
     )
 
 

@@ -1,14 +1,12 @@
-"""Percentiles, intervals, and tables in Markdown."""
+"""Percentiles and confidence intervals."""
 
-import re
-from collections.abc import Iterable, Sequence
-from math import sqrt
-from pathlib import Path
+from collections.abc import Sequence
+from math import exp, log, sqrt
 from statistics import fmean, stdev
 
 LEVELS = (10, 50, 90, 99)
-_T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-"""0.975 quantiles of Student's t with 1, 2, … degrees of freedom."""
+_T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""The 97.5% quantiles of Student's t with 1, 2, ... degrees of freedom."""
 
 
 def percentile(values: Sequence[float], level: int) -> float:
@@ -17,30 +15,32 @@ def percentile(values: Sequence[float], level: int) -> float:
 
 
 def percentiles(values_s: Sequence[float], unit_s: float = 1e-3) -> dict[str, float]:
-    """`LEVELS` of `values_s`, in units of `unit_s` seconds (milliseconds unless told)."""
+    """`LEVELS` of `values_s`, in units of `unit_s` seconds, which is a millisecond by default."""
     return {f"p{level}": round(percentile(values_s, level) / unit_s, 4) for level in LEVELS}
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and half the width of its 95% t-interval; of two to ten values."""
-    return fmean(values), _T_95[len(values) - 2] * stdev(values) / sqrt(len(values))
+    """Mean and half the width of its 95% confidence interval (Student's t) of two to ten values."""
+    return fmean(values), _T_975[len(values) - 2] * stdev(values) / sqrt(len(values))
 
 
-def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table whose first column is text and whose others are numbers."""
-    lines = [
-        f"| {' | '.join(header)} |",
-        f"|{'|'.join([':--', *['--:'] * (len(header) - 1)])}|",
-        *(f"| {' | '.join(map(str, row))} |" for row in rows),
-    ]
-    return "\n".join(lines) + "\n"
+def plus_minus(values: Sequence[float], digits: int) -> str:
+    """Mean and half the width of its confidence interval, `1.2 ± 0.3`."""
+    mean, half = interval(values)
+    return f"{mean:.{digits}f} ± {half:.{digits}f}"
 
 
-def write_into(page: Path, block: str, text: str) -> None:
-    """Replace what stands between `<!-- block -->` and `<!-- end of block -->` on a page."""
-    begin, end = f"<!-- {block} -->", f"<!-- end of {block} -->"
-    written = page.read_text(encoding="utf-8")
-    found = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
-    assert len(found.findall(written)) == 1, f"{page}: no block {block}"
-    filled = f"{begin}\n\n{text.strip()}\n\n{end}"
-    page.write_text(found.sub(lambda _: filled, written), encoding="utf-8")
+def geometric_mean(ratios: Sequence[float]) -> float:
+    return exp(fmean(map(log, ratios)))
+
+
+def ratio_interval(ratios: Sequence[float]) -> tuple[float, float, float]:
+    """The geometric mean of ratios, and the ends of its 95% confidence interval."""
+    mean, half = interval([log(ratio) for ratio in ratios])
+    return exp(mean), exp(mean - half), exp(mean + half)
+
+
+def change(ratios: Sequence[float]) -> str:
+    """The geometric mean of ratios less 1 with its interval, `+1.6% (+0.6 to +2.6)`."""
+    mean, low, high = (100 * (value - 1) for value in ratio_interval(ratios))
+    return f"{mean:+.1f}% ({low:+.1f} to {high:+.1f})"

@@ -1,14 +1,11 @@
-"""How well step times are learnt from a real engine's steps; writes docs/calibration.md.
+"""How well are a real engine's step times learnt?
 
-    python -m bench.accuracy.calibration [--recording FILE]
-
-Replays the recording of bench.accuracy.record_steps through online calibration, from several
+Replays the recording of `bench.accuracy.record_steps` through online calibration, from several
 starts. A prediction is made with what was known just before: of the next step, and of the sum of
-the next 10, 50 and 200, whose shapes are taken as known. A minute of computing.
+the next 10, 50 and 200, whose shapes are taken as known.
 """
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -18,15 +15,12 @@ from typing import Any
 import numpy as np
 
 from bench.accuracy.recorded_steps import RECORDING, TimedStep, fit, read_steps
-from bench.stats import markdown_table
+from bench.report import Benchmark, Blocks, Numbers, markdown_table
 from foretell.config import load_profile
 from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.linear import StepTimeModel
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "calibration.md"
-TEMPLATE = ROOT / "bench" / "calibration_page.md"
-RESULTS = ROOT / "bench" / "results" / "calibration.json"
+BENCH = Benchmark(__file__, __doc__, takes="a minute")
 RUNS = (1, 10, 50, 200)
 """Steps of which the sum is predicted: 200 are an answer."""
 _APART = 50
@@ -83,7 +77,7 @@ def replay(steps: Sequence[TimedStep], model: OnlineStepTime, learns: bool) -> d
         if learns:
             model.observe(step.shape, step.duration_s)
     return {
-        "runs": {n: forecasts.report() for n, forecasts in found.items()},
+        "runs": {str(n): forecasts.report() for n, forecasts in found.items()},
         "curve": [round(float(np.median(early[a:b])), 4) for a, b in pairwise(CURVE_STEPS)],
         "changes": model.changes,
     }
@@ -93,7 +87,7 @@ def total_s(model: StepTimeModel, run: Sequence[TimedStep]) -> float:
     return sum(model.step_s(step.shape) for step in run)
 
 
-def measure(steps: Sequence[TimedStep]) -> dict[str, Any]:
+def replay_all(steps: Sequence[TimedStep]) -> Numbers:
     """Every start, on the second half of the recording; the fit sees the first half only."""
     middle_s = steps[-1].started_s / 2
     first = [step for step in steps if step.started_s < middle_s]
@@ -126,7 +120,7 @@ def error_table(result: dict[str, Any]) -> str:
                 f"{percent(cell['mean_error'])} / {percent(cell['median_error'])}"
                 for cell in found["runs"].values()
             ),
-            f"{found['runs'][1]['total_error']:+.1%}",
+            f"{found['runs']['1']['total_error']:+.1%}",
         )
         for name, found in result["starts"].items()
     ]
@@ -147,39 +141,37 @@ def spread_table(result: dict[str, Any]) -> str:
     return markdown_table(header, rows)
 
 
-def page(about: dict[str, Any], result: dict[str, Any]) -> str:
-    """docs/calibration.md."""
-    changes = {name: found["changes"] for name, found in result["starts"].items()}
-    marks = {
-        "what": about["what"],
-        "date": about["date"],
-        "machine": about["machine"],
-        "engine_args": about["engine_args"],
-        "seconds": f"{about['seconds']:.0f}",
-        "requests": f"{about['requests']:,}",
-        "steps": f"{sum(result['steps'].values()):,}",
-        "second_half": f"{result['steps']['second_half']:,}",
-        "changes": str(changes["nothing"]),
-        "error_table": error_table(result).rstrip(),
-        "curve_table": curve_table(result).rstrip(),
-        "spread_table": spread_table(result).rstrip(),
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--recording", type=Path, default=RECORDING)
+
+
+def measure(options: argparse.Namespace) -> Numbers:
+    """Replay the recording."""
+    about, steps = read_steps(options.recording)
+    return {"recording": about, **replay_all(steps)}
+
+
+def tables(result: Numbers) -> Blocks:
+    """What was recorded, errors, the way there, and the claimed spread."""
+    about, steps = result["recording"], result["steps"]
+    changes = result["starts"]["nothing"]["changes"]
+    recording = (
+        f"{about['what']}, {about['date']}: {about['requests']:,} requests in "
+        f"{about['seconds']:.0f} s, {sum(steps.values()):,} steps as the plugin published them. "
+        f"Engine flags: `{about['engine_args']}`. Machine: {about['machine']}. "
+        f"The second half has {steps['second_half']:,} steps."
+    )
+    return {
+        "recording": recording,
+        "tables": error_table(result),
+        "curve": curve_table(result),
+        "spread": f"{spread_table(result)}\n"
+        f"It took its engine for changed {changes} times in these steps.",
     }
-    text = TEMPLATE.read_text(encoding="utf-8")
-    for name, value in marks.items():
-        text = text.replace(f"{{{name}}}", value)
-    return text
 
 
 def main() -> None:
-    assert __doc__
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--recording", type=Path, default=RECORDING)
-    about, steps = read_steps(parser.parse_args().recording)
-    result = measure(steps)
-    for table in (error_table(result), curve_table(result), spread_table(result)):
-        print(table)
-    RESULTS.write_text(json.dumps({"recording": about, **result}, indent=1) + "\n")
-    PAGE.write_text(page(about, result), encoding="utf-8")
+    BENCH.main(measure, tables, arguments)
 
 
 if __name__ == "__main__":

@@ -1,105 +1,107 @@
-"""How far off are predictions against a real, live engine? Writes docs/accuracy-live.md.
+"""How far off are predictions against a live engine, and why?
 
-    make accuracy-live
-    python -m bench.accuracy.live --python PYTHON_WITH_VLLM --model FOLDER
-    python -m bench.accuracy.live --replay RECORDING
-
-The first two start one vLLM engine on the CPU and its predictor, find its capacity, send it a
-bursty load, and record everything. The last takes a recording apart again with the code as it is
-now, in seconds, prints the tables and writes nothing.
+Starts one vLLM engine on the CPU and its predictor, finds its capacity, sends it a bursty load, and
+records everything. With `--replay` a recording is analysed again with the code as it is now, in
+seconds, and nothing is written.
 """
 
 import argparse
-import json
 from pathlib import Path
-from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 
-from bench.accuracy.live_engine import ENGINE_ARGS, OthersClock, running_engine
-from bench.accuracy.live_report import PAGE, PICTURE, TITLES, error_table, scatter, write_page
+from bench.accuracy.live_report import scatter, tables
 from bench.accuracy.live_variants import Analysis
+from bench.accuracy.vllm_cpu import running_engine
+from bench.processes import OthersClock
+from bench.report import Benchmark, Numbers
+from bench.runs import progress
 from services.process.children import ChildFailed
-from tools.harness.machine import describe_machine
-from tools.live.measure import LiveOptions, completed, measure
+from tools.live.measure import LiveOptions, completed
+from tools.live.measure import measure as measure_engine
 from tools.live.recording import Recording
 from tools.live.report import all_pairs, report
 
-RESULTS = Path(__file__).resolve().parent / "results" / "accuracy_live.json"
-PACKAGES = ("foretell", "numba", "grpcio", "protobuf", "uvloop")
+BENCH = Benchmark(
+    __file__,
+    __doc__,
+    takes="6 minutes",
+    needs="`make setup-vllm`, a model (`make accuracy-live` makes one)",
+    packages=("foretell", "numba", "grpcio", "protobuf", "uvloop"),
+)
+ENGINE_ARGS = (
+    "--enforce-eager --dtype float32 --distributed-executor-backend uni --max-model-len 2048 "
+    "--max-num-seqs {max_num_seqs} --max-num-batched-tokens 512 --num-gpu-blocks-override 200 "
+    "--disable-uvicorn-access-log"
+)
 
 
-async def record(arguments: argparse.Namespace, progress: Progress) -> Recording:
+async def record(options: argparse.Namespace, bar: Progress) -> Recording:
     """Start the engine, measure, and end it."""
-    machine = describe_machine(*PACKAGES)
-    bar = progress.add_task("starting vLLM", total=None)
+    task = bar.add_task("starting vLLM", total=None)
 
     def show(what: str, done: int, total: int) -> None:
-        progress.update(bar, description=what, completed=done, total=total)
+        bar.update(task, description=what, completed=done, total=total)
 
-    async with running_engine(arguments.python, arguments.model, arguments.max_num_seqs) as engine:
-        options = LiveOptions(
+    engine_args = ENGINE_ARGS.format(max_num_seqs=options.max_num_seqs)
+    async with running_engine(options.python, options.model, engine_args) as engine:
+        load = LiveOptions(
             engine.url,
             engine.predictor,
             engine.snapshots,
-            requests=arguments.requests,
-            warm_up=arguments.warm_up,
-            utilisation=arguments.utilisation,
-            rate_per_s=arguments.rate,
-            seed=arguments.seed,
+            requests=options.requests,
+            warm_up=options.warm_up,
+            utilisation=options.utilisation,
+            rate_per_s=options.rate,
+            seed=options.seed,
         )
-        clock = OthersClock(engine.processes)
-        found = await measure(options, show)
+        clock = OthersClock(engine.cpu_s)
+        found = await measure_engine(load, show)
         facts = {
-            "machine": machine,
             "others_cores": round(clock.cores(), 2),
             "pinned": engine.pinned,
-            "engine": f"`{ENGINE_ARGS.format(max_num_seqs=arguments.max_num_seqs)}`",
+            "engine": f"`{engine_args}`",
         }
     return Recording({**found.about, **facts}, found.requests, found.snapshots)
 
 
-def show(result: dict[str, Any]) -> None:
-    """Print the tables."""
-    print(error_table(result["errors"], TITLES))
-    print(error_table(result["analysis"]["errors"]))
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--python", default=".venv-vllm/bin/python", help="A Python with vLLM.")
+    parser.add_argument("--model", default=".models/deep-llama", help="Folder of the model.")
+    parser.add_argument("--requests", type=int, default=400, help="Requests that are measured.")
+    parser.add_argument("--warm-up", type=int, default=100, help="Requests sent before them.")
+    help_text = "Mean rate as a ratio of the engine's capacity."
+    parser.add_argument("--utilisation", type=float, default=0.7, help=help_text)
+    help_text = "Mean rate in requests a second, instead of --utilisation."
+    parser.add_argument("--rate", type=float, default=0.0, help=help_text)
+    parser.add_argument("--max-num-seqs", type=int, default=8, help="As in vLLM.")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--recording", type=Path, default=Path(".run/accuracy-live.zip"), help="File to write."
+    )
+    parser.add_argument("--replay", type=Path, help="A recording to analyse; measures nothing.")
+
+
+def measure(options: argparse.Namespace) -> Numbers:
+    """Measure or read a recording, and analyse it."""
+    if options.replay is not None:
+        options.write = False
+        recording = Recording.read(options.replay)
+    else:
+        try:
+            with progress() as bar:
+                recording = completed(record(options, bar))
+        except ChildFailed as error:
+            raise SystemExit(f"bench.{BENCH.name}: {error}") from error
+        options.recording.parent.mkdir(parents=True, exist_ok=True)
+        recording.write(options.recording)
+    if options.write:
+        scatter(all_pairs(recording), BENCH.result(".png"))
+    return {**report(recording), "analysis": Analysis(recording).report()}
 
 
 def main() -> None:
-    assert __doc__
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--python", default=".venv-vllm/bin/python", help="one that has vLLM")
-    parser.add_argument("--model", default=".models/deep-llama", help="folder of the model")
-    parser.add_argument("--requests", type=int, default=400, help="that are measured")
-    parser.add_argument("--warm-up", type=int, default=100, help="of the same load before")
-    parser.add_argument("--utilisation", type=float, default=0.7, help="mean, of the capacity")
-    parser.add_argument("--rate", type=float, default=0.0, help="a second; 0: by utilisation")
-    parser.add_argument("--max-num-seqs", type=int, default=8, help="as in vLLM")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument(
-        "--recording", type=Path, default=Path(".run/accuracy-live.zip"), help="file to write"
-    )
-    parser.add_argument("--replay", type=Path, help="a recording to take apart; measures nothing")
-    arguments = parser.parse_args()
-    if arguments.replay is not None:
-        recording = Recording.read(arguments.replay)
-        show({**report(recording), "analysis": Analysis(recording).report()})
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    try:
-        with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as progress:
-            recording = completed(record(arguments, progress))
-    except ChildFailed as error:
-        raise SystemExit(f"accuracy_live: {error}") from error
-    arguments.recording.parent.mkdir(parents=True, exist_ok=True)
-    recording.write(arguments.recording)
-    result = {**report(recording), "analysis": Analysis(recording).report()}
-    RESULTS.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    write_page(result)
-    scatter(all_pairs(recording))
-    show(result)
-    print(f"wrote {PAGE}, {PICTURE}, {RESULTS} and {arguments.recording}")
+    BENCH.main(measure, tables, arguments)
 
 
 if __name__ == "__main__":

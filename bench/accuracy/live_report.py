@@ -4,13 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.stats import markdown_table
-from tools.harness.machine import machine_line
+from bench.report import Blocks, Numbers, machine_line, markdown_table
 from tools.live.report import FORETELL, LATENCIES, Pairs
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGE, PICTURE = ROOT / "docs" / "accuracy-live.md", ROOT / "docs" / "img" / "accuracy-live.png"
-TEMPLATE = ROOT / "bench" / "accuracy_live_page.md"
 TITLES = {
     FORETELL: "Foretell",
     "recent_mean": "mean of the last 32",
@@ -39,24 +35,20 @@ def error_table(found: Mapping[str, Any], titles: Mapping[str, str] | None = Non
     return markdown_table(header, rows)
 
 
-def write_page(result: Mapping[str, Any]) -> None:
-    """docs/accuracy-live.md from what bench/accuracy/results/live.json holds."""
+def tables(result: Numbers) -> Blocks:
+    """Errors, the run, the errors of variants, and where the time goes outside the twin."""
     analysis = result["analysis"]
     levels = ("p10", "p50", "p90")
     parts = [[name, *(row[at] for at in levels)] for name, row in analysis["milliseconds"].items()]
-    fields = {
-        "main_table": error_table(result["errors"], TITLES),
-        "run_table": _run_table(result),
-        "placement": _placement(result),
-        "analysed": str(analysis["requests"]),
-        "variant_table": error_table(analysis["errors"]),
-        "parts_table": markdown_table(["", *levels], parts),
-        "speed": ", ".join(f"{analysis['speed'][at]:.2f}" for at in levels),
+    speed = ", ".join(f"{analysis['speed'][at]:.2f}" for at in levels)
+    return {
+        "tables": error_table(result["errors"], TITLES),
+        "run": f"{_run_table(result)}\n{_placement(result)}",
+        "variants": error_table(analysis["errors"]),
+        "parts": f"Around the twin, milliseconds:\n\n{markdown_table(['', *levels], parts)}\n"
+        f"The steps of a request's life took {speed} of what the calibrated model said at its "
+        "arrival (p10, p50, p90).",
     }
-    text = TEMPLATE.read_text(encoding="utf-8")
-    for name, value in fields.items():
-        text = text.replace(f"{{{name}}}", value.rstrip("\n"))
-    PAGE.write_text(text, encoding="utf-8")
 
 
 def _run_table(result: Mapping[str, Any]) -> str:
@@ -111,7 +103,7 @@ def _placement(result: Mapping[str, Any]) -> str:
     return "Engine, API server, predictor and client share the cores as they come."
 
 
-def scatter(pairs: Mapping[str, Mapping[str, Pairs]], path: Path = PICTURE) -> None:
+def scatter(pairs: Mapping[str, Mapping[str, Pairs]], path: Path) -> None:
     """Predicted against actual: a row per kind of latency, a column per predictor."""
     import matplotlib as mpl  # noqa: PLC0415  (heavy, and only needed here)
     from matplotlib.figure import Figure  # noqa: PLC0415

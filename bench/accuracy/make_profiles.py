@@ -10,9 +10,10 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+from bench.report import ROOT
 from tools.profiles.imports import ImportOptions, import_profile, write_profile
 
-OUT = Path(__file__).resolve().parent.parent / "foretell" / "latency" / "profiles"
+OUT = ROOT / "foretell" / "latency" / "profiles"
 LLMSERVINGSIM = (
     "LLMServingSim (github casys-kaist/LLMServingSim@5daddb2, MIT), RTX PRO 6000 Blackwell Server "
     "Edition, vLLM 0.19, bf16{}: layers, LM head and sampler, and attention over (chunk, KV, "

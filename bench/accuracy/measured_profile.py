@@ -1,35 +1,34 @@
 """Does a profile measured over HTTP foretell the steps that an engine then makes?
 
-    python -m bench.accuracy.measured_profile --python .venv-vllm/bin/python \\
-        --model .models/tiny-llama
-
 Starts a real vLLM engine with the plugin, measures it as `foretell profile measure` does, sends it
 the mixed load of `bench.accuracy.record_steps`, and compares the profile with the durations that
 the plugin recorded of each step. For scale: six coefficients fitted to those very steps, which is
-as good as a linear step time can be on them. Writes bench/accuracy/results/measured_profile.json.
+as good as a linear step time can be on them.
 """
 
 import argparse
 import asyncio
-import json
 import os
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from bench.accuracy.record_steps import ENGINE_ARGS, ENGINE_ENV, PHASE_S, engine, listen, send_load
+from bench.accuracy.record_steps import ENGINE_ARGS, PHASE_S, listen, send_load
 from bench.accuracy.recorded_steps import TimedStep, fit
+from bench.accuracy.vllm_cpu import ENVIRONMENT, running_engine
+from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from foretell.latency.linear import LinearStepTime
 from foretell.model import Step
-from tools.harness.machine import describe_machine, describe_run
-from tools.profiles.run import Measurement, MeasureOptions, measure
+from tools.profiles.run import Measurement, MeasureOptions
+from tools.profiles.run import measure as measure_endpoint
 
-RESULT = Path(__file__).resolve().parent / "results" / "measured_profile.json"
+BENCH = Benchmark(
+    __file__,
+    __doc__,
+    takes="6 minutes",
+    needs="`make setup-vllm`, a model",
+    packages=("numpy", "httpx"),
+)
 IDLE_S = 2.0  # until the plugin has told of the last step
 
 
@@ -66,44 +65,44 @@ def _median(model: LinearStepTime, steps: Sequence[Step]) -> float:
     return round(median(errors), 4)
 
 
-def show(phases: dict[str, dict[str, Any]]) -> None:
-    """A row per phase and kind of step."""
-    head = ("steps of", "kind", "steps", "total error", "median |error|", "best total", "best |..|")
-    table = Table(*head, title="The measured profile against recorded steps")
-    for phase, kinds in phases.items():
-        for kind, row in kinds.items():
-            table.add_row(
-                phase,
-                kind,
-                f"{row['steps']}",
-                f"{row['total_error']:+.1%}",
-                f"{row['median_abs_error']:.1%}",
-                f"{row['best_total_error']:+.1%}",
-                f"{row['best_median_abs_error']:.1%}",
-            )
-    Console().print(table)
+def tables(numbers: Numbers) -> Blocks:
+    """A row for each phase and kind of step."""
+    head = ("steps of", "kind", "steps", "total error", "median error", "best total", "best median")
+    rows = [
+        (
+            phase,
+            kind,
+            row["steps"],
+            f"{row['total_error']:+.1%}",
+            f"{row['median_abs_error']:.1%}",
+            f"{row['best_total_error']:+.1%}",
+            f"{row['best_median_abs_error']:.1%}",
+        )
+        for phase, kinds in numbers["steps"].items()
+        for kind, row in kinds.items()
+    ]
+    return {"tables": "\n".join([made_by(numbers), markdown_table(head, rows)])}
 
 
-async def run(args: argparse.Namespace) -> tuple[Measurement, dict[str, Any]]:
-    """Measure, load, compare."""
+async def compared(options: argparse.Namespace) -> tuple[Measurement, dict[str, Any]]:
+    """Measure, send the load, and compare."""
     steps: list[Step] = []
-    with tempfile.TemporaryDirectory(prefix="foretell-measured-", dir="/tmp") as folder:
-        async with engine(args.python, args.model, Path(folder)) as (url, places):
-            listening = asyncio.create_task(listen(places.snapshot_endpoint, steps, set()))
-            options = MeasureOptions(
-                url,
-                seconds=args.seconds,
-                max_concurrency=48,
-                max_num_seqs=48,
-                max_num_batched_tokens=1024,
-            )
-            found = await measure(options)
-            await asyncio.sleep(IDLE_S)
-            measured = len(steps)
-            await send_load(url, args.load_seconds)
-            await asyncio.sleep(IDLE_S)
-            listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
+    async with running_engine(options.python, options.model, ENGINE_ARGS) as engine:
+        listening = asyncio.create_task(listen(engine.snapshots, steps, set()))
+        given = MeasureOptions(
+            engine.url,
+            seconds=options.seconds,
+            max_concurrency=48,
+            max_num_seqs=48,
+            max_num_batched_tokens=1024,
+        )
+        found = await measure_endpoint(given)
+        await asyncio.sleep(IDLE_S)
+        measured = len(steps)
+        await send_load(engine.url, options.load_seconds)
+        await asyncio.sleep(IDLE_S)
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
     model = LinearStepTime(found.profile.coefficients_s)
     return found, {
         "the measurement": compare(model, steps[:measured]),
@@ -111,23 +110,21 @@ async def run(args: argparse.Namespace) -> tuple[Measurement, dict[str, Any]]:
     }
 
 
-def main() -> None:
-    assert __doc__
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--python", required=True, help="Python that has vLLM")
-    parser.add_argument("--model", required=True, help="folder of the tiny model")
-    parser.add_argument("--seconds", type=float, default=90.0, help="of the measurement")
-    parser.add_argument("--load-seconds", type=float, default=6 * PHASE_S)
-    args = parser.parse_args()
-    machine = describe_machine("numpy", "httpx")
-    found, phases = asyncio.run(run(args))
-    show(phases)
-    machine["load_1min_after"] = round(os.getloadavg()[0], 2)
-    document = {
-        **describe_run("bench.accuracy.measured_profile"),
-        "machine": machine,
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--python", required=True, help="A Python with vLLM.")
+    parser.add_argument("--model", required=True, help="Folder of the tiny model.")
+    parser.add_argument("--seconds", type=float, default=90.0, help="Time of the measurement.")
+    help_text = "Time of the load."
+    parser.add_argument("--load-seconds", type=float, default=6 * PHASE_S, help=help_text)
+
+
+def measure(options: argparse.Namespace) -> Numbers:
+    """Make a profile, and compare it with steps."""
+    found, phases = asyncio.run(compared(options))
+    return {
+        "load_1min_after": round(os.getloadavg()[0], 2),
         "engine_args": ENGINE_ARGS,
-        "environment": ENGINE_ENV,
+        "environment": ENVIRONMENT,
         "coefficients_s": found.profile.coefficients_s,
         "provenance": found.profile.provenance,
         "relative_residual": found.profile.relative_residual,
@@ -135,7 +132,10 @@ def main() -> None:
         "request_token_s": round(found.fit.request_token_s, 9),
         "steps": phases,
     }
-    RESULT.write_text(json.dumps(document, indent=2) + "\n")
+
+
+def main() -> None:
+    BENCH.main(measure, tables, arguments)
 
 
 if __name__ == "__main__":

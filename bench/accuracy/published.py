@@ -1,10 +1,7 @@
-"""How far off the twin is from published GPU runs; writes docs/accuracy.md and its picture.
+"""How far is the twin from real GPUs?
 
-    make accuracy DATA=FOLDER        (or: python -m bench.accuracy.published FOLDER)
-
-FOLDER holds LLMServingSim's `bench/examples` and `profiler/perf` below `llmservingsim/`; they are
-not part of this repository. Takes a few minutes, nearly all of them for the runs without a
-profile.
+DATA holds LLMServingSim's `bench/examples` and `profiler/perf` below `llmservingsim/`. Nearly all
+of the time goes into the runs without a profile.
 """
 
 import argparse
@@ -12,17 +9,20 @@ import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from bench.accuracy.make_profiles import SOURCES
+from bench.report import Benchmark, Blocks, Numbers
 from tools.accuracy.plot import scatter
 from tools.accuracy.recorded_run import read_bytes
 from tools.accuracy.replayed import AccuracyOptions, Evaluation, evaluate
 from tools.profiles.imports import ImportOptions, import_profile, profile_of, write_profile
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGE, PICTURE = ROOT / "docs" / "accuracy.md", ROOT / "docs" / "img" / "accuracy.png"
-RESULTS = ROOT / "bench" / "results" / "accuracy.json"
+BENCH = Benchmark(
+    __file__,
+    __doc__,
+    takes="5 minutes",
+    paths={"DATA": "folder of the published runs and tables"},
+)
 EXAMPLES = Path("llmservingsim/bench/examples/RTXPRO6000")
 DEVICE = "RTXPRO6000"
 WORKLOADS = {"Llama-3.1-8B": "sharegpt-llama-3.1-8b-300-sps10.jsonl.gz"}
@@ -132,9 +132,9 @@ def linear_only(case: Case, scratch: Path) -> str:
     return str(path)
 
 
-def measure(data: Path, scratch: Path) -> tuple[dict[str, Any], list[tuple[str, Evaluation]]]:
+def evaluate_all(data: Path, scratch: Path) -> tuple[Numbers, list[tuple[str, Evaluation]]]:
     """Every report by case and variant, and the evaluations to plot."""
-    reports: dict[str, Any] = {}
+    reports: Numbers = {}
     plots = []
     for case in CASES:
         run = data / EXAMPLES / case.folder
@@ -167,7 +167,7 @@ def percent(value: float) -> str:
     return f"{value:+.1%}"
 
 
-def main_table(reports: dict[str, Any]) -> list[str]:
+def main_table(reports: Numbers) -> list[str]:
     """Markdown: the profile and no profile, beside what LLMServingSim published."""
     lines = [
         "| run | step time | TTFT mean / p50 / p99 | TPOT mean / p50 / p99 "
@@ -191,7 +191,7 @@ def main_table(reports: dict[str, Any]) -> list[str]:
     return lines
 
 
-def variant_table(reports: dict[str, Any]) -> list[str]:
+def variant_table(reports: Numbers) -> list[str]:
     """Markdown: errors of the means with one part left out at a time."""
     titles = {
         "profile": "all of it",
@@ -218,32 +218,32 @@ def variant_table(reports: dict[str, Any]) -> list[str]:
     return lines
 
 
-def page(reports: dict[str, Any]) -> str:
-    """docs/accuracy.md."""
+def measure(options: argparse.Namespace) -> Numbers:
+    """Replay the runs with every variant, and plot two of them."""
+    with TemporaryDirectory() as scratch:
+        reports, plots = evaluate_all(options.data, Path(scratch))
+    for case in CASES:
+        reports[case.model]["linear"]["profile"] = case.profile
+    if options.write:
+        scatter(plots, BENCH.result(".png"))
+    return {"runs": reports}
+
+
+def tables(numbers: Numbers) -> Blocks:
+    """The errors, those of the variants, and the factors found without a profile."""
+    reports = numbers["runs"]
     factors = ", ".join(
         f"{case.model} {reports[case.model]['no profile']['calibration_factors']}" for case in CASES
     )
-    text = (ROOT / "bench" / "accuracy_page.md").read_text(encoding="utf-8")
-    return (
-        text.replace("{main_table}", "\n".join(main_table(reports)))
-        .replace("{variant_table}", "\n".join(variant_table(reports)))
-        .replace("{factors}", factors)
-    )
+    return {
+        "tables": "\n".join(main_table(reports)),
+        "variants": "\n".join(variant_table(reports)),
+        "factors": f"Factors found: {factors}.",
+    }
 
 
 def main() -> None:
-    """Measure and write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("data", type=Path)
-    args = parser.parse_args()
-    with TemporaryDirectory() as scratch:
-        reports, plots = measure(args.data, Path(scratch))
-    for case in CASES:
-        reports[case.model]["linear"]["profile"] = case.profile
-    RESULTS.write_text(json.dumps(reports, indent=2) + "\n", encoding="utf-8")
-    PAGE.write_text(page(reports), encoding="utf-8")
-    scatter(plots, PICTURE)
-    print("\n".join(main_table(reports)))
+    BENCH.main(measure, tables)
 
 
 if __name__ == "__main__":

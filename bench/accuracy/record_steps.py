@@ -1,11 +1,12 @@
-"""Record the steps of a real vLLM engine on the CPU under mixed load.
+"""Records the steps of a real vLLM engine on the CPU under mixed load.
 
     python -m bench.accuracy.record_steps --python .venv-vllm/bin/python --model .models/tiny-llama
 
-Starts one engine with the plugin, sends it requests of known lengths for some minutes and writes
-what each step held and how long it took, as the plugin published it, to
-bench/accuracy/data/vllm_cpu_steps.csv.gz. Rate, burstiness and lengths change every half minute
-(`PHASES`, in rounds), so that prefill, decode, an idle and a full engine all occur.
+Not a benchmark, but the source of data for one. Starts an engine with the plugin, sends it
+requests of known lengths for some minutes and writes what each step held and how long it took, as
+the plugin published it, to bench/accuracy/data/vllm_cpu_steps.csv.gz. Rate, burstiness and lengths
+change every half minute (`PHASES`, in rounds), so that prefill, decode, an idle and a full engine
+all occur.
 """
 
 import argparse
@@ -14,10 +15,8 @@ import csv
 import gzip
 import io
 import json
-import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -26,15 +25,13 @@ import httpx
 import zmq
 import zmq.asyncio
 
-from foretell.config import LauncherSettings
+from bench.accuracy.vllm_cpu import ENVIRONMENT, running_engine
+from bench.report import machine_line
 from foretell.model import Step
 from foretell.v1 import snapshot_pb2
 from foretell.wire import snapshot_from_proto
 from foretell.workload import LogNormal, LogNormalLengths, gamma
-from services.backend.commands import Places, engine_command
-from services.process.children import Child
-from services.process.folders import free_ports
-from tools.harness.machine import describe_machine, describe_run, machine_line
+from tools.harness.machine import describe_machine
 
 OUTPUT = Path(__file__).resolve().parent / "data" / "vllm_cpu_steps.csv.gz"
 FIELDS = (
@@ -47,17 +44,8 @@ ENGINE_ARGS = (
     "--max-num-batched-tokens 1024 --distributed-executor-backend uni "
     "--num-gpu-blocks-override 400 --disable-uvicorn-access-log"
 )
-ENGINE_ENV = {
-    "OMP_NUM_THREADS": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "HF_HUB_OFFLINE": "1",
-}
 SEED = 20_240_607
-START_S = 300.0
 ANSWER_S = 120.0
-STOP_GRACE_S = 8.0
 UNLIMITED = httpx.Limits(max_connections=None)
 PHASE_S = 30.0
 _FIRST_TOKEN_ID, _TOKEN_IDS = 3, 4000  # behind the tiny model's special tokens
@@ -81,37 +69,6 @@ PHASES = (
     Phase(10.0, 2.0, 60, 40),
     Phase(0.5, 1.0, 900, 100),
 )
-
-
-@asynccontextmanager
-async def engine(python: str, model: str, folder: Path) -> AsyncIterator[tuple[str, Places]]:
-    """A vLLM engine with the plugin; yields its address and places once it serves."""
-    settings = LauncherSettings(
-        engine="vllm", model=model, python=python, served_model_name="m", engine_args=ENGINE_ARGS
-    )
-    places = Places.of(settings, folder, folder)
-    port = free_ports(settings.host, 1)[0]
-    command = engine_command(settings, places, port)
-    child = await Child.spawn(
-        "engine", command.argv, places.engine_log, {**command.env, **ENGINE_ENV}
-    )
-    url = f"http://{settings.host}:{port}"
-    try:
-        async with httpx.AsyncClient() as client, asyncio.timeout(START_S):
-            while not await _serves(client, url):
-                if child.exit_code is not None:
-                    raise child.failure("ended before it served")
-                await asyncio.sleep(0.5)
-        yield url, places
-    finally:
-        await child.stop(STOP_GRACE_S)
-
-
-async def _serves(client: httpx.AsyncClient, url: str) -> bool:
-    try:
-        return (await client.get(f"{url}/health")).status_code == 200
-    except httpx.TransportError:
-        return False
 
 
 async def listen(endpoint: str, steps: list[Step], versions: set[str]) -> None:
@@ -192,12 +149,11 @@ async def record(python: str, model: str, seconds: float) -> tuple[list[Step], s
     """The steps in their order, the engine's version, and how many requests were sent."""
     steps: list[Step] = []
     versions: set[str] = set()
-    with tempfile.TemporaryDirectory(prefix="foretell-record-", dir="/tmp") as folder:
-        async with engine(python, model, Path(folder)) as (url, places):
-            listening = asyncio.create_task(listen(places.snapshot_endpoint, steps, versions))
-            sent = await send_load(url, seconds)
-            listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
+    async with running_engine(python, model, ENGINE_ARGS) as engine:
+        listening = asyncio.create_task(listen(engine.snapshots, steps, versions))
+        sent = await send_load(engine.url, seconds)
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
     return steps, versions.pop(), sent
 
 
@@ -214,9 +170,9 @@ def main() -> None:
     about = {
         "what": f"Steps of {version} for CPU serving a random Llama of 5M parameters",
         "made_by": "python -m bench.accuracy.record_steps",
-        "date": describe_run("bench.accuracy.record_steps")["date"],
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "engine_args": ENGINE_ARGS,
-        "environment": ENGINE_ENV,
+        "environment": ENVIRONMENT,
         "seconds": arguments.seconds,
         "seed": SEED,
         "requests": sent,

@@ -1,12 +1,7 @@
-"""What each part of the length model is worth.
+"""What is each part of the length model worth?
 
-    python -m bench.length.ablation DATA ENCODER WORK [--limit 5000] [--epochs 2]
-
-Trains variants on a fraction of the data.
-DATA holds `text/` with ShareGPT conversations and ENCODER is a MiniLM of six layers, neither part
-of this repository; WORK keeps the trained models, and a run that was stopped goes on from there.
-Needs `pip install 'foretell[train]'`. Writes bench/length/results/ablation.json, .md and
-what docs/length-tagger.md says of it.
+Trains variants on a fraction of the data. DATA holds `text/` with ShareGPT conversations, ENCODER a
+MiniLM of six layers; WORK keeps the trained models, and an interrupted run goes on from there.
 """
 
 import argparse
@@ -19,16 +14,26 @@ from typing import Any
 
 from rich.console import Console
 
-from bench.length.eval import PAGE, cost
+from bench.length.eval import cost
 from bench.length.window import HEADER, score_cells
-from bench.stats import markdown_table, write_into
+from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from foretell.length.window import Window
-from tools.harness.machine import describe_machine, describe_run, machine_line
 from tools.length.dataset import read_examples
 from tools.train.options import SCRATCH, TrainOptions
-from tools.train.run import train_tagger
 
-RESULTS = Path(__file__).resolve().parent / "results"
+BENCH = Benchmark(
+    __file__,
+    __doc__,
+    takes="3 hours",
+    needs="`make setup-train`",
+    python=".venv-train/bin/python",
+    paths={
+        "DATA": "folder with text/",
+        "ENCODER": "folder of a MiniLM of six layers",
+        "WORK": "folder for what is trained",
+    },
+    packages=("torch", "transformers", "onnxruntime"),
+)
 _LAYERS = 3
 NOTHING = Window((0, 0), (0, 0), (0, 0))
 
@@ -43,11 +48,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "figures alone, no text": {"window": NOTHING, "layers": 1},
     "the true bin alone as target": {"neighbours": 0.0},
 }
-"""What is changed of the options."""
+"""Changed options of each variant."""
 
 
 def run(base: TrainOptions, val: Path, work: Path) -> dict[str, dict[str, Any]]:
     """Scores on `val` of each variant, and what it costs."""
+    from tools.train.run import train_tagger  # noqa: PLC0415  needs torch
+
     found: dict[str, dict[str, Any]] = {}
     console = Console(stderr=True)
     examples = read_examples(val)
@@ -66,16 +73,15 @@ def run(base: TrainOptions, val: Path, work: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def markdown(result: dict[str, Any]) -> str:
-    """bench/length/results/ablation.md."""
+def tables(result: Numbers) -> Blocks:
+    """A row for each variant."""
     variants = [
         [*score_cells(name, s), f"{s['cpu_ms']:.2f}", f"{s['megabytes']:.1f}"]
         for name, s in result["variants"].items()
     ]
-    return "\n".join(
+    text = "\n".join(
         [
-            f"Made by `{result['command']}` on {result['date']}; "
-            f"{machine_line(result['machine'])}.\n",
+            made_by(result),
             f"Each is trained on {result['limit']:,} answers, {result['epochs']} times, with one "
             "seed: worse than the shipped model, which has seen them all. Scored on ShareGPT's "
             "other conversations, after export to 8 bits. CPU is that of one thread per prompt of "
@@ -83,41 +89,32 @@ def markdown(result: dict[str, Any]) -> str:
             markdown_table((*HEADER, "CPU ms", "MB"), variants),
         ]
     )
+    return {"tables": text}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--limit", type=int, default=5_000, help="Answers to learn from.")
+    parser.add_argument("--epochs", type=int, default=2, help="Passes over them.")
+
+
+def measure(options: argparse.Namespace) -> Numbers:
+    """Train and score every variant."""
+    text = options.data / "text"
+    base = TrainOptions(
+        train=text / "sharegpt_train.jsonl.gz",
+        out=options.work,
+        encoder=str(options.encoder),
+        tokenizer=str(options.encoder / "tokenizer.json"),
+        layers=_LAYERS,
+        epochs=options.epochs,
+        limit=options.limit,
+    )
+    variants = run(base, text / "sharegpt_val.jsonl.gz", options.work)
+    return {"limit": options.limit, "epochs": options.epochs, "variants": variants}
 
 
 def main() -> None:
-    """Measure and write."""
-    assert __doc__
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("data", type=Path, help="folder with text/")
-    parser.add_argument("encoder", type=Path, help="folder of a MiniLM of six layers")
-    parser.add_argument("work", type=Path, help="folder for what is trained")
-    parser.add_argument("--limit", type=int, default=5_000, help="answers to learn from")
-    parser.add_argument("--epochs", type=int, default=2, help="times they are gone through")
-    given = parser.parse_args()
-    facts = {
-        **describe_run("bench.length.ablation"),
-        "machine": describe_machine("torch", "transformers", "onnxruntime"),
-    }
-    facts["command"] = "python -m bench.length.ablation DATA ENCODER WORK"  # wherever those are
-    text = given.data / "text"
-    base = TrainOptions(
-        train=text / "sharegpt_train.jsonl.gz",
-        out=given.work,
-        encoder=str(given.encoder),
-        tokenizer=str(given.encoder / "tokenizer.json"),
-        layers=_LAYERS,
-        epochs=given.epochs,
-        limit=given.limit,
-    )
-    variants = run(base, text / "sharegpt_val.jsonl.gz", given.work)
-    result = {**facts, "limit": given.limit, "epochs": given.epochs, "variants": variants}
-    (RESULTS / "length_ablation.json").write_text(json.dumps(result, indent=1) + "\n")
-    written = markdown(result)
-    heading = "# What each part of the length model is worth\n\n"
-    (RESULTS / "length_ablation.md").write_text(heading + written)
-    write_into(PAGE, "length_ablation", written)
-    print(written)
+    BENCH.main(measure, tables, arguments)
 
 
 if __name__ == "__main__":

@@ -1,29 +1,30 @@
 """How well do a base model's lengths fit other serving models, once adapted to their answers?
 
-    python -m bench.length.adapt DATA
-
-DATA holds `text/` with prompts and answers, which are not part of this repository. A small base
-model (`bench.length.base`) is trained on one data set. Each of the others is then a stream: every
-request is predicted before its answer is observed. Writes bench/length/results/adapt.json and .md.
+DATA holds `text/` with prompts and answers. A small base model (`bench.length.base`) is trained on
+one data set. Each of the others is then a stream: every request is predicted before its answer is
+observed.
 """
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from bench.length.base import Base, Floats, Ints, Stream, sharegpt, streams
 from bench.length.methods import METHODS, Method, below_edges
-from bench.stats import markdown_table
+from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from foretell.length.adapt import Adapter
 from foretell.length.bins import below_at, bin_of, quantiles
-from tools.harness.machine import describe_machine, describe_run, machine_line
 
-RESULTS = Path(__file__).resolve().parent / "results"
+BENCH = Benchmark(
+    __file__,
+    __doc__,
+    takes="5 minutes",
+    paths={"DATA": "folder with text/"},
+    packages=("foretell", "numpy"),
+)
 SEED = 1
 _COVERED = (0.5, 0.8, 0.95)
 _LEARNT, _LEARNT_OF_FEW, _FEW = 300, 100, 600  # requests before scores count, of streams of fewer
@@ -45,7 +46,7 @@ def predict(method: Method, stream: Stream, base: Floats, seen: Floats) -> Float
 
 
 def score(rows: Floats, stream: Stream) -> dict[str, float]:
-    """Of the requests after the first `learnt`. Errors and intervals are of complete answers.
+    """Scores on the requests after the first `learnt`; errors and intervals of complete answers.
 
     `log_score`: mean log probability of the bin, or of no fewer tokens where an answer was cut.
     A last token that lies on an interval's end counts for the share of it that lies within.
@@ -80,7 +81,7 @@ def learnt(stream: Stream) -> int:
 
 
 def running_median_mae(stream: Stream) -> float:
-    """Of the median of all answers before, cut ones included."""
+    """Mean absolute error of the median of all earlier answers, cut ones included."""
     tokens: Ints = stream.tokens
     scored = [i for i in range(learnt(stream), len(stream)) if not stream.censored[i]]
     return round(float(np.mean([abs(np.median(tokens[:i]) - tokens[i]) for i in scored])), 4)
@@ -110,11 +111,11 @@ def cost_us(stream: Stream, base: Floats, seen: Floats) -> dict[str, float]:
     return found
 
 
-def measure(folder: Path) -> dict[str, Any]:
-    """All figures."""
+def adapt_all(folder: Path) -> Numbers:
+    """The scores of every method on every stream, and what a call costs."""
     rng = np.random.default_rng(SEED)
     base = Base(sharegpt(folder / "sharegpt_train.jsonl.gz", "training"), rng)
-    result: dict[str, Any] = {"streams": {}}
+    result: Numbers = {"streams": {}}
     for stream in streams(folder, rng):
         rows, seen = base.probabilities(stream), base.seen(stream)
         result["streams"][stream.name] = {
@@ -130,7 +131,7 @@ def measure(folder: Path) -> dict[str, Any]:
     return result
 
 
-def summary(result: dict[str, Any]) -> dict[str, dict[str, float]]:
+def summary(result: Numbers) -> dict[str, dict[str, float]]:
     """Means over streams; of intervals, the mean distance from what was promised."""
     found = {}
     for name in METHODS:
@@ -151,11 +152,10 @@ def summary(result: dict[str, Any]) -> dict[str, dict[str, float]]:
     }
 
 
-def markdown(result: dict[str, Any]) -> str:
-    """bench/length/results/adapt.md."""
+def tables(result: Numbers) -> Blocks:
+    """The means over streams, each stream, and the cost."""
     lines = [
-        "# Lengths adapted to serving models\n",
-        f"Made by `{result['command']}` on {result['date']}; {machine_line(result['machine'])}.\n",
+        made_by(result),
         "A request is predicted before its answer is observed. Scored are those after the first so "
         "many; log score is in nats per request, higher is better; MAE is of the median, in "
         "tokens, in brackets over that of the running median of the model's own answers.\n",
@@ -173,7 +173,7 @@ def markdown(result: dict[str, Any]) -> str:
         lines.append(markdown_table(("", *HEADER), rows))
     lines.append("## Cost\n")
     lines.append(markdown_table(("call", "CPU microseconds"), result["cost_us"].items()))
-    return "\n".join(lines)
+    return {"tables": "\n".join(lines)}
 
 
 def _cells(scores: dict[str, float], median: float | None = None) -> list[str]:
@@ -185,20 +185,14 @@ def _cells(scores: dict[str, float], median: float | None = None) -> list[str]:
     ]
 
 
+def measure(options: argparse.Namespace) -> Numbers:
+    """Adapt to every stream."""
+    result = adapt_all(options.data / "text")
+    return {**result, "summary": summary(result)}
+
+
 def main() -> None:
-    """Measure and write."""
-    assert __doc__
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("data", type=Path, help="folder with text/")
-    folder = parser.parse_args().data / "text"
-    facts = {**describe_run("bench.length.adapt"), "machine": describe_machine("foretell", "numpy")}
-    facts["command"] = "python -m bench.length.adapt DATA"  # wherever that is
-    result = {**facts, **measure(folder)}
-    result["summary"] = summary(result)
-    (RESULTS / "length_adapt.json").write_text(json.dumps(result, indent=1) + "\n")
-    text = markdown(result)
-    (RESULTS / "length_adapt.md").write_text(text)
-    print(text)
+    BENCH.main(measure, tables)
 
 
 if __name__ == "__main__":

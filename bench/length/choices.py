@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bench.length.data import Floats, Live, Requests, Workload
 from bench.length.scores import LEVELS as SCORED
 from bench.length.scores import Score, predict, score
+from bench.length.workloads import Floats, Live, Requests, Workload
 from foretell.kernel.lengths import LEVELS, conditional_mean
 from foretell.length.distribution import knots, log_normal
 from foretell.model import LengthEstimate
@@ -62,7 +62,7 @@ def calibrated(estimates: Floats, workload: Workload, rng: np.random.Generator) 
     groups = np.array_split(np.argsort(learnt), _GROUPS)
     at = [learnt[group].mean() for group in groups]
     means = [workload.learnt.output[group].mean() for group in groups]
-    return np.interp(estimates, at, means)
+    return np.asarray(np.interp(estimates, at, means))
 
 
 def by_interpolation(workload: Workload, live: Live) -> dict[str, Score]:
@@ -138,6 +138,6 @@ def _of_knots(sample: Floats, axes: Axes, live: Live) -> Quantile:
         reached = hazard - np.log1p(-level)
         within = axes.to_tokens(np.interp(axes.of_hazard(np.minimum(reached, _HAZARD[-1])), y, x))
         total = within + np.maximum(0.0, reached - _HAZARD[-1]) * tail
-        return np.maximum(live.generated + 1, total)
+        return np.asarray(np.maximum(live.generated + 1, total))
 
     return quantile

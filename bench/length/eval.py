@@ -1,12 +1,8 @@
 """How good is a length model, and how good could any be?
 
-    python -m bench.length.eval DATA [--model FOLDER]
-
-DATA holds `text/` with answered prompts, which are not part of this repository. Scores a model
-(the shipped one unless told) on other conversations of the data set that it learnt from, on streams
-of answers of serving models that it never saw, and by its CPU time; and estimates from answers that
-were drawn several times how much of a length is chance. Writes bench/length/results/eval.json, .md
-and what docs/length-tagger.md says of it.
+DATA holds `text/` with answered prompts. Scores a model on other conversations of the data set that
+it learnt from, on streams of answers of serving models that it never saw, and by its CPU time; and
+estimates from answers that were drawn several times how much of a length is chance.
 """
 
 import argparse
@@ -24,23 +20,27 @@ from rich.console import Console
 from rich.progress import Progress
 
 from bench.length.data import convert
-from bench.stats import markdown_table, write_into
+from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from foretell.length.conversation import Conversation
 from services.tagger.encoder import Encoder, folder_of
-from tools.harness.machine import describe_machine, describe_run, machine_line
 from tools.length.dataset import Example, read_examples
 from tools.length.evaluate import evaluate, running_medians
 from tools.length.scores import Floats, Scores, quantiles_of, score
 from tools.length.taggers import Tagger, load_tagger
 
-RESULTS = Path(__file__).resolve().parent / "results"
-PAGE = RESULTS.parent.parent / "docs" / "length-tagger.md"
+BENCH = Benchmark(
+    __file__,
+    __doc__,
+    takes="10 minutes",
+    paths={"DATA": "folder with text/"},
+    packages=("foretell", "numpy", "onnxruntime"),
+)
 _LEARNT, _LEARNT_OF_FEW, _FEW = 300, 100, 600  # answers before scores count, of streams of fewer
 _COST_TOKENS, _COST_MARGIN, _COST_BATCH, _COST_REPEATS = 128, 8, 32, 15
 
 
 def stream_scores(model: str, examples: Sequence[Example]) -> dict[str, Any]:
-    """Of each serving model by itself, in order; scored once some answers have been learnt."""
+    """Scores on one serving model's answers in order, once some of them have been learnt."""
     tagger = load_tagger(model)
     rows = []
     for example in examples:
@@ -127,8 +127,8 @@ def _tokens_read(encoder: Encoder, conversations: Sequence[Conversation]) -> flo
     return float(np.mean([len(ids) for ids, _ in encoder.reader.sequences(conversations)]))
 
 
-def measure(data: Path, model: str) -> dict[str, Any]:
-    """All figures."""
+def evaluate_all(data: Path, model: str) -> Numbers:
+    """Scores on all data sets, the noise floor, and the cost."""
     text = data / "text"
     with Progress(console=Console(stderr=True)) as progress, tempfile.TemporaryDirectory() as other:
         task = progress.add_task("reading", total=None)
@@ -139,7 +139,7 @@ def measure(data: Path, model: str) -> dict[str, Any]:
         val = read_examples(text / "sharegpt_val.jsonl.gz")
         training = read_examples(text / "sharegpt_train.jsonl.gz")
         tagger: Tagger = load_tagger(model)
-        result: dict[str, Any] = {
+        result: Numbers = {
             "sharegpt_val": evaluate(tagger, val, training=training, stream=False, show=show),
             "streams": {"ShareGPT val": stream_scores(model, val)},
         }
@@ -158,18 +158,17 @@ def measure(data: Path, model: str) -> dict[str, Any]:
     return result
 
 
-def markdown(result: dict[str, Any]) -> str:
-    """Of bench/length/results/eval.md, and of the page on the tagger."""
+def tables(result: Numbers) -> Blocks:
+    """Scores on ShareGPT, on streams, what is chance, and the cost."""
     val, floor, spent = result["sharegpt_val"], result["noise_floor"], result["cost"]
     header = (
         *("", "MAE", "error rate", "Acc-25", "Acc-50", "Acc-100", "Spearman", "Kendall"),
         *("pinball", "50 / 80 / 95% interval"),
     )
     scored = {"**shipped model**": val, **val["baselines"]}
-    return "\n".join(
+    text = "\n".join(
         [
-            f"Made by `{result['command']}` on {result['date']}; "
-            f"{machine_line(result['machine'])}.\n",
+            made_by(result),
             f"**Other conversations of ShareGPT**, {val['count']:,} answers; nothing is learnt "
             "from them.\n",
             markdown_table(header, [_row(name, found) for name, found in scored.items()]),
@@ -197,6 +196,7 @@ def markdown(result: dict[str, Any]) -> str:
             "of it are the figures that need no reading.\n",
         ]
     )
+    return {"tables": text}
 
 
 def _row(name: str, found: dict[str, Any]) -> list[str]:
@@ -229,25 +229,19 @@ def _intervals(coverage: dict[str, float]) -> str:
     return " / ".join(f"{100 * share:.1f}" for share in coverage.values())
 
 
+def arguments(parser: argparse.ArgumentParser) -> None:
+    help_text = "Folder of another length model; results are then not written."
+    parser.add_argument("--model", default="shipped", help=help_text)
+
+
+def measure(options: argparse.Namespace) -> Numbers:
+    """Evaluate the model on all data sets."""
+    options.write = options.write and options.model == "shipped"
+    return evaluate_all(options.data, options.model)
+
+
 def main() -> None:
-    """Measure and write."""
-    assert __doc__
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("data", type=Path, help="folder with text/")
-    parser.add_argument("--model", default="shipped", help="folder of another length model")
-    given = parser.parse_args()
-    facts = {
-        **describe_run("bench.length.eval"),
-        "machine": describe_machine("foretell", "numpy", "onnxruntime"),
-    }
-    facts["command"] = "python -m bench.length.eval DATA"  # wherever that is
-    result = {**facts, **measure(given.data, given.model)}
-    (RESULTS / "length_eval.json").write_text(json.dumps(result, indent=1) + "\n")
-    text = markdown(result)
-    (RESULTS / "length_eval.md").write_text(f"# How good the length model is\n\n{text}")
-    if given.model == "shipped":
-        write_into(PAGE, "length_eval", text)
-    print(text)
+    BENCH.main(measure, tables, arguments)
 
 
 if __name__ == "__main__":

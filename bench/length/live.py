@@ -1,31 +1,29 @@
 """How well are the lengths of live requests known, by what is believed of them?
 
-    python -m bench.length.live DATA
-
-DATA holds `traces/` and `text/` with real prompt and output lengths; they are not part of this
-repository. Writes bench/length/results/live.json and lengths.md. What the representation was
+DATA holds `traces/` and `text/` with real prompt and output lengths. What the representation was
 chosen by is scored on other requests than the results are.
 """
 
 import argparse
-import json
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from bench.length import choices as length_choices
 from bench.length import samples as length_samples
-from bench.length.data import Floats, Live, Workload, history_estimates, load, observe_live
 from bench.length.scores import HEADER, Score, cells, predict, score, score_points
-from bench.stats import markdown_table
+from bench.length.workloads import Floats, Live, Workload, history_estimates, load, observe_live
+from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from foretell.length import PRIOR_TOKENS
 from foretell.length.distribution import SPREAD_SIGMA, knots, log_normal
 from foretell.model import LengthEstimate
-from tools.harness.machine import describe_machine, describe_run, machine_line
 
-RESULTS = Path(__file__).resolve().parent / "results"
+BENCH = Benchmark(
+    __file__,
+    __doc__,
+    takes="3 minutes",
+    paths={"DATA": "folder with traces/ and text/"},
+)
 SEED = 1
 LIVE = 20_000  # requests observed of each part
 
@@ -66,7 +64,7 @@ def _by_rule(estimates: Sequence[LengthEstimate], live: Live) -> dict[str, Score
     return found
 
 
-def choose(workload: Workload, live: Live, rng: np.random.Generator) -> dict[str, Any]:
+def choose(workload: Workload, live: Live, rng: np.random.Generator) -> Numbers:
     """Scores of what could have been chosen."""
     noisy = length_choices.noisy(live.requests, rng)
     sigmas = {"calibrated noise": length_choices.calibrated(noisy, workload, rng)}
@@ -83,11 +81,11 @@ def choose(workload: Workload, live: Live, rng: np.random.Generator) -> dict[str
     }
 
 
-def measure(data: Path) -> dict[str, Any]:
-    """All figures of the report."""
+def measure(options: argparse.Namespace) -> Numbers:
+    """Score all sources of estimates, and what could have been chosen, on every workload."""
     rng = np.random.default_rng(SEED)
-    workloads = load(data, rng)
-    result: dict[str, Any] = {"sigma": SPREAD_SIGMA, "live": LIVE, "workloads": {}}
+    workloads = load(options.data, rng)
+    result: Numbers = {"sigma": SPREAD_SIGMA, "live": LIVE, "workloads": {}}
     for workload in workloads:
         result["workloads"][workload.name] = {
             "requests": [len(part) for part in workload[1:]],
@@ -99,17 +97,16 @@ def measure(data: Path) -> dict[str, Any]:
     return result
 
 
-def markdown(result: dict[str, Any]) -> str:
-    """bench/length/results/live.md."""
+def tables(result: Numbers) -> Blocks:
+    """Tables for each workload, and those of joint samples."""
     lines = [
-        "# Lengths of live requests\n",
-        f"Made by `{result['command']}` on {result['date']}; {machine_line(result['machine'])}.\n",
+        made_by(result),
         f"{LIVE} requests of each part, seen at a random moment of their decoding. Tokens; bias is "
         "predicted - actual, pinball the mean loss over levels 0.05 to 0.95, batch of 48 the mean "
         "absolute error of the tokens that 48 requests have left, together.\n",
     ]
     for name, found in result["workloads"].items():
-        lines.append(f"## {name}\n")
+        lines.append(f"### {name}\n")
         lines.append(
             "Learnt from, chosen by, evaluated on: {}, {}, {} requests.\n".format(
                 *found["requests"]
@@ -121,7 +118,7 @@ def markdown(result: dict[str, Any]) -> str:
             lines.append(
                 markdown_table(header, [(row, *cells(figures)) for row, figures in rows.items()])
             )
-    lines.append("## Samples\n")
+    lines.append("### Joint samples\n")
     for figure in ("error", "spread"):
         lines.append(
             markdown_table(
@@ -130,25 +127,11 @@ def markdown(result: dict[str, Any]) -> str:
             )
         )
     lines.append(markdown_table(("cost", "microseconds"), result["cost_us"].items()))
-    return "\n".join(lines)
+    return {"tables": "\n".join(lines)}
 
 
 def main() -> None:
-    """Measure and write."""
-    assert __doc__
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("data", type=Path, help="folder with traces/ and text/")
-    data = parser.parse_args().data
-    facts = {
-        **describe_run("bench.length.live"),
-        "machine": describe_machine("foretell", "numba", "numpy"),
-    }
-    facts["command"] = "python -m bench.length.live DATA"  # wherever that is
-    result = {**facts, **measure(data)}
-    (RESULTS / "lengths.json").write_text(json.dumps(result, indent=1) + "\n")
-    text = markdown(result)
-    (RESULTS / "lengths.md").write_text(text)
-    print(text)
+    BENCH.main(measure, tables)
 
 
 if __name__ == "__main__":

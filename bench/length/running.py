@@ -1,29 +1,29 @@
 """Is it worth telling the tagger of answers that still run?
 
-    python -m bench.length.running DATA
-
 Of an answer that is being generated it is known that it is longer than what there is of it. Told
 only of answers that have ended, a tagger first hears of the short ones. DATA and the base model are
 those of `bench.length.adapt`; here each request is predicted when it arrives, while so many others
-run, each making a token per unit of time, and an answer is observed when it ends. Writes
-bench/length/results/running.json and .md.
+run, each making a token per unit of time, and an answer is observed when it ends.
 """
 
 import argparse
 import heapq
-import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from bench.length.adapt import RESULTS, SEED
+from bench.length.adapt import SEED
 from bench.length.base import Base, Floats, Stream, sharegpt, streams
-from bench.stats import markdown_table
+from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from foretell.length.adapt import Adapter
 from foretell.length.bins import bin_of, quantiles
-from tools.harness.machine import describe_machine, describe_run, machine_line
 
+BENCH = Benchmark(
+    __file__,
+    __doc__,
+    takes="10 minutes",
+    paths={"DATA": "folder with text/"},
+    packages=("foretell", "numpy"),
+)
 IN_FLIGHT = (50, 200)
 """Requests on average."""
 FIRST = 100
@@ -68,7 +68,7 @@ def predict(method: str, in_flight: float, stream: Stream, base: Floats, seen: F
 
 
 def score(rows: Floats, stream: Stream, counted: slice) -> dict[str, float]:
-    """Of the `counted` requests; errors and the interval are those of complete answers."""
+    """Scores of the `counted` requests; errors and the interval are those of complete answers."""
     own = bin_of(stream.tokens)
     every = np.arange(len(stream))
     reached = np.cumsum(rows[:, ::-1], axis=1)[:, ::-1][every, own]
@@ -83,13 +83,14 @@ def score(rows: Floats, stream: Stream, counted: slice) -> dict[str, float]:
     }
 
 
-def measure(folder: Path) -> list[dict[str, Any]]:
+def measure(options: argparse.Namespace) -> Numbers:
     """One row per number in flight, part of the streams and method: means over streams."""
+    folder = options.data / "text"
     rng = np.random.default_rng(SEED)
     base = Base(sharegpt(folder / "sharegpt_train.jsonl.gz", "training"), rng)
     parts = {f"first {FIRST}": slice(FIRST), "all after": slice(FIRST, None)}
     others = [(s, base.probabilities(s), base.seen(s)) for s in streams(folder, rng)]
-    rows = []
+    rows: list[Numbers] = []
     for in_flight in IN_FLIGHT:
         found: dict[tuple[str, str], list[dict[str, float]]] = {}
         for stream, probabilities, seen in others:
@@ -111,11 +112,12 @@ def measure(folder: Path) -> list[dict[str, Any]]:
                     "off_80%": round(float(np.mean([abs(s["80%"] - 0.8) for s in scored])), 4),
                 }
             )
-    return sorted(rows, key=lambda row: (row["in_flight"], row["requests"] != f"first {FIRST}"))
+    rows.sort(key=lambda row: (row["in_flight"], row["requests"] != f"first {FIRST}"))
+    return {"rows": rows}
 
 
-def markdown(result: dict[str, Any]) -> str:
-    """bench/length/results/running.md."""
+def tables(result: Numbers) -> Blocks:
+    """A row for each number in flight, part of the streams and method."""
     table = markdown_table(
         ("in flight", "requests", "told of an answer", "log score", "MAE", "80% interval"),
         [
@@ -130,32 +132,18 @@ def markdown(result: dict[str, Any]) -> str:
             for row in result["rows"]
         ],
     )
-    return (
-        "# Answers that still run\n\n"
-        f"Made by `{result['command']}` on {result['date']}; {machine_line(result['machine'])}.\n\n"
-        "Means over the streams of [length_adapt.md](length_adapt.md). Log score in nats per "
+    text = (
+        "Means over the streams of [adapt.md](adapt.md). Log score in nats per "
         "request, higher is better; MAE over that of a tagger told of each answer before the next "
         "request; of the interval, the distance from what was promised. *Also while it runs*: an "
         "answer beyond its estimate's 0.9 quantile is observed as cut there, and again whenever it "
-        "has become twice as long.\n\n"
-        f"{table}"
+        "has become twice as long.\n"
     )
+    return {"tables": "\n".join([made_by(result), text, table])}
 
 
 def main() -> None:
-    """Measure and write."""
-    assert __doc__
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("data", type=Path, help="folder with text/")
-    folder = parser.parse_args().data / "text"
-    facts = describe_run("bench.length.running")
-    facts["command"] = "python -m bench.length.running DATA"  # wherever that is
-    machine = describe_machine("foretell", "numpy")
-    result = {**facts, "machine": machine, "rows": measure(folder)}
-    (RESULTS / "length_running.json").write_text(json.dumps(result, indent=1) + "\n")
-    text = markdown(result)
-    (RESULTS / "length_running.md").write_text(text)
-    print(text)
+    BENCH.main(measure, tables)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from bench.length.data import Floats, Ints, Workload, history_estimates, observe_live
+from bench.length.workloads import Floats, Ints, Workload, history_estimates, observe_live
+from foretell.kernel.jit import compiled
 from foretell.kernel.lengths import conditional_mean, conditional_quantile, draw_totals
 from foretell.length.distribution import LengthRule, knots
 from foretell.model import LengthEstimate
@@ -25,7 +25,7 @@ Draw = Callable[[Floats, Ints, int, int, np.random.Generator], Ints]
 """(rows, generated, samples, seed, rng) -> totals, (samples, n)."""
 
 
-@njit
+@compiled
 def _totals_at(rows: Floats, generated: Ints, levels: Floats, totals: Ints) -> None:
     for s in range(levels.shape[0]):
         for i in range(levels.shape[1]):
@@ -159,11 +159,14 @@ def cost(workload: Workload, rng: np.random.Generator) -> dict[str, float]:
     keys = np.arange(len(rows))
     found = {"knots, of an estimate with quantiles": _least_us(lambda _: knots(estimates[0]))}
     for samples in SAMPLES:
-        totals = np.zeros((samples, len(rows)), np.int64)
-        found[f"draw_totals, {len(rows)} requests, samples: {samples}"] = _least_us(
-            lambda call, totals=totals: draw_totals(rows, generated, keys, call, totals)
-        )
+        name = f"draw_totals, {len(rows)} requests, samples: {samples}"
+        found[name] = _draw_us(rows, generated, keys, samples)
     return found
+
+
+def _draw_us(rows: Floats, generated: Ints, keys: Ints, samples: int) -> float:
+    totals = np.zeros((samples, len(rows)), np.int64)
+    return _least_us(lambda seed: draw_totals(rows, generated, keys, seed, totals))
 
 
 def _least_us(function: Callable[[int], object]) -> float:

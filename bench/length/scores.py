@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.length.data import Floats, Ints, Live
+from bench.length.workloads import Floats, Ints, Live
 from foretell.kernel.lengths import conditional_mean, conditional_quantile
 
 LEVELS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)

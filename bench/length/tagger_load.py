@@ -1,16 +1,10 @@
 """How long does a request wait for the tagger, also when more come than its model can read?
 
-    python -m bench.length.tagger_load MODEL PROMPTS [--rates 20 50 100 200]
-        [--seconds 20] [--rounds 5]
-
-MODEL is a folder of `foretell train-tagger`, PROMPTS a file of answered prompts. Requests come at
-random instants, each with a prompt of its own and the scheduler's default deadline. Writes
-bench/length/results/tagger_load.json and tagger_load.md.
+Requests come at random instants, each with a prompt of its own and the default deadline.
 """
 
 import argparse
 import asyncio
-import json
 import tempfile
 import time
 from collections import Counter
@@ -22,18 +16,26 @@ from typing import Any
 
 import grpc
 import psutil  # type: ignore[import-untyped]
-from rich.console import Console
-from rich.progress import Progress
 
-from bench.overhead.processes import running_services
-from bench.stats import markdown_table, percentiles
+from bench.processes import running_services
+from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.runs import progress
+from bench.stats import percentiles
 from foretell import wire
 from foretell.config import SchedulerSettings
 from foretell.v1 import tagger_pb2, tagger_pb2_grpc
-from tools.harness.machine import describe_machine, describe_run, machine_line
 from tools.length.dataset import Example, read_examples
 
-RESULTS = Path(__file__).resolve().parent / "results"
+BENCH = Benchmark(
+    __file__,
+    __doc__,
+    takes="7 minutes",
+    paths={
+        "MODEL": "folder of a length model, e.g. services/tagger/shipped",
+        "PROMPTS": "answered prompts, JSON lines",
+    },
+    packages=("foretell", "onnxruntime", "grpcio"),
+)
 RATES = (20.0, 50.0, 100.0, 200.0)
 _PROMPTS = 4096
 _SEED = 1
@@ -60,7 +62,7 @@ class Round:
     answers: list[Answer]
     took_s: float
     cpu_s: float
-    """Of the tagger."""
+    """CPU seconds of the tagger."""
     stolen_s: float
     """What the hypervisor gave to other machines meanwhile, while somebody here wanted it: seconds,
     summed over the cores."""
@@ -70,13 +72,13 @@ class Round:
         return self.stolen_s / self.took_s
 
 
-async def measure(
+async def load_all(
     model: str, examples: list[Example], rates: list[float], seconds: float, rounds: int
 ) -> list[dict[str, Any]]:
     """Two rows per rate: all its rounds, and the one from which the hypervisor took least."""
     found: dict[float, list[Round]] = {rate: [] for rate in rates}
-    with Progress(console=Console(stderr=True)) as progress:
-        for rate in progress.track(rates * rounds, description="loads"):
+    with progress() as bar:
+        for rate in bar.track(rates * rounds, description="loads"):
             found[rate].append(await _round(model, examples, rate, seconds))
     rows = []
     for rate, measured in found.items():
@@ -86,7 +88,7 @@ async def measure(
 
 
 async def _round(model: str, examples: list[Example], rate: float, seconds: float) -> Round:
-    """With a tagger process of its own."""
+    """Load a tagger process of its own for some seconds."""
     with tempfile.TemporaryDirectory() as folder:
         async with running_services(Path(folder)) as services:
             listen = f"--listen=unix:{folder}/tagger.sock"
@@ -167,14 +169,11 @@ def _row(rate: float, title: str, rounds: list[Round]) -> dict[str, Any]:
     }
 
 
-def write_report(page: dict[str, Any]) -> str:
-    """Write the JSON and the Markdown; returns the latter."""
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "tagger_load.json").write_text(json.dumps(page, indent=1) + "\n")
+def tables(page: Numbers) -> Blocks:
+    """Two rows for each rate."""
     text = "\n".join(
         (
-            "# Waiting for the tagger\n",
-            f"Made by `{page['command']}` on {page['date']}; {machine_line(page['machine'])}.\n",
+            made_by(page),
             "Every call has a prompt of its own, so that none is recalled, and a deadline of "
             f"{page['deadline_ms']:g} ms, behind which the scheduler goes on without. One tagger "
             "process, its model on one thread; client and tagger share the cores. Nothing is "
@@ -215,35 +214,32 @@ def write_report(page: dict[str, Any]) -> str:
             ),
         )
     )
-    (RESULTS / "tagger_load.md").write_text(text)
-    return text
+    return {"tables": text}
 
 
-def main() -> None:
-    assert __doc__
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model", help="folder of a length model")
-    parser.add_argument("prompts", type=Path, help="answered prompts, JSON lines")
-    parser.add_argument("--rates", type=float, nargs="+", default=list(RATES), help="calls/s")
-    parser.add_argument("--seconds", type=float, default=20.0, help="for each rate and round")
+def arguments(parser: argparse.ArgumentParser) -> None:
+    help_text = "Calls a second."
+    parser.add_argument("--rates", type=float, nargs="+", default=list(RATES), help=help_text)
+    help_text = "Time for each rate and round."
+    parser.add_argument("--seconds", type=float, default=20.0, help=help_text)
     parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args()
-    machine = describe_machine("foretell", "onnxruntime", "grpcio")
+
+
+def measure(options: argparse.Namespace) -> Numbers:
+    """Load the tagger at every rate, in turns."""
     examples = read_examples(options.prompts)
     Random(_SEED).shuffle(examples)
-    rows = asyncio.run(
-        measure(options.model, examples[:_PROMPTS], options.rates, options.seconds, options.rounds)
-    )
-    facts = {
-        "machine": machine,
+    given = (options.rates, options.seconds, options.rounds)
+    return {
         "deadline_ms": DEADLINE_S * 1e3,
         "seconds": options.seconds,
         "rounds": options.rounds,
-        "rows": rows,
+        "rows": asyncio.run(load_all(str(options.model), examples[:_PROMPTS], *given)),
     }
-    made = describe_run("bench.length.tagger_load")
-    made["command"] = made["command"].replace(str(options.prompts), "PROMPTS")
-    print(write_report({**made, **facts}))
+
+
+def main() -> None:
+    BENCH.main(measure, tables, arguments)
 
 
 if __name__ == "__main__":

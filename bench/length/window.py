@@ -1,33 +1,34 @@
 """How much does the shipped length model need to read?
 
-    python -m bench.length.window DATA
-
-It is made to read less, or other ends of a prompt; nothing is trained. DATA holds
-`text/` with ShareGPT conversations, which are not part of this repository. Writes
-bench/length/results/window.json, .md and what docs/length-tagger.md says of it.
+It is made to read less, or other ends of a prompt; nothing is trained. DATA holds `text/` with
+ShareGPT conversations.
 """
 
 import argparse
-import json
 import shutil
 import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from bench.length.eval import PAGE, cost
-from bench.stats import markdown_table, write_into
+from bench.length.eval import cost
+from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from foretell.length.window import Window
 from services.tagger.encoder import folder_of
 from services.tagger.reading import Description
-from tools.harness.machine import describe_machine, describe_run, machine_line
 from tools.length.dataset import Example, read_examples
 from tools.length.scores import quantiles_of, score
 from tools.length.taggers import Tagger, load_tagger
 from tools.train.inputs import hold_out
 from tools.train.options import TrainOptions
 
-RESULTS = Path(__file__).resolve().parent / "results"
+BENCH = Benchmark(
+    __file__,
+    __doc__,
+    takes="5 minutes",
+    paths={"DATA": "folder with text/"},
+    packages=("foretell", "onnxruntime"),
+)
 HEADER = ("", "MAE", "Acc-50", "Spearman", "pinball", "50 / 80 / 95% interval")
 
 LEARNT = Window((24, 32), (10, 6), (4, 18))
@@ -71,7 +72,7 @@ def _scores(tagger: Tagger, examples: list[Example]) -> dict[str, Any]:
 
 
 def score_cells(name: str, s: dict[str, Any]) -> list[str]:
-    """Under `HEADER`."""
+    """The cells of a row under `HEADER`."""
     return [
         name,
         *(f"{s['mae']:.1f}", f"{s['acc_50']:.1%}", f"{s['spearman']:.3f}", f"{s['pinball']:.2f}"),
@@ -79,8 +80,8 @@ def score_cells(name: str, s: dict[str, Any]) -> list[str]:
     ]
 
 
-def markdown(result: dict[str, Any]) -> str:
-    """Of bench/length/results/window.md, and of the page on the tagger."""
+def tables(result: Numbers) -> Blocks:
+    """A row for each window."""
     rows = [
         [
             name,
@@ -92,10 +93,9 @@ def markdown(result: dict[str, Any]) -> str:
         for name, found in result["windows"].items()
         for spent in [found["cost"]]
     ]
-    return "\n".join(
+    text = "\n".join(
         [
-            f"Made by `{result['command']}` on {result['date']}; "
-            f"{machine_line(result['machine'])}.\n",
+            made_by(result),
             "The shipped model where it reads more or less, not trained anew: first on the "
             f"conversations held out from its training ({result['held_out']:,} answers), by which "
             "its window was chosen, then on ShareGPT's other ones. CPU is that of one thread for "
@@ -109,30 +109,22 @@ def markdown(result: dict[str, Any]) -> str:
             ),
         ]
     )
+    return {"tables": text}
 
 
-def main() -> None:
-    """Measure and write."""
-    assert __doc__
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("data", type=Path, help="folder with text/")
-    text = parser.parse_args().data / "text"
-    facts = {
-        **describe_run("bench.length.window"),
-        "machine": describe_machine("foretell", "onnxruntime"),
-    }
-    facts["command"] = "python -m bench.length.window DATA"  # wherever that is
+def measure(options: argparse.Namespace) -> Numbers:
+    """Score the model with every window."""
+    text = options.data / "text"
     with tempfile.TemporaryDirectory() as work:
         training = read_examples(text / "sharegpt_train.jsonl.gz")
         _, held = hold_out(training, TrainOptions(Path(), Path(), "").held_out)
         val = read_examples(text / "sharegpt_val.jsonl.gz")
         windows = read_less(held, val, Path(work))
-    result = {**facts, "held_out": len(held), "windows": windows}
-    (RESULTS / "length_window.json").write_text(json.dumps(result, indent=1) + "\n")
-    written = markdown(result)
-    (RESULTS / "length_window.md").write_text(f"# How much it needs to read\n\n{written}")
-    write_into(PAGE, "length_window", written)
-    print(written)
+    return {"held_out": len(held), "windows": windows}
+
+
+def main() -> None:
+    BENCH.main(measure, tables)
 
 
 if __name__ == "__main__":

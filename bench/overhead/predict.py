@@ -1,24 +1,23 @@
 """What does one prediction cost?
 
-    python -m bench.overhead.predict [--predictions N]
-
 `foretell bench predict` for engines of several sizes, and for one of them over TCP and without
-async scheduling. Writes bench/overhead/results/predict.json and predict.md.
+async scheduling.
 """
 
 import argparse
-import json
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from bench.overhead.predict_parts import time_parts
-from bench.stats import markdown_table
+from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from tools.harness.cases import RESERVATIONS, STATES, Size
-from tools.harness.machine import describe_run, machine_line
 from tools.harness.predict import PredictOptions, measure_predict
 
-RESULTS = Path(__file__).resolve().parent / "results"
+BENCH = Benchmark(
+    __file__,
+    __doc__,
+    takes="3 minutes",
+    packages=("foretell", "numba", "numpy", "grpcio", "protobuf", "uvloop"),
+)
 SIZES = (Size(10, 0), Size(48, 0), Size(48, 50), Size(100, 100), Size(256, 256))
 USUAL = Size(48, 50)
 ANCHOR = (
@@ -36,32 +35,30 @@ _LEVELS = ("min", "p10", "p50", "p99")
 Result = dict[str, Any]
 
 
-def measure(predictions: int) -> list[Result]:
-    """One measurement per row of the page."""
-    wanted = [PredictOptions(size, predictions) for size in SIZES]
-    wanted.append(PredictOptions(USUAL, predictions, async_scheduling=False))
-    wanted.append(PredictOptions(USUAL, predictions, transport="tcp"))
-    return [measure_predict(options) for options in wanted]
+def arguments(parser: argparse.ArgumentParser) -> None:
+    help_text = "Number of predictions that are timed for each row."
+    parser.add_argument("--predictions", type=int, default=1000, help=help_text)
 
 
-def write_report(facts: dict[str, str], results: Sequence[Result], parts: dict[str, float]) -> str:
-    """Write the JSON and the Markdown; returns the latter."""
-    machine = results[0]["machine"]
-    rows = [{k: v for k, v in result.items() if k != "machine"} for result in results]
-    page = {**facts, "machine": machine, "anchor": ANCHOR, "results": rows, "parts_us": parts}
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "predict.json").write_text(json.dumps(page, indent=1) + "\n")
-    text = _markdown(facts, results, parts)
-    (RESULTS / "predict.md").write_text(text)
-    return text
+def measure(options: argparse.Namespace) -> Numbers:
+    """Time the parts of a prediction, and one row of the page after the other."""
+    parts = time_parts(USUAL)
+    wanted = [PredictOptions(size, options.predictions) for size in SIZES]
+    wanted.append(PredictOptions(USUAL, options.predictions, async_scheduling=False))
+    wanted.append(PredictOptions(USUAL, options.predictions, transport="tcp"))
+    results = [measure_predict(each) for each in wanted]
+    for result in results:
+        del result["machine"]
+    return {"anchor": ANCHOR, "results": results, "parts_us": parts}
 
 
-def _markdown(facts: dict[str, str], results: Sequence[Result], parts: dict[str, float]) -> str:
+def tables(numbers: Numbers) -> Blocks:
+    """The twin's CPU time, the calls over a socket, and iterations a second."""
+    results, parts = numbers["results"], numbers["parts_us"]
     first = results[0]
-    return "\n".join(
+    text = "\n".join(
         (
-            "# Cost of one prediction\n",
-            f"Made by `{facts['command']}` on {facts['date']}; {machine_line(first['machine'])}.\n",
+            made_by(numbers),
             f"Sizes are running + waiting requests of an engine with {first['profile']}'s step "
             f"time, {RESERVATIONS} more on their way to it; {STATES} states per size with drawn "
             f"prompts of 16 to 1024 tokens and outputs of 32 to 512, no shortage of KV blocks; "
@@ -105,6 +102,7 @@ def _markdown(facts: dict[str, str], results: Sequence[Result], parts: dict[str,
             ),
         )
     )
+    return {"tables": text}
 
 
 def _row(result: Result, key: str, digits: int) -> tuple[str, ...]:
@@ -117,17 +115,7 @@ def _name(result: Result) -> str:
 
 
 def main() -> None:
-    assert __doc__
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--predictions", type=int, default=1000, help="measured per row")
-    count = parser.parse_args().predictions
-    facts = describe_run("bench.overhead.predict")
-    try:
-        parts = time_parts(USUAL)
-        results = measure(count)
-    except KeyboardInterrupt:
-        raise SystemExit("interrupted: all processes have ended, nothing is written") from None
-    print(write_report(facts, results, parts))
+    BENCH.main(measure, tables, arguments)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.overhead.processes import Service, Services
+from bench.processes import Service, Services, start_emulated, start_predictor
 
 FAN_OUTS = (1, 2, 4)
 """Engines, so predictors asked per placement, behind the predicting schedulers."""
@@ -16,7 +16,7 @@ PROFILE = "A30/Llama-2-7b-hf"
 SPEEDUP = 1e6  # a step is no longer than the engine process needs to make and send its tokens
 # Schedulers that are not being measured must not disturb the one that is.
 HEALTH_INTERVAL_S = 10.0
-_READY_TIMEOUT_S = 30.0
+_READY_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,23 @@ async def start_testbed(services: Services) -> Testbed:
     """Engines, their predictors, one tagger, and one scheduler per route; all ready to serve."""
     count = max(FAN_OUTS)
     started = await asyncio.gather(
-        *(_start_engine(services, index) for index in range(count)),
-        *(_start_predictor(services, index) for index in range(count)),
+        *(
+            start_emulated(
+                services,
+                index,
+                PROFILE,
+                f"--speedup={SPEEDUP:g}",
+                "--noise-ratio=0",
+                start_timeout_s=_READY_TIMEOUT_S,
+            )
+            for index in range(count)
+        ),
+        *(
+            start_predictor(
+                services, index, PROFILE, "--metrics-port=0", start_timeout_s=_READY_TIMEOUT_S
+            )
+            for index in range(count)
+        ),
         services.start(
             "tagger",
             "services.tagger",
@@ -71,30 +86,6 @@ async def start_testbed(services: Services) -> Testbed:
         routes.append(Route(f"predicted_{n}", title, url, scheduler, tuple(predictors[:n]), tagger))
     await asyncio.gather(*(_until_ready(route.url) for route in routes[1:]))
     return Testbed(tuple(routes), tuple(engines), engines[0].facts["model_name"])
-
-
-async def _start_engine(services: Services, index: int) -> Service:
-    return await services.start(
-        f"engine-{index}",
-        "services.backend.emulator",
-        f"--name=engine-{index}",
-        f"--snapshot-endpoint=ipc://{services.folder}/engine-{index}.ipc",
-        f"--profile={PROFILE}",
-        f"--speedup={SPEEDUP:g}",
-        "--noise-ratio=0",
-    )
-
-
-async def _start_predictor(services: Services, index: int) -> Service:
-    return await services.start(
-        f"predictor-{index}",
-        "services.predictor",
-        f"--name=engine-{index}",
-        f"--listen=unix:{services.folder}/predictor-{index}.sock",
-        f"--snapshot-endpoint=ipc://{services.folder}/engine-{index}.ipc",
-        f"--profile={PROFILE}",
-        "--metrics-port=0",
-    )
 
 
 async def _start_scheduler(
@@ -128,9 +119,9 @@ async def _until_ready(url: str) -> None:
 
 
 async def read_metrics(client: httpx.AsyncClient, route: Route) -> dict[str, float]:
-    """Sums, counts and counters of a route's scheduler and predictors, labels added up.
+    """Sums, counts and counters of a route's scheduler and predictors, added up over labels.
 
-    But for `foretell_degraded_total`, which becomes one entry, `degraded/MISSING`, per label.
+    Only `foretell_degraded_total` is told apart by its label: entries `degraded/MISSING`.
     """
     urls = [route.url] if route.scheduler else []
     urls += [f"http://127.0.0.1:{p.facts['metrics_port']}" for p in route.predictors]

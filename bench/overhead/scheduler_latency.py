@@ -1,12 +1,10 @@
 """What latency does the scheduler add to a request, without prediction and with it?
 
-    python -m bench.overhead.scheduler_latency [--scale X]
-
 The same requests go to an emulated engine directly, through a scheduler that asks nobody
 (round_robin), and through schedulers that ask the tagger and 1, 2 or 4 predictors
 (predicted_latency). The engine runs a million times faster than its profile, so what is left is
 the cost of the way to it. All processes are up for the whole run and the routes take short turns,
-so that whatever else the machine does hits all alike. Writes bench/results/scheduler_latency.*.
+so that whatever else the machine does hits all alike.
 """
 
 import argparse
@@ -17,26 +15,30 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import httpx
-import psutil  # type: ignore[import-untyped]
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 
 from bench.overhead.client import Connection, Timing, UnexpectedAnswerError, completion_body
 from bench.overhead.loads import LOADS, Cell, Cells, Load, Measured
-from bench.overhead.processes import Service, Services, running_services
 from bench.overhead.routes import Route, Testbed, read_metrics, start_testbed
-from bench.overhead.scheduler_report import write_report
-from tools.harness.machine import describe_machine, describe_run
+from bench.overhead.scheduler_report import chart, results_of, tables
+from bench.processes import OthersClock, Service, running_services
+from bench.report import Benchmark, Numbers
+from bench.runs import progress
 
-RESULTS = Path(__file__).resolve().parent / "results"
-PACKAGES = (
-    "foretell",
-    "fastapi",
-    "uvicorn",
-    "uvloop",
-    "httptools",
-    "aiohttp",
-    "grpcio",
-    "protobuf",
+BENCH = Benchmark(
+    __file__,
+    __doc__,
+    takes="5 minutes",
+    packages=(
+        "foretell",
+        "fastapi",
+        "uvicorn",
+        "uvloop",
+        "httptools",
+        "aiohttp",
+        "grpcio",
+        "protobuf",
+    ),
 )
 PROMPT = "How does a scheduler that foretells what each engine will do choose among them? " * 6
 WARMUP_REQUESTS = 32  # per route and load, before anything is measured
@@ -116,28 +118,7 @@ def _check(load: Load, answer: bytes) -> None:
         raise UnexpectedAnswerError(f"not {load.max_tokens} tokens: {answer[-500:]!r}")
 
 
-class OthersClock:
-    """How much CPU everyone but us and our services takes, in cores."""
-
-    def __init__(self, *services: Services) -> None:
-        self._services = services
-        self._started = self._read()
-
-    def cores(self) -> float:
-        """Mean since this clock was made."""
-        elapsed_s, others_s = (a - b for a, b in zip(self._read(), self._started, strict=True))
-        return max(0.0, others_s / elapsed_s)
-
-    def _read(self) -> tuple[float, float]:
-        machine = psutil.cpu_times()
-        idle_s = machine.idle + getattr(machine, "iowait", 0.0)
-        # Linux counts guests' time in `user` as well.
-        busy_s = sum(machine) - idle_s - getattr(machine, "guest", 0.0)
-        ours_s = time.process_time() + sum(services.cpu_s() for services in self._services)
-        return time.monotonic(), busy_s - ours_s
-
-
-async def measure(loads: tuple[Load, ...], progress: Progress) -> Measured:
+async def time_routes(loads: tuple[Load, ...], progress: Progress) -> Measured:
     """Run every load over every route, in short turns whose order rotates."""
     with TemporaryDirectory(prefix="foretell-bench-") as folder:
         starting = progress.add_task("starting services", total=None)
@@ -151,7 +132,7 @@ async def measure(loads: tuple[Load, ...], progress: Progress) -> Measured:
             cells: Cells = {}
             others: dict[str, float] = {}
             for load in loads:
-                clock = OthersClock(services)
+                clock = OthersClock(services.cpu_s)
                 routes = testbed.routes
                 bar = progress.add_task(load.title, total=load.rounds * len(routes))
                 for route in routes:
@@ -160,30 +141,29 @@ async def measure(loads: tuple[Load, ...], progress: Progress) -> Measured:
                     shift = turn % len(routes)
                     for route in routes[shift:] + routes[:shift]:
                         cell = cells.setdefault((load.key, route.key), Cell())
-                        await bench.placement.block(load, route, cell)
+                        await bench.block(load, route, cell)
                         progress.advance(bar)
                 others[load.key] = clock.cores()
             titles = {route.key: route.title for route in testbed.routes}
             return Measured(titles, cells, others)
 
 
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--scale", type=float, default=1.0, help="Factor of the number of rounds.")
+
+
+def measure(options: argparse.Namespace) -> Numbers:
+    """Time all routes, and draw a chart."""
+    loads = tuple(load.scaled(options.scale) for load in LOADS)
+    with progress() as bar:
+        numbers = results_of(loads, asyncio.run(time_routes(loads, bar)))
+    if options.write:
+        chart(BENCH.result(".svg"), numbers)
+    return numbers
+
+
 def main() -> None:
-    assert __doc__
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--scale", type=float, default=1.0, help="rounds, times this")
-    arguments = parser.parse_args()
-    loads = tuple(load.scaled(arguments.scale) for load in LOADS)
-    facts = {
-        **describe_run("bench.overhead.scheduler_latency"),
-        "machine": describe_machine(*PACKAGES),
-    }
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    try:
-        with Progress(*columns, TimeRemainingColumn()) as progress:
-            measured = asyncio.run(measure(loads, progress))
-    except KeyboardInterrupt:
-        raise SystemExit("interrupted: all processes have ended, nothing is written") from None
-    print(write_report(RESULTS, facts, loads, measured))
+    BENCH.main(measure, tables, arguments)
 
 
 if __name__ == "__main__":

@@ -1,31 +1,21 @@
 """Turns the timings of bench.overhead.scheduler_latency into JSON, Markdown and a chart."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-
-mpl.use("svg")
-import matplotlib.pyplot as plt
-
 from bench.overhead.client import Timing
 from bench.overhead.loads import Cell, Cells, Load, Measured
 from bench.overhead.routes import HEALTH_INTERVAL_S, PROFILE, SPEEDUP
-from bench.stats import markdown_table, percentile, percentiles
-from tools.harness.machine import machine_line
+from bench.report import Blocks, Numbers, made_by, markdown_table
+from bench.stats import percentile, percentiles
 
-STEM = "scheduler_latency"
 _BARS = {"p50": "#33658a", "p90": "#86bbd8", "p99": "#f6ae2d"}
 
 
-def write_report(
-    folder: Path, facts: dict[str, Any], loads: Sequence[Load], measured: Measured
-) -> str:
-    """Write the three result files into `folder`; returns the Markdown."""
-    result = {
-        **facts,
+def results_of(loads: Sequence[Load], measured: Measured) -> Numbers:
+    """All numbers of a run."""
+    return {
         "setup": {
             "engine": "emulated",
             "profile": PROFILE,
@@ -40,12 +30,6 @@ def write_report(
             for load in loads
         ],
     }
-    folder.mkdir(exist_ok=True)
-    (folder / f"{STEM}.json").write_text(json.dumps(result, indent=1) + "\n")
-    text = _markdown(result)
-    (folder / f"{STEM}.md").write_text(text)
-    _chart(folder / f"{STEM}.svg", result)
-    return text
 
 
 def _load_result(load: Load, keys: list[str], cells: Cells) -> dict[str, Any]:
@@ -117,11 +101,11 @@ def _mean_ms(metrics: Mapping[str, float], name: str) -> float | None:
     return round(1e3 * metrics[f"{name}_sum"] / count, 4) if count else None
 
 
-def _markdown(result: dict[str, Any]) -> str:
+def tables(result: Numbers) -> Blocks:
+    """Two tables for each load: latencies, and costs."""
     setup = result["setup"]
     parts = [
-        "# Latency that the scheduler adds\n",
-        f"Made by `{result['command']}` on {result['date']}; {machine_line(result['machine'])}.\n",
+        made_by(result),
         "The engines are emulated "
         f"(profile {setup['profile']} at speedup {setup['speedup']:g}): a step takes no longer "
         "than the engine's process needs to make and send its tokens, so these are costs of the "
@@ -131,7 +115,7 @@ def _markdown(result: dict[str, Any]) -> str:
         "in brackets, the quartiles of the medians' difference over the rounds. "
         "p10 is the nearest to what a quieter machine would show. "
         "Sixteen requests in flight keep the cores busy: there, latency is throughput.\n",
-        f"![first byte and total latency by route]({STEM}.svg)\n",
+        "![first byte and total latency by route](results/scheduler_latency.svg)\n",
     ]
     for load in result["loads"]:
         parts += [
@@ -141,7 +125,7 @@ def _markdown(result: dict[str, Any]) -> str:
             _latency_table(load, result["routes"]),
             _cost_table(load, result["routes"]),
         ]
-    return "\n".join(parts)
+    return {"tables": "\n".join(parts)}
 
 
 def _latency_table(load: dict[str, Any], titles: dict[str, str]) -> str:
@@ -203,9 +187,11 @@ def _or_blank(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
-def _chart(file: Path, result: dict[str, Any]) -> None:
-    """One panel per load: p50, p90 and p99 to the first byte (streamed) or to the answer."""
-    plt.rcParams.update({"svg.hashsalt": STEM, "svg.fonttype": "none", "font.size": 8})
+def chart(file: Path, result: Numbers) -> None:
+    """Draw one panel per load: p50, p90 and p99 to the first byte (streamed) or to the answer."""
+    import matplotlib.pyplot as plt  # noqa: PLC0415  only the picture needs it
+
+    plt.rcParams.update({"svg.hashsalt": file.stem, "svg.fonttype": "none", "font.size": 8})
     figure, panels = plt.subplots(len(result["loads"]), 1, figsize=(8, 2 * len(result["loads"])))
     titles = list(result["routes"].values())
     for axes, load in zip(panels, result["loads"], strict=True):

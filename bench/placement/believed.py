@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from bench.report import ROOT
 from foretell.model import LengthEstimate
 from services.tagger.encoder import folder_of
 from tools.length.dataset import Example, read_examples
 from tools.length.scores import quantiles_of, score
 from tools.length.taggers import HistoryTagger, load_tagger
 
-ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("tagger", "history")
 """The shipped length model, which has learnt nothing from these answers, and what the tagger
 service says without a model: the lengths of other answers to prompts of about this length."""
@@ -91,7 +91,7 @@ def _write(path: Path, examples: Sequence[Example], estimates: Sequence[LengthEs
 
 
 def _digest(prompts: Path) -> str:
-    """Of the data, the model, and the code that makes estimates of them."""
+    """A digest of the data, the model, and the code that makes estimates."""
     digest = hashlib.sha256(prompts.read_bytes())
     for path in _sources():
         digest.update(path.name.encode() + path.read_bytes())
@@ -100,6 +100,6 @@ def _digest(prompts: Path) -> str:
 
 def _sources() -> Iterator[Path]:
     yield from sorted(folder_of("shipped").iterdir())
-    for folder in ("foretell/length", "services/tagger", "cli/length"):
+    for folder in ("foretell/length", "services/tagger", "tools/length"):
         yield from sorted((ROOT / folder).glob("*.py"))
     yield Path(__file__)

@@ -1,36 +1,35 @@
 """What do estimated lengths lose against true ones, in the capacity of a cluster?
 
-    python -m bench.placement.estimates PROMPTS.jsonl.gz [--processes 1] [--seeds N]
-
 PROMPTS.jsonl.gz holds answered prompts with their conversations, as `foretell length eval` reads
 them. The shipped length model estimates each answer, as the tagger service would (kept in build/);
 the simulator then serves them on the Block paper's cluster, to policies that know the true lengths,
-the model's distributions, its means alone, or what history says. Finished runs are kept in
-build/placement_estimates.jsonl: what was interrupted goes on, as long as the code is the same.
-Writes bench/placement/results/estimates.json and .md.
+the model's distributions, its means alone, or what history says. Finished runs are kept in build/,
+so that an interrupted run goes on as long as the code is the same.
 """
 
 import argparse
-import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import exp, log
+from functools import partial
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from statistics import fmean
 
 from bench.placement.believed import SOURCES, quality, traces_of
-from bench.placement.block.capacity import Search, interval
-from bench.placement.block.runs import ROOT, Results, state_of_the_code
+from bench.placement.block.capacity import Search
+from bench.placement.block.runs import Results, Runner, probe, state_of_the_code
 from bench.placement.block.settings import INSTANCES, TTFT_BOUND_S, Case, Scheduler, Setting
-from bench.placement.block.sweep import Result, Runner
-from bench.stats import markdown_table
-from tools.harness.machine import describe_machine, describe_run, machine_line
+from bench.report import BUILD, Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.runs import progress
+from bench.stats import plus_minus, ratio_interval
 
-RESULTS = ROOT / "bench" / "results"
-BUILD = ROOT / "build"
+BENCH = Benchmark(
+    __file__,
+    __doc__,
+    takes="15 minutes",
+    paths={"PROMPTS.jsonl.gz": "answered prompts, as JSON lines"},
+    processes=1,
+    packages=("foretell", "numba", "numpy", "onnxruntime"),
+)
 GUESS_QPS = 23.0
 NEAR, STEP, WIDTH = 0.96, 1.03, 0.031
 """Where searches with estimates start, of the capacity with true lengths, and how they go on: the
@@ -95,18 +94,9 @@ class Bench:
         self._runner, self.seeds = runner, seeds
         self.searches = Searches()
 
-    def run(self, wanted: Sequence[Variant], advance: Callable[[], Any]) -> None:
-        """Capacities, first with true lengths, from which other searches start; and everybody at
-        that of Block."""
-
-        def probe(search: Search, variant: Variant, seed: int) -> None:
-            def learnt(result: Result) -> None:
-                advance()
-                if search.learn(result["ttft_p99_s"]):
-                    probe(search, variant, seed)
-
-            self._runner.ask(self.case(variant, search.next_qps, seed), learnt)
-
+    def run(self, wanted: Sequence[Variant]) -> None:
+        """Find the capacities, with true lengths first, from which the other searches start; and
+        run everybody at that of Block."""
         for first in (True, False):
             for variant in wanted:
                 if (variant.knows == TRUE) is not first:
@@ -117,10 +107,10 @@ class Bench:
                         near_qps = NEAR * self.capacity_qps(true_of(variant), seed)
                         search = Search(round(near_qps, 3), TTFT_BOUND_S, STEP, WIDTH)
                     self.searches[variant, seed] = search
-                    probe(search, variant, seed)
+                    probe(self._runner, search, partial(self.case, variant, seed=seed))
             self._runner.run()
         for case in self.at_blocks(wanted):
-            self._runner.ask(case, lambda _: advance())
+            self._runner.ask(case)
         self._runner.run()
 
     def capacity_qps(self, variant: Variant, seed: int) -> float:
@@ -134,7 +124,7 @@ class Bench:
                 yield self.at_block(variant, seed)
 
     def at_block(self, variant: Variant, seed: int) -> Case:
-        """One of those."""
+        """The run of a variant and a seed at that rate."""
         block = Variant("predicted_latency", TRUE, estimates="true")
         return self.case(variant, round(self.capacity_qps(block, seed), 3), seed)
 
@@ -148,21 +138,20 @@ def true_of(variant: Variant) -> Variant:
     return Variant(variant.policy, TRUE, estimates="true")
 
 
-def rows_of(bench: Bench, wanted: Sequence[Variant], kept: Results) -> list[dict[str, Any]]:
+def rows_of(bench: Bench, wanted: Sequence[Variant], kept: Results) -> list[Numbers]:
     """All numbers."""
     rows = []
     for variant in wanted:
         for seed in bench.seeds:
             case, search = bench.at_block(variant, seed), bench.searches[variant, seed]
-            found = kept.get(case)
-            assert found is not None, f"{case} has not run"
+            found = kept[case]
             rows.append(
                 {
                     "policy": variant.policy,
                     "knows": variant.knows,
                     "seed": seed,
                     "capacity_qps": round(search.capacity_qps, 3),
-                    "probes": {str(q): round(p99, 3) for q, p99 in sorted(search.probes.items())},
+                    "probes": search.as_json(),
                     "common_qps": case.qps,
                     "ttft_p99_s": found["ttft_p99_s"],
                     "e2e_mean_s": found["e2e_mean_s"],
@@ -172,13 +161,12 @@ def rows_of(bench: Bench, wanted: Sequence[Variant], kept: Results) -> list[dict
     return rows
 
 
-def markdown(page: dict[str, Any]) -> str:
-    """Of bench/placement/results/estimates.md."""
+def tables(page: Numbers) -> Blocks:
+    """A table for each policy, and one of the estimates themselves."""
     rows, tagger = page["rows"], page["estimates"]["tagger"]
     seeds = sorted({row["seed"] for row in rows})
     lines = [
-        f"Made by `{page['command']}` on {page['date']} ({page['cpu_s']:,} CPU seconds of runs); "
-        f"{machine_line(page['machine'])}.\n",
+        made_by(page),
         f"{INSTANCES} engines of A30/Llama-2-7b-hf, 48 seats, chunks of 512 tokens, 1,056 blocks; "
         f"{page['requests']:,} of {tagger['requests']:,} answered prompts, drawn and put in order "
         f"by the seed ({len(seeds)} seeds), as a Poisson process; prompts of "
@@ -204,18 +192,17 @@ def markdown(page: dict[str, Any]) -> str:
             [_quality_row(source, found) for source, found in page["estimates"].items()],
         )
     )
-    return "\n".join(lines)
+    return {"tables": "\n".join(lines)}
 
 
-def _row(knows: str, rows: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+def _row(knows: str, rows: Sequence[Numbers]) -> tuple[str, ...]:
     mine, true = ([r for r in rows if r["knows"] == name] for name in (knows, TRUE))
-    mean, half = interval([row["capacity_qps"] for row in mine])
     ratios = [a["capacity_qps"] / b["capacity_qps"] for a, b in zip(mine, true, strict=True)]
     figures = ("ttft_p99_s", "e2e_mean_s", "preemptions_per_1000")
-    means = [interval([row[name] for row in mine])[0] for name in figures]
+    means = [fmean(row[name] for row in mine) for name in figures]
     return (
         knows,
-        f"{mean:.2f} ± {half:.2f}",
+        plus_minus([row["capacity_qps"] for row in mine], 2),
         "" if knows == TRUE else _ratio(ratios),
         f"{means[0]:.2f} s",
         f"{means[1]:.2f} s",
@@ -224,11 +211,11 @@ def _row(knows: str, rows: Sequence[dict[str, Any]]) -> tuple[str, ...]:
 
 
 def _ratio(ratios: Sequence[float]) -> str:
-    mean, half = interval([log(ratio) for ratio in ratios])
-    return f"{exp(mean):.1%} ({100 * exp(mean - half):.1f} to {100 * exp(mean + half):.1f})"
+    mean, low, high = (100 * ratio for ratio in ratio_interval(ratios))
+    return f"{mean:.1f}% ({low:.1f} to {high:.1f})"
 
 
-def _quality_row(source: str, found: dict[str, Any]) -> tuple[str, ...]:
+def _quality_row(source: str, found: Numbers) -> tuple[str, ...]:
     return (
         source,
         f"{found['mae']:.1f}",
@@ -239,39 +226,31 @@ def _quality_row(source: str, found: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def main() -> None:
-    """Estimate, simulate what has not been yet, and write."""
-    assert __doc__
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("prompts", type=Path, help="answered prompts, as JSON lines")
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--seeds", type=int, default=SEEDS, help="how many, from 2 to 10")
-    given = parser.parse_args()
-    facts: dict[str, Any] = {
-        **describe_run("bench.placement.estimates"),
-        "machine": describe_machine("foretell", "numba", "numpy", "onnxruntime"),
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="Number of seeds, 2 to 10.")
+
+
+def measure(options: argparse.Namespace) -> Numbers:
+    """Estimate lengths, and simulate what has not been simulated yet."""
+    traces, kept = traces_of(options.prompts, BUILD), Results(BENCH.kept)
+    wanted = variants()
+    with progress() as bar:
+        task = bar.add_task("runs", total=(PROBES + 1) * len(wanted) * options.seeds)
+        runner = Runner(str(BUILD), kept, options.processes, lambda: bar.advance(task))
+        bench = Bench(traces, runner, range(1, options.seeds + 1))
+        bench.run(wanted)
+        bar.update(task, total=bar.tasks[task].completed)
+    return {
         "state_of_the_code": state_of_the_code(),
         "requests": REQUESTS,
-    }
-    facts["command"] = facts["command"].replace(str(given.prompts), "PROMPTS.jsonl.gz")
-    traces, kept = traces_of(given.prompts, BUILD), Results(BUILD / "placement_estimates.jsonl")
-    runner = Runner(str(BUILD), kept, given.processes)
-    bench, wanted = Bench(traces, runner, range(1, given.seeds + 1)), variants()
-    columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("runs", total=(PROBES + 1) * len(wanted) * given.seeds)
-        bench.run(wanted, lambda: progress.advance(task))
-        progress.update(task, total=progress.tasks[task].completed)
-    page = {
-        **facts,
         "cpu_s": round(runner.cpu_s),
         "estimates": {source: quality(trace) for source, trace in traces.items()},
         "rows": rows_of(bench, wanted, kept),
     }
-    text = markdown(page)
-    (RESULTS / "placement_estimates.json").write_text(json.dumps(page, indent=1) + "\n")
-    (RESULTS / "placement_estimates.md").write_text(f"# Estimated and true lengths\n\n{text}")
-    print(text)
+
+
+def main() -> None:
+    BENCH.main(measure, tables, arguments)
 
 
 if __name__ == "__main__":

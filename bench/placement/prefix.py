@@ -1,29 +1,26 @@
 """What is it worth that predictors know which prefixes their engines have cached?
 
-    python -m bench.placement.prefix MOONCAKE.jsonl.gz [--requests N] [--seed N] [--processes N]
-
-MOONCAKE.jsonl.gz is a trace with prefix hashes in Mooncake's format (arXiv 2407.00079). The other
-workload is made up: conversations whose prompts repeat what was said before
-(`foretell.workload.sessions`). `predicted_latency` and `externality` with and without the index of
-prefixes (`foretell.engine.prefixes`), against policies that ask nobody and against what gateways do
-with prefixes (`bench.placement.prefix_baselines`). Writes bench/placement/results/prefix.json and
-.md, and what docs/policies.md says of it.
+One workload is Mooncake's trace with prefix hashes (arXiv 2407.00079). The other is made up:
+conversations whose prompts repeat what was said before (`foretell.workload.sessions`).
+`predicted_latency` and `externality` run with and without the index of prefixes
+(`foretell.engine.prefixes`), beside policies that ask nobody and beside what gateways do with
+prefixes (`bench.placement.prefix_baselines`).
 """
 
 import argparse
 import gzip
-import json
-import sys
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from random import Random
 from typing import Any
 
+from bench.placement import a30
 from bench.placement.prefix_baselines import LongestMatch, PrefixHash
-from bench.stats import markdown_table, write_into
+from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.runs import run_each
 from foretell.config import load_profile
 from foretell.latency.tables import profile_step_time
 from foretell.model import EngineConfig
@@ -31,10 +28,14 @@ from foretell.policy import Policy, make_policy
 from foretell.sim import ClusterConfig, InstanceConfig, Report, simulate
 from foretell.workload import Arrival, Conversations, arrivals_of, conversations, parse_mooncake
 from foretell.workload.stream import PREFIX_BLOCK_TOKENS
-from tools.harness.machine import describe_machine, describe_run, machine_line
 
-RESULTS = Path(__file__).resolve().parent / "results"
-PAGE = RESULTS.parent.parent / "docs" / "policies.md"
+BENCH = Benchmark(
+    __file__,
+    __doc__,
+    takes="20 minutes",
+    paths={"MOONCAKE.jsonl.gz": "trace with prefix hashes in Mooncake's format"},
+    processes=2,
+)
 PROFILE, INSTANCES = "H100/Llama-3.1-8B", 8
 ENGINE = EngineConfig(
     model_name=PROFILE,
@@ -90,7 +91,7 @@ def arrivals_for(case: Case, mooncake: Path, requests: int) -> list[Arrival]:
 
 
 def sizes(arrivals: Sequence[Arrival]) -> dict[str, float]:
-    """Of the requests themselves."""
+    """Number of requests, and tokens of their prompts."""
     return {
         "requests": len(arrivals),
         "prompt_tokens": sum(arrival.prompt_tokens for arrival in arrivals),
@@ -124,13 +125,9 @@ def run(case: Case, mooncake: Path, requests: int) -> dict[str, Any]:
 
 def figures(report: Report) -> dict[str, float]:
     prompts = sum(r.prompt_tokens for r in report.served)
-    found = {
-        "hit_ratio": sum(r.cached_tokens for r in report.served) / prompts,
-        "ttft_mean_s": report.mean(lambda r: r.ttft_s),
-        "ttft_p99_s": report.quantile(0.99, lambda r: r.ttft_s),
-        "e2e_mean_s": report.mean(lambda r: r.e2e_s),
-        "e2e_p99_s": report.quantile(0.99, lambda r: r.e2e_s),
-    }
+    found = a30.figures(report)
+    del found["preemptions"]
+    found["hit_ratio"] = sum(r.cached_tokens for r in report.served) / prompts
     believed = [(r.predicted.cached_tokens, r.cached_tokens) for r in report.served if r.predicted]
     if any(predicted for predicted, _ in believed):
         found["believed_hit_ratio"] = sum(predicted for predicted, _ in believed) / prompts
@@ -139,27 +136,14 @@ def figures(report: Report) -> dict[str, float]:
     return found
 
 
-def run_all(
-    cases: Sequence[Case], mooncake: Path, requests: int, processes: int
-) -> list[dict[str, Any]]:
-    """Every case, with a line on stderr as each ends."""
-    found = []
-    with ProcessPoolExecutor(processes) as pool:
-        futures = [pool.submit(run, case, mooncake, requests) for case in cases]
-        for number, (case, future) in enumerate(zip(cases, futures, strict=True), 1):
-            found.append(future.result())
-            print(f"{number}/{len(cases)} {case}", file=sys.stderr)
-    return found
-
-
-def markdown(page: dict[str, Any]) -> str:
-    """What the page says, without a heading."""
-    runs = page["runs"]
+def tables(numbers: Numbers) -> Blocks:
+    """A table for each workload and rate."""
+    runs = numbers["runs"]
     lines = [
-        f"Made by `{page['command']}` on {page['date']}; {machine_line(page['machine'])}.\n",
+        made_by(numbers),
         f"{INSTANCES} engines of {PROFILE}, {ENGINE.total_blocks:,} blocks of "
         f"{ENGINE.block_size_tokens} tokens, chunks of {ENGINE.max_num_scheduled_tokens:,} tokens; "
-        f"true output lengths; seed {page['seed']}. Seconds. *hits*: share of all prompt tokens "
+        f"true output lengths; seed {numbers['seed']}. Seconds. *hits*: share of all prompt tokens "
         "that engines found cached. *misjudged*: sum of the differences between the hits that were "
         "foretold for the chosen engine and those found, over all prompt tokens. Last row: what "
         "a cache for all that forgets nothing would have.\n",
@@ -174,7 +158,7 @@ def markdown(page: dict[str, Any]) -> str:
             header = ("hits", "misjudged", "TTFT mean", "TTFT P99", "e2e mean", "e2e P99")
             bound = ("*one cache, unbounded*", f"{chosen[0]['repeated_ratio']:.1%}", *[""] * 5)
             lines.append(markdown_table((title, *header), [*map(_row, chosen), bound]))
-    return "\n".join(lines)
+    return {"tables": "\n".join(lines)}
 
 
 def _row(found: dict[str, Any]) -> tuple[str, ...]:
@@ -184,34 +168,25 @@ def _row(found: dict[str, Any]) -> tuple[str, ...]:
     return (found["policy"], f"{found['hit_ratio']:.1%}", wrong, *seconds)
 
 
-def main() -> None:
-    """Simulate and write."""
-    assert __doc__
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("mooncake", type=Path, help="trace with prefix hashes, gzipped JSON lines")
-    parser.add_argument("--requests", type=int, default=3000, help="per run, about")
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--requests", type=int, default=3000, help="Requests of a run, about.")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--processes", type=int, default=2)
-    options = parser.parse_args()
-    facts: dict[str, Any] = {
-        **describe_run("bench.placement.prefix"),
-        "machine": describe_machine("foretell", "numba", "numpy"),
-        "seed": options.seed,
-    }
-    facts["command"] = facts["command"].replace(str(options.mooncake), "MOONCAKE.jsonl.gz")
+
+
+def measure(options: argparse.Namespace) -> Numbers:
+    """Run every policy on both workloads, at both rates."""
     cases = [
         Case(workload, policy, qps, options.seed)
         for workload, rates in QPS.items()
         for qps in rates
         for policy in POLICIES
     ]
-    found = run_all(cases, options.mooncake, options.requests, options.processes)
-    page = {**facts, "runs": found}
-    (RESULTS / "placement_prefix.json").write_text(json.dumps(page, indent=1) + "\n")
-    text = markdown(page)
-    (RESULTS / "placement_prefix.md").write_text(f"# Prefix affinity in the simulator\n\n{text}")
-    write_into(PAGE, "placement_prefix", text)
-    print(text)
+    one = partial(run, mooncake=options.mooncake, requests=options.requests)
+    return {"seed": options.seed, "runs": run_each(one, cases, options.processes)}
+
+
+def main() -> None:
+    BENCH.main(measure, tables, arguments)
 
 
 if __name__ == "__main__":

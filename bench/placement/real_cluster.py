@@ -1,19 +1,15 @@
 """Does a real cluster of emulated engines rank the policies as the simulator does?
 
-    python -m bench.placement.real_cluster LENGTHS.csv [--requests N] [--qps Q] [--speedup X]
-
-LENGTHS.csv has the columns `num_prefill_tokens` and `num_decode_tokens`, a request per line. The
-engines are those of `bench.placement.policies`, in real time: each is a process, has its predictor
-beside it, and gets its requests over HTTP from two schedulers. The same arrivals are simulated.
-Writes bench/placement/results/real_cluster.json and .md, and what docs/placement.md says of it.
+The engines are those of `bench.placement.policies`, in real time: each is a process, has its
+predictor beside it, and gets its requests over HTTP from two schedulers. The same arrivals are
+simulated.
 """
 
 import argparse
 import asyncio
-import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 from statistics import fmean
@@ -22,26 +18,32 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
-from bench.overhead.processes import Services, running_services
-from bench.overhead.scheduler_latency import OthersClock
+from bench.placement.a30 import INSTANCES, PROFILE, Load, cluster, read_lengths
 from bench.placement.cluster.load import read_logs, send
-from bench.placement.cluster.page import markdown
+from bench.placement.cluster.page import tables
 from bench.placement.cluster.processes import Engines, Setup, running_schedulers, start_engines
 from bench.placement.cluster.watch import Watch, watching
-from bench.placement.policies import ENGINE, INSTANCES, PROFILE, RESULTS, read_lengths
-from bench.stats import percentile, write_into
+from bench.processes import OthersClock, Services, running_services
+from bench.report import Benchmark, Numbers
+from bench.stats import percentile
 from foretell.config import load_profile
 from foretell.latency.tables import profile_step_time
 from foretell.policy import Needs, make_policy
-from foretell.sim import ClusterConfig, InstanceConfig, simulate
-from foretell.workload import Arrival, EmpiricalLengths, poisson, stream
-from tools.harness.machine import describe_machine, describe_run
+from foretell.sim import simulate
+from foretell.workload import Arrival
 
-PAGE = RESULTS.parent.parent / "docs" / "placement.md"
+BENCH = Benchmark(
+    __file__,
+    __doc__,
+    takes="15 minutes",
+    needs="two idle cores",
+    paths={"LENGTHS.csv": "prompt and output lengths"},
+    packages=("foretell", "numba", "numpy", "grpcio", "uvicorn"),
+)
 POLICIES = ("random", "llumnix_minus", "predicted_latency", "externality", "late_binding")
 SCHEDULERS = 2
 WARMUP = tuple(Arrival(0.05 * i, 64, 16, f"w{i}") for i in range(40))
-"""Of new schedulers: connections, and the code that a first request loads."""
+"""Sent to new schedulers first: they open connections and load code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,8 @@ class Plan:
     simulations: int
 
 
-async def measure(plan: Plan, policies: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """By policy, what the real cluster made of the plan."""
+async def served(plan: Plan, policies: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """What the real cluster made of the plan, by policy."""
     setup = plan.setup
     watch = Watch(profile_step_time(load_profile(setup.profile)), setup.speedup)
     found: dict[str, dict[str, Any]] = {}
@@ -81,7 +83,7 @@ async def _measure_one(
         await send(WARMUP, schedulers.urls, engines.model, prefix="warm-", speedup=1.0, seed=0)
         degraded = await schedulers.degraded()
         watch.reset()
-        others = OthersClock(services, schedulers.services)
+        others = OthersClock(lambda: services.cpu_s() + schedulers.services.cpu_s())
         cpu_s = services.cpu_s() + schedulers.services.cpu_s()
         psutil.cpu_percent()  # the next call tells of the time since this one
         answered = await send(
@@ -140,9 +142,8 @@ def simulated(plan: Plan, policy: str, real: dict[str, dict[str, Any]]) -> list[
     """
     speedup = plan.setup.speedup
     asks = make_policy(policy).needs is not Needs.NOTHING
-    instance = InstanceConfig(ENGINE, profile_step_time(load_profile(plan.setup.profile)))
-    config = ClusterConfig(
-        (instance,) * plan.setup.instances,
+    config = cluster(
+        plan.setup.instances,
         dispatch_delay_s=real[policy]["dispatch_delay_s"] * speedup,
         network_delay_s=real[policy]["placement_p1_s"] / 2 * speedup if asks else 0.0,
     )
@@ -156,58 +157,36 @@ def simulated(plan: Plan, policy: str, real: dict[str, dict[str, Any]]) -> list[
     return runs
 
 
-def _arguments() -> argparse.Namespace:
-    assert __doc__
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("lengths", type=Path, help="CSV of prompt and output lengths")
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--policies", nargs="+", default=list(POLICIES), choices=POLICIES)
-    parser.add_argument("--requests", type=int, default=1000, help="per policy")
-    parser.add_argument("--qps", type=float, default=40.0, help="in the profile's seconds")
-    parser.add_argument("--seed", type=int, default=1, help="of arrivals and lengths")
+    parser.add_argument("--requests", type=int, default=1000, help="Requests for each policy.")
+    parser.add_argument("--qps", type=float, default=40.0, help="Rate in the profile's seconds.")
+    parser.add_argument("--seed", type=int, default=1, help="Seed of arrivals and lengths.")
     parser.add_argument("--instances", type=int, default=INSTANCES)
-    parser.add_argument("--speedup", type=float, default=1.0, help="of the engines' clocks")
-    parser.add_argument("--simulations", type=int, default=5, help="of each policy")
-    parser.add_argument("--no-write", action="store_true", help="print only")
-    return parser.parse_args()
+    parser.add_argument("--speedup", type=float, default=1.0, help="Speed of the engines' clocks.")
+    parser.add_argument("--simulations", type=int, default=5, help="Simulations of each policy.")
 
 
-def main() -> None:
-    """Measure, simulate and write."""
-    options = _arguments()
-    draws = Random(options.seed)
-    lengths = EmpiricalLengths(read_lengths(options.lengths))
-    arrivals = stream(options.requests, poisson(options.qps, draws), lengths, draws)
-    plan = Plan(
-        Setup(options.instances, PROFILE, options.speedup),
-        tuple(arrivals),
-        options.qps,
-        options.seed,
-        options.simulations,
-    )
-    facts: dict[str, Any] = {
-        **describe_run("bench.placement.real_cluster"),
-        "machine": describe_machine("foretell", "numba", "numpy", "grpcio", "uvicorn"),
-        **asdict(plan.setup),
-        **asdict(replace(plan, arrivals=())),
-        "requests": len(arrivals),
-    }
-    facts["command"] = facts["command"].replace(str(options.lengths), "LENGTHS.csv")
-    del facts["arrivals"], facts["setup"]
-    real = asyncio.run(measure(plan, options.policies))
-    page = {
-        **facts,
+def measure(options: argparse.Namespace) -> Numbers:
+    """Serve the requests, and simulate the same."""
+    lengths = read_lengths(options.lengths)
+    load = Load(options.qps, options.requests, options.seed, lengths)
+    setup = Setup(options.instances, PROFILE, options.speedup)
+    plan = Plan(setup, tuple(load.arrivals()), options.qps, options.seed, options.simulations)
+    real = asyncio.run(served(plan, options.policies))
+    return {
+        **asdict(setup),
+        "qps": plan.qps,
+        "seed": plan.seed,
+        "simulations": plan.simulations,
+        "requests": len(plan.arrivals),
         "real": real,
         "simulated": {policy: simulated(plan, policy, real) for policy in real},
     }
-    text = markdown(page)
-    print(text)
-    if options.no_write or len(real) < len(POLICIES):
-        return  # a look at some of it
-    (RESULTS / "placement_cluster.json").write_text(json.dumps(page, indent=1) + "\n")
-    (RESULTS / "placement_cluster.md").write_text(
-        f"# A real cluster beside the simulated one\n\n{text}"
-    )
-    write_into(PAGE, "placement_cluster", text)
+
+
+def main() -> None:
+    BENCH.main(measure, tables, arguments)
 
 
 if __name__ == "__main__":

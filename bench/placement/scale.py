@@ -1,35 +1,31 @@
 """What does it cost to ask only some of many predictors, in latency and saved computation?
 
-    python -m bench.placement.scale LENGTHS.csv [--instances N] [--requests N] [--seeds ...]
-
-LENGTHS.csv has the columns `num_prefill_tokens` and `num_decode_tokens`, a request per line. The
-engines are those of `bench.placement.policies`. Writes bench/placement/results/scale.json and .md,
-and what docs/policies.md says of it.
+The engines are those of the Block paper's cluster.
 """
 
 import argparse
-import json
-import sys
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from functools import partial
 from random import Random
 from statistics import fmean
 from time import process_time
 from typing import Any
 
-from bench.placement.policies import ENGINE, PROFILE, RESULTS, figures, read_lengths
-from bench.stats import markdown_table, write_into
-from foretell.config import load_profile
-from foretell.latency.tables import profile_step_time
+from bench.placement.a30 import DESCRIPTION, Lengths, Load, cluster, figures, read_lengths
+from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.runs import run_each
 from foretell.placement import PlacementConfig
 from foretell.policy import make_policy
-from foretell.sim import ClusterConfig, InstanceConfig, simulate
-from foretell.workload import EmpiricalLengths, poisson, stream
-from tools.harness.machine import describe_machine, describe_run, machine_line
+from foretell.sim import simulate
 
-PAGE = RESULTS.parent.parent / "docs" / "policies.md"
+BENCH = Benchmark(
+    __file__,
+    __doc__,
+    takes="10 minutes",
+    paths={"LENGTHS.csv": "prompt and output lengths"},
+    processes=1,
+)
 POLICY, NOBODY = "predicted_latency", "random"
 CANDIDATES = (1, 2, 4, 8, 16, 0)
 """Predictors asked; 0: all."""
@@ -49,17 +45,8 @@ class Case:
     seed: int
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What every case gets."""
-
-    instances: int
-    qps: float
-    requests: int
-
-
 def cases(seeds: Sequence[int]) -> list[Case]:
-    """All of them; those that take longest first."""
+    """All cases; those that take longest first."""
     choices = [(POLICY, k) for k in sorted(CANDIDATES, key=lambda k: (k > 0, -k))]
     return [
         Case(policy, k, *setting, seed)
@@ -69,53 +56,34 @@ def cases(seeds: Sequence[int]) -> list[Case]:
     ]
 
 
-def run(case: Case, load: Load, pairs: Sequence[tuple[int, int]]) -> dict[str, Any]:
+def run(case: Case, instances: int, qps: float, requests: int, lengths: Lengths) -> dict[str, Any]:
     """The figures of one case, and the CPU time of a request in it; the load is alike for all."""
-    draws = Random(case.seed)
-    arrivals = stream(load.requests, poisson(load.qps, draws), EmpiricalLengths(pairs), draws)
-    instance = InstanceConfig(ENGINE, profile_step_time(load_profile(PROFILE)))
-    config = ClusterConfig(
-        (instance,) * load.instances,
+    config = cluster(
+        instances,
         placement=PlacementConfig(candidates=case.candidates),
         publish_interval_s=case.publish_interval_s,
         network_delay_s=case.network_delay_s,
     )
+    # Loading the kernel is no request's cost.
+    simulate(cluster(2), Load(10.0, 20, 1, [(64, 8)]).arrivals(), [make_policy(POLICY)], Random(1))
+    arrivals = Load(qps, requests, case.seed, lengths).arrivals()
     policies = [make_policy(case.policy) for _ in range(case.schedulers)]
     began_s = process_time()
     report = simulate(config, arrivals, policies, Random(case.seed))
-    cpu_s = (process_time() - began_s) / load.requests
+    cpu_s = (process_time() - began_s) / requests
     return {**asdict(case), **figures(report), "cpu_s": cpu_s}
 
 
-def run_all(
-    todo: Sequence[Case], load: Load, pairs: Sequence[tuple[int, int]], processes: int
-) -> list[dict[str, Any]]:
-    """Every case, with a line on stderr as each ends."""
-    found = []
-    with ProcessPoolExecutor(processes) as pool:
-        list(pool.map(warm, range(processes)))
-        futures = [pool.submit(run, case, load, pairs) for case in todo]
-        for number, (case, future) in enumerate(zip(todo, futures, strict=True), 1):
-            found.append(future.result())
-            print(f"{number}/{len(todo)} {case} {found[-1]['cpu_s']:.6f}", file=sys.stderr)
-    return found
-
-
-def warm(process: int) -> None:
-    """Load the kernel, which is no request's cost."""
-    run(Case(POLICY, 0, 1, 0.0, 0.0, process), Load(2, 10.0, 20), [(64, 8)])
-
-
-def markdown(page: dict[str, Any]) -> str:
-    """Of bench/placement/results/scale.md, and of the page on policies."""
-    runs: list[dict[str, Any]] = page["runs"]
+def tables(numbers: Numbers) -> Blocks:
+    """A table for each of `SETTINGS`."""
+    runs: list[dict[str, Any]] = numbers["runs"]
     seeds = sorted({run["seed"] for run in runs})
     lines = [
-        f"Made by `{page['command']}` on {page['date']}; {machine_line(page['machine'])}.\n",
-        f"{page['instances']} engines of {PROFILE}, {ENGINE.max_num_seqs} seats, chunks of "
-        f"{ENGINE.max_num_scheduled_tokens} tokens, {ENGINE.total_blocks:,} blocks; "
-        f"{page['requests']:,} requests with real lengths, Poisson arrivals at {page['qps']:g} a "
-        f"second, true lengths; means over the seeds {', '.join(map(str, seeds))}. Seconds; in "
+        made_by(numbers),
+        f"{numbers['instances']} {DESCRIPTION}; "
+        f"{numbers['requests']:,} requests with real lengths, Poisson arrivals at "
+        f"{numbers['qps']:g} a second, true lengths; means over the seeds "
+        f"{', '.join(map(str, seeds))}. Seconds; in "
         "brackets, how much more than where all are asked. CPU time is that of the whole "
         "simulation by its requests: their engines' steps cost as much in every row.\n",
     ]
@@ -126,7 +94,7 @@ def markdown(page: dict[str, Any]) -> str:
         lines.append(f"**{schedulers} scheduler{'s' * (schedulers > 1)}, {knows}{away}**\n")
         header = ("asked", "TTFT mean", "TTFT P99", "e2e mean", "e2e P99", "CPU time")
         lines.append(markdown_table(header, _rows(chosen)))
-    return "\n".join(lines)
+    return {"tables": "\n".join(lines)}
 
 
 def _rows(runs: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
@@ -147,33 +115,22 @@ def _rows(runs: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
     return rows
 
 
-def main() -> None:
-    """Simulate and write."""
-    assert __doc__
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("lengths", type=Path, help="CSV of prompt and output lengths")
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--instances", type=int, default=200)
     parser.add_argument("--qps", type=float, default=540.0)
-    parser.add_argument("--requests", type=int, default=12_000, help="per run")
+    parser.add_argument("--requests", type=int, default=12_000, help="Requests of a run.")
     parser.add_argument("--seeds", type=int, nargs="+", default=[2])
-    parser.add_argument("--processes", type=int, default=1)
-    options = parser.parse_args()
-    load = Load(options.instances, options.qps, options.requests)
-    facts: dict[str, Any] = {
-        **describe_run("bench.placement.scale"),
-        "machine": describe_machine("foretell", "numba", "numpy"),
-        **asdict(load),
-    }
-    facts["command"] = facts["command"].replace(str(options.lengths), "LENGTHS.csv")
-    pairs = read_lengths(options.lengths)
-    page = {**facts, "runs": run_all(cases(options.seeds), load, pairs, options.processes)}
-    (RESULTS / "placement_scale.json").write_text(json.dumps(page, indent=1) + "\n")
-    text = markdown(page)
-    (RESULTS / "placement_scale.md").write_text(
-        f"# Asking some of many predictors, in the simulator\n\n{text}"
-    )
-    write_into(PAGE, "placement_scale", text)
-    print(text)
+
+
+def measure(options: argparse.Namespace) -> Numbers:
+    """Run every case."""
+    load = {name: getattr(options, name) for name in ("instances", "qps", "requests")}
+    one = partial(run, **load, lengths=read_lengths(options.lengths))
+    return {**load, "runs": run_each(one, cases(options.seeds), options.processes)}
+
+
+def main() -> None:
+    BENCH.main(measure, tables, arguments)
 
 
 if __name__ == "__main__":

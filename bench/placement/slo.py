@@ -1,33 +1,32 @@
 """How many requests of two classes meet their targets, under which placement policy?
 
-    python -m bench.placement.slo LENGTHS.csv [--requests N] [--qps ...] [--seeds ...]
-
-LENGTHS.csv and the cluster are those of `bench.placement.policies`: 12 A30 with Llama-2-7B. A part
-of the requests, drawn at random, is interactive, the others are relaxed; lengths are estimated with
-noise whose spread the predictors know. Writes bench/placement/results/slo.json and .md, and what
-docs/policies.md says of it.
+The cluster is that of the Block paper. A part of the requests, drawn at random, is interactive, the
+others are relaxed; lengths are estimated with noise whose spread the predictors know.
 """
 
 import argparse
-import json
-import sys
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from functools import partial
 from random import Random
 from typing import Any
 
-from bench.placement.policies import ENGINE, INSTANCES, PAGE, PROFILE, RESULTS, read_lengths
-from bench.stats import interval, markdown_table, write_into
-from foretell.config import load_profile
-from foretell.latency.tables import profile_step_time
+from bench.placement.a30 import INSTANCES, PROFILE, Lengths, Load, cluster, read_lengths
+from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.runs import run_each
+from bench.stats import interval
 from foretell.model import Slo
 from foretell.policy import make_policy
-from foretell.sim import ClusterConfig, InstanceConfig, Report, simulate
-from foretell.workload import Arrival, EmpiricalLengths, noisy_length, poisson, stream
-from tools.harness.machine import describe_machine, describe_run, machine_line
+from foretell.sim import Report, simulate
+from foretell.workload import Arrival, noisy_length
 
+BENCH = Benchmark(
+    __file__,
+    __doc__,
+    takes="10 minutes",
+    paths={"LENGTHS.csv": "prompt and output lengths"},
+    processes=2,
+)
 INTERACTIVE, RELAXED = Slo(0.5, 0.08), Slo(5.0, 0.15)
 INTERACTIVE_RATIO = 0.3
 NOISE_SIGMA = 0.3
@@ -52,15 +51,12 @@ class Case:
     seed: int
 
 
-def run(case: Case, pairs: Sequence[tuple[int, int]], requests: int) -> dict[str, Any]:
+def run(case: Case, lengths: Lengths, requests: int) -> dict[str, Any]:
     """The figures of one case; arrivals, classes and estimates depend on rate and seed alone."""
-    draws = Random(case.seed)
-    plain = stream(requests, poisson(case.qps, draws), EmpiricalLengths(pairs), draws)
+    plain = Load(case.qps, requests, case.seed, lengths).arrivals()
     arrivals = classed(plain, Random(f"{case.seed} classes"))
     policy, _, rejecting = case.contender.partition(", ")
-    instance = InstanceConfig(ENGINE, profile_step_time(load_profile(PROFILE)))
-    config = ClusterConfig(
-        (instance,) * INSTANCES,
+    config = cluster(
         estimate=noisy_length(NOISE_SIGMA, Random(f"{case.seed} estimates")),
         reject_late=bool(rejecting),
     )
@@ -69,7 +65,7 @@ def run(case: Case, pairs: Sequence[tuple[int, int]], requests: int) -> dict[str
 
 
 def classed(arrivals: Sequence[Arrival], draws: Random) -> list[Arrival]:
-    """Each with the targets of its class."""
+    """Each request with the targets of its class."""
     return [
         replace(a, slo=INTERACTIVE if draws.random() < INTERACTIVE_RATIO else RELAXED)
         for a in arrivals
@@ -77,6 +73,8 @@ def classed(arrivals: Sequence[Arrival], draws: Random) -> list[Arrival]:
 
 
 def figures(report: Report, arrivals: Sequence[Arrival]) -> dict[str, float]:
+    """Ratios of requests, their rate (1/s), and the mean TTFT."""
+
     def within(slo: Slo) -> float:
         met = sum(r.within_slo for r in report.served if r.slo == slo)
         return met / sum(a.slo == slo for a in arrivals)
@@ -91,13 +89,13 @@ def figures(report: Report, arrivals: Sequence[Arrival]) -> dict[str, float]:
     }
 
 
-def markdown(page: dict[str, Any]) -> str:
-    """Of bench/placement/results/slo.md, and of the page on policies."""
-    runs: list[dict[str, Any]] = page["runs"]
+def tables(numbers: Numbers) -> Blocks:
+    """A table for each rate."""
+    runs: list[dict[str, Any]] = numbers["runs"]
     seeds = sorted({run["seed"] for run in runs})
     lines = [
-        f"Made by `{page['command']}` on {page['date']}; {machine_line(page['machine'])}.\n",
-        f"{INSTANCES} engines of {PROFILE}; {page['requests']:,} requests with real lengths, "
+        made_by(numbers),
+        f"{INSTANCES} engines of {PROFILE}; {numbers['requests']:,} requests with real lengths, "
         f"Poisson arrivals, lengths estimated with {NOISE_SIGMA:.0%} log-normal noise. "
         f"{INTERACTIVE_RATIO:.0%} are interactive ({_targets(INTERACTIVE)}), the others relaxed "
         f"({_targets(RELAXED)}). The first three columns are the ratios of requests within their "
@@ -111,7 +109,7 @@ def markdown(page: dict[str, Any]) -> str:
         rows = [_row(name, chosen) for name in dict.fromkeys(run["contender"] for run in chosen)]
         header = (f"{qps:g} requests/s", *COLUMNS, f"all, less {BASELINE}")
         lines.append(markdown_table(header, rows))
-    return "\n".join(lines)
+    return {"tables": "\n".join(lines)}
 
 
 def _targets(slo: Slo) -> str:
@@ -119,54 +117,40 @@ def _targets(slo: Slo) -> str:
 
 
 def _row(contender: str, runs: Sequence[dict[str, Any]]) -> tuple[str, ...]:
-    mine = [run for run in runs if run["contender"] == contender]
+    mine, base = (
+        [run for run in runs if run["contender"] == name] for name in (contender, BASELINE)
+    )
     cells = [contender]
     for name in COLUMNS.values():
         mean, half_width = interval([run[name] for run in mine])
         cells.append(f"{mean:.3f} ± {half_width:.3f}")
     if contender == BASELINE:
         return (*cells, "")
-    base = [run for run in runs if run["contender"] == BASELINE]
     more = [a["within_slo"] - b["within_slo"] for a, b in zip(mine, base, strict=True)]
     mean, half_width = interval(more)
     return (*cells, f"{mean:+.3f} ± {half_width:.3f}")
 
 
-def main() -> None:
-    """Simulate and write."""
-    assert __doc__
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("lengths", type=Path, help="CSV of prompt and output lengths")
-    parser.add_argument("--requests", type=int, default=1400, help="per run")
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--requests", type=int, default=1400, help="Requests of a run.")
     parser.add_argument("--qps", type=float, nargs="+", default=[30.0, 34.0, 38.0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
-    parser.add_argument("--processes", type=int, default=2)
-    options = parser.parse_args()
-    facts: dict[str, Any] = {
-        **describe_run("bench.placement.slo"),
-        "machine": describe_machine("foretell", "numba", "numpy"),
-        "requests": options.requests,
-    }
-    facts["command"] = facts["command"].replace(str(options.lengths), "LENGTHS.csv")
+
+
+def measure(options: argparse.Namespace) -> Numbers:
+    """Run every contender at every rate, with every seed."""
     cases = [
         Case(contender, qps, seed)
         for qps in options.qps
         for contender in CONTENDERS
         for seed in options.seeds
     ]
-    pairs = read_lengths(options.lengths)
-    runs = []
-    with ProcessPoolExecutor(options.processes) as pool:
-        futures = [pool.submit(run, case, pairs, options.requests) for case in cases]
-        for number, (case, future) in enumerate(zip(cases, futures, strict=True), 1):
-            runs.append(future.result())
-            print(f"{number}/{len(cases)} {case}", file=sys.stderr)
-    page = {**facts, "runs": runs}
-    (RESULTS / "placement_slo.json").write_text(json.dumps(page, indent=1) + "\n")
-    text = markdown(page)
-    (RESULTS / "placement_slo.md").write_text(f"# Requests within their targets\n\n{text}")
-    write_into(PAGE, "placement_slo", text)
-    print(text)
+    one = partial(run, lengths=read_lengths(options.lengths), requests=options.requests)
+    return {"requests": options.requests, "runs": run_each(one, cases, options.processes)}
+
+
+def main() -> None:
+    BENCH.main(measure, tables, arguments)
 
 
 if __name__ == "__main__":

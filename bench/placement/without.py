@@ -1,49 +1,43 @@
-"""What the largest requests cost the others: Block's policy where they never come.
+"""What do the largest requests cost the others?
 
-    python -m bench.placement.without TRACES
-
-Of each seed's requests in `bench.placement.beyond_block` the largest 1% are taken out, the others
-arrive when they did, at Block's capacity (looked up in bench/placement/results/beyond_block.json).
-It bounds what can be had for the P99 of TTFT by putting the largest 1% off, as
-`bench.placement.order` does. Some minutes. Writes bench/placement/results/without.json and .md.
+Block's policy where they never come: of each seed's requests in `bench.placement.beyond_block` the
+largest 1% are taken out, the others arrive when they did, at Block's capacity. It bounds what can
+be gained for the P99 of TTFT by serving the largest 1% last, as `bench.placement.order` does.
 """
 
 import argparse
-import json
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from multiprocessing import get_context
-from pathlib import Path
-from typing import Any
 
-from rich.console import Console
-from rich.progress import track
-
-from bench.placement.block.beyond import SETTINGS, change
-from bench.placement.block.runs import ROOT, run
+from bench.placement import beyond_block
+from bench.placement.block.beyond import SETTINGS
+from bench.placement.block.bound import work
+from bench.placement.block.runs import run
 from bench.placement.block.settings import Case
 from bench.placement.order import RATIO
-from bench.stats import markdown_table
+from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.runs import run_each
+from bench.stats import change
 from foretell.workload import Arrival
-from tools.harness.machine import describe_machine, describe_run, machine_line
 
-RESULTS = ROOT / "bench" / "results"
+BENCH = Benchmark(__file__, __doc__, paths={"TRACES": "folder of the traces"}, processes=2)
 SHOWN = {"ttft_p99_s": "P99 TTFT", "ttft_mean_s": "mean TTFT", "e2e_p99_s": "P99 e2e"}
-
-Row = dict[str, Any]
 
 
 def without_largest(arrivals: list[Arrival]) -> list[Arrival]:
     """All but the largest 1%, by the KV tokens that they hold times the steps they do so."""
-    sizes = [a.output_tokens * (a.prompt_tokens + a.output_tokens / 2) for a in arrivals]
+    sizes = [work(a.prompt_tokens, a.output_tokens) for a in arrivals]
     largest = sorted(range(len(arrivals)), key=sizes.__getitem__)[-round(RATIO * len(arrivals)) :]
     left_out = set(largest)
     return [arrival for i, arrival in enumerate(arrivals) if i not in left_out]
 
 
-def measured(block: Row, traces: str) -> Row:
-    """Block's own run of a setting and seed again, without the largest."""
+def of_block() -> list[Numbers]:
+    """Block's runs at its capacity, one for each setting and seed."""
+    return [row for row in beyond_block.BENCH.read()["rows"] if row["scheduler"] == "Block"]
+
+
+def rerun(block: Numbers, traces: str) -> Numbers:
+    """A run of Block's again, without the largest requests."""
     setting = next(s for s in SETTINGS if s.name == block["setting"])
     case = Case(setting, setting.searched[0], block["block_qps"], block["seed"])
     found = run(case, traces, without_largest)
@@ -55,55 +49,33 @@ def measured(block: Row, traces: str) -> Row:
     }
 
 
-def markdown(page: dict[str, Any], block: Sequence[Row]) -> str:
-    """bench/placement/results/without.md."""
+def tables(numbers: Numbers) -> Blocks:
+    """A row for each setting, with the changes against Block's own runs."""
+    found = {(row["setting"], row["seed"]): row for row in numbers["rows"]}
     table = []
     for setting in SETTINGS:
-        pairs = [
-            (next(r for r in page["rows"] if _key(r) == _key(b)), b)
-            for b in block
-            if b["setting"] == setting.name
+        theirs = [row for row in of_block() if row["setting"] == setting.name]
+        mine = [found[row["setting"], row["seed"]] for row in theirs]
+        cells = [
+            change([a[name] / b[name] for a, b in zip(mine, theirs, strict=True)]) for name in SHOWN
         ]
-        cells = [change([mine[name] / theirs[name] for mine, theirs in pairs]) for name in SHOWN]
         table.append((setting.name, *cells))
-    return "\n".join(
-        [
-            f"Made by `{page['command']}` on {page['date']}; {machine_line(page['machine'])}.\n",
-            "Block's policy at its capacity, its largest 1% of the requests taken out: changes "
-            "against the same with them, over all that are served. Geometric means of ratios taken "
-            "seed by seed, with their 95% confidence interval.\n",
-            markdown_table(("", *SHOWN.values()), table),
-        ]
+    text = (
+        "Block's policy at its capacity, its largest 1% of the requests taken out: changes "
+        "against the same with them, over all that are served. Geometric means of ratios taken "
+        "seed by seed, with their 95% confidence interval.\n"
     )
+    header = ("", *SHOWN.values())
+    return {"tables": "\n".join([made_by(numbers), text, markdown_table(header, table)])}
 
 
-def _key(row: Row) -> tuple[str, int]:
-    return row["setting"], row["seed"]
+def measure(options: argparse.Namespace) -> Numbers:
+    one = partial(rerun, traces=str(options.traces))
+    return {"rows": run_each(one, of_block(), options.processes)}
 
 
 def main() -> None:
-    """Simulate and write."""
-    assert __doc__
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("traces", type=Path, help="folder of the traces")
-    parser.add_argument("--processes", type=int, default=2)
-    options = parser.parse_args()
-    facts = {
-        **describe_run("bench.placement.without"),
-        "machine": describe_machine("foretell", "numba", "numpy"),
-    }
-    facts["command"] = "python -m bench.placement.without TRACES"
-    every = json.loads((RESULTS / "beyond_block.json").read_text())["rows"]
-    block = [row for row in every if row["scheduler"] == "Block"]
-    one = partial(measured, traces=str(options.traces))
-    with ProcessPoolExecutor(options.processes, get_context("spawn")) as pool:
-        found = pool.map(one, block)
-        rows = list(track(found, "runs", len(block), console=Console(stderr=True)))
-    page = {**facts, "rows": rows}
-    text = markdown(page, block)
-    print(text)
-    (RESULTS / "placement_without.json").write_text(json.dumps(page, indent=1) + "\n")
-    (RESULTS / "placement_without.md").write_text(f"# Without the largest\n\n{text}")
+    BENCH.main(measure, tables)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 A request shares its engine with whoever arrives while it runs. A forecast that lets nobody arrive
 is too low by what they take, about a fifth of the e2e latency at 70% utilisation (measured in
-docs/accuracy-live.md). Who comes is unknown; how many come per second, and how large they are, is
+bench/accuracy/live.md). Who comes is unknown; how many come per second, and how large they are, is
 much as it was a moment ago.
 """
 

@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from bench.placement.policies import Case, markdown, read_lengths, run
+from bench.placement.a30 import read_lengths
+from bench.placement.policies import Case, run, tables
 from bench.placement.variants import ABLATIONS, POLICIES
 
 PAIRS = [(64, 20), (300, 8), (12, 40)]
@@ -22,7 +23,7 @@ def test_every_policy_and_variant_gets_the_same_requests_and_a_row() -> None:
     facts: dict[str, Any] = {"packages": {}, "cpu": "", "cores": 2, "memory_gib": 1, "os": ""}
     facts |= {"python": "", "load_1min": 0}
     page = {"command": "c", "date": "d", "machine": facts, "requests": 12, "runs": runs}
-    text = markdown(page)
+    text = tables(page)["tables"]
     assert "Estimates with 30% log-normal noise" in text
     assert "True lengths" not in text
     assert all(f"| {case.policy} |" in text for case in cases)

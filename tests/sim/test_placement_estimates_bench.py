@@ -1,7 +1,6 @@
 """The bench of estimated lengths: its traces, and that all its variants get the same requests."""
 
 import json
-from collections.abc import Callable
 from math import exp
 from pathlib import Path
 from typing import Any, cast
@@ -10,9 +9,8 @@ import pytest
 
 from bench.placement import estimates as bench
 from bench.placement.believed import SOURCES, quality, traces_of
-from bench.placement.block.runs import Results, arrivals_for
+from bench.placement.block.runs import Result, Results, Runner, Then, arrivals_for
 from bench.placement.block.settings import Case
-from bench.placement.block.sweep import Runner
 from foretell.workload import Trace
 from tools.simulate.run import read_trace
 
@@ -56,13 +54,13 @@ class Known:
     def __init__(self) -> None:
         self.asked: dict[str, Case] = {}
 
-    def ask(self, case: Case, then: Callable[[dict[str, Any]], None]) -> None:
+    def ask(self, case: Case, then: Then = lambda result: None, rank: int = 0) -> None:
         self.asked[json.dumps(case.key())] = case
-        then(self.get(case))
+        then(self[case])
 
     def run(self) -> None: ...
 
-    def get(self, case: Case) -> dict[str, Any]:
+    def __getitem__(self, case: Case) -> Result:
         capacity_qps = 20.0 + case.seed
         capacity_qps *= {"true": 1.0, "told": 0.97}[case.scheduler.estimates]
         p99_s = bench.TTFT_BOUND_S * exp(case.qps - capacity_qps)
@@ -72,7 +70,7 @@ class Known:
 def test_a_page_of_known_capacities(traces: dict[str, Path]) -> None:
     known, wanted = Known(), bench.variants()
     made = bench.Bench(traces, cast(Runner, known), (1, 2))
-    made.run(wanted, lambda: None)
+    made.run(wanted)
     rows = bench.rows_of(made, wanted, cast(Results, known))
     assert len(rows) == 2 * len(wanted)
     assert all(row["common_qps"] == pytest.approx(20 + row["seed"], 1e-3) for row in rows)
@@ -80,7 +78,7 @@ def test_a_page_of_known_capacities(traces: dict[str, Path]) -> None:
     facts |= {"python": "", "load_1min": 0}
     page = {"command": "c", "date": "d", "machine": facts, "requests": 9, "cpu_s": 1, "rows": rows}
     estimates = {source: quality(trace) for source, trace in traces.items()}
-    text = bench.markdown({**page, "estimates": estimates})
+    text = bench.tables({**page, "estimates": estimates})["tables"]
     assert text.count("| 97.0% (97.0 to 97.0) |") == len(wanted) - len(bench.POLICIES)
     # Cases differ in what policies know; the requests are the same.
     cases = [case for case in known.asked.values() if case.qps == rows[0]["common_qps"]]

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bench.placement.prefix import POLICIES, Case, arrivals_for, markdown, run
+from bench.placement.prefix import POLICIES, Case, arrivals_for, run, tables
 from bench.placement.prefix_baselines import LongestMatch, PrefixHash
 from foretell.model import EngineConfig, LengthEstimate, RequestSpec
 from foretell.policy import Candidate
@@ -28,7 +28,7 @@ def test_every_policy_gets_the_same_requests_and_a_row(tmp_path: Path) -> None:
     facts: dict[str, Any] = {"packages": {}, "cpu": "", "cores": 2, "memory_gib": 1, "os": ""}
     facts |= {"python": "", "load_1min": 0}
     page = {"command": "c", "date": "d", "machine": facts, "seed": 1, "runs": runs}
-    text = markdown(page)
+    text = tables(page)["tables"]
     assert all(text.count(f"| {policy} |") == 2 for policy in POLICIES)
     found = {r["policy"]: r for r in runs if r["workload"] == "Mooncake"}
     assert found["predicted_latency"]["hit_ratio"] > found["round_robin"]["hit_ratio"]

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from bench.placement.slo import CONTENDERS, INTERACTIVE, RELAXED, Case, classed, markdown
+from bench.placement.slo import CONTENDERS, INTERACTIVE, RELAXED, Case, classed, tables
 from bench.placement.slo import run as run_case
 from foretell.latency.linear import LinearStepTime
 from foretell.model import NO_SLO, EngineConfig, Slo
@@ -107,7 +107,7 @@ def test_the_bench_gives_all_contenders_the_same_classes_and_a_row() -> None:
     assert all(0 <= r["within_slo"] <= 1 for r in runs)
     facts = {"packages": {}, "cpu": "", "cores": 2, "memory_gib": 1, "os": "", "python": ""}
     page = {"command": "c", "date": "d", "requests": 12, "runs": runs}
-    text = markdown({**page, "machine": {**facts, "load_1min": 0}})
+    text = tables({**page, "machine": {**facts, "load_1min": 0}})["tables"]
     assert all(f"| {name} |" in text for name in CONTENDERS)
     assert text.count("±") == 6 * len(CONTENDERS) - 1
     drawn = classed(arrivals(1, NO_SLO, count=200), Random(1))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.placement.cluster.load import read_logs
-from bench.placement.cluster.page import markdown, rank_correlation
+from bench.placement.cluster.page import rank_correlation, tables
 from bench.placement.cluster.watch import Watch
 from foretell.latency.linear import LinearStepTime
 from foretell.model import BatchShape, Step
@@ -82,7 +82,7 @@ def test_the_page_sets_both_side_by_side() -> None:
     page |= {"instances": 2, "speedup": 1.0, "requests": 9, "qps": 3.0, "seed": 1, "simulations": 2}
     page["real"] = {"random": {**figures, **meanwhile, "degraded": {"turn": 4}}}
     page["simulated"] = {"random": [figures, {**figures, "ttft_mean_s": 1.0}]}
-    text = markdown(page)
+    text = tables(page)["tables"]
     assert "| random | 2.00 | 1.50 (1.00 to 2.00) | +0.50 (+33%) |" in text
     assert "| random | 3 | 3 (3 to 3) | +0 |" in text
     assert "4 turn" in text

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from bench.length.data import convert
-from bench.stats import interval, write_into
+from bench.report import write_into
+from bench.stats import interval
 from tools.length.dataset import read_examples
 
 ARENA = {"prompt": "a", "outputs": {"m": {"tok": 5}, "n": {"tok": 0}}}

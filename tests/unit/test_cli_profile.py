@@ -106,7 +106,7 @@ def test_names_are_found_in_paths() -> None:
 
 @pytest.mark.parametrize("folder", PROFILES)
 def test_the_twin_is_near_published_runs(folder: str) -> None:
-    """The targets of docs/accuracy.md, on the data that the documented figures are from."""
+    """The targets of bench/accuracy/published.md, on the data that its figures are from."""
     code, text = run("accuracy", RUNS / folder, "--profile", PROFILES[folder])
     assert code == 0, text
     found = json.loads(text)

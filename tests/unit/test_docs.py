@@ -14,7 +14,8 @@ from foretell.telemetry import PredictorMetrics, SchedulerMetrics
 from services.tagger.metrics import TaggerMetrics
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "tests").rglob("*.md")])
+FOLDERS = ("docs", "bench", "tests")
+DOCS = sorted([*ROOT.glob("*.md"), *(p for f in FOLDERS for p in (ROOT / f).rglob("*.md"))])
 PICTURES = sorted((ROOT / "docs").rglob("*.svg"))
 
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^()\s]+)\)")

@@ -9,7 +9,7 @@ import pytest
 
 from bench.placement.block.beyond import BLOCK, SETTINGS
 from bench.placement.block.bound import ORDERS, BoundCase, Pool, ordered, run, throughput, work
-from bench.placement.block.bound_page import fields
+from bench.placement.block.bound_page import blocks
 from bench.placement.block.bound_runs import BUSY, PACKED, searched
 from bench.placement.block.packing import packed_tokens_per_s, prompts_s
 from bench.placement.block.pooled import (
@@ -21,7 +21,6 @@ from bench.placement.block.pooled import (
     pooled_step_time,
 )
 from bench.placement.block.settings import Scheduler, Setting
-from bench.placement.bound import TEMPLATE
 from foretell.config import load_profile
 from foretell.kernel import tables as kernel
 from foretell.kernel.step_time import step_s
@@ -228,7 +227,7 @@ def test_cases_differ_by_their_pool() -> None:
 
 
 def test_the_page_can_be_filled() -> None:
-    """With every number that the runs give; the template names no other."""
+    """Tables need no other numbers than those that the runs give."""
     servers = ["Block", "externality", *dict.fromkeys(s.title for s in BUSY if s.title != "Block")]
     servers += [s.title for setting in SETTINGS for s in searched(setting)]
     names = ("capacity_qps", "ttft_p99_s", "ttft_mean_s", "e2e_mean_s", "e2e_p99_s")
@@ -245,6 +244,6 @@ def test_the_page_can_be_filled() -> None:
     page |= {"rows": [r for r in rows if r["server"] in servers[2:]]}
     page |= {"packed": [r for r in rows if r["server"] == PACKED], "busy": rows}
     policies = [r for r in rows if r["server"] in servers[:2]]
-    text = TEMPLATE.read_text().format(**fields(page, policies))
+    text = "\n".join(blocks(page, policies).values())
     assert "110.0% (externality)" in text
     assert text.count(f"| externality | {1.1 * 1.5:.1f} ±") == len(SETTINGS)

@@ -1,14 +1,12 @@
 """Foretell's policies against Block's, where Block's bound is kept: settings, runs, tables."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import exp, log
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-from bench.placement.block.capacity import Search, interval
-from bench.placement.block.runs import Results
+from bench.placement.block.capacity import Search
+from bench.placement.block.runs import Result, Results, Runner, probe, state_of_the_code
 from bench.placement.block.settings import (
     AZURE,
     NOISE_SIGMA,
@@ -17,9 +15,10 @@ from bench.placement.block.settings import (
     Scheduler,
     Setting,
 )
-from bench.placement.block.sweep import Result, Runner, Searches
-from bench.stats import markdown_table
-from tools.harness.machine import machine_line
+from bench.placement.block.sweep import Searches
+from bench.report import Numbers, made_by, markdown_table
+from bench.runs import progress
+from bench.stats import change, geometric_mean, interval, plus_minus
 
 Row = dict[str, Any]
 
@@ -69,38 +68,37 @@ SETTINGS = (
     ),
     Setting(f"ShareGPT, {NOISE_SIGMA:.0%} noise", 32.5, searched=NOISY, seeds=SEEDS),
 )
-SHOWN = (("ttft_mean_s", "mean TTFT"), ("ttft_p99_s", "P99 TTFT"), ("e2e_mean_s", "mean e2e"))
-SHOWN = (*SHOWN, ("e2e_p99_s", "P99 e2e"))
+SHOWN = (
+    ("ttft_mean_s", "mean TTFT"),
+    ("ttft_p99_s", "P99 TTFT"),
+    ("e2e_mean_s", "mean e2e"),
+    ("e2e_p99_s", "P99 e2e"),
+)
 
 
-def run_all(
-    traces: str, results: Results, processes: int, settings: Sequence[Setting]
-) -> tuple[Searches, float]:
-    """All capacities, then everybody at Block's; and the CPU seconds of all runs."""
-    runner, searches = Runner(traces, results, processes), Searches()
-    columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("runs", total=sum(6 * len(_wanted([s])) for s in settings))
-
-        def probe(search: Search, setting: Setting, scheduler: Scheduler, seed: int) -> None:
-            def learnt(result: Result) -> None:
-                progress.advance(task)
-                if search.learn(result["ttft_p99_s"]):
-                    probe(search, setting, scheduler, seed)
-
-            case = Case(setting, scheduler, search.next_qps, seed)
-            runner.ask(case, learnt, settings.index(setting))
-
+def results_of(traces: str, kept: Path, processes: int, settings: Sequence[Setting]) -> Numbers:
+    """The capacities of all schedulers, and a run of each at Block's capacity."""
+    results, searches = Results(kept), Searches()
+    with progress() as bar:
+        task = bar.add_task("runs", total=6 * len(_wanted(settings)))
+        runner = Runner(traces, results, processes, lambda: bar.advance(task))
         for setting, scheduler, seed in _wanted(settings):
             search = Search(setting.guess_qps, setting.ttft_bound_s)
             searches[setting.name, scheduler.title, seed] = search
-            probe(search, setting, scheduler, seed)
+            rank = settings.index(setting)
+            probe(runner, search, partial(Case, setting, scheduler, seed=seed), rank)
         runner.run()
         for case in _at_capacity(settings, searches):
-            runner.ask(case, lambda _: progress.advance(task))
+            runner.ask(case)
         runner.run()
-        progress.update(task, total=progress.tasks[task].completed)
-    return searches, runner.cpu_s
+        bar.update(task, total=bar.tasks[task].completed)
+    return {
+        "state_of_the_code": state_of_the_code(),
+        "cpu_s": round(runner.cpu_s),
+        "rows": [
+            _result(case, results[case], searches) for case in _at_capacity(settings, searches)
+        ],
+    }
 
 
 def _wanted(settings: Iterable[Setting]) -> list[tuple[Setting, Scheduler, int]]:
@@ -114,34 +112,27 @@ def _at_capacity(settings: Iterable[Setting], searches: Searches) -> Iterator[Ca
         yield Case(setting, scheduler, round(block.capacity_qps, 3), seed)
 
 
-def results_of(kept: Results, searches: Searches, settings: Sequence[Setting]) -> dict[str, Any]:
-    """All numbers of the page, as JSON."""
-    rows = []
-    for case in _at_capacity(settings, searches):
-        search = searches[case.setting.name, case.scheduler.title, case.seed]
-        found = kept.get(case)
-        assert found is not None, f"{case} has not run"
-        rows.append(
-            {
-                "setting": case.setting.name,
-                "scheduler": case.scheduler.title,
-                "seed": case.seed,
-                "capacity_qps": round(search.capacity_qps, 3),
-                "block_qps": case.qps,
-                "probes": {str(qps): round(p99, 3) for qps, p99 in sorted(search.probes.items())},
-                **{name: found[name] for name, _ in SHOWN},
-                "preemptions_per_1000": 1000 * found["preemptions"] / found["requests"],
-            }
-        )
-    return {"rows": rows}
+def _result(case: Case, found: Result, searches: Searches) -> Row:
+    search = searches[case.setting.name, case.scheduler.title, case.seed]
+    return {
+        "setting": case.setting.name,
+        "scheduler": case.scheduler.title,
+        "seed": case.seed,
+        "capacity_qps": round(search.capacity_qps, 3),
+        "block_qps": case.qps,
+        "probes": search.as_json(),
+        **{name: found[name] for name, _ in SHOWN},
+        "preemptions_per_1000": 1000 * found["preemptions"] / found["requests"],
+    }
 
 
 def markdown(page: Mapping[str, Any], settings: Sequence[Setting]) -> str:
-    """Of bench/placement/results/beyond_block.md, and of docs/placement.md."""
+    """A table for each setting that was run, and the mean over them."""
     rows: list[Row] = page["rows"]
+    run = {row["setting"] for row in rows}
+    settings = [setting for setting in settings if setting.name in run]
     lines = [
-        f"Made by `{page['command']}` on {page['date']} ({page['cpu_s']:,} CPU seconds of runs); "
-        f"{machine_line(page['machine'])}.\n",
+        made_by(page),
         "Capacity: the highest rate, in requests a second, at which the P99 of TTFT is within "
         f"{TTFT_BOUND_S:g} s ({MOONCAKE_BOUND_S:g} s with Mooncake's prompts, "
         "some of which alone take longer than 3 s). The other columns are at Block's capacity, "
@@ -162,8 +153,7 @@ def markdown(page: Mapping[str, Any], settings: Sequence[Setting]) -> str:
 def _row(scheduler: Scheduler, rows: Sequence[Row]) -> tuple[str, ...]:
     block = _of(rows, rows[0]["scheduler"])
     mine = _of(rows, scheduler.title)
-    mean, half = interval([row["capacity_qps"] for row in mine])
-    cells = [scheduler.title, f"{mean:.1f} ± {half:.1f}"]
+    cells = [scheduler.title, plus_minus([row["capacity_qps"] for row in mine], 1)]
     is_block = scheduler.title == rows[0]["scheduler"]
     cells.append("" if is_block else change(_ratios(mine, block, "capacity_qps")))
     for name, _ in SHOWN:
@@ -184,7 +174,7 @@ def _overall(rows: Sequence[Row], settings: Sequence[Setting]) -> str:
             mine = [row for row in rows if row["setting"] == setting.name]
             block, own = _of(mine, mine[0]["scheduler"]), _of(mine, scheduler.title)
             ratios = _ratios(own, block, "capacity_qps")
-            gains.append(exp(interval([log(ratio) for ratio in ratios])[0]) - 1)
+            gains.append(geometric_mean(ratios) - 1)
         texts.append(f"{scheduler.title} {sum(gains) / len(gains):+.1%}")
     return ", ".join(texts)
 
@@ -195,10 +185,3 @@ def _of(rows: Iterable[Row], title: str) -> list[Row]:
 
 def _ratios(mine: Sequence[Row], block: Sequence[Row], name: str) -> list[float]:
     return [own[name] / theirs[name] for own, theirs in zip(mine, block, strict=True)]
-
-
-def change(ratios: Sequence[float]) -> str:
-    """The geometric mean of ratios less 1, with its interval."""
-    mean, half = interval([log(ratio) for ratio in ratios])
-    low, high = exp(mean - half) - 1, exp(mean + half) - 1
-    return f"{exp(mean) - 1:+.1%} ({100 * low:+.1f} to {100 * high:+.1f})"

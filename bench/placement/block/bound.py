@@ -11,14 +11,13 @@ from typing import Any
 
 from bench.placement.block import policies
 from bench.placement.block.pooled import alone_s, pooled_instance
-from bench.placement.block.runs import arrivals_for
+from bench.placement.block.runs import Result, arrivals_for
 from bench.placement.block.settings import Case
 from foretell.sim import ClusterConfig, Report, Served, simulate
 from foretell.workload import Arrival
 from tools.simulate.cluster import cluster_config, estimator
 from tools.simulate.run import fits, read_trace
 
-Result = dict[str, Any]
 _HERE = Path(__file__).parent
 _CODE = hashlib.sha256(
     b"".join((_HERE / name).read_bytes() for name in ("bound.py", "pooled.py"))

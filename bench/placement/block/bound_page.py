@@ -1,12 +1,11 @@
 """What is told of the bound on placement: tables and a picture."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from math import exp, log
+from collections.abc import Iterable, Sequence
+from math import log
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
-from bench.placement.block.beyond import SETTINGS, change
+from bench.placement.block.beyond import SETTINGS
 from bench.placement.block.bound_runs import (
     BLOCK_LARGEST,
     BUSY,
@@ -19,33 +18,33 @@ from bench.placement.block.bound_runs import (
     POOLED,
     Row,
 )
-from bench.placement.block.capacity import interval
-from bench.stats import markdown_table
-from tools.harness.machine import machine_line
+from bench.report import Blocks, Numbers, made_by, markdown_table
+from bench.stats import change, geometric_mean, plus_minus, ratio_interval
 
 BLOCK = "Block"
 
 
-def fields(page: Mapping[str, Any], of_policies: Sequence[Row]) -> dict[str, str]:
-    """What the page's template asks for; `of_policies`: the rows of `beyond_block`."""
+def blocks(page: Numbers, of_policies: Sequence[Row]) -> Blocks:
+    """The blocks of the page; `of_policies` are the rows of `beyond_block`."""
     rows = [*as_servers(of_policies), *page["rows"]]
     ours = dict.fromkeys(row["scheduler"] for row in of_policies)
+    busy = (
+        f"{BUSY_RATE:g} times Block's mean capacity ({BUSY_RATE_WINDOWS:g} times with Azure's "
+        f"rhythm), {BUSY_SETTINGS[0].requests} requests, {len(BUSY_SEEDS)} seeds; counted between "
+        "the first tokens of 40% and of 90% of all requests, when engines are full and others "
+        "wait. Here `late_binding` holds requests as long as it takes, not 10 s. *Computed again*: "
+        "tokens, of all that steps computed.\n"
+    )
     return {
-        "made": f"Made by `{page['command']}` on {page['date']} ({page['cpu_s']:,} CPU seconds of "
-        f"runs); {machine_line(page['machine'])}.",
+        "made": made_by(page),
         "short": _short(rows, [title for title in ours if title != BLOCK], page["packed"]),
         "capacities": "\n".join(_capacities(rows)),
-        "busy": "\n".join(_busy(page["busy"])),
-        "packed_title": PACKED.capitalize(),
-        "busy_rate": f"{BUSY_RATE:g}",
-        "busy_rate_windows": f"{BUSY_RATE_WINDOWS:g}",
-        "busy_requests": str(BUSY_SETTINGS[0].requests),
-        "busy_seeds": str(len(BUSY_SEEDS)),
+        "busy": "\n".join([busy, *_busy(page["busy"])]),
     }
 
 
 def as_servers(of_policies: Iterable[Row]) -> list[Row]:
-    """Policies are servers too."""
+    """The rows of policies, as those of servers."""
     return [{**row, "server": row["scheduler"]} for row in of_policies]
 
 
@@ -83,13 +82,13 @@ def best_of(titles: Iterable[str], rows: Sequence[Row]) -> str:
 
 def share(mine: Sequence[Row], pool: Sequence[Row]) -> str:
     """Of the pool's capacity; geometric mean over the seeds."""
-    return f"{exp(fmean(map(log, ratios(mine, pool, 'capacity_qps')))):.1%}"
+    return f"{geometric_mean(ratios(mine, pool, 'capacity_qps')):.1%}"
 
 
 def _gain(mine: Sequence[Row], block: Sequence[Row]) -> str:
     if not mine:
         return ""
-    return f"{exp(fmean(map(log, ratios(mine, block, 'capacity_qps')))) - 1:+.1%}"
+    return f"{geometric_mean(ratios(mine, block, 'capacity_qps')) - 1:+.1%}"
 
 
 def _capacities(rows: Sequence[Row]) -> Iterable[str]:
@@ -103,7 +102,7 @@ def _capacities(rows: Sequence[Row]) -> Iterable[str]:
 
 def _capacity_row(title: str, rows: Sequence[Row]) -> tuple[str, ...]:
     mine, block = of(rows, title), of(rows, BLOCK)
-    mean, half = interval([row["capacity_qps"] for row in mine])
+    capacity = plus_minus([row["capacity_qps"] for row in mine], 1)
     names = ("ttft_p99_s", "ttft_mean_s", "e2e_mean_s", "e2e_p99_s")
     p99, *others = (f"{fmean(row[name] for row in mine):.2f} s" for name in names)
     changes = [change(ratios(mine, block, name)) for name in ("capacity_qps", "ttft_p99_s")]
@@ -111,7 +110,7 @@ def _capacity_row(title: str, rows: Sequence[Row]) -> tuple[str, ...]:
         changes = ["", ""]
     preempted = fmean(row["preemptions_per_1000"] for row in mine)
     return (
-        *(title, f"{mean:.1f} ± {half:.1f}", changes[0], p99, changes[1], *others),
+        *(title, capacity, changes[0], p99, changes[1], *others),
         f"{preempted:.0f}",
     )
 
@@ -161,8 +160,7 @@ def draw(rows: Sequence[Row], file: Path) -> None:
         for place, title in enumerate(shown):
             if of(mine, title):
                 gains = ratios(of(mine, title), of(mine, BLOCK), "capacity_qps")
-                mean, half = interval([log(gain) for gain in gains])
-                low, middle, high = (100 * (exp(x) - 1) for x in (mean - half, mean, mean + half))
+                middle, low, high = (100 * (x - 1) for x in ratio_interval(gains))
                 axes.plot((low, high), (place, place), color="black", linewidth=1)
                 axes.plot(middle, place, "o", color="black", markersize=4)
         axes.axvline(0, color="grey", linewidth=0.8)

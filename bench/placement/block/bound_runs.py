@@ -4,16 +4,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any
 
 from bench.placement.block.beyond import BLOCK, BLOCK_STAR, LATE_BINDING, SEEDS, SETTINGS
-from bench.placement.block.bound import BoundCase, Pool, Result, cluster_of, run
+from bench.placement.block.bound import BoundCase, Pool, cluster_of, run
 from bench.placement.block.capacity import Search
 from bench.placement.block.packing import packed_tokens_per_s
-from bench.placement.block.runs import Results
+from bench.placement.block.runs import Result, Results
 from bench.placement.block.settings import Scheduler, Setting
 
-Row = dict[str, Any]
+Row = Result
 ANY = Scheduler("any", "random")
 """With one engine there is nothing to choose."""
 BUSY_RATE, BUSY_RATE_WINDOWS = 1.3, 2.0
@@ -114,7 +113,7 @@ class Runs:
 
 
 def _at(case: BoundCase, qps: float) -> BoundCase:
-    return BoundCase(case.setting, case.scheduler, qps, case.seed, case.pool, case.order)
+    return replace(case, qps=qps)
 
 
 def capacities(runs: Runs, block: Sequence[Row], settings: Sequence[Setting]) -> Iterator[Row]:
@@ -131,7 +130,7 @@ def capacities(runs: Runs, block: Sequence[Row], settings: Sequence[Setting]) ->
                     "seed": seed,
                     "capacity_qps": round(search.capacity_qps, 3),
                     "block_qps": qps,
-                    "probes": {str(q): round(p99, 3) for q, p99 in sorted(search.probes.items())},
+                    "probes": search.as_json(),
                     "ttft_mean_s": found["ttft_mean_s"],
                     "ttft_p99_s": found["ttft_p99_s"],
                     "pooled_ttft_p99_s": found["pooled_ttft_p99_s"],

@@ -5,16 +5,12 @@ out from a guess until it has the bound between two rates, and then probes where
 of the logarithm between them crosses it.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import log, sqrt
-from statistics import fmean, stdev
+from math import log
 
 STEP = 1.06
 TOLERANCE = 0.015
 """Relative width of the bracket in which the crossing is interpolated."""
-_T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-"""The 97.5% quantile of Student's t with 1, 2, ... degrees of freedom."""
 _MARGIN = 0.15
 _DIGITS = 3
 
@@ -54,6 +50,10 @@ class Search:
         assert high is not None, "the search has not ended"
         return self._crossing(low, high)
 
+    def as_json(self) -> dict[str, float]:
+        """P99 TTFT (s) by rate."""
+        return {str(qps): round(p99, 3) for qps, p99 in sorted(self.probes.items())}
+
     def _bracket(self) -> tuple[float | None, float | None]:
         """The lowest rate that exceeds the bound and the highest below it that keeps it."""
         high = min((qps for qps, p99 in self.probes.items() if p99 > self.bound_s), default=None)
@@ -64,9 +64,3 @@ class Search:
     def _crossing(self, low: float, high: float) -> float:
         start, end = log(self.probes[low]), log(self.probes[high])
         return low + (high - low) * (log(self.bound_s) - start) / (end - start)
-
-
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and half the width of its 95% confidence interval, by Student's t."""
-    half = _T_975[len(values) - 2] * stdev(values) / sqrt(len(values))
-    return fmean(values), half

@@ -6,13 +6,13 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from bench.placement.block import settings as given
-from bench.placement.block.runs import CURVE
+from bench.placement.block.runs import CURVE, Result, Results
 from bench.placement.block.settings import Case, Scheduler
+from bench.report import Benchmark
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Result = dict[str, Any]
 Lookup = Callable[[Scheduler, float, int], Result]
 _COLOURS: Mapping[str, str] = {
     given.RANDOM.title: "#b0b0b0",
@@ -28,15 +28,15 @@ _DRAWN = (given.RANDOM, given.INFAAS, given.LLUMNIX, given.BLOCK_STAR, given.BLO
 """In distributions and over time, where eight lines would be too many."""
 
 
-def draw_all(found: Callable[[Case], Result], folder: Path) -> None:
-    """Three PNG files; needs matplotlib."""
+def draw_all(kept: Results, bench: Benchmark) -> None:
+    """Draw three PNG files; needs matplotlib."""
 
     def lookup(scheduler: Scheduler, qps: float, seed: int) -> Result:
-        return found(Case(given.DEFAULT, scheduler, float(qps), seed))
+        return kept[Case(given.DEFAULT, scheduler, float(qps), seed)]
 
-    _draw_rates(lookup, folder / "block-latency.png")
-    _draw_distributions(lookup, folder / "block-distributions.png")
-    _draw_memory(lookup, folder / "block-memory.png")
+    _draw_rates(lookup, bench.result("-latency.png"))
+    _draw_distributions(lookup, bench.result("-distributions.png"))
+    _draw_memory(lookup, bench.result("-memory.png"))
 
 
 def _draw_rates(lookup: Lookup, path: Path) -> None:

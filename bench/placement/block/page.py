@@ -1,14 +1,11 @@
 """What the page says of the results: tables, each mean with its 95% confidence interval."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from math import exp, log
+from collections.abc import Iterable, Sequence
 from statistics import fmean
-from typing import Any
 
 from bench.placement.block import settings as given
-from bench.placement.block.capacity import interval
 from bench.placement.block.policies import READINGS
-from bench.placement.block.runs import Results
+from bench.placement.block.runs import Result, Results
 from bench.placement.block.settings import Case, Scheduler
 from bench.placement.block.sweep import (
     Searches,
@@ -17,10 +14,10 @@ from bench.placement.block.sweep import (
     sweep_cases,
     wanted_searches,
 )
-from bench.stats import markdown_table
-from tools.harness.machine import machine_line
+from bench.report import Blocks, Numbers, made_by, markdown_table
+from bench.stats import change, plus_minus
 
-Row = dict[str, Any]
+Row = Result
 _CURVES = ("ttft_curve_s", "e2e_curve_s", "memory")
 SHOWN_QPS = 32
 """At which the paper compares Block's TTFTs with Llumnix-'s."""
@@ -33,15 +30,15 @@ ARTIFACT = {
 """Measured on 12 A30 by the authors: docs/RESULTS_SUMMARY.md of github AKafakA/Block@8247f20."""
 
 
-def results_of(kept: Results, searches: Searches) -> dict[str, Any]:
+def results_of(kept: Results, searches: Searches) -> Numbers:
     """All numbers of the page, as JSON."""
     sweep = [row_of(case, kept) for case in (*sweep_cases(), *reading_cases())]
     long = [row_of(case, kept) for case in long_cases()]
     capacities = []
     for setting, scheduler, seed in wanted_searches():
         search = searches[setting.name, scheduler.title, seed]
-        probed = [kept.get(Case(setting, scheduler, qps, seed)) for qps in search.probes]
-        preempted = [1000 * r["preemptions"] / r["requests"] for r in probed if r is not None]
+        probed = [kept[Case(setting, scheduler, qps, seed)] for qps in search.probes]
+        preempted = [1000 * r["preemptions"] / r["requests"] for r in probed]
         capacities.append(
             {
                 "setting": setting.name,
@@ -49,7 +46,7 @@ def results_of(kept: Results, searches: Searches) -> dict[str, Any]:
                 "seed": seed,
                 "capacity_qps": round(search.capacity_qps, 3),
                 "preemptions_per_1000": round(fmean(preempted), 1),
-                "probes": {str(qps): round(p99, 3) for qps, p99 in sorted(search.probes.items())},
+                "probes": search.as_json(),
             }
         )
     return {"sweep": sweep, "long": long, "capacities": capacities}
@@ -57,8 +54,7 @@ def results_of(kept: Results, searches: Searches) -> dict[str, Any]:
 
 def row_of(case: Case, kept: Results) -> Row:
     """The numbers of one run, but for its curves."""
-    result = kept.get(case)
-    assert result is not None, f"{case} has not run"
+    result = kept[case]
     numbers = {name: value for name, value in result.items() if name not in _CURVES}
     named = {"scheduler": case.scheduler.title, "qps": case.qps, "seed": case.seed}
     arriving_s = case.setting.requests / case.qps
@@ -66,14 +62,13 @@ def row_of(case: Case, kept: Results) -> Row:
     return {**named, **numbers, "free_blocks_spread": round(spread, 1)}
 
 
-def markdown(page: Mapping[str, Any]) -> str:
-    """Of bench/placement/results/reproduce_block.md, and of docs/placement.md."""
+def tables(page: Numbers) -> Blocks:
+    """All tables of the page, as one block."""
     sweep, capacities = page["sweep"], page["capacities"]
     seeds = ", ".join(map(str, given.SWEEP_SEEDS))
-    return "\n".join(
+    text = "\n".join(
         [
-            f"Made by `{page['command']}` on {page['date']} ({page['cpu_s']:,} CPU seconds of "
-            f"runs); {machine_line(page['machine'])}.\n",
+            made_by(page),
             f"{given.INSTANCES} engines. Default: A30/Llama-2-7b-hf, {given.DEFAULT.seats} seats, "
             f"chunks of {given.DEFAULT.chunk} tokens, {given.DEFAULT.blocks:,} blocks, "
             f"{given.DEFAULT.requests:,} of the 10,000 ShareGPT lengths in random order, Poisson "
@@ -103,6 +98,7 @@ def markdown(page: Mapping[str, Any]) -> str:
             reading_table(sweep),
         ]
     )
+    return {"tables": text}
 
 
 _BY_RATE = (
@@ -269,16 +265,3 @@ def values(sweep: Iterable[Row], scheduler: str, qps: float, name: str) -> list[
     """One quantity of all seeds, in their order."""
     found = [row for row in sweep if (row["scheduler"], row["qps"]) == (scheduler, qps)]
     return [row[name] for row in sorted(found, key=lambda row: int(row["seed"]))]
-
-
-def plus_minus(numbers: Sequence[float], digits: int) -> str:
-    """Mean and half of its confidence interval."""
-    mean, half = interval(numbers)
-    return f"{mean:.{digits}f} ± {half:.{digits}f}"
-
-
-def change(ratios: Sequence[float]) -> str:
-    """The geometric mean of ratios, less 1, and its confidence interval."""
-    mean, half = interval([log(ratio) for ratio in ratios])
-    shown = (f"{exp(value) - 1:+.1%}" for value in (mean, mean - half, mean + half))
-    return "{} ({} to {})".format(*shown)

@@ -2,21 +2,28 @@
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
+from heapq import heappop, heappush
 from pathlib import Path
 from random import Random
 from statistics import fmean, pvariance
 from typing import Any
 
 from bench.placement.block import policies
+from bench.placement.block.capacity import Search
 from bench.placement.block.settings import Case
+from bench.report import ROOT
+from bench.runs import pool
 from foretell.sim import Report, simulate
 from foretell.workload import Arrival, Trace, arrivals_of
 from tools.simulate.cluster import cluster_config
 from tools.simulate.run import fits, read_trace, relative_errors
 
-ROOT = Path(__file__).resolve().parents[2]
+Result = dict[str, Any]
+Then = Callable[[Result], None]
 CURVE = (*(level / 200 for level in range(1, 200)), 0.9975, 0.999)
 """Levels at which distributions are drawn."""
 SAMPLES = 100
@@ -25,7 +32,7 @@ SAMPLES = 100
 Keep = Callable[[list[Arrival]], list[Arrival]]
 
 
-def run(case: Case, traces: str, keep: Keep = list) -> dict[str, Any]:
+def run(case: Case, traces: str, keep: Keep = list) -> Result:
     """What comes of one case, as JSON; equal cases give equal results.
 
     Of its requests only those that `keep` returns arrive, when they would have in any case.
@@ -86,23 +93,27 @@ def curves(report: Report) -> dict[str, Any]:
 
 
 class Results:
-    """Finished runs, in a JSON lines file of this state of the code."""
+    """Finished runs, in a JSON lines file, of this state of the code."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._state = path, state_of_the_code()
-        self._found: dict[str, dict[str, Any]] = {}
+        self._found: dict[str, Result] = {}
         if path.exists():
             for line in path.read_text().splitlines():
                 entry = json.loads(line)
                 if entry["state"] == self._state:
                     self._found[entry["case"]] = entry["result"]
 
-    def get(self, case: Case) -> dict[str, Any] | None:
-        """None where it has not run."""
+    def get(self, case: Case) -> Result | None:
+        """The result of a case; None if it has not run."""
         return self._found.get(_name(case))
 
-    def put(self, case: Case, result: dict[str, Any]) -> None:
-        """Keep it, on the disk at once."""
+    def __getitem__(self, case: Case) -> Result:
+        """The result of a case that has run."""
+        return self._found[_name(case)]
+
+    def put(self, case: Case, result: Result) -> None:
+        """Keep a result, on the disk at once."""
         self._found[_name(case)] = result
         self._path.parent.mkdir(parents=True, exist_ok=True)
         entry = {"state": self._state, "case": _name(case), "result": result}
@@ -125,5 +136,65 @@ def state_of_the_code() -> str:
 def _sources() -> Iterator[Path]:
     library = ROOT / "foretell"
     yield from sorted([*library.rglob("*.py"), *library.rglob("*.json")])
-    yield from (ROOT / "bench" / "block" / name for name in ("policies.py", "runs.py"))
-    yield from (ROOT / "cli" / "simulate" / name for name in ("cluster.py", "run.py"))
+    here = Path(__file__).parent
+    yield from (here / name for name in ("policies.py", "runs.py"))
+    yield from (ROOT / "tools" / "simulate" / name for name in ("cluster.py", "run.py"))
+
+
+class Runner:
+    """Makes runs in other processes; whoever gets a result may ask for more."""
+
+    def __init__(
+        self, traces: str, results: Results, processes: int, ended: Callable[[], Any]
+    ) -> None:
+        """`ended` is called for every result."""
+        self._traces, self._results, self._processes = traces, results, processes
+        self._ended = ended
+        self._queue: list[tuple[int, int, Case, Then]] = []
+        self._asked = 0
+        self.cpu_s = 0.0
+        """CPU seconds of all runs, also of those that an earlier call made."""
+
+    def ask(self, case: Case, then: Then = lambda result: None, rank: int = 0) -> None:
+        """Give the result of `case` to `then`: at once if it is known; else lowest ranks first."""
+        known = self._results.get(case)
+        if known is None:
+            self._asked += 1
+            heappush(self._queue, (rank, self._asked, case, then))
+        else:
+            self._hand_on(known, then)
+
+    def run(self) -> None:
+        """Make runs until none is left."""
+        running: dict[Future[Result], tuple[Case, Then]] = {}
+        with pool(self._processes) as workers:
+            while self._queue or running:
+                while self._queue and len(running) < self._processes:
+                    _, _, case, then = heappop(self._queue)
+                    running[workers.submit(timed_run, case, self._traces)] = case, then
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    case, then = running.pop(future)
+                    self._results.put(case, future.result())
+                    self._hand_on(future.result(), then)
+
+    def _hand_on(self, result: Result, then: Then) -> None:
+        self.cpu_s += result["cpu_s"]
+        self._ended()
+        then(result)
+
+
+def probe(runner: Runner, search: Search, case: Callable[[float], Case], rank: int = 0) -> None:
+    """Have `runner` make the runs of a search; `case` is the run at a rate."""
+
+    def learnt(result: Result) -> None:
+        if search.learn(result["ttft_p99_s"]):
+            probe(runner, search, case, rank)
+
+    runner.ask(case(search.next_qps), learnt, rank)
+
+
+def timed_run(case: Case, traces: str) -> Result:
+    """`run`, and the CPU seconds it took."""
+    start_s = time.process_time()
+    result = run(case, traces)
+    return {**result, "cpu_s": round(time.process_time() - start_s, 2)}

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from statistics import StatisticsError, correlation, fmean
 from typing import Any
 
-from bench.placement.policies import ENGINE
-from bench.stats import markdown_table
-from tools.harness.machine import machine_line
+from bench.placement.a30 import DESCRIPTION
+from bench.report import Blocks, Numbers, made_by, markdown_table
 
 METRICS = {
     "ttft_mean_s": "mean TTFT, s",
@@ -17,14 +16,13 @@ METRICS = {
 }
 
 
-def markdown(page: dict[str, Any]) -> str:
-    """Of bench/placement/results/real_cluster.md, and of the page on placement."""
+def tables(page: Numbers) -> Blocks:
+    """A table for each metric, rank correlations, and what happened meanwhile."""
     real: dict[str, dict[str, Any]] = page["real"]
     simulated: dict[str, list[dict[str, float]]] = page["simulated"]
     lines = [
-        f"Made by `{page['command']}` on {page['date']}; {machine_line(page['machine'])}.\n",
-        f"{page['instances']} engines of {page['profile']}, {ENGINE.max_num_seqs} seats, chunks of "
-        f"{ENGINE.max_num_scheduled_tokens} tokens, {ENGINE.total_blocks:,} blocks, at "
+        made_by(page),
+        f"{page['instances']} {DESCRIPTION}, at "
         f"{page['speedup']:g} times the profile's speed; {page['requests']:,} requests with real "
         f"lengths, which are told as hints; Poisson arrivals at {page['qps']:g} a second, seed "
         f"{page['seed']}. Seconds are the profile's. *Simulated* is the mean of "
@@ -43,11 +41,11 @@ def markdown(page: dict[str, Any]) -> str:
     lines.append(markdown_table(("", "rho"), ranks))
     lines.append("**What the real cluster did meanwhile**\n")
     lines.append(_meanwhile(real))
-    return "\n".join(lines)
+    return {"tables": "\n".join(lines)}
 
 
 def rank_correlation(xs: Sequence[float], ys: Sequence[float]) -> float | None:
-    """Spearman's; equals share their mean rank. None where all are equal."""
+    """Spearman's rank correlation; equals share their mean rank. None where all are equal."""
     try:
         return correlation(_ranks(xs), _ranks(ys))
     except StatisticsError:
@@ -64,7 +62,7 @@ def _ranks(values: Sequence[float]) -> list[float]:
 def _pair(
     real: dict[str, dict[str, Any]], simulated: dict[str, list[dict[str, float]]], metric: str
 ) -> tuple[list[float], list[float]]:
-    """One figure of all policies."""
+    """A metric of all policies, real and simulated."""
     means = [fmean(run[metric] for run in simulated[policy]) for policy in real]
     return [one[metric] for one in real.values()], means
 

@@ -13,7 +13,13 @@ import grpc
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.overhead.processes import Service, Services, running_services
+from bench.processes import (
+    Services,
+    feed,
+    running_services,
+    start_emulated,
+    start_predictor,
+)
 from foretell.config import setting_of
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 
@@ -32,7 +38,7 @@ class Setup:
     instances: int
     profile: str
     speedup: float
-    """Of the engines' clocks against the profile's; below 1 they are slowed down."""
+    """Speed of the engines' clocks; below 1 they are slower than the profile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,53 +61,42 @@ class Engines:
         )
 
     async def dispatch_delay_s(self) -> float:
-        """What the predictors have learned of it, their mean."""
+        """The mean of the dispatch delays that the predictors have learned."""
         delays_s = await asyncio.gather(*map(_dispatch_delay_s, self.predictors))
         return sum(delays_s) / len(delays_s)
 
 
 async def start_engines(services: Services, setup: Setup) -> Engines:
-    """All at once; each with the seed of its number."""
-    count, folder = setup.instances, services.folder
-    feeds = tuple(f"ipc://{folder}/engine-{index}.ipc" for index in range(count))
+    """Start all at once, each with its index as the seed of its noise."""
+    count = range(setup.instances)
+    flags = ("--log-level=warning",)
     started = await asyncio.gather(
-        *(_start_engine(services, setup, index, feed) for index, feed in enumerate(feeds)),
-        *(_start_predictor(services, setup, index, feed) for index, feed in enumerate(feeds)),
+        *(
+            start_emulated(
+                services,
+                index,
+                setup.profile,
+                f"--speedup={setup.speedup:g}",
+                f"--seed={index}",
+                *flags,
+                start_timeout_s=_START_TIMEOUT_S,
+            )
+            for index in count
+        ),
+        *(
+            start_predictor(
+                services, index, setup.profile, *flags, start_timeout_s=_START_TIMEOUT_S
+            )
+            for index in count
+        ),
     )
-    engines, predictors = started[:count], started[count:]
+    engines, predictors = started[: setup.instances], started[setup.instances :]
     return Engines(
         setup,
         engines[0].facts["model_name"],
         tuple(engine.facts["url"] for engine in engines),
         tuple(predictor.facts["address"] for predictor in predictors),
-        feeds,
-    )
-
-
-async def _start_engine(services: Services, setup: Setup, index: int, feed: str) -> Service:
-    return await services.start(
-        f"engine-{index}",
-        "services.backend.emulator",
-        f"--name=engine-{index}",
-        f"--snapshot-endpoint={feed}",
-        f"--profile={setup.profile}",
-        f"--speedup={setup.speedup:g}",
-        f"--seed={index}",
-        "--log-level=warning",
-        start_timeout_s=_START_TIMEOUT_S,
-    )
-
-
-async def _start_predictor(services: Services, setup: Setup, index: int, feed: str) -> Service:
-    return await services.start(
-        f"predictor-{index}",
-        "services.predictor",
-        f"--name=engine-{index}",
-        f"--listen=unix:{services.folder}/predictor-{index}.sock",
-        f"--snapshot-endpoint={feed}",
-        f"--profile={setup.profile}",
-        "--log-level=warning",
-        start_timeout_s=_START_TIMEOUT_S,
+        tuple(feed(services, index) for index in count),
     )
 
 

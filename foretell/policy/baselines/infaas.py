@@ -12,7 +12,8 @@ class InfaasPolicy:
     """The most `(total_blocks - used_blocks) / max(1, running)`.
 
     As Block's artifact computes it (github AKafakA/Block, `min_infass_load`). The paper's text has
-    usedMemory / batchSize, the least of which is not the same: see docs/placement.md.
+    usedMemory / batchSize, the least of which is not the same: see
+    bench/placement/reproduce_block.md.
     """
 
     name: ClassVar[str] = "infaas"

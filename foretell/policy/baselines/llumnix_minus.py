@@ -14,7 +14,7 @@ class LlumnixMinusPolicy:
 
     INFaaS++ that counts what queued prompts are about to take as taken. As Block's artifact
     computes it (github AKafakA/Block, `min_lunmnix_load`); for the paper's text see
-    docs/placement.md.
+    bench/placement/reproduce_block.md.
     """
 
     name: ClassVar[str] = "llumnix_minus"

@@ -1,0 +1,1 @@
+"""Benchmarks: measurements, each with its page and its numbers."""

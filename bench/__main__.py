@@ -1,0 +1,52 @@
+"""Runs the benchmarks.
+
+python -m bench                         what there is
+python -m bench ROOM.NAME [ARGUMENTS]   run one
+python -m bench --tables [ROOM.NAME]    write tables again, from the numbers of the last runs
+python -m bench --readme                write the table of bench/README.md again
+"""
+
+import sys
+from importlib import import_module
+
+from bench.catalogue import answers, benchmarks, needs, place, write_readme
+
+
+def main() -> None:
+    """Do what the command line says."""
+    match sys.argv[1:]:
+        case []:
+            show()
+        case ["--help" | "-h"]:
+            print(__doc__)
+        case ["--readme"]:
+            write_readme()
+        case ["--tables", *names]:
+            write_tables(names)
+        case [name, *arguments] if name in benchmarks():
+            sys.argv = [name, *arguments]
+            import_module(f"bench.{name}").main()
+        case [name, *_]:
+            raise SystemExit(f"there is no benchmark {name!r}; python -m bench lists them")
+
+
+def show() -> None:
+    """List the benchmarks: the question of each, its command, needs, duration and answer."""
+    for name, benchmark in benchmarks().items():
+        files = " and ".join(map(place, answers(benchmark)))
+        print(f"\n{' '.join([name, *benchmark.paths])}\n    {benchmark.question}")
+        print(f"    It takes {benchmark.takes}; the answer is in {files}.")
+        if needs(benchmark):
+            print(f"    It needs {needs(benchmark)}.")
+
+
+def write_tables(names: list[str]) -> None:
+    """Write the tables of these benchmarks again, or of all that have a page."""
+    found = benchmarks()
+    for name in names or [name for name, each in found.items() if each.page.exists()]:
+        benchmark = found[name]
+        benchmark.write(import_module(f"bench.{name}").tables(benchmark.read()))
+
+
+if __name__ == "__main__":
+    main()

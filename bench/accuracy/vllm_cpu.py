@@ -1,0 +1,96 @@
+"""Starts a real vLLM engine on the CPU with its predictor, on cores where neither disturbs."""
+
+import contextlib
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import psutil  # type: ignore[import-untyped]
+
+from bench.processes import running_services
+
+INSTANCE = "engine-0"
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+    # Only with this does vLLM's CPU platform keep the executor in the engine's process, as it does
+    # on one GPU. Otherwise engine and worker each spin on a core while they wait for each other.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+}
+_START_TIMEOUT_S = 300.0
+_ENGINE_CORE = "VLLM::EngineCor"  # as Linux shortens the name that vLLM gives the process
+
+
+@dataclass(frozen=True, slots=True)
+class LiveEngine:
+    """Where engine and predictor are reached, and the processes they consist of."""
+
+    url: str
+    predictor: str
+    snapshots: str
+    processes: tuple[psutil.Process, ...]
+    pinned: bool
+    """The thread that computes has a core to itself, as far as our processes go."""
+
+    def cpu_s(self) -> float:
+        """CPU seconds that engine and predictor have used so far."""
+        total_s = 0.0
+        for process in self.processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                total_s += times.user + times.system
+        return total_s
+
+
+@asynccontextmanager
+async def running_engine(python: str, model: str, engine_args: str) -> AsyncIterator[LiveEngine]:
+    """Start both, and end them whatever happens. Raises `ChildFailed` where one does not serve."""
+    os.environ.update(ENVIRONMENT)  # which the engine inherits
+    with TemporaryDirectory(prefix="foretell-live-") as folder:
+        async with running_services(Path(folder)) as services:
+            launcher = await services.start(
+                "launcher",
+                "services.backend",
+                "--engine=vllm",
+                f"--name={INSTANCE}",
+                f"--python={python}",
+                f"--model={model}",
+                "--served-model-name=random-llama",
+                f"--run-dir={folder}",
+                f"--engine-args={engine_args}",
+                start_timeout_s=_START_TIMEOUT_S,
+            )
+            facts = launcher.facts
+            children = tuple(launcher.process.children(recursive=True))
+            yield LiveEngine(
+                url=str(facts["url"]),
+                predictor=str(facts["predictor"]),
+                snapshots=f"ipc://{folder}/{INSTANCE}.ipc",
+                processes=(launcher.process, *children),
+                pinned=_pin(children),
+            )
+
+
+def _pin(processes: Sequence[psutil.Process]) -> bool:
+    """Give the engine's computing thread a core, and the rest, ourselves included, the others.
+
+    On a GPU the model does not compete with the API server for a core; on a CPU it should not
+    either. The engine's other threads stay with the rest: they take in requests meanwhile.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    engine = next((p for p in processes if p.name().startswith(_ENGINE_CORE)), None)
+    if engine is None or len(cores) < 2:
+        return False
+    own, others = {cores[0]}, set(cores[1:])
+    for process in (psutil.Process(), *processes):
+        for thread in process.threads():
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                os.sched_setaffinity(thread.id, others)
+    os.sched_setaffinity(engine.pid, own)  # the first thread, which runs the model
+    return True

@@ -1,0 +1,183 @@
+"""What every benchmark shares: its declaration, its arguments, its numbers and its page.
+
+A benchmark is a module `bench/ROOM/NAME.py` that declares a `BENCH = Benchmark(...)`. The first
+line of its docstring is the question it answers. Its numbers are kept in
+`bench/ROOM/results/NAME.json`, and `bench/ROOM/NAME.md` is its page: tables that the benchmark
+writes between markers, and what they show, written by hand around them.
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tools.harness.machine import describe_machine
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = ROOT / "build"
+"""Folder of finished runs, so that an interrupted benchmark goes on."""
+
+Numbers = dict[str, Any]
+"""Everything that a benchmark found, as JSON."""
+Blocks = dict[str, str]
+"""Markdown for the blocks of a page, by the names of the blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """The declaration of one benchmark.
+
+    `python -m bench` reads it without importing the module, so all arguments but the first two are
+    literals.
+    """
+
+    file: str
+    doc: str | None
+    takes: str = "minutes"
+    """How long a run takes."""
+    needs: str = ""
+    """What a run needs besides `make setup-dev` and the files of `paths`."""
+    python: str = ".venv/bin/python"
+    paths: Mapping[str, str] = field(default_factory=dict)
+    """Files and folders that a run is given, by their names in the documentation."""
+    processes: int = 0
+    """Default number of processes; 0 if the benchmark runs in one."""
+    packages: Sequence[str] = ("foretell", "numba", "numpy")
+    """Packages whose versions are part of the result."""
+
+    @property
+    def name(self) -> str:
+        """The name under which `python -m bench` runs it, `ROOM.NAME`."""
+        return ".".join(Path(self.file).resolve().relative_to(ROOT / "bench").with_suffix("").parts)
+
+    @property
+    def question(self) -> str:
+        """The first line of the module's docstring."""
+        assert self.doc, f"{self.file} has no docstring"
+        return self.doc.splitlines()[0]
+
+    @property
+    def page(self) -> Path:
+        """The page with the benchmark's tables; not every benchmark has one."""
+        return Path(self.file).resolve().with_suffix(".md")
+
+    @property
+    def kept(self) -> Path:
+        """The file in which finished runs are kept."""
+        return BUILD / f"bench.{self.name}.jsonl"
+
+    def result(self, ending: str) -> Path:
+        """The result file with this ending: `.json`, or that of a picture such as `-memory.png`."""
+        page = self.page
+        return page.parent / "results" / f"{page.stem}{ending}"
+
+    def read(self) -> Numbers:
+        """The numbers of the last run that was written."""
+        found: Numbers = json.loads(self.result(".json").read_text(encoding="utf-8"))
+        return found
+
+    def main(
+        self,
+        measure: Callable[[argparse.Namespace], Numbers],
+        tables: Callable[[Numbers], Blocks],
+        arguments: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
+    ) -> None:
+        """Run the benchmark as its command line says, print its tables and write its results.
+
+        `options.write` tells `measure` whether results are written, pictures included.
+        """
+        parser = self._parser()
+        arguments(parser)
+        options = parser.parse_args()
+        facts = self._facts(options)
+        try:
+            numbers = {**facts, **measure(options)}
+        except KeyboardInterrupt:
+            raise SystemExit("interrupted: nothing was written") from None
+        blocks = tables(numbers)
+        print("\n".join(blocks.values()))
+        if options.write:
+            target = self.result(".json")
+            target.parent.mkdir(exist_ok=True)
+            target.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
+            self.write(blocks)
+
+    def write(self, blocks: Blocks) -> None:
+        """Put tables into the blocks of the page."""
+        for block, text in blocks.items():
+            write_into(self.page, block, text)
+
+    def _parser(self) -> argparse.ArgumentParser:
+        parser = argparse.ArgumentParser(
+            prog=f"python -m bench.{self.name}", description=self.question
+        )
+        for name, what in self.paths.items():
+            parser.add_argument(_argument(name), metavar=name, type=Path, help=what)
+        if self.processes:
+            help_text = "Number of processes that run side by side."
+            parser.add_argument("--processes", type=int, default=self.processes, help=help_text)
+        parser.add_argument(
+            "--no-write",
+            dest="write",
+            action="store_false",
+            help="Print the tables only; leave the results of the last run as they are.",
+        )
+        return parser
+
+    def _facts(self, options: argparse.Namespace) -> Numbers:
+        """The command, the date (UTC) and the machine."""
+        places = {getattr(options, _argument(name)): name for name in self.paths}
+        arguments = [places.get(Path(text), text) for text in sys.argv[1:]]
+        return {
+            "command": " ".join(["python", "-m", f"bench.{self.name}", *arguments]),
+            "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+            "machine": describe_machine(*self.packages),
+        }
+
+
+def _argument(name: str) -> str:
+    return name.partition(".")[0].lower()
+
+
+def made_by(numbers: Mapping[str, Any]) -> str:
+    """The line above a page's tables: command, date and machine of the run."""
+    spent = f" ({numbers['cpu_s']:,} CPU seconds of runs)" if "cpu_s" in numbers else ""
+    return (
+        f"Made by `{numbers['command']}` on {numbers['date']}{spent}; "
+        f"{machine_line(numbers['machine'])}.\n"
+    )
+
+
+def machine_line(machine: Mapping[str, Any]) -> str:
+    """What `describe_machine` found, as one line."""
+    versions = ", ".join(f"{name} {number}" for name, number in machine["packages"].items())
+    return (
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
+        f"{machine['os']}, Python {machine['python']}, {versions}; "
+        f"load average before the run {machine['load_1min']}"
+    )
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table whose first column is text and whose others are numbers."""
+    lines = [
+        f"| {' | '.join(header)} |",
+        f"|{'|'.join([':--', *['--:'] * (len(header) - 1)])}|",
+        *(f"| {' | '.join(map(str, row))} |" for row in rows),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def write_into(page: Path, block: str, text: str) -> None:
+    """Replace what stands between `<!-- block -->` and `<!-- end of block -->` on a page."""
+    begin, end = f"<!-- {block} -->", f"<!-- end of {block} -->"
+    written = page.read_text(encoding="utf-8")
+    found = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+    assert len(found.findall(written)) == 1, f"{page}: no block {block}"
+    filled = f"{begin}\n\n{text.strip()}\n\n{end}"
+    page.write_text(found.sub(lambda _: filled, written), encoding="utf-8")
