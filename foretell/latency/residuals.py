@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Sequence
 
 WINDOW_STEPS = 64
-"""Of a window, over which the model is held still as a forecast holds it."""
+"""Steps of a window, over which the model is held still as a forecast holds it."""
 
 _RATE = 1 / 16  # of the means over windows: about the last 16
 _LEARNING_STEPS = 32  # the first steps of all teach the model; their errors are not its errors

@@ -21,12 +21,12 @@ class Efficiency:
     """
 
     memory: float = 0.9
-    """Of the memory bandwidth, reading weights and KV."""
+    """Share of the memory bandwidth reached when reading weights and KV."""
     compute: float = 0.85
-    """Of the FLOP/s, in matrix products; higher than kernels reach, for part of the compute hides
-    behind reading the weights and time is added here."""
+    """Share of the FLOP/s in matrix products; higher than kernels reach, as part of the compute
+    hides behind reading the weights, while times are added here."""
     attention: float = 0.3
-    """Of the FLOP/s, in prefill attention."""
+    """Share of the FLOP/s in prefill attention."""
     layer_overhead_s: float = 10e-6
     """Fixed cost of a layer's small kernels."""
     step_overhead_s: float = 0.3e-3

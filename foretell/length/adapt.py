@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 
 MAX_MODELS = 64
 MAX_GROUPS = 64
-"""Of one model."""
+"""Groups that are kept for one model."""
 _PRIOR_ANSWERS = 20.0  # that the moved base counts for beside those of a model or a group
 _BASE, _MOVED, _MODEL, _GROUP, _REGRESSED = range(5)  # parts of the mixture
 _RATE = 0.3  # of learning from a likelihood; below 1 as all of them may be wrong
@@ -182,7 +182,8 @@ class _Model:
 
 
 class _Weights:
-    """Of the parts of a mixture: their likelihoods' product, forgetting (Raftery et al., 2010)."""
+    """Weights of the parts of a mixture: products of their likelihoods, with forgetting (Raftery et
+    al., 2010)."""
 
     __slots__ = ("_logs",)
 
@@ -190,13 +191,13 @@ class _Weights:
         self._logs = [0.0] * 5
 
     def of(self, parts: list[int]) -> list[float]:
-        """Of these parts; their sum is 1."""
+        """The weights of these parts, scaled to a sum of 1."""
         weights = [math.exp(self._logs[part]) for part in parts]
         whole = sum(weights)
         return [weight / whole for weight in weights]
 
     def learn(self, likelihoods: dict[int, float]) -> None:
-        """Of some parts; they keep what weight they have together."""
+        """Learn from the likelihoods of some parts; the sum of their weights stays as it is."""
         known = {part: self._logs[part] for part in likelihoods}
         learnt = {
             part: known[part] + _RATE * math.log(max(likelihood, _LEAST_LIKELIHOOD))

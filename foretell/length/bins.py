@@ -29,7 +29,7 @@ EDGES: Floats = _edges()
 """Bin b holds lengths above EDGES[b] and up to EDGES[b + 1]; the last has no upper edge."""
 BINS = len(EDGES)
 LEVELS = (0.025, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.975, 0.99)
-"""Of the quantiles that an estimate carries."""
+"""Levels of the quantiles that an estimate carries."""
 _EDGE_LIST: list[float] = EDGES.tolist()
 _WIDTHS = np.diff(EDGES)
 _TAIL_MEAN = LONGEST_TOKENS / 2.0
@@ -68,7 +68,7 @@ def bin_at(tokens: int) -> int:
 
 
 def share_of_bin(at: int, tokens: float) -> float:
-    """Of the lengths in bin `at`, the share up to `tokens`, which lie in it."""
+    """The share of the lengths in bin `at` that are up to `tokens`, a length in that bin."""
     inside = tokens - _EDGE_LIST[at]
     return inside / float(_WIDTHS[at]) if at < BINS - 1 else -math.expm1(-inside / _TAIL_MEAN)
 

@@ -7,7 +7,7 @@ MOST_EXCHANGES = 4
 """Earlier exchanges that are looked at: the latest."""
 ASSISTANT = "assistant"
 KEPT_CHARACTERS = 4096
-"""Of a text, half from its head and half from its tail."""
+"""Characters that are kept of a text, half from its head and half from its tail."""
 
 
 INSTRUCTING = ("system", "developer")
@@ -20,7 +20,7 @@ class Exchange:
     prompt: str
     answer: str
     answer_characters: int
-    """Of the whole answer."""
+    """Characters of the whole answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Conversation:
     prompt: str
     """What is to be answered: the last message of the user, or the prompt of a completion."""
     characters: int
-    """Of that."""
+    """Characters of the whole prompt."""
     prompt_tokens: int
-    """Of everything the model reads: system prompt, earlier exchanges and prompt."""
+    """Tokens of everything the model reads: system prompt, earlier exchanges and prompt."""
     system: str = ""
     earlier: tuple[Exchange, ...] = ()
     """The latest `MOST_EXCHANGES`, oldest first."""

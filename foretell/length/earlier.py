@@ -10,11 +10,11 @@ _LATEST = 3
 _LOOKED_AT = 400
 """Characters of an answer that its alphabet is told from."""
 _COMPARED_WORDS, _COMPARED_CHARACTERS = 150, 200
-"""Of two prompts, from their beginnings."""
+"""How much of the beginnings of two prompts is compared."""
 _RECENT, _REMEMBERED = 3.0, 8.0
 """Exchanges in which the weight of an answer falls by a factor of e."""
 _NEAR = 0.5
-"""Of two prompts' lengths, as a difference of their logarithms."""
+"""Difference of the logarithms of two prompts' lengths up to which they count as near."""
 _NUMBERED, _BULLETS = (re.compile(form, re.M) for form in (r"^\s*\d+[.)]", r"^\s*[-*•]"))
 _DECLINES = ("i'm sorry", "as an ai", "i apolog")
 _AGREES = ("sure", "certainly", "yes", "of course")
@@ -47,14 +47,14 @@ def features(conversation: Conversation) -> tuple[float, ...]:
 
 
 def share_not_ascii(text: str) -> float:
-    """Of the characters."""
+    """The share of the characters that are not ASCII."""
     if text.isascii():
         return 0.0
     return sum(not character.isascii() for character in text) / (len(text) + 1)
 
 
 def share_cjk(text: str) -> float:
-    """Of the characters, those from U+3000 on: mostly Chinese, Japanese and Korean."""
+    """The share of the characters from U+3000 on: mostly Chinese, Japanese and Korean."""
     if text.isascii():
         return 0.0
     return sum(character >= "\u3000" for character in text) / (len(text) + 1)
@@ -115,7 +115,7 @@ def _alike(
 
 
 def _form(exchanges: Sequence[Exchange]) -> list[float]:
-    """Of the latest answer, and of all."""
+    """Features of the form of the latest answer, and of all answers."""
     answer = exchanges[0].answer
     lower, end = answer[:20].lower(), answer.rstrip()[-1:]
     return [

@@ -83,7 +83,7 @@ def _of_prompt(text: str) -> list[float]:
 
 
 def _share(text: str, kind: Callable[[str], bool], ascii_kind: bytes) -> float:
-    """Of the characters, those of a kind; `ascii_kind` are all of it in ASCII."""
+    """The share of the characters of a kind; `ascii_kind` has all ASCII characters of it."""
     if not text.isascii():
         return sum(map(kind, text)) / (len(text) + 1)
     others = text.encode().translate(None, ascii_kind)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from hashlib import blake2b
 
 CHUNK_BYTES = 512
-"""Of UTF-8: about 128 tokens of English."""
+"""Bytes of UTF-8 in a chunk: about 128 tokens of English."""
 CHUNK_TOKENS = 128
 MOST_CHUNKS = 512
 """What is behind them has no name: larger chunks of longer prompts would equal nobody's."""
@@ -24,12 +24,12 @@ def chained(chunks: Iterable[bytes], key: bytes = b"") -> tuple[int, ...]:
 
 
 def prefix_of_text(text: bytes, key: bytes) -> tuple[int, ...]:
-    """Of its whole chunks of `CHUNK_BYTES`."""
+    """The names of the whole chunks of `CHUNK_BYTES` of a text."""
     return chained((text[i : i + CHUNK_BYTES] for i in _starts(len(text), CHUNK_BYTES)), key)
 
 
 def prefix_of_tokens(token_ids: list[int], key: bytes) -> tuple[int, ...]:
-    """Of its whole chunks of `CHUNK_TOKENS`."""
+    """The names of the whole chunks of `CHUNK_TOKENS` of a prompt."""
     starts = _starts(len(token_ids), CHUNK_TOKENS)
     return chained((repr(token_ids[i : i + CHUNK_TOKENS]).encode() for i in starts), key)
 

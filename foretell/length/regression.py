@@ -91,7 +91,7 @@ def _inputs(seen: Floats) -> Floats:
 
 
 def _mean_beyond(least: float, mean: float, deviation: float) -> float:
-    """Of a logistic distribution, the mean of what is above `least`."""
+    """The mean of what is above `least` in a logistic distribution."""
     scale = deviation * _SCALE
     z = min(max((least - mean) / scale, -30.0), 30.0)
     return least + scale * math.log1p(math.exp(-z)) * (1.0 + math.exp(z))

@@ -58,7 +58,7 @@ class RequestSpec:
     """Hashes of the prompt's leading chunks, each with all before it: equal hashes, equal prompts
     up to there (`foretell.length.prefix`)."""
     prefix_chunk_tokens: float = 0.0
-    """Of each of these chunks; a mean where they are of equal text."""
+    """Tokens in each of these chunks; a mean where chunks are cut by bytes of text."""
     slo: Slo = NO_SLO
     """From now on; for policies: predictors are not told."""
 
@@ -91,7 +91,7 @@ class Prediction:
     e2e_s: float
     tpot_s: float
     preemptions: float
-    """Of any request on the instance, while this one lives; mean."""
+    """Expected number of preemptions on the instance while this request is there."""
     snapshot_age_s: float
     load: Load
     calibration_steps: int = 0
@@ -99,9 +99,9 @@ class Prediction:
     """(level in (0, 1), seconds), ascending in level."""
     e2e_quantiles: tuple[tuple[float, float], ...] = ()
     added_ttft_s: float | None = None
-    """By how much later first tokens of others on the instance come because of this request: the
-    sum over those that have none yet, mean. None: nobody asked."""
+    """Seconds by which this request delays the first tokens of others on the instance, summed over
+    those that have none yet; mean. None: nobody asked."""
     added_e2e_s: float | None = None
-    """The same of everyone's last tokens."""
+    """Seconds by which it delays the last tokens of all others there, summed; mean."""
     cached_tokens: int = 0
-    """Of the request's prompt, that the prefix cache is expected to hold."""
+    """Tokens of the request's prompt that the prefix cache is expected to hold."""

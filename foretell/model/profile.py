@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 PROFILE_VERSION = 2
-"""Of the file format; files without a version are of version 1 and hold no tables."""
+"""Version of the file format; files without one are of version 1 and hold no tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class ModelSpec:
     head_size: int
     bytes_per_parameter: float = 2.0
     experts: int = 0
-    """Of a mixture-of-experts layer; 0: a dense model."""
+    """Experts of a mixture-of-experts layer; 0: a dense model."""
     experts_per_token: int = 0
     active_parameters: float = 0.0
     """Parameters a token is multiplied with; 0: all of them."""

@@ -113,7 +113,7 @@ class RequestTable(Sequence[RequestState]):
         return RequestState(*(column[index] for column in self.columns()))
 
     def __eq__(self, other: object) -> bool:
-        """As any sequence of the same requests."""
+        """Whether `other` is a sequence of the same requests."""
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
 
     def __hash__(self) -> int:

@@ -27,11 +27,11 @@ class Conversations:
     message: LogNormal = field(default_factory=lambda: LogNormal(300.0, 1.5, 8192))
     answer: LogNormal = field(default_factory=lambda: LogNormal(250.0, 0.8, 2048))
     token_s: float = 0.02
-    """Of the nominal answer."""
+    """Seconds per token of the nominal answer."""
     pause_s: float = 20.0
     """From an answer's end to the next message; mean of an exponential distribution."""
     most_tokens: int = 16_384
-    """Of a prompt and its answer: a conversation ends before it gets longer."""
+    """Most tokens of a prompt and its answer: a conversation ends before it gets longer."""
 
     def __post_init__(self) -> None:
         if self.turns < 1 or self.systems < 1 or self.system_tokens % PREFIX_BLOCK_TOKENS:

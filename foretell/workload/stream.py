@@ -10,7 +10,7 @@ from foretell.workload.draws import Draws
 from foretell.workload.lengths import Lengths
 
 PREFIX_BLOCK_TOKENS = 512
-"""Of the blocks that `Arrival.prefix` names, as in Mooncake's traces."""
+"""Tokens of a block that `Arrival.prefix` names, as in Mooncake's traces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Arrival:
     prefix: tuple[int, ...] = ()
     """Names of its prompt's first blocks of `PREFIX_BLOCK_TOKENS`: equal names, equal tokens."""
     priority: int = 0
-    """As vLLM's: lower numbers first, where engines schedule by priority."""
+    """vLLM's priority: lower numbers first, where engines schedule by priority."""
     slo: Slo = NO_SLO
     length: LengthEstimate | None = None
     """What was believed of `output_tokens` before; None: nobody said."""

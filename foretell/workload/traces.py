@@ -53,7 +53,7 @@ class TraceRequest:
     output_tokens: int
     t_s: float = 0.0
     prefix: tuple[int, ...] = ()
-    """As `Arrival.prefix`."""
+    """Names of the prompt's first blocks, like `Arrival.prefix`."""
     priority: int = 0
     slo: Slo = NO_SLO
     length: LengthEstimate | None = None
@@ -197,7 +197,7 @@ def _column(columns: dict[str, str], names: Sequence[str]) -> str | None:
 
 
 def _levels(columns: Mapping[str, str]) -> list[tuple[float, str]]:
-    """Of the quantiles that there are columns of, ascending, and these columns."""
+    """The levels of the quantiles that have a column, ascending, and these columns."""
     found = ((_QUANTILE.fullmatch(name), column) for name, column in columns.items())
     return sorted((float(match[1]) / 100.0, column) for match, column in found if match)
 

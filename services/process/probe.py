@@ -17,7 +17,7 @@ async def http_get(url: str, timeout_s: float, *, bearer: str = "") -> tuple[int
 
 
 def get(url: str, timeout_s: float, *, bearer: str = "") -> tuple[int, bytes]:
-    """As `http_get`, blocking."""
+    """The blocking form of `http_get`."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise OSError(f"not an HTTP address: {url}")

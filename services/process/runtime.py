@@ -178,5 +178,5 @@ def run(main: Callable[[asyncio.Event], Awaitable[None]]) -> None:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Of the loop that services run on; None: the standard one."""
+    """The factory of the event loop that services run on; None: the standard one."""
     return uvloop.new_event_loop if uvloop else None

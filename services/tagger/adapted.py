@@ -22,7 +22,7 @@ REMEMBERED = 16_384
 
 
 class Encoder(Protocol):
-    """As `encoder.Encoder`."""
+    """What reads conversations: `encoder.Encoder`."""
 
     def read(
         self, conversations: Sequence[Conversation], models: Sequence[str]

@@ -172,7 +172,7 @@ class MicroBatcher(Generic[Q, A]):
         self._learn(loop.time() - started_s, len(batch))
 
     def _learn(self, took_s: float, prompts: int) -> None:
-        """As TCP learns round trips: running means of duration and of deviation (RFC 6298)."""
+        """Update the running means of duration and deviation, like TCP (RFC 6298)."""
         if not self._prompt_s:
             self._prompt_s = took_s / prompts
             return

@@ -26,7 +26,7 @@ class Recall(Generic[Found]):
 
     @staticmethod
     def key(question: Question) -> bytes:
-        """The same for the same request, whatever its tokens are estimated to be."""
+        """Equal for equal requests, whatever their tokens are estimated to be."""
         same = replace(question.conversation, prompt_tokens=0)
         text = f"{question.model_name}\n{same!r}"
         return blake2b(text.encode(errors="replace"), digest_size=16).digest()

@@ -12,7 +12,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Of how many tokens will the answer of `model_name` be?"""
+    """How many tokens will the answer of `model_name` have?"""
 
     model_name: str
     conversation: Conversation

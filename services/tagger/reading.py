@@ -21,7 +21,8 @@ DESCRIPTION, WEIGHTS, TOKENIZER = "tagger.json", "model.onnx", "tokenizer.json"
 _MARKS = (("[CLS]", "[SEP]", "[PAD]"), ("<s>", "</s>", "<pad>"))
 _LEAST_SPREAD = 1e-6
 _MOST_CHARACTERS = 16
-"""Of a token; most have 4. To tokenize a long text takes longer than to read its ends."""
+"""Characters of a token at most; most have 4. Tokenizing a long text takes longer than reading
+its ends."""
 
 
 @dataclass(frozen=True, slots=True)
