@@ -24,48 +24,62 @@ class SchedulerMetrics:
         self.registry = registry
         self.requests = Counter(
             "foretell_requests_total",
-            "Requests ended, by HTTP status.",
+            "Requests ended, by HTTP status; 499: the client left, 502: a begun stream broke. "
+            "Requests that were refused have no other labels.",
             ["model_name", "instance_id", "policy", "status"],
             registry=registry,
         )
         self.in_progress = Gauge(
-            "foretell_requests_in_progress", "Requests being served.", registry=registry
+            "foretell_requests_in_progress",
+            "Requests that were accepted and are not yet answered in full.",
+            registry=registry,
         )
         self.retries = Counter(
             "foretell_retries_total",
-            "Attempts that failed before the first token and went elsewhere.",
+            "Attempts that failed before the first token, by reason; the request went elsewhere.",
             ["instance_id", "reason"],
             registry=registry,
         )
         self.degraded = Counter(
             "foretell_degraded_total",
-            "Placements that had to do without an answer.",
+            "Answers that placements had to do without: the tagger's, one predictor's, or all "
+            "predictors' because the wait for a turn was too long.",
             ["missing"],
             registry=registry,
         )
-        self.ttft = _histogram("foretell_ttft_seconds", "Time to first token.", registry)
-        self.e2e = _histogram("foretell_e2e_seconds", "Time to the last token.", registry)
+        self.ttft = _histogram(
+            "foretell_ttft_seconds",
+            "Time from placement to the first token, of answers that ended well.",
+            registry,
+        )
+        self.e2e = _histogram(
+            "foretell_e2e_seconds",
+            "Time from placement to the last token, of answers that ended well.",
+            registry,
+        )
         self.placement = Histogram(
             "foretell_placement_seconds",
-            "Time to ask the predictors and choose, waiting for a turn included.",
+            "Time to place a request: waiting for a turn, asking predictors, choosing.",
             ["policy"],
             buckets=_OVERHEAD_BUCKETS_S,
             registry=registry,
         )
         self.ttft_error = _error("foretell_ttft_prediction_error_ratio", "TTFT", registry)
-        self.e2e_error = _error("foretell_e2e_prediction_error_ratio", "End-to-end", registry)
+        self.e2e_error = _error(
+            "foretell_e2e_prediction_error_ratio", "End-to-end latency", registry
+        )
         self.length_error = _error(
             "foretell_output_tokens_prediction_error_ratio", "Output length", registry
         )
         self.slo_requests = Counter(
             "foretell_slo_requests_total",
-            "Requests with targets, by whether they were met, missed, or not admitted.",
+            "Requests with targets whose outcome is known: met, missed or rejected.",
             ["model_name", "policy", "outcome"],
             registry=registry,
         )
         self.healthy = Gauge(
             "foretell_instance_healthy",
-            "1 when requests are placed on it.",
+            "1 while health probes of the instance succeed, else 0.",
             ["instance_id", "engine"],
             registry=registry,
         )
@@ -77,35 +91,37 @@ class PredictorMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
         self.predictions = Counter(
-            "foretell_predictions_total", "Predictions answered.", registry=registry
+            "foretell_predictions_total", "Predictions made for schedulers.", registry=registry
         )
         self.predict_seconds = Histogram(
             "foretell_predict_seconds",
-            "Time to answer one Predict.",
+            "Time to compute one prediction, without the transport.",
             buckets=_OVERHEAD_BUCKETS_S,
             registry=registry,
         )
         self.snapshots = Counter(
-            "foretell_snapshots_total", "Engine snapshots received.", registry=registry
+            "foretell_snapshots_total",
+            "Snapshots received from the engine, repeated ones included.",
+            registry=registry,
         )
         self.snapshot_age = Gauge(
             "foretell_snapshot_age_seconds",
-            "Age of what the last prediction knew.",
+            "Time since the engine last published anything, at the last prediction.",
             registry=registry,
         )
         self.step_error = Gauge(
             "foretell_step_time_error_ratio",
-            "Recent mean absolute relative error of step time, one step ahead.",
+            "Mean absolute relative error of predicted step times, over about the last 64 steps.",
             registry=registry,
         )
         self.step_changes = Counter(
             "foretell_step_time_changes_total",
-            "Times that the engine seemed to have changed its speed.",
+            "Times that step times were off to one side for so long that they are learned anew.",
             registry=registry,
         )
         self.step_spread = Gauge(
             "foretell_step_time_spread_ratio",
-            "Relative standard deviation of the predicted time of so many steps to come.",
+            "Relative standard deviation of the predicted time of the next 1, 10 or 100 steps.",
             ["steps"],
             registry=registry,
         )
@@ -124,7 +140,7 @@ def _histogram(name: str, text: str, registry: CollectorRegistry) -> Histogram:
 def _error(name: str, subject: str, registry: CollectorRegistry) -> Histogram:
     return Histogram(
         name,
-        f"{subject}: (predicted - actual) / actual.",
+        f"{subject}: (predicted - actual) / actual. Emulated engines are no evidence of accuracy.",
         ["model_name", "instance_id", "engine"],
         buckets=_ERROR_BUCKETS_RATIO,
         registry=registry,

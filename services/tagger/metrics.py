@@ -1,4 +1,4 @@
-"""What the tagger tells Prometheus."""
+"""The Prometheus metrics of the tagger."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -13,40 +13,40 @@ class TaggerMetrics:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "foretell_tagger_requests_total",
-            "Estimates given, by what they came from",
+            "Estimates given, by source: hint, model, history or prior.",
             ["source"],
             registry=self.registry,
         )
         self.latency = Histogram(
             "foretell_tagger_latency_seconds",
-            "From a Tag call's arrival to its answer",
+            "Time from the arrival of a Tag call to its answer.",
             buckets=_LATENCY_BUCKETS_S,
             registry=self.registry,
         )
         self.misses = Counter(
             "foretell_tagger_model_misses_total",
-            "Prompts that history answered although there is a model",
+            "Prompts that history answered although a model is loaded, by reason.",
             ["reason"],
             registry=self.registry,
         )
         self.recalled = Counter(
             "foretell_tagger_recalled_total",
-            "Prompts that the model had read before, and was not asked again",
+            "Prompts for which the model's earlier result was reused.",
             registry=self.registry,
         )
         self.batch_size = Histogram(
             "foretell_tagger_batch_size",
-            "Prompts per inference of the model",
+            "Prompts in one inference of the model.",
             buckets=_BATCH_BUCKETS,
             registry=self.registry,
         )
         self.queue_depth = Gauge(
             "foretell_tagger_queue_depth",
-            "Prompts waiting for the model",
+            "Prompts waiting for the model.",
             registry=self.registry,
         )
         self.observations = Counter(
             "foretell_tagger_observations_total",
-            "Finished requests that history has learned from",
+            "Finished requests that the tagger has learned from.",
             registry=self.registry,
         )
