@@ -6,39 +6,28 @@ import socket
 from contextlib import AsyncExitStack
 from random import Random
 
-import aiohttp
 from prometheus_client import CollectorRegistry
 
 from foretell.config import SchedulerSettings, build_policy
 from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import tagger_pb2_grpc
 from services.process import runtime
+from services.scheduler.app import Replica, create_app
 from services.scheduler.background import Background
-from services.scheduler.http.app import Replica, create_app
+from services.scheduler.http.auth import ApiKeys
+from services.scheduler.http.limits import InProgress
 from services.scheduler.http.slo import default_terms
 from services.scheduler.placing.peers import open_channel
 from services.scheduler.placing.placement import Placer
 from services.scheduler.placing.pool import Pool
 from services.scheduler.placing.tokens import PromptCounter
-from services.scheduler.record.outcome import Recorder
-from services.scheduler.relay.relay import Progress, RelayContext
+from services.scheduler.record.lessons import Lessons
+from services.scheduler.record.recorder import Recorder
+from services.scheduler.record.request_log import RequestLog
+from services.scheduler.relay.relay import RelayContext
+from services.scheduler.relay.transport import EngineClient, engine_session
 
 _BACKGROUND_DRAIN_S = 2.0
-
-
-def _client(settings: SchedulerSettings) -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(
-        timeout=aiohttp.ClientTimeout(
-            total=None,
-            sock_connect=settings.connect_timeout_s,
-            sock_read=settings.request_timeout_s,
-        ),
-        # Shorter than uvicorn's 5 s: a connection that the engine is closing must not be used.
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=False,
-        headers={"accept-encoding": "identity"},  # answers are relayed as they come
-    )
 
 
 async def serve(
@@ -49,7 +38,9 @@ async def serve(
     `seed` is for all random draws; None: the pid, so that replicas draw differently.
     """
     async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(_client(settings))
+        session = await stack.enter_async_context(
+            engine_session(settings.connect_timeout_s, settings.request_timeout_s)
+        )
         metrics = SchedulerMetrics(CollectorRegistry())
         background = Background()
         tagger = None
@@ -58,7 +49,7 @@ async def serve(
             tagger = tagger_pb2_grpc.TaggerStub(channel)
         pool = Pool(
             settings.instances,
-            client,
+            session,
             metrics,
             engine_api_key=settings.engine_api_key.get_secret_value(),
             health_interval_s=settings.health_interval_s,
@@ -82,32 +73,26 @@ async def serve(
             candidates=settings.candidates,
             largest_last_ratio=settings.largest_last_ratio,
         )
-        recorder = Recorder(
-            metrics,
-            placer,
-            tagger,
-            background,
-            log_path=settings.request_log,
-            log_max_bytes=settings.request_log_max_bytes,
-        )
-        stack.callback(recorder.close)
-        progress = Progress()
-        metrics.in_progress.set_function(lambda: progress.now)
+        request_log = RequestLog(settings.request_log, settings.request_log_max_bytes)
+        stack.callback(request_log.close)
+        lessons = Lessons(placer.history, placer.prompt_estimator, tagger, background)
+        in_progress = InProgress(settings.max_concurrent_requests)
+        metrics.in_progress.set_function(lambda: in_progress.now)
         replica = Replica(
             replica_id=settings.name or f"{socket.gethostname()}-{os.getpid()}",
-            context=RelayContext(
-                client=client,
+            policy=placer.policy.name,
+            pool=pool,
+            relay=RelayContext(
+                engines=EngineClient(session, settings.engine_api_key.get_secret_value()),
                 placer=placer,
-                recorder=recorder,
+                recorder=Recorder(metrics, lessons, request_log, placer.policy.name),
                 metrics=metrics,
                 background=background,
-                progress=progress,
                 max_attempts=settings.max_attempts,
-                engine_api_key=settings.engine_api_key.get_secret_value(),
             ),
-            api_keys=_keys(settings.api_keys.get_secret_value()),
+            api_keys=ApiKeys(settings.api_keys.get_secret_value()),
+            in_progress=in_progress,
             max_body_bytes=settings.max_body_bytes,
-            max_concurrent_requests=settings.max_concurrent_requests,
             terms=default_terms(
                 settings.ttft_target_ms, settings.tpot_target_ms, settings.late_requests
             ),
@@ -145,10 +130,6 @@ async def _run(
         for task in (probing, draining):
             task.cancel()
         await asyncio.gather(probing, draining, return_exceptions=True)
-
-
-def _keys(text: str) -> tuple[bytes, ...]:
-    return tuple(key.strip().encode() for key in text.split(",") if key.strip())
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from engines import (
     status,
 )
 from openai import APIError, BadRequestError
-from schedulers import running
+from schedulers import running, until
 from scripted_peers import Predictor, serving
 
 
@@ -194,6 +194,45 @@ async def test_a_failure_after_the_first_token_is_told_in_the_stream(
         assert good.received == []
         assert await scheduler.metric("foretell_e2e_seconds_count") == 0
         await scheduler.until_metric("foretell_requests_total", 2, status="502")
+        await scheduler.until_idle()
+
+
+async def test_an_engines_own_error_in_mid_answer_passes_unchanged(tmp_path: Path) -> None:
+    """As vLLM told it when its engine core was killed; its HTTP server lived on."""
+    told = Path(__file__).parents[1] / "data/vllm_answers/completion-engine-died.sse"
+    log = tmp_path / "log"
+
+    async def die(exchange: Exchange) -> None:
+        await exchange.head(200, "text/event-stream")
+        for line in told.read_bytes().splitlines(keepends=True):
+            await exchange.chunk(line)
+        await exchange.chunk(b"")
+
+    async with (
+        engines(die) as (engine,),
+        running(tmp_path, [engine], request_log=str(log)) as scheduler,
+    ):
+        assert (await scheduler.complete(stream=True)).content == told.read_bytes()
+        await until(lambda: bool(log.read_text()))
+        line = json.loads(log.read_text())
+        assert (line["status"], line["finished"]) == (200, False)
+        assert await scheduler.metric("foretell_e2e_seconds_count") == 0
+        assert await scheduler.metric("foretell_retries_total") == 0
+        assert len(engine.received) == 1
+        await scheduler.until_idle()
+
+
+async def test_an_answer_that_cannot_be_held_is_refused_and_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.scheduler.relay.framing.LONGEST_BODY_BYTES", len(WHOLE) - 1)
+    async with engines(answer) as (engine,), running(tmp_path, [engine]) as scheduler:
+        response = await scheduler.complete()
+        assert response.status_code == 502
+        assert response.json()["error"]["code"] == "answer_too_long"
+        assert len(engine.received) == 1
+        assert (await scheduler.complete(stream=True)).content == STREAM
+        await scheduler.until_metric("foretell_requests_total", 1, status="502")
         await scheduler.until_idle()
 
 

@@ -1,1 +1,1 @@
-"""The HTTP surface: authentication, parsing, limits, errors."""
+"""What HTTP requests say and may do: authentication, limits, parsing, targets, errors."""

@@ -4,6 +4,8 @@ import json
 
 from fastapi.responses import Response
 
+CLIENT_CLOSED_REQUEST = 499
+"""The status that nginx logs for a client that left; it appears only in our metrics."""
 _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",

@@ -17,6 +17,7 @@ Endpoint = Literal["completions", "chat/completions"]
 COMPLETIONS_DEFAULT_MAX_TOKENS = 16
 """What OpenAI's API and vLLM generate for a completion that names no limit."""
 MAX_SEQUENCES = 1024
+PRIORITY_HEADER = "x-vllm-priority"
 HINT_FIELD = "foretell_output_tokens"
 """Key of `vllm_xargs` in which a client may say how long it expects the answer to be."""
 

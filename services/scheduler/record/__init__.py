@@ -1,1 +1,1 @@
-"""What became of requests: metrics, the request log, lessons for the learners."""
+"""What became of requests: metrics, the request log, lessons for the length estimators."""

@@ -1,1 +1,1 @@
-"""Carries requests to engines and their answers back."""
+"""Carries requests to engines and answers back to clients."""

@@ -1,0 +1,34 @@
+"""Authentication of clients by API key."""
+
+import hmac
+
+from services.scheduler.http.errors import ApiError
+
+
+class ApiKeys:
+    """The keys that clients may use; without any, everyone is served."""
+
+    def __init__(self, keys: str) -> None:
+        """`keys` is a list separated by commas; empty entries are ignored."""
+        self._keys = tuple(key.strip().encode() for key in keys.split(",") if key.strip())
+
+    def tenant(self, authorization: str) -> str:
+        """The tenant that a request's `Authorization` header names.
+
+        Tenants are called by the position of their key, counted from 1; the name is empty where no
+        key is needed. Raises `ApiError` 401 if the header holds none of the keys.
+        """
+        if not self._keys:
+            return ""
+        scheme, _, key = authorization.partition(" ")
+        given = key.strip().encode()
+        # All keys are compared, each in constant time, so that timing tells nothing about them.
+        matches = [hmac.compare_digest(given, known) for known in self._keys]
+        if scheme.lower() != "bearer" or not any(matches):
+            raise ApiError(
+                401,
+                "a valid API key is needed: send 'Authorization: Bearer KEY'",
+                code="invalid_api_key",
+                headers={"www-authenticate": "Bearer"},
+            )
+        return str(matches.index(True) + 1)

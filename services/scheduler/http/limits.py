@@ -1,0 +1,73 @@
+"""Limits on requests: how many are in progress, and how long a body may be."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from starlette.requests import Request
+
+from services.scheduler.http.errors import ApiError
+
+_BODY_DEADLINE_S = 60.0
+
+
+class InProgress:
+    """Counts the requests being served and admits no more than `limit` at a time.
+
+    A request is in progress from before its body is read until its answer has ended.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._now = 0
+
+    @property
+    def now(self) -> int:
+        return self._now
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Hold a place while the block runs; raises `ApiError` 429 if none is free.
+
+        The block is the only way to give a place back: it happens once, whatever ends the block.
+        """
+        if self._now >= self._limit:
+            raise ApiError(
+                429,
+                f"{self._limit} requests are in progress already; retry shortly",
+                code="too_many_requests",
+                headers={"retry-after": "1"},
+            )
+        self._now += 1
+        try:
+            yield
+        finally:
+            assert self._now > 0, "a place was given back twice"
+            self._now -= 1
+
+
+async def read_body(request: Request, limit_bytes: int) -> bytes:
+    """The request's body; never more than `limit_bytes` and one chunk are held in memory.
+
+    Raises `ApiError` 413 for a longer body and 408 for one that does not arrive in time, and
+    `ClientDisconnect` when the client leaves before the end.
+    """
+    too_long = ApiError(
+        413, f"the request body is longer than {limit_bytes} bytes", code="request_too_large"
+    )
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > limit_bytes:
+        raise too_long
+    body = bytearray()
+    try:
+        # The request holds a place among those in progress while its body arrives.
+        async with asyncio.timeout(_BODY_DEADLINE_S):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > limit_bytes:
+                    raise too_long
+    except TimeoutError as error:
+        raise ApiError(
+            408, f"the request body did not arrive within {_BODY_DEADLINE_S:.0f} s"
+        ) from error
+    return bytes(body)

@@ -1,0 +1,74 @@
+"""What ended answers teach the estimators of prompt and output length."""
+
+import asyncio
+from contextlib import suppress
+
+from foretell.length import LengthHistory, PromptTokenEstimator
+from foretell.model import RequestSpec
+from foretell.v1 import tagger_pb2, tagger_pb2_grpc
+from services.scheduler.background import Background
+from services.scheduler.http.parsing import ParsedRequest
+from services.scheduler.placing.peers import NoAnswer, answer_of
+from services.scheduler.record.result import Result
+
+_OBSERVE_DEADLINE_S = 5.0  # nobody waits for it
+_GATHER_S = 0.2
+_MAX_LESSONS = 4096  # the most that a tagger takes in one call
+
+
+class Lessons:
+    """Teaches the estimators that placement reads, and the tagger if there is one."""
+
+    def __init__(
+        self,
+        history: LengthHistory,
+        prompt_estimator: PromptTokenEstimator,
+        tagger: tagger_pb2_grpc.TaggerStub | None,
+        background: Background,
+    ) -> None:
+        self._history = history
+        self._prompt_estimator = prompt_estimator
+        self._tagger = tagger
+        self._background = background
+        self._waiting: list[tagger_pb2.Observation] = []
+
+    def learn(
+        self, request: ParsedRequest, request_id: str, spec: RequestSpec, result: Result
+    ) -> None:
+        """Learn from an answer that was accepted by its engine and is whole or abandoned."""
+        if spec.sequences != 1:
+            return  # usage sums over sequences: it does not tell the length of one answer
+        if result.prompt_tokens and not request.token_ids:
+            self._prompt_estimator.observe(
+                request.model, request.characters, request.messages, result.prompt_tokens
+            )
+        if not result.output_tokens:
+            return
+        prompt_tokens = result.prompt_tokens or spec.prompt_tokens
+        censored = (
+            not result.finished
+            or result.truncated
+            or 0 < request.max_tokens <= result.output_tokens
+        )
+        self._history.observe(request.model, prompt_tokens, result.output_tokens, censored=censored)
+        if self._tagger is None:
+            return
+        self._waiting.append(
+            tagger_pb2.Observation(
+                model_name=request.model,
+                prompt_tokens=prompt_tokens,
+                output_tokens=result.output_tokens,
+                censored=censored,
+                request_id=request_id,
+            )
+        )
+        if len(self._waiting) == 1:
+            self._background.spawn(self._teach(self._tagger))
+
+    async def _teach(self, tagger: tagger_pb2_grpc.TaggerStub) -> None:
+        """Tell the tagger what has gathered for a moment: one call for many answers."""
+        await asyncio.sleep(_GATHER_S)
+        lessons, self._waiting = self._waiting[-_MAX_LESSONS:], []
+        message = tagger_pb2.ObserveRequest(observations=lessons)
+        with suppress(NoAnswer):  # the next lessons will do as well
+            await answer_of(tagger.Observe(message, timeout=_OBSERVE_DEADLINE_S))

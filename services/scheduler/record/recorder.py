@@ -1,0 +1,141 @@
+"""Accounts for each attempt once it has ended: the sidecar's view, metrics, lessons, log."""
+
+from math import isfinite
+
+from foretell.telemetry import SchedulerMetrics
+from foretell.v1 import predictor_pb2
+from services.scheduler.http.parsing import ParsedRequest
+from services.scheduler.http.slo import Outcome, SloUnattainable
+from services.scheduler.placing.peers import NoAnswer, answer_of
+from services.scheduler.placing.placement import Placement
+from services.scheduler.record.lessons import Lessons
+from services.scheduler.record.request_log import RequestLog
+from services.scheduler.record.result import Result
+
+_COMPLETE_DEADLINE_S = 5.0  # nobody waits for it
+_CLOCK_SLACK_S = 0.1
+_MAX_TOKENS = 2**31 - 1  # no context is as long: a sidecar that says more is not believed
+
+
+class Recorder:
+    """Compares what was predicted with what happened."""
+
+    def __init__(
+        self, metrics: SchedulerMetrics, lessons: Lessons, request_log: RequestLog, policy: str
+    ) -> None:
+        self._metrics = metrics
+        self._lessons = lessons
+        self._request_log = request_log
+        self._policy = policy
+
+    async def record(
+        self, request: ParsedRequest, request_id: str, placement: Placement, result: Result
+    ) -> None:
+        """Account for one attempt that has ended; failures of peers are survived."""
+        await self._complete(placement, result)
+        accepted = result.status < 400
+        answered = accepted and result.finished
+        ttft_s = _since(placement, result.first_byte_unix_s)
+        e2e_s = _since(placement, result.ended_unix_s) if result.finished else 0.0
+        outcome = _outcome(request, placement, result) if answered else None
+        if outcome is not None:
+            self._metrics.slo_requests.labels(request.model, placement.policy, outcome).inc()
+        if answered:
+            self._observe_latencies(request, placement, ttft_s, e2e_s)
+            self._observe_errors(request, placement, result, ttft_s, e2e_s)
+        if accepted and (result.finished or result.abandoned):
+            self._lessons.learn(request, request_id, placement.spec, result)
+        self._request_log.ended(
+            request, request_id, placement, result, ttft_s=ttft_s, e2e_s=e2e_s, outcome=outcome
+        )
+
+    def record_rejection(
+        self, request: ParsedRequest, request_id: str, refusal: SloUnattainable
+    ) -> None:
+        """Account for a request that was not admitted."""
+        self._metrics.slo_requests.labels(request.model, self._policy, "rejected").inc()
+        self._request_log.rejected(request, request_id, self._policy, refusal)
+
+    async def _complete(self, placement: Placement, result: Result) -> None:
+        """Release the reservation; fill in what only the sidecar could see."""
+        stub = placement.instance.stub
+        if stub is None:
+            return
+        answered = result.first_byte_unix_s > 0 or (result.finished and result.status < 400)
+        message = predictor_pb2.CompleteRequest(
+            request_id=placement.spec.request_id, answered=answered
+        )
+        try:
+            seen = await answer_of(stub.Complete(message, timeout=_COMPLETE_DEADLINE_S))
+        except NoAnswer:
+            return
+        if _credible(placement, seen.ttft_s, result):
+            _learn_answer_delay(placement, seen.ttft_s, result)
+        if not result.output_tokens and 0 < seen.output_tokens < _MAX_TOKENS:
+            # The last snapshot of a whole answer was taken before its last token was sampled.
+            result.output_tokens = seen.output_tokens + int(result.finished)
+        if not result.prompt_tokens and seen.prompt_tokens <= _MAX_TOKENS:
+            result.prompt_tokens = seen.prompt_tokens
+        if result.cached_tokens is None and seen.HasField("cached_tokens"):
+            result.cached_tokens = seen.cached_tokens
+
+    def _observe_latencies(
+        self, request: ParsedRequest, placement: Placement, ttft_s: float, e2e_s: float
+    ) -> None:
+        labels = (request.model, placement.instance.config.instance_id, placement.policy)
+        self._metrics.e2e.labels(*labels).observe(e2e_s)
+        if ttft_s:
+            self._metrics.ttft.labels(*labels).observe(ttft_s)
+
+    def _observe_errors(
+        self,
+        request: ParsedRequest,
+        placement: Placement,
+        result: Result,
+        ttft_s: float,
+        e2e_s: float,
+    ) -> None:
+        """Relative errors of what was predicted, where both sides are known."""
+        instance, prediction = placement.instance, placement.prediction
+        engine = "emulated" if instance.emulated else "vllm"
+        labels = (request.model, instance.config.instance_id, engine)
+        if prediction is not None and isfinite(prediction.e2e_s) and e2e_s > 0:
+            self._metrics.e2e_error.labels(*labels).observe(prediction.e2e_s / e2e_s - 1)
+        if prediction is not None and isfinite(prediction.ttft_s) and ttft_s > 0:
+            self._metrics.ttft_error.labels(*labels).observe(prediction.ttft_s / ttft_s - 1)
+        if result.output_tokens:
+            expected = placement.spec.length.expected_tokens * placement.spec.sequences
+            self._metrics.length_error.labels(*labels).observe(expected / result.output_tokens - 1)
+
+
+def _learn_answer_delay(placement: Placement, engine_ttft_s: float, result: Result) -> None:
+    """Learn from a stream how long its first token took from the engine to here.
+
+    Where there was no stream, the learned delay tells when the first token would have come.
+    """
+    instance = placement.instance
+    if result.first_byte_unix_s:
+        instance.learn_answer_delay(_since(placement, result.first_byte_unix_s) - engine_ttft_s)
+        return
+    result.first_byte_unix_s = min(
+        result.ended_unix_s, placement.decided_unix_s + engine_ttft_s + instance.answer_delay_s
+    )
+
+
+def _since(placement: Placement, unix_s: float) -> float:
+    """Seconds from the placement to a stamp; 0 where the stamp is not known."""
+    return max(0.0, unix_s - placement.decided_unix_s) if unix_s else 0.0
+
+
+def _credible(placement: Placement, ttft_s: float, result: Result) -> bool:
+    """Whether the TTFT that a sidecar saw can be this request's.
+
+    The sidecar counts from the reservation, which may be a moment before the placement was done.
+    """
+    return 0 < ttft_s <= result.ended_unix_s - placement.decided_unix_s + _CLOCK_SLACK_S
+
+
+def _outcome(request: ParsedRequest, placement: Placement, result: Result) -> Outcome | None:
+    """Whether an answer was within its targets; None where it had none or too little is known."""
+    tokens = result.output_tokens / placement.spec.sequences
+    return request.terms.outcome(result.first_byte_unix_s, result.ended_unix_s, tokens)

@@ -1,0 +1,285 @@
+"""An engine's answer without I/O: bytes in, events out, as h11 does it for HTTP.
+
+A framing is fed what arrives from an engine (`feed`), then either the answer's regular end
+(`feed_end`) or its loss (`feed_break`). It says what may go to the client, byte for byte as it
+came, and what the answer tells about itself. It does not know where its bytes come from or go to.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+LONGEST_LINE_BYTES = 1 << 20
+"""A longer line of a stream is handed out in parts and not read."""
+LONGEST_BODY_BYTES = 1 << 30
+"""A longer answer that is not a stream is refused: it has to be held until it is whole."""
+LONGEST_READ_BYTES = 16 << 20
+"""The usage of a longer answer that is not a stream is not read: parsing it would take too long."""
+
+_ERROR = b'data: {"error"'  # how vLLM begins the event that tells about a failure
+_DATA = b"data: "
+_OBJECT = _DATA + b"{"
+_CHOICE_GOES_ON = b'"finish_reason":null'
+# An event that matches tells more than that each of its choices got more text. None of this can
+# match inside a JSON string: the quotes would be escaped.
+_TELLING = re.compile(
+    rb'"finish_reason":(?!null)|"completion_tokens":|"token_ids":\['
+    rb'|"(?:text|content)":""|"role":|"delta":\{\}'
+)
+_MAX_TOKENS = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Whole lines that may go to the client now, unchanged.
+
+    They are incomplete only where a line is longer than `LONGEST_LINE_BYTES`.
+    """
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts that the engine states, summed over all choices; 0 where it does not."""
+
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int | None
+    """Prompt tokens found in the prefix cache; None where the engine does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The answer has come to its regular end. Nothing follows."""
+
+    data: bytes
+    """The last bytes for the client: of a stream what stands after its last line end, else all."""
+    truncated: bool
+    """Some choice was ended by its limit of tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The engine will not complete the answer.
+
+    Nothing follows, unless the engine itself says so in mid-answer ("error_event"): then the lines
+    that say it follow, and `End` or the loss of the connection.
+
+    `tokens_out` counts the output tokens in the lines handed out before, summed over all choices.
+    Where the engine states token ids (`return_token_ids`), these are counted. Elsewhere each event
+    that adds text, reasoning or tool calls to a choice counts as one token. That is a lower bound:
+    vLLM may put several tokens into an event, and sends a token that ends within a character as an
+    event without text.
+    """
+
+    reason: str
+    """A label for metrics, such as "connection_lost"."""
+    tokens_out: int
+    exact: bool
+    """All tokens were counted by their ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class TooLong:
+    """The answer is longer than `LONGEST_BODY_BYTES`. Nothing follows, and nothing was sent."""
+
+
+Event = Lines | Usage | End | Broken | TooLong
+
+
+class Framing(Protocol):
+    """One answer, read from its beginning to its end. `feed_end` and `feed_break` end it."""
+
+    ended: bool
+    """An event that ends the answer was returned: nothing may be fed any more."""
+
+    def feed(self, data: bytes) -> list[Event]: ...
+
+    def feed_end(self) -> list[Event]: ...
+
+    def feed_break(self, reason: str) -> list[Event]: ...
+
+
+class StreamFraming:
+    """A stream of server-sent events.
+
+    Only whole lines are handed out: after a part of one, no event of ours could follow. A stream
+    whose first line is an error event, or which ends without a byte, is `Broken` with nothing
+    handed out, so that the request can be repeated elsewhere.
+    """
+
+    def __init__(self) -> None:
+        self.ended = False
+        self._begun = False
+        """Something was handed out."""
+        self._held = bytearray()
+        """The beginning of a line whose end has not come."""
+        self._within_line = False
+        """The line that `_held` continues was too long: its beginning was handed out."""
+        self._error_told = False
+        self._truncated = False
+        self._tokens_out = 0
+        self._exact = True
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Take what has arrived, at least one byte."""
+        assert data
+        assert not self.ended
+        end = data.rfind(b"\n") + 1
+        lines, rest = data[:end], data[end:]
+        if lines and self._held:
+            lines = bytes(self._held) + lines
+            self._held.clear()
+        self._held += rest
+        if len(self._held) > LONGEST_LINE_BYTES:
+            lines += self._held
+            self._held.clear()
+        error_at = self._error_at(lines)
+        if error_at is None:
+            return self._hand_out(lines)
+        if error_at == 0 and not self._begun:
+            return self.feed_break("error_event")
+        before = self._hand_out(lines[:error_at])
+        return [*before, self._told(), *self._hand_out(lines[error_at:])]
+
+    def feed_end(self) -> list[Event]:
+        """The engine has ended its stream as HTTP wants it."""
+        assert not self.ended
+        rest = bytes(self._held)
+        error = self._error_at(rest) is not None
+        if not self._begun and (error or not rest):
+            return self.feed_break("error_event" if error else "empty_stream")
+        self.ended = True
+        told = [self._told()] if error else []
+        return [*told, *self._read(rest + b"\n"), End(rest, self._truncated)]
+
+    def feed_break(self, reason: str) -> list[Event]:
+        """The stream broke off for `reason`; what is held of a line is dropped."""
+        assert not self.ended
+        self.ended = True
+        return [self._broken(reason)]
+
+    def _broken(self, reason: str) -> Broken:
+        return Broken(reason, self._tokens_out, self._exact)
+
+    def _told(self) -> Broken:
+        self._error_told = True
+        return self._broken("error_event")
+
+    def _error_at(self, lines: bytes) -> int | None:
+        """Where the stream's first error event begins; None if it is not in `lines`."""
+        if self._error_told:
+            return None
+        if lines.startswith(_ERROR) and not self._within_line:
+            return 0
+        found = lines.find(b"\n" + _ERROR)
+        return found + 1 if found >= 0 else None
+
+    def _hand_out(self, lines: bytes) -> list[Event]:
+        if not lines:
+            return []
+        self._begun = True
+        return [*self._read(lines), Lines(lines)]
+
+    def _read(self, data: bytes) -> Iterator[Event]:
+        *lines, part = data.split(b"\n")
+        for line in lines[1:] if self._within_line else lines:
+            if not line.startswith(_OBJECT):
+                continue
+            if _TELLING.search(line):
+                yield from self._read_object(line[len(_DATA) :])
+            elif more := line.count(_CHOICE_GOES_ON):
+                self._tokens_out += more
+                self._exact = False
+        self._within_line = bool(part)
+
+    def _read_object(self, text: bytes) -> Iterator[Event]:
+        answer = _parse(text)
+        for choice in _choices(answer):
+            self._truncated |= _truncated(choice)
+            token_ids = choice.get("token_ids")
+            if isinstance(token_ids, list):
+                self._tokens_out += len(token_ids)
+            elif _has_output(choice):
+                self._tokens_out += 1
+                self._exact = False
+        yield from _usage(answer)
+
+
+class WholeFraming:
+    """An answer in one piece. It is handed out when it is whole: until then it can be repeated."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self._body = bytearray()
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Take what has arrived, at least one byte."""
+        assert data
+        assert not self.ended
+        self._body += data
+        if len(self._body) <= LONGEST_BODY_BYTES:
+            return []
+        self.ended = True
+        self._body.clear()
+        return [TooLong()]
+
+    def feed_end(self) -> list[Event]:
+        """The answer is whole."""
+        assert not self.ended
+        self.ended = True
+        body = bytes(self._body)
+        answer = _parse(body) if len(body) <= LONGEST_READ_BYTES else {}
+        return [*_usage(answer), End(body, any(map(_truncated, _choices(answer))))]
+
+    def feed_break(self, reason: str) -> list[Event]:
+        """The answer broke off for `reason`; what came of it is dropped."""
+        assert not self.ended
+        self.ended = True
+        return [Broken(reason, tokens_out=0, exact=True)]
+
+
+def _parse(text: bytes) -> dict[str, Any]:
+    """The JSON object in `text`; empty if it is none. It is relayed all the same."""
+    try:
+        answer = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+def _choices(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    choices = answer.get("choices")
+    return [c for c in choices if isinstance(c, dict)] if isinstance(choices, list) else []
+
+
+def _truncated(choice: dict[str, Any]) -> bool:
+    return choice.get("finish_reason") == "length"
+
+
+def _has_output(choice: dict[str, Any]) -> bool:
+    delta = choice.get("delta")
+    if isinstance(delta, dict):
+        return any(value for name, value in delta.items() if name != "role")
+    return bool(choice.get("text"))
+
+
+def _usage(answer: dict[str, Any]) -> Iterator[Usage]:
+    usage = answer.get("usage")
+    if not isinstance(usage, dict):
+        return
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    yield Usage(
+        prompt_tokens=_count(usage.get("prompt_tokens")),
+        output_tokens=_count(usage.get("completion_tokens")),
+        cached_tokens=None if cached is None else _count(cached),
+    )
+
+
+def _count(value: object) -> int:
+    """A count that can be sent on in protobuf's int32; anything else is 0."""
+    return value if type(value) is int and 0 <= value <= _MAX_TOKENS else 0
