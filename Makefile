@@ -19,7 +19,7 @@ PIP := -m pip install --quiet --disable-pip-version-check
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev setup-vllm setup-train run run-vllm lint test test-vllm test-vllm-schedulers \
 	test-vllm-matrix test-compose bench accuracy accuracy-live reproduce-block \
-	figures proto check-proto settings clean
+	figures proto check-proto reference clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -157,8 +157,8 @@ check-proto: setup-dev ## Fail when foretell/v1 is not what proto/ generates
 	diff -r -x __pycache__ -x __init__.py $$out/foretell/v1 foretell/v1 && \
 	echo 'foretell/v1 is current' || { echo 'foretell/v1 is stale: run make proto' >&2; exit 1; }
 
-settings: setup ## Regenerate docs/settings.md
-	$(BIN)/foretell settings --markdown > docs/settings.md
+reference: setup ## Regenerate docs/reference.md
+	$(BIN)/foretell reference > docs/reference.md
 
 clean: ## Remove environments, caches and built models
 	rm -rf $(VENV) .venv-vllm* $(TRAIN_VENV) .models .run build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="Estimates of output lengths (docs/length-tagger.md).")
+app = typer.Typer(no_args_is_help=True, help="Estimates of output lengths (docs/tools.md).")
 
 
 @app.callback()
@@ -28,7 +28,7 @@ def length_eval(
     ] = None,
     limit: Annotated[int, typer.Option(min=0, help="First lines to take; 0: all.")] = 0,
 ) -> None:
-    """Print how good estimates of output lengths are, as JSON (docs/length-tagger.md)."""
+    """Print how good estimates of output lengths are, as JSON (docs/tools.md)."""
     try:
         from tools.length.report import evaluate_file
     except ImportError as error:

@@ -5,6 +5,7 @@ import typer
 from cli import bench, length, profile, twin
 from cli.accuracy import accuracy
 from cli.capacity import capacity
+from cli.reference import reference
 from cli.settings import settings
 from cli.simulate import simulate
 from cli.status import status
@@ -16,7 +17,7 @@ app = typer.Typer(
     add_completion=False,
     help="Foretell: LLM serving placed by prediction.",
 )
-for _command in (up, status, settings, accuracy, simulate, capacity, train_tagger):
+for _command in (up, status, settings, reference, accuracy, simulate, capacity, train_tagger):
     app.command()(_command)
 for _name, _group in (
     ("profile", profile.app),

@@ -9,7 +9,7 @@ import typer
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="GPU profiles: how fast one model runs on one device (docs/profiles.md).",
+    help="GPU profiles: how fast one model runs on one device (docs/tools.md).",
 )
 
 
@@ -56,7 +56,7 @@ def profile_import(
         Path | None, typer.Option(help="Attention table, if elsewhere (vidur).")
     ] = None,
 ) -> None:
-    """Make a profile from published kernel tables (docs/profiles.md)."""
+    """Make a profile from published kernel tables (docs/tools.md)."""
     from tools.profiles.imports import ImportOptions, ProfileError, import_profile, write_profile
 
     options = ImportOptions(
@@ -109,7 +109,7 @@ def measure(
         int, typer.Option(min=0, help="The engine's; 0: as /v1/models says.")
     ] = 0,
 ) -> None:
-    """Make a profile by measuring a live, idle endpoint over HTTP (docs/profiles.md)."""
+    """Make a profile by measuring a live, idle endpoint over HTTP (docs/tools.md)."""
     from tools.profiles.imports import ProfileError
 
     try:

@@ -9,7 +9,7 @@ import typer
 def train_tagger(
     train: Annotated[
         Path,
-        typer.Argument(help="Answered prompts: JSON lines (docs/length-tagger.md), .gz or not."),
+        typer.Argument(help="Answered prompts: JSON lines (docs/tools.md), .gz or not."),
     ],
     out: Annotated[Path, typer.Option("-o", "--out", help="Folder of the model.")],
     encoder: Annotated[

@@ -1,4 +1,4 @@
-"""Profiles as JSON documents (`docs/profiles.md` describes the format), both ways."""
+"""Profiles as JSON documents (foretell/latency/profiles/README.md describes them), both ways."""
 
 from collections.abc import Mapping
 from dataclasses import asdict

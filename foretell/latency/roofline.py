@@ -2,8 +2,7 @@
 
 Linear in the batch shape, so that the same code predicts from it and calibration starts from it.
 Memory time and compute time are added where a true roofline takes the larger: the sum is at most
-twice the larger, and the default efficiencies make up for it (`docs/profiles.md` has prior against
-fit).
+twice the larger, and the default efficiencies make up for it.
 """
 
 from dataclasses import dataclass, replace

@@ -1,36 +1,64 @@
-"""The docs name only what exists, and all that they promise to list."""
+"""The docs name only what exists, are short, and say nothing twice."""
 
 import re
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
+from itertools import combinations
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+import typer
 from prometheus_client import CollectorRegistry
+from typer.core import TyperCommand, TyperGroup
 
+from cli import reference
+from cli.main import app
 from foretell.config import ALL_SETTINGS
 from foretell.policy import POLICIES
 from foretell.telemetry import PredictorMetrics, SchedulerMetrics
 from services.tagger.metrics import TaggerMetrics
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("docs", "bench", "tests")
-DOCS = sorted([*ROOT.glob("*.md"), *(p for f in FOLDERS for p in (ROOT / f).rglob("*.md"))])
+README = ROOT / "README.md"
+REFERENCE = ROOT / "docs" / "reference.md"
+SHELF = [README, *sorted(p for p in (ROOT / "docs").glob("*.md") if p != REFERENCE)]
+"""What a user reads: written by hand, and short."""
+FOLDERS = ("docs", "tests", "bench", "foretell", "services")
+PAGES = sorted([*ROOT.glob("*.md"), *(p for f in FOLDERS for p in (ROOT / f).rglob("*.md"))])
 PICTURES = sorted((ROOT / "docs").rglob("*.svg"))
+MOST_WORDS = 12_000
 
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^()\s]+)\)")
-_CODE_BLOCK = re.compile(r"^\s*```.*?^\s*```", re.MULTILINE | re.DOTALL)
+_CODE_BLOCK = re.compile(r"^\s*```(?P<info>.*?)\n(?P<code>.*?)^\s*```", re.MULTILINE | re.DOTALL)
+_CODE_SPAN = re.compile(r"`([^`\n]+)`")
 _HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
+_TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
 # Home directories, and the places where this project happens to be checked out.
 _FOREIGN_PATH = re.compile(rf"(?<![\w.~])/(?:{'|'.join(('home', 'root', 'Users', 'work'))})/")
 _METRIC = re.compile(r"\bforetell_[a-z0-9_]+")
 _METRIC_PARTS = re.compile(r"_(?:bucket|count|sum)$")
 _VARIABLE = re.compile(r"\bFORETELL_[A-Z0-9_]*[A-Z0-9]")
-_CODE_SPAN = re.compile(r"`[^`\n]+`")
 _TARGET = re.compile(r"(?<![\w-])make ([a-z][a-z-]*)")
+_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+_COMMAND = re.compile(r"(?:^|[ /])foretell ((?:[a-z-]+ ?)+.*)")
+_MODULE = re.compile(r"-m ((?:foretell|services|tools|cli|bench|tests)[\w.]*)")
+_HEADER = re.compile(r"\bx-foretell-[a-z0-9-]*[a-z0-9](?![a-z0-9-]*\*)")
 
-XARGS = {"foretell_id", "foretell_predicted_tokens", "foretell_output_tokens"}
 COMMAND_VARIABLES = {"FORETELL_API_KEY"}  # of the command line, not of a service
+FOREIGN_COMMANDS = re.compile(
+    r"^\s*(?:\S+=\S+ )*(?:vllm|docker|pip|git|curl|pytest|python|cp|make)\b"
+)
+FOREIGN_FLAGS = {
+    "--api-key",
+    "--enable-prompt-tokens-details",
+    "--enforce-eager",
+    "--scheduler-cls",
+    "--scheduling-policy",
+    "--tensor-parallel-size",
+}
+"""Of vLLM's server."""
 
 
 def broken_links(page: Path, root: Path) -> list[str]:
@@ -66,11 +94,56 @@ def metric_names() -> set[str]:
     }
 
 
+def code_lines(text: str) -> Iterator[str]:
+    """Lines of code blocks, continued ones joined, without comments; and code spans."""
+    for block in _CODE_BLOCK.finditer(text):
+        for line in block["code"].replace("\\\n", " ").splitlines():
+            yield line.partition(" #")[0]
+    yield from _CODE_SPAN.findall(_CODE_BLOCK.sub("", text))
+
+
+def command_of(words: list[str]) -> tuple[TyperCommand, list[str]]:
+    """The command that `words` behind `foretell` call, and its arguments."""
+    command = typer.main.get_command(app)
+    rest = list(words)
+    while isinstance(command, TyperGroup):
+        assert rest, f"foretell {' '.join(words)}: which of its commands?"
+        assert rest[0] in command.commands, f"foretell {' '.join(words)}: no such command"
+        command = command.commands[rest.pop(0)]
+    assert isinstance(command, TyperCommand)
+    return command, rest
+
+
+def flags_of(command: TyperCommand) -> set[str]:
+    return {flag for option in command.params for flag in (*option.opts, *option.secondary_opts)}
+
+
+def all_flags() -> set[str]:
+    """Every flag of every command and every service."""
+    found = {f"--{name.replace('_', '-')}" for s in ALL_SETTINGS for name in s.model_fields}
+    pending = [typer.main.get_command(app)]
+    while pending:
+        command = pending.pop()
+        if isinstance(command, TyperGroup):
+            pending += command.commands.values()
+        elif isinstance(command, TyperCommand):
+            found |= flags_of(command)
+    return found
+
+
+def table_keys(text: str) -> list[set[str]]:
+    """The first cells of each table of `text`, its two lines of header left out."""
+    return [
+        {line.split("|")[1].strip() for line in table.splitlines()[2:]} - {""}
+        for table in _TABLE.findall(text)
+    ]
+
+
 def _name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("page", DOCS, ids=_name)
+@pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_links_lead_somewhere(page: Path) -> None:
     assert not broken_links(page, ROOT)
 
@@ -91,12 +164,12 @@ def test_a_broken_link_is_noticed(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("page", DOCS, ids=_name)
+@pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_no_path_of_one_machine(page: Path) -> None:
     assert not _FOREIGN_PATH.search(page.read_text())
 
 
-@pytest.mark.parametrize("page", DOCS, ids=_name)
+@pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_variables_exist(page: Path) -> None:
     known = COMMAND_VARIABLES | {
         f"{settings.model_config.get('env_prefix', '')}{name}".upper()
@@ -106,24 +179,96 @@ def test_variables_exist(page: Path) -> None:
     assert set(_VARIABLE.findall(page.read_text())) <= known
 
 
-@pytest.mark.parametrize("page", DOCS, ids=_name)
+@pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_make_targets_exist(page: Path) -> None:
-    text = page.read_text()
-    code = [*_CODE_BLOCK.findall(text), *_CODE_SPAN.findall(text)]
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert {name for part in code for name in _TARGET.findall(part)} <= set(targets)
+    named = {name for line in code_lines(page.read_text()) for name in _TARGET.findall(line)}
+    assert named <= set(targets)
 
 
-def test_every_metric_is_documented_and_no_other() -> None:
-    text = (ROOT / "docs" / "operations.md").read_text()
-    mentioned = {_METRIC_PARTS.sub("", name) for name in _METRIC.findall(text)} - XARGS
-    assert mentioned == metric_names()
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_modules_exist(page: Path) -> None:
+    named = {name for line in code_lines(page.read_text()) for name in _MODULE.findall(line)}
+    assert not [name for name in sorted(named) if find_spec(name) is None]
 
 
-def test_every_policy_is_documented() -> None:
-    for page in ("README.md", "docs/policies.md"):
-        text = (ROOT / page).read_text()
-        assert not [name for name in POLICIES if f"`{name}`" not in text], page
+@pytest.mark.parametrize("page", [*SHELF, ROOT / "CONTRIBUTING.md"], ids=_name)
+def test_flags_exist(page: Path) -> None:
+    lines = [line for line in code_lines(page.read_text()) if not FOREIGN_COMMANDS.match(line)]
+    named = {flag for line in lines for flag in _FLAG.findall(line)}
+    assert named <= all_flags() | FOREIGN_FLAGS
+
+
+@pytest.mark.parametrize("page", SHELF, ids=_name)
+def test_commands_exist_and_take_what_they_are_given(page: Path) -> None:
+    """Of a command line in a block all of it, of one in the text its flags."""
+    text = page.read_text()
+    blocks = [block["code"] for block in _CODE_BLOCK.finditer(text) if "sh" in block["info"]]
+    for line in "\n".join(blocks).replace("\\\n", " ").splitlines():
+        if found := _COMMAND.search(line.partition(" #")[0]):
+            command, rest = command_of(shlex.split(found[1]))
+            command.make_context("foretell", rest)
+    for span in _CODE_SPAN.findall(_CODE_BLOCK.sub("", text)):
+        if found := re.match(r"foretell ([a-z].*)", span):
+            command, rest = command_of(found[1].split())
+            assert {word for word in rest if word.startswith("-")} <= flags_of(command), span
+
+
+@pytest.mark.parametrize("page", SHELF, ids=_name)
+def test_metrics_exist(page: Path) -> None:
+    xargs = {name for name, _ in reference.XARGS}
+    mentioned = {_METRIC_PARTS.sub("", name) for name in _METRIC.findall(page.read_text())}
+    assert mentioned <= metric_names() | xargs
+
+
+@pytest.mark.parametrize("page", SHELF, ids=_name)
+def test_headers_exist(page: Path) -> None:
+    named = {name for name, _ in (*reference.REQUEST_HEADERS, *reference.RESPONSE_HEADERS)}
+    assert set(_HEADER.findall(page.read_text())) <= named
+
+
+def test_every_header_is_in_the_reference() -> None:
+    sources = "".join(path.read_text() for path in (ROOT / "services").rglob("*.py"))
+    named = {name for name, _ in (*reference.REQUEST_HEADERS, *reference.RESPONSE_HEADERS)}
+    assert set(_HEADER.findall(sources)) == {n for n in named if n.startswith("x-foretell-")}
+
+
+def test_the_reference_is_current() -> None:
+    assert REFERENCE.read_text() == reference.markdown(), (
+        "run: foretell reference > docs/reference.md"
+    )
+
+
+def test_everything_in_the_reference_is_described() -> None:
+    cells = [row.split("|") for row in REFERENCE.read_text().splitlines() if row.startswith("|")]
+    assert not [row for row in cells if not row[-2].strip()]
+
+
+def test_the_policies_page_has_every_policy() -> None:
+    text = (ROOT / "docs" / "policies-and-targets.md").read_text()
+    assert not [name for name in POLICIES if f"`{name}`" not in text]
+
+
+def test_the_shelf_is_short() -> None:
+    words = {_name(page): len(page.read_text().split()) for page in SHELF}
+    assert sum(words.values()) < MOST_WORDS, words
+
+
+def test_no_table_is_told_twice() -> None:
+    tables = [(page, keys) for page in SHELF for keys in table_keys(page.read_text())]
+    twice = [
+        (_name(one), _name(other), sorted(keys & others))
+        for (one, keys), (other, others) in combinations(tables, 2)
+        if 2 * len(keys & others) >= min(len(keys), len(others)) >= 2
+    ]
+    assert not twice
+
+
+def test_a_table_told_twice_is_noticed() -> None:
+    first = table_keys(
+        "| a | b |\n|---|---|\n| x | 1 |\n| y | 2 |\n\ntext\n\n| c |\n|---|\n| z |\n"
+    )
+    assert first == [{"x", "y"}, {"z"}]
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=_name)

@@ -1,6 +1,6 @@
 """Answered prompts from a file of JSON lines, each with the conversation that led to it.
 
-docs/length-tagger.md describes the format.
+docs/tools.md describes the format.
 """
 
 import gzip

@@ -29,7 +29,7 @@ def evaluate(
     stream: bool,
     show: Show,
 ) -> dict[str, Any]:
-    """What `foretell length eval` prints (docs/length-tagger.md explains the keys).
+    """What `foretell length eval` prints (docs/tools.md explains the keys).
 
     With `stream` the tagger is told every answer right after it was asked, in the order of
     `examples`; else it learns nothing from them. `training` None: the baselines are fitted by
