@@ -45,10 +45,9 @@ def markdown() -> str:
     """The whole of docs/reference.md."""
     from tools import settings_reference
 
-    _, _, settings = settings_reference.markdown().partition("\n")
     sections = (
         _PREAMBLE,
-        "## Settings\n" + settings.replace("\n## ", "\n### ").rstrip(),
+        "## Settings\n\n" + settings_reference.markdown().rstrip(),
         "## Command line\n\n" + "\n\n".join(_commands()),
         "## Metrics\n\n" + "\n\n".join(_metrics()),
         "## Request headers\n\n" + _table(("header", "meaning"), _coded(REQUEST_HEADERS)),

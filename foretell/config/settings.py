@@ -1,7 +1,7 @@
 """The settings of every process.
 
 Each class reads `FORETELL_<SERVICE>_<NAME>` variables and, in a service's `__main__`, the flags
-`--name value`. `docs/settings.md` is generated from the descriptions; a test keeps it current.
+`--name value`. `docs/reference.md` is generated from the descriptions; a test keeps it current.
 """
 
 from typing import Annotated, Any, Literal, Self

@@ -56,9 +56,11 @@ FOREIGN_FLAGS = {
     "--enforce-eager",
     "--scheduler-cls",
     "--scheduling-policy",
+    "--strict",
     "--tensor-parallel-size",
+    "--wait",
 }
-"""Of vLLM's server."""
+"""Flags of vLLM's server, of Docker Compose and of mypy."""
 
 
 def broken_links(page: Path, root: Path) -> list[str]:
