@@ -1,6 +1,5 @@
-"""How predictors and the tagger are called, and when they are left alone."""
+"""How predictors and the tagger are called."""
 
-import time
 from collections.abc import Awaitable
 from typing import TypeVar
 
@@ -35,26 +34,3 @@ async def answer_of(call: Awaitable[T]) -> T:
     if message is None:
         raise NoAnswer("the message cannot be decoded")
     return message
-
-
-class Breaker:
-    """Spares a peer that fails: after each failure in a row it is left alone twice as long."""
-
-    FIRST_S, LONGEST_S = 0.1, 5.0
-
-    def __init__(self) -> None:
-        self._failures = 0
-        self._retry_at = 0.0
-
-    @property
-    def open(self) -> bool:
-        return time.monotonic() < self._retry_at
-
-    def failed(self) -> None:
-        pause = min(self.LONGEST_S, self.FIRST_S * 2 ** min(self._failures, 10))
-        self._failures += 1
-        self._retry_at = time.monotonic() + pause
-
-    def succeeded(self) -> None:
-        self._failures = 0
-        self._retry_at = 0.0

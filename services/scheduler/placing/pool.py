@@ -4,8 +4,7 @@ import asyncio
 import json
 import logging
 import re
-import time
-from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,14 +12,13 @@ import aiohttp
 import grpc
 from yarl import URL
 
-from foretell.model import Load
+from foretell.placement.events import Event, InstanceDown, InstanceRemoved, InstanceUp
 from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import predictor_pb2_grpc
-from services.scheduler.placing.peers import Breaker, open_channel
+from services.scheduler.placing.peers import open_channel
 
 logger = logging.getLogger(__name__)
 
-QPM_WINDOW_S = 60.0
 _ANSWER_DELAY_WEIGHT = 0.1  # of the newest stream in the learned delay
 _LONGEST_ANSWER_DELAY_S = 2.0
 _MODELS_EVERY = 20  # health probes between two looks at /v1/models
@@ -43,49 +41,19 @@ class Instance:
     channel: grpc.aio.Channel | None = None
     stub: predictor_pb2_grpc.PredictorStub | None = None
     healthy: bool = False
-    suspected: bool = False
-    """An attempt failed here since the last good probe: others are preferred."""
     down: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while probes fail: whoever waits for this engine's first byte gives up."""
     model_names: frozenset[str] = frozenset()
     emulated: bool = False
-    outstanding: int = 0
-    dispatched_total: int = 0
-    last_load: tuple[float, Load] | None = None
-    """When (monotonic seconds) and what the predictor last said."""
     answer_delay_s: float = 0.0
     """Learned: from the engine's first token to its first byte here."""
-    breaker: Breaker = field(default_factory=Breaker)
     failures: int = 0
     probes: int = 0
     probing: asyncio.Task[None] | None = None
-    _dispatched_at: deque[float] = field(default_factory=deque)
-
-    def note_dispatch(self) -> None:
-        self.outstanding += 1
-        self.dispatched_total += 1
-        self._dispatched_at.append(time.monotonic())
 
     def learn_answer_delay(self, sample_s: float) -> None:
         sample_s = min(_LONGEST_ANSWER_DELAY_S, max(0.0, sample_s))
         self.answer_delay_s += _ANSWER_DELAY_WEIGHT * (sample_s - self.answer_delay_s)
-
-    def dispatched_last_minute(self) -> int:
-        oldest = time.monotonic() - QPM_WINDOW_S
-        while self._dispatched_at and self._dispatched_at[0] < oldest:
-            self._dispatched_at.popleft()
-        return len(self._dispatched_at)
-
-    @property
-    def by_priority(self) -> bool:
-        """Its engine is known to admit by priority; others refuse a request that has one."""
-        return self.last_load is not None and self.last_load[1].by_priority
-
-    def load_within(self, seconds: float) -> Load | None:
-        """The last known load, if it is no older than `seconds`."""
-        if self.last_load is None or time.monotonic() - self.last_load[0] > seconds:
-            return None
-        return self.last_load[1]
 
 
 class Pool:
@@ -103,6 +71,8 @@ class Pool:
         health_failures: int,
     ) -> None:
         self.instances: dict[str, Instance] = {}
+        self.listener: Callable[[Event], None] = lambda event: None
+        """Is told which instances are up, down and removed."""
         self._source = source
         self._mtime = 0.0
         self._complaint = ""
@@ -128,14 +98,6 @@ class Pool:
                         instance.probing = probes.create_task(self._probe(instance))
                 await asyncio.sleep(self._interval_s)
 
-    def healthy(self, model: str) -> list[Instance]:
-        """Instances that serve `model` and answer probes; suspected ones if there are no others.
-
-        A request that fails on every engine must not close all of them to everyone else.
-        """
-        up = [i for i in self.instances.values() if i.healthy and model in i.model_names]
-        return [i for i in up if not i.suspected] or up
-
     def models(self) -> dict[str, bool]:
         """Models that some instance has served, and whether all their engines are emulated."""
         known: dict[str, bool] = {}
@@ -147,10 +109,6 @@ class Pool:
     @property
     def ready(self) -> bool:
         return any(i.healthy and i.model_names for i in self.instances.values())
-
-    def suspect(self, instance: Instance) -> None:
-        """Place nothing on `instance` until its next successful probe, if another can serve."""
-        instance.suspected = True
 
     async def close(self) -> None:
         await asyncio.gather(
@@ -172,12 +130,17 @@ class Pool:
             return
         instance.probes += 1
         instance.failures = 0
-        instance.suspected = False
         if not instance.healthy:
             logger.info("%s is up at %s", instance.config.instance_id, url)
         instance.healthy = True
         instance.down.clear()
         self._report(instance)
+        if self.instances.get(instance.config.instance_id) is instance:
+            self.listener(
+                InstanceUp(
+                    instance.config.instance_id, instance.model_names, instance.stub is not None
+                )
+            )
 
     def _probe_failed(self, instance: Instance, error: Exception) -> None:
         instance.failures += 1
@@ -188,6 +151,8 @@ class Pool:
                 logger.warning("%s is down: %r", instance.config.instance_id, error)
             instance.healthy = False
             instance.down.set()
+            if self.instances.get(instance.config.instance_id) is instance:
+                self.listener(InstanceDown(instance.config.instance_id))
         self._report(instance)
 
     async def _learn_models(self, instance: Instance) -> None:
@@ -240,9 +205,9 @@ class Pool:
         known = self.instances
         self.instances = {}
         for config in configs:
-            old = known.pop(config.instance_id, None)
+            old = known.get(config.instance_id)
             if old is not None and old.config == config:
-                self.instances[config.instance_id] = old
+                self.instances[config.instance_id] = known.pop(config.instance_id)
                 continue
             instance = Instance(config)
             if config.predictor:
@@ -252,6 +217,7 @@ class Pool:
         # Requests in progress hold on to theirs; the last one's end closes its channel.
         for instance_id in known:
             self._forget(instance_id)
+            self.listener(InstanceRemoved(instance_id))
 
 
 def engine_authorization(api_key: str) -> dict[str, str]:

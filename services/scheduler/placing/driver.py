@@ -1,0 +1,132 @@
+"""Drives the placement core with asyncio: events in, effects carried out, in order."""
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Sequence
+from typing import Any, Generic, TypeVar
+
+from foretell.model import LengthEstimate
+from foretell.placement import PlacementCore, effects, events
+from foretell.placement.core import Stage
+
+logger = logging.getLogger(__name__)
+
+Placed = TypeVar("Placed")
+
+
+class AsyncDriver(ABC, Generic[Placed]):
+    """The loop around one core; a subclass knows the ways to tagger, predictors and clients.
+
+    Whoever wants a request placed awaits it; the clock is the event loop's.
+    """
+
+    def __init__(self, core: PlacementCore) -> None:
+        self.core = core
+        self._loop = asyncio.get_running_loop()
+        self._awaited: dict[str, asyncio.Future[Placed]] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def tell(self, event: events.Event) -> None:
+        """Tell the core of `event` and carry out what it wants done."""
+        for effect in self.core.step(event, self._loop.time()):
+            self._carry_out(effect)
+
+    async def _placed_after(self, key: str, event: events.Arrived | events.Failed) -> Placed:
+        """Tell the core of `event`; return once the request is dispatched, or raise why not.
+
+        A caller that is cancelled meanwhile counts as a client that has left.
+        """
+        found = self._awaited[key] = self._loop.create_future()
+        try:
+            self.tell(event)
+            return await found
+        except asyncio.CancelledError:
+            stage = self.core.stage(key)
+            if stage is Stage.END:
+                self._unsent(key)
+                self.tell(events.Ended(key))
+            elif stage is not None:
+                self.tell(events.Gone(key))
+            raise
+        finally:
+            del self._awaited[key]
+            self._forget_timer(key)
+
+    def _carry_out(self, effect: effects.Effect) -> None:
+        match effect:
+            case effects.Estimate():
+                self._spawn(self._estimated(effect))
+            case effects.Ask():
+                self._spawn(self._heard(effect))
+            case effects.WaitUntil(key, at_s, ticket):
+                self._forget_timer(key)
+                told = events.TimePassed(key, ticket)
+                self._timers[key] = self._loop.call_at(at_s, self.tell, told)
+            case effects.Dispatch(key):
+                placed = self._dispatched(effect)
+                if not self._awaited[key].done():  # otherwise its caller is being cancelled
+                    self._awaited[key].set_result(placed)
+            case effects.Reserve():
+                self._reserve(effect)
+            case effects.Refuse(key):
+                if not self._awaited[key].done():
+                    self._awaited[key].set_exception(self._refused(effect))
+            case effects.Degraded():
+                self._degraded(effect)
+
+    async def _estimated(self, effect: effects.Estimate) -> None:
+        length = None
+        try:
+            length = await self._estimate(effect)
+        except Exception:  # a defect of ours: the request goes on without an estimate
+            logger.exception("estimating the length of an answer failed")
+        self.tell(events.Estimated(effect.key, length))
+
+    async def _heard(self, effect: effects.Ask) -> None:
+        answers: Sequence[events.Answer]
+        try:
+            answers = await self._ask(effect)
+        except Exception:  # a defect of ours: the request is placed without predictions
+            logger.exception("asking predictors failed")
+            answers = [events.Answer(name, silent=True) for name in effect.instance_ids]
+        self.tell(events.Heard(effect.key, answers))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _forget_timer(self, key: str) -> None:
+        timer = self._timers.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+
+    @abstractmethod
+    async def _estimate(self, effect: effects.Estimate) -> LengthEstimate | None:
+        """What the tagger says; None when it fails or is late."""
+
+    @abstractmethod
+    async def _ask(self, effect: effects.Ask) -> Sequence[events.Answer]:
+        """What each of the predictors says, in time."""
+
+    @abstractmethod
+    def _reserve(self, effect: effects.Reserve) -> None:
+        """Tell the predictor of the chosen instance; the call must be on its way on return."""
+
+    @abstractmethod
+    def _dispatched(self, effect: effects.Dispatch) -> Placed:
+        """What the caller that awaits the placement gets."""
+
+    @abstractmethod
+    def _unsent(self, key: str) -> None:
+        """A dispatched request is not sent after all: its caller has left."""
+
+    @abstractmethod
+    def _refused(self, effect: effects.Refuse) -> Exception:
+        """What the caller that awaits the placement gets instead."""
+
+    @abstractmethod
+    def _degraded(self, effect: effects.Degraded) -> None:
+        """Count what a placement had to do without."""

@@ -1,0 +1,238 @@
+"""Places requests: the asyncio driver of the placement core, before real predictors and engines."""
+
+import logging
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from foretell import wire
+from foretell.length import LengthHistory, PromptTokenEstimator, clip, from_hint
+from foretell.model import LengthEstimate, Prediction, RequestSpec
+from foretell.placement import PlacementConfig, PlacementCore, effects, events
+from foretell.policy import Policy
+from foretell.telemetry import SchedulerMetrics
+from foretell.v1 import tagger_pb2, tagger_pb2_grpc
+from services.scheduler.background import Background
+from services.scheduler.http.errors import unavailable
+from services.scheduler.http.parsing import ParsedRequest
+from services.scheduler.http.slo import SloUnattainable
+from services.scheduler.placing.conversation import conversation_of
+from services.scheduler.placing.driver import AsyncDriver
+from services.scheduler.placing.peers import NoAnswer, answer_of
+from services.scheduler.placing.pool import Instance, Pool
+from services.scheduler.placing.predictors import Predictors, ReserveCall, reserved_prediction
+from services.scheduler.placing.prefixes import Prefix, prefix_of
+from services.scheduler.placing.tokens import PromptCounter
+
+logger = logging.getLogger(__name__)
+
+_UNKNOWN_LENGTH = LengthEstimate(0.0)
+
+
+@dataclass(slots=True, eq=False)
+class Placement:
+    """A decision, and what was believed when it was taken."""
+
+    key: str
+    instance: Instance
+    spec: RequestSpec
+    prediction: Prediction | None
+    """By which the instance was chosen; soon after, what `Reserve` foretells."""
+    policy: str
+    decided_unix_s: float
+    took_s: float
+    """To decide, the wait for its turn and the time in which it was held included."""
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    """What a placement needs of a request that has not ended."""
+
+    parsed: ParsedRequest
+    request_id: str
+    prompt_tokens: int
+    began_s: float
+    placement: Placement | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Estimators:
+    """What this replica has learned of prompt and output lengths."""
+
+    history: LengthHistory
+    prompt_tokens: PromptTokenEstimator
+    counter: PromptCounter
+
+
+class Placer(AsyncDriver[Placement]):
+    """Every request that is placed must be ended, by `end` or by a `retry` that raises."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        config: PlacementConfig,
+        rng: Random,
+        *,
+        pool: Pool,
+        estimators: Estimators,
+        tagger: tagger_pb2_grpc.TaggerStub | None,
+        tagger_deadline_s: float,
+        predictor_deadline_s: float,
+        metrics: SchedulerMetrics,
+        background: Background,
+    ) -> None:
+        core = PlacementCore(
+            policy,
+            config,
+            rng.random,
+            fallback_length=estimators.history.estimate,
+            has_tagger=tagger is not None,
+        )
+        super().__init__(core)
+        self._pool = pool
+        self._predictors = Predictors(pool, predictor_deadline_s)
+        self._estimators = estimators
+        self._tagger = tagger
+        self._tagger_deadline_s = tagger_deadline_s
+        self._metrics = metrics
+        self._background = background
+        self._requests: dict[str, _Request] = {}
+        pool.listener = self.tell
+
+    async def place(self, parsed: ParsedRequest, request_id: str) -> Placement:
+        """Choose an instance for a new request.
+
+        Raises `ApiError` if none is up, or if none could begin to answer in time and the request
+        would rather be told.
+        """
+        # An id of its own: clients may use one X-Request-Id for many requests.
+        key = uuid.uuid4().hex
+        began_s = time.perf_counter()
+        spec = self._described(parsed, key)
+        self._requests[key] = _Request(parsed, request_id, spec.prompt_tokens, began_s)
+        waited_s = 0.0
+        if parsed.terms.arrived_unix_s:
+            waited_s = max(0.0, time.time() - parsed.terms.arrived_unix_s)
+        arrived = events.Arrived(
+            spec, parsed.model, parsed.terms.late, bool(parsed.hint_tokens), waited_s
+        )
+        return await self._place(key, arrived)
+
+    async def retry(self, placement: Placement) -> Placement:
+        """Choose another instance after an attempt that failed before its first token.
+
+        Raises `ApiError` after the last attempt, or if no instance is up.
+        """
+        request = self._requests[placement.key]
+        request.placement, request.began_s = None, time.perf_counter()
+        return await self._place(placement.key, events.Failed(placement.key))
+
+    def end(self, placement: Placement, *, broken: bool = False) -> None:
+        """The answer has ended, well or badly; `broken`: the engine failed in the midst of it."""
+        del self._requests[placement.key]
+        self.tell(events.Ended(placement.key, broken))
+
+    async def _place(self, key: str, event: events.Arrived | events.Failed) -> Placement:
+        try:
+            placement = await self._placed_after(key, event)
+        except BaseException:  # refused, or cancelled because the client has left
+            del self._requests[key]
+            raise
+        self._metrics.placement.labels(placement.policy).observe(placement.took_s)
+        return placement
+
+    def _described(self, parsed: ParsedRequest, key: str) -> RequestSpec:
+        """The request as predictors see it: its prompt counted or estimated."""
+        known = self._estimators
+        prompt_tokens = (
+            parsed.token_ids
+            or known.counter.count(parsed)
+            or known.prompt_tokens.estimate(parsed.model, parsed.characters, parsed.messages)
+        )
+        length = _UNKNOWN_LENGTH
+        if parsed.hint_tokens:
+            length = clip(from_hint(parsed.hint_tokens), parsed.max_tokens)
+        prefix = Prefix()
+        if self.core.policy.needs.prediction:
+            prefix = prefix_of(parsed, prompt_tokens)
+        return RequestSpec(
+            request_id=key,
+            prompt_tokens=prompt_tokens,
+            max_tokens=parsed.max_tokens,
+            length=length,
+            priority=parsed.priority,
+            sequences=parsed.sequences,
+            prefix=prefix.hashes,
+            prefix_chunk_tokens=prefix.chunk_tokens,
+            slo=parsed.terms.slo,
+        )
+
+    async def _estimate(self, effect: effects.Estimate) -> LengthEstimate | None:
+        request, tagger = self._requests.get(effect.key), self._tagger
+        if request is None or tagger is None:
+            return None  # its client has left
+        message = tagger_pb2.TagRequest(
+            request_id=request.request_id,
+            model_name=request.parsed.model,
+            tenant=request.parsed.tenant,
+        )
+        conversation = conversation_of(request.parsed, request.prompt_tokens)
+        wire.conversation_to_proto(conversation, message)
+        try:
+            answer = await answer_of(tagger.Tag(message, timeout=self._tagger_deadline_s))
+            return wire.length_from_proto(answer)
+        except (NoAnswer, wire.WireError) as error:
+            logger.debug("tagger: %s", error)
+            return None
+
+    async def _ask(self, effect: effects.Ask) -> Sequence[events.Answer]:
+        return await self._predictors.ask(effect)
+
+    def _dispatched(self, effect: effects.Dispatch) -> Placement:
+        request = self._requests[effect.key]
+        request.placement = Placement(
+            key=effect.key,
+            instance=self._pool.instances[effect.instance_id],
+            spec=effect.spec,
+            prediction=effect.prediction,
+            policy=self.core.policy.name,
+            decided_unix_s=time.time(),
+            took_s=time.perf_counter() - request.began_s,
+        )
+        return request.placement
+
+    def _reserve(self, effect: effects.Reserve) -> None:
+        placement = self._requests[effect.key].placement
+        assert placement is not None, "reserved before it was dispatched"
+        call = self._predictors.reserve(placement.instance, effect.spec, predict=effect.predict)
+        if call is not None:
+            self._background.spawn(_foretold(placement, call))
+
+    def _unsent(self, key: str) -> None:
+        placement = self._requests[key].placement
+        assert placement is not None, "a request without a placement counts as dispatched"
+        self._background.spawn(self._predictors.release(placement.instance, placement.spec))
+
+    def _refused(self, effect: effects.Refuse) -> Exception:
+        parsed = self._requests[effect.key].parsed
+        if effect.because == "late":
+            assert effect.why is not None, "a late request is refused for a reason"
+            return SloUnattainable(parsed.terms, effect.why)
+        if effect.because == "engine_failed":
+            tried = self.core.config.max_attempts
+            text = f"the engines that were tried ({tried}) failed before a first token"
+            return unavailable(text, "engine_failed")
+        text = f"no engine that serves '{parsed.model}' is up at the moment"
+        return unavailable(text, "no_instance")
+
+    def _degraded(self, effect: effects.Degraded) -> None:
+        self._metrics.degraded.labels(effect.missing).inc(effect.count)
+
+
+async def _foretold(placement: Placement, call: ReserveCall) -> None:
+    """What the client is told is what the chosen instance foretells with the request reserved."""
+    prediction = await reserved_prediction(call, placement.instance)
+    if prediction is not None:
+        placement.prediction = prediction
