@@ -9,6 +9,8 @@ from random import Random
 from prometheus_client import CollectorRegistry
 
 from foretell.config import SchedulerSettings, build_policy
+from foretell.length import LengthHistory, PromptTokenEstimator
+from foretell.placement import PlacementConfig
 from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import tagger_pb2_grpc
 from services.process import runtime
@@ -18,7 +20,7 @@ from services.scheduler.http.auth import ApiKeys
 from services.scheduler.http.limits import InProgress
 from services.scheduler.http.slo import default_terms
 from services.scheduler.placing.peers import open_channel
-from services.scheduler.placing.placement import Placer
+from services.scheduler.placing.placer import Estimators, Placer
 from services.scheduler.placing.pool import Pool
 from services.scheduler.placing.tokens import PromptCounter
 from services.scheduler.record.lessons import Lessons
@@ -57,38 +59,36 @@ async def serve(
             health_failures=settings.health_failures,
         )
         stack.push_async_callback(pool.close)
+        estimators = Estimators(
+            LengthHistory(), PromptTokenEstimator(), PromptCounter(settings.tokenizer)
+        )
         placer = Placer(
-            pool,
             build_policy(settings.policy, settings.policy_parameters),
+            _placement_config(settings),
             Random(os.getpid() if seed is None else seed),
-            counter=PromptCounter(settings.tokenizer),
+            pool=pool,
+            estimators=estimators,
             tagger=tagger,
-            metrics=metrics,
-            background=background,
             tagger_deadline_s=settings.tagger_deadline_ms / 1000,
             predictor_deadline_s=settings.predictor_deadline_ms / 1000,
-            turn_deadline_s=settings.turn_deadline_ms / 1000,
-            hold_max_s=settings.hold_max_s,
-            hold_recheck_s=settings.hold_recheck_ms / 1000,
-            candidates=settings.candidates,
-            largest_last_ratio=settings.largest_last_ratio,
+            metrics=metrics,
+            background=background,
         )
         request_log = RequestLog(settings.request_log, settings.request_log_max_bytes)
         stack.callback(request_log.close)
-        lessons = Lessons(placer.history, placer.prompt_estimator, tagger, background)
+        lessons = Lessons(estimators, tagger, background)
         in_progress = InProgress(settings.max_concurrent_requests)
         metrics.in_progress.set_function(lambda: in_progress.now)
         replica = Replica(
             replica_id=settings.name or f"{socket.gethostname()}-{os.getpid()}",
-            policy=placer.policy.name,
+            policy=settings.policy,
             pool=pool,
             relay=RelayContext(
                 engines=EngineClient(session, settings.engine_api_key.get_secret_value()),
                 placer=placer,
-                recorder=Recorder(metrics, lessons, request_log, placer.policy.name),
+                recorder=Recorder(metrics, lessons, request_log, settings.policy),
                 metrics=metrics,
                 background=background,
-                max_attempts=settings.max_attempts,
             ),
             api_keys=ApiKeys(settings.api_keys.get_secret_value()),
             in_progress=in_progress,
@@ -130,6 +130,17 @@ async def _run(
         for task in (probing, draining):
             task.cancel()
         await asyncio.gather(probing, draining, return_exceptions=True)
+
+
+def _placement_config(settings: SchedulerSettings) -> PlacementConfig:
+    return PlacementConfig(
+        candidates=settings.candidates,
+        max_attempts=settings.max_attempts,
+        turn_deadline_s=settings.turn_deadline_ms / 1000,
+        hold_max_s=settings.hold_max_s,
+        hold_recheck_s=settings.hold_recheck_ms / 1000,
+        largest_last_ratio=settings.largest_last_ratio,
+    )
 
 
 def main() -> None:

@@ -25,7 +25,8 @@ from services.scheduler.http.parsing import (
     with_priority_header,
 )
 from services.scheduler.http.slo import NO_TERMS, Terms, terms_of
-from services.scheduler.placing.pool import Pool
+from services.scheduler.placing.placer import Placer
+from services.scheduler.placing.pool import Instance, Pool
 from services.scheduler.relay.relay import Relay, RelayContext
 
 _FORWARDED_HEADERS = ("traceparent", "tracestate", PRIORITY_HEADER)
@@ -183,15 +184,20 @@ def _status(replica: Replica) -> dict[str, object]:
         "requests_total": replica.accepted_total,
         "in_progress": replica.in_progress.now,
         "instances": [
-            {
-                "instance_id": instance.config.instance_id,
-                "url": instance.config.url,
-                "healthy": instance.healthy,
-                "emulated": instance.emulated,
-                "model_names": sorted(instance.model_names),
-                "outstanding": instance.outstanding,
-                "dispatched_total": instance.dispatched_total,
-            }
+            _instance_status(instance, replica.relay.placer)
             for instance in replica.pool.instances.values()
         ],
+    }
+
+
+def _instance_status(instance: Instance, placer: Placer) -> dict[str, object]:
+    outstanding, dispatched = placer.counts(instance.config.instance_id)
+    return {
+        "instance_id": instance.config.instance_id,
+        "url": instance.config.url,
+        "healthy": instance.healthy,
+        "emulated": instance.emulated,
+        "model_names": sorted(instance.model_names),
+        "outstanding": outstanding,
+        "dispatched_total": dispatched,
     }

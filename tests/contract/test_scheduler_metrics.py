@@ -218,7 +218,7 @@ async def test_what_the_others_would_pay_decides(tmp_path: Path) -> None:
 async def test_dispatches_are_remembered_for_a_minute_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.scheduler.placing.pool.QPM_WINDOW_S", 0.0)
+    monkeypatch.setattr("foretell.placement.instances.QPM_WINDOW_S", 0.0)
     async with (
         engines(answer, answer) as both,
         running(tmp_path, both, policy="min_qpm") as scheduler,

@@ -3,54 +3,38 @@
 import grpc
 import pytest
 
-from services.scheduler.placing import peers
-from services.scheduler.placing.peers import Breaker, NoAnswer, answer_of
+from foretell.placement.instances import Breaker
+from services.scheduler.placing.peers import NoAnswer, answer_of
 
 
-class Clock:
-    """Stands in for the `time` module."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
+def pause_s(breaker: Breaker, now_s: float) -> float:
+    """Seconds from `now_s` for which a breaker that is open stays so."""
+    found_s = 0.0
+    while breaker.open(now_s + found_s):
+        found_s += 0.01
+    return found_s
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(peers, "time", clock)
-    return clock
-
-
-def pause(breaker: Breaker, clock: Clock) -> float:
-    """Seconds for which a breaker that is open stays so; the clock stands at their end after."""
-    started = clock.now
-    while breaker.open:
-        clock.now += 0.01
-    return clock.now - started
-
-
-def test_pauses_double_up_to_a_limit(clock: Clock) -> None:
-    breaker = Breaker()
-    assert not breaker.open
+def test_pauses_double_up_to_a_limit() -> None:
+    breaker, now_s = Breaker(), 100.0
+    assert not breaker.open(now_s)
     pauses = []
     for _ in range(40):
-        breaker.failed()
-        pauses.append(pause(breaker, clock))
+        breaker.failed(now_s)
+        pauses.append(pause_s(breaker, now_s))
+        now_s += pauses[-1]
     expected = [min(5.0, 0.1 * 2**i) for i in range(40)]
     assert pauses == pytest.approx(expected, abs=0.02)
 
 
-def test_one_success_forgives_all(clock: Clock) -> None:
-    breaker = Breaker()
+def test_one_success_forgives_all() -> None:
+    breaker, now_s = Breaker(), 100.0
     for _ in range(5):
-        breaker.failed()
+        breaker.failed(now_s)
     breaker.succeeded()
-    assert not breaker.open
-    breaker.failed()
-    assert pause(breaker, clock) == pytest.approx(0.1, abs=0.02)
+    assert not breaker.open(now_s)
+    breaker.failed(now_s)
+    assert pause_s(breaker, now_s) == pytest.approx(0.1, abs=0.02)
 
 
 async def test_what_is_no_message_is_no_answer() -> None:

@@ -30,10 +30,6 @@ class Terms:
     late: Late = "serve"
     arrived_unix_s: float = 0.0
 
-    def left(self) -> Slo:
-        """What is left of the targets by now."""
-        return self.slo.after(max(0.0, time.time() - self.arrived_unix_s))
-
     def outcome(
         self, first_token_unix_s: float, ended_unix_s: float, tokens: float
     ) -> Outcome | None:

@@ -38,7 +38,8 @@ class AsyncDriver(ABC, Generic[Placed]):
 
         A caller that is cancelled meanwhile counts as a client that has left.
         """
-        found = self._awaited[key] = self._loop.create_future()
+        found: asyncio.Future[Placed] = self._loop.create_future()
+        self._awaited[key] = found
         try:
             self.tell(event)
             return await found

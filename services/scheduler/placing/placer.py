@@ -41,6 +41,7 @@ class Placement:
     prediction: Prediction | None
     """By which the instance was chosen; soon after, what `Reserve` foretells."""
     policy: str
+    attempt: int
     decided_unix_s: float
     took_s: float
     """To decide, the wait for its turn and the time in which it was held included."""
@@ -129,6 +130,13 @@ class Placer(AsyncDriver[Placement]):
         request.placement, request.began_s = None, time.perf_counter()
         return await self._place(placement.key, events.Failed(placement.key))
 
+    def counts(self, instance_id: str) -> tuple[int, int]:
+        """This replica's requests in progress at an instance, and all that it has sent there."""
+        if instance_id not in self.core.instances:
+            return 0, 0
+        known = self.core.instances[instance_id]
+        return known.outstanding, known.dispatched_total
+
     def end(self, placement: Placement, *, broken: bool = False) -> None:
         """The answer has ended, well or badly; `broken`: the engine failed in the midst of it."""
         del self._requests[placement.key]
@@ -198,6 +206,7 @@ class Placer(AsyncDriver[Placement]):
             spec=effect.spec,
             prediction=effect.prediction,
             policy=self.core.policy.name,
+            attempt=effect.attempt,
             decided_unix_s=time.time(),
             took_s=time.perf_counter() - request.began_s,
         )

@@ -76,7 +76,8 @@ class Predictors:
         if instance.stub is None:
             return None
         message = predictor_pb2.ReserveRequest(request=wire.request_to_proto(spec), predict=predict)
-        return instance.stub.Reserve(message, timeout=_RESERVE_DEADLINE_S)
+        call: ReserveCall = instance.stub.Reserve(message, timeout=_RESERVE_DEADLINE_S)
+        return call
 
     async def release(self, instance: Instance, spec: RequestSpec) -> None:
         """Withdraw a reservation: the request is not sent after all."""

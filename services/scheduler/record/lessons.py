@@ -3,12 +3,12 @@
 import asyncio
 from contextlib import suppress
 
-from foretell.length import LengthHistory, PromptTokenEstimator
 from foretell.model import RequestSpec
 from foretell.v1 import tagger_pb2, tagger_pb2_grpc
 from services.scheduler.background import Background
 from services.scheduler.http.parsing import ParsedRequest
 from services.scheduler.placing.peers import NoAnswer, answer_of
+from services.scheduler.placing.placer import Estimators
 from services.scheduler.record.result import Result
 
 _OBSERVE_DEADLINE_S = 5.0  # nobody waits for it
@@ -21,13 +21,11 @@ class Lessons:
 
     def __init__(
         self,
-        history: LengthHistory,
-        prompt_estimator: PromptTokenEstimator,
+        estimators: Estimators,
         tagger: tagger_pb2_grpc.TaggerStub | None,
         background: Background,
     ) -> None:
-        self._history = history
-        self._prompt_estimator = prompt_estimator
+        self._estimators = estimators
         self._tagger = tagger
         self._background = background
         self._waiting: list[tagger_pb2.Observation] = []
@@ -39,7 +37,7 @@ class Lessons:
         if spec.sequences != 1:
             return  # usage sums over sequences: it does not tell the length of one answer
         if result.prompt_tokens and not request.token_ids:
-            self._prompt_estimator.observe(
+            self._estimators.prompt_tokens.observe(
                 request.model, request.characters, request.messages, result.prompt_tokens
             )
         if not result.output_tokens:
@@ -50,7 +48,9 @@ class Lessons:
             or result.truncated
             or 0 < request.max_tokens <= result.output_tokens
         )
-        self._history.observe(request.model, prompt_tokens, result.output_tokens, censored=censored)
+        self._estimators.history.observe(
+            request.model, prompt_tokens, result.output_tokens, censored=censored
+        )
         if self._tagger is None:
             return
         self._waiting.append(

@@ -7,7 +7,7 @@ from foretell.v1 import predictor_pb2
 from services.scheduler.http.parsing import ParsedRequest
 from services.scheduler.http.slo import Outcome, SloUnattainable
 from services.scheduler.placing.peers import NoAnswer, answer_of
-from services.scheduler.placing.placement import Placement
+from services.scheduler.placing.placer import Placement
 from services.scheduler.record.lessons import Lessons
 from services.scheduler.record.request_log import RequestLog
 from services.scheduler.record.result import Result

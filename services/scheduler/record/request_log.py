@@ -9,7 +9,7 @@ from pathlib import Path
 
 from services.scheduler.http.parsing import ParsedRequest
 from services.scheduler.http.slo import Outcome, SloUnattainable, Terms
-from services.scheduler.placing.placement import Placement
+from services.scheduler.placing.placer import Placement
 from services.scheduler.record.result import Result
 
 

@@ -24,5 +24,5 @@ class Result:
     """Some choice was ended by its limit of tokens, as the engine says."""
     abandoned: bool = False
     """The client left, or the engine failed in mid-answer: no attempt follows."""
-    engine_failed: bool = False
+    broken: bool = False
     """The attempt failed through the engine, before its first token or after."""

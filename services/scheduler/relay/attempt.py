@@ -5,7 +5,7 @@ import time
 
 from services.scheduler.http.errors import ApiError
 from services.scheduler.http.parsing import PRIORITY_HEADER, ParsedRequest, for_engine
-from services.scheduler.placing.placement import Placement
+from services.scheduler.placing.placer import Placement
 from services.scheduler.record.result import Result
 from services.scheduler.relay.framing import (
     LONGEST_BODY_BYTES,
@@ -126,7 +126,7 @@ class Attempt:
 
     async def _tell_break(self) -> None:
         """End a stream whose engine was lost with an error event of our own."""
-        self.result.engine_failed = self.result.abandoned = True
+        self.result.broken = self.result.abandoned = True
         await self._reply.send(b"\n")  # closes an event that had come as far as its data
         await self._reply.fail(ApiError(502, "the engine failed in mid-answer", code="engine_lost"))
 

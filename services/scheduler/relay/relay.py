@@ -7,28 +7,22 @@ that fails before it can be repeated on another engine without the client notici
 import asyncio
 import logging
 import time
-import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from starlette.types import Receive, Send
 
-from foretell.model import RequestSpec
 from foretell.telemetry import SchedulerMetrics
 from services.scheduler.background import Background
-from services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError, unavailable
+from services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError
 from services.scheduler.http.parsing import ParsedRequest
 from services.scheduler.http.slo import SloUnattainable
-from services.scheduler.placing.placement import Placement, Placer
-from services.scheduler.placing.pool import Instance
+from services.scheduler.placing.placer import Placement, Placer
 from services.scheduler.record.recorder import Recorder
-from services.scheduler.record.result import Result
 from services.scheduler.relay.attempt import Attempt, AttemptFailed
 from services.scheduler.relay.reply import Reply, disconnected
 from services.scheduler.relay.transport import EngineClient
 
 logger = logging.getLogger(__name__)
-
-_RETRY_PAUSE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +34,6 @@ class RelayContext:
     recorder: Recorder
     metrics: SchedulerMetrics
     background: Background
-    max_attempts: int
 
 
 class Relay:
@@ -85,8 +78,7 @@ class Relay:
     async def _answer(self, reply: Reply) -> None:
         """Send the answer or an error; raises nothing but a cancellation."""
         try:
-            spec = await self._context.placer.describe(self._request, self._request_id)
-            await self._try_engines(reply, spec)
+            await self._try_engines(reply)
         except SloUnattainable as error:
             self._context.recorder.record_rejection(self._request, self._request_id, error)
             await reply.fail(error)
@@ -99,60 +91,47 @@ class Relay:
                 ApiError(500, "the scheduler failed; see its log", code="internal_error")
             )
 
-    async def _try_engines(self, reply: Reply, spec: RequestSpec) -> None:
-        context, arrived_s = self._context, time.monotonic()
-        avoid: list[Instance] = []
-        for attempt in range(1, context.max_attempts + 1):
-            # Every attempt has an id of its own: the release of a failed one must not touch its
-            # successor's reservation, and clients may use one X-Request-Id for many requests.
-            spec = replace(spec, request_id=uuid.uuid4().hex)
-            placement = await context.placer.place(self._request, spec, avoid, arrived_s)
+    async def _try_engines(self, reply: Reply) -> None:
+        """Try one engine after the other, until one answers or placing raises `ApiError`."""
+        placer = self._context.placer
+        placement = await placer.place(self._request, self._request_id)
+        while True:
             self._placement = placement
             try:
-                await self._try_engine(reply, placement)
+                broken = await self._try_engine(reply, placement)
             except AttemptFailed as failure:
                 instance_id = placement.instance.config.instance_id
                 logger.warning(
                     "%s: attempt %d on %s failed: %s",
                     self._request_id,
-                    attempt,
+                    placement.attempt,
                     instance_id,
                     failure.reason,
                 )
-                context.metrics.retries.labels(instance_id, failure.reason).inc()
-                avoid.append(placement.instance)
-                await asyncio.sleep(_RETRY_PAUSE_S * attempt)
+                self._context.metrics.retries.labels(instance_id, failure.reason).inc()
+                placement = await placer.retry(placement)
+            except BaseException:  # refused, cancelled, or a defect: no attempt follows
+                placer.end(placement)
+                raise
             else:
+                placer.end(placement, broken=broken)
                 return
-        raise unavailable(
-            f"the engines that were tried ({context.max_attempts}) failed before a first token",
-            "engine_failed",
-        )
 
-    async def _try_engine(self, reply: Reply, placement: Placement) -> None:
+    async def _try_engine(self, reply: Reply, placement: Placement) -> bool:
+        """Make one attempt and account for it; whether the engine broke off in mid-answer."""
         attempt = Attempt(
             self._request, self._request_id, self._forwarded_headers, placement, reply
         )
         try:
             await attempt.run(self._context.engines)
-        except AttemptFailed:
-            attempt.result.engine_failed = True
-            raise
+            return attempt.result.broken
         except asyncio.CancelledError:
             attempt.result.abandoned = True
             raise
         finally:
-            self._end_attempt(placement, attempt.result)
-
-    def _end_attempt(self, placement: Placement, result: Result) -> None:
-        """Give back what the placement took; called once for each placement."""
-        placer, instance = self._context.placer, placement.instance
-        assert instance.outstanding > 0, "an attempt ended twice"
-        instance.outstanding -= 1
-        if result.engine_failed:
-            placer.pool.suspect(instance)
-        placer.turns.news()
-        result.ended_unix_s = time.time()
-        self._context.background.spawn(
-            self._context.recorder.record(self._request, self._request_id, placement, result)
-        )
+            attempt.result.ended_unix_s = time.time()
+            self._context.background.spawn(
+                self._context.recorder.record(
+                    self._request, self._request_id, placement, attempt.result
+                )
+            )
