@@ -81,12 +81,12 @@ async def serve(
         metrics.in_progress.set_function(lambda: in_progress.now)
         replica = Replica(
             replica_id=settings.name or f"{socket.gethostname()}-{os.getpid()}",
-            policy=settings.policy,
+            policy=placer.core.policy.name,
             pool=pool,
             relay=RelayContext(
                 engines=EngineClient(session, settings.engine_api_key.get_secret_value()),
                 placer=placer,
-                recorder=Recorder(metrics, lessons, request_log, settings.policy),
+                recorder=Recorder(metrics, lessons, request_log, placer.core.policy.name),
                 metrics=metrics,
                 background=background,
             ),
