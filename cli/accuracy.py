@@ -12,19 +12,20 @@ def accuracy(
     ] = None,
     profile: Annotated[str, typer.Option(help="GPU profile: a shipped name, or a file.")] = "",
     no_profile: Annotated[
-        bool, typer.Option("--no-profile", help="Datasheet and the first third of the requests.")
+        bool,
+        typer.Option("--no-profile", help="Start at a datasheet; calibrate on the first third."),
     ] = False,
     device: Annotated[
         str, typer.Option(help="Device whose datasheet --no-profile starts at.")
     ] = "",
     frontend_ms: Annotated[
-        float, typer.Option(min=0, help="From a request's arrival to the engine's queue.")
+        float, typer.Option(min=0, help="Milliseconds from arrival to the engine's queue.")
     ] = 0.0,
     sync_scheduling: Annotated[
         bool, typer.Option("--sync-scheduling", help="The engine ran without async scheduling.")
     ] = False,
     kv_blocks: Annotated[
-        int, typer.Option(min=0, help="KV blocks; 0: the run's, else the profile's.")
+        int, typer.Option(min=0, help="Number of KV blocks; 0: the run's, else the profile's.")
     ] = 0,
     plot: Annotated[Path | None, typer.Option(help="Scatter plot to write, .svg or .png.")] = None,
     live: Annotated[
@@ -34,21 +35,23 @@ def accuracy(
     snapshots: Annotated[
         str, typer.Option(help="Live: ZMQ endpoint of its plugin, for the recording.")
     ] = "",
-    recording: Annotated[Path | None, typer.Option(help="Live: record into this file.")] = None,
-    requests: Annotated[int, typer.Option(min=1, help="Live: requests that are measured.")] = 400,
-    warm_up: Annotated[int, typer.Option(min=0, help="Live: of the same load before.")] = 100,
+    recording: Annotated[Path | None, typer.Option(help="Live: file to record into.")] = None,
+    requests: Annotated[int, typer.Option(min=1, help="Live: number of measured requests.")] = 400,
+    warm_up: Annotated[
+        int, typer.Option(min=0, help="Live: number of requests sent before them.")
+    ] = 100,
     utilisation: Annotated[
-        float, typer.Option(min=0.01, help="Live: mean rate, of the engine's capacity.")
+        float, typer.Option(min=0.01, help="Live: mean rate as a ratio of the engine's capacity.")
     ] = 0.7,
     rate: Annotated[
-        float, typer.Option(min=0, help="Live: mean rate a second; 0: by utilisation.")
+        float, typer.Option(min=0, help="Live: mean requests a second; 0: by --utilisation.")
     ] = 0.0,
-    seed: Annotated[int, typer.Option(help="Live: seed of the load.")] = 1,
+    seed: Annotated[int, typer.Option(help="Live: seed for all random draws.")] = 1,
     engine_api_key: Annotated[
         str, typer.Option(envvar="FORETELL_ENGINE_API_KEY", help="Live: the engine's key, if any.")
     ] = "",
 ) -> None:
-    """Print how far off the twin was, as JSON: of a recorded vLLM run, or of a live engine."""
+    """Compare predicted with actual latencies, of a recorded vLLM run or of a live engine, as JSON."""
     if live:
         from tools.live.command import live as measure_live
         from tools.live.measure import LiveOptions

@@ -1,4 +1,4 @@
-"""`foretell bench`: measure this machine."""
+"""`foretell bench`: measure what predictions cost on this machine."""
 
 import json
 from typing import Annotated
@@ -15,11 +15,11 @@ def _group() -> None:
 
 @app.command()
 def predict(
-    running: Annotated[int, typer.Option(min=1, help="Running requests of the engine.")],
-    waiting: Annotated[int, typer.Option(min=0, help="Waiting requests.")],
-    predictions: Annotated[int, typer.Option(min=1, help="Predictions to time.")] = 1000,
+    running: Annotated[int, typer.Option(min=1, help="Number of running requests.")],
+    waiting: Annotated[int, typer.Option(min=0, help="Number of waiting requests.")],
+    predictions: Annotated[int, typer.Option(min=1, help="Number of predictions to time.")] = 1000,
     sync_scheduling: Annotated[
-        bool, typer.Option("--sync-scheduling", help="The engine has no async scheduling.")
+        bool, typer.Option("--sync-scheduling", help="Take an engine without async scheduling.")
     ] = False,
     tcp: Annotated[
         bool, typer.Option("--tcp", help="Call over TCP instead of a unix socket.")

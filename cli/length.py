@@ -1,11 +1,11 @@
-"""`foretell length`: output lengths, estimated."""
+"""`foretell length`: evaluate estimates of output lengths."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="Estimates of output lengths (docs/tools.md).")
+app = typer.Typer(no_args_is_help=True, help="Evaluate estimates of output lengths (docs/tools.md).")
 
 
 @app.callback()
@@ -20,15 +20,16 @@ def length_eval(
         bool, typer.Option("--stream", help="Learn from each answer before the next estimate.")
     ] = False,
     model: Annotated[
-        str, typer.Option(help="Folder of a length model; shipped: Foretell's; none: the history.")
+        str,
+        typer.Option(help="Folder of a length model; shipped: Foretell's; none: history alone."),
     ] = "shipped",
     train: Annotated[
         Path | None,
-        typer.Option(help="What the baselines learn from, and the history before it is evaluated."),
+        typer.Option(help="Answered prompts that the baselines learn from, and the history."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=0, help="First lines to take; 0: all.")] = 0,
+    limit: Annotated[int, typer.Option(min=0, help="Number of lines to read; 0: all.")] = 0,
 ) -> None:
-    """Print how good estimates of output lengths are, as JSON (docs/tools.md)."""
+    """Print how good estimates of output lengths are, as JSON."""
     try:
         from tools.length.report import evaluate_file
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""`foretell train-tagger` as typed on a command line."""
+"""`foretell train-tagger`: train a length model."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,9 +9,9 @@ import typer
 def train_tagger(
     train: Annotated[
         Path,
-        typer.Argument(help="Answered prompts: JSON lines (docs/tools.md), .gz or not."),
+        typer.Argument(help="Answered prompts, .jsonl or .jsonl.gz (docs/tools.md)."),
     ],
-    out: Annotated[Path, typer.Option("-o", "--out", help="Folder of the model.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="Folder for the model.")],
     encoder: Annotated[
         str,
         typer.Option(help="Hugging Face encoder, a folder or a name; scratch: a small RoBERTa."),
@@ -20,31 +20,29 @@ def train_tagger(
     test: Annotated[
         list[Path] | None, typer.Option(help="Score the model on this file too; may be repeated.")
     ] = None,
-    layers: Annotated[int, typer.Option(min=0, help="Of the encoder, the first; 0: all.")] = 0,
+    layers: Annotated[int, typer.Option(min=0, help="Number of the encoder's layers; 0: all.")] = 0,
     window: Annotated[
         tuple[int, int, int, int, int, int] | None,
         typer.Option(
-            help="Tokens read: head and tail of the prompt, of the one before it, of its answer.",
+            help="Tokens read: head and tail of the prompt, of the prompt before, of its answer.",
             show_default="64 32 20 6 10 16",
         ),
     ] = None,
     teacher: Annotated[
         list[str] | None,
-        typer.Option(
-            help="A trained model's folder: learn from what it says too; may be repeated."
-        ),
+        typer.Option(help="Folder of a trained model to learn from too; may be repeated."),
     ] = None,
     taught: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Share of the teachers in what is learnt.")
+        float, typer.Option(min=0.0, max=1.0, help="Weight of the teachers in what is learnt.")
     ] = 0.5,
-    epochs: Annotated[int, typer.Option(min=1, help="Times that the file is gone through.")] = 3,
-    batch: Annotated[int, typer.Option(min=1, help="Prompts per step.")] = 64,
-    learning_rate: Annotated[float, typer.Option(help="Of the encoder, at its highest.")] = 1.5e-4,
-    seed: Annotated[int, typer.Option(help="Decides everything that is drawn.")] = 0,
-    limit: Annotated[int, typer.Option(min=0, help="Examples read; 0: all.")] = 0,
-    threads: Annotated[int, typer.Option(min=0, help="0: as many as there are cores.")] = 0,
+    epochs: Annotated[int, typer.Option(min=1, help="Number of passes over the file.")] = 3,
+    batch: Annotated[int, typer.Option(min=1, help="Prompts in a step.")] = 64,
+    learning_rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 1.5e-4,
+    seed: Annotated[int, typer.Option(help="Seed for all random draws.")] = 0,
+    limit: Annotated[int, typer.Option(min=0, help="Number of examples to read; 0: all.")] = 0,
+    threads: Annotated[int, typer.Option(min=0, help="Number of threads; 0: one per core.")] = 0,
 ) -> None:
-    """Train a length model. Run again with the same options, it goes on where it stopped."""
+    """Train a length model. The same command goes on where an earlier run stopped."""
     try:
         from rich.console import Console
 

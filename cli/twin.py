@@ -1,4 +1,4 @@
-"""`foretell twin`: the twin of vLLM's scheduler by itself, without a cluster."""
+"""`foretell twin`: run the twin of vLLM's scheduler by itself."""
 
 import json
 from pathlib import Path
@@ -16,9 +16,7 @@ def _group() -> None:
 
 @app.command()
 def replay(
-    scenario: Annotated[
-        Path, typer.Argument(help="JSON file; the replay format.", show_default=False)
-    ],
+    scenario: Annotated[Path, typer.Argument(help="Scenario, a JSON file.", show_default=False)],
 ) -> None:
     """Print what the engine does with a scenario: one JSON line per loop iteration."""
     from foretell.engine.replay import replay as iterations
@@ -28,7 +26,7 @@ def replay(
         data = json.loads(scenario.read_text(encoding="utf-8"))
     except OSError as error:
         raise _failure(f"{scenario}: {error.strerror}") from error
-    except ValueError as error:  # of decoding or of parsing
+    except ValueError as error:  # decoding or parsing failed
         raise _failure(f"{scenario} is not JSON: {error}") from error
     try:
         for record in iterations(parse_scenario(data)):

@@ -9,6 +9,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.processes import Service, Services, start_emulated, start_predictor
+from foretell.config import setting_of
 
 FAN_OUTS = (1, 2, 4)
 """Engines, so predictors asked per placement, behind the predicting schedulers."""
@@ -102,7 +103,7 @@ async def _start_scheduler(
         name,
         "services.scheduler",
         f"--instances={json.dumps(instances)}",
-        f"--policy={'predicted_latency' if predictors else 'round_robin'}",
+        f"--policy={setting_of('predicted_latency' if predictors else 'round_robin')}",
         f"--tagger={tagger.facts['address'] if tagger else ''}",
         f"--health-interval-s={HEALTH_INTERVAL_S:g}",
         "--log-level=warning",

@@ -3,14 +3,13 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 _PROFILE_TIMES_COUNT = re.compile(r"(.+)x(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """Some equal engines; 0: as the profile says."""
+    """Some equal engines. A limit of 0 is the profile's."""
 
     profile: str
     instances: int
@@ -21,18 +20,9 @@ class EngineOptions:
     max_model_len: int = 0
 
 
-_ENGINE_LIMITS = (
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "num_blocks",
-    "block_size",
-    "max_model_len",
-)
-
-
 @dataclass(frozen=True, slots=True)
 class SimulateOptions:
-    """A cluster and the requests it gets, but for their rate and seed."""
+    """A cluster and its requests, without their rate and seed."""
 
     trace: str
     trace_format: str
@@ -52,7 +42,7 @@ class SimulateOptions:
     network_delay_s: float = 0.0
     faults: tuple[str, ...] = ()
     ttft_slo_s: float = 0.0
-    """Of every request; 0: as the trace says."""
+    """TTFT target of every request; 0: the trace's."""
     tpot_slo_s: float = 0.0
     reject_late: bool = False
     scheduling_policy: str = "fcfs"
@@ -60,23 +50,8 @@ class SimulateOptions:
 
     @property
     def instances(self) -> int:
-        """Of all kinds together."""
+        """Number of engines of all kinds together."""
         return sum(engine.instances for engine in self.engines)
-
-
-def options_of(given: Mapping[str, Any]) -> SimulateOptions:
-    """The options among the arguments of a command; ValueError where they contradict each other."""
-    names = {"trace_format", "policy", "requests", "cv", "estimates", "length_rule", "schedulers"}
-    names |= {"async_scheduling", "prefix_caching", "publish_interval_s", "dispatch_delay_s"}
-    names |= {"tagger_delay_s", "network_delay_s", "candidates", "ttft_slo_s", "tpot_slo_s"}
-    names |= {"reject_late", "scheduling_policy", "largest_last"}
-    limits = {name: given[name] or [] for name in _ENGINE_LIMITS}
-    return SimulateOptions(
-        trace=str(given["trace"]),
-        engines=parse_engines(given["profile"], given["instances"], limits),
-        faults=tuple(given["fault"] or ()),
-        **{name: given[name] for name in names},
-    )
 
 
 def parse_engines(

@@ -115,6 +115,29 @@ def run(
     return Run(report, facts, targets)
 
 
+def run_showing_progress(options: SimulateOptions, qps: float, seed: int, *, sampled: bool) -> Run:
+    """`run`, with a progress bar on stderr."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(options.policy, total=None)
+        every, done = 1, 0
+
+        def started(requests: int) -> None:
+            nonlocal every
+            every = max(1, requests // 100)
+            progress.update(task, total=requests)
+
+        def ended() -> None:
+            nonlocal done
+            done += 1
+            if done % every == 0:  # a simulation ends more requests than a bar need show
+                progress.update(task, completed=done)
+
+        return run(options, qps, seed, started=started, ended=ended, sampled=sampled)
+
+
 def with_targets(arrival: Arrival, options: SimulateOptions) -> Arrival:
     """With the targets that the options give to all; the trace's stand where they give none."""
     slo = Slo(options.ttft_slo_s or arrival.slo.ttft_s, options.tpot_slo_s or arrival.slo.tpot_s)
