@@ -25,7 +25,8 @@ def main() -> None:
             write_tables(names)
         case [name, *arguments] if name in benchmarks():
             sys.argv = [name, *arguments]
-            import_module(f"bench.{name}").main()
+            module = import_module(f"bench.{name}")
+            module.BENCH.main(module.measure, module.tables, getattr(module, "arguments", None))
         case [name, *_]:
             raise SystemExit(f"there is no benchmark {name!r}; python -m bench lists them")
 

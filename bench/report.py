@@ -85,14 +85,15 @@ class Benchmark:
         self,
         measure: Callable[[argparse.Namespace], Numbers],
         tables: Callable[[Numbers], Blocks],
-        arguments: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
+        arguments: Callable[[argparse.ArgumentParser], None] | None = None,
     ) -> None:
         """Run the benchmark as its command line says, print its tables and write its results.
 
         `options.write` tells `measure` whether results are written, pictures included.
         """
         parser = self._parser()
-        arguments(parser)
+        if arguments is not None:
+            arguments(parser)
         options = parser.parse_args()
         facts = self._facts(options)
         try:

@@ -51,7 +51,7 @@ def accuracy(
         str, typer.Option(envvar="FORETELL_ENGINE_API_KEY", help="Live: the engine's key, if any.")
     ] = "",
 ) -> None:
-    """Compare predicted with actual latencies, of a recorded vLLM run or of a live engine, as JSON."""
+    """Compare predicted with actual latencies of a recorded run or a live engine, as JSON."""
     if live:
         from tools.live.command import live as measure_live
         from tools.live.measure import LiveOptions

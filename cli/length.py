@@ -21,7 +21,7 @@ def length_eval(
     ] = False,
     model: Annotated[
         str,
-        typer.Option(help="Folder of a length model; shipped: Foretell's; none: history alone."),
+        typer.Option(help="Folder of a length model; or shipped; or none: history alone."),
     ] = "shipped",
     train: Annotated[
         Path | None,

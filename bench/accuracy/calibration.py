@@ -170,9 +170,5 @@ def tables(result: Numbers) -> Blocks:
     }
 
 
-def main() -> None:
-    BENCH.main(measure, tables, arguments)
-
-
 if __name__ == "__main__":
-    main()
+    BENCH.main(measure, tables, arguments)

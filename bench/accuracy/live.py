@@ -100,9 +100,5 @@ def measure(options: argparse.Namespace) -> Numbers:
     return {**report(recording), "analysis": Analysis(recording).report()}
 
 
-def main() -> None:
-    BENCH.main(measure, tables, arguments)
-
-
 if __name__ == "__main__":
-    main()
+    BENCH.main(measure, tables, arguments)

@@ -40,7 +40,7 @@ class State:
     pending: list[PendingRequest]
     dispatch_delay_s: float
     expected: PendingRequest | None
-    """Of the arrivals until then, what is still to come."""
+    """The arrivals to be expected by those until then."""
     prediction: Prediction
     """By today's code."""
 
@@ -79,7 +79,7 @@ def _end(step: Step) -> float:
 
 
 def spec_of(served: Served) -> RequestSpec:
-    """As the predictor was told of it."""
+    """What the predictor was told of a request."""
     length = LengthEstimate(float(served.output_tokens), source="hint")
     return RequestSpec(served.request_id, served.prompt_tokens, served.output_tokens, length)
 

@@ -134,9 +134,5 @@ def measure(options: argparse.Namespace) -> Numbers:
     }
 
 
-def main() -> None:
-    BENCH.main(measure, tables, arguments)
-
-
 if __name__ == "__main__":
-    main()
+    BENCH.main(measure, tables, arguments)

@@ -242,9 +242,5 @@ def tables(numbers: Numbers) -> Blocks:
     }
 
 
-def main() -> None:
-    BENCH.main(measure, tables)
-
-
 if __name__ == "__main__":
-    main()
+    BENCH.main(measure, tables)

@@ -113,9 +113,5 @@ def measure(options: argparse.Namespace) -> Numbers:
     return {"limit": options.limit, "epochs": options.epochs, "variants": variants}
 
 
-def main() -> None:
-    BENCH.main(measure, tables, arguments)
-
-
 if __name__ == "__main__":
-    main()
+    BENCH.main(measure, tables, arguments)

@@ -191,9 +191,5 @@ def measure(options: argparse.Namespace) -> Numbers:
     return {**result, "summary": summary(result)}
 
 
-def main() -> None:
-    BENCH.main(measure, tables)
-
-
 if __name__ == "__main__":
-    main()
+    BENCH.main(measure, tables)

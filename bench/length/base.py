@@ -35,7 +35,7 @@ class Stream:
     tokens: Ints
     censored: NDArray[np.bool_]
     groups: tuple[str, ...]
-    """Of each request: who sent it; all "" where that is not known."""
+    """Who sent each request; all "" where that is not known."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -112,7 +112,7 @@ def sharegpt(path: Path, name: str) -> Stream:
 
 
 def streams(folder: Path, rng: np.random.Generator) -> list[Stream]:
-    """Of every other data set in `folder`, and some as tenants of one serving model."""
+    """A stream for every other data set in `folder`, and one of several tenants."""
     val = sharegpt(folder / "sharegpt_val.jsonl.gz", "ShareGPT")
     rows = list(_rows(folder / "alpaca5000.jsonl.gz"))
     alpaca = _answers("Alpaca", rows, lambda row: row["out_tok"])
@@ -127,7 +127,7 @@ def streams(folder: Path, rng: np.random.Generator) -> list[Stream]:
 
 
 def mixed(name: str, parts: list[Stream], rng: np.random.Generator) -> Stream:
-    """As many first requests of each, in random order; the groups are the parts."""
+    """Equally many first requests of all parts, in random order; the groups are the parts."""
     least = min(map(len, parts))
     order = rng.permutation(least * len(parts))
     return Stream(

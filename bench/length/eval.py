@@ -240,9 +240,5 @@ def measure(options: argparse.Namespace) -> Numbers:
     return evaluate_all(options.data, options.model)
 
 
-def main() -> None:
-    BENCH.main(measure, tables, arguments)
-
-
 if __name__ == "__main__":
-    main()
+    BENCH.main(measure, tables, arguments)

@@ -130,9 +130,5 @@ def tables(result: Numbers) -> Blocks:
     return {"tables": "\n".join(lines)}
 
 
-def main() -> None:
-    BENCH.main(measure, tables)
-
-
 if __name__ == "__main__":
-    main()
+    BENCH.main(measure, tables)

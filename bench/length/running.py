@@ -142,9 +142,5 @@ def tables(result: Numbers) -> Blocks:
     return {"tables": "\n".join([made_by(result), text, table])}
 
 
-def main() -> None:
-    BENCH.main(measure, tables)
-
-
 if __name__ == "__main__":
-    main()
+    BENCH.main(measure, tables)

@@ -49,7 +49,7 @@ class Answer:
     """What came of one call."""
 
     source: str
-    """As the tagger says; "late" where no answer came within the deadline."""
+    """The tagger's word for it; "late" where no answer came within the deadline."""
     took_s: float
     timer_s: float
     """When a timer went off that was set with the call, to its deadline."""
@@ -238,9 +238,5 @@ def measure(options: argparse.Namespace) -> Numbers:
     }
 
 
-def main() -> None:
-    BENCH.main(measure, tables, arguments)
-
-
 if __name__ == "__main__":
-    main()
+    BENCH.main(measure, tables, arguments)

@@ -123,9 +123,5 @@ def measure(options: argparse.Namespace) -> Numbers:
     return {"held_out": len(held), "windows": windows}
 
 
-def main() -> None:
-    BENCH.main(measure, tables)
-
-
 if __name__ == "__main__":
-    main()
+    BENCH.main(measure, tables)

@@ -52,9 +52,5 @@ def measure(options: argparse.Namespace) -> Numbers:
     return {"sizes": rows}
 
 
-def main() -> None:
-    BENCH.main(measure, tables, arguments)
-
-
 if __name__ == "__main__":
-    main()
+    BENCH.main(measure, tables, arguments)

@@ -114,9 +114,5 @@ def _name(result: Result) -> str:
     return f"{result['running']} + {result['waiting']}{scheduling}"
 
 
-def main() -> None:
-    BENCH.main(measure, tables, arguments)
-
-
 if __name__ == "__main__":
-    main()
+    BENCH.main(measure, tables, arguments)

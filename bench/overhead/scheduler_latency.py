@@ -162,9 +162,5 @@ def measure(options: argparse.Namespace) -> Numbers:
     return numbers
 
 
-def main() -> None:
-    BENCH.main(measure, tables, arguments)
-
-
 if __name__ == "__main__":
-    main()
+    BENCH.main(measure, tables, arguments)

@@ -30,9 +30,5 @@ def tables(numbers: Numbers) -> Blocks:
     return {"tables": markdown(numbers, SETTINGS)}
 
 
-def main() -> None:
-    BENCH.main(measure, tables, arguments)
-
-
 if __name__ == "__main__":
-    main()
+    BENCH.main(measure, tables, arguments)

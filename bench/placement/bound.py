@@ -49,9 +49,5 @@ def tables(numbers: Numbers) -> Blocks:
     return blocks(numbers, beyond_block.BENCH.read()["rows"])
 
 
-def main() -> None:
-    BENCH.main(measure, tables)
-
-
 if __name__ == "__main__":
-    main()
+    BENCH.main(measure, tables)

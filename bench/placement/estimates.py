@@ -55,7 +55,7 @@ class Variant:
 
     @property
     def scheduler(self) -> Scheduler:
-        """As the simulator's cases have it."""
+        """The scheduler of the simulator's cases."""
         policy = "foreseen" if self.held else self.policy
         title = f"{self.policy}, {self.knows}"
         return Scheduler(title, policy, self.estimates, self.length_rule)
@@ -134,7 +134,7 @@ class Bench:
 
 
 def true_of(variant: Variant) -> Variant:
-    """The same policy, knowing all."""
+    """The variant of the same policy that knows true lengths."""
     return Variant(variant.policy, TRUE, estimates="true")
 
 
@@ -249,9 +249,5 @@ def measure(options: argparse.Namespace) -> Numbers:
     }
 
 
-def main() -> None:
-    BENCH.main(measure, tables, arguments)
-
-
 if __name__ == "__main__":
-    main()
+    BENCH.main(measure, tables, arguments)

@@ -43,9 +43,5 @@ def tables(numbers: Numbers) -> Blocks:
     return {"tables": markdown(numbers, ORDERED)}
 
 
-def main() -> None:
-    BENCH.main(measure, tables)
-
-
 if __name__ == "__main__":
-    main()
+    BENCH.main(measure, tables)

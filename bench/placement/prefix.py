@@ -80,7 +80,7 @@ def make(name: str) -> Policy:
 
 
 def arrivals_for(case: Case, mooncake: Path, requests: int) -> list[Arrival]:
-    """The same for every policy."""
+    """The requests of a case, equal for every policy."""
     draws = Random(case.seed)
     requests *= LONGER.get(case.workload, 1)
     if case.workload == "Conversations":
@@ -185,9 +185,5 @@ def measure(options: argparse.Namespace) -> Numbers:
     return {"seed": options.seed, "runs": run_each(one, cases, options.processes)}
 
 
-def main() -> None:
-    BENCH.main(measure, tables, arguments)
-
-
 if __name__ == "__main__":
-    main()
+    BENCH.main(measure, tables, arguments)

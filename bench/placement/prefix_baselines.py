@@ -12,7 +12,7 @@ from foretell.policy.scoring import pick_lowest
 
 HASHED_CHUNKS = 3
 LOAD_FACTOR = 1.25
-"""Of the mean load; usual for consistent hashing with bounded loads (KubeAI's default)."""
+"""Bound on a load over the mean load; KubeAI's default."""
 MATCH_RATIO = 0.5
 IMBALANCE_REQUESTS, IMBALANCE_RATIO = 8, 1.5
 """Beyond both, the longest match yields to the least load (as in SGLang's router)."""

@@ -134,7 +134,7 @@ def _figures(ttft_s: Sequence[float], e2e_s: Sequence[float], preemptions: int) 
 
 
 def simulated(plan: Plan, policy: str, real: dict[str, dict[str, Any]]) -> list[dict[str, float]]:
-    """The same arrivals in virtual time, once for each of some seeds of all other draws.
+    """The arrivals in virtual time, once for each of some seeds of all other draws.
 
     Delays are those of the real run: what predictors learned of dispatching, and half the time of
     a placement as the way to a predictor. That is the 1st percentile: most wait for their turn too,
@@ -185,9 +185,5 @@ def measure(options: argparse.Namespace) -> Numbers:
     }
 
 
-def main() -> None:
-    BENCH.main(measure, tables, arguments)
-
-
 if __name__ == "__main__":
-    main()
+    BENCH.main(measure, tables, arguments)

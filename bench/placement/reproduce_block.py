@@ -32,9 +32,5 @@ def measure(options: argparse.Namespace) -> Numbers:
     }
 
 
-def main() -> None:
-    BENCH.main(measure, tables)
-
-
 if __name__ == "__main__":
-    main()
+    BENCH.main(measure, tables)

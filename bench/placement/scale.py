@@ -129,9 +129,5 @@ def measure(options: argparse.Namespace) -> Numbers:
     return {**load, "runs": run_each(one, cases(options.seeds), options.processes)}
 
 
-def main() -> None:
-    BENCH.main(measure, tables, arguments)
-
-
 if __name__ == "__main__":
-    main()
+    BENCH.main(measure, tables, arguments)

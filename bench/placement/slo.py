@@ -149,9 +149,5 @@ def measure(options: argparse.Namespace) -> Numbers:
     return {"requests": options.requests, "runs": run_each(one, cases, options.processes)}
 
 
-def main() -> None:
-    BENCH.main(measure, tables, arguments)
-
-
 if __name__ == "__main__":
-    main()
+    BENCH.main(measure, tables, arguments)

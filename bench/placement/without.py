@@ -74,9 +74,5 @@ def measure(options: argparse.Namespace) -> Numbers:
     return {"rows": run_each(one, of_block(), options.processes)}
 
 
-def main() -> None:
-    BENCH.main(measure, tables)
-
-
 if __name__ == "__main__":
-    main()
+    BENCH.main(measure, tables)

@@ -25,7 +25,7 @@ class RecordedRun:
     requests: list[RecordedRequest]
     """In order of arrival, seconds on the engine's clock."""
     kv_blocks: int
-    """As the engine said; 0 where the record does not."""
+    """What the engine said; 0 where the record does not."""
 
 
 def read_bytes(path: Path) -> bytes:

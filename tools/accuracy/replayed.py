@@ -44,7 +44,7 @@ class Evaluation:
     about: dict[str, Any] = field(default_factory=dict)
 
     def report(self) -> dict[str, Any]:
-        """As `foretell accuracy` prints it."""
+        """What `foretell accuracy` prints."""
         found = accuracy(self.predicted, self.actual)
         return {
             "model": self.run.model,

@@ -20,14 +20,14 @@ STATES = 25
 RESERVATIONS = 2
 """Requests that are on their way to each engine."""
 MEAN_PROMPT_TOKENS, MEAN_OUTPUT_TOKENS = 520.0, 272.0
-"""Of all requests drawn here."""
+"""Means of all requests drawn here."""
 _LEAST_SEATS = 48
 _STEP_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of an engine's queues."""
+    """The lengths of an engine's queues."""
 
     running: int
     waiting: int

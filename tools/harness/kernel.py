@@ -27,7 +27,7 @@ _WARMUP = 2  # rounds over all states
 
 
 def profile_step_time() -> StepTimeModel:
-    """As a predictor starts with."""
+    """The step time that a predictor starts with."""
     return OnlineStepTime(load_profile(PROFILE)).current()
 
 

@@ -24,7 +24,7 @@ from foretell.length.conversation import (
 from tools.length.fields import Fields
 
 UNNAMED_MODEL = "default"
-"""Of rows without `model`."""
+"""The model's name in rows without `model`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class _Row:
     """One line; its texts are cut already."""
 
     key: tuple[str, str, str] | None
-    """Of the conversation whose turn it is; None if the line says everything itself."""
+    """The conversation whose turn it is; None if the line says everything itself."""
     place: tuple[int, int]
     """In the conversation: number of the part, turn."""
     system: str
@@ -79,11 +79,11 @@ class _Row:
     prompt: str
     characters: int
     own_tokens: int
-    """Of system and prompt; -1 where the line does not say."""
+    """Tokens of system and prompt; -1 where the line does not say."""
     earlier: tuple[Exchange, ...]
     """Within the line, all of them."""
     earlier_characters: int
-    """Of those."""
+    """Characters of those."""
     earlier_tokens: int
     """-1 where the line does not say."""
     exchange: Exchange

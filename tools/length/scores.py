@@ -24,7 +24,7 @@ _MEDIAN = LEVELS.index(0.5)
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Of one source of estimates. Correlations are None where either side does not vary."""
+    """Scores of one source of estimates. Correlations are None where either side is constant."""
 
     mae: float
     """Mean |median - observed|, tokens."""

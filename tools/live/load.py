@@ -35,7 +35,7 @@ class MixedLengths:
         return prompt, max(self.least_output, output)
 
     def within(self, max_model_len: int) -> "MixedLengths":
-        """The same in an engine that has room for `max_model_len` tokens; 0: no limit known."""
+        """Lengths that fit into `max_model_len` tokens; 0: no limit known."""
         if not max_model_len or self.most_prompt + self.most_output <= max_model_len:
             return self
         most_prompt = max(self.least_prompt, max_model_len * 3 // 4)

@@ -37,7 +37,7 @@ class LiveOptions:
     """What to send where."""
 
     url: str
-    """Of the engine; its OpenAI endpoint is below /v1."""
+    """The engine's address; its OpenAI endpoint is below /v1."""
     predictor: str
     """gRPC address of the predictor beside this engine."""
     snapshots: str = ""

@@ -35,7 +35,7 @@ class Served:
     completed_unix_s: float
     """`Complete` was called."""
     predicted_ttft_s: float
-    """As the predictor said; infinite: never."""
+    """What the predictor said; infinite: never."""
     predicted_e2e_s: float
     answer_delay_s: float
     """What a scheduler would have added to both: the answer's way back, as learned until then."""
@@ -43,7 +43,7 @@ class Served:
     calibration_steps: int
     dispatch_delay_s: float = 0.0
     engine_ttft_s: float = 0.0
-    """As the predictor saw it in snapshots; 0: it did not."""
+    """What the predictor saw in snapshots; 0: it did not."""
 
     @property
     def ttft_s(self) -> float:
@@ -64,7 +64,7 @@ class Recording:
     snapshots: list[bytes] = field(default_factory=list)
 
     def write(self, path: Path) -> None:
-        """As `path`, whole or not at all."""
+        """Write the file, whole or not at all."""
         partial = path.with_name(f"{path.name}.part")
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("about.json", json.dumps(self.about, indent=2))

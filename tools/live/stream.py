@@ -34,7 +34,7 @@ class Timing:
     last_unix_s: float
     """The last was."""
     output_tokens: int
-    """As the engine counted them."""
+    """The engine's own count."""
 
 
 class _Connection(asyncio.Protocol):

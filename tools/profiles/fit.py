@@ -74,7 +74,7 @@ class Fit:
     relative_residual: float
     """Median of the error's share in what is predicted, over the windows."""
     residual_of: dict[str, float]
-    """The same for each kind."""
+    """The median relative error of each kind of window."""
 
 
 def fit_windows(windows: Sequence[Window]) -> Fit:

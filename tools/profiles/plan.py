@@ -23,7 +23,7 @@ class Limits:
 
     max_model_len: int
     capacity_tokens: int
-    """Of the KV cache; 0: not known."""
+    """Tokens that fit into the KV cache; 0: not known."""
     max_concurrency: int
     prefill_tokens_per_s: float
     seconds: float

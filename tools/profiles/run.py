@@ -32,7 +32,7 @@ class MeasureOptions:
     model: str = ""
     """Empty: the only one that is served."""
     name: str = ""
-    """Of the profile, DEVICE/MODEL. Empty: `measured/` and the model's last part."""
+    """Name of the profile, DEVICE/MODEL. Empty: `measured/` and the model's last part."""
     api_key: str = field(default="", repr=False)
     seconds: float = 90.0
     rounds: int = 5

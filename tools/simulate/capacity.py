@@ -128,7 +128,7 @@ def searched(
 
 
 def report(options: SimulateOptions, search: Search, brackets: list[Bracket]) -> dict[str, Any]:
-    """As JSON: the mean over the seeds and each one's own."""
+    """The mean over the seeds and each one's own, as JSON."""
     found = [bracket.low for bracket in brackets]
     measured = "within_slo" if search.goodput else "ttft_p99_s"
     criterion: dict[str, Any] = {"ttft_p99_bound_s": search.bound_s}

@@ -31,7 +31,7 @@ class Run:
     """Some request has any."""
 
     def summary(self) -> dict[str, Any]:
-        """As `foretell simulate` prints it."""
+        """What `foretell simulate` prints."""
         report = self.report
         several = [r for r in report.served if r.output_tokens > 1]
         result = {

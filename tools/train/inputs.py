@@ -32,7 +32,7 @@ class Examples:
         return len(self.sequences)
 
     def inputs(self, chosen: NDArray[np.int64], pad: int) -> Inputs:
-        """Of the `chosen` ones."""
+        """The inputs of the `chosen` examples."""
         sequences = [self.sequences[i] for i in chosen]
         return padded(sequences, self.features[chosen], self.models[chosen], pad)
 

@@ -24,7 +24,7 @@ class TrainOptions:
     epochs: int = 3
     batch: int = 64
     learning_rate: float = 1.5e-4
-    """Of the encoder, at its highest."""
+    """The encoder's highest learning rate."""
     head_learning_rate: float = 1e-3
     train_embeddings: bool = False
     """Word embeddings are half of a small encoder's weights and hardly move."""
@@ -36,7 +36,7 @@ class TrainOptions:
     limit: int = 0
     """Examples read; 0: all."""
     threads: int = 0
-    """Of torch; 0: as many as there are cores."""
+    """Threads of torch; 0: one per core."""
     window: Window = field(default_factory=Window)
     neighbours: float = 0.8
     """Bins: deviation of the target around the true one; 0: only that."""

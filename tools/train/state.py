@@ -21,7 +21,7 @@ class Progress:
 
     epoch: int = 0
     batch: int = 0
-    """Of the epoch; those before it are done."""
+    """Steps of the epoch that are done."""
     steps: int = 0
     best_loss: float = float("inf")
     evaluations_since_best: int = 0

@@ -25,7 +25,7 @@ _CODE = hashlib.sha256(
 _FOREVER_S = 1e6
 P99 = 0.99
 FIRST, LAST = 0.4, 0.9
-"""Of the requests: throughput counts between the first tokens of these."""
+"""Throughput counts between the first tokens of the requests at these shares of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def run(case: BoundCase, traces: str) -> Result:
 
 
 def cluster_of(case: BoundCase, traces: str) -> tuple[ClusterConfig, list[Arrival]]:
-    """As it is before its engines are made one, and the requests that fit into each of these."""
+    """The cluster before its engines are made one, and the requests that fit into each engine."""
     options = case.options(traces)
     if case.order != "fcfs":
         options = replace(options, scheduling_policy="priority")
@@ -122,7 +122,7 @@ def throughput(served: Sequence[Served]) -> Result:
 
 
 def _share(request: Served, begin_s: float, end_s: float) -> float:
-    """Of the time from its first to its last token, how much is between the two."""
+    """The share of the time from its first to its last token that is between the two."""
     first_s, last_s = request.arrival_s + request.ttft_s, request.arrival_s + request.e2e_s
     if first_s == last_s:
         return float(begin_s <= first_s < end_s)
@@ -162,7 +162,7 @@ def _shortest_first(works: Sequence[float]) -> list[int]:
 
 
 def _largest_last(works: Sequence[float]) -> list[int]:
-    """As many as may exceed the P99 are served when nobody else wants to be."""
+    """The requests that may exceed the P99 are served when nobody else waits."""
     last = set(_ascending(works)[int(P99 * len(works)) + 1 :])
     return [int(index in last) for index in range(len(works))]
 

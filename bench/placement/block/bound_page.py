@@ -81,7 +81,7 @@ def best_of(titles: Iterable[str], rows: Sequence[Row]) -> str:
 
 
 def share(mine: Sequence[Row], pool: Sequence[Row]) -> str:
-    """Of the pool's capacity; geometric mean over the seeds."""
+    """The share of the pool's capacity; geometric mean over the seeds."""
     return f"{geometric_mean(ratios(mine, pool, 'capacity_qps')):.1%}"
 
 

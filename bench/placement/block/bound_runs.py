@@ -74,7 +74,7 @@ class Runs:
     def __init__(self, traces: str, kept: Results, told: Callable[[str], None]) -> None:
         self._traces, self._kept, self._told = traces, kept, told
         self.cpu_s = 0.0
-        """Of all runs that were asked for, also of those that an earlier call made."""
+        """CPU seconds of all runs asked for, also of those that an earlier call made."""
         self._searches: dict[str, Search] = {}
 
     def result(self, case: BoundCase) -> Result:

@@ -40,7 +40,7 @@ def draw_all(kept: Results, bench: Benchmark) -> None:
 
 
 def _draw_rates(lookup: Lookup, path: Path) -> None:
-    """As the paper's Figure 6, but for overheads and throughput."""
+    """The paper's Figure 6 without overheads and throughput."""
     from matplotlib.figure import Figure  # noqa: PLC0415  only pictures need matplotlib
 
     figure = Figure(figsize=(10.5, 6.4), layout="constrained")
@@ -92,7 +92,7 @@ def _draw_distributions(lookup: Lookup, path: Path) -> None:
 
 
 def _draw_memory(lookup: Lookup, path: Path) -> None:
-    """As the first two rows of the paper's Figure 7, until the last request arrives."""
+    """The first two rows of the paper's Figure 7, until the last request arrives."""
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     figure = Figure(figsize=(10.5, 5.6), layout="constrained")

@@ -147,7 +147,7 @@ def capacity_table(capacities: Sequence[Row]) -> str:
 
 
 def default_capacities(capacities: Sequence[Row]) -> str:
-    """Of all that were searched in the default setting."""
+    """The capacities of all that were searched in the default setting."""
     rows = []
     for scheduler in given.DEFAULT.searched:
         name, base = given.DEFAULT.name, given.LLUMNIX.title

@@ -24,7 +24,7 @@ class PooledStepTime(CompiledStepTime):
     arrays: StepTime
 
     def packed(self) -> StepTime:
-        """As they are."""
+        """The arrays themselves."""
         return self.arrays
 
 

@@ -25,7 +25,7 @@ class Scheduler:
     knows_prefixes: bool = True
     """Predictors expect what was cached of earlier prompts to be found again."""
     largest_last: float = 0.0
-    """As `ClusterConfig` has it; then engines admit by priority."""
+    """`largest_last_ratio` of the placement; above 0, engines admit by priority."""
 
 
 RANDOM = Scheduler("random", "random")
@@ -49,7 +49,7 @@ SCHEDULERS = (
     BLOCK_STAR,
     BLOCK,
 )
-"""Of the paper; `BLOCK_STAR_SURVIVAL` is what Foretell does with the same estimates."""
+"""The paper's; `BLOCK_STAR_SURVIVAL` is what Foretell does with the same estimates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ DRAWN_QPS = (28, 32, 36)
 """Rates of the pictures of distributions and of memory over time."""
 SWEEP_SEEDS = (1, 2, 3)
 LONG = Setting("default, 10,000 requests", 29.0, requests=10_000)
-"""As many as the paper sent; at some rates only, as it takes long."""
+"""The paper sent so many; at some rates only, for it takes long."""
 LONG_QPS = (28, 29, 30)
 LONG_SEEDS = (1, 2)
 
@@ -118,7 +118,7 @@ class Case:
         return {**setting, **scheduler, "qps": self.qps, "seed": self.seed}
 
     def options(self, traces: str) -> SimulateOptions:
-        """As for `foretell simulate`; `traces`: the folder of the traces."""
+        """What `foretell simulate` is given; `traces` is the folder of the traces."""
         engine = EngineOptions(
             self.setting.profile,
             self.setting.instances,

@@ -33,7 +33,7 @@ def reading_cases() -> Iterator[Case]:
 
 
 def long_cases() -> Iterator[Case]:
-    """As many requests as the paper sent."""
+    """Runs with as many requests as the paper sent."""
     for qps in given.LONG_QPS:
         for scheduler in (given.LLUMNIX, given.BLOCK):
             for seed in given.LONG_SEEDS:

@@ -33,7 +33,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """The same request as a scheduler's log has it."""
+    """What a scheduler's log says of a request."""
 
     placement_s: float
     ttft_s: float

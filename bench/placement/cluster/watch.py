@@ -35,7 +35,7 @@ class Watch:
 
     @property
     def preemptions(self) -> int:
-        """Of all requests together. One in the very last step of a request would be missed."""
+        """Preemptions of all requests; one in the very last step of a request would be missed."""
         return sum(self._preemptions.values())
 
     @property
@@ -48,7 +48,7 @@ class Watch:
 
     @property
     def lateness_p99(self) -> float:
-        """The same of single steps, whose times are random by themselves (`noise_ratio`)."""
+        """The P99 of how much longer single steps took; their times are random (`noise_ratio`)."""
         return percentile(self._ratios, 99) - 1.0 if self._ratios else 0.0
 
     def hear(self, snapshot: snapshot_pb2.EngineSnapshot) -> None:
