@@ -25,10 +25,8 @@ ANCHOR = (
     "waiting, as measured by this project's owners."
 )
 _CALLS = {
-    "rpc_ms": "Predict, grpc.aio",
-    "rpc_empty_ms": "Status, grpc.aio",
-    "rpc_blocking_ms": "Predict, blocking stub",
-    "rpc_blocking_empty_ms": "Status, blocking stub",
+    "rpc_ms": "Predict",
+    "rpc_empty_ms": "Status",
 }
 _LEVELS = ("min", "p10", "p50", "p99")
 
@@ -62,8 +60,8 @@ def tables(numbers: Numbers) -> Blocks:
             f"Sizes are running + waiting requests of an engine with {first['profile']}'s step "
             f"time, {RESERVATIONS} more on their way to it; {STATES} states per size with drawn "
             f"prompts of 16 to 1024 tokens and outputs of 32 to 512, no shortage of KV blocks; "
-            f"{first['samples']} predictions each. [How it is measured](../README.md#how-predict"
-            "-measures).\n",
+            f"{first['samples']} predictions each. [How it is measured](#how-it-is-measured)."
+            "\n",
             "## The twin: microseconds of CPU per prediction\n",
             "As a scheduler asks each instance, to compare them:\n",
             markdown_table(("engine", *_LEVELS), [_row(r, "kernel_us", 1) for r in results[:-1]]),
@@ -77,7 +75,7 @@ def tables(numbers: Numbers) -> Blocks:
             "over all calls, and a machine whose cores are shared with others has slow phases.\n",
             markdown_table(("call", "µs"), [(name, f"{us:.1f}") for name, us in parts.items()]),
             "## The call over a socket: milliseconds\n",
-            "*Status* is an empty call: what gRPC takes, whatever is predicted.\n",
+            "By grpc.aio. *Status* is an empty call: what gRPC takes, whatever is predicted.\n",
             markdown_table(
                 ("engine", *_LEVELS),
                 [
@@ -89,12 +87,11 @@ def tables(numbers: Numbers) -> Blocks:
             ),
             "## The twin by itself: iterations per CPU second\n",
             markdown_table(
-                ("engine", "taking runs of equal steps at once", "every step by itself"),
+                ("engine", "iterations"),
                 [
                     (
                         _name(result),
                         f"{result['iterations_per_cpu_s']:,}",
-                        f"{result['iterations_stepped_per_cpu_s']:,}",
                     )
                     for result in results[:-1]
                     if not result["waiting"] or not result["async_scheduling"]

@@ -8,7 +8,7 @@ import pytest
 
 from tools.live.recording import Recording, Served
 from tools.live.report import Pairs, all_pairs, errors, report
-from tools.live.simple import SIMPLE, Arriving, Linear, everything, queue, replayed, solve
+from tools.live.simple import SIMPLE, Arriving, Linear, everything, queue, replayed
 
 
 def served(index: int, at: float, *, ttft: float, e2e: float, output: int = 10) -> Served:
@@ -28,10 +28,6 @@ def served(index: int, at: float, *, ttft: float, e2e: float, output: int = 10) 
         snapshot_age_s=0.0,
         calibration_steps=7,
     )
-
-
-def test_linear_equations_are_solved() -> None:
-    assert solve([[0.0, 2.0], [3.0, 1.0]], [4.0, 5.0]) == pytest.approx([1.0, 2.0])
 
 
 @pytest.mark.parametrize("relative", [False, True])

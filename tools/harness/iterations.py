@@ -11,14 +11,9 @@ from random import Random
 import numpy as np
 
 from foretell.engine.arrays import new_rows, new_state
-from foretell.kernel.jit import compiled
 from foretell.kernel.layout import EXPECTED, new_batch, new_record
-from foretell.kernel.output import complete
-from foretell.kernel.queues import enqueue
 from foretell.kernel.rollout import CLOCK, MARK, Roll, roll
-from foretell.kernel.scheduling import schedule
 from foretell.kernel.steady import new_steady
-from foretell.kernel.step_time import StepTime, step_s
 from foretell.latency.linear import StepTimeModel
 from foretell.model import EngineConfig
 from tools.harness.cases import Size, arrivals_per_s
@@ -28,31 +23,23 @@ _REQUESTS_PER_SEAT = 40
 
 
 def iterations_per_cpu_s(
-    running: int, step_time: StepTimeModel, cpu_s: float, *, stepped: bool, async_scheduling: bool
+    running: int, step_time: StepTimeModel, cpu_s: float, *, async_scheduling: bool
 ) -> float:
     """Iterations per CPU second of one thread, measured for about `cpu_s`.
 
-    `stepped`: every iteration is done by itself; otherwise the twin takes at once what it can.
-    Made ready and warmed up outside of the measurement.
+    The engine is made ready, and the twin warmed up, outside of the measurement.
     """
     done, spent_s, turn = 0, 0.0, -1
     while spent_s < cpu_s:
         engine = _busy_engine(running, step_time, turn, async_scheduling=async_scheduling)
         started = time.thread_time_ns()
-        count = _run(engine, step_time.packed(), stepped=stepped)
+        roll(engine, step_time.packed(), np.inf)
         took_s = (time.thread_time_ns() - started) * 1e-9
         if turn >= 0:
-            done += count
+            done += int(engine.clock["iterations"])
             spent_s += took_s
         turn += 1
     return done / spent_s
-
-
-def _run(engine: Roll, model: StepTime, *, stepped: bool) -> int:
-    if stepped:
-        return int(_step_through(engine, model))
-    roll(engine, model, np.inf)
-    return int(engine.clock["iterations"])
 
 
 def _busy_engine(
@@ -89,33 +76,3 @@ def _busy_engine(
         marks=np.zeros(0, MARK),
         steady=new_steady(total, config.block_size_tokens),
     )
-
-
-@compiled
-def _step_through(r: Roll, model: StepTime) -> int:
-    """Every iteration through `schedule` and `complete`, until nobody is left; how many it took."""
-    state, sequences = r.state, r.state.sequences
-    depth = state.engine.depth
-    now_s, arrived, iterations = 0.0, 0, 0
-    while arrived < len(r.arrivals) or state.engine.running + state.engine.waiting > 0:
-        if state.engine.running + state.engine.waiting == 0:
-            now_s = max(now_s, sequences[r.arrivals[arrived]].arrival_s)
-        while arrived < len(r.arrivals) and sequences[r.arrivals[arrived]].arrival_s <= now_s:
-            enqueue(state, r.arrivals[arrived])
-            arrived += 1
-        batch = r.batches[iterations % 2]
-        counts = batch.counts
-        if schedule(state, batch):
-            now_s += step_s(
-                model,
-                counts.prefill_seqs,
-                counts.prefill_tokens,
-                counts.prefill_pairs,
-                counts.decode_seqs,
-                counts.decode_pairs,
-            )
-        # The output of the step that is now the oldest in flight is applied.
-        if iterations >= depth - 1:
-            complete(state, r.batches[(iterations - depth + 1) % 2], now_s)
-        iterations += 1
-    return iterations

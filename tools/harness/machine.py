@@ -1,9 +1,7 @@
-"""Where and how a result was measured: what a reader needs to judge or repeat it."""
+"""Describes the machine on which a result was measured."""
 
 import os
 import platform
-import sys
-from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -24,26 +22,6 @@ def describe_machine(*packages: str) -> dict[str, object]:
         "packages": {name: _version(name) for name in packages},
         "load_1min": round(os.getloadavg()[0], 2),
     }
-
-
-def describe_run(module: str) -> dict[str, str]:
-    """The command that repeats this run, and the day it was made (UTC)."""
-    return {
-        "command": " ".join(["python", "-m", module, *sys.argv[1:]]),
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-    }
-
-
-def machine_line(machine: dict[str, object]) -> str:
-    """One line of `describe_machine` for a table's caption."""
-    packages = machine["packages"]
-    assert isinstance(packages, dict)
-    versions = ", ".join(f"{name} {number}" for name, number in packages.items())
-    return (
-        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
-        f"{machine['os']}, Python {machine['python']}, {versions}; "
-        f"load average before the run {machine['load_1min']}"
-    )
 
 
 def _cpu_model() -> str:

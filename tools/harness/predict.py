@@ -50,26 +50,18 @@ def _measure(
         expect_arrivals=True,
     )
     rpc = time_rpc(size, count, bar("calls"), transport=options.transport, async_scheduling=ahead)
-    step_time = profile_step_time()
-    rates = [
-        iterations_per_cpu_s(
-            max(1, size.running),
-            step_time,
-            min(_ITERATIONS_CPU_S, 1e-3 * count),
-            stepped=stepped,
-            async_scheduling=ahead,
-        )
-        for stepped in (False, True)
-    ]
+    rate = iterations_per_cpu_s(
+        max(1, size.running),
+        step_time=profile_step_time(),
+        cpu_s=min(_ITERATIONS_CPU_S, 1e-3 * count),
+        async_scheduling=ahead,
+    )
     return {
         **_levels("kernel_us", kernel, 1e-6),
         **_levels("kernel_expecting_us", foretold, 1e-6),
-        **_levels("rpc_ms", rpc.aio, 1e-3),
-        "iterations_per_cpu_s": round(rates[0]),
-        "iterations_stepped_per_cpu_s": round(rates[1]),
-        **_levels("rpc_empty_ms", rpc.aio_empty, 1e-3),
-        **_levels("rpc_blocking_ms", rpc.blocking, 1e-3),
-        **_levels("rpc_blocking_empty_ms", rpc.blocking_empty, 1e-3),
+        **_levels("rpc_ms", rpc.predict, 1e-3),
+        "iterations_per_cpu_s": round(rate),
+        **_levels("rpc_empty_ms", rpc.status, 1e-3),
     }
 
 

@@ -11,8 +11,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
-import grpc
-
 from foretell import wire
 from foretell.model import LengthEstimate, RequestSpec
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
@@ -42,15 +40,11 @@ _STATUS = predictor_pb2.StatusRequest()
 
 @dataclass(frozen=True, slots=True)
 class RpcTimes:
-    """Seconds of each call."""
+    """Seconds of each call, by grpc.aio on the loop of the services, as the scheduler calls."""
 
-    aio: list[float] = field(default_factory=list)
-    """`Predict` by grpc.aio on the loop of the services, as the scheduler calls it."""
-    blocking: list[float] = field(default_factory=list)
-    """`Predict` by a thread that does nothing else."""
-    aio_empty: list[float] = field(default_factory=list)
-    """`Status` by grpc.aio: the same way without a twin."""
-    blocking_empty: list[float] = field(default_factory=list)
+    predict: list[float] = field(default_factory=list)
+    status: list[float] = field(default_factory=list)
+    """An empty call on the same way, without a twin."""
 
 
 def time_rpc(
@@ -61,7 +55,7 @@ def time_rpc(
     transport: Transport = "unix",
     async_scheduling: bool = True,
 ) -> RpcTimes:
-    """Time `predictions` calls by each client, in turns.
+    """Time `predictions` calls.
 
     Each is the first after a new snapshot, with requests on their way that it does not show, as in
     a cluster in which engines step more often than they are asked.
@@ -86,24 +80,17 @@ async def _time_rpc(
                 _running_predictor(Path(folder), endpoint, transport) as address,
                 open_channel(address) as channel,
             ):
-                aio = predictor_pb2_grpc.PredictorStub(channel)
-                with grpc.insecure_channel(address) as blocking_channel:
-                    blocking = predictor_pb2_grpc.PredictorStub(blocking_channel)
-                    traffic = _Traffic(aio, size)
-                    for request in make_case(size, 0, async_scheduling=True).reserved:
-                        await _reserve(aio, request)
-                    for turn in range(-_WARMUP, predictions):
-                        await traffic.go_on()
-                        taken = times if turn >= 0 else RpcTimes()
-                        sequence = 2 * (turn + _WARMUP) + 1
-                        case = make_case(size, sequence, async_scheduling=async_scheduling)
-                        await _tell(publisher, aio, case)
-                        await _call_aio(aio, case, taken)
-                        case = make_case(size, sequence + 1, async_scheduling=async_scheduling)
-                        await _tell(publisher, aio, case)
-                        await asyncio.to_thread(_call_blocking, blocking, case, taken)
-                        if turn >= 0:
-                            tick()
+                stub = predictor_pb2_grpc.PredictorStub(channel)
+                traffic = _Traffic(stub, size)
+                for request in make_case(size, 0, async_scheduling=True).reserved:
+                    await _reserve(stub, request)
+                for turn in range(-_WARMUP, predictions):
+                    await traffic.go_on()
+                    case = make_case(size, turn + _WARMUP + 1, async_scheduling=async_scheduling)
+                    await _tell(publisher, stub, case)
+                    await _call(stub, case, times if turn >= 0 else RpcTimes())
+                    if turn >= 0:
+                        tick()
         finally:
             publisher.close()
     return times
@@ -176,7 +163,7 @@ async def _reserve(stub: predictor_pb2_grpc.PredictorStub, request: RequestSpec)
     await stub.Reserve(message, timeout=_DEADLINE_S)
 
 
-async def _call_aio(stub: predictor_pb2_grpc.PredictorStub, case: Case, times: RpcTimes) -> None:
+async def _call(stub: predictor_pb2_grpc.PredictorStub, case: Case, times: RpcTimes) -> None:
     message = predictor_pb2.PredictRequest(
         request=wire.request_to_proto(case.newcomer), announced_only=True, means_only=True
     )
@@ -186,23 +173,8 @@ async def _call_aio(stub: predictor_pb2_grpc.PredictorStub, case: Case, times: R
     await stub.Status(_STATUS, timeout=_DEADLINE_S)
     ended = time.perf_counter()
     _check(answer, case)
-    times.aio.append(between - started)
-    times.aio_empty.append(ended - between)
-
-
-def _call_blocking(stub: predictor_pb2_grpc.PredictorStub, case: Case, times: RpcTimes) -> None:
-    message = predictor_pb2.PredictRequest(
-        request=wire.request_to_proto(case.newcomer), announced_only=True, means_only=True
-    )
-    stub.Status(_STATUS, timeout=_DEADLINE_S)  # the thread and its channel are awake
-    started = time.perf_counter()
-    answer = stub.Predict(message, timeout=_DEADLINE_S)
-    between = time.perf_counter()
-    stub.Status(_STATUS, timeout=_DEADLINE_S)
-    ended = time.perf_counter()
-    _check(answer, case)
-    times.blocking.append(between - started)
-    times.blocking_empty.append(ended - between)
+    times.predict.append(between - started)
+    times.status.append(ended - between)
 
 
 def _check(answer: predictor_pb2.PredictResponse, case: Case) -> None:

@@ -12,6 +12,8 @@ from heapq import heappop, heappush
 from statistics import fmean
 from typing import Protocol
 
+import numpy as np
+
 from tools.live.recording import Served
 
 RECENT = 32
@@ -69,28 +71,22 @@ class Linear:
         self._features = features
         self._relative = relative
         size = len(features(Arriving(1, 1, 1, 1)))
-        self._products = [[_RIDGE * (i == j) for j in range(size)] for i in range(size)]
-        self._targets = [0.0] * size
+        self._products = _RIDGE * np.eye(size)
+        self._targets = np.zeros(size)
         self._shortest_s = float("inf")
-        self._weights: list[float] | None = None
 
     def predict(self, request: Arriving) -> float:
         if self._shortest_s == float("inf"):
             return 0.0
-        if self._weights is None:
-            self._weights = solve(self._products, self._targets)
-        found = sum(w * x for w, x in zip(self._weights, self._features(request), strict=True))
-        return max(self._shortest_s, found)
+        weights = np.linalg.solve(self._products, self._targets)
+        return max(self._shortest_s, float(weights @ self._features(request)))
 
     def learn(self, request: Arriving, latency_s: float) -> None:
-        x = self._features(request)
+        x = np.array(self._features(request))
         weight = 1.0 / (latency_s * latency_s) if self._relative else 1.0
-        for i, a in enumerate(x):
-            self._targets[i] += weight * a * latency_s
-            for j, b in enumerate(x):
-                self._products[i][j] += weight * a * b
+        self._targets += weight * latency_s * x
+        self._products += weight * np.outer(x, x)
         self._shortest_s = min(self._shortest_s, latency_s)
-        self._weights = None
 
 
 def queue(request: Arriving) -> tuple[float, ...]:
@@ -110,25 +106,6 @@ def everything(request: Arriving) -> tuple[float, ...]:
         *queue(request)[1:],
         request.output_tokens * request.outstanding / 1000,
     )
-
-
-def solve(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
-    """The solution of a regular system of linear equations, by elimination with pivots."""
-    rows = [[*row, r] for row, r in zip(matrix, right, strict=True)]
-    size = len(rows)
-    for i in range(size):
-        best = max(range(i, size), key=lambda k: abs(rows[k][i]))
-        rows[i], rows[best] = rows[best], rows[i]
-        pivot = rows[i]
-        for row in rows[i + 1 :]:
-            factor = row[i] / pivot[i]
-            for k in range(i, size + 1):
-                row[k] -= factor * pivot[k]
-    found = [0.0] * size
-    for i in reversed(range(size)):
-        known = sum(rows[i][k] * found[k] for k in range(i + 1, size))
-        found[i] = (rows[i][size] - known) / rows[i][i]
-    return found
 
 
 SIMPLE: dict[str, Callable[[], SimplePredictor]] = {
