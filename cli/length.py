@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="Evaluate estimates of output lengths (docs/tools.md).")
+app = typer.Typer(
+    no_args_is_help=True, help="Evaluate estimates of output lengths (docs/tools.md)."
+)
 
 
 @app.callback()
