@@ -23,10 +23,10 @@ _DATA = b"data: "
 _OBJECT = _DATA + b"{"
 _CHOICE_GOES_ON = b'"finish_reason":null'
 # An event that matches tells more than that each of its choices got more text. None of this can
-# match inside a JSON string: the quotes would be escaped.
+# match inside a JSON string: the quotes would be escaped. One search is cheaper than to parse.
 _TELLING = re.compile(
     rb'"finish_reason":(?!null)|"completion_tokens":|"token_ids":\['
-    rb'|"(?:text|content)":""|"role":|"delta":\{\}'
+    rb'|"(?:text|content)":""|"role":|"delta":\{\}|"error"'
 )
 _MAX_TOKENS = 2**31 - 1
 
@@ -128,6 +128,12 @@ class StreamFraming:
         """Take what has arrived, at least one byte."""
         assert data
         assert not self.ended
+        unfinished = self._held or self._within_line or not data.endswith(b"\n")
+        if not unfinished and not _TELLING.search(data):
+            # Whole events that only add text, as nearly all do.
+            self._begun = True
+            self._count_text(data)
+            return [Lines(data)]
         end = data.rfind(b"\n") + 1
         lines, rest = data[:end], data[end:]
         if lines and self._held:
@@ -184,17 +190,23 @@ class StreamFraming:
         self._begun = True
         return [*self._read(lines), Lines(lines)]
 
-    def _read(self, data: bytes) -> Iterator[Event]:
+    def _read(self, data: bytes) -> list[Event]:
+        events: list[Event] = []
         *lines, part = data.split(b"\n")
         for line in lines[1:] if self._within_line else lines:
-            if not line.startswith(_OBJECT):
-                continue
-            if _TELLING.search(line):
-                yield from self._read_object(line[len(_DATA) :])
-            elif more := line.count(_CHOICE_GOES_ON):
-                self._tokens_out += more
-                self._exact = False
+            if not _TELLING.search(line):
+                self._count_text(line)
+            elif line.startswith(_OBJECT):
+                events += self._read_object(line[len(_DATA) :])
         self._within_line = bool(part)
+        return events
+
+    def _count_text(self, data: bytes) -> None:
+        """Count the choices in whole events that only add text to them."""
+        choices = data.count(_CHOICE_GOES_ON)
+        if choices:
+            self._tokens_out += choices
+            self._exact = False
 
     def _read_object(self, text: bytes) -> Iterator[Event]:
         answer = _parse(text)
