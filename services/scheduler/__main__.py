@@ -1,4 +1,4 @@
-"""`python -m services.scheduler`: one replica's process."""
+"""`python -m services.scheduler` runs one replica of the scheduler."""
 
 import asyncio
 import os

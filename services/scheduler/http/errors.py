@@ -1,4 +1,4 @@
-"""OpenAI-shaped errors."""
+"""Errors in the shape of OpenAI's API."""
 
 import json
 
@@ -18,7 +18,7 @@ _TYPES = {
 
 
 class ApiError(Exception):
-    """An error the client sees; `param` names the field of the request that is wrong."""
+    """An error that the client sees; `param` names the field of the request that is wrong."""
 
     def __init__(
         self,
@@ -48,6 +48,7 @@ class ApiError(Exception):
         }
 
     def response(self) -> Response:
+        """The error as a whole HTTP response."""
         # ASCII: a lone surrogate that a client sent, and a message quotes, is no UTF-8.
         text = json.dumps(self.body(), separators=(",", ":"))
         return Response(text, self.status, self.headers, "application/json")
@@ -58,10 +59,10 @@ class ApiError(Exception):
 
 
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
-    """A 400: the request itself is wrong."""
+    """An error 400: the request itself is wrong."""
     return ApiError(400, message, param, code)
 
 
 def unavailable(message: str, code: str, *, retry_after_s: int = 1) -> ApiError:
-    """A 503: the request is fine, try again."""
+    """An error 503: the request is fine and may be sent again."""
     return ApiError(503, message, code=code, headers={"retry-after": str(retry_after_s)})

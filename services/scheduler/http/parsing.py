@@ -1,4 +1,4 @@
-"""From bytes to a request the scheduler understands, or an error that names the field.
+"""Turns a request body into what the scheduler understands, or an error that names the field.
 
 Only what placement reads is checked here; everything else is the engine's to judge, and its
 answer is relayed.
@@ -24,26 +24,26 @@ HINT_FIELD = "foretell_output_tokens"
 
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
-    """A valid request, with what placement needs of it."""
+    """A valid request and the facts about it that placement needs."""
 
     endpoint: Endpoint
     body: dict[str, Any]
     model: str
     stream: bool
     max_tokens: int
-    """0: the client named none and the endpoint has no default."""
+    """The limit of output tokens; 0 where the client named none and the endpoint has no default."""
     sequences: int
     priority: int
     hint_tokens: int
     text: str
     """The prompt as text; empty when it came as token ids."""
     characters: int
-    """Of one prompt: the longest, where there are several."""
+    """Length of the prompt; of the longest one where there are several."""
     messages: int
     token_ids: int
-    """Length of a prompt given as token ids; 0 for text."""
+    """Length of a prompt that was given as token ids; 0 for text."""
     tenant: str = ""
-    """Whose API key came with it; "" where none is needed."""
+    """The tenant whose API key came with the request; "" where no key is needed."""
     terms: Terms = NO_TERMS
 
 
@@ -80,7 +80,10 @@ def parse(endpoint: Endpoint, raw: bytes) -> ParsedRequest:
 
 
 def with_priority_header(request: ParsedRequest, header: str) -> ParsedRequest:
-    """`X-Vllm-Priority` beats the body's `priority`, as in vLLM; what is no number is ignored."""
+    """The request with the priority of its `X-Vllm-Priority` header.
+
+    The header wins over the body's `priority`, as in vLLM; a header that is no number is ignored.
+    """
     try:
         priority = int(header)
     except ValueError:
@@ -89,9 +92,9 @@ def with_priority_header(request: ParsedRequest, header: str) -> ParsedRequest:
 
 
 def for_engine(request: ParsedRequest, request_id: str, predicted_tokens: float) -> bytes:
-    """The body as the engine gets it: the client's, with our two fields in `vllm_xargs`.
+    """The body that the engine gets: the client's with two fields of ours in `vllm_xargs`.
 
-    Raises `ApiError`.
+    Raises `ApiError` for a body that is nested too deeply to be written again.
     """
     xargs = dict(request.body.get("vllm_xargs") or {})
     xargs.pop(HINT_FIELD, None)

@@ -1,4 +1,4 @@
-"""What a request may take: targets from its headers, and whether they were met."""
+"""Latency targets: what requests state in their headers, and whether answers met it."""
 
 import re
 import time
@@ -23,19 +23,21 @@ Outcome = Literal["met", "missed", "rejected"]
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """On which a request is taken."""
+    """The targets of one request and what to do where they cannot be met."""
 
     slo: Slo = NO_SLO
-    """From its arrival on."""
+    """Targets that count from the request's arrival."""
     late: Late = "serve"
+    """Whether a request that would be late is served all the same or rejected at once."""
     arrived_unix_s: float = 0.0
 
     def outcome(
         self, first_token_unix_s: float, ended_unix_s: float, tokens: float
     ) -> Outcome | None:
-        """Of an answer with these stamps and `tokens` in a sequence; 0 where not known.
+        """Whether an answer met its targets; None if there were none or too little is known.
 
-        None: there was no target, or what it bounds is not known.
+        `tokens` is the mean number of output tokens in a sequence. Stamps and tokens are 0 where
+        not known.
         """
         slo = self.slo
         if not slo.given or not first_token_unix_s or (slo.tpot_s < inf and not tokens):
@@ -46,16 +48,16 @@ class Terms:
 
 
 NO_TERMS = Terms()
-"""Of a request that says nothing, where nothing is set."""
+"""The terms of a request without targets, where the replica has none either."""
 
 
 def default_terms(ttft_target_ms: float, tpot_target_ms: float, late: Late) -> Terms:
-    """Of requests that say nothing; 0 ms: no target."""
+    """The terms of requests that state none of their own; a target of 0 ms is no target."""
     return Terms(Slo(_seconds(ttft_target_ms), _seconds(tpot_target_ms)), late)
 
 
 def terms_of(headers: Mapping[str, str], default: Terms) -> Terms:
-    """Of a request that arrives now; raises `ApiError` that names the header."""
+    """The terms of a request that arrives now; raises `ApiError` that names the wrong header."""
     slo = Slo(
         _target_s(headers, TTFT_HEADER, default.slo.ttft_s),
         _target_s(headers, TPOT_HEADER, default.slo.tpot_s),
@@ -80,11 +82,11 @@ def _seconds(target_ms: float) -> float:
 
 
 class SloUnattainable(ApiError):
-    """A 429: the request is fine, but nobody could answer it in time."""
+    """An error 429: the request is fine, but no instance could answer it in time."""
 
     def __init__(self, terms: Terms, why: Unattainable) -> None:
         self.ttft_s = terms.slo.ttft_s - why.target_s + why.ttft_s
-        """From the request's arrival."""
+        """The best predicted TTFT, counted from the request's arrival."""
         super().__init__(
             429,
             f"no instance can begin to answer in time: a TTFT of {self.ttft_s * 1000:.0f} ms is "

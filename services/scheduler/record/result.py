@@ -15,14 +15,14 @@ class Result:
     finished: bool = False
     """The whole answer came from the engine."""
     prompt_tokens: int = 0
-    """0 where not known; so are `output_tokens`."""
+    """0 where not known."""
     output_tokens: int = 0
-    """Summed over all sequences of the request."""
+    """Summed over all sequences of the request; 0 where not known."""
     cached_tokens: int | None = None
     """Prompt tokens found in the prefix cache: from the engine's usage, else from the sidecar."""
     truncated: bool = False
     """Some choice was ended by its limit of tokens, as the engine says."""
     abandoned: bool = False
-    """The client left, or the engine failed in mid-answer: no attempt follows."""
+    """The client left, or the engine was lost in mid-answer: no attempt follows."""
     broken: bool = False
-    """The attempt failed through the engine, before its first token or after."""
+    """The engine was lost in mid-answer."""
