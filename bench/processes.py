@@ -1,8 +1,6 @@
 """Processes under measurement: started, ended whatever happens, and told from all others."""
 
 import asyncio
-import json
-import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -12,11 +10,10 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
-from services.process.children import Child, describe_exit
+from services.process.children import Child
+from tools.harness.processes import STOP_GRACE_S, start_service
 
 _START_TIMEOUT_S = 60.0
-_STOP_GRACE_S = 5.0
-_POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +47,17 @@ class Services:
         self, name: str, module: str, *flags: str, start_timeout_s: float = _START_TIMEOUT_S
     ) -> Service:
         """Start `python -m module` and wait until it serves; raises `ChildFailed`."""
-        ready = self.folder / f"{name}.ready"
-        argv = [sys.executable, "-m", module, *flags, f"--ready-file={ready}"]
-        child = await Child.spawn(name, argv, self.folder / f"{name}.log")
+        child, facts = await start_service(
+            name, module, *flags, folder=self.folder, timeout_s=start_timeout_s
+        )
         self._children.append(child)
-        deadline = time.monotonic() + start_timeout_s
-        while not ready.exists():
-            if child.exit_code is not None:
-                raise child.failure(describe_exit(child.exit_code))
-            if time.monotonic() > deadline:
-                raise child.failure(f"did not serve within {start_timeout_s:g} s")
-            await asyncio.sleep(_POLL_S)
-        service = Service(name, json.loads(ready.read_text()), psutil.Process(child.pid))
+        service = Service(name, facts, psutil.Process(child.pid))
         self._started.append(service)
         return service
 
     async def stop(self) -> None:
-        """End every process that was started, whether it came to serve or not."""
-        await asyncio.gather(*(child.stop(_STOP_GRACE_S) for child in self._children))
+        """End every process that came to serve."""
+        await asyncio.gather(*(child.stop(STOP_GRACE_S) for child in self._children))
 
 
 @asynccontextmanager

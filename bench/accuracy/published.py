@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 from bench.accuracy.make_profiles import SOURCES
 from bench.report import Benchmark, Blocks, Numbers
 from tools.accuracy.plot import scatter
-from tools.accuracy.recorded_run import read_bytes
 from tools.accuracy.replayed import AccuracyOptions, Evaluation, evaluate
+from tools.files import read_bytes
 from tools.profiles.imports import ImportOptions, import_profile, profile_of, write_profile
 
 BENCH = Benchmark(

@@ -6,13 +6,13 @@ monotonic clock. Both run at one speed; their offset is taken from the request w
 to the other was shortest, so the least time of the frontend is part of no latency.
 """
 
-import gzip
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from foretell.sim.recorded import Latency, RecordedRequest
+from tools.files import read_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,6 @@ class RecordedRun:
     """In order of arrival, seconds on the engine's clock."""
     kv_blocks: int
     """What the engine said; 0 where the record does not."""
-
-
-def read_bytes(path: Path) -> bytes:
-    """A file's bytes; gzip is undone as often as it was applied."""
-    raw = path.read_bytes()
-    while raw[:2] == b"\x1f\x8b":
-        raw = gzip.decompress(raw)
-    return raw
 
 
 def read_run(folder: Path) -> RecordedRun:

@@ -1,8 +1,6 @@
 """The `Predict` call as a predictor's clients see it, over a socket to a real process."""
 
 import asyncio
-import json
-import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -16,7 +14,6 @@ from foretell.model import LengthEstimate, RequestSpec
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 from services.backend.publisher import SnapshotPublisher
 from services.process import runtime
-from services.process.children import Child, describe_exit
 from services.scheduler.placing.peers import open_channel
 from tools.harness.cases import (
     MEAN_OUTPUT_TOKENS,
@@ -27,12 +24,12 @@ from tools.harness.cases import (
     make_case,
 )
 from tools.harness.kernel import PROFILE, profile_step_time
+from tools.harness.processes import STOP_GRACE_S, start_service
 
 Transport = Literal["unix", "tcp"]
 
 _WARMUP = 20  # rounds
 _DEADLINE_S = 30.0
-_STOP_GRACE_S = 5.0
 _POLL_S = 0.002
 _RESERVED_S = 3600.0  # longer than a measurement takes
 _STATUS = predictor_pb2.StatusRequest()
@@ -101,22 +98,15 @@ async def _running_predictor(
     folder: Path, endpoint: str, transport: Transport
 ) -> AsyncIterator[str]:
     """Yields its address; raises `ChildFailed` when it does not come to serve."""
-    ready = folder / "predictor.ready"
     listen = f"--listen=unix:{folder}/predictor.sock" if transport == "unix" else "--port=0"
     flags = (listen, f"--snapshot-endpoint={endpoint}", f"--profile={PROFILE}")
-    argv = [sys.executable, "-P", "-m", "services.predictor", *flags, f"--ready-file={ready}"]
-    child = await Child.spawn("predictor", argv, folder / "predictor.log")
+    child, facts = await start_service(
+        "predictor", "services.predictor", *flags, folder=folder, timeout_s=_DEADLINE_S
+    )
     try:
-        deadline = time.monotonic() + _DEADLINE_S
-        while not ready.exists():
-            if child.exit_code is not None:
-                raise child.failure(describe_exit(child.exit_code))
-            if time.monotonic() > deadline:
-                raise child.failure(f"did not serve within {_DEADLINE_S:g} s")
-            await asyncio.sleep(_POLL_S)
-        yield str(json.loads(ready.read_text())["address"])
+        yield str(facts["address"])
     finally:
-        await child.stop(_STOP_GRACE_S)
+        await child.stop(STOP_GRACE_S)
 
 
 async def _tell(

@@ -14,7 +14,7 @@ from foretell.latency.devices import DEVICES, MODELS, device_spec, model_spec
 from foretell.latency.profile_json import profile_from_json, profile_to_json
 from foretell.latency.roofline import estimated_kv_blocks, sharded
 from foretell.model import GpuProfile
-from tools.accuracy.recorded_run import read_bytes
+from tools.files import read_bytes
 
 if TYPE_CHECKING:
     from foretell.latency.importers import StepSource

@@ -13,7 +13,7 @@ from foretell.policy import make_policy
 from foretell.sim import Report, Served, check_fits, simulate
 from foretell.sim.accuracy import quantile
 from foretell.workload import Arrival, Trace, arrivals_of, parse_csv, parse_mooncake
-from tools.accuracy.recorded_run import read_bytes
+from tools.files import read_bytes
 from tools.simulate.cluster import cluster_config, engine_facts
 from tools.simulate.options import SimulateOptions
 
