@@ -18,7 +18,7 @@ class Background:
         self._dropped = 0
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run `work` as a task; if `MAX_TASKS` run already, it is dropped and a log line says so."""
+        """Run `work` as a task, or drop it and say so in the log if `MAX_TASKS` run already."""
         if len(self._tasks) >= MAX_TASKS:
             self._dropped += 1
             if self._dropped & (self._dropped - 1) == 0:  # the 1st, 2nd, 4th, 8th, ...
