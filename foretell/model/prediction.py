@@ -6,7 +6,7 @@ from math import inf
 
 @dataclass(frozen=True, slots=True)
 class LengthEstimate:
-    """How many tokens a request will generate."""
+    """An estimate of the number of tokens that a request will generate."""
 
     expected_tokens: float
     quantiles: tuple[tuple[float, float], ...] = ()
@@ -17,7 +17,7 @@ class LengthEstimate:
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """What a request's latencies should not exceed; infinite: anything will do."""
+    """Upper bounds that a request's latencies should keep; infinite: no target."""
 
     ttft_s: float = inf
     tpot_s: float = inf
@@ -32,7 +32,7 @@ class Slo:
         return ttft_s <= self.ttft_s and tpot_s <= self.tpot_s
 
     def after(self, waited_s: float) -> "Slo":
-        """What is left of it when so long of TTFT has passed; below 0 where it is missed."""
+        """The targets that remain after a wait; a negative TTFT is one that was missed."""
         return Slo(self.ttft_s - waited_s, self.tpot_s)
 
 
@@ -60,7 +60,7 @@ class RequestSpec:
     prefix_chunk_tokens: float = 0.0
     """Tokens in each of these chunks; a mean where chunks are cut by bytes of text."""
     slo: Slo = NO_SLO
-    """From now on; for policies: predictors are not told."""
+    """Targets that count from now. Policies read them; predictors are not told."""
 
 
 @dataclass(frozen=True, slots=True)

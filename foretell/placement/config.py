@@ -8,7 +8,7 @@ STALE_LOAD_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class PlacementConfig:
-    """How long requests may wait, how often they are tried, and how many instances are compared.
+    """Limits on waiting, attempts and candidates.
 
     Raises ValueError for values out of range.
     """
@@ -22,7 +22,7 @@ class PlacementConfig:
     turn_deadline_s: float = 0.5
     """Longest wait for the placements before; then one is made without asking predictors."""
     hold_max_s: float = 10.0
-    """How long after its arrival a policy may still hold a request in the scheduler."""
+    """Longest time after its arrival for which a policy may hold a request in the scheduler."""
     hold_recheck_s: float = 0.05
     """Pause until predictors are asked again for a held request, unless something changes."""
     largest_last_ratio: float = 0.0

@@ -1,4 +1,4 @@
-"""Which instance gets which request, and when: the whole of placement as one state machine."""
+"""Which instance gets which request, and when: all of placement as one state machine."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,11 +17,11 @@ from foretell.policy.order import LargestLast, waits_too_long
 from foretell.policy.shortlist import Shortlist
 
 FallbackLength = Callable[[str, int, int], LengthEstimate]
-"""Of a request to a model, with so many prompt tokens and this `max_tokens` (0: no limit)."""
+"""Estimates an output length from the model, the prompt tokens and `max_tokens` (0: no limit)."""
 
 
 class Stage(Enum):
-    """What a request waits for."""
+    """The stages of a request's life, each named after what it waits for."""
 
     ESTIMATE = "estimate"
     TURN = "turn"
@@ -125,7 +125,7 @@ class PlacementCore:
         return len(self._requests)
 
     def stage(self, key: str) -> Stage | None:
-        """What a request waits for; None when it has ended."""
+        """The stage of a request; None when it has ended."""
         request = self._requests.get(key)
         return request.stage if request else None
 

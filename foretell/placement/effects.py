@@ -1,4 +1,4 @@
-"""What the placement core wants done: its output, for the driver to carry out in order."""
+"""The output of the placement core: effects that the driver carries out in order."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -59,7 +59,7 @@ class Dispatch:
     this one's reservation. `slo` is what is left of the targets now."""
     instance_id: str
     prediction: Prediction | None
-    """By which the instance was chosen."""
+    """The prediction by which the instance was chosen."""
     attempt: int
     """1 for the first."""
 

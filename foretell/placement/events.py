@@ -1,4 +1,4 @@
-"""What may happen to a scheduler: the input of the placement core.
+"""The input of the placement core: events that happen to a scheduler.
 
 `key` names a request within one scheduler; the driver chooses it and never uses it twice.
 """
@@ -38,7 +38,7 @@ class Estimated:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one predictor said, or that it said nothing in time."""
+    """One predictor's answer, or the fact that none came in time."""
 
     instance_id: str
     load: Load | None = None
@@ -61,7 +61,7 @@ class TimePassed:
 
     key: str
     ticket: int
-    """As in the effect: what the request no longer waits for is ignored."""
+    """The ticket of the effect: a time that the request no longer waits for is ignored."""
 
 
 @dataclass(frozen=True, slots=True)

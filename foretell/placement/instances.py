@@ -52,7 +52,7 @@ class Instance:
     dispatched_total: int = 0
     load: Load | None = None
     heard_s: float = -inf
-    """When the predictor told `load`."""
+    """The time at which the predictor reported `load`."""
     breaker: Breaker = field(default_factory=Breaker)
     _dispatched_s: deque[float] = field(default_factory=deque)
 

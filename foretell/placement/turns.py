@@ -1,4 +1,4 @@
-"""Whose placement is next: one at a time, the most urgent first.
+"""The turns of placements: one at a time, the most urgent first.
 
 Placements that ask predictors take turns, because each must see the reservation of the one before.
 """
@@ -14,7 +14,7 @@ class Turns:
 
     def __init__(self) -> None:
         self.holder: str | None = None
-        """The request whose turn it is."""
+        """The key of the request that has the turn."""
         self.held = False
         """The holder has been held back during this turn. Whoever is behind waits for the same
         news, and would fare no better by being placed without asking."""

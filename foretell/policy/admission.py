@@ -8,7 +8,7 @@ from typing import Literal
 from foretell.model import Prediction, Slo
 
 Late = Literal["serve", "reject"]
-"""What becomes of a request that no instance could answer in time."""
+"""The treatment of a request that no instance could answer in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,12 +16,12 @@ class Unattainable:
     """Why a request should not be admitted."""
 
     ttft_s: float
-    """The most optimistic of all that was predicted."""
+    """The lowest of all predicted TTFTs."""
     target_s: float
 
     @property
     def retry_after_s(self) -> int:
-        """By when the queues that are in the way have become short enough, if nobody else comes."""
+        """Seconds until the queues in the way are short enough, if no other request comes."""
         return max(1, ceil(self.ttft_s - self.target_s))
 
 

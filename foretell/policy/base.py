@@ -9,7 +9,7 @@ from foretell.model import Load, Prediction, RequestSpec
 
 
 class Needs(Enum):
-    """What a policy wants asked of the predictors before it chooses."""
+    """The facts that predictors have to provide before a policy chooses."""
 
     NOTHING = "nothing"
     LOAD = "load"
@@ -17,16 +17,17 @@ class Needs(Enum):
     EXTERNALITY = "externality"
     """A prediction that says also what the request adds to the latencies of others."""
     RISK = "risk"
-    """The same, with the quantiles of the latencies: others get those only with targets."""
+    """An externality with the quantiles of the latencies, which predictions for other policies have
+    only where the request has targets."""
 
     @property
     def prediction(self) -> bool:
-        """Some kind of prediction."""
+        """Whether predictors are asked for predictions."""
         return self not in (Needs.NOTHING, Needs.LOAD)
 
     @property
     def externality(self) -> bool:
-        """What the request adds to the latencies of others is to be told."""
+        """Whether predictions must say what the request adds to the latencies of others."""
         return self in (Needs.EXTERNALITY, Needs.RISK)
 
 
@@ -69,7 +70,7 @@ class Holding(Policy, Protocol):
     def consider(
         self, request: RequestSpec, candidates: Sequence[Candidate], draw: float
     ) -> str | None:
-        """As `Policy.choose`; None: ask again when something has changed."""
+        """Choose like `Policy.choose`; None to be asked again when something has changed."""
         ...
 
 
@@ -77,5 +78,5 @@ class Urgency(NamedTuple):
     """The order in which a scheduler places the requests that wait for it: the least first."""
 
     priority: int
-    """As vLLM has it: a lower one goes first."""
+    """The request's priority, by vLLM's rule: a lower number goes first."""
     arrived_s: float

@@ -1,8 +1,8 @@
-"""Whom to ask, where there are too many to ask all.
+"""The shortlist of instances whose predictors are asked, in a cluster with too many to ask all.
 
-To ask every predictor about every request costs the cluster (instances)^2 as it grows, and the
-best of a few well chosen candidates is nearly the best of all. So the choice has two levels: a few
-candidates by what a scheduler knows without asking, then a prediction of each of those.
+Asking every predictor about every request costs the cluster (instances)^2 as it grows, and the
+best of a few well-chosen candidates is nearly the best of all. So the choice has two levels: first
+a few candidates by what a scheduler knows without asking, then a prediction for each of those.
 """
 
 import math
@@ -21,7 +21,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 _Heard = tuple[float, int]
-"""When an answer came, and the requests it told of less this scheduler's own at that time."""
+"""The time of an answer, and the requests it reported minus this scheduler's own at that time."""
 _NEVER: _Heard = -math.inf, 0
 
 

@@ -86,7 +86,7 @@ def lost(slo: Slo, length: LengthEstimate, prediction: Prediction) -> float:
 
 
 def ttft_quantiles(prediction: Prediction) -> Quantiles:
-    """As predicted; the mean where there are none."""
+    """The predicted quantiles of TTFT; the mean as the only one where there are none."""
     return prediction.ttft_quantiles or ((0.5, prediction.ttft_s),)
 
 
@@ -122,7 +122,7 @@ def share_within(quantiles: Quantiles, target: float) -> float:
 
 
 def _part_within(one: float, other: float, target: float) -> float:
-    """How much of the way between two values is up to `target`."""
+    """The share of the interval between two values that lies up to `target`."""
     low, high = min(one, other), max(one, other)
     if high <= target:
         return 1.0

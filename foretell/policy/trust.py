@@ -1,4 +1,4 @@
-"""Whose predictions may be compared with each other."""
+"""Which predictions may be compared with each other."""
 
 from collections.abc import Callable, Sequence
 

@@ -18,9 +18,9 @@ class Errors:
     """Relative errors; the first three are signed, (predicted - actual) / actual."""
 
     mean_error: float
-    """Of the mean."""
+    """The relative error of the mean."""
     p50_error: float
-    """Of the median."""
+    """The relative error of the median."""
     p99_error: float
     mape: float
     """Mean over the requests of each one's |predicted - actual| / actual."""

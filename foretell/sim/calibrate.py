@@ -17,7 +17,7 @@ GROUPS = ((0,), (1, 3), (2,), (4,), (5,))
 """Coefficients of `latency.features.FEATURES` that share a factor: a step, prefill tokens, prefill
 attention, decoding sequences, decode attention."""
 PRIOR_ERROR = 0.5
-"""How wrong a factor of the prior may be, in natural logarithms."""
+"""Standard deviation of a factor on the prior, in natural logarithms."""
 _NOISE = 0.1  # the same, of the latency of one request
 _FIRST_STEP, _LAST_STEP = 0.25, 0.01
 _MAX_REPLAYS = 150
@@ -29,7 +29,7 @@ class Calibration:
 
     model: LinearStepTime
     factors: tuple[float, ...]
-    """On the prior, one of each of `GROUPS`."""
+    """The factors on the prior, one for each of `GROUPS`."""
     replays: int
 
 

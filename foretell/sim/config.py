@@ -1,4 +1,4 @@
-"""What is simulated."""
+"""The configuration of a simulated cluster."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ def true_length(arrival: Arrival) -> LengthEstimate:
 
 
 class FaultKind(Enum):
-    """What may befall an instance."""
+    """The kinds of faults that can be injected into an instance."""
 
     CRASH = "crash"
     """The engine dies with all it holds; it comes back empty."""
@@ -32,14 +32,14 @@ class FaultKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something goes wrong at `at_s`, for `for_s` seconds of the arrivals' clock."""
+    """A fault that begins at `at_s` and lasts for `for_s` seconds, on the arrivals' clock."""
 
     kind: FaultKind
     instance: int
     at_s: float
     for_s: float = inf
     factor: float = 2.0
-    """Of a slow instance's steps."""
+    """The factor on the step times of a slow instance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class InstanceConfig:
 
     engine: EngineConfig
     step_time: StepTimeModel
-    """How long its steps really take."""
+    """The true step times."""
     believed_step_time: StepTimeModel | None = None
-    """What its predictor takes them to be; None: the truth."""
+    """The step times that its predictor believes; None: the true ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,28 +64,28 @@ class ClusterConfig:
     publish_interval_s: float = 0.0
     """Least time between two snapshots of an engine; 0 publishes every change."""
     tagger_delay_s: float = 0.0
-    """From a request's arrival to its length estimate."""
+    """Seconds from a request's arrival to its length estimate."""
     network_delay_s: float = 0.0
-    """From a scheduler to a predictor, and back."""
+    """Seconds from a scheduler to a predictor, and again back."""
     dispatch_delay_s: float = 0.002
-    """From a scheduler's choice to the engine's queue."""
+    """Seconds from a scheduler's choice to the engine's queue."""
     placement: PlacementConfig = field(default_factory=PlacementConfig)
-    """How every scheduler places, as the scheduler service takes it."""
+    """The parameters of every scheduler's placement core."""
     silent_ratio: float = 0.0
-    """How often a predictor misses its deadline."""
+    """The ratio of questions that a predictor does not answer in time."""
     foretell_every: int = 1
-    """Of every so many-th request the chosen instance is asked again, now reckoning with requests
-    that will come later, and that is what `Served` keeps; the services do it for each. 0: what
-    the instances were compared by is kept of all."""
+    """Every n-th request, the chosen instance is asked again, now reckoning with requests that will
+    come later; `Served` keeps that prediction. The service does so for each request. 0: `Served`
+    keeps the prediction by which the instances were compared."""
     choose_by_announced: bool = True
-    """Instances are compared as if nobody else came, as the services do it."""
+    """Instances are compared as if no other request came, as the service does it."""
     prefix_cache: bool = False
     """Engines find blocks of the prefixes that arrivals name (`Arrival.prefix`)."""
     predict_hits: bool = True
-    """And predictors are told these names, to foretell what engines will find."""
+    """Predictors are told the prefixes' names, to foretell what engines will find cached."""
     faults: tuple[Fault, ...] = ()
     sample_every_s: float = 0.0
-    """Between two notes of every engine's free blocks; 0: none is made."""
+    """Seconds between two samples of every engine's free blocks; 0: no samples."""
     reject_late: bool = False
     """Requests that no instance can give a first token in time are not admitted."""
 

@@ -1,4 +1,4 @@
-"""What happens next, in virtual time."""
+"""The event queue of virtual time."""
 
 from collections.abc import Callable
 from heapq import heappop, heappush

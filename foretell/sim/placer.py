@@ -32,18 +32,18 @@ class Open:
 
     arrival: Arrival
     core: PlacementCore
-    """Of the scheduler that it came to."""
+    """The placement core of the scheduler that it came to."""
     estimate: LengthEstimate
     length_row: Row
     spec: RequestSpec
     """With the id of the attempt under way."""
     node: Node | None = None
-    """Where it was sent."""
+    """The instance that it was sent to."""
     predicted: Prediction | None = None
     attempts: int = 0
     ended: bool = False
     placed_s: float = 0.0
-    """When it was last sent somewhere."""
+    """The time at which it was last dispatched."""
 
 
 class Placer(VirtualDriver):
@@ -188,7 +188,7 @@ class Placer(VirtualDriver):
         externality: bool = False,
         with_quantiles: bool,
     ) -> list[Prediction]:
-        """What each of these foretells of the request, if it is in their engines' queues `at_s`."""
+        """The prediction of each node, with the request in its engine's queue `at_s`."""
         if not nodes:
             return []
         now_s = self._clock.now_s
@@ -217,7 +217,7 @@ class Placer(VirtualDriver):
         self._clock.at(at_s, partial(self._deliver, request, node, node.generation))
 
     def _kept(self, answer: Prediction | None) -> Prediction | None:
-        """What is remembered of the chosen instance's answer: it is asked again of these only."""
+        """The answer of the chosen instance, for those requests whose prediction is recorded."""
         every = self._config.foretell_every
         self._chosen += 1
         return answer if every == 0 or self._chosen % every == 0 else None

@@ -18,7 +18,7 @@ from foretell.latency.tables import TabularStepTime
 from foretell.model import BatchShape, EngineConfig
 
 COUNTS_EVERY_S = 0.1
-"""How often vLLM's data-parallel coordinator tells the frontend the engines' loads."""
+"""Seconds between two reports of vLLM's data-parallel coordinator about the engines' loads."""
 _WAITING_WEIGHT = 4  # of a waiting request against a running one, in the same place
 
 MAX_STEPS = 10_000_000
@@ -47,7 +47,7 @@ class RecordedRequest:
     output_tokens: int
     """Taken to be its `max_tokens`: the engine foresees the end, and wastes no token on it."""
     arrival_s: float
-    """On any clock."""
+    """Seconds on the recording's clock, whatever its origin."""
     actual: Latency | None = None
 
 
@@ -59,7 +59,7 @@ class ReplayConfig:
     ranks: int = 1
     """Data-parallel engines behind one frontend."""
     frontend_s: float = 0.0
-    """From a request's arrival to its arrival in the engine."""
+    """Seconds from a request's arrival to its arrival in the engine."""
 
 
 def replay(
@@ -69,7 +69,7 @@ def replay(
     *,
     first: int = 0,
 ) -> list[Latency]:
-    """What the twin says of each of the `first` requests (0: of all), in the order given.
+    """Replay a run; the latencies of the `first` requests (0: all), in the order given.
 
     It ends when these have; the others only keep them company. ValueError for a request that can
     never run; the engine would never answer it.

@@ -20,14 +20,14 @@ class Served:
     output_tokens: int
     preemptions: int
     predicted: Prediction | None
-    """What was foretold of the chosen instance; None if the policy did not ask or none came."""
+    """The chosen instance's prediction; None if the policy did not ask or no answer came."""
     attempts: int = 1
     placed_s: float = 0.0
-    """When its instance was chosen: later than `arrival_s` by the tagger's time, its scheduler's
-    turn, and how long it was held."""
+    """The time at which its instance was chosen: later than `arrival_s` by the tagger's time, the
+    wait for its turn, and the time for which it was held."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    """Found in the prefix cache at its latest admission."""
+    """Prompt tokens found in the prefix cache at its latest admission."""
     slo: Slo = NO_SLO
 
     @property
@@ -49,18 +49,18 @@ class Report:
     lost: tuple[str, ...]
     """Ids of those whose engine died in the midst of the answer, or that found none."""
     makespan_s: float
-    """From the first arrival to the last token."""
+    """Seconds from the first arrival to the last token."""
     steps: int
     free_blocks_mean: float
-    """Over instances and time, from the first arrival to the last one."""
+    """Mean over instances and time, from the first arrival to the last one."""
     free_blocks_var: float
     samples: tuple[tuple[float, tuple[int, ...]], ...] = ()
     """Free blocks of every instance at some instants (`ClusterConfig.sample_every_s`)."""
     rejected: tuple[str, ...] = ()
     """Ids of those that were not admitted (`ClusterConfig.reject_late`)."""
     computed_tokens: int = 0
-    """By all steps: prompts, outputs, what was computed again, and with async scheduling a token
-    beyond the end of each request whose end could not be foreseen."""
+    """Tokens computed by all steps: prompts, outputs, tokens computed again after a preemption, and
+    with async scheduling one token beyond each end that could not be foreseen."""
 
     def mean(self, value: Callable[[Served], float]) -> float:
         """The mean of `value` over all served requests, e.g. `lambda r: r.ttft_s`."""

@@ -12,7 +12,7 @@ from foretell.policy.trust import trusted
 LOW, HIGH = 0.1, 0.9
 """Levels between which a TTFT is said to lie."""
 UNCERTAIN_S = 1.0
-"""Where these are further apart, the wait cannot be foreseen."""
+"""If these quantiles are further apart, the wait cannot be foreseen."""
 
 
 class ForeseenPolicy:

@@ -1,4 +1,4 @@
-"""What the tagger is told of a request's text."""
+"""The text of a request as the tagger reads it."""
 
 from foretell.length.conversation import (
     MOST_EXCHANGES,
@@ -11,7 +11,7 @@ from services.scheduler.http.parsing import ParsedRequest, content_text
 
 
 def conversation_of(request: ParsedRequest, prompt_tokens: int) -> Conversation:
-    """Of several prompts the longest, which is `request.text`; nothing of token ids."""
+    """The conversation of a request: of several prompts the longest; empty for token ids."""
     system, prompt = "", request.text
     earlier: list[Exchange] = []
     if request.messages:

@@ -106,11 +106,11 @@ class AsyncDriver(ABC, Generic[Placed]):
 
     @abstractmethod
     async def _estimate(self, effect: effects.Estimate) -> LengthEstimate | None:
-        """What the tagger says; None when it fails or is late."""
+        """Ask the tagger; None when it fails or is late."""
 
     @abstractmethod
     async def _ask(self, effect: effects.Ask) -> Sequence[events.Answer]:
-        """What each of the predictors says, in time."""
+        """Ask the predictors; one answer for each, in time."""
 
     @abstractmethod
     def _reserve(self, effect: effects.Reserve) -> None:
@@ -118,7 +118,7 @@ class AsyncDriver(ABC, Generic[Placed]):
 
     @abstractmethod
     def _dispatched(self, effect: effects.Dispatch) -> Placed:
-        """What the caller that awaits the placement gets."""
+        """Make the result for the caller that awaits the placement."""
 
     @abstractmethod
     def _unsent(self, key: str) -> None:
@@ -126,7 +126,7 @@ class AsyncDriver(ABC, Generic[Placed]):
 
     @abstractmethod
     def _refused(self, effect: effects.Refuse) -> Exception:
-        """What the caller that awaits the placement gets instead."""
+        """Make the exception for the caller that awaits the placement."""
 
     @abstractmethod
     def _degraded(self, effect: effects.Degraded) -> None:

@@ -39,7 +39,7 @@ class Placement:
     instance: Instance
     spec: RequestSpec
     prediction: Prediction | None
-    """By which the instance was chosen; soon after, what `Reserve` foretells."""
+    """The prediction by which the instance was chosen; soon after, the answer to `Reserve`."""
     policy: str
     attempt: int
     decided_unix_s: float
@@ -49,7 +49,7 @@ class Placement:
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """What a placement needs of a request that has not ended."""
+    """The facts about a request that placing it needs until it ends."""
 
     parsed: ParsedRequest
     request_id: str
@@ -60,7 +60,7 @@ class _Request:
 
 @dataclass(frozen=True, slots=True)
 class Estimators:
-    """What this replica has learned of prompt and output lengths."""
+    """The estimators of prompt and output lengths, which learn from finished requests."""
 
     history: LengthHistory
     prompt_tokens: PromptTokenEstimator
@@ -241,7 +241,7 @@ class Placer(AsyncDriver[Placement]):
 
 
 async def _foretold(placement: Placement, call: ReserveCall) -> None:
-    """What the client is told is what the chosen instance foretells with the request reserved."""
+    """Replace the prediction by the one that `Reserve` brings, which clients are told."""
     prediction = await reserved_prediction(call, placement.instance)
     if prediction is not None:
         placement.prediction = prediction

@@ -30,7 +30,7 @@ class Predictors:
         self._deadline_s = deadline_s
 
     async def ask(self, effect: effects.Ask) -> list[events.Answer]:
-        """What each of those asked says; those that fail or are late are silent."""
+        """One answer for each predictor that is asked; those that fail or are late are silent."""
         if effect.needs is Needs.LOAD:
             return await asyncio.gather(*(self._load(name) for name in effect.instance_ids))
         message = predictor_pb2.PredictRequest(
@@ -89,7 +89,7 @@ class Predictors:
 
 
 async def reserved_prediction(call: ReserveCall, instance: Instance) -> Prediction | None:
-    """What is foretold of a reserved request, if that was asked and answered."""
+    """The prediction for a reserved request, if one was asked for and came."""
     try:
         answer = await answer_of(call)
         if answer.HasField("prediction"):
@@ -100,7 +100,7 @@ async def reserved_prediction(call: ReserveCall, instance: Instance) -> Predicti
 
 
 def as_seen_here(prediction: Prediction, instance: Instance) -> Prediction:
-    """The twin foretells the engine; what reaches the scheduler has the way back behind it too."""
+    """Add the answer's way from the engine back to the scheduler, which the twin does not know."""
     back_s = instance.answer_delay_s
     return replace(
         prediction,

@@ -1,4 +1,4 @@
-"""What the beginning of a request's prompt is called, for predictors that follow prefix caches."""
+"""Names for the beginning of a prompt, by which predictors follow prefix caches."""
 
 import json
 from dataclasses import dataclass
@@ -8,19 +8,19 @@ from foretell.length.prefix import CHUNK_BYTES, CHUNK_TOKENS, prefix_of_text, pr
 from services.scheduler.http.parsing import ParsedRequest
 
 _TEMPLATE_FIELDS = ("tools", "documents", "chat_template", "chat_template_kwargs")
-"""Of a chat's body, what templates write into the prompt, mostly ahead of the messages."""
+"""Fields of a chat's body that templates write into the prompt, mostly before the messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """As in `RequestSpec`."""
+    """The fields `prefix` and `prefix_chunk_tokens` of `RequestSpec`."""
 
     hashes: tuple[int, ...] = ()
     chunk_tokens: float = 0.0
 
 
 def prefix_of(request: ParsedRequest, prompt_tokens: int) -> Prefix:
-    """Of the one prompt of `request`, which has about `prompt_tokens`; nothing of several prompts.
+    """Name the prompt of `request`, which has about `prompt_tokens`; several prompts have no name.
 
     Equal for requests to one model that vLLM lets share blocks: with the same `cache_salt`. Text is
     taken to have equally many tokens everywhere.

@@ -8,7 +8,7 @@ from foretell.length.prompt import PRIOR_TOKENS_PER_MESSAGE
 from services.scheduler.http.parsing import ParsedRequest
 
 COUNTED_CHARS = 65_536
-"""Of a longer text only so much is tokenized: the event loop must not stand still for it."""
+"""Characters that are tokenized at most, so that a long text does not block the event loop."""
 
 
 class PromptCounter:
