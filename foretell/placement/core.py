@@ -82,6 +82,7 @@ class PlacementCore:
         self.policy = policy
         self.config = config
         self.instances = Instances()
+        self._holding = policy if isinstance(policy, Holding) else None
         self._random = random
         self._fallback_length = fallback_length
         self._has_tagger = has_tagger
@@ -216,8 +217,9 @@ class PlacementCore:
         if not eligible:
             self._refuse(request, "no_instance")
             return
-        outstanding = lambda key: self.instances[key].outstanding  # noqa: E731 - called at once
-        picked = self._shortlist.pick(eligible, outstanding, self._random, self._now_s)
+        picked = self._shortlist.pick(
+            eligible, self.instances.outstanding, self._random, self._now_s
+        )
         request.candidates, request.stage = picked, Stage.ANSWERS
         asked = tuple(key for key in picked if self._answers(self.instances[key]))
         if not asked:
@@ -301,8 +303,8 @@ class PlacementCore:
                 if why is not None:
                     self._refuse(request, "late", why)
                     return
-        if may_hold and isinstance(self.policy, Holding):
-            chosen = self.policy.consider(spec, candidates, draw)
+        if may_hold and self._holding is not None:
+            chosen = self._holding.consider(spec, candidates, draw)
             if chosen is None:
                 self._hold(request)
                 return

@@ -116,6 +116,10 @@ class Instances:
     def __iter__(self) -> Iterator[Instance]:
         return iter(self._known.values())
 
+    def outstanding(self, instance_id: str) -> int:
+        """This scheduler's requests in progress at an instance."""
+        return self._known[instance_id].outstanding
+
     def put_up(self, instance_id: str, models: frozenset[str], has_predictor: bool) -> bool:
         """The instance is up; whether that changes who may get requests."""
         known = self._known.get(instance_id)
