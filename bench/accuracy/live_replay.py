@@ -1,6 +1,6 @@
 """From a recording back to what the predictor knew at each prediction, and what came of it.
 
-The snapshots are heard again in their order, by the predictor's own book and calibration. A
+The snapshots are heard again in their order, by the predictor's own code and calibration. A
 prediction says how old the last message was and how many steps had been learnt from, which gives
 the snapshot and the moment it was made at; only when exactly `Reserve` and `Complete` came in is
 not recorded, and taken to be `_CALL_S` after they were sent.
@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from foretell import wire
-from foretell.engine import EngineBook, Forecaster, PendingRequest
-from foretell.engine.book import LOOK_AHEAD_S, MOST_EXPECTED
+from foretell.engine import Forecaster, SnapshotPredictor
 from foretell.engine.expected import RecentArrivals
+from foretell.engine.forecast import Arrival
+from foretell.engine.ledger import LOOK_AHEAD_S, MOST_EXPECTED
+from foretell.engine.snapshots import fill_picture
 from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.linear import CompiledStepTime
 from foretell.length import PRIOR_TOKENS
@@ -37,9 +39,9 @@ class State:
     snapshot: EngineSnapshot
     step_time: CompiledStepTime
     forecaster: Forecaster
-    pending: list[PendingRequest]
+    pending: list[Arrival]
     dispatch_delay_s: float
-    expected: PendingRequest | None
+    expected: Arrival | None
     """The arrivals to be expected by those until then."""
     prediction: Prediction
     """By today's code."""
@@ -123,10 +125,10 @@ def truth_of(snapshots: list[EngineSnapshot]) -> Truth:
 
 
 class _Replay:
-    """The predictor's book and calibration, hearing everything again."""
+    """The predictor and its calibration, hearing everything again."""
 
     def __init__(self, recording: Recording, snapshots: list[EngineSnapshot]) -> None:
-        self.book = EngineBook(
+        self.predictor = SnapshotPredictor(
             dispatch_delay_s=DISPATCH_DELAY_S,
             length_row=knots,
             prior_tokens=PRIOR_TOKENS,
@@ -152,10 +154,10 @@ class _Replay:
             snapshot = self._snapshots[self._heard]
             self._heard += 1
             self._call_until(snapshot.published_unix_s)
-            if self.book.hear(snapshot):
+            if self.predictor.hear(snapshot):
                 for step in snapshot.completed_steps:
                     self.model.observe(step.shape, step.duration_s)
-        now = self.book.heard_unix_s + served.snapshot_age_s
+        now = self.predictor.heard_unix_s + served.snapshot_age_s
         if not served.asked_unix_s - _CLOCK_SLACK_S <= now <= served.decided_unix_s:
             now = (served.asked_unix_s + served.decided_unix_s) / 2
         self._call_until(now)
@@ -183,9 +185,9 @@ class _Replay:
             at, ended, served = self._calls[self._called]
             self._called += 1
             if ended:
-                self.book.complete(served.request_id)
+                self.predictor.complete(served.request_id)
                 continue
-            self.book.reserve(spec_of(served), at, self._ttl_s)
+            self.predictor.reserve(spec_of(served), at, self._ttl_s)
             self.arrivals.note(served.prompt_tokens, float(served.output_tokens), at)
 
 
@@ -194,18 +196,18 @@ def states(recording: Recording, snapshots: list[EngineSnapshot]) -> Iterator[St
     replay = _Replay(recording, snapshots)
     for served in recording.requests:
         now = replay.until(served)
-        book, step_time = replay.book, replay.model.current()
-        prediction = book.predict(spec_of(served), step_time, now)
-        if book.snapshot is None or prediction is None:
+        predictor, step_time = replay.predictor, replay.model.current()
+        prediction = predictor.predict(spec_of(served), step_time, now)
+        if predictor.snapshot is None or prediction is None:
             raise ValueError("the recording begins after its first prediction")
         yield State(
             served=served,
             now_unix_s=now,
-            snapshot=book.snapshot,
+            snapshot=predictor.snapshot,
             step_time=step_time,
-            forecaster=_forecaster(book.snapshot),
-            pending=book.pending(now),
-            dispatch_delay_s=book.dispatch_delay_s,
+            forecaster=_forecaster(predictor.snapshot),
+            pending=predictor.ledger.rows(),
+            dispatch_delay_s=predictor.dispatch_delay_s,
             expected=replay.arrivals.expected(now, now + LOOK_AHEAD_S, MOST_EXPECTED),
             prediction=prediction,
         )
@@ -214,4 +216,7 @@ def states(recording: Recording, snapshots: list[EngineSnapshot]) -> Iterator[St
 def _forecaster(snapshot: EngineSnapshot) -> Forecaster:
     """Lengths are true: the engine was told them."""
     live = (*snapshot.running, *snapshot.waiting)
-    return Forecaster(snapshot, [certain(state.predicted_output_tokens) for state in live])
+    forecaster = Forecaster()
+    rows = [certain(state.predicted_output_tokens) for state in live]
+    fill_picture(forecaster, 0, snapshot, rows)
+    return forecaster

@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any
 
 from bench.accuracy.live_replay import State, Truth, snapshots_of, spec_of, states, truth_of
-from foretell.engine import Forecast, PendingRequest
+from foretell.engine import Forecast
+from foretell.engine.forecast import Arrival, Question, arrival
 from foretell.kernel.step_time import FLOOR, StepTime
 from foretell.latency.features import FEATURES
 from foretell.latency.linear import CompiledStepTime
@@ -114,20 +115,21 @@ class Analysis:
 
     def _forecast(self, variant: Variant, state: State) -> tuple[float, float]:
         delay_s, answer_s = state.dispatch_delay_s, state.served.answer_delay_s
-        pending = list(state.pending)
-        if variant.arrivals == "expected":
-            pending += [state.expected] if state.expected else []
+        question = Question(0, 1, 0, state.pending, delay_s=delay_s)
+        if variant.arrivals == "expected" and state.expected:
+            question = question._replace(expected=[state.expected])
         elif variant.arrivals == "true":
-            pending = self._came(state)
+            question = question._replace(announced=self._came(state), delay_s=0.0)
         if variant.true_way:
             delay_s = self.truth.joined_unix_s[state.served.request_id] - state.now_unix_s
 
-        newcomer = _pending(state.served, state.now_unix_s + delay_s)
+        newcomer = _arrival(state.served, state.now_unix_s + delay_s)
 
         def foretold(step_time: CompiledStepTime) -> Forecast:
-            return state.forecaster.forecast(
-                step_time, newcomer, state.now_unix_s, samples=1, pending=pending
+            (found,) = state.forecaster.forecast(
+                step_time.packed(), [question], newcomer, state.now_unix_s
             )
+            return found
 
         if not variant.true_speed:
             found = foretold(state.step_time)
@@ -137,12 +139,12 @@ class Analysis:
         last = foretold(_Scaled(state.step_time, self._speed(state, request.last_unix_s)))
         return first.ttft_s[0] + answer_s, last.e2e_s[0] + answer_s
 
-    def _came(self, state: State) -> list[PendingRequest]:
+    def _came(self, state: State) -> list[Arrival]:
         """All who joined the queue after the snapshot, when they did."""
         first = bisect_left(self._arrived_s, state.snapshot.taken_unix_s)
         last = bisect_right(self._arrived_s, state.served.last_unix_s + _AFTER_S)
         return [
-            _pending(request, at)
+            _arrival(request, at)
             for at, request in zip(
                 self._arrived_s[first:last], self._arrivals[first:last], strict=True
             )
@@ -202,9 +204,9 @@ def _today(state: State) -> tuple[float, float]:
     return prediction.ttft_s + delay_s, prediction.e2e_s + delay_s
 
 
-def _pending(request: Served, at_unix_s: float) -> PendingRequest:
+def _arrival(request: Served, at_unix_s: float) -> Arrival:
     spec = spec_of(request)
-    return PendingRequest(at_unix_s, spec, knots(spec.length))
+    return arrival(spec, knots(spec.length), at_unix_s)
 
 
 @dataclass(frozen=True, slots=True)

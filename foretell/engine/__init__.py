@@ -1,23 +1,24 @@
 """The twin of vLLM's V1 scheduler: one engine for prediction, emulation and simulation."""
 
 from foretell.engine.batch import Batch, Outcome
-from foretell.engine.book import EngineBook, Observed
 from foretell.engine.content import Content
-from foretell.engine.forecast import Forecast, Forecaster, PendingRequest
-from foretell.engine.restore import restore_twin
+from foretell.engine.forecast import Forecast, Forecaster
+from foretell.engine.ledger import Ledger, Observed
 from foretell.engine.sequence import Sequence
+from foretell.engine.snapshot_predictor import SnapshotPredictor
+from foretell.engine.snapshots import restore_twin
 from foretell.engine.twin import Twin
 
 __all__ = [
     "Batch",
     "Content",
-    "EngineBook",
     "Forecast",
     "Forecaster",
+    "Ledger",
     "Observed",
     "Outcome",
-    "PendingRequest",
     "Sequence",
+    "SnapshotPredictor",
     "Twin",
     "restore_twin",
 ]

@@ -5,12 +5,13 @@ from math import inf
 
 import numpy as np
 
-from foretell.engine.externality import Added
-from foretell.engine.forecast import Forecast, Values, mean, quantiles
+from foretell.engine.forecast import Added, Forecast, Values, mean, quantiles
 from foretell.model import Load, Prediction
 
 QUANTILE_LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
-"""Of the predicted latencies."""
+"""Levels of the quantiles that are given of predicted latencies."""
+Quantiles = tuple[tuple[float, float], ...]
+"""(level in (0, 1), seconds), ascending in level."""
 _LEAST_FACTOR = 1e-6  # above 0: what never comes never comes, by whatever factor
 _NORMAL_FIFTHS = np.array((-1.400, -0.532, 0.0, 0.532, 1.400))
 """Means of the five equally likely parts of a standard normal distribution."""
@@ -37,7 +38,12 @@ def as_prediction(
     `with_quantiles` False leaves them out, for those who make many and ask none of them for it.
     """
     ttft_s, e2e_s = mean(seen.ttft_s), mean(seen.e2e_s)
-    error = spread(max(1, round(seen.steps)))
+    ttft_quantiles: Quantiles = ()
+    e2e_quantiles: Quantiles = ()
+    if with_quantiles:
+        error = spread(max(1, seen.steps))
+        ttft_quantiles = _quantiles(seen.ttft_s, error)
+        e2e_quantiles = _quantiles(seen.e2e_s, error)
     return Prediction(
         instance_id=instance_id,
         ttft_s=ttft_s,
@@ -46,8 +52,8 @@ def as_prediction(
         preemptions=seen.preemptions,
         snapshot_age_s=age_s,
         load=load,
-        ttft_quantiles=_quantiles(seen.ttft_s, error) if with_quantiles else (),
-        e2e_quantiles=_quantiles(seen.e2e_s, error) if with_quantiles else (),
+        ttft_quantiles=ttft_quantiles,
+        e2e_quantiles=e2e_quantiles,
         added_ttft_s=added.ttft_s if added else None,
         added_e2e_s=added.e2e_s if added else None,
         cached_tokens=cached_tokens,
@@ -60,8 +66,8 @@ def _tpot_s(ttft_s: float, e2e_s: float, output_tokens: float) -> float:
     return (e2e_s - ttft_s) / (output_tokens - 1) if e2e_s < inf else inf
 
 
-def _quantiles(values: Values, error: float) -> tuple[tuple[float, float], ...]:
-    """Of equally likely values, each off by a relative error of standard deviation `error`."""
+def _quantiles(values: Values, error: float) -> Quantiles:
+    """Quantiles of equally likely values, each off by an error of that relative deviation."""
     if len(values) == 1 and not error:
         value = float(values[0])
         return tuple([(level, value) for level in QUANTILE_LEVELS])

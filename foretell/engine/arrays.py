@@ -15,7 +15,7 @@ def new_state(config: EngineConfig, capacity: int, *, knows_content: bool = Fals
     `knows_content`: blocks have identity, and prefix-cache hits are found by content. Otherwise
     they are only counted.
     """
-    row = _engine(config).copy()
+    row = engine_record(config).copy()
     row["knows_content"] = knows_content
     blocks = np.zeros(config.total_blocks if knows_content else 0, BLOCK)
     if knows_content:
@@ -34,22 +34,26 @@ def new_state(config: EngineConfig, capacity: int, *, knows_content: bool = Fals
 
 
 @lru_cache(maxsize=64)
-def _engine(config: EngineConfig) -> Record:
-    """Idle, without content. Kept: a predictor makes one for every step of its engine."""
+def engine_record(config: EngineConfig) -> Record:
+    """An idle engine of this configuration whose blocks have no identity; not to be written to."""
     row = new_record(ENGINE)
     row["block_size"] = config.block_size_tokens
-    row["budget"] = config.max_num_scheduled_tokens
-    row["max_running"] = config.max_num_active_seqs or config.max_num_seqs
+    row["max_num_scheduled_tokens"] = config.max_num_scheduled_tokens
+    row["max_num_seqs"] = config.max_num_active_seqs or config.max_num_seqs
     row["max_model_len"] = config.max_model_len
-    row["max_batched"] = config.max_num_batched_tokens or config.max_num_scheduled_tokens
-    row["threshold"] = config.long_prefill_token_threshold
-    row["threshold_adaptive"] = config.long_prefill_token_threshold_adaptive
-    row["threshold_alone"] = config.long_prefill_threshold_when_alone
+    batched = config.max_num_batched_tokens or config.max_num_scheduled_tokens
+    row["max_num_batched_tokens"] = batched
+    for name in (
+        "long_prefill_token_threshold",
+        "long_prefill_token_threshold_adaptive",
+        "long_prefill_threshold_when_alone",
+        "enable_chunked_prefill",
+        "reserve_full_isl",
+    ):
+        row[name] = getattr(config, name)
     row["by_priority"] = config.policy == "priority"
-    row["chunked"] = config.enable_chunked_prefill
     # `num_gpu_blocks` includes the null block (KVCacheManager.watermark_blocks).
-    row["watermark"] = int(config.watermark_ratio * (config.total_blocks + 1))
-    row["reserve_full"] = config.reserve_full_isl
+    row["watermark_blocks"] = int(config.watermark_ratio * (config.total_blocks + 1))
     row["depth"] = steps_in_flight(config)
     row["head"] = row["tail"] = row["blank_head"] = row["lru_head"] = row["lru_tail"] = NONE
     row["free"] = row["owned"] = config.total_blocks

@@ -7,16 +7,16 @@ much as it was a moment ago.
 """
 
 from math import exp
+from zlib import crc32
 
-from foretell.engine.forecast import PendingRequest
-from foretell.kernel.lengths import WIDTH
-from foretell.model import LengthEstimate, RequestSpec
+from foretell.engine.forecast import Arrival
+from foretell.length.distribution import certain
 
 MEMORY_S = 20.0
 """Time constant of the rate. Between 2 and 100 s it makes next to no difference to the errors."""
 _UNSEEN_S = 2.0  # of silence assumed before the first arrival: one request is no rate yet
 _SIZE_WEIGHT = 1 / 64  # of the newest request in the mean sizes
-EXPECTED_ID = "expected"
+_KEY = crc32(b"expected")
 
 
 class RecentArrivals:
@@ -69,38 +69,28 @@ class RecentArrivals:
         watched_s = max(0.0, now_s - self._first_s) + _UNSEEN_S
         return weight / (self._memory_s * (1.0 - self._faded(watched_s)))
 
-    def sizes(
-        self, now_s: float, until_s: float, most: int
-    ) -> tuple[int, int, int, int, float] | None:
-        """At most `most` sequences up to `until_s`: how many, their prompt and output tokens, the
-        prompt's cached ones, and their rate a second; None where none is expected."""
+    def expected(self, now_s: float, until_s: float, most: int) -> Arrival | None:
+        """At most `most` sequences of the mean size, evenly spaced from `now_s` on to `until_s`.
+
+        None where none is expected. Their lengths are taken as certain. The i-th stands for the
+        i-th share of 1 / rate seconds, and comes in the middle of it.
+        """
         rate = self.rate_per_s(now_s)
         count = min(most, round(rate * max(0.0, until_s - now_s)))
         if count <= 0:
             return None
         prompt, output = max(1, round(self._prompt_tokens)), max(1, round(self._output_tokens))
-        return count, prompt, output, round(self._cached_tokens), rate
-
-    def expected(self, now_s: float, until_s: float, most: int) -> PendingRequest | None:
-        """At most `most` sequences of the mean size, evenly spaced from `now_s` on to `until_s`.
-
-        Their lengths are taken as certain. The i-th stands for the i-th share of 1 / rate seconds,
-        and comes in the middle of it.
-        """
-        sizes = self.sizes(now_s, until_s, most)
-        if sizes is None:
-            return None
-        count, prompt_tokens, output_tokens, cached_tokens, rate = sizes
-        typical = RequestSpec(
-            request_id=EXPECTED_ID,
-            prompt_tokens=prompt_tokens,
-            max_tokens=output_tokens,
-            length=LengthEstimate(float(output_tokens), source="history"),
-            sequences=count,
-            cached_tokens=cached_tokens,
+        return Arrival(
+            certain(float(output)),
+            now_s + 0.5 / rate,
+            1.0 / rate,
+            prompt,
+            output,
+            0,
+            round(self._cached_tokens),
+            _KEY,
+            count,
         )
-        row = (float(output_tokens),) * (WIDTH - 1) + (0.0,)
-        return PendingRequest(now_s + 0.5 / rate, typical, row, every_s=1.0 / rate)
 
     def _faded(self, seconds: float) -> float:
         return exp(-seconds / self._memory_s)

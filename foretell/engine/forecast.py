@@ -1,47 +1,80 @@
-"""Runs an engine forward to see when a newcomer would get its first and its last token."""
+"""Forecasts from pictures of engines: when a newcomer would get its first and its last token.
+
+A predictor service has the picture of one engine, a simulator those of all of its cluster. Either
+way one compiled call answers for all the engines that a newcomer asks about.
+"""
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
-from itertools import chain
+from math import inf
 from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.engine.restore import restore
-from foretell.kernel.futures import RECORDS, Futures, Lengths, Room, Start, sample_futures
-from foretell.kernel.layout import ENTRY, EXPECTED, SEQUENCE, new_batch
-from foretell.kernel.lengths import WIDTH
+from foretell.engine.arrays import engine_record, new_rows
+from foretell.kernel.endings import Endings
+from foretell.kernel.forecasts import KEPT, QUESTION, Answers, Costs, cost, forecast
+from foretell.kernel.layout import BLOCK, ENTRY, PLACE
+from foretell.kernel.pictures import ARRIVAL, PICTURE, REQUEST, Pictures
 from foretell.kernel.rollout import MARK
+from foretell.kernel.start import RECORDS, Scratch
 from foretell.kernel.step_time import StepTime
-from foretell.latency.linear import StepTimeModel
-from foretell.model import EngineSnapshot, RequestSpec
+from foretell.length.distribution import Row
+from foretell.model import EngineConfig, RequestSpec
 
-LengthRow = Seq[float]
-"""`kernel.lengths.WIDTH` numbers that describe how long an output may be."""
 Values = NDArray[np.float64] | list[float]
 MARKS = 8
 """Equally likely lengths of a newcomer whose own is not certain."""
+MOST_SAMPLES = 8
 SEED = 0
-"""Of all rollouts: whoever asks, and whatever is added, requests keep their lengths."""
-_SPARE = 80
-"""Rows for requests to come, at first."""
+"""Seed for all draws of lengths: whoever asks, and whatever is added, requests keep theirs."""
+_FIRST_CAPACITY = 256
 
 
-@dataclass(frozen=True, slots=True)
-class PendingRequest:
-    """A request on its way to the engine: it joins the queue at `at_unix_s`."""
+class Arrival(NamedTuple):
+    """A request on its way to an engine: the fields of `kernel.pictures.ARRIVAL`."""
 
-    at_unix_s: float
-    request: RequestSpec
-    length_row: LengthRow
-    every_s: float = 0.0
-    """From one of its sequences' arrival to the next one's."""
+    length: Row
+    at_s: float
+    every_s: float
+    prompt: int
+    max_tokens: int
+    priority: int
+    cached_tokens: int
+    key: int
+    sequences: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Forecast:
+class Question(NamedTuple):
+    """One engine that a newcomer asks about: the fields of `kernel.forecasts.QUESTION`."""
+
+    picture: int
+    samples: int
+    cached_tokens: int
+    announced: Seq[Arrival]
+    """Those on their way to the engine."""
+    expected: Seq[Arrival] = ()
+    """Those that will come though nobody has announced them."""
+    version: int = 0
+    """Another number when the picture, `announced` or the step-time model is another."""
+    delay_s: float = 0.0
+    """From the `at_s` of those announced to the engine's queue."""
+
+
+class Figures(NamedTuple):
+    """What a picture says of an engine's load."""
+
+    requests: int
+    running: int
+    free_blocks: int
+    waiting_blocks: int
+    """KV blocks that the waiting requests need to be admitted."""
+    certain: int
+    """1 where the lengths of all requests are taken at their word, otherwise 0."""
+
+
+class Forecast(NamedTuple):
     """Seconds from the moment of prediction; infinite when the request could never run.
 
     Of each latency several equally likely values, in ascending order.
@@ -52,238 +85,255 @@ class Forecast:
     output_tokens: float
     """The mean that `e2e_s` was predicted with."""
     preemptions: float
-    """Of any request on the instance until the newcomer ends."""
+    """Preemptions of any request on the instance until the newcomer ends."""
     steps: int
-    """Of the engine until the newcomer has ended with its longest length."""
+    """Steps of the engine until the newcomer has ended with its longest length."""
 
 
-class Rollouts(NamedTuple):
-    """One prediction's run of the twin, all arrays."""
+class Added(NamedTuple):
+    """What a newcomer adds to the latencies of all others, in seconds (`kernel.forecasts.cost`)."""
 
-    start: Start
-    room: Room
+    ttft_s: float
+    e2e_s: float
+
+
+class Call(NamedTuple):
+    """The arguments of one compiled forecast."""
+
+    pictures: Pictures
+    scratch: Scratch
     model: StepTime
-    lengths: Lengths
-    futures: Futures
+    questions: NDArray[np.void]
+    arrivals: NDArray[np.void]
+    now_s: float
+    every_step: bool
+    seed: int
+    answers: Answers
 
     def run(self) -> None:
-        """Fill `futures`; again does the same again."""
-        sample_futures(self.start, self.room, self.model, self.lengths, SEED, self.futures)
+        """Fill `answers`; again does the same again."""
+        forecast(*self)
 
 
 class Forecaster:
-    """Forecasts from one snapshot; what they have in common is prepared once."""
+    """The pictures of some engines, and forecasts from them. For one thread."""
 
-    def __init__(self, snapshot: EngineSnapshot, length_rows: Seq[LengthRow]) -> None:
-        """`length_rows` is for the running and then the waiting requests."""
-        self._snapshot = snapshot
-        self._length_rows = length_rows
-        self._certain = all(map(_is_certain, length_rows))
-        self._make_room(_SPARE)
+    def __init__(self, engines: int = 1) -> None:
+        self._engines = engines
+        self._answers: dict[tuple[int, int], Answers] = {}
+        self._costs: Costs | None = None
+        self._residues = np.zeros(1, np.int32)
+        self._capacity = self._most_shown = 0
+        self.pictures = Pictures(np.zeros(engines, PICTURE), np.zeros((engines, 0), REQUEST))
+        self._grow(_FIRST_CAPACITY)
 
-    def _make_room(self, spare: int) -> None:
-        """Arrays of the engine's state, with `spare` rows for requests that are coming."""
-        self._spare = spare
-        self._restored = restored = restore(self._snapshot, spare)
-        known, capacity = restored.requests, restored.requests + spare
-        self._lengths = Lengths(
-            np.empty((capacity, WIDTH)), np.zeros(capacity, np.int64), np.empty(capacity, np.int64)
-        )
-        figures = np.fromiter(chain.from_iterable(self._length_rows), np.float64, known * WIDTH)
-        self._lengths.rows[:known] = figures.reshape(known, WIDTH)
-        self._lengths.generated[:known] = restored.state.sequences["output"][:known]
-        self._lengths.keys[:known] = restored.keys
-        state, batches = restored.state, restored.batches
-        records = np.zeros(1, RECORDS)
-        records["engine"] = state.engine
-        idle = new_batch(0)
-        older, newer, *_ = *batches, idle, idle
-        records["older"], records["newer"] = older.counts, newer.counts
-        nobody = np.zeros(0, np.int32)
-        self._start = Start(
-            records,
-            state.sequences,
-            state.running,
-            state.blocks,
-            state.places,
-            state.first_with,
-            older.entries,
-            newer.entries,
-            arrivals=nobody,
-            watched=nobody,
-        )
-        self.room = Room(
-            np.empty(1, RECORDS),
-            np.empty(capacity, SEQUENCE),
-            np.empty(capacity, np.int32),
-            np.empty(capacity, ENTRY),
-            np.empty(capacity, ENTRY),
-            np.empty(capacity, np.int32),
-            np.zeros(self._snapshot.config.block_size_tokens, np.int32),
+    def make_room(self, requests: int) -> None:
+        """Make room for pictures of that many requests, and for as many on their way."""
+        if requests > self._most_shown:
+            self._most_shown = requests
+            self._grow(2 * requests)
+
+    def _grow(self, capacity: int) -> None:
+        """Make room for `capacity` requests of every engine, those on their way included."""
+        if capacity <= self._capacity:
+            return
+        rows = np.zeros((self._engines, capacity), REQUEST)
+        rows[:, : self._capacity] = self.pictures.requests
+        self.pictures, self._capacity = self.pictures._replace(requests=rows), capacity
+        self._costs = None
+        self.scratch = self._new_scratch()
+
+    def describe(self, index: int, config: EngineConfig) -> None:
+        """Engine `index` has this configuration; until its first picture it is idle."""
+        header = self.pictures.headers[index : index + 1]
+        header["engine"], header["steps"] = engine_record(config), 0
+        header["version"] += 1
+        header["figures"] = (0, 0, config.total_blocks, 0, 1)
+        if config.block_size_tokens > len(self._residues):
+            self._residues = np.zeros(config.block_size_tokens, np.int32)
+            self.scratch = self._new_scratch()
+
+    def figures(self, index: int) -> Figures:
+        """The load that an engine's picture shows."""
+        return Figures._make(self.pictures.headers["figures"][index].tolist())
+
+    def prepare(
+        self,
+        model: StepTime,
+        questions: Seq[Question],
+        newcomer: Arrival,
+        now_s: float,
+        *,
+        every_step_published: bool = True,
+    ) -> Call:
+        """All that is said before the engines are run forward; good until the next call.
+
+        Step times of all the engines are as `model` says. With `every_step_published` silence of an
+        engine means that its step in flight is still running (`kernel.start.set_clock`).
+        """
+        rows, arrivals = self._rows(questions, newcomer)
+        return Call(
+            self.pictures,
+            self.scratch,
+            model,
+            rows,
+            arrivals,
+            now_s,
+            every_step_published,
+            SEED,
+            self._answers_for(len(questions), 1 if is_certain(newcomer.length) else MARKS),
         )
 
     def forecast(
         self,
-        step_time: StepTimeModel,
-        newcomer: PendingRequest,
-        now_unix_s: float,
+        model: StepTime,
+        questions: Seq[Question],
+        newcomer: Arrival,
+        now_s: float,
         *,
-        samples: int,
-        pending: Seq[PendingRequest] = (),
         every_step_published: bool = True,
-    ) -> Forecast:
-        """What the engine will do with `newcomer`, behind all it has and is sent.
-
-        The arguments are those of `prepare`.
-        """
-        rollouts = self.prepare(
-            step_time,
-            newcomer,
-            now_unix_s,
-            samples=samples,
-            pending=pending,
-            every_step_published=every_step_published,
+    ) -> list[Forecast]:
+        """What becomes of `newcomer` on each of the engines asked about, as `prepare` has it."""
+        call = self.prepare(
+            model, questions, newcomer, now_s, every_step_published=every_step_published
         )
-        rollouts.run()
-        futures = rollouts.futures
-        return Forecast(
-            ttft_s=_ascending(now_unix_s, futures.first_token_s),
-            e2e_s=_ascending(now_unix_s, futures.last_token_s.ravel()),
-            output_tokens=float(futures.marks["tokens"].mean()),
-            preemptions=float(futures.counts[0]),
-            steps=int(futures.counts[1]),
-        )
+        call.run()
+        return _forecasts(questions, call.answers, now_s)
 
-    def prepare(
+    def added(
         self,
-        step_time: StepTimeModel,
-        newcomer: PendingRequest,
-        now_unix_s: float,
+        model: StepTime,
+        questions: Seq[Question],
+        newcomer: Arrival,
+        now_s: float,
         *,
-        samples: int,
-        pending: Seq[PendingRequest] = (),
         every_step_published: bool = True,
-    ) -> Rollouts:
-        """All that is said before the twin runs; good until something else is prepared.
-
-        Lengths are drawn `samples` times; where all are certain, one rollout says everything.
-        `every_step_published` says that silence means the step in flight is still running; without
-        it, a step that should have ended is taken to have ended and the twin is rolled on to now.
-        """
-        coming = [*pending, newcomer]
-        start, lengths = self.begin(step_time, coming, now_unix_s, every_step_published)
-        samples = self.samples_for(coming, samples)
-        marks = 1 if _is_certain(newcomer.length_row) else MARKS
-        futures = Futures(
-            np.empty((samples, len(start.sequences)), np.int64),
-            np.empty(marks, MARK),
-            np.empty(samples),
-            np.empty((samples, marks)),
-            np.empty(2, np.int64),
+    ) -> list[Added]:
+        """What `newcomer` costs the others on each of the engines, as `prepare` has it."""
+        rows, arrivals = self._rows(questions, newcomer)
+        if self._costs is None:
+            self._costs = self._new_costs()
+        costs = self._costs._replace(added_s=np.empty((len(questions), 2)))
+        cost(
+            self.pictures,
+            self.scratch,
+            model,
+            rows,
+            arrivals,
+            now_s,
+            every_step_published,
+            SEED,
+            costs,
         )
-        return Rollouts(start, self.room, step_time.packed(), lengths, futures)
+        return [Added(*seconds) for seconds in costs.added_s.tolist()]
 
-    @property
-    def requests(self) -> int:
-        """Of the snapshot: they have the first slots."""
-        return self._restored.requests
+    def _rows(
+        self, questions: Seq[Question], newcomer: Arrival
+    ) -> tuple[NDArray[np.void], NDArray[np.void]]:
+        """Rows of `QUESTION` and of `ARRIVAL`; afterwards there is room for all of them."""
+        rows: list[tuple[float, ...]] = []
+        arrivals: list[Arrival] = []
+        first = 0
+        for picture, samples, cached, announced, expected, version, delay_s in questions:
+            arrivals += announced
+            behind = end = len(arrivals)
+            if expected:
+                arrivals += expected
+                end = len(arrivals)
+            rows.append((picture, samples, cached, first, behind, end, version, delay_s))
+            first = end
+        arrivals.append(newcomer)
+        most = self._most_shown + sum([row.sequences for row in arrivals])
+        if most > self._capacity:
+            self._grow(2 * most)
+        return np.array(rows, QUESTION), np.array(arrivals, ARRIVAL)
 
-    def begin(
-        self,
-        step_time: StepTimeModel,
-        coming: Seq[PendingRequest],
-        now_unix_s: float,
-        every_step_published: bool,
-    ) -> tuple[Start, Lengths]:
-        """Where rollouts start; good until the next call. The last of `coming` is watched."""
-        start, lengths = self._with(coming)
-        self._set_clock(start, step_time, now_unix_s, every_step_published)
-        return start, lengths
+    def _answers_for(self, asked: int, marks: int) -> Answers:
+        found = self._answers.get((asked, marks))
+        if found is None:
+            found = self._answers[asked, marks] = Answers(
+                np.zeros((asked, MOST_SAMPLES)),
+                np.zeros((asked, MOST_SAMPLES, marks)),
+                np.empty(marks, MARK),
+                np.empty(asked),
+                np.empty((asked, 2), np.int64),
+            )
+        return found
 
-    def samples_for(self, coming: Seq[PendingRequest], samples: int) -> int:
-        """How many rollouts say all that `samples` would: where all lengths are certain, one."""
-        certain = self._certain and all(_is_certain(p.length_row) for p in coming)
-        return 1 if certain else samples
-
-    def _with(self, coming: Seq[PendingRequest]) -> tuple[Start, Lengths]:
-        """The engine with the requests that are `coming`, the last of them watched."""
-        count = sum(p.request.sequences for p in coming)
-        if count > self._spare:
-            self._make_room(2 * count)
-        known = begin = end = self._restored.requests
-        for p in coming:
-            begin, end = end, end + p.request.sequences
-            self._expect(slice(begin, end), p)
-        rows = self._start.sequences[:end]
-        order = np.argsort(rows["arrival_s"][known:], kind="stable")
-        lengths = self._lengths
-        start = self._start._replace(
-            sequences=rows,
-            arrivals=(known + order).astype(np.int32),
-            watched=np.arange(begin, end, dtype=np.int32),
+    def _new_scratch(self) -> Scratch:
+        capacity = self._capacity
+        return Scratch(
+            np.zeros(3, RECORDS),
+            new_rows(3 * capacity).reshape(3, capacity),
+            np.zeros((2, 2, capacity), ENTRY),
+            np.zeros((4, capacity), np.int32),
+            self._residues,
+            np.zeros(MOST_SAMPLES * capacity, np.int64),
+            np.zeros(0, BLOCK),
+            np.zeros(0, PLACE),
         )
-        return start, Lengths(lengths.rows[:end], lengths.generated[:end], lengths.keys[:end])
 
-    def _expect(self, slots: slice, pending: PendingRequest) -> None:
-        """`slots` are for the sequences of `pending`: all that differs from a blank row."""
-        request, config = pending.request, self._snapshot.config
-        rows, key = self._start.sequences[slots], crc32(request.request_id.encode())
-        rows["status"] = EXPECTED
-        rows["priority"] = request.priority
-        rows["prompt"] = min(request.prompt_tokens, config.max_model_len - 1)
-        rows["max_tokens"] = min(request.max_tokens, config.max_model_len)
-        rows["hits"] = request.cached_tokens // config.block_size_tokens
-        self._lengths.rows[slots] = pending.length_row
-        if request.sequences == 1:
-            rows["arrival_s"], self._lengths.keys[slots] = pending.at_unix_s, key
-        else:
-            index = np.arange(request.sequences)
-            rows["arrival_s"] = pending.at_unix_s + pending.every_s * index
-            self._lengths.keys[slots] = key + index
-
-    def _set_clock(
-        self, start: Start, step_time: StepTimeModel, now_unix_s: float, every_step: bool
-    ) -> None:
-        """When the steps in flight end, by their start and what they should take."""
-        snapshot, clock = self._snapshot, start.records["clock"]
-        clock["now_s"] = now_s = now_unix_s if every_step else snapshot.taken_unix_s
-        clock["in_flight"] = in_flight = len(self._restored.batches)
-        steps = snapshot.steps_in_flight
-        end_s = steps[0].started_unix_s if steps else snapshot.taken_unix_s
-        ends = []
-        for step in steps:
-            end_s += step_time.step_s(step.shape)
-            if every_step:
-                end_s = max(end_s, now_unix_s)
-            ends.append(end_s)
-        ends = ends or [now_s]
-        clock["first_end_s"] = ends[0] if in_flight > 1 else ends[-1]
-        clock["last_end_s"] = ends[-1]
+    def _new_costs(self) -> Costs:
+        size = MOST_SAMPLES * self._capacity
+        kept = np.zeros(self._engines, KEPT)
+        kept["version"] = -1
+        without, beside = (
+            Endings(np.empty((rows, size)), np.empty((rows, size))) for rows in (self._engines, 1)
+        )
+        return Costs(kept, without, beside, np.empty(0, MARK), np.empty((0, 2)))
 
 
-def _is_certain(row: LengthRow) -> bool:
-    """Whether the length cannot turn out one way or another."""
+def arrival(request: RequestSpec, length_row: Row, at_s: float, every_s: float = 0.0) -> Arrival:
+    """The row of a request whose sequences join the queue from `at_s` on, `every_s` apart."""
+    return Arrival(
+        length_row,
+        at_s,
+        every_s,
+        request.prompt_tokens,
+        request.max_tokens,
+        request.priority,
+        request.cached_tokens,
+        crc32(request.request_id.encode()),
+        request.sequences,
+    )
+
+
+def is_certain(row: Row) -> bool:
+    """Whether a length is taken at its word: it cannot turn out one way or another."""
     return row[0] == row[-2] and not row[-1]
 
 
 def mean(values: Values) -> float:
-    """Of equally likely values; infinite if one of them is."""
+    """The mean of equally likely values; infinite if one of them is."""
     # That of one is what a simulator asks for, a hundred thousand times a run.
     return float(values[0]) if len(values) == 1 else float(np.mean(values))
 
 
 def quantiles(values: Values, levels: Seq[float]) -> list[float]:
-    """Of equally likely values in ascending order: linear between the middles of their shares.
+    """Quantiles of equally likely, ascending values: linear between the middles of their shares.
 
     Infinite between an infinite value and the one before it.
     """
     count = len(values)
     found = np.interp(levels, (np.arange(count) + 0.5) / count, values)
-    found[np.isnan(found)] = np.inf  # what lies between two that are infinite
+    found[np.isnan(found)] = inf  # what lies between two that are infinite
     return found.tolist()
 
 
-def _ascending(now_unix_s: float, instants: NDArray[np.float64]) -> Values:
-    values = np.maximum(instants - now_unix_s, 0.0)
-    values.sort()
-    return values
+def _forecasts(questions: Seq[Question], answers: Answers, now_s: float) -> list[Forecast]:
+    """One forecast for each question, in seconds from now."""
+    first_s = np.maximum(answers.first_token_s - now_s, 0.0)
+    last_s = np.maximum(answers.last_token_s - now_s, 0.0)
+    counts, tokens = answers.counts.tolist(), answers.output_tokens.tolist()
+    result = []
+    one = last_s.shape[2] == 1
+    firsts, lasts = first_s[:, 0].tolist(), last_s[:, 0, 0].tolist()
+    for i, question in enumerate(questions):
+        samples = question.samples
+        preemptions, steps = counts[i]
+        ttft_s: Values = [firsts[i]]
+        e2e_s: Values = [lasts[i]]
+        if samples > 1 or not one:
+            ttft_s, e2e_s = np.sort(first_s[i, :samples]), np.sort(last_s[i, :samples], axis=None)
+        result.append(Forecast(ttft_s, e2e_s, tokens[i], float(preemptions), steps))
+    return result

@@ -1,14 +1,14 @@
 """Engines that compiled code finds by itself: their steps and pictures, many in one call."""
 
+from collections.abc import Sequence
 from math import inf
 
 import numpy as np
-from numpy.typing import NDArray
 
-from foretell.engine.sequence import Sequence
+from foretell.engine.sequence import Sequence as EngineSequence
 from foretell.engine.timed import TimedTwin
-from foretell.kernel.engines import ARRAYS, PLACED, Engines, run, step, take
-from foretell.kernel.forecasts import Gallery
+from foretell.kernel.engines import PLACED, Engines, publish_all, run, step
+from foretell.kernel.pictures import Pictures
 from foretell.kernel.step_time import StepTime
 from foretell.model import EngineConfig
 
@@ -30,20 +30,18 @@ class EngineTable:
             np.zeros(3, np.int64),
         )
 
-    def put(self, index: int, twin: TimedTwin, real: StepTime, believed: StepTime) -> None:
-        """`twin` is there, and its steps take as `real` says; predictors take them as `believed`.
+    def put(self, index: int, twin: TimedTwin, model: StepTime) -> None:
+        """`twin` is there, and its steps take as long as `model` says.
 
-        To be told again when `twin.live` or a model is another one.
+        To be told again when `twin.live` or the model is another one.
         """
-        live, lengths, row = twin.live, twin.lengths, self._engines.placed[index]
-        arrays = {**live._asdict(), **lengths._asdict()}
-        for name in ARRAYS:
-            row[name] = arrays[name].ctypes.data, arrays[name].size
-        for name, model in (("real", real), ("believed", believed)):
-            row[name] = tuple((array.ctypes.data, array.size) for array in model)
-        row["budget"] = twin.config.max_num_scheduled_tokens
-        row["max_running"] = twin.max_running
-        self._twins[index], self._kept[index] = twin, (live, lengths, real, believed)
+        row = self._engines.placed[index]
+        for name, array in zip(twin.live._fields, twin.live, strict=True):
+            row[name] = array.ctypes.data, array.size
+        row["model"] = tuple((array.ctypes.data, array.size) for array in model)
+        row["max_num_scheduled_tokens"] = twin.config.max_num_scheduled_tokens
+        row["max_num_seqs"] = twin.max_num_seqs
+        self._twins[index], self._kept[index] = twin, (twin.live, model)
 
     def remove(self, index: int) -> None:
         """Its steps in flight end no more."""
@@ -66,7 +64,7 @@ class EngineTable:
         """Whether a step is in flight."""
         return bool(self._engines.ends_s[index] < inf)
 
-    def step(self, index: int, now_s: float) -> list[Sequence]:
+    def step(self, index: int, now_s: float) -> list[EngineSequence]:
         """End an engine's oldest step in flight, if there is one, and schedule what can be.
 
         Returns whom that ended. AssertionError where an invariant is broken.
@@ -74,7 +72,7 @@ class EngineTable:
         step(self._engines, index, now_s)
         return self._ended()
 
-    def run(self, until_s: float, *, each: bool) -> tuple[int, float, list[Sequence]] | None:
+    def run(self, until_s: float, *, each: bool) -> tuple[int, float, list[EngineSequence]] | None:
         """End steps in their order, up to `until_s`, until one ends somebody (`each`: until one).
 
         Returns which engine's that was, when, and whom it ended; None when no such is left. After
@@ -90,11 +88,11 @@ class EngineTable:
         """The engine that made the latest step."""
         return int(self._engines.outcome[0])
 
-    def take(self, gallery: Gallery, indices: NDArray[np.int64], now_s: float) -> None:
-        """A picture of each of these, with its place in `gallery`."""
-        take(self._engines, gallery, indices, now_s)
+    def publish(self, pictures: Pictures, indices: Sequence[int], now_s: float) -> None:
+        """Take a picture of each of these engines; it has its engine's index in `pictures`."""
+        publish_all(self._engines, pictures, np.array(indices), now_s)
 
-    def _ended(self) -> list[Sequence]:
+    def _ended(self) -> list[EngineSequence]:
         index, count, batch = self._engines.outcome.tolist()
         twin = self._twins[index]
         assert twin is not None, "nobody is there"

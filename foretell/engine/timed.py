@@ -10,15 +10,9 @@ from numpy.typing import NDArray
 
 from foretell.engine.sequence import Sequence
 from foretell.engine.twin import Twin
-from foretell.kernel.futures import Lengths
 from foretell.kernel.layout import ENTRY
-from foretell.kernel.lengths import WIDTH
-from foretell.kernel.live import LIVE, Live, count_free
-from foretell.kernel.rollout import MARK
+from foretell.kernel.live import BELIEF, LIVE, Live, count_free
 from foretell.model import EngineConfig
-
-_NOBODY = np.zeros(0, np.int32)
-_NO_MARKS = np.zeros(0, MARK)
 
 
 class FreeBlocks(NamedTuple):
@@ -43,10 +37,9 @@ class TimedTwin(Twin):
         self._state = self._state._replace(engine=self._records["at"]["engine"][0])
         self._clock, self._tally = self._records["at"]["clock"][0], self._records["tally"][0]
         self._tally["until_s"] = inf
-        self.max_running = int(self._state.engine["max_running"])
+        self.max_num_seqs = int(self._state.engine["max_num_seqs"])
         self._entries = [np.zeros(0, ENTRY), np.zeros(0, ENTRY)]
-        self.lengths = _blank_lengths(0)
-        """What predictors believe, by slot."""
+        self._beliefs = np.zeros(0, BELIEF)
         self.live = self._grown()
         """Its arrays; another tuple when one of them is."""
 
@@ -86,8 +79,7 @@ class TimedTwin(Twin):
             or state.first_with is not live.first_with
         ):
             self.live = self._grown()
-        self.lengths.rows[seq.slot] = length_row
-        self.lengths.keys[seq.slot] = crc32(seq.request_id.encode())
+        self._beliefs[seq.slot] = (length_row, crc32(seq.request_id.encode()))
 
     def ended(self, count: int, batch: int) -> list[Sequence]:
         """Whom the latest step ended: so many, whom the first or the second of its batches has."""
@@ -112,10 +104,8 @@ class TimedTwin(Twin):
     def _grown(self) -> Live:
         """The arrays as they are now: the twin replaces some when it needs more room."""
         state, capacity = self._state, len(self._members)
-        if len(self.lengths.keys) < capacity:
-            before, self.lengths = self.lengths, _blank_lengths(capacity)
-            known = len(before.keys)
-            self.lengths.rows[:known], self.lengths.keys[:known] = before.rows, before.keys
+        if len(self._beliefs) < capacity:
+            self._beliefs = _longer(self._beliefs, capacity)
             self._entries = [_longer(entries, capacity) for entries in self._entries]
         return Live(
             self._records,
@@ -126,18 +116,11 @@ class TimedTwin(Twin):
             state.first_with,
             self._entries[0],
             self._entries[1],
-            _NOBODY,
-            _NO_MARKS,
+            self._beliefs,
         )
 
 
-def _blank_lengths(capacity: int) -> Lengths:
-    return Lengths(
-        np.zeros((capacity, WIDTH)), np.zeros(capacity, np.int64), np.zeros(capacity, np.int64)
-    )
-
-
-def _longer(entries: NDArray[np.void], capacity: int) -> NDArray[np.void]:
-    result = np.zeros(capacity, ENTRY)
-    result[: len(entries)] = entries
+def _longer(rows: NDArray[np.void], capacity: int) -> NDArray[np.void]:
+    result = np.zeros(capacity, rows.dtype)
+    result[: len(rows)] = rows
     return result

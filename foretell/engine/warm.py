@@ -3,12 +3,11 @@
 The first process after an installation takes tens of seconds, the others a fraction of one.
 """
 
-from foretell.engine.externality import Externality
-from foretell.engine.forecast import Forecaster, PendingRequest
 from foretell.engine.sequence import Sequence
+from foretell.engine.snapshot_predictor import SnapshotPredictor
 from foretell.engine.twin import Twin
-from foretell.kernel.lengths import WIDTH
 from foretell.latency.calibration import OnlineStepTime
+from foretell.length.distribution import knots
 from foretell.model import BatchShape, EngineConfig, EngineSnapshot, LengthEstimate, RequestSpec
 
 _CONFIG = EngineConfig("warm", 16, 8, 1, 64, 64)
@@ -27,15 +26,13 @@ def warm_twin() -> None:
 
 
 def warm_forecast() -> None:
-    """All that `Forecaster`, `Externality` and the calibration call."""
-    snapshot = EngineSnapshot("e", "run", 1, 0.0, 0.0, _CONFIG, 8, (), (), (), ())
-    request = RequestSpec("r", 8, 0, LengthEstimate(1.0))
-    newcomer = PendingRequest(0.0, request, (1.0,) * (WIDTH - 1) + (0.0,))
+    """Call all that a predictor and its calibration call."""
     step_time = OnlineStepTime()
     step_time.observe(BatchShape(decode_seqs=1, decode_pairs=1), 0.01)
-    forecaster = Forecaster(snapshot, ())
-    forecaster.forecast(step_time.current(), newcomer, 0.0, samples=1)
-    Externality(forecaster).added(step_time.current(), newcomer, 0.0, samples=1)
+    predictor = SnapshotPredictor(dispatch_delay_s=0.0, length_row=knots, prior_tokens=1.0)
+    predictor.hear(EngineSnapshot("e", "run", 1, 0.0, 0.0, _CONFIG, 8, (), (), (), ()))
+    request = RequestSpec("r", 8, 0, LengthEstimate(1.0))
+    predictor.predict(request, step_time.current(), 0.0, externality=True)
 
 
 if __name__ == "__main__":

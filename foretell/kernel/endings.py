@@ -1,4 +1,4 @@
-"""When everyone in an engine ends: run twice, with a newcomer and without, it says what it costs.
+"""When everyone in an engine ends: run with a newcomer and without, it says what that one costs.
 
 A newcomer delays others in three ways: it takes tokens of a step's budget, so that prompts behind
 it are computed later; it makes every step longer that it takes part in; and it takes blocks and a
@@ -10,11 +10,22 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.kernel.futures import Lengths, Room, Start, limited, reset
 from foretell.kernel.jit import compiled
 from foretell.kernel.layout import Batch, State
-from foretell.kernel.lengths import draw_totals
+from foretell.kernel.loop import Loop
 from foretell.kernel.rollout import Roll, roll
+from foretell.kernel.start import (
+    ARRIVALS,
+    DUE,
+    NEWER,
+    OLDER,
+    RUNNING_SLOTS,
+    WATCHED,
+    WORK,
+    Scratch,
+    limited,
+    reset,
+)
 from foretell.kernel.steady import Steady
 from foretell.kernel.step_time import StepTime
 
@@ -22,70 +33,75 @@ from foretell.kernel.step_time import StepTime
 class Endings(NamedTuple):
     """What came of s rollouts; instants on the start's clock, infinite where they never come."""
 
-    totals: NDArray[np.int64]
-    """(s, n): the output lengths they ran with."""
     first_token_s: NDArray[np.float64]
     """(s, n): infinite also for who had its first token before."""
     last_token_s: NDArray[np.float64]
     """(s, n)."""
-    marks: NDArray[np.void]
-    """(0,) of `rollout.MARK`: nothing is noted on the way."""
 
 
 @compiled
 def sample_endings(
-    start: Start, room: Room, model: StepTime, lengths: Lengths, seed: int, endings: Endings
+    scratch: Scratch,
+    model: StepTime,
+    arriving: int,
+    totals: NDArray[np.int64],
+    marks: NDArray[np.void],
+    endings: Endings,
 ) -> None:
-    """Fill `endings`; `start` is left as it is, and nobody in it may be watched.
+    """Fill `endings`; the start in `scratch` is left as it is.
 
-    Every rollout goes on until nobody is left who can ever run. How many tokens that takes hardly
-    matters (`kernel.steady`): it costs what has to be admitted, and who ends.
+    `totals`, (s, n), are the output lengths; `arriving` requests have not joined the queue at the
+    start. `marks` is an empty array: nothing is noted on the way. Every rollout goes on until
+    nobody is left who can ever run. How many tokens that takes hardly matters (`kernel.steady`):
+    it costs what has to be admitted, and who ends.
     """
-    records = room.records[0]
-    # Here, and no function of its own: none can return a record.
+    records = scratch.records[WORK]
+    samples, requests = totals.shape
     work = Roll(
-        State(
-            records.engine,
-            room.sequences,
-            room.running,
-            start.blocks,
-            start.places,
-            start.first_with,
+        Loop(
+            State(
+                records.engine,
+                scratch.sequences[WORK],
+                scratch.slots[RUNNING_SLOTS],
+                scratch.blocks,
+                scratch.places,
+                scratch.slots[ARRIVALS][:0],
+            ),
+            (
+                Batch(records.older, scratch.entries[WORK, OLDER]),
+                Batch(records.newer, scratch.entries[WORK, NEWER]),
+            ),
+            records.clock,
         ),
-        (Batch(records.older, room.older), Batch(records.newer, room.newer)),
-        records.clock,
-        start.arrivals,
-        start.watched,
-        endings.marks,
-        Steady(records.sums, room.steady_due, room.steady_opening),
+        scratch.slots[ARRIVALS][:arriving],
+        scratch.slots[WATCHED][:0],
+        marks,
+        Steady(records.sums, scratch.slots[DUE], scratch.residues),
     )
-    draw_totals(lengths.rows, lengths.generated, lengths.keys, seed, endings.totals)
-    for sample in range(len(endings.totals)):
-        reset(work, start, room)
-        for slot in range(len(start.sequences)):
-            total = limited(work.state, slot, endings.totals[sample, slot])
-            work.state.sequences[slot].stop_after = total
+    sequences = work.loop.state.sequences
+    for sample in range(samples):
+        reset(work, scratch, requests)
+        for slot in range(requests):
+            total = limited(work.loop.state, slot, totals[sample, slot])
+            sequences[slot].stop_after = total
         roll(work, model, np.inf)
-        for slot in range(len(start.sequences)):
-            seq = work.state.sequences[slot]
-            endings.first_token_s[sample, slot] = seq.first_token_s
-            endings.last_token_s[sample, slot] = seq.finished_s
+        for slot in range(requests):
+            endings.first_token_s[sample, slot] = sequences[slot].first_token_s
+            endings.last_token_s[sample, slot] = sequences[slot].finished_s
 
 
 @compiled
-def sum_delays(
-    without: NDArray[np.float64],
-    beside: NDArray[np.float64],
-    others: int,
-    delays_s: NDArray[np.float64],
-) -> None:
-    """By how much later the first `others` come in `beside`, (s, m), than in `without`, (s, n).
+def mean_delay_s(without: NDArray[np.float64], beside: NDArray[np.float64], others: int) -> float:
+    """Seconds by which `others` come later in `beside`, (s, m), than in `without`, (s, n).
 
-    Fills `delays_s`, (s,). What never comes without the newcomer either is not its doing; what it
-    alone prevents is infinitely late.
+    The sum over the first `others` of the requests, averaged over the s samples. What never comes
+    without the newcomer either is not its doing; what it alone prevents is infinitely late.
     """
-    for sample in range(len(delays_s)):
-        delays_s[sample] = 0.0
+    total_s = 0.0
+    for sample in range(len(without)):
+        delay_s = 0.0
         for slot in range(others):
             if without[sample, slot] < np.inf:
-                delays_s[sample] += beside[sample, slot] - without[sample, slot]
+                delay_s += beside[sample, slot] - without[sample, slot]
+        total_s += delay_s
+    return total_s / len(without)

@@ -14,34 +14,26 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 from numpy.typing import NDArray
 
-from foretell.kernel.forecasts import Gallery, picture_of
-from foretell.kernel.futures import Lengths
 from foretell.kernel.jit import compiled
 from foretell.kernel.layout import Record
-from foretell.kernel.lengths import WIDTH
-from foretell.kernel.live import Live, advance
-from foretell.kernel.pictures import photograph
+from foretell.kernel.live import Live, advance, publish
+from foretell.kernel.pictures import Pictures
 from foretell.kernel.step_time import StepTime
 from foretell.kernel.tables import LAYOUT_WIDTH, TABLES
 
 AT = np.dtype([("address", np.int64), ("size", np.int64)])
 """An array of one dimension, C order; of more dimensions, flat."""
 
-ARRAYS = (
-    *("records", "sequences", "running", "blocks", "places", "first_with", "older", "newer"),
-    *("rows", "generated", "keys"),
-)
-"""Of `Live` and of `Lengths`, by the engine's slots."""
 _MODEL = ("coefficients", "values", "layout")
 PLACED = np.dtype(
-    [(name, AT) for name in ARRAYS]
-    + [("real", [(name, AT) for name in _MODEL]), ("believed", [(name, AT) for name in _MODEL])]
+    [(name, AT) for name in Live._fields]
+    + [("model", [(name, AT) for name in _MODEL])]
     + [
-        ("budget", np.int64),  # limits that the engine is held to
-        ("max_running", np.int64),
+        ("max_num_scheduled_tokens", np.int64),  # the limits that every step is checked against
+        ("max_num_seqs", np.int64),
     ]
 )
-"""Where one engine is: `Live`, what predictors believe of its lengths, its step times."""
+"""Where the arrays of one engine's `Live` and of its step-time model lie."""
 
 
 class Engines(NamedTuple):
@@ -101,8 +93,7 @@ def live_of(engines: Engines, index: int) -> Live:
         array_at(at.first_with.address, at.first_with.size, like.first_with),
         array_at(at.older.address, at.older.size, like.older),
         array_at(at.newer.address, at.newer.size, like.newer),
-        like.nobody,
-        like.marks,
+        array_at(at.beliefs.address, at.beliefs.size, like.beliefs),
     )
 
 
@@ -122,8 +113,8 @@ def step(engines: Engines, index: int, now_s: float) -> None:
     """`live.advance` of one engine."""
     at, live, outcome = engines.placed[index], live_of(engines, index), engines.outcome
     outcome[0] = index
-    real = model_of(engines, at.real)
-    advance(live, real, now_s, at.budget, at.max_running, outcome[1:])
+    model = model_of(engines, at.model)
+    advance(live, model, now_s, at.max_num_scheduled_tokens, at.max_num_seqs, outcome[1:])
     engines.changes[index] += 1
     engines.changed_s[index] = now_s
     clock = live.records[0].at.clock
@@ -150,15 +141,9 @@ def run(engines: Engines, until_s: float, each: bool) -> bool:
 
 
 @compiled
-def take(engines: Engines, gallery: Gallery, indices: NDArray[np.int64], now_s: float) -> None:
-    """A picture of each engine in `indices`, as steps are believed to take."""
+def publish_all(
+    engines: Engines, pictures: Pictures, indices: NDArray[np.int64], now_s: float
+) -> None:
+    """`live.publish` of each engine in `indices`; its picture has the same index."""
     for index in indices:
-        at, like = engines.placed[index], engines.outcome
-        rows = array_at(at.rows.address, at.rows.size, engines.ends_s)
-        lengths = Lengths(
-            rows.reshape(at.keys.size, WIDTH),
-            array_at(at.generated.address, at.generated.size, like),
-            array_at(at.keys.address, at.keys.size, like),
-        )
-        believed = model_of(engines, at.believed)
-        photograph(live_of(engines, index), believed, lengths, picture_of(gallery, index), now_s)
+        publish(live_of(engines, index), pictures, index, now_s)

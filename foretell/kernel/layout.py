@@ -54,17 +54,17 @@ ENGINE = np.dtype(
     [
         # Configuration.
         ("block_size", np.int64),
-        ("budget", np.int64),  # tokens of a step
-        ("max_running", np.int64),
+        ("max_num_scheduled_tokens", np.int64),
+        ("max_num_seqs", np.int64),  # or `max_num_active_seqs`, where that is set
         ("max_model_len", np.int64),
-        ("max_batched", np.int64),
-        ("threshold", np.int64),
-        ("threshold_adaptive", np.int64),
-        ("threshold_alone", np.int64),  # it binds a lone request too
+        ("max_num_batched_tokens", np.int64),
+        ("long_prefill_token_threshold", np.int64),
+        ("long_prefill_token_threshold_adaptive", np.int64),
+        ("long_prefill_threshold_when_alone", np.int64),
         ("by_priority", np.int64),
-        ("chunked", np.int64),
-        ("watermark", np.int64),  # blocks
-        ("reserve_full", np.int64),
+        ("enable_chunked_prefill", np.int64),
+        ("watermark_blocks", np.int64),
+        ("reserve_full_isl", np.int64),
         ("knows_content", np.int64),
         ("depth", np.int64),  # steps in flight: 2 with async scheduling
         # Counters.

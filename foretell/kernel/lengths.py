@@ -131,16 +131,21 @@ def draw_totals(
     Beckman and Conover, 1979), from a start that its key and the seed decide: 2, 4, 8, ... samples
     already have good means. A request that keeps its key keeps its levels.
     """
-    samples, n = totals.shape
-    for i in range(n):
-        row = rows[i]
-        g = generated[i]
-        h = hazard(row, float(g))
-        if h == np.inf:
-            for s in range(samples):
-                totals[s, i] = g + int(OVERRUN_TOKENS)
-            continue
-        stratum = stratum_of(keys[i], seed)
-        for s in range(samples):
-            tokens = tokens_at(row, h + _STRATUM_HAZARD[stratum ^ _SHIFT[s]])
-            totals[s, i] = max(g + 1, round(tokens))
+    for i in range(len(rows)):
+        draw_levels(rows[i], generated[i], keys[i], seed, totals, i)
+
+
+@compiled
+def draw_levels(
+    row: NDArray[np.float64], g: int, key: int, seed: int, totals: NDArray[np.int64], i: int
+) -> None:
+    """Draw column `i` of `totals` as `draw_totals` does, of a request that has generated `g`."""
+    h = hazard(row, float(g))
+    if h == np.inf:
+        for s in range(len(totals)):
+            totals[s, i] = g + int(OVERRUN_TOKENS)
+        return
+    stratum = stratum_of(key, seed)
+    for s in range(len(totals)):
+        tokens = tokens_at(row, h + _STRATUM_HAZARD[stratum ^ _SHIFT[s]])
+        totals[s, i] = max(g + 1, round(tokens))

@@ -1,4 +1,4 @@
-"""One engine in time, driven from outside: it lives where `kernel.rollout` foresees.
+"""One engine in time, driven from outside: it lives through what `kernel.rollout` foresees.
 
 The loop is the same; the caller keeps the clock. It calls when a step ends, or when an idle engine
 is to find that somebody has arrived.
@@ -9,18 +9,25 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.kernel.futures import RECORDS
 from foretell.kernel.jit import compiled
-from foretell.kernel.layout import Batch, State
+from foretell.kernel.layout import NONE, Batch, Record, State
+from foretell.kernel.lengths import WIDTH
+from foretell.kernel.loop import Loop, batch_s, land, launch, newest, schedule_next
 from foretell.kernel.output import check
-from foretell.kernel.rollout import Roll, land, launch
-from foretell.kernel.scheduling import schedule
-from foretell.kernel.steady import Steady
+from foretell.kernel.pictures import (
+    CERTAIN,
+    FREE_BLOCKS,
+    REQUESTS,
+    RUNNING,
+    WAITING_BLOCKS,
+    Pictures,
+)
+from foretell.kernel.start import RECORDS
 from foretell.kernel.step_time import StepTime
 
 TALLY = np.dtype(
     [
-        ("begun_s", np.float64, (2,)),  # of each of the two batches, on the device
+        ("begun_s", np.float64, (2,)),  # when each of the two batches began on the device
         ("counted_s", np.float64),  # up to when free blocks have been summed
         ("until_s", np.float64),  # when that ends
         ("counted_for_s", np.float64),
@@ -34,6 +41,9 @@ TALLY = np.dtype(
 )
 
 LIVE = np.dtype([("at", RECORDS), ("tally", TALLY)], align=True)
+
+BELIEF = np.dtype([("length", np.float64, (WIDTH,)), ("key", np.int64)], align=True)
+"""What predictors believe of one request's output length, and the key it is drawn with."""
 
 _CHECK_POOL_EVERY = 256
 """Calls between two counts of all blocks where they have identity: that takes as long as a step."""
@@ -52,9 +62,9 @@ class Live(NamedTuple):
     older: NDArray[np.void]
     """Entries of the first of the two batches."""
     newer: NDArray[np.void]
-    nobody: NDArray[np.int32]
-    marks: NDArray[np.void]
-    """None, as with `nobody`."""
+    """Entries of the second one."""
+    beliefs: NDArray[np.void]
+    """Rows of `BELIEF`, by slot."""
 
 
 @compiled
@@ -62,19 +72,18 @@ def advance(
     live: Live,
     model: StepTime,
     now_s: float,
-    budget: int,
-    max_running: int,
+    max_num_scheduled_tokens: int,
+    max_num_seqs: int,
     outcome: NDArray[np.int64],
 ) -> None:
     """The oldest step in flight ends, if there is one, and what can be scheduled is.
 
-    `budget` and `max_running` are the limits to hold it to. Fills `outcome`: how many sequences
-    the step ended and which of the two batches it was. `clock.first_end_s` is the end of the oldest
-    step in flight then. AssertionError where an invariant is broken.
+    Every step is checked against the two limits. Fills `outcome`: how many sequences the step ended
+    and which of the two batches it was. `clock.first_end_s` is then the end of the oldest step in
+    flight. AssertionError where an invariant is broken.
     """
     records, tally = live.records[0].at, live.records[0].tally
-    batches = (Batch(records.older, live.older), Batch(records.newer, live.newer))
-    r = Roll(
+    loop = Loop(
         State(
             records.engine,
             live.sequences,
@@ -83,45 +92,42 @@ def advance(
             live.places,
             live.first_with,
         ),
-        batches,
+        (Batch(records.older, live.older), Batch(records.newer, live.newer)),
         records.clock,
-        live.nobody,
-        live.nobody,
-        live.marks,
-        Steady(records.sums, live.nobody, live.nobody),
     )
-    state, clock = r.state, r.clock
-    _count_free(live, now_s)
+    state, clock = loop.state, loop.clock
+    count_free(live, now_s)
     clock.now_s = now_s
     tally.calls += 1
     outcome[0] = outcome[1] = 0
     if clock.in_flight > 0:
         landed = clock.oldest
-        land(r)
+        land(loop)
         tally.completed += 1
-        outcome[0], outcome[1] = batches[landed].counts.finished, landed
-    while clock.in_flight < state.engine.depth and state.engine.running + state.engine.waiting > 0:
-        index = (clock.oldest + clock.in_flight) % 2
-        batch = batches[index]
-        if not schedule(state, batch):
-            break
+        outcome[0], outcome[1] = loop.batches[landed].counts.finished, landed
+    while schedule_next(loop):
+        index = newest(loop)
+        batch = loop.batches[index]
         begun_s = now_s if clock.in_flight == 0 else max(now_s, clock.last_end_s)
         tally.begun_s[index] = begun_s
-        launch(r, model, batch)
+        launch(loop, batch_s(model, batch.counts))
         tally.scheduled += 1
         tally.tokens += batch.counts.prefill_tokens + batch.counts.decode_seqs
         assert batch.counts.scheduled == 0 or clock.last_end_s > begun_s, "a step took no time"
-        _check_batch(batch, budget)
+        _check_batch(batch, max_num_scheduled_tokens)
         if batch.counts.scheduled == 0:
             break
-    assert state.engine.running <= max_running, "too many requests run"
+    assert state.engine.running <= max_num_seqs, "too many requests run"
     if not state.engine.knows_content or tally.calls % _CHECK_POOL_EVERY == 0:
         check(state)
 
 
 @compiled
-def _count_free(live: Live, now_s: float) -> None:
-    """Sum up free blocks over the time since they last changed."""
+def count_free(live: Live, now_s: float) -> None:
+    """Sum up free blocks over the time since they last changed.
+
+    To be called before blocks are taken or freed otherwise than by `advance`, and at the end.
+    """
     engine, tally = live.records[0].at.engine, live.records[0].tally
     seconds = min(now_s, tally.until_s) - tally.counted_s
     if seconds > 0.0:
@@ -132,16 +138,76 @@ def _count_free(live: Live, now_s: float) -> None:
 
 
 @compiled
-def count_free(live: Live, now_s: float) -> None:
-    """As `advance` does it: before blocks are taken or freed otherwise, and at the end."""
-    _count_free(live, now_s)
-
-
-@compiled
-def _check_batch(batch: Batch, budget: int) -> None:
+def _check_batch(batch: Batch, max_num_scheduled_tokens: int) -> None:
     counts, tokens = batch.counts, 0
     for i in range(counts.scheduled):
         assert batch.entries[i].tokens > 0, "scheduled no tokens"
         tokens += batch.entries[i].tokens
-    assert tokens <= budget, "tokens over budget"
+    assert tokens <= max_num_scheduled_tokens, "tokens over budget"
     assert tokens == counts.prefill_tokens + counts.decode_seqs, "a shape does not hold its tokens"
+
+
+@compiled
+def publish(live: Live, pictures: Pictures, index: int, now_s: float) -> None:
+    """Take the engine's picture: what a published snapshot would say of it at this moment."""
+    header, at = pictures.headers[index], live.records[0].at
+    requests, engine = pictures.requests[index], at.engine
+    header.engine, header.taken_s = engine, now_s
+    header.version += 1
+    batches = (Batch(at.older, live.older), Batch(at.newer, live.newer))
+    newest_step = batches[(at.clock.oldest + at.clock.in_flight + 1) % 2]
+    scheduled = newest_step.counts.scheduled if at.clock.in_flight > 0 else 0
+    count, entry, certain, waiting_blocks = 0, 0, 1, 0
+    for i in range(engine.running):
+        slot = live.running[i]
+        seq, request = live.sequences[slot], requests[count]
+        certain &= _publish_request(live, slot, request)
+        request.cached_tokens, request.computed = seq.cached, seq.computed
+        request.blocks = -(-seq.computed // engine.block_size)
+        request.scheduled, request.in_flight = 0, seq.placeholders
+        # Entries are in the order of the running list, but for those that compute nothing.
+        for j in range(scheduled):
+            place = (entry + j) % scheduled
+            if newest_step.entries[place].slot == slot:
+                request.scheduled, entry = newest_step.entries[place].tokens, place + 1
+                break
+        count += 1
+    slot = engine.head
+    while slot != NONE:
+        seq, request = live.sequences[slot], requests[count]
+        certain &= _publish_request(live, slot, request)
+        # Whoever has not run yet is shown with the hits that its predictor believes in.
+        request.cached_tokens = seq.cached if seq.preemptions else seq.hits * engine.block_size
+        request.computed = request.blocks = request.scheduled = request.in_flight = 0
+        waiting_blocks += -(-(request.prompt + request.output) // engine.block_size)
+        count += 1
+        slot = seq.next
+    figures = header.figures
+    figures[REQUESTS], figures[RUNNING], figures[FREE_BLOCKS] = count, engine.running, engine.free
+    figures[WAITING_BLOCKS], figures[CERTAIN] = waiting_blocks, certain
+    _publish_steps(live, header)
+
+
+@compiled
+def _publish_request(live: Live, slot: int, request: Record) -> int:
+    """What is said of any request; returns 1 where its length is certain, otherwise 0."""
+    seq, belief = live.sequences[slot], live.beliefs[slot]
+    request.arrival_s, request.priority = seq.arrival_s, seq.priority
+    request.preemptions = seq.preemptions
+    request.prompt, request.output, request.max_tokens = seq.prompt, seq.output, seq.max_tokens
+    request.key = belief.key
+    for i in range(WIDTH):
+        request.length[i] = belief.length[i]
+    return int(belief.length[0] == belief.length[WIDTH - 2] and belief.length[WIDTH - 1] == 0.0)
+
+
+@compiled
+def _publish_steps(live: Live, header: Record) -> None:
+    at, tally = live.records[0].at, live.records[0].tally
+    batches = (Batch(at.older, live.older), Batch(at.newer, live.newer))
+    header.steps, header.begun_s = at.clock.in_flight, tally.begun_s[at.clock.oldest]
+    for i in range(at.clock.in_flight):
+        counts, shape = batches[(at.clock.oldest + i) % 2].counts, header.shapes[i]
+        shape[0], shape[1] = counts.prefill_seqs, counts.prefill_tokens
+        shape[2], shape[3] = counts.prefill_pairs, counts.decode_seqs
+        shape[4] = counts.decode_pairs

@@ -75,7 +75,7 @@ def abort(state: State, slot: int) -> None:
 def check(state: State) -> None:
     """Blocks are conserved and limits kept, counted anew; a violation is a bug in the twin."""
     engine, held, waiting = state.engine, 0, 0
-    assert 0 <= engine.running <= engine.max_running, "too many requests run"
+    assert 0 <= engine.running <= engine.max_num_seqs, "too many requests run"
     for i in range(engine.running):
         seq = state.sequences[state.running[i]]
         assert seq.status == RUNNING, "who runs is not known to run"

@@ -1,9 +1,4 @@
-"""An engine run forward in time: the scheduler's iterations and the seconds its steps take.
-
-The loop is that of `EngineCore.step`, or with async scheduling of `step_with_batch_queue`
-(vllm/v1/engine/core.py, 0.32), on a device that runs one step after the other: step k + 1 is
-scheduled when the output of k - 1 is applied, and begins when k ends.
-"""
+"""An engine run forward in time: its loop, the seconds of its steps, and who arrives meanwhile."""
 
 from typing import NamedTuple
 
@@ -11,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.kernel.jit import compiled, inlined
-from foretell.kernel.layout import ENDED, EXPECTED, NONE, Batch, Record, State
-from foretell.kernel.output import complete
+from foretell.kernel.layout import ENDED, EXPECTED, NONE, State
+from foretell.kernel.loop import Loop, batch_s, end_oldest, land, launch, newest, schedule_next
 from foretell.kernel.queues import enqueue
-from foretell.kernel.scheduling import admissible_tokens, long_prefill_threshold, schedule
+from foretell.kernel.scheduling import admissible_tokens, long_prefill_threshold
 from foretell.kernel.steady import (
     NEVER,
     Steady,
@@ -32,22 +27,7 @@ from foretell.kernel.steady import (
 from foretell.kernel.step_time import StepTime, decode_run_s, step_s
 
 MAX_ROUNDS = 200_000
-"""Rounds after which a rollout gives up; a bound, not a tuning knob."""
-
-CLOCK = np.dtype(
-    [
-        ("now_s", np.float64),
-        ("first_end_s", np.float64),  # of the steps in flight, the older one's end
-        ("last_end_s", np.float64),  # the younger one's
-        ("in_flight", np.int64),
-        ("oldest", np.int64),  # which of the two batches that is
-        ("next_arrival", np.int64),
-        ("preemptions", np.int64),
-        ("iterations", np.int64),  # steps completed
-        ("until_first_token", np.int64),  # of any of the watched is enough
-    ]
-)
-
+"""Rounds after which a rollout gives up: a safety bound that no real engine reaches."""
 
 MARK = np.dtype([("tokens", np.int64), ("at_s", np.float64)])
 """A count of output tokens, and when the last of the watched slots that get so far has so many."""
@@ -56,16 +36,13 @@ MARK = np.dtype([("tokens", np.int64), ("at_s", np.float64)])
 class Roll(NamedTuple):
     """Everything a rollout works on."""
 
-    state: State
-    batches: tuple[Batch, Batch]
-    clock: Record
-    """A record of `CLOCK`."""
+    loop: Loop
     arrivals: NDArray[np.int32]
-    """Slots that are still expected, in the order of their `arrival_s`."""
+    """Slots of the requests that are still to arrive, in the order of their `arrival_s`."""
     watched: NDArray[np.int32]
     """The rollout ends when all of these slots have ended, or see `until_first_token`."""
     marks: NDArray[np.void]
-    """Ascending."""
+    """Rows of `MARK`, ascending."""
     steady: Steady
 
 
@@ -75,7 +52,7 @@ def roll(r: Roll, model: StepTime, until_s: float) -> bool:
 
     False if neither can happen: what is left can never run.
     """
-    clock, sums, arrives = r.clock, r.steady.sums, False
+    clock, sums, arrives = r.loop.clock, r.steady.sums, False
     for _ in range(MAX_ROUNDS):
         _admit_arrivals(r)
         arrives = clock.now_s >= until_s or _seen_enough(r)
@@ -92,62 +69,61 @@ def roll(r: Roll, model: StepTime, until_s: float) -> bool:
 
 @inlined
 def _enter(r: Roll) -> bool:
-    clock = r.clock
-    if clock.in_flight != r.state.engine.depth - 1:
+    clock, state = r.loop.clock, r.loop.state
+    if clock.in_flight != state.engine.depth - 1:
         return False
-    return enter(r.state, r.steady, r.batches[clock.oldest])
+    return enter(state, r.steady, r.loop.batches[clock.oldest])
 
 
 @compiled
 def _leave(r: Roll) -> None:
     if r.steady.sums.active:
-        leave(r.state, r.steady, r.batches[r.clock.oldest])
+        leave(r.loop.state, r.steady, r.loop.batches[r.loop.clock.oldest])
 
 
 @inlined
 def _seen_enough(r: Roll) -> bool:
     for slot in r.watched:
-        seq = r.state.sequences[slot]
-        if r.clock.until_first_token and seq.first_token_s < np.inf:
+        seq = r.loop.state.sequences[slot]
+        if r.loop.clock.until_first_token and seq.first_token_s < np.inf:
             return True
-        if not r.clock.until_first_token and seq.status != ENDED:
+        if not r.loop.clock.until_first_token and seq.status != ENDED:
             return False
-    return len(r.watched) > 0 and not r.clock.until_first_token
+    return len(r.watched) > 0 and not r.loop.clock.until_first_token
 
 
 @inlined
 def _admit_arrivals(r: Roll) -> None:
-    clock, sequences = r.clock, r.state.sequences
+    clock, sequences = r.loop.clock, r.loop.state.sequences
     while clock.next_arrival < len(r.arrivals):
         slot = r.arrivals[clock.next_arrival]
         if sequences[slot].arrival_s > clock.now_s:
             return
         clock.next_arrival += 1
         if sequences[slot].status == EXPECTED:
-            enqueue(r.state, slot)
+            enqueue(r.loop.state, slot)
 
 
 @inlined
 def _next_arrival_s(r: Roll) -> float:
-    clock = r.clock
+    clock = r.loop.clock
     if clock.next_arrival >= len(r.arrivals):
         return np.inf
-    return r.state.sequences[r.arrivals[clock.next_arrival]].arrival_s
+    return r.loop.state.sequences[r.arrivals[clock.next_arrival]].arrival_s
 
 
 @compiled
 def _iterate(r: Roll, model: StepTime) -> bool:
     """One iteration of the engine's loop; False when nothing can ever run again."""
-    state, clock = r.state, r.clock
-    depth = state.engine.depth
-    if clock.in_flight < depth and state.engine.running + state.engine.waiting > 0:
-        batch = r.batches[(clock.oldest + clock.in_flight) % 2]
-        if schedule(state, batch):
-            launch(r, model, batch)
-            if clock.in_flight < depth and batch.counts.scheduled > 0:
-                return True
+    loop, clock = r.loop, r.loop.clock
+    if schedule_next(loop):
+        counts = loop.batches[newest(loop)].counts
+        launch(loop, batch_s(model, counts))
+        if clock.in_flight < loop.state.engine.depth and counts.scheduled > 0:
+            return True
     if clock.in_flight > 0:
-        land(r)
+        land(loop)
+        _note(r)
         return True
     if clock.next_arrival >= len(r.arrivals):
         return False
@@ -156,66 +132,25 @@ def _iterate(r: Roll, model: StepTime) -> bool:
 
 
 @inlined
-def launch(r: Roll, model: StepTime, batch: Batch) -> None:
-    """The step just scheduled begins when the device is free."""
-    clock, counts = r.clock, batch.counts
-    seconds = 0.0  # of a step without tokens, which preempted somebody and runs no model
-    if counts.prefill_seqs + counts.decode_seqs > 0:
-        seconds = step_s(
-            model,
-            counts.prefill_seqs,
-            counts.prefill_tokens,
-            counts.prefill_pairs,
-            counts.decode_seqs,
-            counts.decode_pairs,
-        )
-    begin = clock.now_s if clock.in_flight == 0 else max(clock.now_s, clock.last_end_s)
-    clock.last_end_s = begin + seconds
-    if clock.in_flight == 0:
-        clock.first_end_s = clock.last_end_s
-    clock.in_flight += 1
-    clock.preemptions += counts.preempted
-
-
-@compiled
-def land(r: Roll) -> None:
-    """The oldest step in flight ends, and its output is applied."""
-    batch = r.batches[r.clock.oldest]
-    _end_oldest(r)
-    complete(r.state, batch, r.clock.now_s)
-    _note(r)
-
-
-@inlined
-def _end_oldest(r: Roll) -> None:
-    clock = r.clock
-    clock.now_s = max(clock.now_s, clock.first_end_s)
-    clock.oldest = 1 - clock.oldest
-    clock.in_flight -= 1
-    clock.first_end_s = clock.last_end_s
-    clock.iterations += 1
-
-
-@inlined
 def _iterate_steady(r: Roll, model: StepTime, until_s: float) -> bool:
     """One iteration or many, with the steady ones in bulk; False where that cannot be done."""
-    state, clock, steady = r.state, r.clock, r.steady
+    state, clock, steady = r.loop.state, r.loop.clock, r.steady
     only_steady = steady.sums.scheduled > 0 and steady.sums.members == state.engine.running
     if only_steady and not _may_admit(state, steady.sums.scheduled):
         return _fast_forward(r, model, until_s)
     if not can_schedule(state, steady, long_prefill_threshold(state)):
         return False
-    newest = r.batches[(clock.oldest + clock.in_flight) % 2]
-    scheduled = schedule_rest(state, steady, newest)
+    step = r.loop.batches[newest(r.loop)]
+    scheduled = schedule_rest(state, steady, step)
     if scheduled:
-        launch(r, model, newest)
+        launch(r.loop, batch_s(model, step.counts))
     if clock.in_flight == 0:
         return False
-    batch = r.batches[clock.oldest]
-    _end_oldest(r)
+    batch = r.loop.batches[clock.oldest]
+    end_oldest(r.loop)
     deliver(state, steady, batch, clock.now_s)
     advance_steady(state, steady, 1, clock.now_s)
-    in_order = not scheduled or join_sampled(state, steady, newest)
+    in_order = not scheduled or join_sampled(state, steady, step)
     _note(r)
     if not in_order or clock.in_flight != state.engine.depth - 1:
         _leave(r)
@@ -229,8 +164,8 @@ def _may_admit(state: State, decoding: int) -> bool:
     Later steps of the same kind find fewer free blocks: who does not fit now will not fit then.
     """
     engine = state.engine
-    budget = engine.budget - decoding
-    if engine.head == NONE or budget <= 0 or engine.running >= engine.max_running:
+    budget = engine.max_num_scheduled_tokens - decoding
+    if engine.head == NONE or budget <= 0 or engine.running >= engine.max_num_seqs:
         return False
     head = state.sequences[engine.head]
     hits = min(head.hits, (head.prompt + head.output - 1) // engine.block_size)
@@ -243,15 +178,15 @@ def _arrivals_matter(state: State) -> bool:
     """Whether a request that arrives may be admitted, or only joins a queue that stands still."""
     engine = state.engine
     stands_still = engine.head != NONE and not engine.by_priority
-    return not stands_still and engine.running < engine.max_running
+    return not stands_still and engine.running < engine.max_num_seqs
 
 
 @inlined
 def _fast_forward(r: Roll, model: StepTime, until_s: float) -> bool:
     """All iterations up to the next event at once; False if there are no blocks for even one."""
-    state, clock, steady = r.state, r.clock, r.steady
+    state, clock, steady = r.loop.state, r.loop.clock, r.steady
     sums, ahead = steady.sums, state.engine.depth - 1
-    if sums.scheduled > state.engine.budget:
+    if sums.scheduled > state.engine.max_num_scheduled_tokens:
         return False
     steps = iterations_that_fit(state, steady, sums.next_event - sums.iteration)
     if steps == 0:
@@ -263,7 +198,7 @@ def _fast_forward(r: Roll, model: StepTime, until_s: float) -> bool:
     if stop_s < np.inf:
         steps = ahead + _steps_until(model, count, pairs, stop_s - begin_s, steps - ahead)
     if ahead > 0:
-        in_flight = r.batches[clock.oldest]
+        in_flight = r.loop.batches[clock.oldest]
         deliver(state, steady, in_flight, begin_s)
         in_flight.counts.scheduled = 0  # the steps to come hold none but steady ones
     _note_run(r, model, begin_s, steps)
@@ -308,20 +243,20 @@ def _steps_until(model: StepTime, count: int, pairs: int, seconds: float, most: 
 def _note(r: Roll) -> None:
     """Which marks the watched have passed, now."""
     for slot in r.watched:
-        seq, output = r.state.sequences[slot], output_of(r.state, r.steady, slot)
+        seq, output = r.loop.state.sequences[slot], output_of(r.loop.state, r.steady, slot)
         if output > seq.noted:
             for mark in r.marks:
                 if seq.noted < mark.tokens <= output:
-                    mark.at_s = max(mark.at_s, r.clock.now_s)
+                    mark.at_s = max(mark.at_s, r.loop.clock.now_s)
             seq.noted = output
 
 
 @inlined
 def _note_run(r: Roll, model: StepTime, begin_s: float, steps: int) -> None:
     """Which marks the watched pass in a run that is about to be taken, and when."""
-    ahead, sums = r.state.engine.depth - 1, r.steady.sums
+    ahead, sums = r.loop.state.engine.depth - 1, r.steady.sums
     for slot in r.watched:
-        seq, output = r.state.sequences[slot], output_of(r.state, r.steady, slot)
+        seq, output = r.loop.state.sequences[slot], output_of(r.loop.state, r.steady, slot)
         if r.steady.due[slot] == NEVER:
             continue
         for mark in r.marks:

@@ -33,15 +33,17 @@ def schedule(state: State, batch: Batch) -> bool:
 def long_prefill_threshold(state: State) -> int:
     """Most tokens one request may compute in this step; 0 without such a limit."""
     engine = state.engine
-    if engine.threshold == 0:
+    if engine.long_prefill_token_threshold == 0:
         return 0
     # It exists to share a step: alone, a request may take the whole budget (since 0.31).
     requests = engine.running + engine.waiting
-    if requests <= 1 and not engine.threshold_alone:
+    if requests <= 1 and not engine.long_prefill_threshold_when_alone:
         return 0
-    if engine.threshold_adaptive:
-        return max(engine.threshold, engine.max_batched // max(1, requests))
-    return engine.threshold
+    if engine.long_prefill_token_threshold_adaptive:
+        return max(
+            engine.long_prefill_token_threshold, engine.max_num_batched_tokens // max(1, requests)
+        )
+    return engine.long_prefill_token_threshold
 
 
 @inlined
@@ -53,13 +55,13 @@ def admissible_tokens(state: State, slot: int, budget: int, threshold: int, hits
     tokens = known - cached
     if 0 < threshold < tokens:
         tokens = threshold
-    if not engine.chunked and tokens > budget:
+    if not engine.enable_chunked_prefill and tokens > budget:
         return 0
     tokens = min(tokens, budget)
-    reserve = min(known, engine.max_model_len) if engine.reserve_full else 0
+    reserve = min(known, engine.max_model_len) if engine.reserve_full_isl else 0
     blocks = blocks_for(state, max(cached + tokens, reserve)) - hits
     if engine.running > 0:
-        blocks += engine.watermark
+        blocks += engine.watermark_blocks
     # Free blocks that it hits are no longer free once it runs.
     return tokens if blocks + evictable(state, slot, hits) <= engine.free else 0
 
@@ -68,7 +70,7 @@ def admissible_tokens(state: State, slot: int, budget: int, threshold: int, hits
 def _schedule_running(state: State, batch: Batch, threshold: int) -> int:
     """Schedule running sequences in their order; returns the token budget left."""
     engine, counts = state.engine, batch.counts
-    budget, index = engine.budget, 0
+    budget, index = engine.max_num_scheduled_tokens, 0
     while index < engine.running and budget > 0:
         slot = state.running[index]
         seq = state.sequences[slot]
@@ -156,7 +158,7 @@ def schedule_waiting(state: State, batch: Batch, budget: int, threshold: int) ->
     """Admit from the head of the queue until something does not fit."""
     engine, counts = state.engine, batch.counts
     slot = engine.head
-    while slot != NONE and budget > 0 and engine.running < engine.max_running:
+    while slot != NONE and budget > 0 and engine.running < engine.max_num_seqs:
         seq = state.sequences[slot]
         behind = seq.next
         if seq.stale == 0:  # otherwise its output in flight decides where it must continue

@@ -114,7 +114,7 @@ def leave(state: State, steady: Steady, in_flight: Batch) -> None:
 def can_schedule(state: State, steady: Steady, threshold: int) -> bool:
     """Whether the next iteration needs nobody's preemption, and serves the steady ones first."""
     engine, sums = state.engine, steady.sums
-    budget = engine.budget - sums.scheduled
+    budget = engine.max_num_scheduled_tokens - sums.scheduled
     blocks = steady.opening[-sums.iteration % engine.block_size]
     if budget < 0:
         return False
@@ -138,7 +138,7 @@ def schedule_rest(state: State, steady: Steady, batch: Batch) -> bool:
     engine, sums, counts = state.engine, steady.sums, batch.counts
     threshold = long_prefill_threshold(state)
     counts.scheduled = counts.admitted = counts.preempted = 0
-    budget = engine.budget - sums.scheduled
+    budget = engine.max_num_scheduled_tokens - sums.scheduled
     _take(state, steady.opening[-sums.iteration % engine.block_size])
     for i in range(sums.members, engine.running):
         slot = state.running[i]

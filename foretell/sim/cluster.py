@@ -11,7 +11,6 @@ from math import inf
 
 from foretell.engine import Content
 from foretell.engine import Sequence as EngineSequence
-from foretell.engine.direct import DirectForecaster
 from foretell.engine.table import EngineTable
 from foretell.model import EngineConfig, RequestSpec
 from foretell.policy import Needs, Policy
@@ -20,6 +19,7 @@ from foretell.sim.events import Events
 from foretell.sim.instance import InvariantError, check
 from foretell.sim.node import Node
 from foretell.sim.placer import Open, Placer
+from foretell.sim.predictor import SimForecaster
 from foretell.sim.report import Report, Served, free_block_moments
 from foretell.workload import Arrival, Draws
 
@@ -81,9 +81,8 @@ class _Cluster:
         self._samples: list[tuple[float, tuple[int, ...]]] = []
         self._first_s = self._arrivals[0].t_s if arrivals else 0.0
         self._last_s = self._arrivals[-1].t_s if arrivals else 0.0
-        largest = max(instance.engine.block_size_tokens for instance in config.instances)
         self._table = EngineTable(len(config.instances))
-        forecaster = DirectForecaster(self._table, len(config.instances), largest)
+        forecaster = SimForecaster(self._table, len(config.instances))
         watched = any(policy.needs is not Needs.NOTHING for policy in policies)
         self._each_step = watched and config.publish_interval_s > 0
         self._nodes = [

@@ -40,7 +40,6 @@ class Instance:
         self.twin.count_free_blocks(*counted_s)
         self._model: StepTime = config.step_time.packed()
         self._usual = self._model
-        self._believed = (config.believed_step_time or config.step_time).packed()
         self._here: dict[str, Sequence] = {}
         self._settle()
 
@@ -154,6 +153,6 @@ class Instance:
         )
 
     def _settle(self) -> None:
-        """The table knows its arrays and models."""
+        """Tell the table of its arrays and its step times."""
         self._settled = self.twin.live
-        self._table.put(self._index, self.twin, self._model, self._believed)
+        self._table.put(self._index, self.twin, self._model)

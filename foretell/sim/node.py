@@ -3,13 +3,12 @@
 from collections.abc import Callable
 
 from foretell.engine import Sequence
-from foretell.engine.direct import DirectForecaster
 from foretell.engine.prefixes import PrefixIndex
 from foretell.engine.table import EngineTable
 from foretell.engine.timed import FreeBlocks
 from foretell.sim.config import ClusterConfig, InstanceConfig
 from foretell.sim.instance import Instance
-from foretell.sim.predictor import SimPredictor
+from foretell.sim.predictor import SimForecaster, SimPredictor
 
 
 class Node:
@@ -20,7 +19,7 @@ class Node:
         index: int,
         cluster: ClusterConfig,
         table: EngineTable,
-        forecaster: DirectForecaster,
+        forecaster: SimForecaster,
         *,
         watched: bool,
         counted_s: tuple[float, float],

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from foretell.engine.direct import DirectForecaster
 from foretell.length.distribution import Row, knots
 from foretell.model import LengthEstimate, Prediction, RequestSpec
 from foretell.placement import PlacementCore, effects, events
@@ -19,7 +18,7 @@ from foretell.sim.driver import VirtualDriver
 from foretell.sim.events import Events
 from foretell.sim.instance import InvariantError
 from foretell.sim.node import Node
-from foretell.sim.predictor import predict
+from foretell.sim.predictor import SimForecaster, predict
 from foretell.workload import Arrival, Draws
 
 HEALTH_INTERVAL_S = 0.5
@@ -54,7 +53,7 @@ class Placer(VirtualDriver):
         config: ClusterConfig,
         policies: Sequence[Policy],
         nodes: Sequence[Node],
-        forecaster: DirectForecaster,
+        forecaster: SimForecaster,
         draws: Draws,
         clock: Events,
         *,

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 
 from foretell import wire
-from foretell.engine import EngineBook
+from foretell.engine import SnapshotPredictor
 from foretell.latency.calibration import OnlineStepTime
 from foretell.length.distribution import LengthRule, knots
 from foretell.model import EngineSnapshot, RequestSpec
@@ -20,7 +20,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class PredictorService(predictor_pb2_grpc.PredictorServicer):
-    """Answers for one engine from its book and its calibrated step time."""
+    """Answers for one engine from its predictor and its calibrated step time."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         clock: Clock = time.time,
     ) -> None:
         self.instance_id = instance_id
-        self.book = EngineBook(
+        self.predictor = SnapshotPredictor(
             dispatch_delay_s=dispatch_delay_s,
             length_row=lambda estimate: knots(estimate, lengths),
             prior_tokens=prior_output_tokens,
@@ -48,7 +48,7 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
 
     def hear(self, snapshot: EngineSnapshot) -> None:
         """Take in a published snapshot: its state, and the durations of its steps."""
-        if not self.book.hear(snapshot):
+        if not self.predictor.hear(snapshot):
             return
         self.metrics.snapshots.inc()
         changes = self.step_time.changes
@@ -87,7 +87,7 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         with_quantiles: bool = True,
     ) -> predictor_pb2.PredictResponse | None:
         started = time.perf_counter()
-        prediction = self.book.predict(
+        prediction = self.predictor.predict(
             spec,
             self.step_time.current(),
             self._clock(),
@@ -116,7 +116,7 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
             )
         # Before it counts as on its way: it would be predicted behind itself.
         prediction = self._predict(spec) if request.predict else None
-        self.book.reserve(spec, self._clock(), request.ttl_s or self._reserve_ttl_s)
+        self.predictor.reserve(spec, self._clock(), request.ttl_s or self._reserve_ttl_s)
         return predictor_pb2.ReserveResponse(prediction=prediction)
 
     async def Complete(
@@ -124,7 +124,7 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         request: predictor_pb2.CompleteRequest,
         context: Context,
     ) -> predictor_pb2.CompleteResponse:
-        seen = self.book.complete(request.request_id, answered=request.answered)
+        seen = self.predictor.complete(request.request_id, answered=request.answered)
         return predictor_pb2.CompleteResponse(
             ttft_s=seen.ttft_s,
             output_tokens=seen.output_tokens,
@@ -139,7 +139,7 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         context: Context,
     ) -> predictor_pb2.StatusResponse:
         now = self._clock()
-        snapshot, load = self.book.snapshot, self.book.load(now)
+        snapshot, load = self.predictor.snapshot, self.predictor.load(now)
         if snapshot is None or load is None:
             return predictor_pb2.StatusResponse(instance_id=self.instance_id, snapshot_age_s=-1.0)
         return predictor_pb2.StatusResponse(
@@ -147,12 +147,12 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
             model_name=snapshot.config.model_name,
             engine_version=snapshot.config.engine_version,
             emulated=snapshot.config.emulated,
-            snapshot_age_s=self.book.age_s(now),
+            snapshot_age_s=self.predictor.age_s(now),
             load=wire.load_to_proto(load),
             calibration_steps=self.step_time.steps,
             step_error_ratio=self.step_time.relative_error,
             predictions=self.predictions,
-            dispatch_delay_s=self.book.dispatch_delay_s,
+            dispatch_delay_s=self.predictor.dispatch_delay_s,
         )
 
     async def _spec(self, request: predictor_pb2.RequestSpec, context: Context) -> RequestSpec:

@@ -284,7 +284,7 @@ def test_second_ending_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_exceeded_budget_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def allow(twin: TimedTwin) -> None:
-        twin._state.engine["budget"] = 1000
+        twin._state.engine["max_num_scheduled_tokens"] = 1000
 
     engine = EngineConfig("model", 16, 16, 4, max_num_scheduled_tokens=8, max_model_len=128)
     config = ClusterConfig((InstanceConfig(engine, STEP_TIME),))

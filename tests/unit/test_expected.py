@@ -57,14 +57,14 @@ def test_expected_requests_have_the_mean_size_and_even_gaps() -> None:
     found = arrivals.expected(now, now + 10.0, 1000)
     rate = arrivals.rate_per_s(now)
     assert found
-    assert found.request.sequences == round(10.0 * rate)
+    assert found.sequences == round(10.0 * rate)
     assert found.every_s == pytest.approx(1 / rate, rel=1e-4)
-    assert found.at_unix_s - now == pytest.approx(0.5 / rate, rel=1e-4)
-    assert 190 <= found.request.prompt_tokens <= 210
-    assert 19 <= found.request.max_tokens <= 21
+    assert found.at_s - now == pytest.approx(0.5 / rate, rel=1e-4)
+    assert 190 <= found.prompt <= 210
+    assert 19 <= found.max_tokens <= 21
     few = arrivals.expected(now, now + 10.0, 3)
     assert few
-    assert few.request.sequences == 3
+    assert few.sequences == 3
 
 
 def test_time_never_runs_backwards() -> None:

@@ -5,13 +5,11 @@ from collections import deque
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from random import Random
-from typing import Any
 
 import pytest
 from stepped_engine import NOW, STEP_TIME, SteppedEngine, later_requests, random_engine
 
-from foretell.engine import EngineBook, Sequence, externality, restore_twin
-from foretell.kernel.futures import Start
+from foretell.engine import Sequence, SnapshotPredictor, restore_twin
 from foretell.length.distribution import certain, knots
 from foretell.model import (
     BatchShape,
@@ -41,18 +39,20 @@ def snapshot(
     return EngineSnapshot("e", "run", 1, NOW, NOW, config, free, running, tuple(waiting), (), ())
 
 
-def book_of(seen: EngineSnapshot, *, sure: bool = True) -> EngineBook:
-    book = EngineBook(
+def predictor_of(seen: EngineSnapshot, *, sure: bool = True) -> SnapshotPredictor:
+    predictor = SnapshotPredictor(
         dispatch_delay_s=0.0,
         length_row=(lambda estimate: certain(estimate.expected_tokens)) if sure else knots,
         prior_tokens=1.0,
     )
-    book.hear(seen)
-    return book
+    predictor.hear(seen)
+    return predictor
 
 
-def added(book: EngineBook, newcomer: RequestSpec = NEWCOMER, now: float = NOW) -> Prediction:
-    prediction = book.predict(newcomer, STEP_TIME, now, announced_only=True, externality=True)
+def added(
+    predictor: SnapshotPredictor, newcomer: RequestSpec = NEWCOMER, now: float = NOW
+) -> Prediction:
+    prediction = predictor.predict(newcomer, STEP_TIME, now, announced_only=True, externality=True)
     assert prediction is not None
     return prediction
 
@@ -85,16 +85,16 @@ def test_it_is_the_difference_between_two_engines(seed: int, async_scheduling: b
         return
     seen, start = engine.snapshot(), engine.now
     later = later_requests(rng, start, engine.twin.config)
-    book = book_of(seen)
+    predictor = predictor_of(seen)
     for at, reserved in later:
-        book.reserve(reserved, at, math.inf)
+        predictor.reserve(reserved, at, math.inf)
 
     def sequences() -> list[tuple[float, Sequence]]:
         return [(at, sequence_of(request, at)) for at, request in later]
 
     without = go_on(engine, seen, sequences())
     beside = go_on(engine, seen, [(start, sequence_of(NEWCOMER, start)), *sequences()])
-    prediction = added(book, now=start)
+    prediction = added(predictor, now=start)
     assert beside.first["new"] - start == pytest.approx(prediction.ttft_s)
     for seconds, before, after in (
         (prediction.added_ttft_s, without.first, beside.first),
@@ -105,17 +105,17 @@ def test_it_is_the_difference_between_two_engines(seed: int, async_scheduling: b
 
 
 def test_nobody_is_delayed_on_an_idle_engine_and_nobody_asks_in_vain() -> None:
-    book = book_of(snapshot())
-    assert (added(book).added_ttft_s, added(book).added_e2e_s) == (0.0, 0.0)
-    unasked = book.predict(NEWCOMER, STEP_TIME, NOW, announced_only=True)
+    predictor = predictor_of(snapshot())
+    assert (added(predictor).added_ttft_s, added(predictor).added_e2e_s) == (0.0, 0.0)
+    unasked = predictor.predict(NEWCOMER, STEP_TIME, NOW, announced_only=True)
     assert unasked is not None
     assert (unasked.added_ttft_s, unasked.added_e2e_s) == (None, None)
-    assert replace(added(book), added_ttft_s=None, added_e2e_s=None) == unasked
+    assert replace(added(predictor), added_ttft_s=None, added_e2e_s=None) == unasked
 
 
 def test_a_prompt_delays_who_decodes_by_the_steps_that_it_shares() -> None:
     running = [decoding("short", 5, 6.0), decoding("long", 5, 500.0)]
-    seen = added(book_of(snapshot(*running)))
+    seen = added(predictor_of(snapshot(*running)))
     assert seen.added_ttft_s == 0.0  # both have their first token
     # The first step has the newcomer's prompt beside both.
     alone_s, shared_s = (
@@ -133,7 +133,7 @@ def test_who_waits_behind_a_full_engine_waits_longer_for_a_long_newcomer() -> No
     urgent = replace(small, policy="priority")
     ahead = replace(NEWCOMER, priority=-1)
     costs = [
-        added(book_of(snapshot(*running, waiting=waiting, config=config)), newcomer)
+        added(predictor_of(snapshot(*running, waiting=waiting, config=config)), newcomer)
         for config, newcomer in (
             (small, NEWCOMER),  # behind the one that waits
             (urgent, ahead),
@@ -150,33 +150,31 @@ def test_who_waits_behind_a_full_engine_waits_longer_for_a_long_newcomer() -> No
 def test_keeping_somebody_from_ever_running_is_infinitely_bad() -> None:
     tiny = replace(CONFIG, total_blocks=8, policy="priority")
     waiting = [RequestState("w", "", 40, 0, 0, 0, NOW, predicted_output_tokens=5.0)]
-    book = book_of(snapshot(waiting=waiting, config=tiny))
-    stuck = added(book, RequestSpec("new", 500, 0, LengthEstimate(5.0), priority=-1))
+    predictor = predictor_of(snapshot(waiting=waiting, config=tiny))
+    stuck = added(predictor, RequestSpec("new", 500, 0, LengthEstimate(5.0), priority=-1))
     assert (stuck.e2e_s, stuck.added_ttft_s, stuck.added_e2e_s) == (math.inf,) * 3
     # Who can never run anyway is not the newcomer's doing.
     hopeless = [RequestState("w", "", 500, 0, 0, 0, NOW, predicted_output_tokens=5.0)]
-    seen = added(book_of(snapshot(waiting=hopeless, config=tiny)))
+    seen = added(predictor_of(snapshot(waiting=hopeless, config=tiny)))
     assert (seen.e2e_s, seen.added_ttft_s, seen.added_e2e_s) == (math.inf, 0.0, 0.0)
 
 
-def test_the_run_without_a_newcomer_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs: list[int] = []
-    sample = externality.sample_endings
+def test_the_run_without_a_newcomer_is_made_once() -> None:
+    predictor = predictor_of(snapshot(decoding("a", 5, 90.0), decoding("b", 5, 40.0)), sure=False)
 
-    def counted(start: Start, *rest: Any) -> None:
-        runs.append(len(start.sequences))
-        sample(start, *rest)
+    def made() -> int:
+        costs = predictor._forecaster._costs
+        assert costs is not None
+        return int(costs.kept["made"][0])
 
-    monkeypatch.setattr(externality, "sample_endings", counted)
-    book = book_of(snapshot(decoding("a", 5, 90.0), decoding("b", 5, 40.0)), sure=False)
-    first = added(book)
-    other = added(book, RequestSpec("other", 300, 0, LengthEstimate(80.0)))
-    assert runs == [2, 3, 3]
+    first = added(predictor)
+    other = added(predictor, RequestSpec("other", 300, 0, LengthEstimate(80.0)))
+    assert made() == 1
     assert first.added_e2e_s != other.added_e2e_s
-    assert added(book) == first
-    book.reserve(NEWCOMER, NOW, ttl_s=9.0)  # one more is among the others
-    assert added(book, RequestSpec("other", 300, 0, LengthEstimate(80.0))) != other
-    assert runs == [2, 3, 3, 3, 3, 4]
+    assert added(predictor) == first
+    predictor.reserve(NEWCOMER, NOW, ttl_s=9.0)  # one more is among the others
+    assert added(predictor, RequestSpec("other", 300, 0, LengthEstimate(80.0))) != other
+    assert made() == 2
 
 
 @pytest.mark.parametrize("async_scheduling", [False, True])
@@ -186,7 +184,7 @@ def test_what_is_kept_is_what_would_be_found_anew(async_scheduling: bool) -> Non
         engine = random_engine(Random(seed), async_scheduling=async_scheduling)
         if engine is None:
             continue
-        seen, kept = engine.snapshot(), book_of(engine.snapshot(), sure=False)
+        seen, kept = engine.snapshot(), predictor_of(engine.snapshot(), sure=False)
         for wait_s in (0.0, 0.001, 0.004, 0.5):
             now = engine.now + wait_s
-            assert added(kept, now=now) == added(book_of(seen, sure=False), now=now)
+            assert added(kept, now=now) == added(predictor_of(seen, sure=False), now=now)

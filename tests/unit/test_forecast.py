@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from stepped_engine import NOW, STEP_TIME, later_requests, random_engine
 
-from foretell.engine import EngineBook, Sequence, restore_twin
+from foretell.engine import Sequence, SnapshotPredictor, restore_twin
 from foretell.length.distribution import certain, knots
 from foretell.model import (
     BatchShape,
@@ -56,16 +56,16 @@ def forecast(
     every_step_published: bool = True,
 ) -> Prediction:
     """With lengths that are certain; `ahead` are reservations and when they were made."""
-    book = EngineBook(
+    predictor = SnapshotPredictor(
         dispatch_delay_s=0.0,
         length_row=lambda estimate: certain(estimate.expected_tokens),
         prior_tokens=1.0,
         every_step_published=every_step_published,
     )
-    book.hear(seen)
+    predictor.hear(seen)
     for at, reserved in ahead:
-        book.reserve(reserved, at, math.inf)
-    prediction = book.predict(request, STEP_TIME, now, announced_only=True)
+        predictor.reserve(reserved, at, math.inf)
+    prediction = predictor.predict(request, STEP_TIME, now, announced_only=True)
     assert prediction is not None
     return prediction
 
@@ -188,15 +188,15 @@ def test_uncertain_lengths_spread_the_latencies(seed: int) -> None:
         )
         for i in range(8)
     ]
-    book = EngineBook(dispatch_delay_s=0.0, length_row=knots, prior_tokens=100.0)
-    book.hear(
+    predictor = SnapshotPredictor(dispatch_delay_s=0.0, length_row=knots, prior_tokens=100.0)
+    predictor.hear(
         snapshot(runs, steps=(Step(1, NOW, 0.0, BatchShape(decode_seqs=8, decode_pairs=440)),))
     )
     newcomer = RequestSpec(f"new {rng.random()}", 20, 0, LengthEstimate(40.0, source="model"))
-    seen = book.predict(newcomer, STEP_TIME, NOW)
+    seen = predictor.predict(newcomer, STEP_TIME, NOW)
     assert seen is not None
     for mean_s, quantiles in ((seen.ttft_s, seen.ttft_quantiles), (seen.e2e_s, seen.e2e_quantiles)):
         values = [value for _, value in quantiles]
         assert values == sorted(values)
         assert 0 < values[0] < mean_s < values[-1]
-    assert book.predict(newcomer, STEP_TIME, NOW) == seen  # nothing is left to chance
+    assert predictor.predict(newcomer, STEP_TIME, NOW) == seen  # nothing is left to chance

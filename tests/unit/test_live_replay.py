@@ -8,7 +8,7 @@ from virtual_engine import VirtualEngine
 
 from bench.accuracy.live_replay import snapshots_of, spec_of, states, truth_of
 from bench.accuracy.live_variants import VARIANTS, Analysis
-from foretell.engine import EngineBook, Sequence
+from foretell.engine import Sequence, SnapshotPredictor
 from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.linear import LinearStepTime
 from foretell.length.distribution import knots
@@ -28,8 +28,8 @@ START = 1e9
 class VirtualRun:
     """An engine, its predictor and a client on one made-up clock."""
 
-    book: EngineBook = field(
-        default_factory=lambda: EngineBook(
+    predictor: SnapshotPredictor = field(
+        default_factory=lambda: SnapshotPredictor(
             dispatch_delay_s=0.002, length_row=knots, prior_tokens=256.0
         )
     )
@@ -48,7 +48,7 @@ class VirtualRun:
         completed = () if done is None else (done,)
         snapshot = replace(snapshot, completed_steps=completed, steps_in_flight=flight)
         self.messages.append(snapshot_to_proto(snapshot).SerializeToString())
-        self.book.hear(snapshot)
+        self.predictor.hear(snapshot)
         if done is not None:
             self.model.observe(done.shape, done.duration_s)
         return flight
@@ -60,15 +60,15 @@ class VirtualRun:
             at, call, name = self.calls.pop(0)
             spec = spec_of(served_of(arrivals[name]))
             if call == "predict":
-                found = self.book.predict(spec, self.model.current(), at)
+                found = self.predictor.predict(spec, self.model.current(), at)
                 assert found is not None
                 self.asked[name] = (at, found, self.model.steps)
                 self.calls.append((at + 2 * CALL_S, "reserve", name))
                 self.calls.sort()
             elif call == "reserve":
-                self.book.reserve(spec, at, 10.0)
+                self.predictor.reserve(spec, at, 10.0)
             else:
-                self.book.complete(name)
+                self.predictor.complete(name)
 
     def serve(self, requests: list[Arrival]) -> Recording:
         arrivals = {r.request_id: r for r in requests}

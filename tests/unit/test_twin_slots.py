@@ -2,7 +2,7 @@
 
 import math
 
-from foretell.engine import EngineBook, Sequence, Twin, restore_twin
+from foretell.engine import Sequence, SnapshotPredictor, Twin, restore_twin
 from foretell.latency.linear import LinearStepTime
 from foretell.length.distribution import certain
 from foretell.model import (
@@ -127,15 +127,15 @@ def test_hits_that_a_snapshot_tells_are_not_computed_but_the_last_token_always_i
 def test_a_request_that_is_preempted_and_computed_again_for_ever_is_given_up() -> None:
     # Without full-sequence reservation it is admitted again and again, and outgrows the cache.
     endless = config(total_blocks=4, max_num_scheduled_tokens=16, reserve_full_isl=False)
-    book = EngineBook(
+    predictor = SnapshotPredictor(
         dispatch_delay_s=0.0,
         length_row=lambda estimate: certain(estimate.expected_tokens),
         prior_tokens=1.0,
     )
-    book.hear(idle(endless))
+    predictor.hear(idle(endless))
     request = RequestSpec("new", 8, 0, LengthEstimate(50.0))
     steps = LinearStepTime((0.01, 0.0, 0.0, 0.0, 0.0, 0.0))
-    seen = book.predict(request, steps, 0.0)
+    seen = predictor.predict(request, steps, 0.0)
     assert seen is not None
     assert math.isinf(seen.ttft_s)
     assert math.isinf(seen.e2e_s)

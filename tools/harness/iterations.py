@@ -12,7 +12,8 @@ import numpy as np
 
 from foretell.engine.arrays import new_rows, new_state
 from foretell.kernel.layout import EXPECTED, new_batch, new_record
-from foretell.kernel.rollout import CLOCK, MARK, Roll, roll
+from foretell.kernel.loop import CLOCK, Loop
+from foretell.kernel.rollout import MARK, Roll, roll
 from foretell.kernel.steady import new_steady
 from foretell.latency.linear import StepTimeModel
 from foretell.model import EngineConfig
@@ -36,7 +37,7 @@ def iterations_per_cpu_s(
         roll(engine, step_time.packed(), np.inf)
         took_s = (time.thread_time_ns() - started) * 1e-9
         if turn >= 0:
-            done += int(engine.clock["iterations"])
+            done += int(engine.loop.clock["iterations"])
             spent_s += took_s
         turn += 1
     return done / spent_s
@@ -68,9 +69,7 @@ def _busy_engine(
     rows["arrival_s"][running:] = np.arange(1, total - running + 1) * interval_s
     state = new_state(config, 0)._replace(sequences=rows, running=np.zeros(total, np.int32))
     return Roll(
-        state,
-        (new_batch(total), new_batch(total)),
-        new_record(CLOCK),
+        Loop(state, (new_batch(total), new_batch(total)), new_record(CLOCK)),
         arrivals=np.arange(total, dtype=np.int32),
         watched=np.zeros(0, np.int32),
         marks=np.zeros(0, MARK),

@@ -4,9 +4,11 @@ import time
 from collections.abc import Callable
 
 from foretell.config import load_profile
-from foretell.engine.book import LOOK_AHEAD_S, MOST_EXPECTED, samples_behind
 from foretell.engine.expected import RecentArrivals
-from foretell.engine.forecast import Forecaster, PendingRequest, Rollouts
+from foretell.engine.forecast import Arrival, Call, Forecaster, Question, arrival
+from foretell.engine.ledger import LOOK_AHEAD_S, MOST_EXPECTED
+from foretell.engine.predictor import samples_behind
+from foretell.engine.snapshots import fill_picture
 from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.linear import StepTimeModel
 from foretell.length.distribution import knots
@@ -33,8 +35,8 @@ def profile_step_time() -> StepTimeModel:
 
 def prepare(
     case: Case, step_time: StepTimeModel, *, samples: int = 0, expect_arrivals: bool = False
-) -> Rollouts:
-    """The rollouts that a predictor would make for the case's newcomer; or `samples` of them.
+) -> Call:
+    """The call that a predictor would make for the case's newcomer; or with `samples` rollouts.
 
     As schedulers ask it to compare instances; or, with `expect_arrivals`, as it foretells what one
     will do: with the requests that it expects to come later, at the rate at which the engine serves
@@ -46,16 +48,16 @@ def prepare(
         for state in (*snapshot.running, *snapshot.waiting)
     ]
     now = snapshot.taken_unix_s
-    return Forecaster(snapshot, rows).prepare(
-        step_time,
-        _coming(case.newcomer, now),
-        now,
+    forecaster = Forecaster()
+    fill_picture(forecaster, 0, snapshot, rows)
+    question = Question(
+        picture=0,
         samples=samples or samples_behind(len(snapshot.waiting) + len(case.reserved)),
-        pending=[
-            *(_coming(request, now) for request in case.reserved),
-            *(_later(case, step_time) if expect_arrivals else ()),
-        ],
+        cached_tokens=0,
+        announced=[_arrival(request, now) for request in case.reserved],
+        expected=_later(case, step_time) if expect_arrivals else (),
     )
+    return forecaster.prepare(step_time.packed(), [question], _arrival(case.newcomer, now), now)
 
 
 def time_kernel(
@@ -82,9 +84,9 @@ def time_kernel(
     ]
     took = []
     for turn in range(-_WARMUP * STATES, predictions):
-        rollouts = states[turn % STATES]
+        call = states[turn % STATES]
         started = time.thread_time_ns()
-        rollouts.run()
+        call.run()
         ended = time.thread_time_ns()
         if turn >= 0:
             took.append((ended - started) * 1e-9)
@@ -92,7 +94,7 @@ def time_kernel(
     return took
 
 
-def _later(case: Case, step_time: StepTimeModel) -> list[PendingRequest]:
+def _later(case: Case, step_time: StepTimeModel) -> list[Arrival]:
     now = case.snapshot.taken_unix_s
     rate = arrivals_per_s(Size(len(case.snapshot.running), 0), step_time)
     recent = RecentArrivals()
@@ -102,5 +104,5 @@ def _later(case: Case, step_time: StepTimeModel) -> list[PendingRequest]:
     return [expected] if expected else []
 
 
-def _coming(request: RequestSpec, now_unix_s: float) -> PendingRequest:
-    return PendingRequest(now_unix_s + DISPATCH_DELAY_S, request, knots(request.length))
+def _arrival(request: RequestSpec, now_unix_s: float) -> Arrival:
+    return arrival(request, knots(request.length), now_unix_s + DISPATCH_DELAY_S)

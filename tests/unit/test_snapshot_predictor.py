@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from foretell.engine import EngineBook
-from foretell.engine.book import MAX_RESERVATIONS
+from foretell.engine import SnapshotPredictor
+from foretell.engine.ledger import MAX_RESERVATIONS
 from foretell.latency.linear import LinearStepTime
 from foretell.length.distribution import knots
 from foretell.length.prefix import chained
@@ -22,8 +22,16 @@ CONFIG = EngineConfig("m", 16, 100, 8, 64, 1024)
 START = 1000.0
 
 
-def new_book(dispatch_delay_s: float = 0.0) -> EngineBook:
-    return EngineBook(dispatch_delay_s=dispatch_delay_s, length_row=knots, prior_tokens=100.0)
+def new_predictor(dispatch_delay_s: float = 0.0) -> SnapshotPredictor:
+    return SnapshotPredictor(
+        dispatch_delay_s=dispatch_delay_s, length_row=knots, prior_tokens=100.0
+    )
+
+
+def reserved(predictor: SnapshotPredictor, now: float) -> list[str]:
+    """Which of the requests a, b and c are still reserved."""
+    predictor.ledger.expire(now)
+    return [name for name in "abc" if predictor.ledger.is_reserved(name)]
 
 
 def spec(request_id: str) -> RequestSpec:
@@ -41,58 +49,58 @@ def snapshot(
 
 
 def test_a_reservation_holds_until_shown_ended_or_expired() -> None:
-    book = new_book()
-    book.hear(snapshot(1, START))
+    predictor = new_predictor()
+    predictor.hear(snapshot(1, START))
     for name in "abc":
-        book.reserve(spec(name), START, ttl_s=5.0)
-    assert [p.request.request_id for p in book.pending(START)] == ["a", "b", "c"]
-    book.hear(snapshot(2, START + 1, state("a")))
-    book.complete("b")
-    assert [p.request.request_id for p in book.pending(START + 1)] == ["c"]
-    assert book.pending(START + 6) == []
-    book.reserve(spec("a"), START + 6, ttl_s=5.0)  # late: the engine has shown it already
-    assert book.pending(START + 6) == []
+        predictor.reserve(spec(name), START, ttl_s=5.0)
+    assert reserved(predictor, START) == ["a", "b", "c"]
+    predictor.hear(snapshot(2, START + 1, state("a")))
+    predictor.complete("b")
+    assert reserved(predictor, START + 1) == ["c"]
+    assert reserved(predictor, START + 6) == []
+    predictor.reserve(spec("a"), START + 6, ttl_s=5.0)  # late: the engine has shown it already
+    assert reserved(predictor, START + 6) == []
 
 
 def test_load_counts_reservations() -> None:
-    book = new_book()
-    assert book.load(START) is None
-    book.hear(snapshot(1, START, state("x"), free=98))
-    book.reserve(spec("a"), START, ttl_s=5.0)
-    load = book.load(START)
+    predictor = new_predictor()
+    assert predictor.load(START) is None
+    predictor.hear(snapshot(1, START, state("x"), free=98))
+    predictor.reserve(spec("a"), START, ttl_s=5.0)
+    load = predictor.load(START)
     assert load is not None
     assert (load.running, load.reserved, load.used_blocks) == (1, 1, 2)
     assert load.waiting_prefill_blocks == 2
 
 
 def test_ttft_is_counted_from_the_reservation() -> None:
-    book = new_book()
-    book.hear(snapshot(1, START))
-    book.reserve(spec("a"), START, ttl_s=5.0)
-    book.hear(snapshot(2, START + 0.5, state("a")))
-    book.hear(snapshot(3, START + 0.75, state("a", output=1)))
-    book.hear(snapshot(4, START + 1.0, state("a", output=2), state("stranger", output=5)))
-    seen = book.complete("a")
+    predictor = new_predictor()
+    predictor.hear(snapshot(1, START))
+    predictor.reserve(spec("a"), START, ttl_s=5.0)
+    predictor.hear(snapshot(2, START + 0.5, state("a")))
+    predictor.hear(snapshot(3, START + 0.75, state("a", output=1)))
+    predictor.hear(snapshot(4, START + 1.0, state("a", output=2), state("stranger", output=5)))
+    seen = predictor.complete("a")
     assert (seen.ttft_s, seen.output_tokens, seen.prompt_tokens) == (0.75, 2, 32)
     # A snapshot may be faster than Reserve: then it counts from the arrival in the engine.
-    assert book.complete("stranger").ttft_s == 1.0
-    assert book.complete("never").output_tokens == 0
+    assert predictor.complete("stranger").ttft_s == 1.0
+    assert predictor.complete("never").output_tokens == 0
 
 
 def delay_after(requests: int, *, busy: bool) -> float:
     """What is learned when each request turns up 40 ms after its reservation."""
-    book = new_book(0.002)
+    predictor = new_predictor(0.002)
     others = (state("other", output=1),) if busy else ()
     at, sequence = START, 1
     for i in range(requests):
-        book.hear(snapshot(sequence, at, *others))
-        book.reserve(spec(f"r{i}"), at, ttl_s=5.0)
+        predictor.hear(snapshot(sequence, at, *others))
+        predictor.reserve(spec(f"r{i}"), at, ttl_s=5.0)
         arrival = at + 0.03  # where the API server had it
         at, sequence = at + 0.04, sequence + 1
-        book.hear(snapshot(sequence, at, *others, state(f"r{i}", arrival=arrival)))
-        book.complete(f"r{i}")
+        predictor.hear(snapshot(sequence, at, *others, state(f"r{i}", arrival=arrival)))
+        predictor.complete(f"r{i}")
         at, sequence = at + 1.0, sequence + 1
-    return book.dispatch_delay_s
+    return predictor.dispatch_delay_s
 
 
 def test_the_dispatch_delay_is_learned() -> None:
@@ -104,13 +112,13 @@ def test_the_dispatch_delay_is_learned() -> None:
 
 def test_what_has_come_of_late_is_expected_to_come() -> None:
     def predicted(*, announced_only: bool) -> float:
-        book = EngineBook(dispatch_delay_s=0.0, length_row=knots, prior_tokens=100.0)
-        book.hear(snapshot(1, START))
+        predictor = SnapshotPredictor(dispatch_delay_s=0.0, length_row=knots, prior_tokens=100.0)
+        predictor.hear(snapshot(1, START))
         for i in range(200):
-            book.reserve(spec(f"r{i}"), START + 0.1 * i, ttl_s=0.05)
+            predictor.reserve(spec(f"r{i}"), START + 0.1 * i, ttl_s=0.05)
         long = RequestSpec("new", 32, 0, LengthEstimate(500.0, source="hint"))
         step_time = LinearStepTime((0.01, 0, 0, 0, 1e-3, 0))
-        seen = book.predict(long, step_time, START + 20.0, announced_only=announced_only)
+        seen = predictor.predict(long, step_time, START + 20.0, announced_only=announced_only)
         assert seen is not None
         return seen.e2e_s
 
@@ -118,12 +126,12 @@ def test_what_has_come_of_late_is_expected_to_come() -> None:
 
 
 def test_the_error_of_step_times_widens_the_quantiles() -> None:
-    book = new_book()
-    book.hear(snapshot(1, START))
+    predictor = new_predictor()
+    predictor.hear(snapshot(1, START))
     model = LinearStepTime((0.01, 0, 0, 0, 0, 0))
     certain = RequestSpec("new", 32, 0, LengthEstimate(10.0, source="hint"))
     seen = [
-        book.predict(certain, model, START, spread=spread)
+        predictor.predict(certain, model, START, spread=spread)
         for spread in (lambda steps: 0.0, lambda steps: 0.1)
     ]
     assert seen[0] is not None
@@ -135,14 +143,14 @@ def test_the_error_of_step_times_widens_the_quantiles() -> None:
 
 
 def test_a_restart_forgets_what_the_engine_did_and_memory_is_bounded() -> None:
-    book = new_book()
-    book.hear(snapshot(9, START, state("a", output=3)))
-    assert not book.hear(snapshot(8, START + 1))
-    assert book.hear(snapshot(1, START + 1, run="another"))
-    assert book.complete("a").output_tokens == 0
+    predictor = new_predictor()
+    predictor.hear(snapshot(9, START, state("a", output=3)))
+    assert not predictor.hear(snapshot(8, START + 1))
+    assert predictor.hear(snapshot(1, START + 1, run="another"))
+    assert predictor.complete("a").output_tokens == 0
     for i in range(MAX_RESERVATIONS + 5):
-        book.reserve(spec(str(i)), START, ttl_s=5.0)
-    assert len(book.pending(START)) == MAX_RESERVATIONS
+        predictor.reserve(spec(str(i)), START, ttl_s=5.0)
+    assert predictor.ledger.reserved == MAX_RESERVATIONS
 
 
 def asks(name: str, chunks: int) -> RequestSpec:
@@ -170,67 +178,67 @@ def shown(request: RequestSpec, *, output: int = 0, cached: int = 0) -> RequestS
 PREFILL = LinearStepTime((0.001, 1e-3, 0, 0, 1e-4, 0))
 
 
-def predicted(book: EngineBook, request: RequestSpec) -> Prediction:
-    found = book.predict(request, PREFILL, START)
+def predicted(predictor: SnapshotPredictor, request: RequestSpec) -> Prediction:
+    found = predictor.predict(request, PREFILL, START)
     assert found is not None
     return found
 
 
 def test_a_cached_prefix_shortens_the_prefill() -> None:
-    book = new_book()
-    book.hear(snapshot(1, START))
-    cold = predicted(book, asks("a", 5))
+    predictor = new_predictor()
+    predictor.hear(snapshot(1, START))
+    cold = predicted(predictor, asks("a", 5))
     assert (cold.cached_tokens, cold.ttft_s) == (0, pytest.approx(0.65, rel=0.05))
-    book.reserve(asks("a", 5), START, ttl_s=5.0)
-    book.hear(snapshot(2, START, shown(asks("a", 5), output=1)))
-    book.hear(snapshot(3, START))
-    assert book.complete("a").cached_tokens == 0
-    warm = predicted(book, asks("b", 5))
+    predictor.reserve(asks("a", 5), START, ttl_s=5.0)
+    predictor.hear(snapshot(2, START, shown(asks("a", 5), output=1)))
+    predictor.hear(snapshot(3, START))
+    assert predictor.complete("a").cached_tokens == 0
+    warm = predicted(predictor, asks("b", 5))
     assert (warm.cached_tokens, warm.ttft_s) == (640, pytest.approx(0.01, rel=0.2))
-    book.reserve(asks("b", 5), START, ttl_s=5.0)
-    book.hear(snapshot(4, START, shown(asks("b", 5), output=1, cached=640)))
-    assert book.complete("b").cached_tokens == 640
+    predictor.reserve(asks("b", 5), START, ttl_s=5.0)
+    predictor.hear(snapshot(4, START, shown(asks("b", 5), output=1, cached=640)))
+    assert predictor.complete("b").cached_tokens == 640
 
 
 def test_hits_of_those_who_wait_are_believed_until_they_run() -> None:
     """An engine looks for cached blocks only when it admits."""
 
     def behind(*, known: bool) -> float:
-        book = new_book()
-        book.hear(snapshot(1, START))
+        predictor = new_predictor()
+        predictor.hear(snapshot(1, START))
         if known:
-            book.reserve(asks("a", 5), START, ttl_s=5.0)
-            book.hear(snapshot(2, START, shown(asks("a", 5), output=1)))
-        book.reserve(asks("b", 5), START, ttl_s=5.0)
+            predictor.reserve(asks("a", 5), START, ttl_s=5.0)
+            predictor.hear(snapshot(2, START, shown(asks("a", 5), output=1)))
+        predictor.reserve(asks("b", 5), START, ttl_s=5.0)
         waiting = (shown(asks("b", 5)),)
-        book.hear(replace(snapshot(3, START), waiting=waiting))
-        return predicted(book, spec("c")).ttft_s
+        predictor.hear(replace(snapshot(3, START), waiting=waiting))
+        return predicted(predictor, spec("c")).ttft_s
 
     assert behind(known=False) - behind(known=True) == pytest.approx(0.64, rel=0.05)
 
 
 @pytest.mark.parametrize("why", ["no caching", "another run", "never arrived", "never ran"])
 def test_there_are_no_hits_of_what_is_not_there(why: str) -> None:
-    book = new_book()
+    predictor = new_predictor()
     first = snapshot(1, START)
     if why == "no caching":
         first = replace(first, config=replace(CONFIG, enable_prefix_caching=False))
-    book.hear(first)
-    book.reserve(asks("a", 5), START, ttl_s=0.0 if why == "never arrived" else 5.0)
+    predictor.hear(first)
+    predictor.reserve(asks("a", 5), START, ttl_s=0.0 if why == "never arrived" else 5.0)
     if why == "another run":
-        book.hear(snapshot(1, START, run="next"))
+        predictor.hear(snapshot(1, START, run="next"))
     elif why == "never arrived":
-        assert book.pending(START) == []
+        assert reserved(predictor, START) == []
     elif why == "never ran":
-        book.hear(replace(snapshot(2, START), waiting=(shown(asks("a", 5)),)))
-        book.hear(snapshot(3, START))
-        book.complete("a")
-    assert predicted(book, asks("b", 5)).cached_tokens == 0
+        predictor.hear(replace(snapshot(2, START), waiting=(shown(asks("a", 5)),)))
+        predictor.hear(snapshot(3, START))
+        predictor.complete("a")
+    assert predicted(predictor, asks("b", 5)).cached_tokens == 0
 
 
 def test_what_no_snapshot_showed_running_has_no_known_hits() -> None:
-    book = new_book()
-    book.hear(snapshot(1, START))
-    book.reserve(asks("a", 5), START, ttl_s=5.0)
-    book.hear(replace(snapshot(2, START), waiting=(shown(asks("a", 5)),)))
-    assert book.complete("a").cached_tokens is None
+    predictor = new_predictor()
+    predictor.hear(snapshot(1, START))
+    predictor.reserve(asks("a", 5), START, ttl_s=5.0)
+    predictor.hear(replace(snapshot(2, START), waiting=(shown(asks("a", 5)),)))
+    assert predictor.complete("a").cached_tokens is None

@@ -1,0 +1,218 @@
+"""What is known of the requests that are sent to one engine, beside what the engine publishes.
+
+Who is on the way and has not been shown yet, how long that takes, how many have come of late, and
+which prefixes they left in the engine's cache.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from math import inf
+
+from foretell.engine.delay import UsualDelay
+from foretell.engine.expected import RecentArrivals
+from foretell.engine.forecast import Arrival, arrival, is_certain
+from foretell.engine.prefixes import PrefixIndex
+from foretell.length.distribution import Row
+from foretell.model import EngineConfig, RequestSpec
+
+MAX_RESERVATIONS = 10_000
+MAX_OBSERVED = 20_000
+LOOK_AHEAD_S, MOST_EXPECTED = 60.0, 64
+"""How far ahead, and how many, arrivals are expected that nobody has announced."""
+
+_LONGEST_DELAY_S = 2.0
+
+
+@dataclass(slots=True)
+class Observed:
+    """What snapshots have shown of one request."""
+
+    since_s: float = 0.0
+    """When it was reserved; when it arrived, where a snapshot was faster than its reservation."""
+    ttft_s: float = 0.0
+    """From then to the first snapshot with a token of it; 0 when not seen."""
+    output_tokens: int = 0
+    preemptions: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int | None = None
+    """Prompt tokens found in the prefix cache; known only of requests whose `prefix` is known, and
+    only if a snapshot showed them running: of a few steps there may be none."""
+    length_row: Row = ()
+    """What is believed of its output length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """A dispatched request that no snapshot has shown yet."""
+
+    request: RequestSpec
+    made_s: float
+    expires_s: float
+    row: Arrival
+    """As the forecast takes it: it joins the queue one dispatch delay after `made_s`."""
+
+
+class Ledger:
+    """The requests of one engine. Every collection is bounded; time is an argument."""
+
+    def __init__(self, dispatch_delay_s: float, prefixes: PrefixIndex | None = None) -> None:
+        """`dispatch_delay_s` is the time from a prediction to the request's arrival in the engine's
+        queue: assumed at first, then learned from when reservations turn up in snapshots.
+
+        Without `prefixes` no prefix is expected to be found in the engine's cache.
+        """
+        self.prefixes = prefixes
+        self.changes = 0
+        """How often the reservations have changed."""
+        self.reserved = 0
+        """Sequences of the reservations."""
+        self.dispatch_delay_s = dispatch_delay_s
+        """From a prediction to the request's arrival in the engine's queue, as learned so far."""
+        self._delay = UsualDelay(dispatch_delay_s, _LONGEST_DELAY_S)
+        self._arrivals = RecentArrivals()
+        self._reservations: OrderedDict[str, Reservation] = OrderedDict()
+        self._observed: OrderedDict[str, Observed] = OrderedDict()
+        self._uncertain = 0  # reservations whose length is not certain
+        self._first_expiry_s = inf
+
+    @property
+    def certain(self) -> bool:
+        """The lengths of all reservations are taken at their word."""
+        return not self._uncertain
+
+    def reserved_blocks(self, config: EngineConfig) -> int:
+        """KV blocks of such an engine that the prompts of the reservations need."""
+        if not self._reservations:
+            return 0
+        requests = [reservation.request for reservation in self._reservations.values()]
+        return sum([r.sequences * config.blocks_for(r.prompt_tokens) for r in requests])
+
+    def rows(self) -> list[Arrival]:
+        """The reservations as arrivals that the engine is about to see, in the order in which they
+        were made; `expire` drops those whose time is over."""
+        if not self._reservations:
+            return []
+        return [reservation.row for reservation in self._reservations.values()]
+
+    def expected(self, at_s: float) -> list[Arrival]:
+        """Those who will be in the engine's queue behind `at_s`, though nobody has said so."""
+        row = self._arrivals.expected(at_s, at_s + LOOK_AHEAD_S, MOST_EXPECTED)
+        return [row] if row else []
+
+    def cached_tokens(self, request: RequestSpec) -> int:
+        """Tokens of the request's prompt that the engine is believed to find in its cache."""
+        if self.prefixes is None:
+            return request.cached_tokens
+        return max(self.prefixes.find(request), request.cached_tokens)
+
+    def observed(self, request_id: str) -> Observed | None:
+        """What snapshots have shown of a request that has not ended."""
+        return self._observed.get(request_id)
+
+    def is_reserved(self, request_id: str) -> bool:
+        return request_id in self._reservations
+
+    def restart(self, prefixes: PrefixIndex | None) -> None:
+        """Another run of the engine has begun: what the last one did died with it."""
+        self._observed.clear()
+        self.prefixes = prefixes
+
+    def reserve(
+        self,
+        request: RequestSpec,
+        length_row: Row,
+        made_s: float,
+        now_s: float,
+        expires_s: float = inf,
+    ) -> int:
+        """Count `request` as on its way, unless a snapshot has already shown it.
+
+        It joins the engine's queue a dispatch delay after `made_s`. Returns how many tokens of its
+        prompt the engine is believed to find in its cache.
+        """
+        if self.prefixes is not None:
+            cached_tokens = self.prefixes.reserve(request)
+            if cached_tokens > request.cached_tokens:
+                request = replace(request, cached_tokens=cached_tokens)
+        if request.request_id in self._observed:
+            return request.cached_tokens
+        for _ in range(request.sequences):
+            self._note(request, now_s)
+        self._drop(request.request_id)
+        row = arrival(request, length_row, made_s)
+        self._reservations[request.request_id] = Reservation(request, made_s, expires_s, row)
+        self.reserved += request.sequences
+        self._uncertain += not is_certain(length_row)
+        self._first_expiry_s = min(self._first_expiry_s, expires_s)
+        self.changes += 1
+        if len(self._reservations) > MAX_RESERVATIONS:
+            self._drop(next(iter(self._reservations)))
+        return request.cached_tokens
+
+    def expire(self, now_s: float) -> None:
+        """Forget the reservations whose time is over."""
+        if now_s < self._first_expiry_s:
+            return
+        for key, reservation in list(self._reservations.items()):
+            if reservation.expires_s <= now_s:
+                self._drop(key)
+                if self.prefixes is not None:
+                    self.prefixes.ended(key, answered=False)
+        alive = (reservation.expires_s for reservation in self._reservations.values())
+        self._first_expiry_s = min(alive, default=inf)
+
+    def meet(
+        self, request: RequestSpec, at_s: float, arrived_s: float, joined_after_s: float | None
+    ) -> Observed:
+        """A snapshot of `at_s` shows a request for the first time, or since it was reserved.
+
+        It arrived in the engine at `arrived_s`, and joined the queue after `joined_after_s`; None
+        where nothing is known of that.
+        """
+        reservation = self._drop(request.request_id)
+        seen = self._observed.get(request.request_id)
+        if seen is None and reservation is None:
+            self._note(request, at_s)
+        if seen is None:
+            seen = Observed(arrived_s, prompt_tokens=request.prompt_tokens)
+            self._observed[request.request_id] = seen
+            if len(self._observed) > MAX_OBSERVED:
+                self._observed.popitem(last=False)
+        if reservation is not None:
+            seen.length_row = reservation.row.length
+            seen.since_s = reservation.made_s
+            if joined_after_s is not None:
+                made_s = reservation.made_s
+                self._delay.learn(joined_after_s - made_s, at_s - made_s)
+                self.dispatch_delay_s = self._delay.seconds
+        return seen
+
+    def admitted(self, request_id: str, cached_tokens: int, prompt_tokens: int) -> None:
+        """The engine runs the request, of whose prompt it found so many tokens cached."""
+        if self.prefixes is not None:
+            self.prefixes.admitted(request_id, cached_tokens, prompt_tokens)
+        if (seen := self._observed.get(request_id)) is not None:
+            seen.cached_tokens = cached_tokens
+
+    def complete(self, request_id: str, *, answered: bool = False) -> Observed:
+        """The request has ended: forget it and return what was seen of it.
+
+        `answered`: some of its output came; snapshots may still be on their way.
+        """
+        self._drop(request_id)
+        if self.prefixes is not None:
+            self.prefixes.ended(request_id, answered=answered)
+        return self._observed.pop(request_id, None) or Observed()
+
+    def _note(self, request: RequestSpec, at_s: float) -> None:
+        self._arrivals.note(
+            request.prompt_tokens, request.length.expected_tokens, at_s, request.cached_tokens
+        )
+
+    def _drop(self, request_id: str) -> Reservation | None:
+        reservation = self._reservations.pop(request_id, None)
+        if reservation is not None:
+            self.reserved -= reservation.request.sequences
+            self._uncertain -= not is_certain(reservation.row.length)
+            self.changes += 1
+        return reservation

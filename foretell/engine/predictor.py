@@ -1,0 +1,169 @@
+"""What a predictor knows of one engine, and what predictors answer."""
+
+from collections.abc import Callable, Sequence
+
+from foretell.engine.answer import as_prediction, no_spread
+from foretell.engine.forecast import Added, Figures, Forecaster, Question, arrival, is_certain
+from foretell.engine.ledger import Ledger
+from foretell.kernel.step_time import StepTime
+from foretell.length.distribution import Row
+from foretell.model import EngineConfig, Load, Prediction, RequestSpec
+
+
+def samples_behind(waiting: int) -> int:
+    """How many rollouts, each with other output lengths, a newcomer behind so many others gets.
+
+    When it may start depends on the more lengths the more wait, and their deviations average out;
+    and a rollout costs as much as has to be admitted in it. A power of two: `draw_totals`.
+    """
+    if waiting < 8:
+        return 8
+    return 4 if waiting < 32 else 2
+
+
+class EnginePredictor:
+    """One engine as it was last published, and the requests that are on their way to it."""
+
+    def __init__(
+        self,
+        forecaster: Forecaster,
+        index: int,
+        instance_id: str,
+        config: EngineConfig,
+        ledger: Ledger,
+        model: StepTime,
+    ) -> None:
+        """`index` is the place of the engine's picture in `forecaster`; its steps are believed to
+        take as long as `model` says."""
+        self.forecaster = forecaster
+        self.index = index
+        self.instance_id = instance_id
+        self.engine_config = config
+        self.ledger = ledger
+        self.model = model
+        self._version = 0  # of the picture and the step-time model
+        self._figures: Figures | None = None
+        self._load: Load | None = None
+        self._loaded_at = -1
+        forecaster.describe(index, config)
+
+    def believe(self, model: StepTime) -> None:
+        """The engine's steps are believed to take as long as `model` says."""
+        if model is not self.model:  # it never changes: another one is made instead
+            self.model = model
+            self._version += 1
+
+    def published(self) -> None:
+        """The engine's picture is another one, or is about to be."""
+        self._version += 1
+        self._figures = None
+
+    @property
+    def figures(self) -> Figures:
+        """What the picture says of the engine's load."""
+        if self._figures is None:
+            self._figures = self.forecaster.figures(self.index)
+            self._load = None
+        return self._figures
+
+    def load(self) -> Load:
+        """The engine's occupancy as last published, reservations included."""
+        figures, ledger = self.figures, self.ledger
+        if self._load is None or self._loaded_at != ledger.changes:
+            self._loaded_at, config = ledger.changes, self.engine_config
+            self._load = Load(
+                running=figures.running,
+                waiting=figures.requests - figures.running,
+                reserved=ledger.reserved,
+                used_blocks=max(0, config.total_blocks - figures.free_blocks),
+                total_blocks=config.total_blocks,
+                waiting_prefill_blocks=figures.waiting_blocks + ledger.reserved_blocks(config),
+                max_num_seqs=config.max_num_seqs,
+                by_priority=config.policy == "priority",
+            )
+        return self._load
+
+    def question(
+        self, request: RequestSpec, certain: bool, at_s: float, *, announced_only: bool
+    ) -> Question:
+        """All that is known here, for `request` in the engine's queue `at_s`.
+
+        `certain`: its length is taken at its word. The other arguments are those of `predict`.
+        """
+        figures, ledger = self.figures, self.ledger
+        samples = 1
+        if not (certain and figures.certain and ledger.certain):
+            samples = samples_behind(figures.requests - figures.running + ledger.reserved)
+        return Question(
+            self.index,
+            samples,
+            ledger.cached_tokens(request),
+            ledger.rows(),
+            () if announced_only else ledger.expected(at_s),
+            self._version + ledger.changes,
+            ledger.dispatch_delay_s,
+        )
+
+
+def predict(
+    forecaster: Forecaster,
+    asked: Sequence[EnginePredictor],
+    request: RequestSpec,
+    length_row: Row,
+    *,
+    at_s: float,
+    now_s: float,
+    ages_s: Sequence[float],
+    every_step_published: bool = True,
+    announced_only: bool = False,
+    externality: bool = False,
+    with_quantiles: bool = True,
+    spread: Callable[[int], float] = no_spread,
+) -> list[Prediction]:
+    """What each engine in `asked` would do with `request`, if that joined its queue at `at_s`.
+
+    All of them at once: a call into compiled code costs as much as a short forecast. They reckon
+    with requests that will come later, as many and as large as of late. With `announced_only` they
+    do not, which is how to compare engines: how many have come to one says little of where those
+    will go that are still to be placed. With `externality` they also say what the request adds to
+    the latencies of all that are there or on their way. `ages_s`: since each engine was last heard
+    from. `spread` is the relative standard deviation of the time of so many steps.
+    `every_step_published` as `Forecaster.prepare` has it, `with_quantiles` as `as_prediction`.
+    """
+    newcomer, certain = arrival(request, length_row, at_s), is_certain(length_row)
+    predictions: list[Prediction | None] = [None] * len(asked)
+    for places in _by_model(asked):
+        model = asked[places[0]].model
+        questions = [
+            asked[place].question(request, certain, at_s, announced_only=announced_only)
+            for place in places
+        ]
+        found = forecaster.forecast(
+            model, questions, newcomer, now_s, every_step_published=every_step_published
+        )
+        added: Sequence[Added | None] = [None] * len(places)
+        if externality:
+            added = forecaster.added(
+                model, questions, newcomer, now_s, every_step_published=every_step_published
+            )
+        for place, question, one, costs in zip(places, questions, found, added, strict=True):
+            predictor = asked[place]
+            predictions[place] = as_prediction(
+                predictor.instance_id,
+                one,
+                predictor.load(),
+                age_s=ages_s[place],
+                spread=spread,
+                added=costs,
+                cached_tokens=question.cached_tokens,
+                with_quantiles=with_quantiles,
+            )
+    return [prediction for prediction in predictions if prediction is not None]
+
+
+def _by_model(asked: Sequence[EnginePredictor]) -> list[list[int]]:
+    """The places in `asked` of those that share a step-time model."""
+    groups: dict[int, list[int]] = {}
+    for place, predictor in enumerate(asked):
+        groups.setdefault(id(predictor.model), []).append(place)
+    return list(groups.values())

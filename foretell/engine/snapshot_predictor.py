@@ -1,0 +1,224 @@
+"""The predictor of an engine that publishes snapshots: what the sidecar beside it runs."""
+
+from collections.abc import Callable
+
+from foretell.engine.answer import no_spread
+from foretell.engine.forecast import Forecaster
+from foretell.engine.ledger import Ledger, Observed
+from foretell.engine.predictor import EnginePredictor, predict
+from foretell.engine.prefixes import PrefixIndex
+from foretell.engine.snapshots import fill_picture
+from foretell.latency.features import FEATURES
+from foretell.latency.linear import LinearStepTime, StepTimeModel
+from foretell.length.distribution import Row
+from foretell.model import (
+    EngineSnapshot,
+    LengthEstimate,
+    Load,
+    Prediction,
+    RequestSpec,
+    RequestTable,
+)
+
+_UNTOLD = LinearStepTime((0.0,) * len(FEATURES)).packed()
+"""The model of step times until somebody asks with another one."""
+
+
+class SnapshotPredictor:
+    """Hears one engine's snapshots, keeps its ledger, and predicts. Time is an argument.
+
+    `length_row` makes a distribution of an estimate (`foretell.length.distribution.knots`);
+    `prior_tokens` is the mean output length of requests that nobody estimated.
+    `dispatch_delay_s` as `Ledger` has it, `every_step_published` as `Forecaster.prepare`.
+    """
+
+    def __init__(
+        self,
+        *,
+        dispatch_delay_s: float,
+        length_row: Callable[[LengthEstimate], Row],
+        prior_tokens: float,
+        every_step_published: bool = True,
+    ) -> None:
+        self.ledger = Ledger(dispatch_delay_s)
+        self.snapshot: EngineSnapshot | None = None
+        self.heard_unix_s = 0.0
+        self._length_row = length_row
+        self._prior_tokens = prior_tokens
+        self._prior_row = length_row(LengthEstimate(prior_tokens))
+        self._every_step_published = every_step_published
+        self._forecaster = Forecaster()
+        self._predictor: EnginePredictor | None = None
+        self._shown = False  # the picture is that of the latest snapshot
+        self._asked = False
+
+    @property
+    def dispatch_delay_s(self) -> float:
+        """From a prediction to the request's arrival in the engine's queue, as learned so far."""
+        return self.ledger.dispatch_delay_s
+
+    def age_s(self, now_unix_s: float) -> float:
+        """Seconds since the engine was last heard from."""
+        return max(0.0, now_unix_s - self.heard_unix_s)
+
+    def hear(self, snapshot: EngineSnapshot) -> bool:
+        """Take in a snapshot; False for one that is older than what is known."""
+        known = self.snapshot
+        same_run = known is not None and known.engine_run_id == snapshot.engine_run_id
+        if known is not None and same_run and snapshot.sequence < known.sequence:
+            return False
+        self.heard_unix_s = max(self.heard_unix_s, snapshot.published_unix_s)
+        if known is not None and same_run and snapshot.sequence == known.sequence:
+            return True  # a heartbeat: the engine lives, its state is the same
+        if not same_run:
+            caches = snapshot.config.enable_prefix_caching
+            self.ledger.restart(PrefixIndex(snapshot.config) if caches else None)
+            self._predictor = EnginePredictor(
+                self._forecaster, 0, snapshot.instance_id, snapshot.config, self.ledger, _UNTOLD
+            )
+        before, self.snapshot = known if same_run else None, snapshot
+        self._shown = False
+        for rows in (snapshot.running, snapshot.waiting):
+            self._see(RequestTable.of(rows), snapshot.taken_unix_s, before)
+        self._see_hits(RequestTable.of(snapshot.running))
+        if self._asked:  # about the state before; then about this one too: nobody need wait
+            self._show()
+            self._asked = False
+        return True
+
+    def reserve(self, request: RequestSpec, now_unix_s: float, ttl_s: float) -> None:
+        """Count `request` as on its way for `ttl_s`, unless a snapshot has already shown it."""
+        row = self._length_row(request.length)
+        self.ledger.reserve(request, row, now_unix_s, now_unix_s, now_unix_s + ttl_s)
+
+    def complete(self, request_id: str, *, answered: bool = False) -> Observed:
+        """The request has ended, as `Ledger.complete` has it."""
+        return self.ledger.complete(request_id, answered=answered)
+
+    def load(self, now_unix_s: float) -> Load | None:
+        """The engine's occupancy, reservations included; None before the first snapshot."""
+        predictor = self._show()
+        self.ledger.expire(now_unix_s)
+        return predictor.load() if predictor is not None else None
+
+    def predict(
+        self,
+        request: RequestSpec,
+        step_time: StepTimeModel,
+        now_unix_s: float,
+        *,
+        spread: Callable[[int], float] = no_spread,
+        announced_only: bool = False,
+        externality: bool = False,
+        with_quantiles: bool = True,
+    ) -> Prediction | None:
+        """What the engine would do with `request`, dispatched now; None before any snapshot.
+
+        The options are those of `foretell.engine.predictor.predict`.
+        """
+        predictor = self._show()
+        if predictor is None:
+            return None
+        self._asked = True
+        self.ledger.expire(now_unix_s)
+        predictor.believe(step_time.packed())
+        (prediction,) = predict(
+            self._forecaster,
+            [predictor],
+            request,
+            self._length_row(request.length),
+            at_s=now_unix_s + self.dispatch_delay_s,
+            now_s=now_unix_s,
+            ages_s=[self.age_s(now_unix_s)],
+            every_step_published=self._every_step_published,
+            announced_only=announced_only,
+            externality=externality,
+            with_quantiles=with_quantiles,
+            spread=spread,
+        )
+        return prediction
+
+    def _show(self) -> EnginePredictor | None:
+        """The engine's predictor with the picture of the latest snapshot."""
+        snapshot, predictor = self.snapshot, self._predictor
+        if snapshot is None or predictor is None or self._shown:
+            return predictor
+        running, waiting = RequestTable.of(snapshot.running), RequestTable.of(snapshot.waiting)
+        prefixes, cached_tokens = self.ledger.prefixes, None
+        if prefixes is not None and prefixes.pending:
+            believed = map(prefixes.believed, waiting.foretell_id)
+            cached_tokens = list(map(max, waiting.cached_tokens, believed))
+        rows = [row for table in (running, waiting) for row in self._length_rows(table)]
+        fill_picture(self._forecaster, 0, snapshot, rows, cached_tokens)
+        predictor.published()
+        self._shown = True
+        return predictor
+
+    def _see(self, table: RequestTable, at_unix_s: float, before: EngineSnapshot | None) -> None:
+        """Note what is new of each request. This runs for every engine step: few calls a row."""
+        ledger = self.ledger
+        columns = table.foretell_id, table.output_tokens, table.preemptions
+        for index, (key, output, preemptions) in enumerate(zip(*columns, strict=True)):
+            if not key:
+                continue
+            seen = ledger.observed(key)
+            if seen is None or ledger.is_reserved(key):
+                seen = self._meet(table, index, at_unix_s, before)
+            if output > seen.output_tokens:
+                if not seen.output_tokens:
+                    seen.ttft_s = max(0.0, at_unix_s - seen.since_s)
+                seen.output_tokens = output
+            if preemptions > seen.preemptions:
+                seen.preemptions = preemptions
+
+    def _meet(
+        self, table: RequestTable, index: int, at_unix_s: float, before: EngineSnapshot | None
+    ) -> Observed:
+        """A snapshot shows a request for the first time, or since it was reserved.
+
+        An idle engine schedules what arrives at once, so it has just come. A busy one looks at
+        its queue once a step: it came some time since the step before, and not before its API
+        server had it.
+        """
+        state = table[index]
+        length = LengthEstimate(state.predicted_output_tokens or self._prior_tokens)
+        joined_after_s = None
+        if before is not None:
+            joined_after_s = at_unix_s
+            if before.running or before.waiting:
+                joined_after_s = max(before.taken_unix_s, state.arrival_unix_s)
+        return self.ledger.meet(
+            RequestSpec(state.foretell_id, state.prompt_tokens, 0, length),
+            at_unix_s,
+            state.arrival_unix_s,
+            joined_after_s,
+        )
+
+    def _see_hits(self, running: RequestTable) -> None:
+        """Note what prefixes were found of the requests that run since the last snapshot."""
+        prefixes = self.ledger.prefixes
+        pending = set(prefixes.pending) if prefixes is not None else None
+        if not pending:
+            return
+        for index, key in enumerate(running.foretell_id):
+            if key in pending:
+                self.ledger.admitted(
+                    key, running.cached_tokens[index], running.prompt_tokens[index]
+                )
+                pending.discard(key)  # of several sequences the first one tells
+
+    def _length_rows(self, table: RequestTable) -> list[Row]:
+        """As estimated at dispatch, or as the engine was told, or where nothing is known."""
+        rows = []
+        for key, tokens in zip(table.foretell_id, table.predicted_output_tokens, strict=True):
+            seen = self.ledger.observed(key)
+            if seen is not None and seen.length_row:
+                row = seen.length_row
+            elif tokens <= 0:
+                row = self._prior_row
+            else:
+                row = self._length_row(LengthEstimate(tokens, source="model"))
+                if seen is not None:
+                    seen.length_row = row
+            rows.append(row)
+        return rows

@@ -1,0 +1,112 @@
+"""Published snapshots as pictures, and as twins that go on where the engine stands."""
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.engine.batch import Batch as TwinBatch
+from foretell.engine.forecast import Forecaster, is_certain
+from foretell.engine.twin import Twin
+from foretell.kernel.layout import Batch, State
+from foretell.kernel.lengths import WIDTH
+from foretell.kernel.pictures import STEPS
+from foretell.kernel.start import START, limited, restore
+from foretell.latency.linear import sums
+from foretell.length.distribution import Row, certain
+from foretell.model import EngineSnapshot, RequestState, RequestTable
+
+_MOST_TOKENS = np.iinfo(np.int32).max
+
+ExpectedOutput = Callable[[RequestState], float]
+"""Total output tokens a request is expected to generate, given how far it has come."""
+
+
+def fill_picture(
+    forecaster: Forecaster,
+    index: int,
+    snapshot: EngineSnapshot,
+    length_rows: Sequence[Row],
+    waiting_cached_tokens: Sequence[int] | None = None,
+) -> None:
+    """Make `snapshot` the picture of engine `index`.
+
+    `length_rows` are what is believed of the output lengths, for the running and then the waiting
+    requests. An engine looks for cached blocks when it admits a request, so of those who wait it
+    says nothing: `waiting_cached_tokens` is what they are believed to find, where anybody knows.
+    """
+    config = snapshot.config
+    runs, waits = RequestTable.of(snapshot.running), RequestTable.of(snapshot.waiting)
+    running, count = len(runs), len(runs) + len(waits)
+    forecaster.make_room(count)
+    forecaster.describe(index, config)
+    header = forecaster.pictures.headers[index : index + 1]
+    rows = forecaster.pictures.requests[index]
+    _fill_rows(rows[:running], runs, runs.cached_tokens)
+    _fill_rows(rows[running:count], waits, waiting_cached_tokens or waits.cached_tokens)
+    # Slices are lists, which numpy takes in twice as fast as protobuf's columns.
+    rows["computed"][:running] = runs.computed_tokens[:]
+    rows["blocks"][:running] = -(-rows["computed"][:running] // config.block_size_tokens)
+    rows["scheduled"][:running] = runs.scheduled_tokens[:]
+    rows["in_flight"][:running] = runs.in_flight_tokens[:]
+    lengths = np.fromiter(chain.from_iterable(length_rows), np.float64, count * WIDTH)
+    rows["length"][:count] = lengths.reshape(count, WIDTH)
+    tokens = rows["prompt"][running:count] + rows["output"][running:count]
+    blocks = int((-(-tokens // config.block_size_tokens)).sum())
+    sure = all(map(is_certain, length_rows))
+    header["figures"] = (count, running, snapshot.free_blocks, blocks, sure)
+    steps = snapshot.steps_in_flight[-STEPS:]  # an engine that is modelled here has no more
+    header["steps"], header["taken_s"] = len(steps), snapshot.taken_unix_s
+    for place, step in enumerate(steps):
+        header["shapes"][0, place] = sums(step.shape)
+    if steps:
+        header["begun_s"] = steps[0].started_unix_s
+
+
+def _fill_rows(rows: NDArray[np.void], table: RequestTable, cached_tokens: Sequence[int]) -> None:
+    rows["arrival_s"] = table.arrival_unix_s[:]
+    rows["key"] = [
+        crc32((foretell_id or request_id).encode())
+        for foretell_id, request_id in zip(table.foretell_id, table.request_id, strict=True)
+    ]
+    rows["prompt"] = table.prompt_tokens[:]
+    rows["output"] = table.output_tokens[:]
+    rows["max_tokens"] = np.minimum(table.max_tokens[:], _MOST_TOKENS)
+    rows["priority"] = table.priority[:]
+    rows["preemptions"] = table.preemptions[:]
+    rows["cached_tokens"] = cached_tokens[:]
+
+
+def restore_twin(
+    snapshot: EngineSnapshot, expected: ExpectedOutput
+) -> tuple[Twin, list[TwinBatch]]:
+    """A twin to be driven step by step from `snapshot` on, and its steps in flight.
+
+    The steps in flight are for `Twin.complete`, the oldest first.
+    """
+    requests = (*snapshot.running, *snapshot.waiting)
+    forecaster = Forecaster()
+    fill_picture(forecaster, 0, snapshot, [certain(0.0)] * len(requests))
+    scratch = forecaster.scratch
+    restore(forecaster.pictures, 0, scratch)
+    records, sequences = scratch.records[START], scratch.sequences[START]
+    state = State(
+        records["engine"],
+        sequences,
+        np.arange(len(sequences), dtype=np.int32),
+        scratch.blocks,
+        scratch.places,
+        np.zeros(0, np.int32),
+    )
+    for slot, request in enumerate(requests):
+        sequences[slot]["stop_after"] = limited(state, slot, round(expected(request)))
+    names = {slot: r.foretell_id or r.request_id for slot, r in enumerate(requests)}
+    arrays = [
+        Batch(records[name], entries)
+        for name, entries in zip(("older", "newer"), scratch.entries[START], strict=True)
+    ]
+    oldest, in_flight = int(records["clock"]["oldest"]), int(records["clock"]["in_flight"])
+    batches = [arrays[(oldest + i) % 2] for i in range(in_flight)]
+    return Twin.adopt(snapshot.config, state, names, batches)
