@@ -138,7 +138,6 @@ reproduce-block: setup-dev ## Block's evaluation in the simulator (TRACES=folder
 figures: setup-dev setup-vllm ## Measure accuracy and lengths again (DATA=folder with profiles/, text/, traces/)
 	@test -n "$(DATA)" || { echo 'make figures needs DATA=folder' >&2; exit 1; }
 	$(MAKE) --no-print-directory accuracy DATA=$(DATA)/profiles
-	$(BIN)/python -m bench.length.live $(DATA)
 	$(BIN)/python -m bench.accuracy.calibration
 	$(MAKE) --no-print-directory accuracy-live
 
