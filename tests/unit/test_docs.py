@@ -251,6 +251,17 @@ def test_the_policies_page_has_every_policy() -> None:
     assert not [name for name in POLICIES if f"`{name}`" not in text]
 
 
+def test_the_structure_page_has_every_package() -> None:
+    text = (ROOT / "docs" / "structure.md").read_text()
+    named = set(re.findall(r"^\| `([a-z/]+)` \|", text, re.MULTILINE))
+    rooms = {
+        f"{top}/{package.parent.name}"
+        for top in ("foretell", "services")
+        for package in (ROOT / top).glob("*/__init__.py")
+    }
+    assert named == rooms - {"foretell/v1", "foretell/config"} | {"cli", "tools", "bench"}
+
+
 def test_the_shelf_is_short() -> None:
     words = {_name(page): len(page.read_text().split()) for page in SHELF}
     assert sum(words.values()) < MOST_WORDS, words
