@@ -102,7 +102,7 @@ class Job:
         return _usage(sum(self.prompt_tokens), 0)
 
     def usage_so_far(self, answer: Answer) -> dict[str, int]:
-        """Of one choice alone."""
+        """The usage of one choice alone."""
         return _usage(self.prompt_tokens[answer.index // self.choices], answer.tokens)
 
     def abort(self, driver: Driver) -> None:
