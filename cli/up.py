@@ -14,24 +14,44 @@ class Engine(StrEnum):
 
 
 def up(
-    engines: Annotated[int, typer.Option(min=1, max=64, help="Engines to start.")] = 4,
-    engine: Annotated[Engine, typer.Option(help="Kind of engine.")] = Engine.EMULATED,
+    cluster: Annotated[
+        str, typer.Option(metavar="FILE", help="Cluster file; the flags below override it.")
+    ] = "",
+    engines: Annotated[
+        int | None, typer.Option(min=1, max=64, help="Number of engines; 4 without a file.")
+    ] = None,
+    engine: Annotated[
+        Engine | None, typer.Option(help="Kind of engine; emulated without a file.")
+    ] = None,
     profile: Annotated[
-        str, typer.Option(help="GPU profile DEVICE/MODEL; empty: the engine's default.")
-    ] = "",
-    schedulers: Annotated[int, typer.Option(min=1, max=16, help="Scheduler replicas.")] = 2,
-    host: Annotated[str, typer.Option(help="Address the schedulers listen on.")] = "127.0.0.1",
+        str | None, typer.Option(help="GPU profile DEVICE/MODEL of the engines.")
+    ] = None,
+    schedulers: Annotated[
+        int | None, typer.Option(min=1, max=16, help="Number of scheduler replicas; default 2.")
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Address the schedulers listen on; default 127.0.0.1.")
+    ] = None,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port all schedulers share; 0: a free one.")
-    ] = 8000,
-    policy: Annotated[str, typer.Option(help="Placement policy; empty: the default.")] = "",
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="Port all schedulers share; default 8000, 0 takes a free one."
+        ),
+    ] = None,
+    policy: Annotated[str | None, typer.Option(help="Placement policy; default slo.")] = None,
     model: Annotated[
-        str, typer.Option(help="vLLM: model folder or name; emulated: the name served.")
-    ] = "",
-    python: Annotated[str, typer.Option(help="Python that has vLLM; empty: this one.")] = "",
+        str | None,
+        typer.Option(help="vLLM: folder or name of the model; emulated: the name served."),
+    ] = None,
+    python: Annotated[
+        str | None, typer.Option(help="Python that has vLLM installed; default: this one.")
+    ] = None,
     engine_args: Annotated[
-        str, typer.Option(help="Further flags for every engine, split as a shell would.")
-    ] = "",
+        str | None, typer.Option(help="Further flags for every engine, split as a shell would.")
+    ] = None,
+    start_timeout: Annotated[
+        float | None, typer.Option(min=1, help="Seconds an engine may take to serve; default 300.")
+    ] = None,
     run_dir: Annotated[
         str, typer.Option(help="Folder for state, sockets and logs; empty: a new one.")
     ] = "",
@@ -39,30 +59,27 @@ def up(
     duration: Annotated[
         float, typer.Option(min=0, help="Stop by itself, seconds after being ready; 0: never.")
     ] = 0.0,
-    start_timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds an engine may take to serve.")
-    ] = 300.0,
     plain: Annotated[bool, typer.Option("--plain", help="One line per event, no table.")] = False,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C.
 
-    Everything else is set by environment variables, which the services inherit: see
-    `foretell settings`.
+    The cluster file describes it. Without one, it has emulated engines. Environment variables
+    override the file: see `foretell settings`.
     """
-    from tools.local.cluster import ClusterOptions
+    from tools.local.up import UpFlags
     from tools.local.up import up as run_cluster
 
-    options = ClusterOptions(
+    flags = UpFlags(
         engines=engines,
-        engine=engine.value,
-        schedulers=schedulers,
-        host=host,
-        port=port,
-        policy=policy,
+        engine=engine.value if engine else None,
         profile=profile,
         model=model,
         python=python,
         engine_args=engine_args,
         start_timeout_s=start_timeout,
+        schedulers=schedulers,
+        host=host,
+        port=port,
+        policy=policy,
     )
-    run_cluster(options, run_dir=run_dir, restart=restart, duration_s=duration, plain=plain)
+    run_cluster(cluster, flags, run_dir=run_dir, restart=restart, duration_s=duration, plain=plain)

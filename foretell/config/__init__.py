@@ -1,5 +1,8 @@
 """The bridge to files and the environment: what operators and supervisors set."""
 
+from foretell.config.cluster import Cluster, load_cluster
+from foretell.config.layout import Layout, parse_instances
+from foretell.config.marks import ClusterError
 from foretell.config.policies import build_policy, setting_of
 from foretell.config.profiles import check_profile, list_profiles, load_profile
 from foretell.config.settings import (
@@ -14,8 +17,11 @@ from foretell.config.settings import (
 
 __all__ = [
     "ALL_SETTINGS",
+    "Cluster",
+    "ClusterError",
     "EmulatorSettings",
     "LauncherSettings",
+    "Layout",
     "PluginSettings",
     "PredictorSettings",
     "SchedulerSettings",
@@ -23,6 +29,8 @@ __all__ = [
     "build_policy",
     "check_profile",
     "list_profiles",
+    "load_cluster",
     "load_profile",
+    "parse_instances",
     "setting_of",
 ]

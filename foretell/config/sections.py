@@ -4,15 +4,35 @@ A process's own settings (`foretell.config.settings`) inherit the fields of its 
 and its meaning are the same in the file, in an environment variable and as a flag.
 """
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from foretell.config.policies import build_policy
 from foretell.config.profiles import check_profile
+from foretell.placement import PlacementConfig
+
+_PLACEMENT = PlacementConfig()
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 Profile = Annotated[str, AfterValidator(check_profile)]
+
+
+def _from_its_folder(path: str, info: ValidationInfo) -> str:
+    """Paths in a cluster file are relative to the file's folder, others to where we stand."""
+    folder = (info.context or {}).get("folder")
+    return str(folder / path) if folder and path else path
+
+
+def _if_a_folder(name: str, info: ValidationInfo) -> str:
+    """The folder of that name beside the cluster file, where there is one; else the name."""
+    path = _from_its_folder(name, info)
+    return path if name and Path(path).is_dir() else name
+
+
+FilePath = Annotated[str, AfterValidator(_from_its_folder)]
+FolderOrName = Annotated[str, AfterValidator(_if_a_folder)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 
 
@@ -49,12 +69,12 @@ class PlacementOptions(Section):
     """How requests wait and which engines are asked, whatever the policy."""
 
     candidates: int = Field(
-        16,
+        _PLACEMENT.candidates,
         ge=0,
         description="Number of predictors that are asked about one placement; 0 asks all.",
     )
     largest_last_ratio: float = Field(
-        0.0,
+        _PLACEMENT.largest_last_ratio,
         ge=0,
         lt=1,
         description=(
@@ -63,7 +83,7 @@ class PlacementOptions(Section):
         ),
     )
     hold_max_s: float = Field(
-        10.0,
+        _PLACEMENT.hold_max_s,
         ge=0,
         description=(
             "Longest time that a policy which holds requests (`baselines.late_binding`, "
@@ -71,12 +91,12 @@ class PlacementOptions(Section):
         ),
     )
     hold_recheck_ms: float = Field(
-        50.0,
+        1000 * _PLACEMENT.hold_recheck_s,
         gt=0,
         description="Pause before the predictors are asked again about a request that is held.",
     )
     turn_deadline_ms: float = Field(
-        500.0,
+        1000 * _PLACEMENT.turn_deadline_s,
         gt=0,
         description=(
             "Longest time that a request waits for the placements before it; then it is placed "
@@ -131,12 +151,28 @@ class TargetsSection(Section):
 class SchedulerOptions(Section):
     """What the OpenAI endpoint accepts, and how long it waits for others."""
 
+    api_keys_file: FilePath = Field(
+        "",
+        description=(
+            "File with the bearer keys that may call, one in each line; empty: those of the "
+            "environment variable FORETELL_SCHEDULER_API_KEYS, or anyone where there is none."
+        ),
+    )
+    engine_api_key_file: FilePath = Field(
+        "",
+        description=(
+            "File with the bearer key that the engines want, which launchers hand to vLLM; "
+            "empty: that of FORETELL_SCHEDULER_ENGINE_API_KEY, if any."
+        ),
+    )
     max_body_bytes: int = Field(4 << 20, gt=0, description="Largest request body accepted.")
     max_concurrent_requests: int = Field(
         4096, gt=0, description="Requests in progress beyond which new ones get status 429."
     )
     max_attempts: int = Field(
-        3, gt=0, description="Engines tried for one request before its first token."
+        _PLACEMENT.max_attempts,
+        gt=0,
+        description="Engines tried for one request before its first token.",
     )
     tagger_deadline_ms: float = Field(
         30.0, gt=0, description="Longest time that a request waits for the tagger's estimate."
@@ -165,7 +201,7 @@ class SchedulerOptions(Section):
         gt=0,
         description="Size at which a request log is rotated; one old file is kept.",
     )
-    tokenizer: str = Field(
+    tokenizer: FilePath = Field(
         "",
         description=(
             "tokenizer.json, or the folder that holds it, to count the tokens of prompts with; "
@@ -177,14 +213,14 @@ class SchedulerOptions(Section):
 class TaggerOptions(Section):
     """The service that estimates output lengths from prompts."""
 
-    model: str = Field(
+    model: FolderOrName = Field(
         "shipped",
         description=(
             "Folder of a length model made by `foretell train-tagger`; `shipped` is the one that "
             "comes with the package, `none` estimates from finished requests alone."
         ),
     )
-    checkpoint: str = Field(
+    checkpoint: FilePath = Field(
         "",
         description=(
             "Folder of a Hugging Face sequence-regression checkpoint that is used instead of a "
@@ -202,5 +238,165 @@ class TaggerOptions(Section):
         description=(
             "Longest time that reading one batch of prompts may take; batches are made smaller "
             "where reading is slower."
+        ),
+    )
+
+
+class TrafficOptions(Section):
+    """How gRPC calls between schedulers, predictors and tagger are protected.
+
+    On one host they pass through unix sockets and need nothing. Across hosts the services demand
+    a shared secret; certificates encrypt the traffic too.
+    """
+
+    secret_file: FilePath = Field(
+        "",
+        description=(
+            "File that holds the secret shared by schedulers, predictors and tagger. A predictor "
+            "or tagger that other hosts can reach refuses to start without a secret."
+        ),
+    )
+    tls_certificate: FilePath = Field(
+        "", description="PEM file of the certificate that predictors and tagger present."
+    )
+    tls_key: FilePath = Field("", description="PEM file of that certificate's private key.")
+    tls_authority: FilePath = Field(
+        "",
+        description=(
+            "PEM file of the authority that signed the certificates. Schedulers then call with "
+            "TLS; where they have a certificate too, predictors and tagger demand it of them."
+        ),
+    )
+
+
+class ModelSection(Section):
+    """A model that engines serve under the section's name."""
+
+    path: FolderOrName = Field(
+        "", description="vLLM: folder of the model, or its name on the hub; empty: the name."
+    )
+    args: str = Field(
+        "",
+        description="Further flags for engines with this model, split as a shell would.",
+        examples=["--max-model-len 16384"],
+    )
+
+
+class EngineSection(Section):
+    """One engine, or several alike on one host."""
+
+    name: str = Field(
+        "",
+        pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$",
+        description=(
+            "Name of the engine; with `engines`, the names are NAME-0, NAME-1 and so on. Empty: "
+            "engine-0, engine-1 and so on, in the order of the file."
+        ),
+    )
+    engines: int = Field(
+        1, ge=1, le=64, description="Number of engines like this one on the same host."
+    )
+    kind: Literal["vllm", "emulated"] = Field(
+        "vllm",
+        description=(
+            "vLLM, or an emulated engine that needs neither GPU nor model and answers with "
+            "meaningless words at the speed of a GPU profile."
+        ),
+    )
+    model: str = Field(
+        "", description="Name of a section of `models`; empty: the only one there is."
+    )
+    profile: Profile = Field(
+        "",
+        description=(
+            "GPU profile DEVICE/MODEL: the speed of an emulated engine, and what predictions "
+            "start from until the engine's own steps have been seen."
+        ),
+    )
+    host: str = Field(
+        "", description="Name or address of the host; empty: the only host of the cluster."
+    )
+    port: int = Field(
+        0,
+        ge=0,
+        le=65535,
+        description=(
+            "HTTP port of the first of these engines, the others take those that follow; 0: "
+            "after the engines before on this host, from 8100 on."
+        ),
+    )
+    predictor_port: int = Field(
+        0,
+        ge=0,
+        le=65535,
+        description=(
+            "gRPC port of the first predictor in a cluster of several hosts; 0: after those "
+            "before on this host, from 8200 on."
+        ),
+    )
+    gpus: int = Field(
+        1, ge=1, le=64, description="GPUs of each vLLM engine, for tensor parallelism."
+    )
+    args: str = Field(
+        "",
+        description="Further flags for these engines, split as a shell would.",
+        examples=["--gpu-memory-utilization 0.92", "--speedup 10"],
+    )
+    python: FilePath = Field(
+        "", description="Python that has vLLM installed, outside containers; empty: this one."
+    )
+    start_timeout_s: float = Field(
+        300.0, gt=0, description="Longest time until an engine must serve."
+    )
+
+
+class SchedulersSection(SchedulerOptions):
+    """The OpenAI endpoint: replicas that share no state."""
+
+    replicas: int = Field(2, ge=1, le=16, description="Number of scheduler processes.")
+    host: str = Field(
+        "",
+        description=(
+            "Host that the schedulers run on, in a cluster of several; empty: the host of the "
+            "first engine."
+        ),
+    )
+    listen: str = Field("127.0.0.1", description="Address that the schedulers listen on.")
+    port: Port = Field(
+        8000,
+        description=(
+            "Port of the endpoint. Processes on one host share it; in containers, each further "
+            "replica is published at the port that follows."
+        ),
+    )
+
+
+class TaggerSection(TaggerOptions):
+    """The service that estimates output lengths from prompts."""
+
+    host: str = Field(
+        "", description="Host that the tagger runs on; empty: that of the schedulers."
+    )
+    port: Port = Field(8300, description="Its gRPC port, in a cluster of several hosts.")
+
+
+class ObservabilitySection(Section):
+    """What the cluster tells about itself."""
+
+    log_level: LogLevel = Field(
+        "info", description="Least severe level that schedulers, predictors and tagger log."
+    )
+    request_log: bool = Field(
+        True,
+        description=(
+            "Whether each scheduler process appends one JSON line per request to "
+            "NAME.requests.jsonl in `run_dir`; containers write none."
+        ),
+    )
+    prometheus_port: Port = Field(
+        0,
+        description=(
+            "In compose files: port on the loopback of a Prometheus that is started with the "
+            "profile `observability`; 0: none."
         ),
     )

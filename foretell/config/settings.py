@@ -4,11 +4,14 @@ Each class reads `FORETELL_<SERVICE>_<NAME>` variables and, in a service's `__ma
 `--name value`. `docs/reference.md` is generated from the descriptions; a test keeps it current.
 """
 
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from foretell.config.layout import EMULATED_PROFILE, values_from
 from foretell.config.policies import build_policy
 from foretell.config.profiles import check_shipped_profile
 from foretell.config.sections import (
@@ -21,7 +24,41 @@ from foretell.config.sections import (
     SchedulerOptions,
     TaggerOptions,
     TargetsSection,
+    TrafficOptions,
 )
+
+
+class _ClusterSource(PydanticBaseSettingsSource):
+    """What the cluster file says about a process: less than its flags and its environment."""
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """Unused: all values are derived together."""
+        raise NotImplementedError
+
+    def __call__(self) -> dict[str, Any]:
+        path, name = (str(self.current_state.get(key, "")) for key in ("cluster", "name"))
+        service = self.settings_cls.model_config["env_prefix"].split("_")[1].lower()
+        return values_from(path, service, name) if path else {}  # type: ignore[arg-type]
+
+
+class ProcessSettings(BaseSettings):
+    """Of a process that finds its own part in a cluster file."""
+
+    cluster: str = Field(
+        "", description="Cluster file that has the settings of this process; empty: none."
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags and arguments first, then the environment, then the cluster file."""
+        return init_settings, env_settings, _ClusterSource(settings_cls)
 
 
 def _config(prefix: str) -> SettingsConfigDict:
@@ -35,20 +72,7 @@ def _config(prefix: str) -> SettingsConfigDict:
     )
 
 
-def _listen(service: str) -> Any:
-    return Field(
-        "",
-        description=f"gRPC address instead of host:port, such as unix:///run/{service}.sock.",
-    )
-
-
-def _metrics_port() -> Any:
-    return Field(
-        -1, ge=-1, le=65535, description="HTTP port of /metrics; 0 takes a free one, -1: none."
-    )
-
-
-class ServiceSettings(BaseSettings):
+class ServiceSettings(ProcessSettings):
     """What every service understands."""
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
@@ -59,7 +83,52 @@ class ServiceSettings(BaseSettings):
     log_level: LogLevel = Field("info", description="Least severe level that is logged.")
 
 
-class SchedulerSettings(ServiceSettings, PlacementOptions, TargetsSection, SchedulerOptions):
+class TrafficSettings(ServiceSettings, TrafficOptions):
+    """Of a process that calls predictors and tagger, or that is one of them."""
+
+    model_config = SettingsConfigDict(extra="ignore")
+
+    secret: SecretStr = Field(
+        SecretStr(""),
+        description="The shared secret itself; empty: that of `secret_file`, if any.",
+    )
+
+    @model_validator(mode="after")
+    def _secret_is_read(self) -> Self:
+        self.secret = _or_from_file(self.secret, "secret_file", self.secret_file)
+        return self
+
+
+class GrpcSettings(TrafficSettings):
+    """Of a gRPC server."""
+
+    listen: str = Field(
+        "", description="gRPC address instead of host:port, such as unix:///run/predictor.sock."
+    )
+    metrics_port: int = Field(
+        -1, ge=-1, le=65535, description="HTTP port of /metrics; 0 takes a free one, -1: none."
+    )
+
+    @property
+    def grpc_address(self) -> str:
+        """Where it listens, as gRPC names it."""
+        return self.listen or f"{self.host}:{self.port}"
+
+
+def _or_from_file(given: SecretStr, setting: str, path: str) -> SecretStr:
+    """What was given, else the lines of a file, comma-separated."""
+    if given.get_secret_value() or not path:
+        return given
+    try:
+        lines = Path(path).read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{setting}: cannot read {path}: {error}") from error
+    if not lines:
+        raise ValueError(f"{setting}: {path} is empty")
+    return SecretStr(",".join(lines))
+
+
+class SchedulerSettings(TrafficSettings, PlacementOptions, TargetsSection, SchedulerOptions):
     """The OpenAI endpoint."""
 
     model_config = _config("SCHEDULER")
@@ -70,8 +139,8 @@ class SchedulerSettings(ServiceSettings, PlacementOptions, TargetsSection, Sched
     instances: str = Field(
         "[]",
         description=(
-            "Engines to place requests on: a JSON list of {instance_id, url, predictor}, or the "
-            "path of a file that holds it; the file is read again when it changes."
+            "Engines to place requests on: a JSON list of {instance_id, url, predictor}, the path "
+            "of a file that holds it, or a cluster file; a file is read again when it changes."
         ),
     )
     tagger: str = Field(
@@ -103,14 +172,21 @@ class SchedulerSettings(ServiceSettings, PlacementOptions, TargetsSection, Sched
         build_policy(self.policy, self.policy_parameters)
         return self
 
+    @model_validator(mode="after")
+    def _keys_are_read(self) -> Self:
+        self.api_keys = _or_from_file(self.api_keys, "api_keys_file", self.api_keys_file)
+        self.engine_api_key = _or_from_file(
+            self.engine_api_key, "engine_api_key_file", self.engine_api_key_file
+        )
+        return self
 
-class PredictorSettings(ServiceSettings):
+
+class PredictorSettings(GrpcSettings):
     """The sidecar beside one engine."""
 
     model_config = _config("PREDICTOR")
 
     name: str = Field("engine-0", description="Name of the engine that this sidecar watches.")
-    listen: str = _listen("predictor")
     snapshot_endpoint: str = Field(
         "ipc:///tmp/foretell-engine-0.ipc",
         description="ZMQ endpoint where the engine publishes its snapshots.",
@@ -122,16 +198,12 @@ class PredictorSettings(ServiceSettings):
             "the datasheet of that device; empty: step times are learned from nothing."
         ),
     )
-    metrics_port: int = _metrics_port()
 
 
-class TaggerSettings(ServiceSettings, TaggerOptions):
+class TaggerSettings(GrpcSettings, TaggerOptions):
     """The service that estimates output lengths from prompts."""
 
     model_config = _config("TAGGER")
-
-    listen: str = _listen("tagger")
-    metrics_port: int = _metrics_port()
 
 
 class EmulatorSettings(ServiceSettings):
@@ -144,7 +216,7 @@ class EmulatorSettings(ServiceSettings):
         "", description="ZMQ endpoint to publish snapshots on; empty: publish nothing."
     )
     profile: Annotated[str, AfterValidator(check_shipped_profile)] = Field(
-        "A30/Llama-2-7b-hf", description="Shipped GPU profile whose speed is emulated."
+        EMULATED_PROFILE, description="Shipped GPU profile whose speed is emulated."
     )
     model_name: str = Field("", description="Name served; empty: the profile's model.")
     speedup: float = Field(1.0, gt=0, description="Run this many times faster than the profile.")
@@ -175,7 +247,7 @@ class PluginSettings(BaseSettings):
     )
 
 
-class LauncherSettings(BaseSettings):
+class LauncherSettings(ProcessSettings):
     """Starts one engine, emulated or vLLM, with its predictor sidecar."""
 
     model_config = _config("LAUNCHER")
@@ -199,7 +271,18 @@ class LauncherSettings(BaseSettings):
     engine_args: str = Field("", description="Further engine flags, split as a shell would.")
     restart: bool = Field(True, description="Start the sidecar again when it ends.")
     ready_file: str = Field("", description="When both serve, write their addresses and pids here.")
-    ready_timeout_s: float = Field(300.0, gt=0, description="Longest wait for the engine to serve.")
+    engine_api_key_file: str = Field(
+        "", description="vLLM: file with the bearer key that the engine demands; empty: none."
+    )
+    ready_timeout_s: float = Field(
+        300.0, gt=0, description="Longest time until the engine must serve."
+    )
+
+    @model_validator(mode="after")
+    def _vllm_has_a_model(self) -> Self:
+        if self.engine == "vllm" and not self.model:
+            raise ValueError("model: vLLM needs a model folder or name")
+        return self
 
 
 ALL_SETTINGS: tuple[type[BaseSettings], ...] = (

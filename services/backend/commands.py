@@ -2,13 +2,15 @@
 
 import shlex
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from foretell.config import EmulatorSettings, LauncherSettings
+from services.process.keeper import Program
 
 _SCHEDULER_CLASS = "services.backend.vllm.plugin.ForetellScheduler"
 # -P: a folder `services` where the user happens to stand is not ours.
+_PREDICTOR_START_TIMEOUT_S = 240.0  # the first one on a machine may have to compile the twin
 _MODULE = (sys.executable, "-P", "-m")
 
 
@@ -41,22 +43,30 @@ class Places:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A program to run and what to add to its environment."""
-
-    argv: tuple[str, ...]
-    env: dict[str, str] = field(default_factory=dict)
-
-
-def engine_command(settings: LauncherSettings, places: Places, port: int) -> Command:
+def engine_program(settings: LauncherSettings, places: Places, port: int) -> Program:
     """The engine on `port`; 0 lets the emulated engine take a free one."""
+    env = {}
     if settings.engine == "vllm":
-        return _vllm_command(settings, places, port)
-    return _emulator_command(settings, places, port)
+        argv = _vllm_command(settings, port)
+        env["FORETELL_PLUGIN_SNAPSHOT_ENDPOINT"] = places.snapshot_endpoint
+        env["FORETELL_PLUGIN_INSTANCE_ID"] = settings.name
+        if settings.engine_api_key_file:
+            env["VLLM_API_KEY"] = Path(settings.engine_api_key_file).read_text().strip()
+    else:
+        argv = _emulator_command(settings, places, port)
+    return Program(
+        f"engine of {settings.name}",
+        (*argv, *shlex.split(settings.engine_args)),
+        places.engine_log,
+        places.engine_ready,
+        settings.ready_timeout_s,
+        env=env,
+        at_end="fail",
+    )
 
 
-def predictor_command(settings: LauncherSettings, places: Places) -> Command:
+def predictor_program(settings: LauncherSettings, places: Places) -> Program:
+    """The sidecar of that engine."""
     argv = [
         *_MODULE,
         "services.predictor",
@@ -65,9 +75,18 @@ def predictor_command(settings: LauncherSettings, places: Places) -> Command:
         f"--snapshot-endpoint={places.snapshot_endpoint}",
         f"--ready-file={places.predictor_ready}",
     ]
+    if settings.cluster:  # for what concerns sidecars alone
+        argv.append(f"--cluster={settings.cluster}")
     if profile := _profile(settings):
         argv.append(f"--profile={profile}")
-    return Command(tuple(argv))
+    return Program(
+        f"predictor of {settings.name}",
+        tuple(argv),
+        places.predictor_log,
+        places.predictor_ready,
+        _PREDICTOR_START_TIMEOUT_S,
+        at_end="restart" if settings.restart else "leave",
+    )
 
 
 def _profile(settings: LauncherSettings) -> str:
@@ -76,7 +95,7 @@ def _profile(settings: LauncherSettings) -> str:
     return EmulatorSettings().profile  # so that the sidecar starts from the engine's own default
 
 
-def _emulator_command(settings: LauncherSettings, places: Places, port: int) -> Command:
+def _emulator_command(settings: LauncherSettings, places: Places, port: int) -> list[str]:
     argv = [
         *_MODULE,
         "services.backend.emulator",
@@ -89,10 +108,10 @@ def _emulator_command(settings: LauncherSettings, places: Places, port: int) -> 
     ]
     if settings.served_model_name:
         argv.append(f"--model-name={settings.served_model_name}")
-    return Command((*argv, *shlex.split(settings.engine_args)))
+    return argv
 
 
-def _vllm_command(settings: LauncherSettings, places: Places, port: int) -> Command:
+def _vllm_command(settings: LauncherSettings, port: int) -> list[str]:
     argv = [
         *_MODULE,
         "services.process.exec_child",
@@ -106,8 +125,4 @@ def _vllm_command(settings: LauncherSettings, places: Places, port: int) -> Comm
     ]
     if settings.served_model_name:
         argv.append(f"--served-model-name={settings.served_model_name}")
-    env = {
-        "FORETELL_PLUGIN_SNAPSHOT_ENDPOINT": places.snapshot_endpoint,
-        "FORETELL_PLUGIN_INSTANCE_ID": settings.name,
-    }
-    return Command((*argv, *shlex.split(settings.engine_args)), env)
+    return argv

@@ -5,7 +5,6 @@ import gc
 import logging
 import time
 
-import grpc
 from prometheus_client import CollectorRegistry, start_http_server
 
 from foretell.config import PredictorSettings, check_profile, list_profiles, load_profile
@@ -19,6 +18,7 @@ from foretell.v1 import predictor_pb2_grpc
 from services.predictor.service import PredictorService
 from services.predictor.subscriber import SnapshotSubscriber, cancel
 from services.process import runtime
+from services.process.traffic import Traffic
 
 logger = logging.getLogger(__name__)
 
@@ -65,9 +65,11 @@ async def serve(settings: PredictorSettings, stop: asyncio.Event) -> None:
     )
     subscriber = SnapshotSubscriber(settings.snapshot_endpoint)
     listening = asyncio.create_task(subscriber.run(service.hear))
-    server = grpc.aio.server()
+    traffic = Traffic.of(settings)
+    server = traffic.server()
     predictor_pb2_grpc.add_PredictorServicer_to_server(service, server)
-    address = runtime.bind_grpc(server, settings.listen, settings.host, settings.port)
+    port = traffic.bind(server, settings.grpc_address)
+    address = settings.listen or f"{settings.host}:{port}"
     await server.start()
     metrics_port = -1
     if settings.metrics_port >= 0:

@@ -125,13 +125,10 @@ def log_tail(path: Path, lines: int) -> list[str]:
 class RestartPacer:
     """How long to wait before a restart: twice as long for each one of the last minute.
 
-    Starts at 0.5 s and ends at 10 s. With `max_per_minute` no minute sees more restarts than that.
-    Times are seconds of any monotonic clock.
+    Starts at 0.5 s and ends at 10 s. Times are seconds of any monotonic clock.
     """
 
-    def __init__(self, max_per_minute: int | None = None) -> None:
-        assert max_per_minute is None or max_per_minute > 0
-        self._limit = max_per_minute
+    def __init__(self) -> None:
         self._recent: deque[float] = deque()
 
     def delay_s(self, now_s: float) -> float:
@@ -139,7 +136,5 @@ class RestartPacer:
         while self._recent and self._recent[0] <= now_s - _WINDOW_S:
             self._recent.popleft()
         delay_s = min(_FIRST_DELAY_S * 2.0 ** len(self._recent), _LONGEST_DELAY_S)
-        if self._limit is not None and len(self._recent) >= self._limit:
-            delay_s = max(delay_s, self._recent[-self._limit] + _WINDOW_S - now_s)
         self._recent.append(now_s + delay_s)
         return delay_s

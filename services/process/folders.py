@@ -39,10 +39,10 @@ def socket_folder(run_dir: Path, longest_name: str) -> Iterator[Path]:
 
 
 def free_ports(host: str, count: int) -> list[int]:
-    """`count` ports that are free now and that the kernel gives to no outgoing connection.
+    """`count` ports in a row that are free now and that the kernel gives to no outgoing connection.
 
     A server that is restarted on such a port finds it free again. Two processes that look for
-    ports at once rarely meet, because each starts at a random place. Raises OSError if none is
+    ports at once rarely meet, because each starts at a random place. Raises OSError if none are
     left, or if `host` is no address of this machine.
     """
     end = int(_EPHEMERAL_RANGE.read_text().split()[0]) if _EPHEMERAL_RANGE.exists() else 32_768
@@ -52,11 +52,15 @@ def free_ports(host: str, count: int) -> list[int]:
     found: list[int] = []
     for step in range(len(candidates)):
         port = candidates[(offset + step) % len(candidates)]
+        if found and port != found[-1] + 1:
+            found.clear()
         if is_free(host, port):
             found.append(port)
+        else:
+            found.clear()
         if len(found) == count:
             return found
-    raise OSError(f"only {len(found)} of {count} ports are free on {host}")
+    raise OSError(f"no {count} ports in a row are free on {host}")
 
 
 def is_free(host: str, port: int) -> bool:

@@ -42,8 +42,3 @@ def read_json(path: Path) -> dict[str, Any] | None:
         return None
     assert isinstance(content, dict), f"{path} holds no JSON object"
     return content
-
-
-def clear(ready_file: Path) -> None:
-    """Forget what an earlier process said in its ready file."""
-    ready_file.unlink(missing_ok=True)

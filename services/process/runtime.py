@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import ValidationError
 from pydantic_settings import BaseSettings, CliApp
 
+from foretell.config import ClusterError
+from foretell.config.marks import plain
+
 try:
     import uvloop
 except ImportError:  # not built for this platform: the standard loop serves as well
@@ -23,7 +26,6 @@ except ImportError:  # not built for this platform: the standard loop serves as 
 
 # Each is heavy, and used by only some of the processes that import this module.
 if TYPE_CHECKING:
-    import grpc
     import uvicorn
 
 _PR_SET_PDEATHSIG = 1
@@ -34,14 +36,31 @@ SettingsT = TypeVar("SettingsT", bound=BaseSettings)
 
 
 def load_settings(settings_class: type[SettingsT]) -> SettingsT:
-    """Settings from flags and environment; ends the process with a readable message if wrong."""
+    """Settings from flags, environment and cluster file.
+
+    Ends the process with a readable message if one of them is wrong.
+    """
+    return _or_exit(settings_class, lambda: CliApp.run(settings_class))
+
+
+def checked(settings_class: type[SettingsT], **values: Any) -> SettingsT:
+    """As `load_settings`, with `values` in the place of flags."""
+    return _or_exit(settings_class, lambda: settings_class(**values))
+
+
+def _or_exit(settings_class: type[SettingsT], load: Callable[[], SettingsT]) -> SettingsT:
     try:
-        return CliApp.run(settings_class)
+        return load()
+    except ClusterError as error:
+        raise SystemExit(str(error)) from error
     except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()
-        )
-        raise SystemExit(f"{settings_class.__name__}: {problems}") from error
+        prefix = settings_class.model_config["env_prefix"]
+        lines = []
+        for item in error.errors():
+            name = str(item["loc"][0]) if item["loc"] else ""
+            where = f"{prefix}{name.upper()} or --{name.replace('_', '-')}: " if name else ""
+            lines.append(f"{where}{plain(item['msg'])}")
+        raise SystemExit("\n".join(lines)) from None  # pydantic's text would show values
 
 
 def setup_logging(level: str) -> None:
@@ -87,16 +106,6 @@ def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
     sock.listen(2048)
     sock.setblocking(False)
     return sock
-
-
-def bind_grpc(server: "grpc.aio.Server", listen: str, host: str, port: int) -> str:
-    """Bind `server` to address `listen`, else to `host:port`; returns where it is bound."""
-    target = listen or f"{host}:{port}"
-    try:
-        bound = server.add_insecure_port(target)
-    except RuntimeError as error:
-        raise SystemExit(f"cannot listen on {target}: {error}") from error
-    return listen or f"{host}:{bound}"
 
 
 def announce(ready_file: str, **facts: Any) -> None:

@@ -14,6 +14,7 @@ from foretell.placement import PlacementConfig
 from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import tagger_pb2_grpc
 from services.process import runtime
+from services.process.traffic import Traffic
 from services.scheduler.app import Replica, create_app
 from services.scheduler.background import Background
 from services.scheduler.http.auth import ApiKeys
@@ -45,9 +46,10 @@ async def serve(
         )
         metrics = SchedulerMetrics(CollectorRegistry())
         background = Background()
+        traffic = Traffic.of(settings)
         tagger = None
         if settings.tagger:
-            channel = await stack.enter_async_context(open_channel(settings.tagger))
+            channel = await stack.enter_async_context(open_channel(settings.tagger, traffic))
             tagger = tagger_pb2_grpc.TaggerStub(channel)
         pool = Pool(
             settings.instances,
@@ -57,6 +59,7 @@ async def serve(
             health_interval_s=settings.health_interval_s,
             health_timeout_s=settings.health_timeout_s,
             health_failures=settings.health_failures,
+            traffic=traffic,
         )
         stack.push_async_callback(pool.close)
         estimators = Estimators(

@@ -15,6 +15,7 @@ from foretell.config import TaggerSettings
 from foretell.length import LengthHistory
 from foretell.v1 import tagger_pb2, tagger_pb2_grpc
 from services.process import runtime
+from services.process.traffic import Traffic
 from services.tagger.batcher import MicroBatcher
 from services.tagger.estimators import Answerer, Estimators
 from services.tagger.metrics import TaggerMetrics
@@ -93,7 +94,8 @@ async def serve(
 ) -> None:
     """Serve until `stop`; without a `model`, history answers what hints do not."""
     metrics = TaggerMetrics()
-    server = grpc.aio.server(
+    traffic = Traffic.of(settings)
+    server = traffic.server(
         options=[
             ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
             # gRPC would let a second tagger bind the same port and share its calls.
@@ -101,7 +103,8 @@ async def serve(
         ],
         maximum_concurrent_rpcs=_MAX_CONCURRENT_CALLS,
     )
-    address = runtime.bind_grpc(server, settings.listen, settings.host, settings.port)
+    port = traffic.bind(server, settings.grpc_address)
+    address = settings.listen or f"{settings.host}:{port}"
     with _metrics_http(settings, metrics) as metrics_port:
         async with _answerer(settings, model, metrics, limits) as answerer:
             estimators = Estimators(

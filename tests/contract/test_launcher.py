@@ -93,7 +93,7 @@ def predictor_status(address: str) -> predictor_pb2.StatusResponse:
 async def test_emulated_engine_and_sidecar_serve_and_stop_together(tmp_path: Path) -> None:
     with launcher(tmp_path, "--name=e7", "--engine-args=--model-name tiny") as process:
         facts = await served(tmp_path)
-        assert (facts["pid"], facts["instance_id"]) == (process.pid, "e7")
+        assert (facts["pid"], facts["name"]) == (process.pid, "e7")
         assert (facts["model_name"], facts["emulated"]) == ("tiny", True)
         assert get(f"{facts['url']}/v1/models")["data"][0]["id"] == "tiny"
         status = predictor_status(facts["predictor"])

@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
+from foretell import config
+from foretell.config.sections import EngineSection
 from services.process.children import ChildFailed
 from services.process.folders import free_ports
+from services.process.keeper import Program
 from tests.processes import is_running, read_facts, wait_until
-from tools.local.cluster import ClusterPlan, Process
+from tools.local.plan import ClusterPlan, Process
 from tools.local.state import ClusterState
 from tools.local.supervisor import Supervisor
 
@@ -42,29 +45,32 @@ class Cluster:
         ports = free_ports("127.0.0.1", 2)
         self.processes = tuple(
             Process(
-                name,
                 kind,  # type: ignore[arg-type]
-                (sys.executable, "-c", code, str(run_dir / f"{name}.ready"), str(port)),
                 f"http://127.0.0.1:{port}",
-                run_dir / f"{name}.ready",
-                run_dir / f"{name}.log",
-                patience_s,
-                port,
+                Program(
+                    name,
+                    (sys.executable, "-c", code, str(run_dir / f"{name}.ready"), str(port)),
+                    run_dir / f"{name}.log",
+                    run_dir / f"{name}.ready",
+                    patience_s,
+                    port=port,
+                    at_end="restart" if restart else "leave",
+                ),
             )
             for name, kind, code, port in (
                 ("tagger", "tagger", tagger, ports[0]),
                 ("scheduler-0", "scheduler", _SERVES, ports[1]),
             )
         )
-        plan = ClusterPlan("http://127.0.0.1:1", self.processes, ())
+        layout = config.Layout(config.Cluster(engines=[EngineSection(kind="emulated")]))
+        plan = ClusterPlan("http://127.0.0.1:1", self.processes, layout)
         self.file = run_dir / "cluster.json"
         self.events: list[tuple[str, str]] = []
         self.stop = asyncio.Event()
         self.ready = asyncio.Event()
-        state = ClusterState.of(plan, "emulated", self.file)
-        supervisor = Supervisor(
-            plan, state, lambda name, text: self.events.append((name, text)), restart=restart
-        )
+        state = ClusterState.of(plan, self.file)
+        state.parts.clear()  # the stubs are no launchers
+        supervisor = Supervisor(plan, state, lambda name, text: self.events.append((name, text)))
         self.task = asyncio.create_task(supervisor.run(self.stop, self.ready.set))
 
     def component(self, name: str) -> dict[str, Any]:

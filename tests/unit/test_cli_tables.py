@@ -14,8 +14,9 @@ from rich.table import Table
 from typer.testing import CliRunner
 
 from cli.main import app
+from foretell.config import Cluster
 from foretell.v1 import predictor_pb2
-from tools.local.cluster import ClusterOptions, plan_cluster
+from tools.local.plan import plan_cluster
 from tools.local.state import ClusterState
 from tools.local.table import Poller, Readings, render
 
@@ -50,9 +51,15 @@ def row(text: str, name: str) -> list[str]:
 
 @pytest.fixture
 def state(tmp_path: Path) -> ClusterState:
-    options = ClusterOptions(engines=2, schedulers=1)
-    plan = plan_cluster(options, tmp_path, Path("/run"), [21_000, 21_001, 21_002])
-    return ClusterState.of(plan, "emulated", tmp_path / "cluster.json")
+    return state_of(tmp_path, "emulated")
+
+
+def state_of(tmp_path: Path, kind: str) -> ClusterState:
+    cluster = Cluster.model_validate(
+        {"engines": [{"kind": kind, "engines": 2, "port": 21_000}], "schedulers": {"replicas": 1}}
+    )
+    plan = plan_cluster(cluster, tmp_path / "cluster.yaml", tmp_path, [21_002], restart=True)
+    return ClusterState.of(plan, tmp_path / "cluster.json")
 
 
 def test_live_table_shows_load_where_a_predictor_answered(state: ClusterState) -> None:
@@ -72,9 +79,8 @@ def test_narrow_live_table_leaves_addresses_out(state: ClusterState) -> None:
     assert row(text, "engine-0 emulated")[1] == "starting"
 
 
-def test_vllm_engines_are_not_called_emulated(state: ClusterState) -> None:
-    state.engine = "vllm"
-    assert "emulated" not in text_of(render(state, Readings()))
+def test_vllm_engines_are_not_called_emulated(tmp_path: Path) -> None:
+    assert "emulated" not in text_of(render(state_of(tmp_path, "vllm"), Readings()))
 
 
 async def test_poller_leaves_out_who_does_not_answer(state: ClusterState) -> None:

@@ -38,7 +38,10 @@ def test_a_run_folder_has_one_cluster(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--engine", "vllm"), "--model"),
+        (("--engine", "vllm"), "vLLM needs a model"),
+        (("--policy", "fastest"), "unknown policy 'fastest'; choose one of least_outstanding"),
+        (("--profile", "nonsense"), "profile 'nonsense' is not known"),
+        (("--cluster", "/no/such.yaml"), "cannot read the cluster file /no/such.yaml"),
         (("--engine", "vllm", "--model", "m", "--python", "/no/python"), "/no/python"),
         (("--host", "192.0.2.1"), "assign"),
     ],
@@ -47,6 +50,18 @@ def test_what_cannot_work_is_said_at_once(flags: tuple[str, ...], message: str) 
     code, text = up("--port", "0", *flags)
     assert code == 1
     assert message in text
+
+
+@pytest.mark.parametrize("name", ["SCHEDULER_POLICY", "PREDICTOR_PROFILE", "EMULATOR_PROFILE"])
+def test_a_wrong_variable_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(f"FORETELL_{name}", "nonsense")
+    code, text = up("--port", "0", "--run-dir", str(tmp_path))
+    assert code == 1
+    assert f"FORETELL_{name} or --{name.lower().partition('_')[2]}: " in text
+    assert "choose one of" in text or "A30/Llama-2-7b-hf" in text
+    assert not list(tmp_path.glob("*.log"))
 
 
 def test_help_imports_nothing_heavy() -> None:

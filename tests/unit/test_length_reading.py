@@ -36,7 +36,7 @@ CHAT = replace(
 
 def tokenizer(*special: str) -> Tokenizer:
     words = [*special, "<unk>", "Write", "words", "about", "tea"]
-    made = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="<unk>"))  # noqa: S106
+    made = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.Whitespace()
     return made
 

@@ -62,7 +62,7 @@ def test_files_that_do_not_belong_together_are_told_at_the_start(tmp_path: Path)
     """Tokens that the weights do not know."""
     folder = tmp_path / "model"
     shutil.copytree(folder_of("shipped"), folder)
-    stranger = Tokenizer(models.WordLevel({"<unk>": 10_000_000}, unk_token="<unk>"))  # noqa: S106
+    stranger = Tokenizer(models.WordLevel({"<unk>": 10_000_000}, unk_token="<unk>"))
     stranger.save(str(folder / "tokenizer.json"))
     with pytest.raises(ValueError, match=str(folder)):
         load_tagger(str(folder))

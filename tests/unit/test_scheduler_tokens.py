@@ -14,7 +14,7 @@ from services.scheduler.placing.tokens import COUNTED_CHARS, PromptCounter
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A tokenizer of one token per word."""
-    tokenizer = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))  # noqa: S106
+    tokenizer = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     return tmp_path

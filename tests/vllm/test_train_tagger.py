@@ -52,7 +52,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
         lines.append(json.dumps(row))
     (folder / "train.jsonl").write_text("\n".join(lines) + "\n")
     vocabulary = {word: i for i, word in enumerate(("<pad>", "<s>", "</s>", "<unk>", *WORDS))}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))  # noqa: S106
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.save(str(folder / "tokenizer.json"))
     return folder

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Literal
 
 from services.process import runtime
-from tools.local.cluster import ClusterPlan, Process
+from services.process.keeper import State
+from tools.local.plan import ClusterPlan, Process
 
-ComponentState = Literal["starting", "ready", "restarting", "dead", "stopped"]
-ClusterPhase = Literal["starting", "ready", "stopping", "stopped", "failed"]
+ClusterPhase = Literal["starting", "ready", "stopped", "failed"]
 ComponentKind = Literal["tagger", "launcher", "engine", "predictor", "scheduler"]
 
 
@@ -20,7 +20,7 @@ class Component:
     kind: ComponentKind
     address: str
     pid: int = 0
-    state: ComponentState = "starting"
+    state: State = "starting"
     restarts: int = 0
 
 
@@ -30,6 +30,7 @@ class EngineParts:
 
     engine: Component
     predictor: Component
+    emulated: bool
 
 
 @dataclass(slots=True)
@@ -38,22 +39,30 @@ class ClusterState:
 
     path: Path
     endpoint: str
-    engine: str  # "emulated" or "vllm"
+    emulated: bool  # whether engines of it, or all, are emulated
+    api_key: str = field(default="", repr=False)  # never written
     phase: ClusterPhase = "starting"
     model_name: str = ""
     processes: dict[str, Component] = field(default_factory=dict)  # by process name
     parts: dict[str, EngineParts] = field(default_factory=dict)  # by launcher name
 
     @classmethod
-    def of(cls, plan: ClusterPlan, engine: str, path: Path) -> "ClusterState":
-        state = cls(path, plan.endpoint, engine)
+    def of(cls, plan: ClusterPlan, path: Path, *, api_key: str = "") -> "ClusterState":
+        """The state of a plan of which nothing has been started yet.
+
+        `api_key` is one that its schedulers accept; "" where they want none.
+        """
+        engines = plan.layout.cluster.engine_list()
+        emulated = any(engine.section.kind == "emulated" for engine in engines)
+        state = cls(path, plan.endpoint, emulated, api_key)
         for process in plan.processes:
-            state.processes[process.name] = _component(process)
-        for instance in plan.instances:
-            name = instance["instance_id"]
-            state.parts[name] = EngineParts(
-                Component(name, "engine", instance["url"]),
-                Component(f"{name}.predictor", "predictor", instance["predictor"]),
+            state.processes[process.program.name] = _component(process)
+        for engine in engines:
+            url, predictor = plan.layout.engine_url(engine), plan.layout.predictor_address(engine)
+            state.parts[engine.name] = EngineParts(
+                Component(engine.name, "engine", url),
+                Component(f"{engine.name}.predictor", "predictor", predictor),
+                engine.section.kind == "emulated",
             )
         return state
 
@@ -71,13 +80,14 @@ class ClusterState:
             str(self.path),
             state=self.phase,
             endpoint=self.endpoint,
-            engine=self.engine,
+            emulated=self.emulated,
             model_name=self.model_name,
             components=[asdict(component) for component in self.components()],
         )
 
 
 def _component(process: Process) -> Component:
+    name = process.program.name
     if process.kind == "launcher":
-        return Component(f"{process.name}.launcher", "launcher", "")
-    return Component(process.name, process.kind, process.address)
+        return Component(f"{name}.launcher", "launcher", "")
+    return Component(name, process.kind, process.address)

@@ -14,7 +14,6 @@ from rich.table import Table
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 from services.process.probe import http_get
 from tools.local.state import ClusterState, Component
-from tools.local.up import api_key
 
 _INTERVAL_S = 1.0
 _DEADLINE_S = 0.3
@@ -46,7 +45,7 @@ class Poller:
         schedulers = [c for c in self._state.processes.values() if c.kind == "scheduler"]
         await asyncio.gather(
             *(self._ask_predictor(name, readings) for name in self._state.parts),
-            *(_ask_scheduler(scheduler, readings) for scheduler in schedulers),
+            *(_ask_scheduler(scheduler, self._state.api_key, readings) for scheduler in schedulers),
         )
         return readings
 
@@ -64,9 +63,9 @@ class Poller:
             )
 
 
-async def _ask_scheduler(scheduler: Component, readings: Readings) -> None:
+async def _ask_scheduler(scheduler: Component, api_key: str, readings: Readings) -> None:
     with contextlib.suppress(OSError):
-        status, body = await http_get(f"{scheduler.address}/status", _DEADLINE_S, bearer=api_key())
+        status, body = await http_get(f"{scheduler.address}/status", _DEADLINE_S, bearer=api_key)
         if status == 200:
             readings.requests[scheduler.name] = int(json.loads(body)["requests_total"])
 
@@ -76,7 +75,7 @@ def render(state: ClusterState, readings: Readings, *, wide: bool = True) -> Tab
 
     Without `wide` the addresses are left out; they are in cluster.json.
     """
-    emulated = " (emulated engines)" if state.engine == "emulated" else ""
+    emulated = " (emulated engines)" if state.emulated else ""
     table = Table(title=f"{state.model_name} at {state.endpoint}{emulated}", title_justify="left")
     for column in _COLUMNS:
         if column != "address" or wide:
@@ -85,7 +84,8 @@ def render(state: ClusterState, readings: Readings, *, wide: bool = True) -> Tab
     for component in state.components():
         if component.kind == "launcher":
             continue
-        is_emulated = component.kind == "engine" and state.engine == "emulated"
+        parts = state.parts.get(component.name)
+        is_emulated = parts is not None and parts.emulated
         colour = _COLOURS.get(component.state, "white")
         table.add_row(
             component.name + (" [magenta]emulated[/]" if is_emulated else ""),

@@ -4,19 +4,37 @@ import asyncio
 import contextlib
 import fcntl
 import json
-import os
 import socket
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic import ValidationError
+
+from foretell.config import (
+    EmulatorSettings,
+    LauncherSettings,
+    PredictorSettings,
+    SchedulerSettings,
+    TaggerSettings,
+)
+from foretell.config.cluster import Cluster, load_cluster
+from foretell.config.marks import ClusterError, field_name, plain
+from foretell.config.settings import ProcessSettings
 from services.process import runtime
 from services.process.children import ChildFailed
 from services.process.folders import free_ports, is_free, run_folder, socket_folder
-from tools.local.cluster import ENGINE_HOST, ClusterOptions, longest_socket_name, plan_cluster
+from tools.local.plan import (
+    ENGINE_HOST,
+    ClusterPlan,
+    Kind,
+    longest_socket_name,
+    placed,
+    plan_cluster,
+)
 from tools.local.state import ClusterState
 from tools.local.supervisor import Supervisor
 
@@ -28,27 +46,136 @@ class CannotStart(Exception):
     """What stands in the way, and what the user can do about it."""
 
 
+@dataclass(frozen=True, slots=True)
+class UpFlags:
+    """Flags of `foretell up`; None where one was not given."""
+
+    engines: int | None = None
+    engine: Literal["emulated", "vllm"] | None = None
+    profile: str | None = None
+    model: str | None = None
+    python: str | None = None
+    engine_args: str | None = None
+    start_timeout_s: float | None = None
+    schedulers: int | None = None
+    host: str | None = None
+    port: int | None = None
+    policy: str | None = None
+
+
+_OF_ENGINES = (
+    *("engines", "engine", "profile", "model", "python", "engine_args", "start_timeout_s"),
+)
+"""Flags that describe the engines, which a cluster file does otherwise."""
+
+
 def up(
-    options: ClusterOptions, *, run_dir: str, restart: bool, duration_s: float, plain: bool
+    cluster_file: str,
+    flags: UpFlags,
+    *,
+    run_dir: str,
+    restart: bool,
+    duration_s: float,
+    plain: bool,
 ) -> None:
     """Run the cluster; ends the process with code 1 and a message when it cannot."""
     try:
-        _check(options)
+        cluster = wanted_cluster(cluster_file, flags)
         with (
             run_folder(run_dir) as folder,
             _only_one_in(folder),
-            socket_folder(folder, longest_socket_name(options)) as sockets,
-            _reserved_port(options) as port,
+            socket_folder(folder, longest_socket_name(cluster)) as sockets,
+            _reserved_port(cluster) as port,
         ):
-            ports = free_ports(ENGINE_HOST, options.engines + options.schedulers)
-            plan = plan_cluster(replace(options, port=port), folder, sockets, ports)
-            plan.write_instances(folder)
-            state = ClusterState.of(plan, options.engine, folder / "cluster.json")
+            engines = len(cluster.engine_list())
+            ports = free_ports(ENGINE_HOST, engines + cluster.schedulers.replicas)
+            cluster = placed(cluster, sockets, port, ports[:engines])
+            file = folder / "cluster.yaml"
+            file.write_text(cluster.model_dump_json(exclude_unset=True, indent=1))  # YAML too
+            plan = plan_cluster(cluster, file, folder, ports[engines:], restart=restart)
+            keys = _check_settings(plan, str(file))
+            state = ClusterState.of(
+                plan, folder / "cluster.json", api_key=keys.split(",")[0].strip()
+            )
             session = _Session(state, plain or not sys.stdout.isatty(), duration_s)
-            supervisor = Supervisor(plan, state, session.event, restart=restart)
+            supervisor = Supervisor(plan, state, session.event)
             runtime.run(lambda stop: session.run(supervisor, stop))
-    except (CannotStart, ChildFailed, OSError) as error:
+    except (CannotStart, ChildFailed, ClusterError, OSError) as error:
         raise SystemExit(f"foretell up: {error}") from error
+
+
+def wanted_cluster(cluster_file: str, flags: UpFlags) -> Cluster:
+    """The file's cluster, or one of emulated engines, with what the flags say.
+
+    CannotStart or ClusterError says what is wrong with either.
+    """
+    data: dict[str, Any] = {"engines": [_engines_of(flags)], "models": _models_of(flags)}
+    if cluster_file:
+        given = [name for name in _OF_ENGINES if getattr(flags, name) is not None]
+        if given:
+            flag = given[0].removesuffix("_s").replace("_", "-")
+            raise CannotStart(f"--{flag} does not go with --cluster: the file says it")
+        data = load_cluster(cluster_file).model_dump(exclude_unset=True)
+    for section, field, value in (
+        ("schedulers", "replicas", flags.schedulers),
+        ("schedulers", "listen", flags.host),
+        ("schedulers", "port", flags.port),
+        ("policy", "name", flags.policy or None),
+    ):
+        if value is not None:
+            data.setdefault(section, {})[field] = value
+    try:
+        cluster = Cluster.model_validate(data).checked()
+    except ValidationError as error:
+        problems = (f"{field_name(item['loc'])}: {plain(item['msg'])}" for item in error.errors())
+        raise CannotStart("; ".join(problems)) from None
+    if len(cluster.host_names()) > 1:
+        raise CannotStart(
+            f"the cluster has several hosts ({', '.join(cluster.host_names())}): write compose "
+            "files with `foretell render compose`, or start each process with --cluster"
+        )
+    for engines in cluster.engines:
+        if engines.python and not Path(engines.python).exists():
+            raise CannotStart(f"python: {engines.python} does not exist")
+    return cluster
+
+
+def _engines_of(flags: UpFlags) -> dict[str, Any]:
+    section = {
+        "engines": flags.engines or 4,
+        "kind": flags.engine or "emulated",
+        "profile": flags.profile,
+        "python": flags.python and str(Path(flags.python).absolute()),
+        "args": flags.engine_args,
+        "start_timeout_s": flags.start_timeout_s,
+    }
+    return {key: value for key, value in section.items() if value is not None}
+
+
+def _models_of(flags: UpFlags) -> dict[str, Any]:
+    if not flags.model:
+        return {}
+    folder = Path(flags.model)
+    return {flags.model: {"path": str(folder.absolute() if folder.is_dir() else folder)}}
+
+
+def _check_settings(plan: ClusterPlan, file: str) -> str:
+    """Refuse a wrong environment variable before anything starts; the keys of the endpoint."""
+    keys = ""
+    settings: dict[Kind, type[ProcessSettings]] = {
+        "tagger": TaggerSettings,
+        "launcher": LauncherSettings,
+        "scheduler": SchedulerSettings,
+    }
+    for process in plan.processes:
+        checked = runtime.checked(settings[process.kind], cluster=file, name=process.program.name)
+        if isinstance(checked, SchedulerSettings):
+            keys = checked.api_keys.get_secret_value()
+    for engine in plan.layout.cluster.engine_list():
+        runtime.checked(PredictorSettings, cluster=file, name=engine.name)
+        if engine.section.kind == "emulated":
+            runtime.checked(EmulatorSettings, cluster=file, name=engine.name)
+    return keys
 
 
 class _Session:
@@ -104,23 +231,11 @@ class _Session:
         seconds = time.monotonic() - self._began_s
         self.event("foretell", f"ready at {self._state.endpoint} after {seconds:.1f} s")
         request = {"model": self._state.model_name, "prompt": "Once upon a time", "max_tokens": 32}
-        key = '-H "Authorization: Bearer $KEY" ' if api_key() else ""
+        key = '-H "Authorization: Bearer $KEY" ' if self._state.api_key else ""
         _say(
             f"\n  curl {self._state.endpoint}/v1/completions {key}"
             f"-H 'Content-Type: application/json' \\\n    -d '{json.dumps(request)}'\n"
         )
-
-
-def api_key() -> str:
-    """The first key that the schedulers started from this environment accept; "" if any does."""
-    return os.environ.get("FORETELL_SCHEDULER_API_KEYS", "").split(",")[0].strip()
-
-
-def _check(options: ClusterOptions) -> None:
-    if options.engine == "vllm" and not options.model:
-        raise CannotStart("vLLM needs a model: give its folder or name with --model")
-    if options.engine == "vllm" and options.python and not Path(options.python).exists():
-        raise CannotStart(f"--python: {options.python} does not exist")
 
 
 @contextlib.contextmanager
@@ -137,22 +252,23 @@ def _only_one_in(run_dir: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _reserved_port(options: ClusterOptions) -> Iterator[int]:
+def _reserved_port(cluster: Cluster) -> Iterator[int]:
     """Hold the port that the schedulers share, so that nobody takes it while one restarts.
 
     A socket that is bound but does not listen receives no connections.
     """
-    port = options.port or free_ports(options.host, 1)[0]
-    if not is_free(options.host, port):
+    host = cluster.schedulers.listen
+    port = cluster.schedulers.port or free_ports(host, 1)[0]
+    if not is_free(host, port):
         raise CannotStart(
-            f"port {port} on {options.host} is taken by another program, or not allowed; "
+            f"port {port} on {host} is taken by another program, or not allowed; "
             "choose another with --port (0 finds a free one)"
         )
-    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        holder.bind((options.host, port))
+        holder.bind((host, port))
         yield port
 
 

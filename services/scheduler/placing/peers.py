@@ -5,6 +5,8 @@ from typing import TypeVar
 
 import grpc
 
+from services.process.traffic import OPEN, Traffic
+
 T = TypeVar("T")
 
 _GRPC_OPTIONS = [
@@ -15,9 +17,9 @@ _GRPC_OPTIONS = [
 ]
 
 
-def open_channel(address: str) -> grpc.aio.Channel:
+def open_channel(address: str, traffic: Traffic = OPEN) -> grpc.aio.Channel:
     """A channel to a predictor or the tagger that notices a restart quickly."""
-    return grpc.aio.insecure_channel(address, options=_GRPC_OPTIONS)
+    return traffic.channel(address, _GRPC_OPTIONS)
 
 
 class NoAnswer(Exception):

@@ -12,9 +12,11 @@ import aiohttp
 import grpc
 from yarl import URL
 
+from foretell.config import parse_instances as instances_of_cluster
 from foretell.placement.events import Event, InstanceDown, InstanceRemoved, InstanceUp
 from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import predictor_pb2_grpc
+from services.process.traffic import OPEN, Traffic
 from services.scheduler.placing.peers import open_channel
 
 logger = logging.getLogger(__name__)
@@ -69,11 +71,13 @@ class Pool:
         health_interval_s: float,
         health_timeout_s: float,
         health_failures: int,
+        traffic: Traffic = OPEN,
     ) -> None:
         self.instances: dict[str, Instance] = {}
         self.listener: Callable[[Event], None] = lambda event: None
         """Is told which instances are up, down and removed."""
         self._source = source
+        self._traffic = traffic
         self._mtime = 0.0
         self._complaint = ""
         self._client = client
@@ -181,9 +185,11 @@ class Pool:
         path = Path(self._source)
         try:
             self._mtime = path.stat().st_mtime
-            return path.read_text()
+            text = path.read_text()
         except OSError as error:
             raise SystemExit(f"instances: cannot read {path}: {error.strerror}") from error
+        is_cluster = path.suffix in (".yaml", ".yml")
+        return json.dumps(instances_of_cluster(text)) if is_cluster else text
 
     def _reload(self) -> None:
         """Take in a changed instances file; a broken one is reported and the old kept."""
@@ -211,7 +217,7 @@ class Pool:
                 continue
             instance = Instance(config)
             if config.predictor:
-                instance.channel = open_channel(config.predictor)
+                instance.channel = open_channel(config.predictor, self._traffic)
                 instance.stub = predictor_pb2_grpc.PredictorStub(instance.channel)
             self.instances[config.instance_id] = instance
         # Requests in progress hold on to theirs; the last one's end closes its channel.

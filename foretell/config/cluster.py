@@ -1,0 +1,245 @@
+"""The cluster file: which models, engines and services a cluster has, each named once."""
+
+import difflib
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Self, get_args
+
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+
+from foretell.config.marks import ClusterError, Document, Location, field_name, parse, plain
+from foretell.config.profiles import check_shipped_profile
+from foretell.config.sections import (
+    EngineSection,
+    FilePath,
+    ModelSection,
+    ObservabilitySection,
+    PolicySection,
+    SchedulersSection,
+    Section,
+    TaggerSection,
+    TargetsSection,
+    TrafficOptions,
+)
+
+_FIRST_PORT, _FIRST_PREDICTOR_PORT = 8100, 8200
+_LAST_PORT = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One engine of a cluster, with everything that its section leaves to be derived."""
+
+    name: str
+    section: EngineSection
+    host: str
+    port: int
+    predictor_port: int
+    gpus: tuple[int, ...]
+    """Indices of its GPUs on its host; empty for an emulated engine."""
+    model_name: str
+    """Name that clients ask for; "" leaves it to the emulated engine's profile."""
+    model: ModelSection
+
+
+def _alike(value: object) -> object:
+    """`engines: 8` is short for eight engines alike."""
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return [{"engines": value}] if is_number else value
+
+
+def _with_number(schema: dict[str, Any]) -> None:
+    """Editors learn from the schema that a number will do."""
+    description = schema.pop("description")
+    listed = {key: schema.pop(key) for key in ("items", "type", "minItems") if key in schema}
+    schema["description"] = description
+    schema["anyOf"] = [{"type": "integer", "minimum": 1, "maximum": 64}, listed]
+
+
+class Cluster(Section):
+    """A cluster of engines with the services in front of them."""
+
+    name: str = Field(
+        "foretell",
+        pattern=r"^[a-z0-9][a-z0-9_-]*$",
+        description="Name of the cluster, which names its containers and folders.",
+    )
+    models: dict[str, ModelSection] = Field(
+        default_factory=dict,
+        description="Models by the name that clients ask for. Emulated engines need none.",
+    )
+    engines: Annotated[list[EngineSection], BeforeValidator(_alike)] = Field(
+        min_length=1,
+        description="The engines, one item for each kind and host; a number: so many alike.",
+        json_schema_extra=_with_number,
+    )
+    policy: PolicySection = Field(
+        default_factory=PolicySection, description="Which engine gets a request."
+    )
+    targets: TargetsSection = Field(
+        default_factory=TargetsSection,
+        description="Latency targets of requests that bring none in their headers.",
+    )
+    schedulers: SchedulersSection = Field(
+        default_factory=SchedulersSection, description="The OpenAI endpoint."
+    )
+    tagger: TaggerSection = Field(
+        default_factory=TaggerSection,
+        description="The service that estimates output lengths from prompts.",
+    )
+    traffic: TrafficOptions = Field(
+        default_factory=TrafficOptions, description="Protection of the calls between services."
+    )
+    observability: ObservabilitySection = Field(
+        default_factory=ObservabilitySection, description="Logs and metrics."
+    )
+    run_dir: FilePath = Field(
+        "",
+        description=(
+            "Folder of the sockets of processes on this host; empty: `foretell-NAME` in the "
+            "user's folder for such files."
+        ),
+    )
+
+    def engine_list(self) -> tuple[Engine, ...]:
+        """Every engine, in the order of the file."""
+        unnamed = 0
+        following: dict[tuple[str, str], int] = defaultdict(int)
+        found = []
+        for section in self.engines:
+            host = section.host or self.host_names()[0]
+            following[host, "port"] = section.port or following[host, "port"] or _FIRST_PORT
+            first = following[host, "predictor"] or _FIRST_PREDICTOR_PORT
+            following[host, "predictor"] = section.predictor_port or first
+            model_name = section.model or next(iter(self.models), "")
+            for index in range(section.engines):
+                if not section.name:
+                    name, unnamed = f"engine-{unnamed}", unnamed + 1
+                else:
+                    name = f"{section.name}-{index}" if section.engines > 1 else section.name
+                first_gpu = following[host, "gpu"]
+                gpus = section.gpus if section.kind == "vllm" else 0
+                following[host, "gpu"] += gpus
+                found.append(
+                    Engine(
+                        name=name,
+                        section=section,
+                        host=host,
+                        port=following[host, "port"],
+                        predictor_port=following[host, "predictor"],
+                        gpus=tuple(range(first_gpu, first_gpu + gpus)),
+                        model_name=model_name,
+                        model=self.models.get(model_name, ModelSection()),
+                    )
+                )
+                following[host, "port"] += 1
+                following[host, "predictor"] += 1
+        return tuple(found)
+
+    def host_names(self) -> tuple[str, ...]:
+        """Every host, the schedulers' first; ("",) for a cluster on this host alone."""
+        engine_hosts = [section.host for section in self.engines]
+        first = self.schedulers.host or engine_hosts[0]
+        named = [first, self.tagger.host or first, *engine_hosts]
+        return tuple(dict.fromkeys(host for host in named if host)) or ("",)
+
+    def scheduler_names(self) -> tuple[str, ...]:
+        """`scheduler-0` and so on."""
+        return tuple(f"scheduler-{index}" for index in range(self.schedulers.replicas))
+
+    def checked(self) -> Self:
+        """Itself; ClusterError if its sections contradict each other."""
+        problems = [f"{field_name(at)}: {what}" for at, what in _contradictions(self)]
+        if problems:
+            raise ClusterError("\n".join(problems))
+        return self
+
+
+def load_cluster(path: str | Path) -> Cluster:
+    """The cluster that a file describes.
+
+    ClusterError lists all mistakes, each with line, column and field.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ClusterError(f"cannot read the cluster file {path}: {error}") from error
+    return parse_cluster(text, str(path), Path(path).absolute().parent)
+
+
+def parse_cluster(text: str, source: str, folder: Path | None = None) -> Cluster:
+    """As `load_cluster`, of a file's text; `source` names it in messages.
+
+    Paths in it become absolute, as seen from `folder`.
+    """
+    document = parse(text, source)
+    try:
+        cluster = Cluster.model_validate(document.data, context={"folder": folder})
+    except ValidationError as error:
+        problems = [_explain(document, dict(item)) for item in error.errors()]
+        raise ClusterError("\n".join(problems)) from None  # pydantic's text would show values
+    problems = [document.problem(at, what) for at, what in _contradictions(cluster)]
+    if problems:
+        raise ClusterError("\n".join(problems))
+    return cluster
+
+
+def _contradictions(cluster: Cluster) -> Iterator[tuple[Location, str]]:
+    """What no section can see by itself: where it is, and what to do about it."""
+    hosts = cluster.host_names()
+    for index, section in enumerate(cluster.engines):
+        at = ("engines", index)
+        if section.model and section.model not in cluster.models:
+            known = ", ".join(cluster.models) or "none"
+            yield (*at, "model"), f"no section of `models` has this name; there are: {known}"
+        elif not section.model and len(cluster.models) > 1:
+            known = ", ".join(cluster.models)
+            yield (*at, "model"), f"say which section of `models` it serves: {known}"
+        elif section.kind == "vllm" and not cluster.models:
+            yield at, "vLLM needs a model: add a section like `models: {NAME: {path: FOLDER}}`"
+        if section.kind == "emulated" and section.profile:
+            try:
+                check_shipped_profile(section.profile)
+            except ValueError as error:
+                yield (*at, "profile"), f"an emulated engine needs a shipped profile: {error}"
+        if len(hosts) > 1 and not section.host:
+            yield (*at, "host"), "a cluster of several hosts needs the host of every engine"
+    yield from _clashes(cluster)
+
+
+def _clashes(cluster: Cluster) -> Iterator[tuple[Location, str]]:
+    engines = cluster.engine_list()
+    names = Counter(engine.name for engine in engines)
+    ports = Counter((engine.host, engine.port) for engine in engines)
+    for index, section in enumerate(cluster.engines):
+        mine = [engine for engine in engines if engine.section is section]
+        if twice := [engine.name for engine in mine if names[engine.name] > 1]:
+            yield ("engines", index, "name"), f"two engines are called {twice[0]}"
+        if shared := [e.port for e in mine if ports[e.host, e.port] > 1]:
+            yield ("engines", index, "port"), f"two engines on this host have port {shared[0]}"
+        if mine[-1].port > _LAST_PORT or mine[-1].predictor_port > _LAST_PORT:
+            yield ("engines", index, "port"), f"no port is above {_LAST_PORT}"
+
+
+def _explain(document: Document, item: dict[str, Any]) -> str:
+    location = item["loc"]
+    if item["type"] == "extra_forbidden":
+        known = _fields_at(Cluster, location[:-1])
+        near = difflib.get_close_matches(str(location[-1]), known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+        return document.problem(location, f"is not known here; {hint}", at_key=True)
+    if item["type"] == "missing":
+        return document.problem(location, "is missing")
+    return document.problem(location, plain(item["msg"]))
+
+
+def _fields_at(model: Any, location: Location) -> list[str]:
+    """The fields of the section at `location`."""
+    for part in location:
+        if isinstance(model, type) and issubclass(model, BaseModel) and isinstance(part, str):
+            model = model.model_fields[part].annotation
+        else:  # an item of a list or a mapping
+            model = get_args(model)[-1]
+    return list(model.model_fields)

@@ -1,0 +1,276 @@
+"""Where everything of a cluster is, and the settings of each of its processes.
+
+Names, ports and sockets are derived from the cluster file, so that none of them is written twice.
+"""
+
+import json
+import os
+import shlex
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from foretell.config.cluster import Cluster, Engine, load_cluster, parse_cluster
+from foretell.config.marks import ClusterError
+from foretell.config.sections import (
+    PlacementOptions,
+    SchedulerOptions,
+    TaggerOptions,
+    TrafficOptions,
+)
+
+Service = Literal["scheduler", "predictor", "tagger", "emulator", "launcher"]
+Values = dict[str, Any]
+T = TypeVar("T")
+
+EMULATED_PROFILE = "A30/Llama-2-7b-hf"
+"""Of emulated engines whose section names none."""
+CONTAINER_RUN_DIR = "/run/foretell"
+CONTAINER_FILES = "/etc/foretell"
+CONTAINER_PORT = 8000
+CONTAINER_GRPC_PORT = 50051
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The addresses of a cluster, for processes that run on its hosts or in containers there."""
+
+    cluster: Cluster
+    contained: bool = False
+    """Each process has a container of its own, whose name is the process's."""
+
+    @property
+    def run_dir(self) -> str:
+        """Folder of the sockets."""
+        if self.contained:
+            return CONTAINER_RUN_DIR
+        if self.cluster.run_dir:
+            return self.cluster.run_dir
+        of_user = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+        return f"{of_user}/foretell-{self.cluster.name}-{os.getuid()}"
+
+    @property
+    def several_hosts(self) -> bool:
+        """Whether calls between the services cross hosts, through TCP instead of unix sockets."""
+        return len(self.cluster.host_names()) > 1
+
+    @property
+    def front_host(self) -> str:
+        """Host of the schedulers."""
+        return self.cluster.host_names()[0]
+
+    @property
+    def tagger_host(self) -> str:
+        """Host of the tagger."""
+        return self.cluster.tagger.host or self.front_host
+
+    def engine_url(self, engine: Engine) -> str:
+        """Where schedulers reach an engine."""
+        if self.contained and engine.host == self.front_host:
+            return f"http://{engine.name}:{CONTAINER_PORT}"
+        return f"http://{_bracketed(engine.host or '127.0.0.1')}:{engine.port}"
+
+    def predictor_address(self, engine: Engine) -> str:
+        """Where schedulers reach an engine's predictor."""
+        if not self.several_hosts:
+            return f"unix:{self.run_dir}/{engine.name}.predictor.sock"
+        if self.contained and engine.host == self.front_host:
+            return f"{predictor_name(engine)}:{CONTAINER_GRPC_PORT}"
+        return f"{_bracketed(engine.host)}:{engine.predictor_port}"
+
+    def tagger_address(self) -> str:
+        """Where schedulers reach the tagger."""
+        if not self.several_hosts:
+            return f"unix:{self.run_dir}/tagger.sock"
+        if self.contained and self.tagger_host == self.front_host:
+            return f"tagger:{CONTAINER_GRPC_PORT}"
+        return f"{_bracketed(self.tagger_host)}:{self.cluster.tagger.port}"
+
+    def snapshot_endpoint(self, engine: Engine) -> str:
+        """Where an engine publishes its snapshots for its predictor, on the same host."""
+        return f"ipc://{self.run_dir}/{engine.name}.ipc"
+
+    def instances(self) -> list[dict[str, str]]:
+        """What schedulers know of the engines."""
+        return [
+            {
+                "instance_id": engine.name,
+                "url": self.engine_url(engine),
+                "predictor": self.predictor_address(engine),
+            }
+            for engine in self.cluster.engine_list()
+        ]
+
+    def listen(self, address: str) -> str:
+        """Where a predictor or tagger listens that others reach at `address`."""
+        inside = self.contained and self.several_hosts
+        return f"0.0.0.0:{CONTAINER_GRPC_PORT}" if inside else address
+
+    def engine(self, name: str) -> Engine:
+        """The engine of that name, the only one for ""; ClusterError that lists them otherwise."""
+        engines = self.cluster.engine_list()
+        if not name and len(engines) == 1:
+            return engines[0]
+        return _chosen(name, {engine.name: engine for engine in engines}, "engine")
+
+    def file(self, path: str, setting: str) -> str:
+        """Where a process finds the file or folder that the cluster file names for a setting."""
+        return f"{CONTAINER_FILES}/{setting}" if path and self.contained else path
+
+    def _files(self, section: Any, *settings: str) -> Values:
+        return {setting: self.file(getattr(section, setting), setting) for setting in settings}
+
+    # --- the settings of each kind of process ---------------------------------------------------
+
+    def values(self, service: Service, name: str) -> Values:
+        """The settings of the process `name` by their names; "" where there is only one."""
+        if service == "scheduler":
+            return self.scheduler(name)
+        if service == "tagger":
+            return self.tagger()
+        engine = self.engine(name)
+        if service == "predictor":
+            return self.predictor(engine)
+        return self.emulator(engine) if service == "emulator" else self.launcher(engine)
+
+    def scheduler(self, name: str) -> Values:
+        """Settings of a scheduler replica."""
+        cluster = self.cluster
+        names = cluster.scheduler_names()
+        section = cluster.schedulers
+        chosen = _chosen(name or names[0], {known: known for known in names}, "scheduler")
+        values = {
+            **_options(section, SchedulerOptions),
+            **_options(cluster.policy, PlacementOptions),
+            **cluster.targets.model_dump(),
+            **self._shared(),
+            "policy": cluster.policy.name,
+            "policy_parameters": cluster.policy.parameters,
+            "name": chosen,
+            "instances": json.dumps(self.instances()),
+            "tagger": self.tagger_address(),
+            **self._files(section, "tokenizer", "api_keys_file", "engine_api_key_file"),
+        }
+        if self.contained:
+            return values
+        if cluster.observability.request_log:
+            values["request_log"] = f"{self.run_dir}/{chosen}.requests.jsonl"
+        return values | {"host": section.listen, "shared_port": section.port}
+
+    def tagger(self) -> Values:
+        """Settings of the tagger."""
+        section = self.cluster.tagger
+        values = _options(section, TaggerOptions) | self._shared()
+        if section.model not in ("shipped", "none"):
+            values |= self._files(section, "model")
+        values |= self._files(section, "checkpoint")
+        return values | {"listen": self.listen(self.tagger_address())}
+
+    def predictor(self, engine: Engine) -> Values:
+        """Settings of an engine's sidecar."""
+        return self._shared() | {
+            "name": engine.name,
+            "listen": self.listen(self.predictor_address(engine)),
+            "snapshot_endpoint": self.snapshot_endpoint(engine),
+            "profile": engine_profile(engine),
+        }
+
+    def emulator(self, engine: Engine) -> Values:
+        """Settings of an emulated engine."""
+        values = {
+            "name": engine.name,
+            "host": engine.host or "127.0.0.1",
+            "port": engine.port,
+            "snapshot_endpoint": self.snapshot_endpoint(engine),
+            "profile": engine_profile(engine),
+            "model_name": engine.model_name,
+            "log_level": self.cluster.observability.log_level,
+        }
+        return values | _flag_values(engine_args(engine))
+
+    def launcher(self, engine: Engine) -> Values:
+        """Settings of what starts an engine with its sidecar."""
+        return {
+            "engine": engine.section.kind,
+            "name": engine.name,
+            "host": engine.host or "127.0.0.1",
+            "port": engine.port,
+            "run_dir": self.run_dir,
+            "predictor_listen": self.predictor_address(engine),
+            "profile": engine.section.profile,
+            "model": engine.model.path or engine.model_name,
+            "served_model_name": engine.model_name,
+            "python": engine.section.python,
+            "engine_args": shlex.join(engine_args(engine)),
+            "ready_timeout_s": engine.section.start_timeout_s,
+            **self._files(self.cluster.schedulers, "engine_api_key_file"),
+        }
+
+    def _shared(self) -> Values:
+        files = self._files(self.cluster.traffic, *TrafficOptions.model_fields)
+        return files | {"log_level": self.cluster.observability.log_level}
+
+
+def values_from(path: str, service: Service, name: str) -> Values:
+    """The settings that the cluster file at `path` has for the process `name` of `service`.
+
+    ClusterError if the file is wrong or has no such process.
+    """
+    values = Layout(load_cluster(path)).values(service, name)
+    if service == "scheduler":
+        values["instances"] = str(Path(path).absolute())  # read again when an engine is added
+    return values
+
+
+def parse_instances(text: str) -> list[dict[str, str]]:
+    """The engines in a cluster file's text, as `Layout.instances`; ClusterError if it is wrong."""
+    return Layout(parse_cluster(text, "cluster file")).instances()
+
+
+def engine_args(engine: Engine) -> list[str]:
+    """Further flags of an engine: its model's, then its own."""
+    args = shlex.split(engine.model.args) + shlex.split(engine.section.args)
+    if engine.section.kind == "vllm" and engine.section.gpus > 1:
+        args = [f"--tensor-parallel-size={engine.section.gpus}", *args]
+    return args
+
+
+def engine_profile(engine: Engine) -> str:
+    """The GPU profile that an engine runs by or that its predictor starts from."""
+    default = EMULATED_PROFILE if engine.section.kind == "emulated" else ""
+    return engine.section.profile or default
+
+
+def predictor_name(engine: Engine) -> str:
+    """Name of the container of an engine's predictor."""
+    return f"{engine.name}-predictor"
+
+
+def _options(section: Any, options: type) -> Values:
+    """Those fields of a section that its processes take as they are."""
+    return section.model_dump(include=set(options.model_fields))  # type: ignore[attr-defined,no-any-return]
+
+
+def _chosen(name: str, known: Mapping[str, T], what: str) -> T:
+    if name in known:
+        return known[name]
+    asked = f"no {what} is called {name!r}" if name else f"say with --name which {what} is meant"
+    raise ClusterError(f"{asked}; the cluster has {', '.join(known)}")
+
+
+def _flag_values(args: list[str]) -> Values:
+    """`--max-num-seqs 8 --speedup=2` as values by the settings' names."""
+    values = {}
+    pending = list(reversed(args))
+    while pending:
+        flag, equals, value = pending.pop().partition("=")
+        if not flag.startswith("--") or not (equals or pending):
+            raise ClusterError(f"flags of an emulated engine must be --NAME VALUE, not {flag!r}")
+        values[flag[2:].replace("-", "_")] = value if equals else pending.pop()
+    return values
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,156 @@
+"""Who may call a predictor or the tagger: those that know the shared secret, over TLS or not.
+
+Through unix sockets and the loopback nothing is demanded: whoever is there is on the host.
+"""
+
+import hmac
+import ipaddress
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import grpc
+from pydantic import SecretStr
+
+_HEADER = "x-foretell-secret"
+_HEALTH = "/grpc.health.v1.Health/"  # says only that something serves
+
+_Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+_Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[_Handler]]
+
+
+class TrafficSettings(Protocol):
+    """The settings that both sides of a call have."""
+
+    secret: SecretStr
+    tls_certificate: str
+    tls_key: str
+    tls_authority: str
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What protects calls between services. PEM bytes; empty: none."""
+
+    secret: str = ""
+    certificate: bytes = b""
+    key: bytes = b""
+    authority: bytes = b""
+
+    @classmethod
+    def of(cls, settings: TrafficSettings) -> "Traffic":
+        """As the settings say; SystemExit if a file cannot be read or its other half is missing."""
+        if bool(settings.tls_certificate) != bool(settings.tls_key):
+            raise SystemExit("tls_certificate and tls_key must be given together")
+        return cls(
+            settings.secret.get_secret_value(),
+            *map(_read, (settings.tls_certificate, settings.tls_key, settings.tls_authority)),
+        )
+
+    def channel(self, address: str, options: Sequence[tuple[str, Any]] = ()) -> grpc.aio.Channel:
+        """A channel to a predictor or the tagger."""
+        local = address.startswith("unix:")
+        interceptors: Any = [_Present(self.secret)] if self.secret and not local else None
+        if local or not self.authority:
+            return grpc.aio.insecure_channel(address, options=options, interceptors=interceptors)
+        credentials = grpc.ssl_channel_credentials(
+            self.authority, self.key or None, self.certificate or None
+        )
+        return grpc.aio.secure_channel(
+            address, credentials, options=options, interceptors=interceptors
+        )
+
+    def server(self, **arguments: Any) -> grpc.aio.Server:
+        """A gRPC server that demands the secret, where there is one."""
+        return grpc.aio.server(
+            interceptors=[_Demand(self.secret)] if self.secret else None, **arguments
+        )
+
+    def bind(self, server: grpc.aio.Server, address: str) -> int:
+        """Bind a `server` made here to `address`; returns the port.
+
+        SystemExit if other hosts could call it there without any proof, or if it is taken.
+        """
+        local = address.startswith("unix:")
+        mutual = bool(self.certificate and self.authority)
+        if not (local or is_loopback(address) or self.secret or mutual):
+            raise SystemExit(
+                f"other hosts can reach {address}: give a shared secret with secret_file, or "
+                "listen on a unix socket or 127.0.0.1"
+            )
+        if local:
+            folder = Path(address.removeprefix("unix:")).parent
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            if local or not self.certificate:
+                return server.add_insecure_port(address)
+            credentials = grpc.ssl_server_credentials(
+                [(self.key, self.certificate)],
+                self.authority or None,
+                require_client_auth=bool(self.authority),
+            )
+            return server.add_secure_port(address, credentials)
+        except RuntimeError as error:
+            raise SystemExit(f"cannot listen on {address}: {error}") from error
+
+
+OPEN = Traffic()
+"""Nothing is demanded and nothing encrypted."""
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this host can reach `HOST:PORT`."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class _Present(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
+    """Adds the secret to every call."""
+
+    def __init__(self, secret: str) -> None:
+        self._pair = (_HEADER, secret)
+
+    async def intercept_unary_unary(
+        self,
+        continuation: Callable[[grpc.aio.ClientCallDetails, Any], Any],
+        client_call_details: grpc.aio.ClientCallDetails,
+        request: Any,
+    ) -> Any:
+        metadata = grpc.aio.Metadata(*(client_call_details.metadata or ()), self._pair)
+        details = client_call_details._replace(metadata=metadata)  # type: ignore[attr-defined]
+        return await continuation(details, request)
+
+
+class _Demand(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+    """Refuses calls without the secret."""
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret.encode()
+
+    async def intercept_service(
+        self, continuation: _Continuation, handler_call_details: grpc.HandlerCallDetails
+    ) -> _Handler:
+        """The method, or one that ends with UNAUTHENTICATED."""
+        given: str | bytes = ""
+        for key, value in handler_call_details.invocation_metadata or ():
+            given = value if key == _HEADER else given
+        proof = given.encode() if isinstance(given, str) else given
+        known = hmac.compare_digest(proof, self._secret)
+        if known or handler_call_details.method.startswith(_HEALTH):
+            return await continuation(handler_call_details)
+        return grpc.unary_unary_rpc_method_handler(_refuse)
+
+
+async def _refuse(_request: object, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
+    await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the shared secret is missing or wrong")
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes() if path else b""
+    except OSError as error:
+        raise SystemExit(f"cannot read {path}: {error.strerror}") from error

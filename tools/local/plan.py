@@ -1,0 +1,121 @@
+"""The processes of a local cluster, and at which addresses they serve."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from foretell.config.cluster import Cluster, Engine
+from foretell.config.layout import Layout
+from services.process.keeper import AtEnd, Program
+
+Kind = Literal["tagger", "launcher", "scheduler"]
+
+ENGINE_HOST = "127.0.0.1"  # engines are the schedulers' own business
+_START_TIMEOUT_S = 60.0
+# -P: a folder `services` where the user happens to stand is not ours.
+_PYTHON = (sys.executable, "-P", "-m")
+_MODULES: dict[Kind, str] = {
+    "tagger": "services.tagger",
+    "launcher": "services.backend",
+    "scheduler": "services.scheduler",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process of the cluster and where it serves."""
+
+    kind: Kind
+    address: str
+    program: Program
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlan:
+    """All processes, and the engines that the launchers among them run."""
+
+    endpoint: str
+    processes: tuple[Process, ...]
+    layout: Layout
+
+    def schedulers(self) -> tuple[Process, ...]:
+        """The scheduler replicas."""
+        return tuple(p for p in self.processes if p.kind == "scheduler")
+
+
+def longest_socket_name(cluster: Cluster) -> str:
+    """Of the sockets in the cluster's `run_dir`."""
+    names = (engine.name for engine in cluster.engine_list())
+    return f"{max(names, key=len)}.predictor.sock"
+
+
+def placed(cluster: Cluster, sockets: Path, port: int, engine_ports: Sequence[int]) -> Cluster:
+    """The cluster with its sockets in a folder, and a port for each engine that names none."""
+    free = iter(engine_ports)
+    sections = []
+    for section in cluster.engines:
+        own = [next(free) for _ in range(section.engines)]
+        sections.append(section.model_copy(update={"port": section.port or own[0]}))
+    update = {
+        "engines": sections,
+        "run_dir": str(sockets),
+        "schedulers": cluster.schedulers.model_copy(update={"port": port}),
+    }
+    return cluster.model_copy(update=update)
+
+
+def plan_cluster(
+    cluster: Cluster, file: Path, run_dir: Path, scheduler_ports: Sequence[int], *, restart: bool
+) -> ClusterPlan:
+    """What runs a `placed` cluster that `file` holds; logs and ready files go to `run_dir`.
+
+    `scheduler_ports` are the replicas' own, one each.
+    """
+    layout = Layout(cluster)
+    at_end: AtEnd = "restart" if restart else "leave"
+
+    def process(
+        kind: Kind, name: str, address: str, *flags: str, timeout_s: float = 0.0, port: int = 0
+    ) -> Process:
+        ready_file = run_dir / f"{name}.ready"
+        own = (f"--cluster={file}", f"--ready-file={ready_file}", *flags)
+        program = Program(
+            name,
+            (*_PYTHON, _MODULES[kind], *own),
+            run_dir / f"{name}.log",
+            ready_file,
+            _START_TIMEOUT_S + timeout_s,
+            port=port,
+            at_end=at_end,
+        )
+        return Process(kind, address, program)
+
+    def launcher(engine: Engine) -> Process:
+        flags = [f"--name={engine.name}", f"--run-dir={run_dir}"]
+        if not restart:
+            flags.append("--no-restart")
+        timeout_s, port = engine.section.start_timeout_s, engine.port
+        address = layout.engine_url(engine)
+        return process("launcher", engine.name, address, *flags, timeout_s=timeout_s, port=port)
+
+    def scheduler(name: str, port: int) -> Process:
+        flags = [f"--name={name}", f"--port={port}"]
+        if cluster.observability.request_log:
+            flags.append(f"--request-log={run_dir / f'{name}.requests.jsonl'}")
+        return process("scheduler", name, _url(cluster, port), *flags, port=port)
+
+    processes = (
+        process("tagger", "tagger", layout.tagger_address()),
+        *map(launcher, cluster.engine_list()),
+        *map(scheduler, cluster.scheduler_names(), scheduler_ports),
+    )
+    return ClusterPlan(_url(cluster, cluster.schedulers.port), processes, layout)
+
+
+def _url(cluster: Cluster, port: int) -> str:
+    """Where clients on this machine reach a scheduler's port."""
+    listen = cluster.schedulers.listen
+    host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(listen, listen)  # noqa: S104
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
