@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 import grpc
 from pydantic import SecretStr
 
-_HEADER = "x-foretell-secret"
+_METADATA_KEY = "foretell-secret"
 _HEALTH = "/grpc.health.v1.Health/"  # says only that something serves
 
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
@@ -112,7 +112,7 @@ class _Present(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
     """Adds the secret to every call."""
 
     def __init__(self, secret: str) -> None:
-        self._pair = (_HEADER, secret)
+        self._pair = (_METADATA_KEY, secret)
 
     async def intercept_unary_unary(
         self,
@@ -137,7 +137,7 @@ class _Demand(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         """The method, or one that ends with UNAUTHENTICATED."""
         given: str | bytes = ""
         for key, value in handler_call_details.invocation_metadata or ():
-            given = value if key == _HEADER else given
+            given = value if key == _METADATA_KEY else given
         proof = given.encode() if isinstance(given, str) else given
         known = hmac.compare_digest(proof, self._secret)
         if known or handler_call_details.method.startswith(_HEALTH):
