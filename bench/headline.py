@@ -42,7 +42,7 @@ def _live(errors: dict[str, Any]) -> tuple[str, ...]:
         "Error of an e2e latency foretold at arrival, median and P90; real vLLM on a CPU",
         text(errors["foretell"]["e2e"]),
         f"{text(best)}: the best of {len(simple)} simple predictors",
-        "[accuracy-live](bench/accuracy/live.md)",
+        "[live engine](bench/accuracy/live.md)",
     )
 
 
@@ -57,7 +57,7 @@ def _published(runs: dict[str, Any]) -> tuple[str, ...]:
         "Error of the mean e2e latency, three published GPU runs",
         text(ours),
         f"{text(theirs)}: LLMServingSim",
-        "[accuracy](bench/accuracy/published.md)",
+        "[published runs](bench/accuracy/published.md)",
     )
 
 
@@ -82,7 +82,7 @@ def _capacity(capacities: list[dict[str, Any]]) -> tuple[str, ...]:
         "Capacity that predicting adds to 12 GPUs, over balancing free memory (simulated)",
         f"{geometric_mean(gains) - 1:+.1%}",
         f"{setting.paper_gain:+.1%}: the Block paper",
-        "[placement](bench/placement/reproduce_block.md)",
+        "[Block's evaluation](bench/placement/reproduce_block.md)",
     )
 
 
@@ -93,7 +93,7 @@ def _lengths(found: dict[str, Any]) -> tuple[str, ...]:
         f"{found['mae']:.0f} tokens",
         f"{baselines['tfidf_ridge']['mae']:.0f}: TF-IDF and ridge regression; "
         f"{baselines['constant_median']['mae']:.0f}: the median",
-        "[length-tagger](bench/length/eval.md)",
+        "[length model](bench/length/eval.md)",
     )
 
 

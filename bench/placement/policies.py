@@ -22,7 +22,7 @@ from bench.placement.a30 import (
     figures,
     read_lengths,
 )
-from bench.placement.variants import ABLATIONS, POLICIES, make
+from bench.placement.variants import ABLATIONS, make
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.runs import run_each
 from foretell.model import LengthEstimate
@@ -36,6 +36,7 @@ BENCH = Benchmark(
     paths={"LENGTHS.csv": "prompt and output lengths"},
     processes=2,
 )
+POLICIES = ("predicted_latency", "externality")
 NOISE_SIGMA = 0.3
 """Standard deviation of the logarithm of an estimated length around the true one."""
 

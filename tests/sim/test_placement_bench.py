@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.placement.a30 import read_lengths
-from bench.placement.policies import Case, run, tables
-from bench.placement.variants import ABLATIONS, POLICIES
+from bench.placement.policies import POLICIES, Case, run, tables
+from bench.placement.variants import ABLATIONS
 
 PAIRS = [(64, 20), (300, 8), (12, 40)]
 

@@ -10,8 +10,8 @@ import pytest
 from bench.placement.block import runs
 from bench.placement.block.capacity import STEP, TOLERANCE, Search
 from bench.placement.block.page import paired_gain
-from bench.placement.block.policies import READINGS, make
 from bench.placement.block.settings import BLOCK, BLOCK_STAR, DEFAULT, LLUMNIX, SETTINGS, Case
+from bench.placement.variants import READINGS, make
 from bench.stats import change
 from foretell.workload import Trace
 from foretell.workload.traces import TraceRequest

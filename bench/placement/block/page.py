@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from bench.placement.block import settings as given
-from bench.placement.block.policies import READINGS
 from bench.placement.block.runs import Result, Results
 from bench.placement.block.settings import Case, Scheduler
 from bench.placement.block.sweep import (
@@ -14,6 +13,7 @@ from bench.placement.block.sweep import (
     sweep_cases,
     wanted_searches,
 )
+from bench.placement.variants import READINGS
 from bench.report import Blocks, Numbers, made_by, markdown_table
 from bench.stats import change, plus_minus
 

@@ -12,7 +12,7 @@ from random import Random
 from statistics import fmean, pvariance
 from typing import Any
 
-from bench.placement.block import policies
+from bench.placement import variants
 from bench.placement.block.capacity import Search
 from bench.placement.block.settings import Case
 from bench.report import ROOT
@@ -47,7 +47,7 @@ def run(case: Case, traces: str, keep: Keep = list) -> Result:
     fitting = [arrival for arrival in arrivals if fits(arrival, engines)]
     span_s = arrivals[-1].t_s - arrivals[0].t_s
     config = replace(config, sample_every_s=span_s / SAMPLES)
-    policy = policies.make(options.policy)
+    policy = variants.make(options.policy)
     report = simulate(config, fitting, [policy], Random(f"{case.seed} cluster"))
     assert len(fitting) > 0.85 * setting.requests, f"{setting.name}: too few requests fit"
     return {**figures(report), **curves(report)}
@@ -136,8 +136,7 @@ def state_of_the_code() -> str:
 def _sources() -> Iterator[Path]:
     library = ROOT / "foretell"
     yield from sorted([*library.rglob("*.py"), *library.rglob("*.json")])
-    here = Path(__file__).parent
-    yield from (here / name for name in ("policies.py", "runs.py"))
+    yield from (Path(__file__), Path(variants.__file__))
     yield from (ROOT / "tools" / "simulate" / name for name in ("cluster.py", "run.py"))
 
 

@@ -5,9 +5,9 @@ from functools import partial
 
 from bench.placement.block import settings as given
 from bench.placement.block.capacity import Search
-from bench.placement.block.policies import READINGS
 from bench.placement.block.runs import Results, Runner, probe
 from bench.placement.block.settings import Case, Scheduler, Setting
+from bench.placement.variants import READINGS
 from bench.runs import progress
 
 Searches = dict[tuple[str, str, int], Search]
