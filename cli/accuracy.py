@@ -1,5 +1,6 @@
 """`foretell accuracy`: compare predicted with actual latencies."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -71,7 +72,9 @@ def accuracy(
         )
         measure_live(measured, recording)
         return
-    from tools.accuracy.replayed import AccuracyOptions, show
+    from tools.accuracy.plot import scatter
+    from tools.accuracy.replayed import AccuracyOptions, evaluate
+    from tools.profiles.imports import ProfileError
 
     if run_dir is None:
         raise SystemExit("accuracy: give the folder of a recorded run, or --live URL")
@@ -84,4 +87,10 @@ def accuracy(
         async_scheduling=not sync_scheduling,
         kv_blocks=kv_blocks,
     )
-    show(run_dir, options, plot)
+    try:
+        found = evaluate(run_dir, options)
+    except (ValueError, KeyError, ProfileError) as error:
+        raise SystemExit(f"accuracy: {error}") from error
+    if plot is not None:
+        scatter([(found.run.model, found)], plot)
+    typer.echo(json.dumps(found.report(), indent=2))

@@ -30,7 +30,9 @@ def predict(
         from tools.harness.cases import Size
         from tools.harness.predict import PredictOptions, measure_predict
     except ImportError as error:
-        raise SystemExit(f"bench predict: {error}; pip install 'foretell[local]'") from error
+        raise SystemExit(
+            f"bench predict: {error}; pip install -e '.[local]' in the checkout"
+        ) from error
 
     options = PredictOptions(
         size=Size(running, waiting),

@@ -35,6 +35,8 @@ def length_eval(
     try:
         from tools.length.report import evaluate_file
     except ImportError as error:
-        raise SystemExit(f"length eval: {error}; pip install 'foretell[length]'") from error
+        raise SystemExit(
+            f"length eval: {error}; pip install -e '.[length]' in the checkout"
+        ) from error
 
     evaluate_file(file, train=train, model=model, stream=stream, limit=limit)

@@ -135,6 +135,8 @@ def measure(
         )
         measure_to(output, options)
     except ImportError as error:
-        raise SystemExit("profile measure needs numpy: pip install 'foretell[profiles]'") from error
+        raise SystemExit(
+            "profile measure needs numpy: pip install -e '.[profiles]' in the checkout"
+        ) from error
     except ProfileError as error:
         raise SystemExit(f"profile measure: {error}") from error

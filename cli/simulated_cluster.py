@@ -10,7 +10,7 @@ import typer
 
 from tools.simulate.options import SimulateOptions, parse_engines
 
-INSTALL = "pip install 'foretell[profiles]'"
+INSTALL = "pip install -e '.[profiles]' in the checkout"
 _PER_ENGINE = "Give it once, or once for each profile; the default is the profile's."
 
 

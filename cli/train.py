@@ -50,7 +50,9 @@ def train_tagger(
         from tools.train.options import TrainOptions
         from tools.train.run import train_tagger as run
     except ImportError as error:
-        raise SystemExit(f"train-tagger: {error}; pip install 'foretell[train]'") from error
+        raise SystemExit(
+            f"train-tagger: {error}; pip install -e '.[train]' in the checkout"
+        ) from error
 
     options = TrainOptions(
         train=train,

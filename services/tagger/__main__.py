@@ -30,7 +30,8 @@ def load_model(settings: TaggerSettings) -> LengthModel[Any] | None:
         return EncoderModel(Encoder(folder_of(settings.model), threads=settings.threads))
     except ImportError as error:
         raise SystemExit(
-            f"tagger: {error}; pip install 'foretell[tagger]', or set FORETELL_TAGGER_MODEL=none"
+            f"tagger: {error}; pip install -e '.[tagger]' in the checkout, or set "
+            "FORETELL_TAGGER_MODEL=none"
         ) from error
     except (OSError, ValueError) as error:
         raise SystemExit(f"tagger model {settings.model!r}: {error}") from error

@@ -49,7 +49,7 @@ def load(folder: str, target: Literal["tokens", "log_tokens"]) -> CheckpointRegr
     except ImportError as error:
         raise SystemExit(
             f"a tagger checkpoint needs torch and transformers ({error}): "
-            "pip install 'foretell[tagger-hf]'"
+            "pip install -e '.[tagger-hf]' in the checkout"
         ) from error
     transformers.utils.logging.disable_progress_bar()
     try:

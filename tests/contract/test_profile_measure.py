@@ -206,4 +206,4 @@ def test_what_cannot_begin_is_said_at_once(tmp_path: Path, monkeypatch: pytest.M
     assert "not an HTTP address: host:80" in failing("host:80", output)
     assert "No such file" in failing("http://127.0.0.1:1", tmp_path / "no" / "x.json")
     monkeypatch.setitem(sys.modules, "tools.profiles.run", None)
-    assert "foretell[profiles]" in failing("http://127.0.0.1:1", output)
+    assert ".[profiles]" in failing("http://127.0.0.1:1", output)

@@ -87,7 +87,7 @@ def test_import_without_pyarrow_says_how_to_get_it(
     folder.mkdir()
     (folder / "gemm_perf.parquet").touch()
     args = ("--format", "aiconfigurator", folder, "--model", "Llama-3.1-8B", "-o", tmp_path / "x")
-    assert "foretell[profiles]" in run("profile", "import", *args)[1]
+    assert ".[profiles]" in run("profile", "import", *args)[1]
 
 
 def test_names_are_found_in_paths() -> None:
@@ -163,7 +163,7 @@ def test_a_plot_without_matplotlib_says_how_to_get_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     args = ("--profile", "RTXPRO6000/Llama-3.1-8B", "--plot", tmp_path / "a.png")
-    assert "foretell[bench]" in run("accuracy", small_run, *args)[1]
+    assert ".[bench]" in run("accuracy", small_run, *args)[1]
 
 
 def test_accuracy_says_what_is_wrong(small_run: Path, tmp_path: Path) -> None:

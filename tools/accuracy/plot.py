@@ -2,17 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from foretell.sim.accuracy import METRICS
-
-if TYPE_CHECKING:
-    from tools.accuracy.replayed import Evaluation
+from tools.accuracy.replayed import Evaluation
 
 _UNITS = {"ttft": (1.0, "s"), "tpot": (1e3, "ms"), "e2e": (1.0, "s")}
 
 
-def scatter(evaluations: Sequence[tuple[str, "Evaluation"]], path: Path) -> None:
+def scatter(evaluations: Sequence[tuple[str, Evaluation]], path: Path) -> None:
     """One row of plots (TTFT, TPOT, e2e) per evaluation, written to `path` (.svg or .png).
 
     SystemExit where matplotlib is missing.
@@ -22,7 +19,7 @@ def scatter(evaluations: Sequence[tuple[str, "Evaluation"]], path: Path) -> None
         from matplotlib.figure import Figure
     except ImportError as error:
         raise SystemExit(
-            "plots need matplotlib: pip install 'foretell[bench]', or leave --plot out"
+            "plots need matplotlib: pip install -e '.[bench]' in the checkout, or leave --plot out"
         ) from error
     # The same data gives the same file: no random ids, no date.
     mpl.rcParams["svg.hashsalt"] = "foretell"

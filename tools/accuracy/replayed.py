@@ -1,6 +1,5 @@
 """`foretell accuracy`: a recorded run through the twin, and how far off it was."""
 
-import json
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from foretell.sim.accuracy import accuracy
 from foretell.sim.calibrate import calibrate
 from foretell.sim.recorded import Latency, ReplayConfig, replay
 from tools.accuracy.recorded_run import RecordedRun, read_run
-from tools.profiles.imports import ProfileError, known_device, known_model, profile_of
+from tools.profiles.imports import known_device, known_model, profile_of
 
 UNKNOWN_DEVICE = "A100-80GB"  # from the middle of those that serve
 CALIBRATION_SHARE = 3  # one request in so many teaches, in --no-profile mode
@@ -156,16 +155,3 @@ def _model_spec(name: str) -> ModelSpec:
     if not known:
         raise ValueError(f"no sizes are known of {name}; known: {', '.join(sorted(MODELS))}")
     return MODELS[known]
-
-
-def show(folder: Path, options: AccuracyOptions, plot: Path | None) -> None:
-    """Print the report as JSON; SystemExit with the reason where there is none."""
-    try:
-        found = evaluate(folder, options)
-    except (ValueError, KeyError, ProfileError) as error:
-        raise SystemExit(f"accuracy: {error}") from error
-    if plot is not None:
-        from tools.accuracy.plot import scatter
-
-        scatter([(found.run.model, found)], plot)
-    print(json.dumps(found.report(), indent=2))  # noqa: T201  the command's output

@@ -19,8 +19,8 @@ from tools.files import read_bytes
 if TYPE_CHECKING:
     from foretell.latency.importers import StepSource
 
-_EXTRA = "importing profiles needs numpy, and pyarrow for aiconfigurator: pip install "
-_EXTRA += "'foretell[profiles]'"
+_EXTRA = "importing profiles needs numpy, and pyarrow for aiconfigurator: "
+_EXTRA += "pip install -e '.[profiles]' in the checkout"
 
 
 class ProfileError(Exception):

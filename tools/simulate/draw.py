@@ -21,7 +21,8 @@ def draw_run(run: "Run", path: Path) -> None:
         from matplotlib.ticker import NullFormatter
     except ImportError as error:
         raise SystemExit(
-            "pictures need matplotlib: pip install 'foretell[bench]', or leave --draw out"
+            "pictures need matplotlib: pip install -e '.[bench]' in the checkout, "
+            "or leave --draw out"
         ) from error
     # The same run gives the same file: no random ids, no date.
     mpl.rcParams["svg.hashsalt"] = "foretell"
