@@ -135,9 +135,10 @@ reproduce-block: setup-dev ## Block's evaluation in the simulator (TRACES=folder
 	@test -n "$(TRACES)" || { echo 'make reproduce-block needs TRACES=folder, see bench/placement/reproduce_block.md' >&2; exit 1; }
 	$(BIN)/python -m bench.placement.reproduce_block $(TRACES)
 
-figures: setup-dev setup-vllm ## Measure accuracy and lengths again (DATA=folder with profiles/, text/, traces/)
+figures: setup-dev setup-vllm ## Measure accuracy and the length model again (DATA=folder with profiles/ and text/)
 	@test -n "$(DATA)" || { echo 'make figures needs DATA=folder' >&2; exit 1; }
 	$(MAKE) --no-print-directory accuracy DATA=$(DATA)/profiles
+	$(BIN)/python -m bench.length.eval $(DATA)
 	$(BIN)/python -m bench.accuracy.calibration
 	$(MAKE) --no-print-directory accuracy-live
 

@@ -1,4 +1,4 @@
-"""Processes under measurement: started, ended whatever happens, and told from all others."""
+"""Processes under measurement: starts and ends them, and measures the CPU time of all others."""
 
 import asyncio
 import time
@@ -62,7 +62,7 @@ class Services:
 
 @asynccontextmanager
 async def running_services(folder: Path) -> AsyncIterator[Services]:
-    """Yields what starts services with their logs and sockets in `folder`; ends all of them."""
+    """Yields `Services` with their logs and sockets in `folder`; ends all of them."""
     services = Services(folder)
     try:
         yield services

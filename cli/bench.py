@@ -25,7 +25,7 @@ def predict(
         bool, typer.Option("--tcp", help="Call over TCP instead of a unix socket.")
     ] = False,
 ) -> None:
-    """Print the cost of predictions as JSON (bench/README.md explains the keys)."""
+    """Print the cost of predictions as JSON (bench/overhead/predict.md explains it)."""
     try:
         from tools.harness.cases import Size
         from tools.harness.predict import PredictOptions, measure_predict

@@ -26,7 +26,7 @@ RUNS = (1, 10, 50, 200)
 _APART = 50
 """Steps between predictions, at most; longer runs overlap."""
 LEARNING_S = 60.0
-"""Traffic after which a model is judged."""
+"""Seconds of traffic after which a model is judged."""
 CURVE_STEPS = (0, 10, 30, 100, 300, 1000)
 """Steps seen between which the error of the next is shown."""
 OTHER_PROFILE = "A30/Llama-2-7b-hf"
@@ -34,7 +34,7 @@ OTHER_PROFILE = "A30/Llama-2-7b-hf"
 
 @dataclass(slots=True)
 class Forecasts:
-    """What was predicted of runs of some length, and what came."""
+    """Predicted and actual times of runs of some length."""
 
     predicted_s: list[float] = field(default_factory=list)
     actual_s: list[float] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Forecasts:
 
 
 def replay(steps: Sequence[TimedStep], model: OnlineStepTime, learns: bool) -> dict[str, Any]:
-    """Errors of `model` on `steps`, after `LEARNING_S` of them and on the way there."""
+    """Errors of `model` on `steps`, after `LEARNING_S` and before."""
     begin_s = steps[0].started_s
     found = {n: Forecasts() for n in RUNS}
     early: list[float] = []

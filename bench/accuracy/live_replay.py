@@ -44,7 +44,7 @@ class State:
     expected: Arrival | None
     """The arrivals to be expected by those until then."""
     prediction: Prediction
-    """By today's code."""
+    """The prediction of the code as it is now."""
 
 
 @dataclass(slots=True)
@@ -52,9 +52,9 @@ class Truth:
     """What the snapshots show of each request, by its id, and of each step."""
 
     api_unix_s: dict[str, float] = field(default_factory=dict)
-    """The API server had read it."""
+    """When the API server had read the request."""
     queued_unix_s: dict[str, float] = field(default_factory=dict)
-    """The first snapshot with it was taken."""
+    """When the first snapshot with the request was taken."""
     joined_unix_s: dict[str, float] = field(default_factory=dict)
     """The earliest that it can have joined the queue: it was read, and in no snapshot before. Who
     came between the same two is kept apart by as much as tells their order."""
@@ -71,7 +71,7 @@ class Truth:
         return _end(self.steps[self.last_step[request_id]])
 
     def whole(self, request_id: str) -> bool:
-        """It was seen from its arrival to its last token."""
+        """Whether the request was seen from its arrival to its last token."""
         ends = (self.first_step.get(request_id), self.last_step.get(request_id))
         return all(step in self.steps for step in ends)
 
@@ -87,7 +87,7 @@ def spec_of(served: Served) -> RequestSpec:
 
 
 def snapshots_of(recording: Recording) -> list[EngineSnapshot]:
-    """Decoded, without repetitions that say nothing new; ValueError where there are none."""
+    """The decoded snapshots of a recording; ValueError where there are none."""
     if not recording.snapshots:
         raise ValueError("the recording holds no snapshots")
     return [
@@ -164,7 +164,7 @@ class _Replay:
         return now
 
     def _end(self, served: Served) -> int:
-        """Behind the last snapshot that the predictor had heard.
+        """The index behind the last snapshot that the predictor had heard.
 
         It was published `snapshot_age_s` before the predictor answered. Where that can be said of
         several, the number of steps that it had learnt from tells them apart.
@@ -214,7 +214,7 @@ def states(recording: Recording, snapshots: list[EngineSnapshot]) -> Iterator[St
 
 
 def _forecaster(snapshot: EngineSnapshot) -> Forecaster:
-    """Lengths are true: the engine was told them."""
+    """A forecaster with true lengths: the engine was told them."""
     live = (*snapshot.running, *snapshot.waiting)
     forecaster = Forecaster()
     rows = [certain(state.predicted_output_tokens) for state in live]

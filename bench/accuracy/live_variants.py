@@ -1,4 +1,4 @@
-"""What the errors of a recorded measurement are made of: the same forecasts, knowing more.
+"""Analyses the errors of a recorded measurement: the same forecasts with more knowledge.
 
 Each variant forecasts every measured request again from the very state that the predictor had,
 with one thing replaced by what really happened.
@@ -28,7 +28,7 @@ _LEVELS = (0.1, 0.5, 0.9)
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """Whom a forecast expects, when the request itself arrives, and how fast the engine is."""
+    """Later arrivals, the request's own arrival, and the engine's speed in a forecast."""
 
     title: str
     arrivals: str = "none"
@@ -37,7 +37,7 @@ class Variant:
     """Step times are scaled so that they add up to what they did: for e2e over the request's life,
     for TTFT until its first token."""
     true_way: bool = False
-    """It joins the queue when it did, not after the delay that was learned."""
+    """The request joins the queue when it did, not after the learned delay."""
 
 
 VARIANTS = (
@@ -53,7 +53,7 @@ RECORDED, TODAY = "as predicted in the run", "the same by today's code"
 
 
 class Analysis:
-    """A recording, taken apart. ValueError where it holds no snapshots."""
+    """The analysis of a recording. ValueError where it holds no snapshots."""
 
     def __init__(self, recording: Recording) -> None:
         snapshots = snapshots_of(recording)
@@ -140,7 +140,7 @@ class Analysis:
         return first.ttft_s[0] + answer_s, last.e2e_s[0] + answer_s
 
     def _came(self, state: State) -> list[Arrival]:
-        """All who joined the queue after the snapshot, when they did."""
+        """The requests that joined the queue after the snapshot, at their times."""
         first = bisect_left(self._arrived_s, state.snapshot.taken_unix_s)
         last = bisect_right(self._arrived_s, state.served.last_unix_s + _AFTER_S)
         return [
@@ -152,7 +152,7 @@ class Analysis:
         ]
 
     def _speed(self, state: State, until_unix_s: float) -> float:
-        """True over believed duration of the steps from the one in flight on."""
+        """Actual over predicted duration of the steps from the one in flight on."""
         in_flight = state.snapshot.steps_in_flight
         since_s = in_flight[0].started_unix_s if in_flight else state.now_unix_s
         first = bisect_left(self._step_times, since_s)
@@ -211,7 +211,7 @@ def _arrival(request: Served, at_unix_s: float) -> Arrival:
 
 @dataclass(frozen=True, slots=True)
 class _Scaled(CompiledStepTime):
-    """Another model, some times as slow."""
+    """A step-time model, slower by a factor."""
 
     model: CompiledStepTime
     factor: float

@@ -129,7 +129,7 @@ SOURCES = (
 
 
 def main() -> None:
-    """Import and write what was asked for."""
+    """Import and write the profiles."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("--only", default="", help="make only the profile of this name")

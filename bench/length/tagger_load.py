@@ -46,7 +46,7 @@ _SOURCES = ("model", "history", "prior", "late")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of one call."""
+    """The result of one call."""
 
     source: str
     """The tagger's word for it; "late" where no answer came within the deadline."""

@@ -73,7 +73,7 @@ class Connection:
 
 
 async def _body(reader: asyncio.StreamReader, head: bytes) -> tuple[float, bytes]:
-    """When the body's first byte was here, and the body."""
+    """When the body's first byte had come, and the body."""
     headers = head.lower()
     if b"\r\ntransfer-encoding: chunked\r\n" in headers:
         return await _chunked(reader)

@@ -1,4 +1,4 @@
-"""What is sent by bench.overhead.scheduler_latency, and what was seen of it."""
+"""The loads of bench.overhead.scheduler_latency, and what was measured of them."""
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -32,14 +32,14 @@ LOADS = (
 
 @dataclass(slots=True)
 class Cell:
-    """What one route did under one load; one list of timings per round."""
+    """Measurements of one route under one load; one list of timings per round."""
 
     rounds: list[list[Timing]] = field(default_factory=list)
     wall_s: float = 0.0
     cpu_s: Counter[str] = field(default_factory=Counter)
     """By role: scheduler, predictors, tagger, engines."""
     metrics: Counter[str] = field(default_factory=Counter)
-    """What the route's own metrics grew by."""
+    """Growth of the route's own metrics."""
 
 
 Cells = dict[tuple[str, str], Cell]

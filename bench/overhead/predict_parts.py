@@ -18,7 +18,7 @@ from tools.harness.kernel import prepare, profile_step_time
 
 _ROUNDS = 40
 _LINEAR = LinearStepTime((2e-2, 1e-4, 0.0, 1e-4, 1e-4, 1e-8))
-"""About as fast as the profile."""
+"""A step time without tables, about as fast as the profile."""
 
 
 @compiled

@@ -62,7 +62,7 @@ class Variant:
 
 
 def variants() -> list[Variant]:
-    """All, those with true lengths first."""
+    """All variants, those with true lengths first."""
     known = [Variant(policy, TRUE, estimates="true") for policy in POLICIES]
     for policy in POLICIES:
         known += [
@@ -114,11 +114,11 @@ class Bench:
         self._runner.run()
 
     def capacity_qps(self, variant: Variant, seed: int) -> float:
-        """Found by `run`."""
+        """The capacity that `run` found."""
         return self.searches[variant, seed].capacity_qps
 
     def at_blocks(self, wanted: Iterable[Variant]) -> Iterator[Case]:
-        """At the rate that Block just keeps with true lengths, seed by seed."""
+        """Runs at the rate that Block just keeps with true lengths, seed by seed."""
         for variant in wanted:
             for seed in self.seeds:
                 yield self.at_block(variant, seed)
@@ -139,7 +139,7 @@ def true_of(variant: Variant) -> Variant:
 
 
 def rows_of(bench: Bench, wanted: Sequence[Variant], kept: Results) -> list[Numbers]:
-    """All numbers."""
+    """A row for each variant and seed."""
     rows = []
     for variant in wanted:
         for seed in bench.seeds:

@@ -48,7 +48,7 @@ WARMUP = tuple(Arrival(0.05 * i, 64, 16, f"w{i}") for i in range(40))
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is sent, in the profile's seconds, and to which engines."""
+    """The requests, in the profile's seconds, and the engines."""
 
     setup: Setup
     arrivals: tuple[Arrival, ...]

@@ -22,7 +22,7 @@ _DIGITS = 5
 
 @dataclass(frozen=True, slots=True)
 class AccuracyOptions:
-    """How to replay; zero and empty mean: as the run or the profile says."""
+    """Options of a replay; zero and empty mean what the run or the profile says."""
 
     profile: str = ""
     device: str = ""

@@ -124,7 +124,7 @@ def _waiting(rng: Random, index: int, now: float) -> RequestState:
 
 
 def _newcomer(rng: Random, request_id: str) -> RequestSpec:
-    """With a point estimate that is no hint, so that its length is a distribution."""
+    """A request with a point estimate that is no hint, so that its length is a distribution."""
     length = LengthEstimate(float(rng.randint(32, 512)), source="model")
     return RequestSpec(request_id, rng.randint(16, 1024), 0, length)
 

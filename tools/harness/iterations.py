@@ -46,7 +46,7 @@ def iterations_per_cpu_s(
 def _busy_engine(
     running: int, step_time: StepTimeModel, seed: int, *, async_scheduling: bool
 ) -> Roll:
-    """At its start, with `running` requests due and the others arriving one by one."""
+    """A busy engine at its start: `running` requests are due, others arrive one by one."""
     rng = Random(f"{running}/{seed}")
     total = running * _REQUESTS_PER_SEAT
     config = EngineConfig(

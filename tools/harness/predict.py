@@ -18,7 +18,7 @@ _ITERATIONS_CPU_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class PredictOptions:
-    """What to measure."""
+    """Options of the measurement."""
 
     size: Size
     predictions: int = 1000

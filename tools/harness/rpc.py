@@ -41,7 +41,7 @@ class RpcTimes:
 
     predict: list[float] = field(default_factory=list)
     status: list[float] = field(default_factory=list)
-    """An empty call on the same way, without a twin."""
+    """Seconds of an empty call on the same way."""
 
 
 def time_rpc(
@@ -97,7 +97,7 @@ async def _time_rpc(
 async def _running_predictor(
     folder: Path, endpoint: str, transport: Transport
 ) -> AsyncIterator[str]:
-    """Yields its address; raises `ChildFailed` when it does not come to serve."""
+    """Yields a predictor's address; raises `ChildFailed` when it does not come to serve."""
     listen = f"--listen=unix:{folder}/predictor.sock" if transport == "unix" else "--port=0"
     flags = (listen, f"--snapshot-endpoint={endpoint}", f"--profile={PROFILE}")
     child, facts = await start_service(

@@ -1,4 +1,4 @@
-"""What a tagger has to beat: guesses from the lengths, prompt lengths and words of other answers.
+"""Baselines for a tagger: guesses from the lengths, prompt lengths and words of other answers.
 
 Each learns from examples and estimates others, as quantiles (n, `LEVELS`) in tokens. Answers that
 were cut count with the length they have; `max_tokens` bounds all estimates.
@@ -17,7 +17,7 @@ from tools.length.ridge import TfIdf, fit_ridge
 from tools.length.scores import Floats
 
 Baseline = Callable[[Sequence[Example], Sequence[Example]], Floats]
-"""From what is learnt from and what is asked for, neither empty, to quantiles of the latter."""
+"""A function of training examples and asked ones, neither empty, to quantiles of the latter."""
 
 FOLDS = 5
 _FEWEST_IN_BUCKET = 8
@@ -30,7 +30,7 @@ def constant_median(training: Sequence[Example], asked: Sequence[Example]) -> Fl
 
 
 def prompt_length(training: Sequence[Example], asked: Sequence[Example]) -> Floats:
-    """Those of answers to prompts of about the same length, in powers of two."""
+    """The quantiles of answers to prompts of about the same length, in powers of two."""
     buckets: dict[int, list[int]] = defaultdict(list)
     for example in training:
         buckets[_bucket(example)].append(example.output_tokens)

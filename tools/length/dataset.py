@@ -73,7 +73,7 @@ class _Row:
     key: tuple[str, str, str] | None
     """The conversation whose turn it is; None if the line says everything itself."""
     place: tuple[int, int]
-    """In the conversation: number of the part, turn."""
+    """Place in the conversation: number of the part, turn."""
     system: str
     system_characters: int
     prompt: str
@@ -81,13 +81,13 @@ class _Row:
     own_tokens: int
     """Tokens of system and prompt; -1 where the line does not say."""
     earlier: tuple[Exchange, ...]
-    """Within the line, all of them."""
+    """All earlier exchanges within the line."""
     earlier_characters: int
     """Characters of those."""
     earlier_tokens: int
-    """-1 where the line does not say."""
+    """Tokens of those; -1 where the line does not say."""
     exchange: Exchange
-    """What the line is to later turns."""
+    """The exchange that later turns see."""
     max_tokens: int
     stops: int
     output_tokens: int

@@ -15,7 +15,7 @@ from tools.length.scores import Floats, coverage, quantiles_of, score
 from tools.length.taggers import Tagger
 
 Show = Callable[[str, int, int], None]
-"""Told what is going on, how much of it is done, and of how much."""
+"""Called with what is going on, how much of it is done, and of how much."""
 
 _BATCH = 32  # examples a tagger is asked for at once, where it does not learn between them
 _SETTLED = 300  # answers of a model after which its intervals are looked at

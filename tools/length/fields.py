@@ -23,7 +23,7 @@ class Fields:
         return name in self._found
 
     def text(self, name: str, default: str | None = None) -> str:
-        """A string."""
+        """A field that is a string."""
         value = self._value(name, default)
         if not isinstance(value, str):
             raise ValueError(f"{name}: a string is expected, not {_kind(value)}")
@@ -91,6 +91,6 @@ def _message(where: str, message: Any) -> tuple[str, str]:
 
 
 def _kind(value: object) -> str:
-    """What was found, short enough for a line."""
+    """A value, short enough for a line."""
     shown = json.dumps(value)
     return shown if len(shown) <= 40 else f"{type(value).__name__} {shown[:37]}..."

@@ -1,4 +1,4 @@
-"""The terminal's side of `foretell length eval`."""
+"""Progress and output of `foretell length eval`."""
 
 import json
 from pathlib import Path

@@ -36,7 +36,7 @@ class Scores:
     acc_100: float
     spearman: float | None
     kendall: float | None
-    """Tau-b."""
+    """Kendall's tau-b."""
     pinball: float
     """Mean over `LEVELS` and estimates, tokens."""
     coverage: dict[str, float]

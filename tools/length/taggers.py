@@ -28,7 +28,7 @@ class HistoryTagger:
         self._history = LengthHistory()
 
     def estimate(self, examples: Sequence[Example]) -> list[LengthEstimate]:
-        """By model and prompt length."""
+        """Estimates by model and prompt length."""
         return [
             self._history.estimate(
                 example.model_name,
@@ -39,7 +39,7 @@ class HistoryTagger:
         ]
 
     def observe(self, example: Example) -> None:
-        """Keep the length."""
+        """Learn from one answer."""
         self._history.observe(
             example.model_name,
             example.conversation.prompt_tokens,
@@ -55,7 +55,7 @@ class EncoderTagger:
         self._model = EncoderModel(encoder)
 
     def estimate(self, examples: Sequence[Example]) -> list[LengthEstimate]:
-        """By what the conversation says."""
+        """Estimates by what the conversation says."""
         questions = [Question(example.model_name, example.conversation) for example in examples]
         return [
             self._model.estimate(_request_id(example), question, found)
@@ -65,7 +65,7 @@ class EncoderTagger:
         ]
 
     def observe(self, example: Example) -> None:
-        """Learns from one that it has estimated."""
+        """Learn from the answer to a request that was estimated."""
         self._model.observe(
             _request_id(example), example.model_name, example.output_tokens, example.censored
         )

@@ -1,4 +1,4 @@
-"""The terminal's side of `foretell accuracy --live`."""
+"""Progress and output of `foretell accuracy --live`."""
 
 import json
 from pathlib import Path

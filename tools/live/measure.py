@@ -25,16 +25,16 @@ _UNCOUNTED_SHARE = 4  # of the saturating requests the first quarter fills the e
 T = TypeVar("T")
 
 Progress = Callable[[str, int, int], None]
-"""Told of each step: what is done, how many of how many requests."""
+"""Called with what is done, the number of requests done, and of all."""
 
 
 class CannotMeasure(Exception):
-    """What stands in the way, for the user."""
+    """The measurement is not possible; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveOptions:
-    """What to send where."""
+    """Options of a live measurement."""
 
     url: str
     """The engine's address; its OpenAI endpoint is below /v1."""
@@ -59,7 +59,7 @@ class LiveOptions:
 
 
 async def measure(options: LiveOptions, progress: Progress) -> Recording:
-    """Run it; raises CannotMeasure, and NoStream or AioRpcError where a peer fails underway."""
+    """Measure; raises CannotMeasure, and NoStream or AioRpcError where a peer fails underway."""
     model, max_model_len = await _model_of(options)
     lengths = options.lengths.within(max_model_len)
     client = StreamClient(options.url, api_key=options.api_key)

@@ -25,15 +25,15 @@ class Served:
     prompt_tokens: int
     output_tokens: int
     measured: bool
-    """False: it warmed up engine and predictors."""
+    """False for requests that warm up engine and predictors."""
     asked_unix_s: float
-    """`Predict` was called."""
+    """When `Predict` was called."""
     decided_unix_s: float
-    """The prediction was here; `Reserve` and the request were sent. Latencies count from here."""
+    """When the prediction had come and the request was sent; latencies count from here."""
     first_unix_s: float
     last_unix_s: float
     completed_unix_s: float
-    """`Complete` was called."""
+    """When `Complete` was called."""
     predicted_ttft_s: float
     """What the predictor said; infinite: never."""
     predicted_e2e_s: float

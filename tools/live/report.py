@@ -35,7 +35,7 @@ class Errors:
     """Relative errors, (predicted - actual) / actual."""
 
     mean: float
-    """The first three are of the absolute value."""
+    """Mean of absolute errors; so are the median and the P90."""
     median: float
     p90: float
     signed_median: float
@@ -54,7 +54,7 @@ def errors(pairs: Pairs) -> Errors:
 
 
 def all_pairs(recording: Recording) -> dict[str, dict[str, Pairs]]:
-    """By predictor and kind of latency."""
+    """Predicted and actual latencies, by predictor and kind of latency."""
     requests = recording.requests
     found: dict[str, dict[str, Pairs]] = {}
     for kind, actual in LATENCIES.items():

@@ -59,7 +59,7 @@ class SnapshotTap:
 
 @dataclass(slots=True)
 class Session:
-    """One engine and its predictor under our traffic.
+    """One engine and its predictor under the load of a measurement.
 
     All of an engine's requests must come through here: the predictor knows nothing of others'
     lengths, and the simple predictors nothing of others at all.

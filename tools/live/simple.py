@@ -1,4 +1,4 @@
-"""Predictors that know no scheduler, for comparison: what a load balancer could compute.
+"""Simple predictors for comparison, with what a load balancer could know.
 
 Each sees at a request's arrival what our own sees of it (the true lengths), the requests that are
 outstanding, and the latencies of those that ended before. Each learns in the same run, warm-up
@@ -22,25 +22,25 @@ _RIDGE = 1e-6  # keeps the equations solvable before there are as many answers a
 
 @dataclass(frozen=True, slots=True)
 class Arriving:
-    """A request at its arrival, and who is there already."""
+    """A request at its arrival, and the outstanding ones."""
 
     prompt_tokens: int
     output_tokens: int
     outstanding: int
     """Requests that were sent and have not ended."""
     outstanding_tokens: int
-    """Their prompts and outputs together."""
+    """Prompt and output tokens of those requests."""
 
 
 class SimplePredictor(Protocol):
     """Predicts one kind of latency, in seconds."""
 
     def predict(self, request: Arriving) -> float:
-        """0 while nothing is known."""
+        """The predicted latency in seconds; 0 while nothing is known."""
         ...
 
     def learn(self, request: Arriving, latency_s: float) -> None:
-        """What it really was; in the order in which it became known."""
+        """Learn the actual latency; called in the order in which latencies become known."""
         ...
 
 
@@ -100,7 +100,7 @@ def roofline(request: Arriving) -> tuple[float, ...]:
 
 
 def everything(request: Arriving) -> tuple[float, ...]:
-    """Both, and that an output token takes longer in company."""
+    """Both, and the product of output tokens and outstanding requests."""
     return (
         *roofline(request),
         *queue(request)[1:],

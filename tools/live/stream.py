@@ -30,9 +30,9 @@ class Timing:
 
     sent_unix_s: float
     first_unix_s: float
-    """The first event was here."""
+    """When the first event had come."""
     last_unix_s: float
-    """The last was."""
+    """When the last event had come."""
     output_tokens: int
     """The engine's own count."""
 

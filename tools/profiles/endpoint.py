@@ -24,7 +24,7 @@ class EndpointError(Exception):
 
 
 class RefusedError(EndpointError):
-    """It answers, but not with a completion."""
+    """The endpoint answers, but not with a completion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +33,20 @@ class Facts:
 
     model: str
     max_model_len: int
-    """0: it does not say."""
+    """0 if the endpoint does not say."""
     version: str
-    """Empty: it does not say."""
+    """Empty if the endpoint does not say."""
     block_size_tokens: int = 0
     kv_blocks: int = 0
     """Without vLLM's null block; both 0 where /metrics does not tell."""
     engines: int = 1
-    """Behind the endpoint, and requests that they serve now, as far as /metrics tells."""
+    """Number of engines behind the endpoint, as far as /metrics tells."""
     requests: int = 0
+    """Requests that they serve now."""
 
     @property
     def engine(self) -> str:
-        """What made the times: never an emulated engine's without saying so."""
+        """What was measured, for the profile's provenance; an emulated engine is called one."""
         if self.version == "emulated":
             return "an emulated engine"
         return f"vLLM {self.version}" if self.version else "an endpoint of unknown version"
@@ -76,7 +77,7 @@ class Endpoint:
         )
 
     async def complete(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> float:
-        """Have every prompt of token ids answered with exactly `max_tokens` tokens; seconds.
+        """Complete every prompt (token ids) with exactly `max_tokens` tokens; returns the seconds.
 
         From sending to having read the whole answer, which is not streamed.
         """
@@ -141,7 +142,7 @@ class Endpoint:
             raise _no_endpoint(path) from error
 
     async def _get_text(self, path: str) -> str:
-        """What an optional page says; empty without one."""
+        """The text of an optional page; empty if there is none."""
         try:
             response = await self._http.get(path)
         except httpx.HTTPError:
@@ -209,7 +210,7 @@ def _version(text: str) -> str:
 
 
 def _tokens(line: str, before: int) -> int:
-    """Output tokens so far, by one line of a stream that had `before`."""
+    """Output tokens so far, after one line of a stream that had `before`."""
     data = line.removeprefix("data: ")
     if data is line or data == "[DONE]":
         return before

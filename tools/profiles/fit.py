@@ -55,19 +55,19 @@ class Window:
     seconds: float
     steps: int
     totals: BatchShape
-    """Summed over the steps."""
+    """Batch shapes, summed over the steps."""
     requests: int = 0
     """Requests whose whole way, HTTP included, is in `seconds`, one after the other."""
     request_tokens: int = 0
-    """Prompt tokens of those."""
+    """Prompt tokens of those requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What the windows say, and how well."""
+    """The coefficients fitted to the windows, and their errors."""
 
     coefficients_s: tuple[float, ...]
-    """One per feature of `latency.features.FEATURES`."""
+    """Seconds for each feature of `latency.features.FEATURES`."""
     request_s: float
     """What a request takes outside the engine's steps, and what each of its prompt tokens adds."""
     request_token_s: float

@@ -27,7 +27,7 @@ class Limits:
     max_concurrency: int
     prefill_tokens_per_s: float
     seconds: float
-    """For the whole measurement."""
+    """Time for the whole measurement."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Tick(NamedTuple):
-    """When the stream had how many tokens."""
+    """A moment, and the tokens that the stream had then."""
 
     at_s: float
     tokens: int

@@ -17,7 +17,7 @@ from tools.profiles.session import Session
 _DEFAULTS = GpuProfile("", (), 0.0, "")  # of limits that nobody told
 
 Progress = Callable[[str], None]
-"""Is told what is measured next."""
+"""Called with what is measured next."""
 
 
 class MeasureError(ProfileError):
@@ -26,11 +26,11 @@ class MeasureError(ProfileError):
 
 @dataclass(frozen=True, slots=True)
 class MeasureOptions:
-    """What to measure, for how long, and what the endpoint does not say. 0: see each."""
+    """What to measure, for how long, and limits that the endpoint does not say."""
 
     url: str
     model: str = ""
-    """Empty: the only one that is served."""
+    """Model to ask for. Empty: the only one that is served."""
     name: str = ""
     """Name of the profile, DEVICE/MODEL. Empty: `measured/` and the model's last part."""
     api_key: str = field(default="", repr=False)

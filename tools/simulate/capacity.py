@@ -25,13 +25,13 @@ class Search:
     """What is searched for, and how closely."""
 
     bound_s: float
-    """On the P99 of TTFT."""
+    """Bound on the P99 of TTFT."""
     seeds: tuple[int, ...]
     start_qps: float
     tolerance: float
     """Relative width of the bracket at which a search ends."""
     goodput: float = 0.0
-    """Instead of the bound: the least ratio of all requests that must meet their targets."""
+    """Least ratio of all requests that must meet their targets; above 0, instead of the bound."""
 
     def good(self, measured: float) -> bool:
         """Whether what a probe measured is good enough."""
@@ -48,10 +48,10 @@ class Bracket:
     low: float = 0.0
     high: float = 0.0
     probes: dict[float, float] = field(default_factory=dict)
-    """What was measured at each rate that was tried."""
+    """The measured value at each rate that was tried."""
 
     def learn(self, measured: float, *, good: bool) -> bool:
-        """The next probe's result; whether another is wanted (then at `next_qps`)."""
+        """Take the next probe's result; returns whether another is wanted, then at `next_qps`."""
         qps = self.next_qps
         self.probes[qps] = measured
         if good:

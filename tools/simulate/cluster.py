@@ -1,4 +1,4 @@
-"""From options to the cluster that is simulated."""
+"""Makes the simulated cluster from options."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -46,7 +46,7 @@ def cluster_config(options: SimulateOptions, seed: int, *, prefixes: bool) -> Cl
 
 
 def instance_config(engine: EngineOptions, options: SimulateOptions) -> InstanceConfig:
-    """One engine of that kind: what is not said, its profile says."""
+    """One engine of a group; limits that are not given are the profile's."""
     try:
         profile = profile_of(engine.profile)
     except ProfileError as error:
@@ -78,7 +78,7 @@ def instance_config(engine: EngineOptions, options: SimulateOptions) -> Instance
 
 
 def engine_facts(engine: EngineOptions, options: SimulateOptions) -> dict[str, Any]:
-    """What a group of engines turned out to be, for the output."""
+    """The limits of a group of engines, for the output."""
     config = instance_config(engine, options).engine
     return {
         "profile": engine.profile,
@@ -92,7 +92,7 @@ def engine_facts(engine: EngineOptions, options: SimulateOptions) -> dict[str, A
 
 
 def estimator(text: str, seed: int) -> Callable[[Arrival], LengthEstimate]:
-    """`true`, `told` or `noise:SIGMA`."""
+    """The estimates that `true`, `told` or `noise:SIGMA` stands for."""
     kind, _, sigma = text.partition(":")
     if text == "true":
         return true_length
@@ -107,7 +107,7 @@ def estimator(text: str, seed: int) -> Callable[[Arrival], LengthEstimate]:
 
 
 def parse_fault(text: str) -> Fault:
-    """`KIND[=FACTOR]:INSTANCE:AT_S[:FOR_S]`."""
+    """The fault that `KIND[=FACTOR]:INSTANCE:AT_S[:FOR_S]` stands for."""
     kinds = ", ".join(kind.value for kind in FaultKind)
     what, *rest = text.split(":")
     kind, _, factor = what.partition("=")

@@ -55,7 +55,7 @@ def _distribution(axis: "Axes", values: list[float], name: str) -> None:
 
 
 def _free_blocks(axis: "Axes", run: "Run") -> None:
-    """The mean over the engines, and from the fewest to the most, as shades."""
+    """The mean over the engines, and a shade from the fewest to the most."""
     samples = run.report.samples
     times_s = [at_s for at_s, _ in samples]
     axis.fill_between(

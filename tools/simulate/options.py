@@ -1,4 +1,4 @@
-"""What the command line says about a cluster: plain data, which other processes can be sent."""
+"""Options of a simulated cluster, as plain data that can be sent to other processes."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -28,7 +28,7 @@ class Run:
     report: Report
     facts: dict[str, Any]
     targets: bool = False
-    """Some request has any."""
+    """Whether any request has targets."""
 
     def summary(self) -> dict[str, Any]:
         """What `foretell simulate` prints."""
@@ -139,7 +139,7 @@ def run_showing_progress(options: SimulateOptions, qps: float, seed: int, *, sam
 
 
 def with_targets(arrival: Arrival, options: SimulateOptions) -> Arrival:
-    """With the targets that the options give to all; the trace's stand where they give none."""
+    """The arrival with the options' targets, or the trace's where there are none."""
     slo = Slo(options.ttft_slo_s or arrival.slo.ttft_s, options.tpot_slo_s or arrival.slo.tpot_s)
     return replace(arrival, slo=slo)
 
@@ -192,6 +192,6 @@ def relative_errors(served: Sequence[Served]) -> dict[str, float]:
 
 
 def _error(predicted_s: float, latency_s: float, request: Served) -> float:
-    """Relative, of a latency that a prediction counts from placement."""
+    """Relative error of a latency; predictions count from placement, actual ones from arrival."""
     actual_s = request.arrival_s + latency_s - request.placed_s
     return abs(predicted_s - actual_s) / actual_s

@@ -1,4 +1,4 @@
-"""What a trained model says of itself: its README."""
+"""The model card of a trained model, its README."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -38,7 +38,7 @@ class Examples:
 
 
 def prepare(examples: Sequence[Example], reader: Reader) -> Examples:
-    """Tokenized and counted."""
+    """The examples, tokenized and counted."""
     conversations = [example.conversation for example in examples]
     tokens = np.array([example.output_tokens for example in examples], np.int64)
     return Examples(
@@ -52,7 +52,7 @@ def prepare(examples: Sequence[Example], reader: Reader) -> Examples:
 
 
 def hold_out(examples: Sequence[Example], share: float) -> tuple[list[Example], list[Example]]:
-    """Those to learn from, and about `share` of the conversations, whole, to stop by.
+    """The examples to learn from, and about `share` of the conversations, whole, to stop by.
 
     By a hash of how a conversation began, so that a run on more data holds out the same ones.
     """
@@ -83,5 +83,5 @@ def in_order(examples: Examples, size: int) -> Iterator[NDArray[np.int64]]:
 
 
 def hide_models(models: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-    """Some of the serving models made unknown."""
+    """The serving models, with some of them made unknown."""
     return np.where(rng.random(len(models)) < _UNKNOWN_MODEL, 0, models)

@@ -86,7 +86,7 @@ def evaluate(model: LengthModel, examples: Examples, pad: int, loss_of: nn.Modul
 
 
 def logits_of(model: LengthModel, examples: Examples, pad: int) -> NDArray[np.float32]:
-    """(n, bins), in the examples' order."""
+    """Logits (n, bins), in the examples' order."""
     model.eval()
     parts: list[NDArray[np.float32]] = []
     order = list(in_order(examples, _EVALUATED_TOGETHER))
@@ -146,7 +146,7 @@ def _tensors(inputs: Inputs) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
 
 
 def _average(averaged: Tensor, latest: Tensor, updates: Tensor) -> Tensor:
-    """Exponential, over fewer steps at the beginning."""
+    """An exponential average, over fewer steps at the beginning."""
     return averaged + (latest - averaged) / (1.0 + updates / 9.0).clamp(max=_AVERAGED_STEPS)
 
 
@@ -163,7 +163,7 @@ def _optimizer(model: LengthModel, options: TrainOptions) -> torch.optim.Optimiz
 
 
 def _set_rates(optimizer: torch.optim.Optimizer, options: TrainOptions, done: float) -> None:
-    """Linear, up and then down."""
+    """Set learning rates that rise and then fall linearly."""
     share = min(1.0, done / _WARM_UP) * (1.0 - done)
     rates = (options.learning_rate, options.head_learning_rate)
     for group, rate in zip(optimizer.param_groups, rates, strict=True):

@@ -1,4 +1,4 @@
-"""What a training run is told."""
+"""Options of a training run."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

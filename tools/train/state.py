@@ -17,7 +17,7 @@ _RUNNING = ("out", "threads")  # options that may change between stop and resump
 
 @dataclass(slots=True)
 class Progress:
-    """How far a run is."""
+    """The progress of a run."""
 
     epoch: int = 0
     batch: int = 0
@@ -26,11 +26,11 @@ class Progress:
     best_loss: float = float("inf")
     evaluations_since_best: int = 0
     loss: float = 0.0
-    """Running mean of the batches'."""
+    """Running mean of the batches' losses."""
 
 
 class Store:
-    """Everything of a run, in one folder."""
+    """The state of a run, in one folder."""
 
     def __init__(self, options: TrainOptions) -> None:
         self._folder = options.out / "training"
@@ -62,12 +62,12 @@ class Store:
         part.replace(self._folder / _STATE)
 
     def save_best(self, model: nn.Module) -> None:
-        """The weights to end with."""
+        """Save the weights to end with."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._write(_BEST, dict(model.state_dict()))
 
     def load_best(self, model: nn.Module) -> None:
-        """Into `model`."""
+        """Load the weights to end with into `model`."""
         model.load_state_dict(load_file(str(self._folder / _BEST)))
 
     def load(

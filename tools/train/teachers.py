@@ -19,7 +19,7 @@ _TOGETHER = 256
 _FILE = "taught.npy"
 
 Report = Callable[[int, int], None]
-"""Told how many readings of how many are done."""
+"""Called with the number of readings done, and of all."""
 
 
 def taught_by(

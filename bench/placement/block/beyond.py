@@ -106,7 +106,7 @@ def _wanted(settings: Iterable[Setting]) -> list[tuple[Setting, Scheduler, int]]
 
 
 def _at_capacity(settings: Iterable[Setting], searches: Searches) -> Iterator[Case]:
-    """Everybody at the rate at which Block just keeps the bound."""
+    """All schedulers at the rate at which Block just keeps the bound."""
     for setting, scheduler, seed in _wanted(settings):
         block = searches[setting.name, setting.searched[0].title, seed]
         yield Case(setting, scheduler, round(block.capacity_qps, 3), seed)

@@ -28,7 +28,7 @@ class Search:
     """P99 TTFT at each rate."""
 
     def learn(self, ttft_p99_s: float) -> bool:
-        """The result at `next_qps`; whether another is wanted."""
+        """Take the result at `next_qps`; returns whether another is wanted."""
         self.probes[self.next_qps] = ttft_p99_s
         low, high = self._bracket()
         if low is None or high is None:

@@ -20,7 +20,7 @@ from bench.stats import change, plus_minus
 Row = Result
 _CURVES = ("ttft_curve_s", "e2e_curve_s", "memory")
 SHOWN_QPS = 32
-"""At which the paper compares Block's TTFTs with Llumnix-'s."""
+"""Rate at which the paper compares Block's TTFTs with Llumnix-'s."""
 PAPER_TTFT = {"ttft_mean_s": -0.881, "ttft_p99_s": -0.786}
 ARTIFACT_QPS = 30
 ARTIFACT = {
@@ -166,7 +166,7 @@ def _capacities(capacities: Iterable[Row], setting: str, scheduler: Scheduler) -
 
 
 def ttft_table(sweep: Sequence[Row]) -> str:
-    """Against Llumnix-, seed by seed."""
+    """TTFTs, and their changes against Llumnix-, seed by seed."""
     rows = []
     for scheduler in (*given.SCHEDULERS, given.BLOCK_STAR_SURVIVAL):
         cells = [scheduler.title]
@@ -200,7 +200,7 @@ def by_rate(sweep: Sequence[Row], title: str, name: str, digits: int, scale: flo
 
 
 def artifact_table(sweep: Sequence[Row]) -> str:
-    """Beside what the authors measured."""
+    """Latencies beside those that the authors measured."""
     rows = [
         (
             title,
@@ -246,7 +246,7 @@ def error_table(sweep: Sequence[Row]) -> str:
 
 
 def reading_table(sweep: Sequence[Row]) -> str:
-    """What INFaaS++ and Llumnix- could be, between random and Block."""
+    """Readings of INFaaS++ and Llumnix-, between random and Block."""
     shown: list[tuple[str, str]] = [(given.RANDOM.title, given.RANDOM.title)]
     for policy, scheduler in (("infaas", given.INFAAS), ("llumnix_minus", given.LLUMNIX)):
         shown += [(name, name) for name in READINGS if name.startswith(policy)]

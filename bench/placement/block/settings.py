@@ -7,7 +7,7 @@ from tools.simulate.options import EngineOptions, SimulateOptions
 
 INSTANCES = 12
 TTFT_BOUND_S = 3.0
-"""On the P99; a cluster's capacity is the highest rate at which it is kept."""
+"""Bound on the P99 of TTFT; the capacity is the highest rate at which it is kept."""
 NOISE_SIGMA = 0.3
 """Standard deviation of the logarithm of an estimated length around the true one."""
 SHAREGPT = "sharegpt_10k_llama2_lengths.csv"
@@ -75,7 +75,7 @@ class Setting:
     ttft_bound_s: float = TTFT_BOUND_S
     requests: int = 2000
     searched: tuple[Scheduler, ...] = (LLUMNIX, BLOCK)
-    """Whose capacity is searched for."""
+    """Schedulers whose capacity is searched for."""
     seeds: tuple[int, ...] = (1, 2, 3)
 
 

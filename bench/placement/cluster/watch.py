@@ -14,7 +14,7 @@ from foretell.wire import shape_from_proto
 
 
 class Watch:
-    """What was seen since the last `reset`."""
+    """Lateness of steps, and preemptions, since the last `reset`."""
 
     def __init__(self, step_time: StepTimeModel, speedup: float) -> None:
         self._step_time = step_time
@@ -30,7 +30,7 @@ class Watch:
 
     @property
     def steps(self) -> int:
-        """Those that another followed at once."""
+        """Number of steps that another followed at once."""
         return len(self._ratios)
 
     @property
