@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from foretell.engine.sequence import Sequence
-from foretell.kernel import layout
 from foretell.model import BatchShape
 
 
@@ -17,8 +16,8 @@ class Batch:
     """Those of the scheduled sequences that left the waiting queue, in order."""
     preempted: list[Sequence]
     shape: BatchShape
-    arrays: layout.Batch
-    """The same for the kernel."""
+    index: int
+    """Which of the twin's two batches it is."""
 
 
 @dataclass(slots=True)

@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from foretell.engine.batch import Batch as TwinBatch
 from foretell.engine.forecast import Forecaster, is_certain
 from foretell.engine.twin import Twin
-from foretell.kernel.layout import Batch, State
 from foretell.kernel.lengths import WIDTH
 from foretell.kernel.pictures import STEPS
-from foretell.kernel.start import START, limited, restore
+from foretell.kernel.start import START, restore
 from foretell.latency.linear import sums
 from foretell.length.distribution import Row, certain
 from foretell.model import EngineSnapshot, RequestState, RequestTable
@@ -91,22 +90,14 @@ def restore_twin(
     fill_picture(forecaster, 0, snapshot, [certain(0.0)] * len(requests))
     scratch = forecaster.scratch
     restore(forecaster.pictures, 0, scratch)
-    records, sequences = scratch.records[START], scratch.sequences[START]
-    state = State(
-        records["engine"],
-        sequences,
-        np.arange(len(sequences), dtype=np.int32),
-        scratch.blocks,
-        scratch.places,
-        np.zeros(0, np.int32),
+    names = {slot: r.foretell_id or r.request_id for slot, r in enumerate(requests)}
+    twin, batches = Twin.adopt(
+        snapshot.config,
+        scratch.records[START],
+        scratch.sequences[START],
+        scratch.entries[START],
+        names,
     )
     for slot, request in enumerate(requests):
-        sequences[slot]["stop_after"] = limited(state, slot, round(expected(request)))
-    names = {slot: r.foretell_id or r.request_id for slot, r in enumerate(requests)}
-    arrays = [
-        Batch(records[name], entries)
-        for name, entries in zip(("older", "newer"), scratch.entries[START], strict=True)
-    ]
-    oldest, in_flight = int(records["clock"]["oldest"]), int(records["clock"]["in_flight"])
-    batches = [arrays[(oldest + i) % 2] for i in range(in_flight)]
-    return Twin.adopt(snapshot.config, state, names, batches)
+        twin.set_length(slot, round(expected(request)))
+    return twin, batches

@@ -6,7 +6,7 @@ from math import inf
 import numpy as np
 
 from foretell.engine.sequence import Sequence as EngineSequence
-from foretell.engine.timed import TimedTwin
+from foretell.engine.twin import Twin
 from foretell.kernel.engines import PLACED, Engines, publish_all, run, step
 from foretell.kernel.pictures import Pictures
 from foretell.kernel.step_time import StepTime
@@ -19,18 +19,18 @@ class EngineTable:
     """The engines of a cluster, by index. For one thread."""
 
     def __init__(self, engines: int) -> None:
-        self._twins: list[TimedTwin | None] = [None] * engines
+        self._twins: list[Twin | None] = [None] * engines
         self._kept: list[object] = [None] * engines  # the arrays whose addresses are written
         self._engines = Engines(
             np.zeros(engines, PLACED),
             np.full(engines, inf),
             np.zeros(engines, np.int64),
             np.zeros(engines),
-            TimedTwin(_ANY).live,
+            Twin(_ANY).live,
             np.zeros(3, np.int64),
         )
 
-    def put(self, index: int, twin: TimedTwin, model: StepTime) -> None:
+    def put(self, index: int, twin: Twin, model: StepTime) -> None:
         """`twin` is there, and its steps take as long as `model` says.
 
         To be told again when `twin.live` or the model is another one.

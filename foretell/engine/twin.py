@@ -1,11 +1,15 @@
-"""vLLM V1's scheduler as a deterministic state machine, driven step by step.
+"""vLLM V1's scheduler as a deterministic state machine.
 
-The rules are in `foretell.kernel`; this gives its arrays names. With `config.async_scheduling` two
-steps may be in flight, otherwise one.
+The rules are in `foretell.kernel`; this gives its arrays names. A twin keeps its own steps in
+flight: two with `config.async_scheduling`, otherwise one. It is driven step by step with `schedule`
+and `complete`, or in time by `engine.table`, always through `kernel.live`.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from math import inf
+from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +18,26 @@ from foretell.engine.arena import Arena
 from foretell.engine.arrays import new_rows, new_state, steps_in_flight
 from foretell.engine.batch import Batch, Outcome
 from foretell.engine.sequence import Sequence
-from foretell.kernel import layout, output, queues, scheduling
-from foretell.kernel.layout import NONE, State
+from foretell.kernel import output, queues
+from foretell.kernel.layout import ENTRY, NONE, Record, State
+from foretell.kernel.live import BELIEF, LIVE, Live, advance, count_free
+from foretell.kernel.start import limited
+from foretell.latency.linear import LinearStepTime
+from foretell.length.distribution import Row
 from foretell.model import BatchShape, EngineConfig
 
 _FIRST_CAPACITY = 64
 _SHAPE = ("prefill_seqs", "prefill_tokens", "prefill_pairs", "decode_seqs", "decode_pairs")
+_UNTIMED = LinearStepTime((1.0, 0.0, 0.0, 0.0, 0.0, 0.0)).packed()
+"""Step times of twins whose time is kept by the caller; any will do."""
+
+
+class FreeBlocks(NamedTuple):
+    """Free KV blocks summed over time."""
+
+    seconds: float
+    blocks_s: float
+    squared_blocks_s: float
 
 
 class Twin:
@@ -32,48 +50,78 @@ class Twin:
         """
         self.config = config
         self.max_steps_in_flight = steps_in_flight(config)
-        self._state = new_state(config, _FIRST_CAPACITY, knows_content=prefix_cache)
+        state = new_state(config, _FIRST_CAPACITY, knows_content=prefix_cache)
+        self._records = np.zeros(1, LIVE)
+        self._records["at"]["engine"] = state.engine
+        self._records["tally"]["until_s"] = inf
+        self._engine: Record = self._records["at"]["engine"][0]
+        self._clock: Record = self._records["at"]["clock"][0]
+        self._tally: Record = self._records["tally"][0]
+        self._counts = [self._records["at"][name][0] for name in ("older", "newer")]
+        self._outcome = np.zeros(2, np.int64)
+        self.max_num_seqs = int(self._engine["max_num_seqs"])
+        self.live = Live(
+            self._records,
+            state.sequences,
+            state.running,
+            state.blocks,
+            state.places,
+            state.first_with,
+            np.zeros(_FIRST_CAPACITY, ENTRY),
+            np.zeros(_FIRST_CAPACITY, ENTRY),
+            np.zeros(_FIRST_CAPACITY, BELIEF),
+        )
+        """Its arrays; another tuple when one of them is replaced."""
         self._arena = Arena(config.block_size_tokens) if prefix_cache else None
         self._members: list[Sequence | None] = [None] * _FIRST_CAPACITY
         self._unused = list(range(_FIRST_CAPACITY))[::-1]
         # Slots of the ended, and how many steps must be complete before nothing refers to them.
         self._ended: deque[tuple[int, Sequence]] = deque()
-        self._scheduled_steps = 0
-        self._completed_steps = 0
-        self._spare: list[layout.Batch] = []
 
     @classmethod
     def adopt(
         cls,
         config: EngineConfig,
-        state: State,
+        records: Record,
+        sequences: NDArray[np.void],
+        entries: NDArray[np.void],
         names: Mapping[int, str],
-        in_flight: Iterable[layout.Batch],
     ) -> tuple["Twin", list[Batch]]:
-        """A twin that goes on from `state`, and its steps `in_flight` for `complete`.
+        """A twin that goes on from a state, and its steps in flight for `complete`, oldest first.
 
-        `names` are the request ids of the slots in use.
+        `records` is a record of `kernel.start.RECORDS`, whose running list is the first slots;
+        `entries` are those of its two batches. `names` are the request ids of the slots in use.
         """
-        twin = cls(config)
-        capacity = len(state.sequences)
-        twin._state = state
+        twin, capacity = cls(config), len(sequences)
+        twin._records["at"] = records
+        twin.live = twin.live._replace(
+            sequences=sequences,
+            running=np.arange(capacity, dtype=np.int32),
+            older=entries[0],
+            newer=entries[1],
+            beliefs=np.zeros(capacity, BELIEF),
+        )
         twin._members = [None] * capacity
         for slot, request_id in names.items():
-            twin._members[slot] = Sequence.at(request_id, state.sequences[slot], slot)
+            twin._members[slot] = Sequence.at(request_id, sequences[slot], slot)
         twin._unused = [slot for slot in range(capacity)[::-1] if slot not in names]
-        batches = [twin._batch(arrays) for arrays in in_flight]
-        twin._scheduled_steps = len(batches)
-        return twin, batches
+        oldest, in_flight = int(twin._clock["oldest"]), twin.in_flight
+        twin._tally["scheduled"] = in_flight
+        return twin, [twin._batch((oldest + i) % 2) for i in range(in_flight)]
+
+    def set_length(self, slot: int, tokens: int) -> None:
+        """A restored request ends after that many output tokens, as far as the engine allows."""
+        self.live.sequences[slot]["stop_after"] = limited(self._state, slot, tokens)
 
     @property
     def running(self) -> list[Sequence]:
         """In order of admission."""
-        return self._named(self._state.running[: int(self._state.engine["running"])])
+        return self._named(self.live.running[: int(self._engine["running"])])
 
     @property
     def waiting(self) -> list[Sequence]:
         """In the order in which they will be admitted."""
-        result, slot = [], int(self._state.engine["head"])
+        result, slot = [], int(self._engine["head"])
         while slot != NONE:
             seq = self._member(slot)
             result.append(seq)
@@ -83,24 +131,55 @@ class Twin:
     @property
     def free_blocks(self) -> int:
         """KV blocks that no sequence holds; with prefix caching some may be hit."""
-        return int(self._state.engine["free"])
+        return int(self._engine["free"])
 
     @property
     def idle(self) -> bool:
         """Neither running nor waiting requests."""
-        return not (self._state.engine["running"] or self._state.engine["waiting"])
+        return not (self._engine["running"] or self._engine["waiting"])
 
-    def add(self, seq: Sequence) -> None:
-        """A new request joins the waiting queue."""
+    @property
+    def in_flight(self) -> int:
+        """Steps in flight."""
+        return int(self._clock["in_flight"])
+
+    @property
+    def steps(self) -> int:
+        """Steps scheduled so far."""
+        return int(self._tally["scheduled"])
+
+    @property
+    def computed_tokens(self) -> int:
+        """Tokens scheduled so far, those computed again after a preemption included."""
+        return int(self._tally["tokens"])
+
+    @property
+    def ends_s(self) -> float:
+        """When the oldest step in flight ends, where `engine.table` keeps the time."""
+        return float(self._clock["first_end_s"])
+
+    @property
+    def capacity(self) -> int:
+        """Slots that there are."""
+        return len(self._members)
+
+    def add(self, seq: Sequence, length_row: Row | None = None) -> None:
+        """A new request joins the waiting queue.
+
+        `length_row` is what predictors believe of its length, for pictures of this engine.
+        """
+        self._forget_ended()
         if not self._unused:
             self._reserve(max(_FIRST_CAPACITY, 2 * len(self._members)))
         slot = self._unused.pop()
-        rows = self._state.sequences
+        rows = self.live.sequences
         rows[slot] = seq.row
         seq.slot, seq.row = slot, rows[slot]
         self._members[slot] = seq
         if self._arena is not None:
-            self._state = self._arena.place(self._state, seq)
+            self.live = self._arena.place(self.live, seq)
+        if length_row is not None:
+            self.live.beliefs[slot] = (length_row, crc32(seq.request_id.encode()))
         queues.enqueue(self._state, slot)
 
     def abort(self, request_id: str) -> bool:
@@ -112,56 +191,78 @@ class Twin:
         ]
         for seq in found:
             output.abort(self._state, seq.slot)
-            self._ended.append((self._scheduled_steps, seq))
+            self._ended.append((self.steps, seq))
         return bool(found)
 
     def schedule(self) -> Batch | None:
-        """Choose the next step's tokens, or None when nothing can change.
+        """Choose the next step's tokens, or None when none may be in flight or nothing can change.
 
-        A batch may be empty when all it did was preempt. No more than `max_steps_in_flight`
-        batches may be incomplete.
+        A batch may be empty when all it did was preempt.
         """
         self._forget_ended()
-        arrays = self._spare.pop() if self._spare else layout.new_batch(len(self._members))
-        if not scheduling.schedule(self._state, arrays):
-            self._spare.append(arrays)
+        if not self._advance(lands=False, steps=1):
             return None
-        self._scheduled_steps += 1
-        return self._batch(arrays)
+        return self._batch((int(self._clock["oldest"]) + self.in_flight + 1) % 2)
 
-    def complete(self, batch: Batch, now_s: float = 0.0) -> Outcome:
+    def complete(self, batch: Batch) -> Outcome:
         """Apply a step's outputs: one token for every sequence whose KV has caught up.
 
         Batches are completed in the order in which they were scheduled, each once.
         """
-        arrays = batch.arrays
-        output.complete(self._state, arrays, now_s)
-        self._completed_steps += 1
-        sampled, finished = self._listed(arrays, "sampled"), self._listed(arrays, "finished")
-        self._ended.extend((self._scheduled_steps, seq) for seq in finished)
-        if len(arrays.entries) == len(self._members):
-            self._spare.append(arrays)
-        return Outcome(sampled, finished)
+        assert self.in_flight, "no step is in flight"
+        assert batch.index == self._clock["oldest"], "an older step is in flight"
+        self._advance(lands=True, steps=0)
+        finished = self.ended(int(self._outcome[0]), batch.index)
+        return Outcome(self._listed(batch.index, "sampled"), finished)
+
+    def ended(self, count: int, batch: int) -> list[Sequence]:
+        """Whom the latest step ended: so many, whom the first or the second of its batches has."""
+        found = self._named(self._entries(batch)["finished"][:count])
+        steps = self.steps
+        self._ended.extend((steps, seq) for seq in found)
+        return found
 
     def check(self) -> None:
         """Blocks are conserved and limits kept, counted anew; a violation is a bug in the twin."""
         output.check(self._state)
 
-    def _batch(self, arrays: layout.Batch) -> Batch:
-        counts = arrays.counts
-        count = int(counts["scheduled"])
-        tokens = arrays.entries["tokens"][:count].tolist()
-        scheduled = self._named(arrays.entries["slot"][:count])
-        return Batch(
-            list(zip(scheduled, tokens, strict=True)),
-            self._listed(arrays, "admitted"),
-            self._listed(arrays, "preempted"),
-            BatchShape(*(int(counts[name]) for name in _SHAPE)),
-            arrays,
+    def count_free_blocks(self, since_s: float, until_s: float) -> None:
+        """Sum free blocks up over this time, as it passes."""
+        self._tally["counted_s"], self._tally["until_s"] = since_s, until_s
+
+    def free_blocks_so_far(self, now_s: float) -> FreeBlocks:
+        """The sums up to now."""
+        count_free(self.live, now_s)
+        names = ("counted_for_s", "free_s", "free_squared_s")
+        return FreeBlocks(*(float(self._tally[name]) for name in names))
+
+    @property
+    def _state(self) -> State:
+        return State(self._engine, *self.live[1:6])
+
+    def _advance(self, *, lands: bool, steps: int) -> int:
+        budget = self.config.max_num_scheduled_tokens
+        return advance(
+            self.live, _UNTIMED, 0.0, lands, steps, budget, self.max_num_seqs, self._outcome
         )
 
-    def _listed(self, arrays: layout.Batch, name: str) -> list[Sequence]:
-        return self._named(arrays.entries[name][: int(arrays.counts[name])])
+    def _batch(self, index: int) -> Batch:
+        counts, entries = self._counts[index], self._entries(index)
+        count = int(counts["scheduled"])
+        scheduled = self._named(entries["slot"][:count])
+        return Batch(
+            list(zip(scheduled, entries["tokens"][:count].tolist(), strict=True)),
+            self._listed(index, "admitted"),
+            self._listed(index, "preempted"),
+            BatchShape(*(int(counts[name]) for name in _SHAPE)),
+            index,
+        )
+
+    def _entries(self, batch: int) -> NDArray[np.void]:
+        return self.live.newer if batch else self.live.older
+
+    def _listed(self, batch: int, name: str) -> list[Sequence]:
+        return self._named(self._entries(batch)[name][: int(self._counts[batch][name])])
 
     def _member(self, slot: int) -> Sequence:
         seq = self._members[slot]
@@ -174,22 +275,33 @@ class Twin:
     def _forget_ended(self) -> None:
         """Free the slots of sequences that have ended and that no step in flight holds."""
         ended = self._ended
-        while ended and ended[0][0] <= self._completed_steps:
+        while ended and ended[0][0] <= self._tally["completed"]:
             _, seq = ended.popleft()
             slot, seq.row, seq.slot = seq.slot, seq.row.copy(), NONE
             self._members[slot] = None
-            self._state.sequences[slot] = new_rows(1)[0]
+            self.live.sequences[slot] = new_rows(1)[0]
             self._unused.append(slot)
 
     def _reserve(self, capacity: int) -> None:
         """Room for `capacity` sequences."""
-        known, rows, running = len(self._members), new_rows(capacity), np.zeros(capacity, np.int32)
-        rows[:known] = self._state.sequences
-        running[:known] = self._state.running
-        self._state = self._state._replace(sequences=rows, running=running)
+        live, known = self.live, len(self._members)
+        rows = new_rows(capacity)
+        rows[:known] = live.sequences
+        self.live = live._replace(
+            sequences=rows,
+            running=_longer(live.running, capacity),
+            older=_longer(live.older, capacity),
+            newer=_longer(live.newer, capacity),
+            beliefs=_longer(live.beliefs, capacity),
+        )
         for slot, seq in enumerate(self._members):
             if seq is not None:
                 seq.row = rows[slot]
         self._members.extend([None] * (capacity - known))
         self._unused.extend(range(known, capacity)[::-1])
-        self._spare.clear()  # too small
+
+
+def _longer(rows: NDArray[Any], capacity: int) -> NDArray[Any]:
+    result = np.zeros(capacity, rows.dtype)
+    result[: len(rows)] = rows
+    return result

@@ -114,7 +114,8 @@ def step(engines: Engines, index: int, now_s: float) -> None:
     at, live, outcome = engines.placed[index], live_of(engines, index), engines.outcome
     outcome[0] = index
     model = model_of(engines, at.model)
-    advance(live, model, now_s, at.max_num_scheduled_tokens, at.max_num_seqs, outcome[1:])
+    limits = at.max_num_scheduled_tokens, at.max_num_seqs
+    advance(live, model, now_s, True, 2, limits[0], limits[1], outcome[1:])
     engines.changes[index] += 1
     engines.changed_s[index] = now_s
     clock = live.records[0].at.clock

@@ -72,15 +72,18 @@ def advance(
     live: Live,
     model: StepTime,
     now_s: float,
+    lands: bool,
+    steps: int,
     max_num_scheduled_tokens: int,
     max_num_seqs: int,
     outcome: NDArray[np.int64],
-) -> None:
-    """The oldest step in flight ends, if there is one, and what can be scheduled is.
+) -> int:
+    """The oldest step in flight ends, if there is one and it `lands`, and others are scheduled.
 
-    Every step is checked against the two limits. Fills `outcome`: how many sequences the step ended
-    and which of the two batches it was. `clock.first_end_s` is then the end of the oldest step in
-    flight. AssertionError where an invariant is broken.
+    At most `steps` of them; returns how many. Every step is checked against the two limits. Fills
+    `outcome`: how many sequences the step ended and which of the two batches it was.
+    `clock.first_end_s` is then the end of the oldest step in flight. AssertionError where an
+    invariant is broken.
     """
     records, tally = live.records[0].at, live.records[0].tally
     loop = Loop(
@@ -100,12 +103,14 @@ def advance(
     clock.now_s = now_s
     tally.calls += 1
     outcome[0] = outcome[1] = 0
-    if clock.in_flight > 0:
+    if lands and clock.in_flight > 0:
         landed = clock.oldest
         land(loop)
         tally.completed += 1
         outcome[0], outcome[1] = loop.batches[landed].counts.finished, landed
-    while schedule_next(loop):
+    scheduled = 0
+    while scheduled < steps and schedule_next(loop):
+        scheduled += 1
         index = newest(loop)
         batch = loop.batches[index]
         begun_s = now_s if clock.in_flight == 0 else max(now_s, clock.last_end_s)
@@ -120,6 +125,7 @@ def advance(
     assert state.engine.running <= max_num_seqs, "too many requests run"
     if not state.engine.knows_content or tally.calls % _CHECK_POOL_EVERY == 0:
         check(state)
+    return scheduled
 
 
 @compiled

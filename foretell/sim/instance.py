@@ -2,7 +2,7 @@
 
 from foretell.engine import Content, Sequence
 from foretell.engine.table import EngineTable
-from foretell.engine.timed import FreeBlocks, TimedTwin
+from foretell.engine.twin import FreeBlocks, Twin
 from foretell.kernel.step_time import StepTime, scaled
 from foretell.sim.config import InstanceConfig
 
@@ -36,7 +36,7 @@ class Instance:
         self.config = config.engine
         self._table = table
         self._index = index
-        self.twin = TimedTwin(config.engine, prefix_cache=prefix_cache)
+        self.twin = Twin(config.engine, prefix_cache=prefix_cache)
         self.twin.count_free_blocks(*counted_s)
         self._model: StepTime = config.step_time.packed()
         self._usual = self._model
@@ -107,7 +107,7 @@ class Instance:
             content=content,
         )
         self._here[request_id] = seq
-        self.twin.arrive(seq, length_row)
+        self.twin.add(seq, length_row)
         if self.twin.live is not self._settled:
             self._settle()
         self._table.change(self._index, now_s)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from foretell.engine import Sequence
 from foretell.engine.prefixes import PrefixIndex
 from foretell.engine.table import EngineTable
-from foretell.engine.timed import FreeBlocks
+from foretell.engine.twin import FreeBlocks
 from foretell.sim.config import ClusterConfig, InstanceConfig
 from foretell.sim.instance import Instance
 from foretell.sim.predictor import SimForecaster, SimPredictor

@@ -9,7 +9,6 @@ from random import Random
 import pytest
 
 from foretell.engine import Sequence, Twin
-from foretell.engine.timed import TimedTwin
 from foretell.latency.linear import LinearStepTime
 from foretell.model import EngineConfig, LengthEstimate
 from foretell.placement import PlacementConfig
@@ -245,20 +244,18 @@ def test_cluster_without_engines_or_schedulers_is_refused() -> None:
         simulate(small_cluster(0)[0], [], [], Random(0))
 
 
-def after_each_arrival(
-    monkeypatch: pytest.MonkeyPatch, meddle: Callable[[TimedTwin], None]
-) -> None:
-    arrive = TimedTwin.arrive
+def after_each_arrival(monkeypatch: pytest.MonkeyPatch, meddle: Callable[[Twin], None]) -> None:
+    arrive = Twin.add
 
-    def meddled(self: TimedTwin, seq: Sequence, length_row: tuple[float, ...]) -> None:
+    def meddled(self: Twin, seq: Sequence, length_row: tuple[float, ...]) -> None:
         arrive(self, seq, length_row)
         meddle(self)
 
-    monkeypatch.setattr(TimedTwin, "arrive", meddled)
+    monkeypatch.setattr(Twin, "add", meddled)
 
 
 def test_leaked_block_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def leak(twin: TimedTwin) -> None:
+    def leak(twin: Twin) -> None:
         twin._state.engine["free"] -= 1
 
     after_each_arrival(monkeypatch, leak)
@@ -269,21 +266,21 @@ def test_leaked_block_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_lost_request_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     add = Twin.add
     monkeypatch.setattr(
-        Twin, "add", lambda self, seq: None if seq.request_id == "r5" else add(self, seq)
+        Twin, "add", lambda self, seq, row: None if seq.request_id == "r5" else add(self, seq, row)
     )
     with pytest.raises(InvariantError, match="r5"):
         run(0, "random")
 
 
 def test_second_ending_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    ended = TimedTwin.ended
-    monkeypatch.setattr(TimedTwin, "ended", lambda *arguments: ended(*arguments) * 2)
+    ended = Twin.ended
+    monkeypatch.setattr(Twin, "ended", lambda *arguments: ended(*arguments) * 2)
     with pytest.raises(InvariantError, match="was not here"):
         run(0, "random")
 
 
 def test_exceeded_budget_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def allow(twin: TimedTwin) -> None:
+    def allow(twin: Twin) -> None:
         twin._state.engine["max_num_scheduled_tokens"] = 1000
 
     engine = EngineConfig("model", 16, 16, 4, max_num_scheduled_tokens=8, max_model_len=128)

@@ -6,11 +6,10 @@ from random import Random
 
 import pytest
 
-from foretell.engine import Content, Sequence, SnapshotPredictor
+from foretell.engine import Content, Sequence, SnapshotPredictor, Twin
 from foretell.engine.arrays import steps_in_flight
 from foretell.engine.prefixes import PrefixIndex
 from foretell.engine.table import EngineTable
-from foretell.engine.timed import TimedTwin
 from foretell.kernel.pictures import REQUEST, Pictures
 from foretell.latency.linear import LinearStepTime
 from foretell.length import PRIOR_TOKENS
@@ -37,7 +36,7 @@ SHAPE = ("prefill_seqs", "prefill_tokens", "prefill_pairs", "decode_seqs", "deco
 
 
 def snapshot_of(
-    twin: TimedTwin, specs: dict[str, RequestSpec], now_s: float, sequence: int
+    twin: Twin, specs: dict[str, RequestSpec], now_s: float, sequence: int
 ) -> EngineSnapshot:
     """What a plugin would publish."""
     clock, tally = twin._clock, twin._tally
@@ -45,7 +44,7 @@ def snapshot_of(
     counts = [twin._records["at"][name][0] for name in ("older", "newer")]
     scheduled: dict[int, int] = {}
     if order:
-        entries = twin._entries[order[-1]][: int(counts[order[-1]]["scheduled"])]
+        entries = twin._entries(order[-1])[: int(counts[order[-1]]["scheduled"])]
         scheduled = dict(zip(entries["slot"].tolist(), entries["tokens"].tolist(), strict=True))
 
     def state(seq: Sequence) -> RequestState:

@@ -148,6 +148,7 @@ def test_priority_orders_the_queue_and_picks_the_worst_as_victim() -> None:
     assert batch is not None
     assert [s.request_id for s in batch.preempted] == ["low"]
     assert batch.scheduled == []  # it preempted itself, and that ends the loop over running
+    twin.complete(batch)
     assert step(twin)[0] == {"high": 1}
 
 

@@ -1,6 +1,6 @@
 """Async scheduling in the twin: what is foreseen, what is wasted, what waits."""
 
-from foretell.engine import Sequence, Twin
+from foretell.engine import Batch, Sequence, Twin
 from foretell.model import EngineConfig
 
 
@@ -14,6 +14,18 @@ def scheduled(twin: Twin) -> int:
     """Tokens of the only request in the next step; nothing is completed."""
     batch = twin.schedule()
     return sum(tokens for _, tokens in batch.scheduled) if batch else 0
+
+
+def preempting(twin: Twin) -> list[Batch]:
+    """The second and the third step, which are in flight together: one applied, three scheduled."""
+    first, second = twin.schedule(), twin.schedule()
+    assert first is not None
+    assert second is not None
+    assert twin.schedule() is None  # two steps are in flight
+    twin.complete(first)
+    third = twin.schedule()
+    assert third is not None
+    return [second, third]
 
 
 def test_max_tokens_is_foreseen() -> None:
@@ -59,11 +71,10 @@ def test_a_preempted_request_gets_its_output_in_flight_and_waits_for_it() -> Non
     first, second = (Sequence(name, 7, stop_after=5, max_tokens=5) for name in "ab")
     twin.add(first)
     twin.add(second)
-    in_flight = [batch for _ in range(3) if (batch := twin.schedule())]
-    assert [batch.preempted for batch in in_flight] == [[], [], [second]]
-    assert second.output_tokens == 0
+    in_flight = preempting(twin)
+    assert [batch.preempted for batch in in_flight] == [[], [second]]
+    assert second.output_tokens == 1
     twin.abort("a")
-    assert twin.schedule() is None  # there is room, but it waits
     for batch in in_flight:
         twin.complete(batch)
     assert second.output_tokens == 2
@@ -74,7 +85,7 @@ def test_a_preempted_request_may_end_by_its_output_in_flight() -> None:
     twin = engine(total_blocks=4)
     twin.add(Sequence("a", 7, stop_after=5, max_tokens=5))
     twin.add(Sequence("b", 7, stop_after=2, max_tokens=9))
-    in_flight = [batch for _ in range(3) if (batch := twin.schedule())]
+    in_flight = preempting(twin)
     ended = [seq.request_id for batch in in_flight for seq in twin.complete(batch).finished]
     assert ended == ["b"]
     assert not twin.waiting
