@@ -1,4 +1,4 @@
-"""From a forecast to what a predictor answers."""
+"""Predictions as predictors answer them, made of forecasts."""
 
 from collections.abc import Callable
 from math import inf
@@ -33,9 +33,9 @@ def as_prediction(
     cached_tokens: int = 0,
     with_quantiles: bool = True,
 ) -> Prediction:
-    """What a predictor answers: the means of a forecast, and its quantiles with their errors.
+    """The prediction with a forecast's means, and its quantiles with the errors of step times.
 
-    `with_quantiles` False leaves them out, for those who make many and ask none of them for it.
+    Without `with_quantiles` the quantiles are left out, which saves time.
     """
     ttft_s, e2e_s = mean(seen.ttft_s), mean(seen.e2e_s)
     ttft_quantiles: Quantiles = ()

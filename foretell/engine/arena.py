@@ -1,4 +1,4 @@
-"""Where sequences keep their block tables and what is known of the blocks' content."""
+"""Places of the sequences' block tables and of what is known of their blocks' content."""
 
 import numpy as np
 
@@ -39,12 +39,12 @@ class Arena:
         return live
 
     def _blocks_of(self, row: np.void) -> int:
-        """The most blocks that a sequence will ever hold."""
+        """The largest number of blocks that a sequence will ever hold."""
         most = int(row["prompt"]) + max(int(row["stop_after"]), int(row["output"])) + _SPARE_TOKENS
         return -(-most // self._block_size)
 
     def _compacted(self, live: Live, wanted: int) -> Live:
-        """The same with the places of the living moved together, and room for `wanted` more."""
+        """The engine's arrays with the used places moved together and room for `wanted` more."""
         living = [row for row in live.sequences if row["status"] != UNUSED]
         capacity = 2 * (sum(map(self._blocks_of, living)) + wanted)
         places = np.zeros(max(_FIRST_CAPACITY, capacity), PLACE)

@@ -61,7 +61,7 @@ def engine_record(config: EngineConfig) -> Record:
 
 
 def new_rows(count: int) -> NDArray[np.void]:
-    """Blank sequences."""
+    """Rows of blank sequences."""
     rows = np.zeros(count, SEQUENCE)
     rows["first_token_s"] = rows["finished_s"] = np.inf
     rows["next"] = rows["previous"] = NONE
@@ -69,5 +69,5 @@ def new_rows(count: int) -> NDArray[np.void]:
 
 
 def steps_in_flight(config: EngineConfig) -> int:
-    """Steps that the engine has scheduled ahead of their output (`max_concurrent_batches`)."""
+    """The most steps in flight at once (vLLM's `max_concurrent_batches`)."""
     return 2 if config.async_scheduling else 1

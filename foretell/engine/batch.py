@@ -1,4 +1,4 @@
-"""One step of an engine: what it computes, and what came of it."""
+"""One step of an engine: the tokens it computes, and its output."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ class Batch:
     scheduled: list[tuple[Sequence, int]]
     """Sequences and the tokens each computes, in scheduling order."""
     admitted: list[Sequence]
-    """Those of the scheduled sequences that left the waiting queue, in order."""
+    """The scheduled sequences that left the waiting queue, in order."""
     preempted: list[Sequence]
     shape: BatchShape
     index: int
@@ -22,7 +22,7 @@ class Batch:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a completed step produced."""
+    """The output of a completed step."""
 
     sampled: list[Sequence]
     """Sequences that got one token, the finished ones included."""

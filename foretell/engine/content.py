@@ -1,4 +1,4 @@
-"""What a request's tokens say, as far as a prefix cache cares."""
+"""The content of requests, as far as a prefix cache looks at it."""
 
 from collections.abc import Iterable
 from hashlib import blake2b
@@ -27,7 +27,8 @@ class Content:
         self._offset = 0
 
     def block_hash(self, index: int) -> bytes:
-        """Of the block with tokens `index * block_size` to `(index + 1) * block_size - 1`."""
+        """The hash of the block of tokens `index * block_size` to
+        `(index + 1) * block_size - 1`."""
         while len(self._hashes) <= index:
             parent = self._hashes[-1] if self._hashes else b""
             tokens = repr(self._next_block()).encode()

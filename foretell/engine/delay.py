@@ -1,11 +1,11 @@
-"""The usual length of a delay of which each observation gives only bounds."""
+"""The usual length of a delay, learned from observations that give only bounds on it."""
 
-_STEP = 0.05  # by which one observation moves what is believed, relative
+_STEP = 0.05  # the ratio by which one observation moves the estimate
 _LEAST_STEP_S = 0.1e-3  # so that a belief of zero can grow
 
 
 class UsualDelay:
-    """About the median of a delay that varies and drifts, learned one observation at a time.
+    """An estimate of the median of a delay that varies and drifts, from one observation at a time.
 
     An engine looks at its queue once a step, so a request is only known to have joined between two
     looks. An observation that agrees with what is believed teaches nothing; any other moves the
@@ -23,7 +23,7 @@ class UsualDelay:
 
     @property
     def seconds(self) -> float:
-        """What is believed now."""
+        """The current estimate."""
         return self._seconds
 
     def learn(self, least_s: float, most_s: float) -> None:

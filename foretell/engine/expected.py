@@ -1,4 +1,4 @@
-"""Requests that are still to come: how many of which size an engine should be expected to get.
+"""Expected arrivals: how many requests of which size an engine will probably get.
 
 A request shares its engine with whoever arrives while it runs. A forecast that lets nobody arrive
 is too low by what they take, about a fifth of the e2e latency at 70% utilisation (measured in

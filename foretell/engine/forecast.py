@@ -53,9 +53,9 @@ class Question(NamedTuple):
     samples: int
     cached_tokens: int
     announced: Seq[Arrival]
-    """Those on their way to the engine."""
+    """The requests on their way to the engine."""
     expected: Seq[Arrival] = ()
-    """Those that will come though nobody has announced them."""
+    """The requests that will come though nobody has announced them."""
     version: int = 0
     """Another number when the picture, `announced` or the step-time model is another."""
     delay_s: float = 0.0
@@ -63,7 +63,7 @@ class Question(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """What a picture says of an engine's load."""
+    """An engine's load as its picture shows it."""
 
     requests: int
     running: int
@@ -91,7 +91,7 @@ class Forecast(NamedTuple):
 
 
 class Added(NamedTuple):
-    """What a newcomer adds to the latencies of all others, in seconds (`kernel.forecasts.cost`)."""
+    """Seconds that a newcomer adds to the latencies of all others (`kernel.forecasts.cost`)."""
 
     ttft_s: float
     e2e_s: float
@@ -166,7 +166,7 @@ class Forecaster:
         *,
         every_step_published: bool = True,
     ) -> Call:
-        """All that is said before the engines are run forward; good until the next call.
+        """The arguments of a forecast that is yet to be made; good until the next call.
 
         Step times of all the engines are as `model` says. With `every_step_published` silence of an
         engine means that its step in flight is still running (`kernel.start.set_clock`).
@@ -193,7 +193,7 @@ class Forecaster:
         *,
         every_step_published: bool = True,
     ) -> list[Forecast]:
-        """What becomes of `newcomer` on each of the engines asked about, as `prepare` has it."""
+        """Forecast `newcomer` on each of the engines asked about; the arguments are `prepare`'s."""
         call = self.prepare(
             model, questions, newcomer, now_s, every_step_published=every_step_published
         )
@@ -209,7 +209,7 @@ class Forecaster:
         *,
         every_step_published: bool = True,
     ) -> list[Added]:
-        """What `newcomer` costs the others on each of the engines, as `prepare` has it."""
+        """The cost of `newcomer` to the others on each engine; the arguments are `prepare`'s."""
         rows, arrivals = self._rows(questions, newcomer)
         if self._costs is None:
             self._costs = self._new_costs()

@@ -1,7 +1,7 @@
-"""What is known of the requests that are sent to one engine, beside what the engine publishes.
+"""The ledger of the requests that are sent to one engine, beside what the engine publishes.
 
-Who is on the way and has not been shown yet, how long that takes, how many have come of late, and
-which prefixes they left in the engine's cache.
+It knows the requests on their way that no snapshot has shown yet, how long that way takes, how many
+requests have come of late, and which prefixes they left in the engine's cache.
 """
 
 from collections import OrderedDict
@@ -18,17 +18,17 @@ from foretell.model import EngineConfig, RequestSpec
 MAX_RESERVATIONS = 10_000
 MAX_OBSERVED = 20_000
 LOOK_AHEAD_S, MOST_EXPECTED = 60.0, 64
-"""How far ahead, and how many, arrivals are expected that nobody has announced."""
+"""Seconds ahead, and the most requests, that are expected without an announcement."""
 
 _LONGEST_DELAY_S = 2.0
 
 
 @dataclass(slots=True)
 class Observed:
-    """What snapshots have shown of one request."""
+    """One request as snapshots have shown it."""
 
     since_s: float = 0.0
-    """When it was reserved; when it arrived, where a snapshot was faster than its reservation."""
+    """The time of its reservation, or of its arrival where a snapshot was faster."""
     ttft_s: float = 0.0
     """From then to the first snapshot with a token of it; 0 when not seen."""
     output_tokens: int = 0
@@ -38,7 +38,7 @@ class Observed:
     """Prompt tokens found in the prefix cache; known only of requests whose `prefix` is known, and
     only if a snapshot showed them running: of a few steps there may be none."""
     length_row: Row = ()
-    """What is believed of its output length."""
+    """Its output length as it is believed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Reservation:
     made_s: float
     expires_s: float
     row: Arrival
-    """As the forecast takes it: it joins the queue one dispatch delay after `made_s`."""
+    """The same for the forecast: it joins the queue one dispatch delay after `made_s`."""
 
 
 class Ledger:
@@ -63,7 +63,7 @@ class Ledger:
         """
         self.prefixes = prefixes
         self.changes = 0
-        """How often the reservations have changed."""
+        """The number of changes of the reservations."""
         self.reserved = 0
         """Sequences of the reservations."""
         self.dispatch_delay_s = dispatch_delay_s
@@ -95,7 +95,7 @@ class Ledger:
         return [reservation.row for reservation in self._reservations.values()]
 
     def expected(self, at_s: float) -> list[Arrival]:
-        """Those who will be in the engine's queue behind `at_s`, though nobody has said so."""
+        """The requests that will probably arrive after `at_s`, though nobody has announced them."""
         row = self._arrivals.expected(at_s, at_s + LOOK_AHEAD_S, MOST_EXPECTED)
         return [row] if row else []
 
@@ -106,10 +106,11 @@ class Ledger:
         return max(self.prefixes.find(request), request.cached_tokens)
 
     def observed(self, request_id: str) -> Observed | None:
-        """What snapshots have shown of a request that has not ended."""
+        """A request that has not ended, as snapshots have shown it; None where none has."""
         return self._observed.get(request_id)
 
     def is_reserved(self, request_id: str) -> bool:
+        """Whether the request is on its way and no snapshot has shown it."""
         return request_id in self._reservations
 
     def restart(self, prefixes: PrefixIndex | None) -> None:

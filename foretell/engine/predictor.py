@@ -1,4 +1,4 @@
-"""What a predictor knows of one engine, and what predictors answer."""
+"""Predictors of single engines, and one call that predicts for many of them."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,7 +11,7 @@ from foretell.model import EngineConfig, Load, Prediction, RequestSpec
 
 
 def samples_behind(waiting: int) -> int:
-    """How many rollouts, each with other output lengths, a newcomer behind so many others gets.
+    """The number of rollouts, each with other output lengths, for a newcomer behind so many others.
 
     When it may start depends on the more lengths the more wait, and their deviations average out;
     and a rollout costs as much as has to be admitted in it. A power of two: `draw_totals`.
@@ -60,7 +60,7 @@ class EnginePredictor:
 
     @property
     def figures(self) -> Figures:
-        """What the picture says of the engine's load."""
+        """The engine's load as its picture shows it."""
         if self._figures is None:
             self._figures = self.forecaster.figures(self.index)
             self._load = None
@@ -86,7 +86,7 @@ class EnginePredictor:
     def question(
         self, request: RequestSpec, certain: bool, at_s: float, *, announced_only: bool
     ) -> Question:
-        """All that is known here, for `request` in the engine's queue `at_s`.
+        """The question what becomes of `request` here, if it joins the engine's queue at `at_s`.
 
         `certain`: its length is taken at its word. The other arguments are those of `predict`.
         """
@@ -120,7 +120,7 @@ def predict(
     with_quantiles: bool = True,
     spread: Callable[[int], float] = no_spread,
 ) -> list[Prediction]:
-    """What each engine in `asked` would do with `request`, if that joined its queue at `at_s`.
+    """Predict for each engine in `asked` what becomes of `request` if it joins the queue at `at_s`.
 
     All of them at once: a call into compiled code costs as much as a short forecast. They reckon
     with requests that will come later, as many and as large as of late. With `announced_only` they

@@ -1,4 +1,4 @@
-"""Which prompts' beginnings an engine probably still has in its prefix cache.
+"""An index of the prompt prefixes that an engine probably still has in its cache.
 
 vLLM keeps the content of freed blocks until it needs them for something else, least recently used
 first. A snapshot does not tell that content, but whoever dispatches to the engine knows what it was
@@ -22,9 +22,9 @@ class _Chunk:
 
     blocks: float
     stamp: int
-    """Of the latest request that had it."""
+    """The number of the latest request that had it."""
     computed: bool = False
-    """The engine was seen to run a request with it; until then nothing follows from its absence."""
+    """The engine was seen to run a request with it. Until then its absence says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +34,16 @@ class _Pending:
     prefix: tuple[int, ...]
     stamp: int
     hits: int
-    """Tokens that it was believed to find."""
+    """The cached tokens that it was believed to find."""
     prompt_tokens: int
     stamps: tuple[int, ...]
-    """Of the chunks that it was believed to find, as they were before; 0 where not yet computed."""
+    """The stamps that the chunks it was believed to find had before; 0 where not yet computed."""
 
 
 class PrefixIndex:
-    """Of one engine with prefix caching, from its start on. Bounded by the engine's own memory.
+    """The index of one engine with prefix caching, from its start on.
+
+    It is bounded by the engine's own memory.
 
     A request's chunks are renewed when it is dispatched. They become free, and so the latest used,
     only when it ends, but an engine that serves in order of arrival frees in about that order.
@@ -63,16 +65,16 @@ class PrefixIndex:
         return list(self._pending)
 
     def find(self, request: RequestSpec) -> int:
-        """Prompt tokens that the engine would find: whole blocks, and never the last token."""
+        """The prompt tokens that the engine would find: whole blocks, and never the last token."""
         return self._tokens(request, self._known(request.prefix))
 
     def believed(self, request_id: str) -> int:
-        """What `find` said of a pending request when it was dispatched; 0 of any other."""
+        """The tokens that `find` gave for a pending request when it was dispatched; otherwise 0."""
         pending = self._pending.get(request_id)
         return pending.hits if pending else 0
 
     def reserve(self, request: RequestSpec) -> int:
-        """`request` is being dispatched to the engine; returns what `find` says of it."""
+        """Note that `request` is being dispatched; returns what `find` gives for it."""
         known = self._known(request.prefix)
         hits = self._tokens(request, known)
         self._stamp += 1
@@ -125,7 +127,7 @@ class PrefixIndex:
                 chunk.computed = True
 
     def _known(self, prefix: tuple[int, ...]) -> int:
-        """How many leading chunks of `prefix` are there, by bisection: none lacks those before."""
+        """The number of leading chunks of `prefix` here, by bisection: none lacks those before."""
         least, most = 0, len(prefix)
         while least < most:
             middle = (least + most + 1) // 2
@@ -140,7 +142,7 @@ class PrefixIndex:
         return tokens // self._block_size * self._block_size
 
     def _renew(self, request: RequestSpec) -> None:
-        """All that the request will hold is the latest used."""
+        """Mark everything that the request will hold as the latest used."""
         chunk_tokens, stamp = request.prefix_chunk_tokens, self._stamp
         shared = min(len(request.prefix) * chunk_tokens, request.prompt_tokens)
         # Sequences of one prompt share it; without a prefix they may be of several prompts.

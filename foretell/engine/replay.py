@@ -23,7 +23,7 @@ Arrival = tuple[int, Sequence]
 
 
 class EngineLoop:
-    """A twin and the loop around it. Call `step` while it is `busy`."""
+    """A twin driven one recorded iteration at a time, by `step`, while it is `busy`."""
 
     def __init__(self, twin: Twin, in_flight: Iterable[Batch] = ()) -> None:
         """`in_flight` has been scheduled already, oldest first."""
@@ -33,22 +33,22 @@ class EngineLoop:
 
     @property
     def busy(self) -> bool:
-        """There is something to schedule, to flush or to apply."""
+        """Whether there is something to schedule, to flush or to apply."""
         return bool(self._in_flight) or self._wants_schedule
 
     @property
     def waits_in_vain(self) -> bool:
-        """Nothing is under way: if `schedule()` chose nothing, it will not do so by itself."""
+        """Whether nothing is under way: if `schedule()` chose nothing, it never will by itself."""
         return not self.twin.idle and not self._to_flush and not any(self._in_flight)
 
     def abort(self, request_id: str) -> bool:
-        """False if it is not there or has already ended."""
+        """Abort a request; False if it is not there or has already ended."""
         aborted = self.twin.abort(request_id)
         self._to_flush |= aborted
         return aborted
 
     def step(self) -> dict[str, Any]:
-        """One iteration; returns its record without `step`, `aborted` and `free`."""
+        """Run one iteration; returns its record without `step`, `aborted` and `free`."""
         record: dict[str, Any] = {"sched": None}
         output_due = True
         if self._wants_schedule:

@@ -56,7 +56,7 @@ class Sequence:
 
     @property
     def output_tokens(self) -> int:
-        """Generated and known."""
+        """The generated tokens that are known."""
         return int(self.row["output"])
 
     @property
@@ -71,7 +71,7 @@ class Sequence:
 
     @property
     def cached_tokens(self) -> int:
-        """Prefix-cache hits at the latest admission."""
+        """Prompt tokens found in the prefix cache at the latest admission."""
         return int(self.row["cached"])
 
     @property
@@ -98,7 +98,7 @@ class Sequence:
 
     @property
     def blocks(self) -> int:
-        """KV blocks held."""
+        """The number of KV blocks held."""
         return int(self.row["blocks"])
 
     @property
@@ -112,7 +112,7 @@ class Sequence:
 
     @property
     def ended(self) -> bool:
-        """Finished or aborted; a step in flight may still hold it."""
+        """Whether it has finished or was aborted; a step in flight may still hold it."""
         return bool(self.row["status"] == ENDED)
 
     def __repr__(self) -> str:

@@ -112,7 +112,7 @@ class SnapshotPredictor:
         externality: bool = False,
         with_quantiles: bool = True,
     ) -> Prediction | None:
-        """What the engine would do with `request`, dispatched now; None before any snapshot.
+        """Predict the latencies of `request`, dispatched now; None before any snapshot.
 
         The options are those of `foretell.engine.predictor.predict`.
         """
@@ -208,7 +208,7 @@ class SnapshotPredictor:
                 pending.discard(key)  # of several sequences the first one tells
 
     def _length_rows(self, table: RequestTable) -> list[Row]:
-        """As estimated at dispatch, or as the engine was told, or where nothing is known."""
+        """Believed lengths: as estimated at dispatch, as the engine was told, or the prior."""
         rows = []
         for key, tokens in zip(table.foretell_id, table.predicted_output_tokens, strict=True):
             seen = self.ledger.observed(key)

@@ -1,4 +1,4 @@
-"""Engines that compiled code finds by itself: their steps and pictures, many in one call."""
+"""The simulated engines of a cluster: compiled code runs their steps and takes their pictures."""
 
 from collections.abc import Sequence
 from math import inf
@@ -31,9 +31,9 @@ class EngineTable:
         )
 
     def put(self, index: int, twin: Twin, model: StepTime) -> None:
-        """`twin` is there, and its steps take as long as `model` says.
+        """Put `twin` at `index`; its steps take as long as `model` says.
 
-        To be told again when `twin.live` or the model is another one.
+        To be called again when `twin.live` or the model is another one.
         """
         row = self._engines.placed[index]
         for name, array in zip(twin.live._fields, twin.live, strict=True):
@@ -44,39 +44,39 @@ class EngineTable:
         self._twins[index], self._kept[index] = twin, (twin.live, model)
 
     def remove(self, index: int) -> None:
-        """Its steps in flight end no more."""
+        """Stop an engine: its steps in flight never end."""
         self._engines.ends_s[index] = inf
 
     def change(self, index: int, now_s: float) -> None:
-        """Something else than a step has changed the engine's state."""
+        """Note that something else than a step has changed an engine's state."""
         self._engines.changes[index] += 1
         self._engines.changed_s[index] = now_s
 
     def changes(self, index: int) -> int:
-        """How often its state has changed."""
+        """The number of changes of an engine's state."""
         return int(self._engines.changes[index])
 
     def changed_s(self, index: int) -> float:
-        """When it last did."""
+        """The time of the latest change of an engine's state."""
         return float(self._engines.changed_s[index])
 
     def in_step(self, index: int) -> bool:
-        """Whether a step is in flight."""
+        """Whether a step of an engine is in flight."""
         return bool(self._engines.ends_s[index] < inf)
 
     def step(self, index: int, now_s: float) -> list[EngineSequence]:
         """End an engine's oldest step in flight, if there is one, and schedule what can be.
 
-        Returns whom that ended. AssertionError where an invariant is broken.
+        Returns the sequences that ended. AssertionError where an invariant is broken.
         """
         step(self._engines, index, now_s)
         return self._ended()
 
     def run(self, until_s: float, *, each: bool) -> tuple[int, float, list[EngineSequence]] | None:
-        """End steps in their order, up to `until_s`, until one ends somebody (`each`: until one).
+        """End steps in their order, up to `until_s`, until one ends a request, or `each` until one.
 
-        Returns which engine's that was, when, and whom it ended; None when no such is left. After
-        an AssertionError `stepped` is the engine whose invariant is broken.
+        Returns that step's engine, its time, and the sequences it ended; None when there is no such
+        step. After an AssertionError `stepped` is the engine whose invariant is broken.
         """
         if not run(self._engines, until_s, each):
             return None
@@ -85,7 +85,7 @@ class EngineTable:
 
     @property
     def stepped(self) -> int:
-        """The engine that made the latest step."""
+        """The index of the engine that made the latest step."""
         return int(self._engines.outcome[0])
 
     def publish(self, pictures: Pictures, indices: Sequence[int], now_s: float) -> None:

@@ -71,7 +71,7 @@ class Twin:
             np.zeros(_FIRST_CAPACITY, ENTRY),
             np.zeros(_FIRST_CAPACITY, BELIEF),
         )
-        """Its arrays; another tuple when one of them is replaced."""
+        """The engine's arrays; another tuple when one of them is replaced."""
         self._arena = Arena(config.block_size_tokens) if prefix_cache else None
         self._members: list[Sequence | None] = [None] * _FIRST_CAPACITY
         self._unused = list(range(_FIRST_CAPACITY))[::-1]
@@ -115,12 +115,12 @@ class Twin:
 
     @property
     def running(self) -> list[Sequence]:
-        """In order of admission."""
+        """The running sequences, in the order of their admission."""
         return self._named(self.live.running[: int(self._engine["running"])])
 
     @property
     def waiting(self) -> list[Sequence]:
-        """In the order in which they will be admitted."""
+        """The waiting sequences, in the order in which they will be admitted."""
         result, slot = [], int(self._engine["head"])
         while slot != NONE:
             seq = self._member(slot)
@@ -130,41 +130,41 @@ class Twin:
 
     @property
     def free_blocks(self) -> int:
-        """KV blocks that no sequence holds; with prefix caching some may be hit."""
+        """The KV blocks that no sequence holds; with prefix caching some may be hit."""
         return int(self._engine["free"])
 
     @property
     def idle(self) -> bool:
-        """Neither running nor waiting requests."""
+        """Whether there are neither running nor waiting requests."""
         return not (self._engine["running"] or self._engine["waiting"])
 
     @property
     def in_flight(self) -> int:
-        """Steps in flight."""
+        """The number of steps in flight."""
         return int(self._clock["in_flight"])
 
     @property
     def steps(self) -> int:
-        """Steps scheduled so far."""
+        """The number of steps scheduled so far."""
         return int(self._tally["scheduled"])
 
     @property
     def computed_tokens(self) -> int:
-        """Tokens scheduled so far, those computed again after a preemption included."""
+        """The tokens scheduled so far, those computed again after a preemption included."""
         return int(self._tally["tokens"])
 
     @property
     def ends_s(self) -> float:
-        """When the oldest step in flight ends, where `engine.table` keeps the time."""
+        """The end of the oldest step in flight, where `engine.table` keeps the time."""
         return float(self._clock["first_end_s"])
 
     @property
     def capacity(self) -> int:
-        """Slots that there are."""
+        """The number of slots."""
         return len(self._members)
 
     def add(self, seq: Sequence, length_row: Row | None = None) -> None:
-        """A new request joins the waiting queue.
+        """Add a new request to the waiting queue.
 
         `length_row` is what predictors believe of its length, for pictures of this engine.
         """
@@ -216,7 +216,7 @@ class Twin:
         return Outcome(self._listed(batch.index, "sampled"), finished)
 
     def ended(self, count: int, batch: int) -> list[Sequence]:
-        """Whom the latest step ended: so many, whom the first or the second of its batches has."""
+        """The sequences that the latest step ended: `count` of the first or second batch's."""
         found = self._named(self._entries(batch)["finished"][:count])
         steps = self.steps
         self._ended.extend((steps, seq) for seq in found)
@@ -231,7 +231,7 @@ class Twin:
         self._tally["counted_s"], self._tally["until_s"] = since_s, until_s
 
     def free_blocks_so_far(self, now_s: float) -> FreeBlocks:
-        """The sums up to now."""
+        """The free blocks summed over time up to now."""
         count_free(self.live, now_s)
         names = ("counted_for_s", "free_s", "free_squared_s")
         return FreeBlocks(*(float(self._tally[name]) for name in names))
@@ -283,7 +283,7 @@ class Twin:
             self._unused.append(slot)
 
     def _reserve(self, capacity: int) -> None:
-        """Room for `capacity` sequences."""
+        """Make room for `capacity` sequences."""
         live, known = self.live, len(self._members)
         rows = new_rows(capacity)
         rows[:known] = live.sequences

@@ -14,7 +14,7 @@ _CONFIG = EngineConfig("warm", 16, 8, 1, 64, 64)
 
 
 def warm_twin() -> None:
-    """All that `Twin` calls."""
+    """Call everything that `Twin` calls."""
     twin = Twin(_CONFIG)
     for name in "ab":
         twin.add(Sequence(name, 8, 1, 1))

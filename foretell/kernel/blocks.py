@@ -11,13 +11,13 @@ from foretell.kernel.layout import NONE, State
 
 @inlined
 def blocks_for(state: State, tokens: int) -> int:
-    """Blocks that hold `tokens` tokens."""
+    """The number of blocks that hold `tokens` tokens."""
     return -(-tokens // state.engine.block_size)
 
 
 @inlined
 def find_hits(state: State, slot: int) -> int:
-    """Blocks of the longest cached prefix of what `slot` must compute; its last token never."""
+    """The blocks of the longest cached prefix of `slot`; its last token is always computed."""
     seq = state.sequences[slot]
     most = (seq.prompt + seq.output - 1) // state.engine.block_size
     if not state.engine.knows_content:
@@ -31,9 +31,9 @@ def find_hits(state: State, slot: int) -> int:
 
 @inlined
 def evictable(state: State, slot: int, hits: int) -> int:
-    """How many of its `hits` are free blocks until they are used.
+    """The number of its `hits` that are free blocks until they are used.
 
-    Without knowledge of content they all count, as if nobody held them now.
+    Where blocks have no identity all of them count, as if nobody held them now.
     """
     if not state.engine.knows_content:
         return hits
@@ -46,7 +46,7 @@ def evictable(state: State, slot: int, hits: int) -> int:
 
 @inlined
 def admit(state: State, slot: int, hits: int) -> None:
-    """`slot` begins to run with its `hits` as its first blocks."""
+    """Give `slot`, which begins to run, the blocks that it hits as its first ones."""
     engine, seq = state.engine, state.sequences[slot]
     seq.blocks = seq.committed = hits
     if not engine.knows_content:
@@ -64,7 +64,7 @@ def admit(state: State, slot: int, hits: int) -> None:
 
 @inlined
 def grow(state: State, slot: int, tokens: int) -> bool:
-    """Give `slot` the blocks to hold `tokens`; False, and nothing changed, if too few are free."""
+    """Give `slot` blocks for `tokens` tokens; False, with nothing changed, if too few are free."""
     engine, seq = state.engine, state.sequences[slot]
     if tokens > seq.blocks * engine.block_size and not _take_blocks(state, slot, tokens):
         return False
@@ -91,9 +91,9 @@ def _take_blocks(state: State, slot: int, tokens: int) -> bool:
 
 @compiled
 def commit(state: State, slot: int, tokens: int) -> None:
-    """The first `tokens` of `slot` are known and computed: others may hit their full blocks.
+    """Let others hit the full blocks of the first `tokens` of `slot`, which are computed.
 
-    Only where content is known.
+    To be called only where blocks have identity.
     """
     seq, full = state.sequences[slot], tokens // state.engine.block_size
     for i in range(seq.committed, full):
@@ -105,7 +105,7 @@ def commit(state: State, slot: int, tokens: int) -> None:
 
 @compiled
 def release(state: State, slot: int) -> None:
-    """Take all blocks of `slot` back."""
+    """Free all blocks of `slot`."""
     engine, seq = state.engine, state.sequences[slot]
     if not engine.knows_content:
         _take(state, -seq.blocks)
@@ -134,7 +134,7 @@ def _take(state: State, blocks: int) -> None:
 
 @compiled
 def _new_block(state: State) -> int:
-    """A blank block, or the least recently used one, whose content is then lost."""
+    """Take a blank block, or the least recently used one, whose content is then lost."""
     engine = state.engine
     if engine.unhashed > 0:
         index = engine.blank_head
@@ -169,7 +169,7 @@ def _push_used(state: State, index: int) -> None:
 
 @compiled
 def _unlink_free(state: State, index: int) -> None:
-    """Take a block with content out of the free queue."""
+    """Remove a block with content from the free queue."""
     engine = state.engine
     before, behind = state.blocks[index].previous, state.blocks[index].next
     if before == NONE:
@@ -184,7 +184,7 @@ def _unlink_free(state: State, index: int) -> None:
 
 @compiled
 def _publish(state: State, index: int, content: int) -> None:
-    """From now on the block can be hit. Equal blocks are not merged: the first one is hit."""
+    """Let the block be hit. Blocks of equal content are not merged: the first one is hit."""
     block = state.blocks[index]
     block.content, block.next_same, block.previous_same = content, NONE, NONE
     other = state.first_with[content]

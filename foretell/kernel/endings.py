@@ -1,4 +1,4 @@
-"""When everyone in an engine ends: run with a newcomer and without, it says what that one costs.
+"""The ends of all requests in an engine: their difference with a newcomer is what that one costs.
 
 A newcomer delays others in three ways: it takes tokens of a step's budget, so that prompts behind
 it are computed later; it makes every step longer that it takes part in; and it takes blocks and a
@@ -31,10 +31,10 @@ from foretell.kernel.step_time import StepTime
 
 
 class Endings(NamedTuple):
-    """What came of s rollouts; instants on the start's clock, infinite where they never come."""
+    """The outcome of s rollouts: instants on the start's clock, infinite where they never come."""
 
     first_token_s: NDArray[np.float64]
-    """(s, n): infinite also for who had its first token before."""
+    """(s, n): infinite also for requests that had their first token before."""
     last_token_s: NDArray[np.float64]
     """(s, n)."""
 

@@ -1,6 +1,6 @@
 """Many engines in one call, each found by the addresses of its arrays.
 
-To hand over an array costs compiled code 0.3 us, and an engine has fourteen: more than a step of
+Handing an array over to compiled code costs 0.3 us, and an engine has a dozen: more than a step of
 it takes. So a row of `PLACED` says where an engine's arrays lie, and all engines are handed over as
 one array. Whoever writes a row keeps the arrays alive and writes it anew when one is replaced.
 """
@@ -22,7 +22,7 @@ from foretell.kernel.step_time import StepTime
 from foretell.kernel.tables import LAYOUT_WIDTH, TABLES
 
 AT = np.dtype([("address", np.int64), ("size", np.int64)])
-"""An array of one dimension, C order; of more dimensions, flat."""
+"""Address and number of items of a contiguous array; one of more dimensions counts as flat."""
 
 _MODEL = ("coefficients", "values", "layout")
 PLACED = np.dtype(
@@ -33,24 +33,24 @@ PLACED = np.dtype(
         ("max_num_seqs", np.int64),
     ]
 )
-"""Where the arrays of one engine's `Live` and of its step-time model lie."""
+"""The addresses of the arrays of one engine's `Live` and of its step-time model."""
 
 
 class Engines(NamedTuple):
-    """All engines of a cluster."""
+    """The m engines of a cluster."""
 
     placed: NDArray[np.void]
-    """(m,) of `PLACED`."""
+    """(m,): rows of `PLACED`."""
     ends_s: NDArray[np.float64]
-    """(m,): when the oldest step in flight ends; infinite where there is none."""
+    """(m,): the end of the oldest step in flight; infinite where there is none."""
     changes: NDArray[np.int64]
-    """(m,): how often each one's state has changed."""
+    """(m,): the number of changes of each engine's state."""
     changed_s: NDArray[np.float64]
-    """(m,): when it last did."""
+    """(m,): the time of the latest change."""
     like: Live
-    """Of the same types as every engine's arrays; whatever they hold."""
+    """Arrays of the same types as every engine's; their content does not matter."""
     outcome: NDArray[np.int64]
-    """(3,): an engine, and what `live.advance` said of its latest step."""
+    """(3,): the engine that made the latest step, and the outcome that `live.advance` filled in."""
 
 
 def _array_at(
@@ -73,16 +73,16 @@ def _array_at(
 
 @intrinsic  # type: ignore[untyped-decorator]
 def array_at(context: Any, address: Any, size: Any, like: Any) -> Any:
-    """The array of `size` items at `address`, of the type of `like`: one dimension, C order.
+    """The contiguous array of `size` items at `address`, of the same type as `like`.
 
-    Nobody counts references to it.
+    References to it are not counted.
     """
     return like(types.int64, types.int64, like), _array_at
 
 
 @compiled
 def live_of(engines: Engines, index: int) -> Live:
-    """One engine."""
+    """The arrays of one engine."""
     at, like = engines.placed[index], engines.like
     return Live(
         array_at(at.records.address, at.records.size, like.records),
@@ -99,7 +99,7 @@ def live_of(engines: Engines, index: int) -> Live:
 
 @compiled
 def model_of(engines: Engines, at: Record) -> StepTime:
-    """The step times that lie `at`."""
+    """The step-time model whose arrays lie `at`."""
     layout = array_at(at.layout.address, at.layout.size, engines.outcome)
     return StepTime(
         array_at(at.coefficients.address, at.coefficients.size, engines.ends_s),
@@ -110,7 +110,7 @@ def model_of(engines: Engines, at: Record) -> StepTime:
 
 @compiled
 def step(engines: Engines, index: int, now_s: float) -> None:
-    """`live.advance` of one engine."""
+    """Apply `live.advance` to one engine: its oldest step ends, and others are scheduled."""
     at, live, outcome = engines.placed[index], live_of(engines, index), engines.outcome
     outcome[0] = index
     model = model_of(engines, at.model)
@@ -124,10 +124,10 @@ def step(engines: Engines, index: int, now_s: float) -> None:
 
 @compiled
 def run(engines: Engines, until_s: float, each: bool) -> bool:
-    """Steps end, in their order, up to `until_s` and that included; True: the last is of note.
+    """End steps in their order, up to and including `until_s`; True when it stopped at one before.
 
-    Such is one that ends somebody, or with `each` any; `outcome` tells which. AssertionError where
-    an invariant is broken.
+    It stops at a step that ends a request, or with `each` at any step; `outcome` tells at which.
+    AssertionError where an invariant is broken.
     """
     while True:
         first, first_s = 0, np.inf

@@ -44,18 +44,18 @@ QUESTION = np.dtype(
 
 
 class Answers(NamedTuple):
-    """What becomes of the newcomer on each of q engines; instants, infinite where never."""
+    """The newcomer's future on each of q engines: instants, infinite where they never come."""
 
     first_token_s: NDArray[np.float64]
     """(q, most samples)."""
     last_token_s: NDArray[np.float64]
     """(q, most samples, marks)."""
     marks: NDArray[np.void]
-    """(marks,) of `rollout.MARK`: of the newcomer's length, on the last of the engines."""
+    """(marks,): rows of `rollout.MARK` for the newcomer's length on the last of the engines."""
     output_tokens: NDArray[np.float64]
     """(q,): the mean of the marks."""
     counts: NDArray[np.int64]
-    """(q, 2), as `Futures.counts`."""
+    """(q, 2): `Futures.counts` of each engine."""
 
 
 @compiled
@@ -108,11 +108,11 @@ KEPT = np.dtype(
         ("made", np.int64),  # how often the rollouts have been made
     ]
 )
-"""What the rollouts without a newcomer depended on when they were last made."""
+"""The state on which rollouts without a newcomer depended when they were last made."""
 
 
 class Costs(NamedTuple):
-    """What a newcomer costs the others on each of q engines, and what is needed to find out."""
+    """The cost of a newcomer to the others on each of q engines, and memory to compute it."""
 
     kept: NDArray[np.void]
     """(pictures,) of `KEPT`."""
@@ -219,7 +219,7 @@ def _begin(
 
 @compiled
 def _is_new(kept: Record, question: Record, start: Record) -> bool:
-    """Whether rollouts without a newcomer would differ from those kept; then they are as these."""
+    """Whether rollouts without a newcomer may differ from those kept; if so, note the new state."""
     clock = start.clock
     now_s = clock.now_s if clock.in_flight < start.engine.depth else 0.0
     if (

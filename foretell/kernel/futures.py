@@ -1,4 +1,4 @@
-"""What may become of newcomers: rollouts from one start, each with other output lengths."""
+"""Possible futures of newcomers: rollouts from one start, each with other output lengths."""
 
 from typing import NamedTuple
 
@@ -27,16 +27,16 @@ from foretell.kernel.step_time import StepTime
 
 
 class Futures(NamedTuple):
-    """What came of s rollouts; instants on the start's clock, infinite where they never come."""
+    """The outcome of s rollouts: instants on the start's clock, infinite where they never come."""
 
     totals: NDArray[np.int64]
     """(s, n): the output lengths they run with."""
     marks: NDArray[np.void]
     """(marks,) of `rollout.MARK`."""
     first_token_s: NDArray[np.float64]
-    """(s,): of any of the watched sequences."""
+    """(s,): the first token of any of the watched sequences."""
     last_token_s: NDArray[np.float64]
-    """(s, marks): of all the watched, had they as many tokens as the mark says."""
+    """(s, marks): the last token of all the watched, had they as many tokens as the mark says."""
     counts: NDArray[np.int64]
     """(2,): preemptions and steps of the first rollout, until the watched have ended."""
 

@@ -12,7 +12,7 @@ _FOLDER = Path(__file__).parent
 
 
 def _cache_folder() -> str:
-    """A folder named by the sources of the kernel and by who compiles them.
+    """Folder for compiled code, named by a digest of the kernel's sources and Numba's version.
 
     Numba looks only at a function's own file to see whether its cached code is current, and would
     go on using code into which an older version of another file was inlined. Two versions of Numba
@@ -42,12 +42,12 @@ def compiled(function: _F) -> _F:
 
 
 def inlined(function: _F) -> _F:
-    """As `compiled`, for small functions: they become part of their callers."""
+    """Compile `function` into its callers; otherwise like `compiled`. For small functions."""
     return _jit(function, {"forceinline": True, **_WITHOUT_REFERENCES})
 
 
 def allocating(function: _F) -> _F:
-    """As `compiled`, for functions that make arrays."""
+    """Compile a `function` that may make arrays; otherwise like `compiled`."""
     return _jit(function, {})
 
 

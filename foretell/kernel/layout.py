@@ -10,42 +10,42 @@ import numpy as np
 from numpy.typing import NDArray
 
 Record: TypeAlias = Any
-"""One row, passed by reference; numpy's type of it does not tell its fields."""
+"""One row of a structured array, passed by reference; numpy's type does not tell its fields."""
 
-# Status of a sequence.
+# The status of a sequence.
 UNUSED, EXPECTED, WAITING, RUNNING, ENDED = 0, 1, 2, 3, 4
 
 NONE = -1
-"""No slot, no block, no content."""
+"""Stands for no slot, no block and no content."""
 
 SEQUENCE = np.dtype(
     [
         ("arrival_s", np.float64),
-        ("first_token_s", np.float64),  # not yet: infinite
+        ("first_token_s", np.float64),  # infinite where there is none yet
         ("finished_s", np.float64),
         ("status", np.int32),
         ("priority", np.int32),
         ("prompt", np.int32),
-        ("output", np.int32),  # generated and known
+        ("output", np.int32),  # generated tokens that are known
         ("stop_after", np.int32),  # output tokens after which it ends, whatever the cause
-        ("max_tokens", np.int32),  # what the scheduler knows of that; 0: no limit
+        ("max_tokens", np.int32),  # the limit that the scheduler knows; 0: none
         ("computed", np.int32),  # KV entries, those of scheduled steps included
         ("blocks", np.int32),
-        ("hits", np.int32),  # blocks of prefix that admission finds cached, where given
+        ("hits", np.int32),  # cached blocks that admission finds, where blocks have no identity
         ("cached", np.int32),  # tokens found cached at the latest admission
         ("preemptions", np.int32),
         ("placeholders", np.int32),  # tokens scheduled to be sampled and not yet known
         ("in_flight", np.int32),  # tokens in scheduled steps whose output is not applied
         ("stale", np.int32),  # those of `in_flight` scheduled before a preemption
-        ("next", np.int32),  # in the waiting queue
+        ("next", np.int32),  # the neighbours in the waiting queue
         ("previous", np.int32),
         ("place", np.int32),  # where its blocks begin in `State.places`
         ("committed", np.int32),  # leading blocks of its table whose content is known
         ("noted", np.int32),  # output tokens for which a rollout has passed the marks
-        # In `kernel.steady`, as numbers of its iterations.
+        # Used by `kernel.steady`: numbers of its iterations.
         ("entered", np.int32),
-        ("last", np.int32),  # in which it is scheduled
-        ("end", np.int32),  # in which it ends
+        ("last", np.int32),  # the last iteration that schedules it
+        ("end", np.int32),  # the iteration in which it ends
     ],
     align=True,
 )
@@ -70,13 +70,13 @@ ENGINE = np.dtype(
         # Counters.
         ("running", np.int64),
         ("waiting", np.int64),
-        ("head", np.int64),  # of the waiting queue
+        ("head", np.int64),  # the ends of the waiting queue
         ("tail", np.int64),
-        ("free", np.int64),  # blocks
+        ("free", np.int64),  # free KV blocks
         ("held", np.int64),
-        ("owned", np.int64),  # free and held: what must be conserved
+        ("owned", np.int64),  # free and held blocks together, which never changes
         ("unhashed", np.int64),  # free blocks without content
-        ("blank_head", np.int64),  # the stack of those
+        ("blank_head", np.int64),  # the top of the stack of those
         ("lru_head", np.int64),  # free blocks with content, least recently used first
         ("lru_tail", np.int64),
     ]
@@ -85,8 +85,8 @@ ENGINE = np.dtype(
 BLOCK = np.dtype(
     [
         ("refs", np.int32),
-        ("content", np.int32),  # NONE: nobody else can hit it
-        ("next", np.int32),  # in the queue of free blocks
+        ("content", np.int32),  # NONE where nobody else can hit it
+        ("next", np.int32),  # the neighbours in the queue of free blocks
         ("previous", np.int32),
         ("next_same", np.int32),  # among blocks of equal content, the oldest first
         ("previous_same", np.int32),
@@ -103,7 +103,7 @@ BATCH = np.dtype(
         ("prefill_pairs", np.int64),
         ("decode_seqs", np.int64),
         ("decode_pairs", np.int64),
-        ("sampled", np.int64),  # of a completed batch
+        ("sampled", np.int64),  # this and the next are set when the batch is completed
         ("finished", np.int64),
     ]
 )
@@ -111,29 +111,29 @@ BATCH = np.dtype(
 
 ENTRY = np.dtype(
     [
-        # Parallel lists, as long as the batch's counts say; all but `tokens`, `samples` of slots.
+        # Parallel lists, as long as the batch's counts say; all but two hold slots.
         ("slot", np.int32),
-        ("tokens", np.int32),  # what `slot` computes
+        ("tokens", np.int32),  # tokens that `slot` computes
         ("samples", np.int32),  # 1 where the step samples a token for it
         ("admitted", np.int32),
         ("preempted", np.int32),
-        ("sampled", np.int32),  # who got a token when the step was completed
+        ("sampled", np.int32),  # sequences that got a token when the step was completed
         ("finished", np.int32),
     ]
 )
 
 PLACE = np.dtype([("content", np.int32), ("block", np.int32)])
-"""One of a sequence's blocks: its content (NONE: not known) and which block holds it."""
+"""One block of a sequence: its content (NONE where unknown) and the KV block that holds it."""
 
 
 class State(NamedTuple):
-    """One engine. Few arrays and records, because every call passes them all."""
+    """The scheduler of one engine. It has few arrays, because every call passes them all."""
 
     engine: Record
     """A record of `ENGINE`."""
     sequences: NDArray[np.void]
     running: NDArray[np.int32]
-    """Slots in order of admission."""
+    """Slots of the running sequences, in the order of their admission."""
     blocks: NDArray[np.void]
     places: NDArray[np.void]
     """Each sequence's blocks, from its place on."""
@@ -142,17 +142,17 @@ class State(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """One step. `counts` is a record of `BATCH` and says how many of the entries are in use."""
+    """One step: `counts`, a record of `BATCH`, says how many rows of `entries` are in use."""
 
     counts: Record
     entries: NDArray[np.void]
 
 
 def new_record(dtype: np.dtype[np.void]) -> Record:
-    """Zeros, which can be written to."""
+    """A record of zeros that can be written to."""
     return np.zeros(1, dtype)[0]
 
 
 def new_batch(capacity: int) -> Batch:
-    """For engines with up to `capacity` sequences."""
+    """An empty batch of an engine with up to `capacity` sequences."""
     return Batch(new_record(BATCH), np.empty(capacity, ENTRY))

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from foretell.kernel.jit import compiled
 
 LEVELS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
-"""P(L <= knot) of each knot."""
+"""The probability P(L <= knot) of each knot."""
 WIDTH = len(LEVELS) + 1
 OVERRUN_TOKENS = 10.0
-"""What a request that has outlived a row without a tail still generates (Block)."""
+"""Tokens that a request still generates when it has outlived a row without a tail (Block)."""
 STRATA = 1024
 """Equally likely levels that a draw can take; also the most samples that `draw_totals` makes."""
 
@@ -32,7 +32,7 @@ _STRATUM_HAZARD = -np.log1p(-(np.arange(STRATA) + 0.5) / STRATA)
 
 
 def _shifts() -> NDArray[np.int64]:
-    """Entry s: what sample s does to a stratum by exclusive or.
+    """The shifts of the samples: entry s is applied to a stratum by exclusive or.
 
     The van der Corput sequence in base 2, every other entry the complement of the one before. The
     first 2**b entries differ in their b highest bits: they take a stratum, wherever it starts, to
@@ -68,7 +68,7 @@ def survival(row: NDArray[np.float64], g: float) -> float:
 
 @compiled
 def tokens_at(row: NDArray[np.float64], h: float) -> float:
-    """Tokens at the finite cumulative hazard `h`."""
+    """The number of tokens at the finite cumulative hazard `h`."""
     i = 0
     for knot in range(1, _LAST + 1):  # counting takes no branch that could be mispredicted
         i += h >= _HAZARD[knot]
@@ -79,7 +79,7 @@ def tokens_at(row: NDArray[np.float64], h: float) -> float:
 
 @compiled
 def conditional_quantile(row: NDArray[np.float64], g: float, u: float) -> float:
-    """Tokens that L, given L > g, stays within with probability `u` in (0, 1); above `g`."""
+    """The quantile of L, given L > g, at level `u` in (0, 1): a number of tokens above `g`."""
     h = hazard(row, g)
     if h == np.inf:
         return g + OVERRUN_TOKENS
@@ -106,7 +106,7 @@ def conditional_mean(row: NDArray[np.float64], g: float) -> float:
 
 @compiled
 def stratum_of(key: int, seed: int) -> int:
-    """A stratum, each equally likely over keys and seeds (the finalizer of splitmix64)."""
+    """The stratum of a request: uniform over keys and seeds (the finalizer of splitmix64)."""
     z = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

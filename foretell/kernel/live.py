@@ -1,7 +1,7 @@
-"""One engine in time, driven from outside: it lives through what `kernel.rollout` foresees.
+"""One engine whose time the caller keeps: simulated, replayed or emulated.
 
-The loop is the same; the caller keeps the clock. It calls when a step ends, or when an idle engine
-is to find that somebody has arrived.
+The loop is that of forecasts (`kernel.loop`). The caller advances the engine when a step ends, or
+when an idle engine is to find that a request has arrived.
 """
 
 from typing import NamedTuple
@@ -43,14 +43,14 @@ TALLY = np.dtype(
 LIVE = np.dtype([("at", RECORDS), ("tally", TALLY)], align=True)
 
 BELIEF = np.dtype([("length", np.float64, (WIDTH,)), ("key", np.int64)], align=True)
-"""What predictors believe of one request's output length, and the key it is drawn with."""
+"""A request's output length as predictors believe it, and the key that it is drawn with."""
 
 _CHECK_POOL_EVERY = 256
 """Calls between two counts of all blocks where they have identity: that takes as long as a step."""
 
 
 class Live(NamedTuple):
-    """An engine that runs."""
+    """The arrays of one engine and of its steps in flight."""
 
     records: NDArray[np.void]
     """(1,) of `LIVE`."""
@@ -155,7 +155,7 @@ def _check_batch(batch: Batch, max_num_scheduled_tokens: int) -> None:
 
 @compiled
 def publish(live: Live, pictures: Pictures, index: int, now_s: float) -> None:
-    """Take the engine's picture: what a published snapshot would say of it at this moment."""
+    """Make the engine's picture from what a published snapshot would say of it at this moment."""
     header, at = pictures.headers[index], live.records[0].at
     requests, engine = pictures.requests[index], at.engine
     header.engine, header.taken_s = engine, now_s
@@ -196,7 +196,7 @@ def publish(live: Live, pictures: Pictures, index: int, now_s: float) -> None:
 
 @compiled
 def _publish_request(live: Live, slot: int, request: Record) -> int:
-    """What is said of any request; returns 1 where its length is certain, otherwise 0."""
+    """Fill the row of any request; returns 1 where its length is certain, otherwise 0."""
     seq, belief = live.sequences[slot], live.beliefs[slot]
     request.arrival_s, request.priority = seq.arrival_s, seq.priority
     request.preemptions = seq.preemptions

@@ -1,4 +1,4 @@
-"""What comes of a step: `Scheduler.update_from_output` (vllm/v1/core/sched/scheduler.py, 0.32)."""
+"""The output of a step: `Scheduler.update_from_output` (vllm/v1/core/sched/scheduler.py, 0.32)."""
 
 from foretell.kernel.blocks import commit, release
 from foretell.kernel.jit import compiled
@@ -45,7 +45,7 @@ def complete(state: State, batch: Batch, now_s: float) -> None:
 
 @compiled
 def retire(state: State, batch: Batch, now_s: float) -> None:
-    """The sequences in `finished` end; their blocks are free."""
+    """End the sequences in `finished` and free their blocks."""
     for i in range(batch.counts.finished):
         slot = batch.entries[i].finished
         seq = state.sequences[slot]
@@ -58,7 +58,7 @@ def retire(state: State, batch: Batch, now_s: float) -> None:
 
 @compiled
 def abort(state: State, slot: int) -> None:
-    """End a sequence from outside, wherever it is."""
+    """End a sequence that its client has aborted, whether it runs or waits."""
     seq = state.sequences[slot]
     if seq.status == WAITING:
         unlink(state, slot)

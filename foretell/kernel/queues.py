@@ -1,4 +1,4 @@
-"""The waiting queue, a list linked through its sequences, and the running list."""
+"""The waiting queue, which is a list linked through its sequences, and the running list."""
 
 from foretell.kernel.jit import compiled
 from foretell.kernel.layout import ENDED, NONE, RUNNING, WAITING, State
@@ -6,7 +6,7 @@ from foretell.kernel.layout import ENDED, NONE, RUNNING, WAITING, State
 
 @compiled
 def enqueue(state: State, slot: int) -> None:
-    """A new or preempted sequence waits: behind all, or by (priority, arrival) if that counts."""
+    """Add `slot` to the waiting queue: at its end, or in the order of (priority, arrival)."""
     engine = state.engine
     before = engine.tail
     if engine.by_priority:
@@ -23,7 +23,7 @@ def enqueue(state: State, slot: int) -> None:
 
 @compiled
 def enqueue_preempted(state: State, slot: int) -> None:
-    """At the head of the queue; where priorities count, in its place."""
+    """Add a preempted `slot` at the head of the queue, or in its place where priorities count."""
     if state.engine.by_priority:
         enqueue(state, slot)
     else:
@@ -50,7 +50,7 @@ def _link(state: State, slot: int, before: int) -> None:
 
 @compiled
 def unlink(state: State, slot: int) -> None:
-    """Take `slot` out of the waiting queue."""
+    """Remove `slot` from the waiting queue."""
     engine, sequences = state.engine, state.sequences
     before, behind = sequences[slot].previous, sequences[slot].next
     if before == NONE:
@@ -66,7 +66,7 @@ def unlink(state: State, slot: int) -> None:
 
 @compiled
 def run(state: State, slot: int) -> None:
-    """`slot` joins the running ones."""
+    """Append `slot` to the running list."""
     engine = state.engine
     state.running[engine.running] = slot
     engine.running += 1
@@ -75,7 +75,7 @@ def run(state: State, slot: int) -> None:
 
 @compiled
 def stop_running(state: State, position: int) -> None:
-    """The sequence at `position` of the running list leaves it."""
+    """Remove the sequence at `position` from the running list."""
     engine, running = state.engine, state.running
     for i in range(position, engine.running - 1):
         running[i] = running[i + 1]
@@ -84,7 +84,7 @@ def stop_running(state: State, position: int) -> None:
 
 @compiled
 def drop_ended(state: State) -> None:
-    """Those that have ended leave the running list."""
+    """Remove the sequences that have ended from the running list."""
     engine, kept = state.engine, 0
     for i in range(engine.running):
         slot = state.running[i]

@@ -114,7 +114,7 @@ def _next_arrival_s(r: Roll) -> float:
 
 @compiled
 def _iterate(r: Roll, model: StepTime) -> bool:
-    """One iteration of the engine's loop; False when nothing can ever run again."""
+    """Run one iteration of the engine's loop; False when nothing can ever run again."""
     loop, clock = r.loop, r.loop.clock
     if schedule_next(loop):
         counts = loop.batches[newest(loop)].counts
@@ -133,7 +133,7 @@ def _iterate(r: Roll, model: StepTime) -> bool:
 
 @inlined
 def _iterate_steady(r: Roll, model: StepTime, until_s: float) -> bool:
-    """One iteration or many, with the steady ones in bulk; False where that cannot be done."""
+    """Run one iteration or many, the steady requests in bulk; False where that cannot be done."""
     state, clock, steady = r.loop.state, r.loop.clock, r.steady
     only_steady = steady.sums.scheduled > 0 and steady.sums.members == state.engine.running
     if only_steady and not _may_admit(state, steady.sums.scheduled):
@@ -164,13 +164,13 @@ def _may_admit(state: State, decoding: int) -> bool:
     Later steps of the same kind find fewer free blocks: who does not fit now will not fit then.
     """
     engine = state.engine
-    budget = engine.max_num_scheduled_tokens - decoding
-    if engine.head == NONE or budget <= 0 or engine.running >= engine.max_num_seqs:
+    token_budget = engine.max_num_scheduled_tokens - decoding
+    if engine.head == NONE or token_budget <= 0 or engine.running >= engine.max_num_seqs:
         return False
     head = state.sequences[engine.head]
     hits = min(head.hits, (head.prompt + head.output - 1) // engine.block_size)
     threshold = long_prefill_threshold(state)
-    return admissible_tokens(state, engine.head, budget, threshold, hits) > 0
+    return admissible_tokens(state, engine.head, token_budget, threshold, hits) > 0
 
 
 @inlined
@@ -183,7 +183,7 @@ def _arrivals_matter(state: State) -> bool:
 
 @inlined
 def _fast_forward(r: Roll, model: StepTime, until_s: float) -> bool:
-    """All iterations up to the next event at once; False if there are no blocks for even one."""
+    """Take all iterations up to the next event at once; False if there are no blocks for one."""
     state, clock, steady = r.loop.state, r.loop.clock, r.steady
     sums, ahead = steady.sums, state.engine.depth - 1
     if sums.scheduled > state.engine.max_num_scheduled_tokens:
@@ -219,7 +219,7 @@ def _run_s(model: StepTime, count: int, pairs: int, steps: int) -> float:
 
 @compiled
 def _steps_until(model: StepTime, count: int, pairs: int, seconds: float, most: int) -> int:
-    """The fewest steps, up to `most`, that take at least `seconds`; 0 if that has passed.
+    """The least number of steps, up to `most`, that take `seconds`; 0 if that has passed.
 
     A run's time is nearly proportional to its steps, so each guess is all but right.
     """
@@ -241,7 +241,7 @@ def _steps_until(model: StepTime, count: int, pairs: int, seconds: float, most: 
 
 @inlined
 def _note(r: Roll) -> None:
-    """Which marks the watched have passed, now."""
+    """Note the marks that the watched have passed by now."""
     for slot in r.watched:
         seq, output = r.loop.state.sequences[slot], output_of(r.loop.state, r.steady, slot)
         if output > seq.noted:
@@ -253,7 +253,7 @@ def _note(r: Roll) -> None:
 
 @inlined
 def _note_run(r: Roll, model: StepTime, begin_s: float, steps: int) -> None:
-    """Which marks the watched pass in a run that is about to be taken, and when."""
+    """Note the marks that the watched pass in a run of steps about to be taken, and when."""
     ahead, sums = r.loop.state.engine.depth - 1, r.steady.sums
     for slot in r.watched:
         seq, output = r.loop.state.sequences[slot], output_of(r.loop.state, r.steady, slot)

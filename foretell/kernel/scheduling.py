@@ -1,8 +1,8 @@
-"""Which tokens the next step computes: `Scheduler.schedule` of vllm/v1/core/sched/scheduler.py.
+"""The tokens that the next step computes: `Scheduler.schedule` of vllm/v1/core/sched/scheduler.py.
 
-For full attention without speculation or connectors (0.32), with the rules of `AsyncScheduler`
-beside it: a sampled token counts as a placeholder until its output is applied, `max_tokens` is
-foreseen, the end of a text is not. With one step in flight these rules change nothing.
+It is that of vLLM 0.32 for full attention without speculation or connectors, with the rules of
+`AsyncScheduler`: a sampled token counts as a placeholder until its output is applied, `max_tokens`
+is foreseen, the end of a text is not. With one step in flight these rules change nothing.
 """
 
 from foretell.kernel.blocks import admit, blocks_for, evictable, find_hits, grow, release
@@ -20,9 +20,9 @@ def schedule(state: State, batch: Batch) -> bool:
     counts = batch.counts
     counts.scheduled = counts.admitted = counts.preempted = 0
     threshold = long_prefill_threshold(state)
-    budget = _schedule_running(state, batch, threshold)
+    token_budget = _schedule_running(state, batch, threshold)
     if counts.preempted == 0:
-        schedule_waiting(state, batch, budget, threshold)
+        schedule_waiting(state, batch, token_budget, threshold)
     if counts.scheduled == 0 and counts.preempted == 0:
         return False
     advance(state, batch)
@@ -31,7 +31,7 @@ def schedule(state: State, batch: Batch) -> bool:
 
 @inlined
 def long_prefill_threshold(state: State) -> int:
-    """Most tokens one request may compute in this step; 0 without such a limit."""
+    """The most tokens that one request may compute in this step; 0 where there is no such limit."""
     engine = state.engine
     if engine.long_prefill_token_threshold == 0:
         return 0
@@ -47,17 +47,17 @@ def long_prefill_threshold(state: State) -> int:
 
 
 @inlined
-def admissible_tokens(state: State, slot: int, budget: int, threshold: int, hits: int) -> int:
-    """Tokens that a waiting sequence would compute if admitted now; 0 when it must wait."""
+def admissible_tokens(state: State, slot: int, token_budget: int, threshold: int, hits: int) -> int:
+    """The tokens that a waiting sequence would compute if admitted now; 0 when it must wait."""
     engine, seq = state.engine, state.sequences[slot]
     known = seq.prompt + seq.output
     cached = hits * engine.block_size
     tokens = known - cached
     if 0 < threshold < tokens:
         tokens = threshold
-    if not engine.enable_chunked_prefill and tokens > budget:
+    if not engine.enable_chunked_prefill and tokens > token_budget:
         return 0
-    tokens = min(tokens, budget)
+    tokens = min(tokens, token_budget)
     reserve = min(known, engine.max_model_len) if engine.reserve_full_isl else 0
     blocks = blocks_for(state, max(cached + tokens, reserve)) - hits
     if engine.running > 0:
@@ -70,34 +70,34 @@ def admissible_tokens(state: State, slot: int, budget: int, threshold: int, hits
 def _schedule_running(state: State, batch: Batch, threshold: int) -> int:
     """Schedule running sequences in their order; returns the token budget left."""
     engine, counts = state.engine, batch.counts
-    budget, index = engine.max_num_scheduled_tokens, 0
-    while index < engine.running and budget > 0:
+    token_budget, index = engine.max_num_scheduled_tokens, 0
+    while index < engine.running and token_budget > 0:
         slot = state.running[index]
         seq = state.sequences[slot]
-        tokens = wanted_tokens(state, slot, threshold, budget)
+        tokens = wanted_tokens(state, slot, threshold, token_budget)
         if tokens <= 0:
             index += 1
             continue
         while not grow(state, slot, seq.computed + tokens):
             position = _victim(state)
             victim = state.running[position]
-            budget += _preempt(state, batch, position)
+            token_budget += _preempt(state, batch, position)
             if position < index:
                 index -= 1
             if victim == slot:
-                return budget
+                return token_budget
         batch.entries[counts.scheduled].slot = slot
         batch.entries[counts.scheduled].tokens = tokens
         counts.scheduled += 1
-        budget -= tokens
+        token_budget -= tokens
         index += 1
-    assert budget >= 0, "token budget exceeded"
-    return budget
+    assert token_budget >= 0, "token budget exceeded"
+    return token_budget
 
 
 @inlined
-def wanted_tokens(state: State, slot: int, threshold: int, budget: int) -> int:
-    """Tokens that a running sequence computes next, blocks permitting; 0: none."""
+def wanted_tokens(state: State, slot: int, threshold: int, token_budget: int) -> int:
+    """The tokens that a running sequence computes next, if there are blocks for them."""
     engine, seq = state.engine, state.sequences[slot]
     if seq.placeholders > 0 and 0 < seq.max_tokens <= (
         seq.computed + 2 - seq.placeholders - seq.prompt
@@ -106,12 +106,12 @@ def wanted_tokens(state: State, slot: int, threshold: int, budget: int) -> int:
     tokens = seq.prompt + seq.output + seq.placeholders - seq.computed
     if 0 < threshold < tokens:
         tokens = threshold
-    return min(tokens, budget, engine.max_model_len - seq.computed - 1)
+    return min(tokens, token_budget, engine.max_model_len - seq.computed - 1)
 
 
 @compiled
 def _victim(state: State) -> int:
-    """The place in the running list of whom to preempt; the first of equals."""
+    """The position in the running list of the sequence to preempt; the first of equals."""
     engine = state.engine
     worst = engine.running - 1
     if engine.by_priority:
@@ -127,7 +127,7 @@ def _victim(state: State) -> int:
 
 @compiled
 def _preempt(state: State, batch: Batch, position: int) -> int:
-    """Move the one at `position` back to waiting; returns the budget that it gives back."""
+    """Move the sequence at `position` back to waiting; returns the token budget that this frees."""
     counts, slot = batch.counts, state.running[position]
     seq = state.sequences[slot]
     refund, kept = 0, 0
@@ -154,16 +154,16 @@ def _preempt(state: State, batch: Batch, position: int) -> int:
 
 
 @inlined
-def schedule_waiting(state: State, batch: Batch, budget: int, threshold: int) -> None:
+def schedule_waiting(state: State, batch: Batch, token_budget: int, threshold: int) -> None:
     """Admit from the head of the queue until something does not fit."""
     engine, counts = state.engine, batch.counts
     slot = engine.head
-    while slot != NONE and budget > 0 and engine.running < engine.max_num_seqs:
+    while slot != NONE and token_budget > 0 and engine.running < engine.max_num_seqs:
         seq = state.sequences[slot]
         behind = seq.next
         if seq.stale == 0:  # otherwise its output in flight decides where it must continue
             hits = find_hits(state, slot)
-            tokens = admissible_tokens(state, slot, budget, threshold, hits)
+            tokens = admissible_tokens(state, slot, token_budget, threshold, hits)
             if tokens == 0:
                 return
             unlink(state, slot)
@@ -177,7 +177,7 @@ def schedule_waiting(state: State, batch: Batch, budget: int, threshold: int) ->
             batch.entries[counts.admitted].admitted = slot
             counts.scheduled += 1
             counts.admitted += 1
-            budget -= tokens
+            token_budget -= tokens
         slot = behind
 
 

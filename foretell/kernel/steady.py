@@ -42,18 +42,18 @@ SUMS = np.dtype(
 
 
 class Steady(NamedTuple):
-    """The sums, and by slot when a steady request changes."""
+    """The sums, and for each slot the iteration in which a steady request changes."""
 
     sums: Record
     due: NDArray[np.int32]
-    """The iteration after which a slot has its next event; `NEVER`: it is not steady."""
+    """The iteration after which a slot has its next event; `NEVER` where it is not steady."""
     opening: NDArray[np.int32]
     """Scheduled requests by residue: those of residue h open a block in iteration i where h + i - 1
     is a multiple of the block size."""
 
 
 def new_steady(capacity: int, block_size_tokens: int) -> Steady:
-    """For engines with up to `capacity` sequences."""
+    """The sums of an engine with up to `capacity` sequences, none of which is steady."""
     due = np.full(capacity, NEVER, np.int32)
     return Steady(new_record(SUMS), due, np.zeros(block_size_tokens, np.int32))
 
@@ -112,20 +112,20 @@ def leave(state: State, steady: Steady, in_flight: Batch) -> None:
 
 @inlined
 def can_schedule(state: State, steady: Steady, threshold: int) -> bool:
-    """Whether the next iteration needs nobody's preemption, and serves the steady ones first."""
+    """Whether the next iteration preempts nobody and serves the steady requests first."""
     engine, sums = state.engine, steady.sums
-    budget = engine.max_num_scheduled_tokens - sums.scheduled
+    token_budget = engine.max_num_scheduled_tokens - sums.scheduled
     blocks = steady.opening[-sums.iteration % engine.block_size]
-    if budget < 0:
+    if token_budget < 0:
         return False
     for i in range(sums.members, engine.running):
         slot = state.running[i]
-        tokens = wanted_tokens(state, slot, threshold, budget)
+        tokens = wanted_tokens(state, slot, threshold, token_budget)
         if tokens <= 0:
             break
         seq = state.sequences[slot]
         blocks += max(0, blocks_for(state, seq.computed + tokens) - seq.blocks)
-        budget -= tokens
+        token_budget -= tokens
     return blocks <= engine.free
 
 
@@ -138,11 +138,11 @@ def schedule_rest(state: State, steady: Steady, batch: Batch) -> bool:
     engine, sums, counts = state.engine, steady.sums, batch.counts
     threshold = long_prefill_threshold(state)
     counts.scheduled = counts.admitted = counts.preempted = 0
-    budget = engine.max_num_scheduled_tokens - sums.scheduled
+    token_budget = engine.max_num_scheduled_tokens - sums.scheduled
     _take(state, steady.opening[-sums.iteration % engine.block_size])
     for i in range(sums.members, engine.running):
         slot = state.running[i]
-        tokens = wanted_tokens(state, slot, threshold, budget)
+        tokens = wanted_tokens(state, slot, threshold, token_budget)
         if tokens <= 0:
             break
         grown = grow(state, slot, state.sequences[slot].computed + tokens)
@@ -150,8 +150,8 @@ def schedule_rest(state: State, steady: Steady, batch: Batch) -> bool:
         entry = batch.entries[counts.scheduled]
         entry.slot, entry.tokens = slot, tokens
         counts.scheduled += 1
-        budget -= tokens
-    schedule_waiting(state, batch, budget, threshold)
+        token_budget -= tokens
+    schedule_waiting(state, batch, token_budget, threshold)
     advance(state, batch)
     counts.decode_seqs += sums.scheduled
     counts.decode_pairs += sums.pairs
@@ -205,7 +205,7 @@ def advance_steady(state: State, steady: Steady, iterations: int, now_s: float) 
 
 @inlined
 def join_sampled(state: State, steady: Steady, batch: Batch) -> bool:
-    """Those of the newest step, `batch`, that begin to decode become steady.
+    """Make the requests of the newest step, `batch`, that begin to decode steady.
 
     False where one of them stands behind one that does not: the sums cannot tell their order.
     """
@@ -223,7 +223,7 @@ def join_sampled(state: State, steady: Steady, batch: Batch) -> bool:
 
 @inlined
 def output_of(state: State, steady: Steady, slot: int) -> int:
-    """Tokens that `slot` has generated."""
+    """The tokens that `slot` has generated."""
     seq = state.sequences[slot]
     since = 0 if steady.due[slot] == NEVER else steady.sums.iteration - seq.entered
     return seq.output + since
@@ -231,7 +231,7 @@ def output_of(state: State, steady: Steady, slot: int) -> int:
 
 @inlined
 def iterations_that_fit(state: State, steady: Steady, most: int) -> int:
-    """How many of the next `most` iterations find the blocks that steady requests open in them."""
+    """The number of the next `most` iterations for whose new blocks there is room."""
     engine, sums = state.engine, steady.sums
     cycles = most // engine.block_size
     if (cycles + 1) * sums.scheduled <= engine.free:
@@ -284,7 +284,7 @@ def _join(state: State, steady: Steady, slot: int) -> None:
 
 @inlined
 def _event(state: State, steady: Steady, slot: int, now_s: float) -> bool:
-    """What is due for `slot` after the iteration; whether it ends."""
+    """Do what is due for `slot` after the iteration; returns whether it ends."""
     engine, sums, seq = state.engine, steady.sums, state.sequences[slot]
     computed = seq.computed + seq.last - seq.entered
     if seq.last == sums.iteration and seq.last > seq.entered:

@@ -29,10 +29,10 @@ FLOOR, TABLES_SCALE = 6, 7
 
 
 class StepTime(NamedTuple):
-    """A step-time model as arrays; `latency` makes them.
+    """A step-time model as arrays, which `foretell.latency` makes.
 
-    Of one type for all models, so that each function is compiled once: contiguous, writable
-    (though never written), and empty where there are no tables.
+    All models have arrays of the same types, so that each function is compiled once: contiguous,
+    writable (though never written), and empty where there are no tables.
     """
 
     coefficients: NDArray[np.float64]
@@ -41,7 +41,7 @@ class StepTime(NamedTuple):
     values: NDArray[np.float64]
     """The tables' axes and seconds (`kernel.tables`)."""
     layout: NDArray[np.int64]
-    """Where each table lies in `values`: `kernel.tables.TABLES` rows."""
+    """The position of each table in `values`: `kernel.tables.TABLES` rows."""
 
 
 @compiled
@@ -55,7 +55,7 @@ def step_s(
 ) -> float:
     """Seconds of one step; the arguments are the fields of `BatchShape` in their order.
 
-    Of data-parallel ranks that share experts: with equal ones beside it.
+    Data-parallel ranks that share experts are taken to run steps of equal shape.
     """
     own = own_s(model, prefill_seqs, prefill_tokens, prefill_pairs, decode_seqs, decode_pairs)
     shared = ranks_s(model, float(prefill_tokens + decode_seqs))
@@ -88,7 +88,7 @@ def own_s(
     decode_seqs: int,
     decode_pairs: int,
 ) -> float:
-    """Seconds of what an engine does by itself; no floor."""
+    """Seconds of the work that an engine does by itself, without the floor."""
     seconds = _linear_s(
         model, prefill_seqs, prefill_tokens, prefill_pairs, decode_seqs, decode_pairs
     )
@@ -107,7 +107,7 @@ def own_s(
 
 @inlined
 def ranks_s(model: StepTime, tokens: float) -> float:
-    """Seconds of what data-parallel ranks do together with `tokens` each on average."""
+    """Seconds of the work that data-parallel ranks share, with `tokens` each on average."""
     if model.coefficients[TABLES_SCALE] == 0.0 or not model.layout[RANKS, 1]:
         return 0.0
     x = padded(model.values, model.layout, tokens)
@@ -142,7 +142,7 @@ def _attention_s(
     decode_seqs: int,
     decode_pairs: int,
 ) -> float:
-    """Attention by the tables: of equal chunks behind equal contexts, and of equal decodes."""
+    """Seconds of attention by the tables, for equal chunks and for equal decodes."""
     if not prefill_seqs or not prefill_tokens:
         return _decode_attention_s(model, decode_seqs, decode_pairs)
     chunk = prefill_tokens / prefill_seqs
@@ -178,6 +178,6 @@ def _decode_attention_run_s(
 
 
 def scaled(model: StepTime, factor: float) -> StepTime:
-    """The same with every step `factor` times as long."""
+    """A model whose every step takes `factor` times as long as the given one's."""
     coefficients = model.coefficients * factor
     return model._replace(coefficients=coefficients)

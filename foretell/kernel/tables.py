@@ -1,4 +1,4 @@
-"""Look-ups in measured tables, all of which lie in one array.
+"""Lookups in measured tables, all of which lie in one array.
 
 A row of `layout` describes one table: where its axes begin in `values`, and how long each of up to
 four axes is. The axes follow each other and the seconds follow the axes, in row-major order. No
@@ -25,7 +25,7 @@ Layout = NDArray[np.int64]
 
 @inlined
 def locate(values: Values, start: int, size: int, x: float) -> tuple[int, float]:
-    """Where `x` lies on the axis of `size` ascending values from `start`.
+    """Locate `x` on the axis of `size` ascending values from `start`.
 
     Returns the index of the point before, counted from `start`, and the share of the way to the
     next: 0 below the first point, above 1 beyond the last.
@@ -44,7 +44,7 @@ def locate(values: Values, start: int, size: int, x: float) -> tuple[int, float]
 
 @inlined
 def padded(values: Values, layout: Layout, tokens: float) -> float:
-    """`tokens`, or the least graph size that holds them."""
+    """The least CUDA graph size that holds `tokens`; `tokens` itself where none does."""
     low = layout[GRAPH_SIZES, 0]
     end = high = low + layout[GRAPH_SIZES, 1]
     while low < high:
@@ -58,7 +58,7 @@ def padded(values: Values, layout: Layout, tokens: float) -> float:
 
 @inlined
 def curve_s(values: Values, layout: Layout, table: int, x: float) -> float:
-    """Seconds of a table of one axis: linear between its points, in proportion beyond the last."""
+    """Seconds by a table of one axis: linear between its points, proportional beyond the last."""
     start, size = layout[table, 0], layout[table, 1]
     last = start + size - 1
     if x >= values[last]:
@@ -70,14 +70,14 @@ def curve_s(values: Values, layout: Layout, table: int, x: float) -> float:
 
 @inlined
 def grid2_s(values: Values, layout: Layout, table: int, x: float, y: float) -> float:
-    """Seconds of a table of two axes: bilinear."""
+    """Seconds by a table of two axes, bilinear."""
     row, down = locate(values, layout[table, 0], layout[table, 1], x)
     return _in_row_s(values, layout, table, row, down, y)
 
 
 @inlined
 def decode_s(values: Values, layout: Layout, sequences: int, context: float) -> float:
-    """Seconds of attention of so many decodes."""
+    """Seconds of attention for that many decodes."""
     row, down = _decode_row(values, layout, sequences)
     return _in_row_s(values, layout, DECODE, row, down, context)
 
@@ -92,7 +92,7 @@ def _in_row_s(values: Values, layout: Layout, table: int, row: int, down: float,
 
 @inlined
 def dense_decode_s(values: Values, layout: Layout, sequences: int) -> float:
-    """Seconds of everything but attention of so many decodes."""
+    """Seconds of everything but attention for that many decodes."""
     if sequences < layout[DECODE_STEPS, 1]:
         return float(values[layout[DECODE_STEPS, 0] + sequences])
     return dense_s(values, layout, sequences, sequences)
@@ -107,7 +107,7 @@ def dense_s(values: Values, layout: Layout, tokens: int, sequences: int) -> floa
 
 @inlined
 def _decode_row(values: Values, layout: Layout, sequences: int) -> tuple[int, float]:
-    """As `locate` on the first axis of the table of decodes."""
+    """Locate `sequences` on the first axis of the table of decodes, as `locate` does."""
     start, count = layout[DECODE_STEPS, 0], layout[DECODE_STEPS, 1]
     if sequences < count:
         at = start + count + sequences
@@ -119,7 +119,7 @@ def _decode_row(values: Values, layout: Layout, sequences: int) -> tuple[int, fl
 def grid4_s(
     values: Values, layout: Layout, table: int, q: float, p: float, n: float, c: float
 ) -> float:
-    """Seconds of a table of four axes: multilinear."""
+    """Seconds by a table of four axes, multilinear."""
     start = layout[table, 0]
     n_q, n_p = layout[table, 1], layout[table, 2]
     n_n, n_c = layout[table, 3], layout[table, 4]
@@ -139,7 +139,7 @@ def grid4_s(
 
 @inlined
 def decode_run_s(values: Values, layout: Layout, sequences: int, first: float, steps: int) -> float:
-    """Sum of `decode_s` at contexts `first`, `first + 1`, ..., `steps` of them.
+    """The sum of `decode_s` at contexts `first`, `first + 1`, ..., `steps` of them.
 
     Between two points of the axis of contexts the values are an arithmetic series.
     """
@@ -170,7 +170,7 @@ def decode_run_s(values: Values, layout: Layout, sequences: int, first: float, s
 
 @inlined
 def _cell(values: Values, at: int, columns: int, down: float, right: float) -> float:
-    """Bilinear between the value at `at`, the next, and those one row of `columns` further."""
+    """The bilinear value between those at `at`, the next, and those one row further."""
     upper = values[at] + right * (values[at + 1] - values[at])
     below = at + columns
     lower = values[below] + right * (values[below + 1] - values[below])

@@ -18,7 +18,7 @@ def check(condition: bool, what: str) -> None:
 
 
 class Instance:
-    """The caller keeps the clock. The kernel checks every step (`foretell.kernel.live`)."""
+    """A simulated engine. The caller keeps the clock; the kernel checks every step."""
 
     def __init__(
         self,
@@ -57,12 +57,12 @@ class Instance:
 
     @property
     def computed_tokens(self) -> int:
-        """In all its steps."""
+        """Tokens computed in all its steps."""
         return self.twin.computed_tokens
 
     @property
     def version(self) -> int:
-        """Of its state."""
+        """The number of its state's changes."""
         return self._table.changes(self._index)
 
     @property
