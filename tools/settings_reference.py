@@ -2,19 +2,22 @@
 
 import json
 from dataclasses import dataclass
+from inspect import cleandoc
 from typing import Any, Literal, get_args, get_origin
 
-from pydantic import SecretStr
+from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings
 from rich.console import Console
 from rich.table import Table
 
-from foretell.config import ALL_SETTINGS, PluginSettings
+from foretell.config import ALL_SETTINGS, Cluster, PluginSettings
+from foretell.config.sections import Section
 
 _PREAMBLE = """\
-Every process reads its variables from the environment; a flag, where there is one, wins over the
-variable. An empty default is an empty string.
+Every process reads its part of the cluster file (`--cluster FILE`). A variable in the environment
+wins over the file, and a flag, where there is one, over the variable. An empty default is an empty
+string.
 """
 
 
@@ -41,6 +44,29 @@ def settings_of(settings_class: type[BaseSettings]) -> list[Setting]:
         )
         for name, field in settings_class.model_fields.items()
     ]
+
+
+def cluster_markdown() -> str:
+    """The fields of a cluster file, one table for the file and one for each of its sections."""
+    sections: list[tuple[str, type[BaseModel]]] = [("The file", Cluster)]
+    for name, field in Cluster.model_fields.items():
+        types = [*get_args(field.annotation), field.annotation]
+        sections += [
+            (f"`{name}`", found)
+            for found in types
+            if isinstance(found, type) and issubclass(found, Section)
+        ]
+    parts = []
+    for title, section in sections:
+        lines = [f"### {title}\n", f"{cleandoc(section.__doc__ or '')}\n"]
+        lines += ["| field | default | meaning |", "|---|---|---|"]
+        for name, field in section.model_fields.items():
+            simple = field.default_factory is None and not field.is_required()
+            default = _default(field.default) if simple else ""
+            meaning = _describe(field).replace("|", chr(92) + "|")
+            lines.append(f"| `{name}` | {f'`{default}`' if default else ''} | {meaning} |")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
 
 
 def markdown() -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
+from textwrap import dedent
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -15,6 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from cli.main import app
 from foretell.config import ALL_SETTINGS
+from foretell.config.cluster import parse_cluster
 from foretell.policy import POLICIES
 from foretell.telemetry import PredictorMetrics, SchedulerMetrics
 from services.tagger.metrics import TaggerMetrics
@@ -247,6 +249,13 @@ def test_the_reference_is_current() -> None:
 def test_everything_in_the_reference_is_described() -> None:
     cells = [row.split("|") for row in REFERENCE.read_text().splitlines() if row.startswith("|")]
     assert not [row for row in cells if not row[-2].strip()]
+
+
+@pytest.mark.parametrize("page", SHELF, ids=_name)
+def test_cluster_files_are_valid(page: Path) -> None:
+    for block in _CODE_BLOCK.finditer(page.read_text()):
+        if block["info"].strip() == "yaml":
+            parse_cluster(dedent(block["code"]), _name(page))
 
 
 def test_the_policies_page_has_every_policy() -> None:
