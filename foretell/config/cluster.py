@@ -170,7 +170,7 @@ def load_cluster(path: str | Path) -> Cluster:
 
 
 def parse_cluster(text: str, source: str, folder: Path | None = None) -> Cluster:
-    """As `load_cluster`, of a file's text; `source` names it in messages.
+    """The cluster that a file's text describes; `source` names the file in messages.
 
     Paths in it become absolute, as seen from `folder`.
     """

@@ -26,7 +26,7 @@ Values = dict[str, Any]
 T = TypeVar("T")
 
 EMULATED_PROFILE = "A30/Llama-2-7b-hf"
-"""Of emulated engines whose section names none."""
+"""Profile of emulated engines whose section names none."""
 CONTAINER_RUN_DIR = "/run/foretell"
 CONTAINER_FILES = "/etc/foretell"
 CONTAINER_PORT = 8000

@@ -42,7 +42,7 @@ class _ClusterSource(PydanticBaseSettingsSource):
 
 
 class ProcessSettings(BaseSettings):
-    """Of a process that finds its own part in a cluster file."""
+    """Settings of a process that finds its own part in a cluster file."""
 
     cluster: str = Field(
         "", description="Cluster file that has the settings of this process; empty: none."
@@ -84,7 +84,7 @@ class ServiceSettings(ProcessSettings):
 
 
 class TrafficSettings(ServiceSettings, TrafficOptions):
-    """Of a process that calls predictors and tagger, or that is one of them."""
+    """Settings of a process that calls predictors and tagger, or that is one of them."""
 
     model_config = SettingsConfigDict(extra="ignore")
 
@@ -100,7 +100,7 @@ class TrafficSettings(ServiceSettings, TrafficOptions):
 
 
 class GrpcSettings(TrafficSettings):
-    """Of a gRPC server."""
+    """Settings of a gRPC server."""
 
     listen: str = Field(
         "", description="gRPC address instead of host:port, such as unix:///run/predictor.sock."

@@ -49,7 +49,7 @@ class Reservation:
     made_s: float
     expires_s: float
     row: Arrival
-    """The same for the forecast: it joins the queue one dispatch delay after `made_s`."""
+    """The arrival for the forecast: it joins the queue one dispatch delay after `made_s`."""
 
 
 class Ledger:

@@ -28,7 +28,7 @@ class Node:
         self.index = index
         self.instance_id = f"engine-{index}"
         self.generation = 0
-        """Of the engine: what was meant for an earlier one reaches nobody."""
+        """Number of the engine here; what was meant for an earlier one reaches nobody."""
         self.up = self.heard = self.answers = True
         """It lives; its snapshots arrive; its predictor lives."""
         self.publish_pending = False
@@ -47,7 +47,7 @@ class Node:
 
     @property
     def steps(self) -> int:
-        """Of all the engines that were here."""
+        """Steps of all the engines that were here."""
         return self.dead_steps + self.instance.steps
 
     @property
@@ -119,7 +119,7 @@ class Node:
         self._forecaster.take(now_s)
 
     def _show(self, now_s: float) -> None:
-        """As `publish`; the picture is taken with those of others."""
+        """Publish like `publish`, but the picture is taken together with those of others."""
         reaches = self._watched and self.up and self.heard and self.answers
         if reaches and self._seen != self.instance.version:
             self._seen = self.instance.version

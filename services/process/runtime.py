@@ -44,7 +44,7 @@ def load_settings(settings_class: type[SettingsT]) -> SettingsT:
 
 
 def checked(settings_class: type[SettingsT], **values: Any) -> SettingsT:
-    """As `load_settings`, with `values` in the place of flags."""
+    """Settings like those of `load_settings`, with `values` in the place of flags."""
     return _or_exit(settings_class, lambda: settings_class(**values))
 
 

@@ -40,7 +40,7 @@ class Traffic:
 
     @classmethod
     def of(cls, settings: TrafficSettings) -> "Traffic":
-        """As the settings say; SystemExit if a file cannot be read or its other half is missing."""
+        """Traffic by the settings; SystemExit if a file is unreadable or one of a pair is missing."""
         if bool(settings.tls_certificate) != bool(settings.tls_key):
             raise SystemExit("tls_certificate and tls_key must be given together")
         return cls(

@@ -46,7 +46,7 @@ class ClusterPlan:
 
 
 def longest_socket_name(cluster: Cluster) -> str:
-    """Of the sockets in the cluster's `run_dir`."""
+    """Longest name of the sockets in the cluster's `run_dir`."""
     names = (engine.name for engine in cluster.engine_list())
     return f"{max(names, key=len)}.predictor.sock"
 
