@@ -40,7 +40,7 @@ class Traffic:
 
     @classmethod
     def of(cls, settings: TrafficSettings) -> "Traffic":
-        """Traffic by the settings; SystemExit if a file is unreadable or one of a pair is missing."""
+        """Traffic by the settings; SystemExit for an unreadable file or half of a pair."""
         if bool(settings.tls_certificate) != bool(settings.tls_key):
             raise SystemExit("tls_certificate and tls_key must be given together")
         return cls(
