@@ -12,8 +12,7 @@ from tempfile import TemporaryDirectory
 
 from bench.accuracy.make_profiles import SOURCES
 from bench.report import Benchmark, Blocks, Numbers
-from tools.accuracy.plot import scatter
-from tools.accuracy.replayed import AccuracyOptions, Evaluation, evaluate
+from tools.accuracy.replayed import AccuracyOptions, evaluate
 from tools.files import read_bytes
 from tools.profiles.imports import ImportOptions, import_profile, profile_of, write_profile
 
@@ -132,10 +131,9 @@ def linear_only(case: Case, scratch: Path) -> str:
     return str(path)
 
 
-def evaluate_all(data: Path, scratch: Path) -> tuple[Numbers, list[tuple[str, Evaluation]]]:
-    """Every report by case and variant, and the evaluations to plot."""
+def evaluate_all(data: Path, scratch: Path) -> Numbers:
+    """Every report by case and variant."""
     reports: Numbers = {}
-    plots = []
     for case in CASES:
         run = data / EXAMPLES / case.folder
         exact = AccuracyOptions(profile=case.profile)
@@ -156,11 +154,8 @@ def evaluate_all(data: Path, scratch: Path) -> tuple[Numbers, list[tuple[str, Ev
                 folders[name], variants[name] = hits, variants[of]
         for name, options in variants.items():
             print(f"{case.model}: {name}", flush=True)
-            found = evaluate(folders[name], options)
-            reports[case.model][name] = found.report()
-            if name in {"profile", "no profile"}:
-                plots.append((f"{case.model}, {name}", found))
-    return reports, plots
+            reports[case.model][name] = evaluate(folders[name], options).report()
+    return reports
 
 
 def percent(value: float) -> str:
@@ -219,13 +214,11 @@ def variant_table(reports: Numbers) -> list[str]:
 
 
 def measure(options: argparse.Namespace) -> Numbers:
-    """Replay the runs with every variant, and plot two of them."""
+    """Replay the runs with every variant."""
     with TemporaryDirectory() as scratch:
-        reports, plots = evaluate_all(options.data, Path(scratch))
+        reports = evaluate_all(options.data, Path(scratch))
     for case in CASES:
         reports[case.model]["linear"]["profile"] = case.profile
-    if options.write:
-        scatter(plots, BENCH.result(".png"))
     return {"runs": reports}
 
 
