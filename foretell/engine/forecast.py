@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.engine.arrays import engine_record, new_rows
-from foretell.kernel.endings import Endings
 from foretell.kernel.forecasts import KEPT, QUESTION, Answers, Costs, cost, forecast
 from foretell.kernel.layout import BLOCK, ENTRY, PLACE
 from foretell.kernel.pictures import ARRIVAL, PICTURE, REQUEST, Pictures
@@ -277,10 +276,14 @@ class Forecaster:
         size = MOST_SAMPLES * self._capacity
         kept = np.zeros(self._engines, KEPT)
         kept["version"] = -1
-        without, beside = (
-            Endings(np.empty((rows, size)), np.empty((rows, size))) for rows in (self._engines, 1)
+        return Costs(
+            kept,
+            np.empty((2, self._engines, size)),
+            np.empty((2, 1, size)),
+            np.empty(0, MARK),
+            np.zeros(2, np.int64),
+            np.empty((0, 2)),
         )
-        return Costs(kept, without, beside, np.empty(0, MARK), np.empty((0, 2)))
 
 
 def arrival(request: RequestSpec, length_row: Row, at_s: float, every_s: float = 0.0) -> Arrival:

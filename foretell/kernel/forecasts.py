@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.kernel.endings import Endings, mean_delay_s, sample_endings
 from foretell.kernel.futures import Futures, sample_futures
 from foretell.kernel.jit import compiled
 from foretell.kernel.layout import Record
@@ -87,7 +86,7 @@ def forecast(
         futures = Futures(
             totals,
             answers.marks,
-            answers.first_token_s[i][: question.samples],
+            answers.first_token_s[i][: question.samples].reshape(question.samples, 1),
             answers.last_token_s[i][: question.samples],
             answers.counts[i],
         )
@@ -115,13 +114,16 @@ class Costs(NamedTuple):
     """The cost of a newcomer to the others on each of q engines, and memory to compute it."""
 
     kept: NDArray[np.void]
-    """(pictures,) of `KEPT`."""
-    without: Endings
-    """(pictures, most samples * most requests): kept from call to call."""
-    beside: Endings
-    """(most samples * most requests,)."""
+    """(pictures,): rows of `KEPT`."""
+    without_s: NDArray[np.float64]
+    """(2, pictures, most samples * most requests): first and last tokens of rollouts without the
+    newcomer, kept from call to call."""
+    beside_s: NDArray[np.float64]
+    """(2, 1, most samples * most requests): the same with it, of one engine at a time."""
     marks: NDArray[np.void]
     """(0,) of `rollout.MARK`."""
+    counts: NDArray[np.int64]
+    """(2,): not looked at."""
     added_s: NDArray[np.float64]
     """(q, 2): seconds by which first tokens and last tokens of others come later, summed over the
     others and averaged over the samples. Negative where the newcomer happens to help, as it may by
@@ -142,6 +144,10 @@ def cost(
 ) -> None:
     """Fill `costs.added_s` for `questions`, rows of `QUESTION`.
 
+    A newcomer delays others in three ways: it takes tokens of a step's budget, so that prompts
+    behind it are computed later; it makes every step longer that it takes part in; and it takes
+    blocks and a seat, so that others are admitted later or preempted.
+
     The economists' externality: who is placed pays for its own latency, the others pay the rest.
     Both runs of an engine use the same lengths for the same requests, so that their difference is
     the newcomer's doing and no accident of the draw. Nobody is expected but those who were
@@ -153,26 +159,29 @@ def cost(
         known = pictures.headers[index].figures[REQUESTS]
         arriving = _sequences(arrivals, question.first, question.announced)
         others, newcomers = known + arriving, arrivals[-1].sequences
-        totals = scratch.totals[: samples * others].reshape(samples, others)
-        _begin(
-            pictures, scratch, model, question, question.announced, arrivals, False, now_s,
-            every_step, seed, totals,
-        )  # fmt: skip
-        without = _shaped(costs.without, index, samples, others)
-        if _is_new(costs.kept[index], question, scratch.records[START]):
-            sample_endings(scratch, model, arriving, totals, costs.marks, without)
-        totals = scratch.totals[: samples * (others + newcomers)].reshape(
-            samples, others + newcomers
-        )
-        _begin(
-            pictures, scratch, model, question, question.announced, arrivals, True, now_s,
-            every_step, seed, totals,
-        )  # fmt: skip
-        beside = _shaped(costs.beside, 0, samples, others + newcomers)
-        sample_endings(scratch, model, arriving + newcomers, totals, costs.marks, beside)
-        first_s = mean_delay_s(without.first_token_s, beside.first_token_s, others)
-        last_s = mean_delay_s(without.last_token_s, beside.last_token_s, others)
-        costs.added_s[i, 0], costs.added_s[i, 1] = first_s, last_s
+        for coming in (0, newcomers):
+            count = others + coming
+            totals = scratch.totals[: samples * count].reshape(samples, count)
+            _begin(
+                pictures, scratch, model, question, question.announced, arrivals, coming > 0,
+                now_s, every_step, seed, totals,
+            )  # fmt: skip
+            if coming == 0 and not _is_new(costs.kept[index], question, scratch.records[START]):
+                continue
+            seconds, row = (costs.beside_s, 0) if coming > 0 else (costs.without_s, index)
+            futures = Futures(
+                totals,
+                costs.marks,
+                seconds[0, row, : samples * count].reshape(samples, count),
+                seconds[1, row, : samples * count].reshape(samples, count),
+                costs.counts,
+            )
+            sample_futures(scratch, model, arriving + coming, 0, arrivals[-1].length, futures)
+        for which in range(2):
+            without_s, beside_s = costs.without_s[which, index], costs.beside_s[which, 0]
+            costs.added_s[i, which] = _mean_delay_s(
+                without_s, beside_s, samples, others, others + newcomers
+            )
 
 
 @compiled
@@ -237,9 +246,25 @@ def _is_new(kept: Record, question: Record, start: Record) -> bool:
 
 
 @compiled
-def _shaped(endings: Endings, index: int, samples: int, requests: int) -> Endings:
-    size = samples * requests
-    return Endings(
-        endings.first_token_s[index][:size].reshape(samples, requests),
-        endings.last_token_s[index][:size].reshape(samples, requests),
-    )
+def _mean_delay_s(
+    without_s: NDArray[np.float64],
+    beside_s: NDArray[np.float64],
+    samples: int,
+    others: int,
+    requests: int,
+) -> float:
+    """Seconds by which `others` come later in `beside_s` than in `without_s`.
+
+    Both are flat: `beside_s` is (samples, requests), `without_s` (samples, others). The sum over the
+    others is averaged over the samples. What never comes without the newcomer either is not its
+    doing; what it alone prevents is infinitely late.
+    """
+    total_s = 0.0
+    for sample in range(samples):
+        delay_s = 0.0
+        for slot in range(others):
+            alone_s = without_s[sample * others + slot]
+            if alone_s < np.inf:
+                delay_s += beside_s[sample * requests + slot] - alone_s
+        total_s += delay_s
+    return total_s / samples

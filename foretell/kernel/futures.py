@@ -1,11 +1,11 @@
-"""Possible futures of newcomers: rollouts from one start, each with other output lengths."""
+"""Possible futures of an engine's requests: rollouts from one start, each with other lengths."""
 
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.kernel.jit import compiled, inlined
+from foretell.kernel.jit import compiled
 from foretell.kernel.layout import Batch, State
 from foretell.kernel.lengths import conditional_quantile
 from foretell.kernel.loop import Loop
@@ -32,13 +32,14 @@ class Futures(NamedTuple):
     totals: NDArray[np.int64]
     """(s, n): the output lengths they run with."""
     marks: NDArray[np.void]
-    """(marks,) of `rollout.MARK`."""
+    """(marks,): rows of `rollout.MARK`; none where all requests are followed to their ends."""
     first_token_s: NDArray[np.float64]
-    """(s,): the first token of any of the watched sequences."""
+    """(s, 1): the first token of any newcomer; or (s, n), also infinite where it came before."""
     last_token_s: NDArray[np.float64]
-    """(s, marks): the last token of all the watched, had they as many tokens as the mark says."""
+    """(s, marks): the last token of all newcomers, had they as many tokens as the mark says; or
+    (s, n)."""
     counts: NDArray[np.int64]
-    """(2,): preemptions and steps of the first rollout, until the watched have ended."""
+    """(2,): preemptions and steps of the first rollout; for newcomers until they have ended."""
 
 
 @compiled
@@ -53,19 +54,20 @@ def sample_futures(
     """Fill all of `futures` but its totals; the start in `scratch` is left as it is.
 
     `arriving` requests have not joined the queue at the start. The last `watched` sequences, whose
-    length is believed to be as `length` says, are newcomers. They run as far as the last of the
-    marks: when they would have ended with any of them is then known from one rollout, for a
-    newcomer's end changes little for itself. The marks are set to the middles of equally likely
-    parts of its length.
+    length is believed to be as `length` says, are newcomers. Where there are none, every rollout
+    goes on until nobody is left who can ever run. How many tokens that takes hardly matters
+    (`kernel.steady`): it costs what has to be admitted, and who ends.
 
-    Only the first rollout goes on behind the first token: how long others will be decides when a
-    newcomer can begin, and says little of how fast it then goes.
+    Newcomers run as far as the last of the marks: when they would have ended with any of them is
+    then known from one rollout, for a newcomer's end changes little for itself. The marks are set
+    to the middles of equally likely parts of its length. Only the first rollout goes on behind the
+    first token: how long others will be decides when a newcomer can begin, and says little of how
+    fast it then goes.
     """
     records = scratch.records[WORK]
-    requests = futures.totals.shape[1]
+    samples, requests = futures.totals.shape
     for i in range(watched):
         scratch.slots[WATCHED, i] = requests - watched + i
-    # Here and in `endings`, and no function of its own: none can return a record.
     work = Roll(
         Loop(
             State(
@@ -87,43 +89,51 @@ def sample_futures(
         futures.marks,
         Steady(records.sums, scratch.slots[DUE], scratch.residues),
     )
-    reset(work, scratch, requests)
-    _set_marks(work, length)
-    state, marks = work.loop.state, futures.marks
-    for sample in range(len(futures.first_token_s)):
-        if sample > 0:
-            reset(work, scratch, requests)
-            work.loop.clock.until_first_token = 1
+    state, clock = work.loop.state, work.loop.clock
+    for sample in range(samples):
+        reset(work, scratch, requests)
         for slot in range(requests):
             state.sequences[slot].stop_after = limited(state, slot, futures.totals[sample, slot])
-        for slot in work.watched:
-            state.sequences[slot].stop_after = marks[-1].tokens
+        if watched > 0:
+            _follow_newcomers(work, length, sample == 0)
         ended = roll(work, model, np.inf)
-        futures.first_token_s[sample] = _first_token_s(work) if ended else np.inf
         if sample == 0:
-            futures.counts[0] = work.loop.clock.preemptions
-            futures.counts[1] = work.loop.clock.iterations
-            for i in range(len(marks)):
-                futures.last_token_s[0, i] = marks[i].at_s if ended else np.inf
-            continue
-        later_s = futures.first_token_s[sample] - futures.first_token_s[0]
-        for i in range(len(marks)):
-            last_s = futures.last_token_s[0, i]
-            futures.last_token_s[sample, i] = last_s + later_s if last_s < np.inf else np.inf
-
-
-@inlined
-def _first_token_s(work: Roll) -> float:
-    first_s = np.inf
-    for slot in work.watched:
-        first_s = min(first_s, work.loop.state.sequences[slot].first_token_s)
-    return first_s
+            futures.counts[0], futures.counts[1] = clock.preemptions, clock.iterations
+        if watched > 0:
+            _note_newcomers(work, sample, ended, futures)
+        else:
+            for slot in range(requests):
+                futures.first_token_s[sample, slot] = state.sequences[slot].first_token_s
+                futures.last_token_s[sample, slot] = state.sequences[slot].finished_s
 
 
 @compiled
-def _set_marks(work: Roll, length: NDArray[np.float64]) -> None:
-    slot, count = work.watched[0], len(work.marks)
-    for i in range(count):
-        tokens = conditional_quantile(length, 0.0, (i + 0.5) / count)
-        work.marks[i].tokens = limited(work.loop.state, slot, round(tokens))
-        work.marks[i].at_s = -np.inf
+def _follow_newcomers(work: Roll, length: NDArray[np.float64], first: bool) -> None:
+    """Set the marks in the first rollout; later ones go no further than a first token."""
+    state, count = work.loop.state, len(work.marks)
+    if first:
+        for i in range(count):
+            tokens = conditional_quantile(length, 0.0, (i + 0.5) / count)
+            work.marks[i].tokens = limited(state, work.watched[0], round(tokens))
+            work.marks[i].at_s = -np.inf
+    else:
+        work.loop.clock.until_first_token = 1
+    for slot in work.watched:
+        state.sequences[slot].stop_after = work.marks[-1].tokens
+
+
+@compiled
+def _note_newcomers(work: Roll, sample: int, ended: bool, futures: Futures) -> None:
+    first_s = np.inf
+    if ended:
+        for slot in work.watched:
+            first_s = min(first_s, work.loop.state.sequences[slot].first_token_s)
+    futures.first_token_s[sample, 0] = first_s
+    for i in range(len(work.marks)):
+        if sample == 0:
+            futures.last_token_s[0, i] = work.marks[i].at_s if ended else np.inf
+            continue
+        last_s = futures.last_token_s[0, i]
+        if last_s < np.inf:
+            last_s += first_s - futures.first_token_s[0, 0]
+        futures.last_token_s[sample, i] = last_s
