@@ -255,8 +255,8 @@ def _mean_delay_s(
 ) -> float:
     """Seconds by which `others` come later in `beside_s` than in `without_s`.
 
-    Both are flat: `beside_s` is (samples, requests), `without_s` (samples, others). The sum over the
-    others is averaged over the samples. What never comes without the newcomer either is not its
+    Both are flat: `beside_s` is (samples, requests), `without_s` (samples, others). The sum over
+    the others is averaged over the samples. What never comes without the newcomer either is not its
     doing; what it alone prevents is infinitely late.
     """
     total_s = 0.0

@@ -12,7 +12,7 @@ from foretell.sim.predictor import SimForecaster, SimPredictor
 
 
 class Node:
-    """What is at one place of the cluster, dead or alive."""
+    """One place of the cluster: its engine, dead or alive, and its predictor."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Node:
 
     @property
     def computed_tokens(self) -> int:
-        """In all steps of all the engines that were here."""
+        """Tokens computed in all steps of all the engines that were here."""
         return self.dead_tokens + self.instance.computed_tokens
 
     def restart(self, now_s: float) -> None:
@@ -94,9 +94,10 @@ class Node:
         return max(0.0, now_s - heard_s)
 
     def changed(self, now_s: float, later: Callable[[float], None]) -> None:
-        """The engine's state has changed; `later` is called with the time of the next snapshot.
+        """The engine's state has changed.
 
-        With an interval. Without one every change is published, and looked at when somebody asks.
+        With a publishing interval, `later` is called with the time of the next snapshot if that is
+        not now. Without one every change is published, and looked at when somebody asks.
         """
         interval_s = self._cluster.publish_interval_s
         if interval_s == 0 or not self._watched:
@@ -109,7 +110,7 @@ class Node:
             later(due_s)
 
     def served(self, seq: Sequence) -> None:
-        """Its engine has ended the request, which snapshots have shown if none was left out."""
+        """The engine has ended a request, which snapshots have shown if none was left out."""
         shown = seq if self._cluster.publish_interval_s == 0 and self.heard else None
         self.predictor.complete(seq.request_id, answered=True, shown=shown)
 

@@ -2,7 +2,7 @@
 
 The loop around the scheduler is that of `EngineCore.step`, or with async scheduling of
 `step_with_batch_queue` (vllm/v1/engine/core.py): step k + 1 is scheduled when the output of k - 1
-is applied, and begins when k ends (`foretell.kernel.rollout` says the same). The host's work hides
+is applied, and begins when k ends (`foretell.kernel.loop` says the same). The host's work hides
 behind the running step. Data-parallel engines that share experts step in lockstep: they schedule
 together, and the slowest decides when a step ends.
 """
