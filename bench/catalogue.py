@@ -34,7 +34,7 @@ def command(benchmark: Benchmark) -> str:
 
 def answers(benchmark: Benchmark) -> list[Path]:
     """The files that hold its answer, as far as there are any."""
-    return [path for path in (benchmark.page, benchmark.result) if path.exists()]
+    return [path for path in (benchmark.page, benchmark.result(".json")) if path.exists()]
 
 
 def needs(benchmark: Benchmark) -> str:

@@ -71,14 +71,14 @@ class Benchmark:
         """The file in which finished runs are kept."""
         return BUILD / f"bench.{self.name}.jsonl"
 
-    @property
-    def result(self) -> Path:
-        """The file with the numbers of the last run that was written."""
-        return self.page.parent / "results" / f"{self.page.stem}.json"
+    def result(self, ending: str) -> Path:
+        """The result file with this ending: `.json`, or that of a picture such as `-memory.png`."""
+        page = self.page
+        return page.parent / "results" / f"{page.stem}{ending}"
 
     def read(self) -> Numbers:
         """The numbers of the last run that was written."""
-        found: Numbers = json.loads(self.result.read_text(encoding="utf-8"))
+        found: Numbers = json.loads(self.result(".json").read_text(encoding="utf-8"))
         return found
 
     def main(
@@ -89,7 +89,7 @@ class Benchmark:
     ) -> None:
         """Run the benchmark as its command line says, print its tables and write its results.
 
-        `options.write` says whether results are written.
+        `options.write` tells `measure` whether results are written, pictures included.
         """
         parser = self._parser()
         if arguments is not None:
@@ -103,8 +103,9 @@ class Benchmark:
         blocks = tables(numbers)
         print("\n".join(blocks.values()))
         if options.write:
-            self.result.parent.mkdir(exist_ok=True)
-            self.result.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
+            target = self.result(".json")
+            target.parent.mkdir(exist_ok=True)
+            target.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
             self.write(blocks)
 
     def write(self, blocks: Blocks) -> None:

@@ -28,6 +28,7 @@ def accuracy(
     kv_blocks: Annotated[
         int, typer.Option(min=0, help="Number of KV blocks; 0: the run's, else the profile's.")
     ] = 0,
+    plot: Annotated[Path | None, typer.Option(help="Scatter plot to write, .svg or .png.")] = None,
     live: Annotated[
         str, typer.Option(metavar="URL", help="Measure this running engine under load instead.")
     ] = "",
@@ -71,6 +72,7 @@ def accuracy(
         )
         measure_live(measured, recording)
         return
+    from tools.accuracy.plot import scatter
     from tools.accuracy.replayed import AccuracyOptions, evaluate
     from tools.profiles.imports import ProfileError
 
@@ -89,4 +91,6 @@ def accuracy(
         found = evaluate(run_dir, options)
     except (ValueError, KeyError, ProfileError) as error:
         raise SystemExit(f"accuracy: {error}") from error
+    if plot is not None:
+        scatter([(found.run.model, found)], plot)
     typer.echo(json.dumps(found.report(), indent=2))

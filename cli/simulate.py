@@ -1,6 +1,7 @@
 """`foretell simulate`: run a cluster in virtual time."""
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,6 +16,7 @@ def simulate(
         float, typer.Option(min=0, help="Requests a second; 0: at the times of the trace.")
     ] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed for all random draws.")] = 1,
+    draw: Annotated[Path | None, typer.Option(help="Picture to write, .png or .svg.")] = None,
 ) -> None:
     """Run a cluster in virtual time and print what came of it as JSON."""
     try:
@@ -22,7 +24,11 @@ def simulate(
     except ImportError as error:
         fail("simulate", ImportError(f"{error}; {INSTALL}"))
     try:
-        found = run_showing_progress(cluster.options(), qps, seed)
+        found = run_showing_progress(cluster.options(), qps, seed, sampled=draw is not None)
     except ValueError as error:
         fail("simulate", error)
+    if draw is not None:
+        from tools.simulate.draw import draw_run
+
+        draw_run(found, draw)
     typer.echo(json.dumps(found.summary(), indent=2))

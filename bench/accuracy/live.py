@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.progress import Progress
 
-from bench.accuracy.live_report import tables
+from bench.accuracy.live_report import scatter, tables
 from bench.accuracy.live_variants import Analysis
 from bench.accuracy.vllm_cpu import running_engine
 from bench.processes import OthersClock
@@ -20,7 +20,7 @@ from services.process.children import ChildFailed
 from tools.live.measure import LiveOptions, completed
 from tools.live.measure import measure as measure_engine
 from tools.live.recording import Recording
-from tools.live.report import report
+from tools.live.report import all_pairs, report
 
 BENCH = Benchmark(
     __file__,
@@ -95,6 +95,8 @@ def measure(options: argparse.Namespace) -> Numbers:
             raise SystemExit(f"bench.{BENCH.name}: {error}") from error
         options.recording.parent.mkdir(parents=True, exist_ok=True)
         recording.write(options.recording)
+    if options.write:
+        scatter(all_pairs(recording), BENCH.result(".png"))
     return {**report(recording), "analysis": Analysis(recording).report()}
 
 

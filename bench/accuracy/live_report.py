@@ -1,10 +1,11 @@
-"""The tables of a live measurement."""
+"""The page, the picture and the table of a live measurement."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from bench.report import Blocks, Numbers, machine_line, markdown_table
-from tools.live.report import FORETELL, LATENCIES
+from tools.live.report import FORETELL, LATENCIES, Pairs
 
 TITLES = {
     FORETELL: "Foretell",
@@ -15,6 +16,7 @@ TITLES = {
     "roofline_relative": "roofline, no queue, relative",
     "linear_all_relative": "linear in all of it, relative",
 }
+_PLOTTED = (FORETELL, "recent_mean", "linear_queue", "roofline")
 _COLUMNS = ("median", "P90", "mean", "bias")
 _NAMES = {"ttft": "TTFT", "e2e": "e2e"}
 
@@ -99,3 +101,32 @@ def _placement(result: Mapping[str, Any]) -> str:
             "engine's other threads, its API server, the predictor and the client share the rest."
         )
     return "Engine, API server, predictor and client share the cores as they come."
+
+
+def scatter(pairs: Mapping[str, Mapping[str, Pairs]], path: Path) -> None:
+    """Predicted against actual: a row per kind of latency, a column per predictor."""
+    import matplotlib as mpl  # noqa: PLC0415  (heavy, and only needed here)
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    # The same data gives the same file: no date.
+    mpl.rcParams["savefig.dpi"] = 110
+    figure = Figure(figsize=(12.0, 6.2), layout="constrained")
+    axes = figure.subplots(len(LATENCIES), len(_PLOTTED), sharex="row", sharey="row")
+    for row, kind in zip(axes, LATENCIES, strict=True):
+        low, high = _range([pairs[name][kind] for name in _PLOTTED])
+        for axis, name in zip(row, _PLOTTED, strict=True):
+            found = pairs[name][kind]
+            predicted = [min(high, max(low, p)) for p in found.predicted_s]
+            axis.plot([low, high], [low, high], color="0.6", linewidth=0.8)
+            axis.scatter(found.actual_s, predicted, s=5, alpha=0.5, linewidths=0)
+            axis.set(xscale="log", yscale="log", title=f"{TITLES[name]}: {_NAMES[kind]}")
+            axis.set_xlabel("actual, s")
+        row[0].set_ylabel("predicted, s")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Software": None})
+
+
+def _range(columns: Sequence[Pairs]) -> tuple[float, float]:
+    """The actual latencies' range; predictions beyond twice that are drawn at its edge."""
+    actual = columns[0].actual_s
+    return min(actual) / 2, max(actual) * 2

@@ -12,7 +12,8 @@ from tempfile import TemporaryDirectory
 
 from bench.accuracy.make_profiles import SOURCES
 from bench.report import Benchmark, Blocks, Numbers
-from tools.accuracy.replayed import AccuracyOptions, evaluate
+from tools.accuracy.plot import scatter
+from tools.accuracy.replayed import AccuracyOptions, Evaluation, evaluate
 from tools.files import read_bytes
 from tools.profiles.imports import ImportOptions, import_profile, profile_of, write_profile
 
@@ -131,9 +132,10 @@ def linear_only(case: Case, scratch: Path) -> str:
     return str(path)
 
 
-def evaluate_all(data: Path, scratch: Path) -> Numbers:
-    """Every report by case and variant."""
+def evaluate_all(data: Path, scratch: Path) -> tuple[Numbers, list[tuple[str, Evaluation]]]:
+    """Every report by case and variant, and the evaluations to plot."""
     reports: Numbers = {}
+    plots = []
     for case in CASES:
         run = data / EXAMPLES / case.folder
         exact = AccuracyOptions(profile=case.profile)
@@ -154,8 +156,11 @@ def evaluate_all(data: Path, scratch: Path) -> Numbers:
                 folders[name], variants[name] = hits, variants[of]
         for name, options in variants.items():
             print(f"{case.model}: {name}", flush=True)
-            reports[case.model][name] = evaluate(folders[name], options).report()
-    return reports
+            found = evaluate(folders[name], options)
+            reports[case.model][name] = found.report()
+            if name in {"profile", "no profile"}:
+                plots.append((f"{case.model}, {name}", found))
+    return reports, plots
 
 
 def percent(value: float) -> str:
@@ -214,11 +219,13 @@ def variant_table(reports: Numbers) -> list[str]:
 
 
 def measure(options: argparse.Namespace) -> Numbers:
-    """Replay the runs with every variant."""
+    """Replay the runs with every variant, and plot two of them."""
     with TemporaryDirectory() as scratch:
-        reports = evaluate_all(options.data, Path(scratch))
+        reports, plots = evaluate_all(options.data, Path(scratch))
     for case in CASES:
         reports[case.model]["linear"]["profile"] = case.profile
+    if options.write:
+        scatter(plots, BENCH.result(".png"))
     return {"runs": reports}
 
 

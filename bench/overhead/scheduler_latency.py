@@ -20,7 +20,7 @@ from rich.progress import Progress
 from bench.overhead.client import Connection, Timing, UnexpectedAnswerError, completion_body
 from bench.overhead.loads import LOADS, Cell, Cells, Load, Measured
 from bench.overhead.routes import Route, Testbed, read_metrics, start_testbed
-from bench.overhead.scheduler_report import results_of, tables
+from bench.overhead.scheduler_report import chart, results_of, tables
 from bench.processes import OthersClock, Service, running_services
 from bench.report import Benchmark, Numbers
 from bench.runs import progress
@@ -153,10 +153,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Numbers:
-    """Time all routes."""
+    """Time all routes, and draw a chart."""
     loads = tuple(load.scaled(options.scale) for load in LOADS)
     with progress() as bar:
-        return results_of(loads, asyncio.run(time_routes(loads, bar)))
+        numbers = results_of(loads, asyncio.run(time_routes(loads, bar)))
+    if options.write:
+        chart(BENCH.result(".svg"), numbers)
+    return numbers
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Turns the timings of bench.overhead.scheduler_latency into JSON and Markdown."""
+"""Turns the timings of bench.overhead.scheduler_latency into JSON, Markdown and a chart."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from bench.overhead.client import Timing
@@ -8,6 +9,8 @@ from bench.overhead.loads import Cell, Cells, Load, Measured
 from bench.overhead.routes import HEALTH_INTERVAL_S, PROFILE, SPEEDUP
 from bench.report import Blocks, Numbers, made_by, markdown_table
 from bench.stats import percentile, percentiles
+
+_BARS = {"p50": "#33658a", "p90": "#86bbd8", "p99": "#f6ae2d"}
 
 
 def results_of(loads: Sequence[Load], measured: Measured) -> Numbers:
@@ -112,6 +115,7 @@ def tables(result: Numbers) -> Blocks:
         "in brackets, the quartiles of the medians' difference over the rounds. "
         "p10 is the nearest to what a quieter machine would show. "
         "Sixteen requests in flight keep the cores busy: there, latency is throughput.\n",
+        "![first byte and total latency by route](results/scheduler_latency.svg)\n",
     ]
     for load in result["loads"]:
         parts += [
@@ -181,3 +185,26 @@ def _cost_table(load: dict[str, Any], titles: dict[str, str]) -> str:
 
 def _or_blank(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
+
+
+def chart(file: Path, result: Numbers) -> None:
+    """Draw one panel per load: p50, p90 and p99 to the first byte (streamed) or to the answer."""
+    import matplotlib.pyplot as plt  # noqa: PLC0415  only the picture needs it
+
+    plt.rcParams.update({"svg.hashsalt": file.stem, "svg.fonttype": "none", "font.size": 8})
+    figure, panels = plt.subplots(len(result["loads"]), 1, figsize=(8, 2 * len(result["loads"])))
+    titles = list(result["routes"].values())
+    for axes, load in zip(panels, result["loads"], strict=True):
+        name = "first_byte_ms" if load["stream"] else "total_ms"
+        cells = [load["routes"][key][name] for key in result["routes"]]
+        for level in reversed(_BARS):  # the longest first: the others lie over it
+            axes.barh(titles, [cell[level] for cell in cells], color=_BARS[level], label=level)
+        axes.invert_yaxis()
+        axes.set_title(load["title"], loc="left")
+        axes.set_xlabel("ms to the first byte" if load["stream"] else "ms to the answer")
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle("Emulated engines: latency on the way to them", x=0.01, ha="left")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="upper right", ncols=3, frameon=False)
+    figure.tight_layout()
+    figure.savefig(file, metadata={"Date": None})
+    plt.close(figure)

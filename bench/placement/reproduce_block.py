@@ -8,6 +8,7 @@ that an interrupted run goes on as long as the code is the same.
 
 import argparse
 
+from bench.placement.block.figures import draw_all
 from bench.placement.block.page import results_of, tables
 from bench.placement.block.runs import Results, state_of_the_code
 from bench.placement.block.sweep import run_all
@@ -19,9 +20,11 @@ BENCH = Benchmark(
 
 
 def measure(options: argparse.Namespace) -> Numbers:
-    """Simulate what has not been simulated yet."""
+    """Simulate what has not been simulated yet, and draw three pictures."""
     kept = Results(BENCH.kept)
     searches, cpu_s = run_all(str(options.traces), kept, options.processes)
+    if options.write:
+        draw_all(kept, BENCH)
     return {
         "state_of_the_code": state_of_the_code(),
         "cpu_s": round(cpu_s),

@@ -17,6 +17,7 @@ from tools.files import read_bytes
 from tools.simulate.cluster import cluster_config, engine_facts
 from tools.simulate.options import SimulateOptions
 
+SAMPLES = 400  # of free blocks, where they are drawn
 _DIGITS = 6
 
 
@@ -70,11 +71,12 @@ def run(
     *,
     started: Callable[[int], None] = lambda requests: None,
     ended: Callable[[], None] = lambda: None,
+    sampled: bool = False,
 ) -> Run:
     """Simulate; ValueError says what is wrong with the options.
 
-    `started` is told how many requests there are, `ended` of each. Equal arguments give equal
-    results.
+    `started` is told how many requests there are, `ended` of each. `sampled`: free blocks are
+    noted over time. Equal arguments give equal results.
     """
     trace = read_trace(options.trace, options.trace_format)
     prefixes = any(request.prefix for request in trace.requests)
@@ -87,6 +89,8 @@ def run(
     if not fitting:
         raise ValueError("none of the requests fits into every engine")
     span_s = arrivals[-1].t_s - arrivals[0].t_s
+    if sampled:
+        config = replace(config, sample_every_s=max(span_s, 1e-3) / SAMPLES)
     started(len(fitting))
     policies = [make_policy(options.policy) for _ in range(options.schedulers)]
     report = simulate(config, fitting, policies, Random(f"{seed} cluster"), ended=ended)
@@ -111,7 +115,7 @@ def run(
     return Run(report, facts, targets)
 
 
-def run_showing_progress(options: SimulateOptions, qps: float, seed: int) -> Run:
+def run_showing_progress(options: SimulateOptions, qps: float, seed: int, *, sampled: bool) -> Run:
     """`run`, with a progress bar on stderr."""
     from rich.console import Console
     from rich.progress import Progress
@@ -131,7 +135,7 @@ def run_showing_progress(options: SimulateOptions, qps: float, seed: int) -> Run
             if done % every == 0:  # a simulation ends more requests than a bar need show
                 progress.update(task, completed=done)
 
-        return run(options, qps, seed, started=started, ended=ended)
+        return run(options, qps, seed, started=started, ended=ended, sampled=sampled)
 
 
 def with_targets(arrival: Arrival, options: SimulateOptions) -> Arrival:

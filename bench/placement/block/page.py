@@ -18,6 +18,7 @@ from bench.report import Blocks, Numbers, made_by, markdown_table
 from bench.stats import change, plus_minus
 
 Row = Result
+_CURVES = ("ttft_curve_s", "e2e_curve_s", "memory")
 SHOWN_QPS = 32
 """Rate at which the paper compares Block's TTFTs with Llumnix-'s."""
 PAPER_TTFT = {"ttft_mean_s": -0.881, "ttft_p99_s": -0.786}
@@ -52,13 +53,13 @@ def results_of(kept: Results, searches: Searches) -> Numbers:
 
 
 def row_of(case: Case, kept: Results) -> Row:
-    """The numbers of one run."""
-    return {
-        "scheduler": case.scheduler.title,
-        "qps": case.qps,
-        "seed": case.seed,
-        **kept[case],
-    }
+    """The numbers of one run, but for its curves."""
+    result = kept[case]
+    numbers = {name: value for name, value in result.items() if name not in _CURVES}
+    named = {"scheduler": case.scheduler.title, "qps": case.qps, "seed": case.seed}
+    arriving_s = case.setting.requests / case.qps
+    spread = fmean(variance for at_s, _, variance in result["memory"] if at_s <= arriving_s)
+    return {**named, **numbers, "free_blocks_spread": round(spread, 1)}
 
 
 def tables(page: Numbers) -> Blocks:

@@ -24,8 +24,11 @@ from tools.simulate.run import fits, read_trace, relative_errors
 
 Result = dict[str, Any]
 Then = Callable[[Result], None]
+CURVE = (*(level / 200 for level in range(1, 200)), 0.9975, 0.999)
+"""Levels at which distributions are drawn."""
 SAMPLES = 100
-"""Instants, evenly spaced until the last arrival, at which free blocks are looked at."""
+
+
 Keep = Callable[[list[Arrival]], list[Arrival]]
 
 
@@ -47,7 +50,7 @@ def run(case: Case, traces: str, keep: Keep = list) -> Result:
     policy = variants.make(options.policy)
     report = simulate(config, fitting, [policy], Random(f"{case.seed} cluster"))
     assert len(fitting) > 0.85 * setting.requests, f"{setting.name}: too few requests fit"
-    return {**figures(report), "free_blocks_spread": free_blocks_spread(report, span_s)}
+    return {**figures(report), **curves(report)}
 
 
 def arrivals_for(case: Case, trace: Trace) -> list[Arrival]:
@@ -76,11 +79,17 @@ def figures(report: Report) -> dict[str, Any]:
     }
 
 
-def free_blocks_spread(report: Report, until_s: float) -> float:
-    """The variance of free blocks over the instances, as its mean until `until_s`."""
+def curves(report: Report) -> dict[str, Any]:
+    """Distributions at `CURVE`, and memory at instants: its mean and variance over instances."""
     start_s = report.samples[0][0]
-    variances = [pvariance(free) for at_s, free in report.samples if at_s - start_s <= until_s]
-    return round(fmean(variances), 1)
+    return {
+        "ttft_curve_s": [round(report.quantile(p, lambda r: r.ttft_s), 4) for p in CURVE],
+        "e2e_curve_s": [round(report.quantile(p, lambda r: r.e2e_s), 4) for p in CURVE],
+        "memory": [
+            (round(at_s - start_s, 2), round(fmean(free), 1), round(pvariance(free), 1))
+            for at_s, free in report.samples
+        ],
+    }
 
 
 class Results:

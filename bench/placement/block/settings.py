@@ -90,6 +90,8 @@ SETTINGS = (
 SWEEP_QPS = (20, 24, 28, 30, 32, 34, 36)
 READING_QPS = (28, 32)
 """Rates at which the rest is run."""
+DRAWN_QPS = (28, 32, 36)
+"""Rates of the pictures of distributions and of memory over time."""
 SWEEP_SEEDS = (1, 2, 3)
 LONG = Setting("default, 10,000 requests", 29.0, requests=10_000)
 """The paper sent so many; at some rates only, for it takes long."""
