@@ -19,7 +19,7 @@ PIP := -m pip install --quiet --disable-pip-version-check
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev setup-vllm setup-train run run-vllm lint test test-vllm test-vllm-schedulers \
 	test-vllm-matrix test-compose bench accuracy accuracy-live reproduce-block \
-	figures proto check-proto reference clean
+	figures proto check-proto reference compose clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -159,6 +159,12 @@ check-proto: setup-dev ## Fail when foretell/v1 is not what proto/ generates
 
 reference: setup ## Regenerate docs/reference.md
 	$(BIN)/foretell reference > docs/reference.md
+
+compose: setup ## Regenerate the compose files and the JSON Schema from the shipped cluster files
+	$(BIN)/foretell render schema > foretell/config/cluster.schema.json
+	$(BIN)/foretell render compose
+	$(BIN)/foretell render compose --cluster deploy/cluster.emulated.yaml --output deploy
+	$(BIN)/foretell render compose --cluster deploy/cluster.checkpoint.yaml --output deploy
 
 clean: ## Remove environments, caches and built models
 	rm -rf $(VENV) .venv-vllm* $(TRAIN_VENV) .models .run build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -2,7 +2,7 @@
 
 import typer
 
-from cli import bench, length, profile, twin
+from cli import bench, length, profile, render, twin
 from cli.accuracy import accuracy
 from cli.capacity import capacity
 from cli.reference import reference
@@ -21,6 +21,7 @@ for _command in (up, status, settings, reference, accuracy, simulate, capacity, 
     app.command()(_command)
 for _name, _group in (
     ("profile", profile.app),
+    ("render", render.app),
     ("length", length.app),
     ("twin", twin.app),
     ("bench", bench.app),

@@ -43,7 +43,6 @@ def markdown(foretell: TyperGroup) -> str:
     """The whole of docs/reference.md; `foretell` is the command with all its subcommands."""
     sections = (
         _PREAMBLE,
-        "## Cluster file\n\n" + settings_reference.cluster_markdown(),
         "## Settings\n\n" + settings_reference.markdown().rstrip(),
         "## Command line\n\n" + "\n\n".join(_commands(foretell)),
         "## Metrics\n\n" + "\n\n".join(_metrics()),

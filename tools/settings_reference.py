@@ -1,108 +1,149 @@
-"""`foretell settings`: every setting there is; docs/reference.md has them as Markdown."""
+"""Every field of a cluster file and every setting of a process, as tables."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from inspect import cleandoc
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings
 from rich.console import Console
 from rich.table import Table
 
 from foretell.config import ALL_SETTINGS, Cluster, PluginSettings
-from foretell.config.sections import Section
+from foretell.config.sections import (
+    PlacementOptions,
+    SchedulerOptions,
+    TaggerOptions,
+    TargetsSection,
+    TrafficOptions,
+)
 
 _PREAMBLE = """\
-Every process reads its part of the cluster file (`--cluster FILE`). A variable in the environment
-wins over the file, and a flag, where there is one, over the variable. An empty default is an empty
-string.
+Flags win over environment variables, and these over the cluster file. Every process takes
+`--cluster FILE`, and `--name NAME` where the file has several of its kind, and finds its own part:
+sockets, ports and names are derived. An empty default is an empty string.
 """
+_OPTIONS: tuple[tuple[type[BaseModel], str], ...] = (
+    (SchedulerOptions, "SCHEDULER"),
+    (PlacementOptions, "SCHEDULER"),
+    (TargetsSection, "SCHEDULER"),
+    (TaggerOptions, "TAGGER"),
+    (TrafficOptions, "<SERVICE>"),
+)
+"""Fields of the cluster file that a process has too, under the same name."""
+_RENAMED = {
+    "policy.name": "FORETELL_SCHEDULER_POLICY",
+    "policy.parameters": "FORETELL_SCHEDULER_POLICY_PARAMETERS",
+    "observability.log_level": "FORETELL_<SERVICE>_LOG_LEVEL",
+}
+
+Row = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """One setting, as an operator looks it up."""
+class Group:
+    """A table of the reference."""
 
-    variable: str
-    flag: str  # empty where the setting has none
-    default: str
-    description: str
-
-
-def settings_of(settings_class: type[BaseSettings]) -> list[Setting]:
-    """The settings of one service, in the order of their definition."""
-    prefix = settings_class.model_config.get("env_prefix", "")
-    has_flags = settings_class is not PluginSettings
-    return [
-        Setting(
-            variable=f"{prefix}{name}".upper(),
-            flag=f"--{name.replace('_', '-')}" if has_flags else "",
-            default=_default(field.get_default(call_default_factory=True)),
-            description=_describe(field),
-        )
-        for name, field in settings_class.model_fields.items()
-    ]
+    title: str
+    text: str
+    columns: Row
+    rows: tuple[Row, ...]
 
 
-def cluster_markdown() -> str:
-    """The fields of a cluster file, one table for the file and one for each of its sections."""
-    sections: list[tuple[str, type[BaseModel]]] = [("The file", Cluster)]
-    for name, field in Cluster.model_fields.items():
-        types = [*get_args(field.annotation), field.annotation]
-        sections += [
-            (f"`{name}`", found)
-            for found in types
-            if isinstance(found, type) and issubclass(found, Section)
-        ]
-    parts = []
-    for title, section in sections:
-        lines = [f"### {title}\n", f"{cleandoc(section.__doc__ or '')}\n"]
-        lines += ["| field | default | meaning |", "|---|---|---|"]
-        for name, field in section.model_fields.items():
-            simple = field.default_factory is None and not field.is_required()
-            default = _default(field.default) if simple else ""
-            meaning = _describe(field).replace("|", chr(92) + "|")
-            lines.append(f"| `{name}` | {f'`{default}`' if default else ''} | {meaning} |")
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts)
+def groups() -> list[Group]:
+    """The cluster file's fields, then what is set for each process by itself."""
+    columns = ("field", "default", "variable", "meaning")
+    text = (
+        "One YAML file describes a cluster. `foretell render schema` prints the JSON Schema by which "
+        "editors complete it."
+    )
+    found = [Group("Cluster file", text, columns, tuple(_fields(Cluster, "")))]
+    columns = ("variable", "flag", "default", "meaning")
+    for settings in ALL_SETTINGS:
+        title = settings.__name__.removesuffix("Settings")
+        found.append(Group(title, cleandoc(settings.__doc__ or ""), columns, tuple(_own(settings))))
+    return found
 
 
 def markdown() -> str:
-    """The tables of docs/reference.md, one for each service."""
+    """The tables of docs/reference.md."""
     sections = [_PREAMBLE]
-    for settings_class in ALL_SETTINGS:
+    for group in groups():
         lines = [
-            f"### {_title(settings_class)}\n",
-            f"{settings_class.__doc__}\n",
-            "| variable | flag | default | meaning |",
+            f"### {group.title}\n",
+            f"{group.text}\n",
+            f"| {' | '.join(group.columns)} |",
             "|---|---|---|---|",
         ]
-        for setting in settings_of(settings_class):
-            cells = (setting.variable, setting.flag, setting.default)
+        for *cells, meaning in group.rows:
             coded = " | ".join(f"`{cell}`" if cell else "" for cell in cells)
-            lines.append(f"| {coded} | {setting.description.replace('|', chr(92) + '|')} |")
+            lines.append(f"| {coded} | {meaning.replace('|', chr(92) + '|')} |")
         sections.append("\n".join(lines) + "\n")
     return "\n".join(sections)
 
 
 def show() -> None:
-    """Print one table per service."""
+    """Print one table for the cluster file and one for each process."""
     console = Console()
-    for settings_class in ALL_SETTINGS:
-        title = f"{_title(settings_class)}: {settings_class.__doc__}"
-        table = Table("variable", "flag", "default", "meaning", title=title, title_justify="left")
-        for setting in settings_of(settings_class):
-            table.add_row(setting.variable, setting.flag, setting.default, setting.description)
+    for group in groups():
+        title = f"{group.title}: {group.text}"
+        table = Table(*group.columns, title=title, title_justify="left")
+        for row in group.rows:
+            table.add_row(*row)
         console.print(table)
 
 
-def _title(settings_class: type[BaseSettings]) -> str:
-    return settings_class.__name__.removesuffix("Settings")
+def _fields(section: type[BaseModel], prefix: str) -> Iterator[Row]:
+    for name, field in section.model_fields.items():
+        path = f"{prefix}{name}"
+        inner, suffix = _section_in(field)
+        if inner is not None and not suffix:
+            yield from _fields(inner, f"{path}.")
+            continue
+        yield path, _default(field), _variable(section, name, path), _describe(field)
+        if inner is not None:
+            yield from _fields(inner, f"{path}{suffix}.")
 
 
-def _default(value: Any) -> str:
+def _section_in(field: FieldInfo) -> tuple[type[BaseModel] | None, str]:
+    """The section that a field holds, and how its fields are reached: each, by name, or itself."""
+    kind: Any = field.annotation
+    suffix = {list: "[]", dict: ".NAME"}.get(get_origin(kind) or kind, "")
+    kind = get_args(kind)[-1] if suffix else kind
+    return (kind, suffix) if isinstance(kind, type) and issubclass(kind, BaseModel) else (None, "")
+
+
+def _variable(section: type[BaseModel], name: str, path: str) -> str:
+    for options, service in _OPTIONS:
+        if name in options.model_fields and issubclass(section, options):
+            return f"FORETELL_{service}_{name.upper()}"
+    return _RENAMED.get(path, "")
+
+
+def _own(settings: type[BaseSettings]) -> Iterator[Row]:
+    """The settings of a process that no section of the cluster file has."""
+    prefix = str(settings.model_config.get("env_prefix", ""))
+    has_flags = settings is not PluginSettings
+    shared = {
+        name
+        for options, _ in _OPTIONS
+        if issubclass(settings, options)
+        for name in options.model_fields
+    }
+    for name, field in settings.model_fields.items():
+        if name not in shared:
+            flag = f"--{name.replace('_', '-')}" if has_flags else ""
+            yield f"{prefix}{name}".upper(), flag, _default(field), _describe(field)
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.get_default(call_default_factory=True)
+    if value is PydanticUndefined:
+        return ""
     if isinstance(value, SecretStr):
         value = value.get_secret_value()
     return value if isinstance(value, str) else json.dumps(value)

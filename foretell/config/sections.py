@@ -66,7 +66,7 @@ PolicyParameters = Annotated[
 
 
 class PlacementOptions(Section):
-    """How requests wait and which engines are asked, whatever the policy."""
+    """Which engines are asked and in which order they serve, whatever the policy."""
 
     candidates: int = Field(
         _PLACEMENT.candidates,
@@ -82,31 +82,10 @@ class PlacementOptions(Section):
             "`--scheduling-policy priority` serve last; 0 leaves the order alone."
         ),
     )
-    hold_max_s: float = Field(
-        _PLACEMENT.hold_max_s,
-        ge=0,
-        description=(
-            "Longest time that a policy which holds requests (`baselines.late_binding`, "
-            "`baselines.foreseen`) keeps one in the scheduler."
-        ),
-    )
-    hold_recheck_ms: float = Field(
-        1000 * _PLACEMENT.hold_recheck_s,
-        gt=0,
-        description="Pause before the predictors are asked again about a request that is held.",
-    )
-    turn_deadline_ms: float = Field(
-        1000 * _PLACEMENT.turn_deadline_s,
-        gt=0,
-        description=(
-            "Longest time that a request waits for the placements before it; then it is placed "
-            "without asking the predictors."
-        ),
-    )
 
 
-class PolicySection(PlacementOptions):
-    """Which engine gets a request."""
+class PolicyChoice(Section):
+    """A placement policy with its own parameters."""
 
     name: PolicyName = "slo"
     parameters: PolicyParameters = Field(default_factory=dict)
@@ -117,6 +96,10 @@ class PolicySection(PlacementOptions):
         if "name" in info.data:
             build_policy(info.data["name"], value)
         return value
+
+
+class PolicySection(PlacementOptions, PolicyChoice):
+    """Which engine gets a request."""
 
 
 class TargetsSection(Section):
@@ -179,6 +162,14 @@ class SchedulerOptions(Section):
     )
     predictor_deadline_ms: float = Field(
         100.0, gt=0, description="Longest time that a request waits for the predictors' answers."
+    )
+    turn_deadline_ms: float = Field(
+        1000 * _PLACEMENT.turn_deadline_s,
+        gt=0,
+        description=(
+            "Longest time that a request waits for the placements before it; then it is placed "
+            "without asking the predictors."
+        ),
     )
     connect_timeout_s: float = Field(2.0, gt=0, description="Longest time to connect to an engine.")
     request_timeout_s: float = Field(

@@ -8,7 +8,7 @@ from random import Random
 
 from prometheus_client import CollectorRegistry
 
-from foretell.config import SchedulerSettings, build_policy
+from foretell.config import SchedulerSettings, build_policy, holding_times
 from foretell.length import LengthHistory, PromptTokenEstimator
 from foretell.placement import PlacementConfig
 from foretell.telemetry import SchedulerMetrics
@@ -140,9 +140,8 @@ def _placement_config(settings: SchedulerSettings) -> PlacementConfig:
         candidates=settings.candidates,
         max_attempts=settings.max_attempts,
         turn_deadline_s=settings.turn_deadline_ms / 1000,
-        hold_max_s=settings.hold_max_s,
-        hold_recheck_s=settings.hold_recheck_ms / 1000,
         largest_last_ratio=settings.largest_last_ratio,
+        **holding_times(settings.policy_parameters),
     )
 
 

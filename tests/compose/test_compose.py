@@ -19,9 +19,10 @@ from openai import OpenAI
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(350)]
 
 ROOT = Path(__file__).parents[2]
-FILES = ("-f", "docker-compose.yml", "-f", "deploy/compose.emulated.yml")
+FILES = ("-f", "deploy/docker-compose.emulated.yml")
 SCHEDULERS = ("scheduler-0", "scheduler-1")
-SERVICES = {*SCHEDULERS, "tagger", "engine-0", "engine-1", "predictor-0", "predictor-1"}
+ENGINES = ("engine-0", "engine-1")
+SERVICES = {*SCHEDULERS, "tagger", *ENGINES, *(f"{engine}-predictor" for engine in ENGINES)}
 API_KEY = "compose-test"
 SNAPSHOTS_HEARD = (
     "import re, urllib.request as u; "
@@ -45,9 +46,6 @@ class Cluster:
             "BIND": "127.0.0.1",
             "SCHEDULER_0_PORT": "0",
             "SCHEDULER_1_PORT": "0",
-            "EMULATED_PROFILE": "A30/Llama-2-7b-hf",
-            "EMULATED_SPEEDUP": "1",
-            "POLICY": "predicted_latency",
         }
         command = [self.docker, "compose", "--env-file", os.devnull, "-p", self.project, *FILES]
         done = subprocess.run(
@@ -162,8 +160,8 @@ def test_a_published_scheduler_answers(cluster: Cluster, scheduler: str) -> None
 
 
 def test_placements_are_predicted_over_the_shared_sockets(cluster: Cluster) -> None:
-    for index in (0, 1):
-        predictor = f"predictor-{index}"
+    for engine in ENGINES:
+        predictor = f"{engine}-predictor"
         wait_until(
             lambda name=predictor: cluster.snapshots_heard(name) > 0,  # type: ignore[misc]
             f"{predictor} hears its engine",
@@ -203,7 +201,7 @@ def test_a_killed_engine_is_survived_and_comes_back(cluster: Cluster) -> None:
         assert answer.headers["x-foretell-instance"] != victim
     assert cluster.inspect(victim)["State"]["Status"] == "exited"
 
-    predictor = victim.replace("engine", "predictor")
+    predictor = f"{victim}-predictor"
     heard_before = cluster.snapshots_heard(predictor)
     cluster.compose("start", victim)
     wait_until(lambda: cluster.healthy(victim), f"{victim} is healthy again")

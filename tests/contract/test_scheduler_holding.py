@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from engines import WHOLE, Engine, answer, engines, gated
 from schedulers import WAIT_S, Scheduler, running, until
@@ -14,7 +15,12 @@ from foretell.v1 import predictor_pb2
 
 FULL = predictor_pb2.Load(running=8, waiting=1, max_num_seqs=8, total_blocks=100)
 FREE = predictor_pb2.Load(running=7, waiting=0, max_num_seqs=8, total_blocks=100)
-QUICK = {"policy": "late_binding", "hold_recheck_ms": 5.0}
+
+
+def held(hold_max_s: float) -> dict[str, Any]:
+    """Settings of a scheduler that holds requests for so long, and asks often."""
+    times = {"hold_max_s": hold_max_s, "hold_recheck_s": 0.005}
+    return {"policy": "late_binding", "policy_parameters": times}
 
 
 def predictor_with(load: predictor_pb2.Load) -> Predictor:
@@ -30,7 +36,7 @@ async def one_full_engine(folder: Path) -> AsyncIterator[tuple[Scheduler, Predic
     async with (
         engines(answer) as (engine,),
         serving(full) as address,
-        running(folder, [engine], [address], hold_max_s=10 * WAIT_S, **QUICK) as scheduler,
+        running(folder, [engine], [address], **held(10 * WAIT_S)) as scheduler,
     ):
         yield scheduler, full, engine
 
@@ -47,7 +53,7 @@ async def test_a_request_waits_until_an_instance_is_open(tmp_path: Path) -> None
         both = await stack.enter_async_context(engines(answer, answer))
         addresses = [await stack.enter_async_context(serving(p)) for p in (full, other)]
         scheduler = await stack.enter_async_context(
-            running(tmp_path, both, addresses, hold_max_s=10 * WAIT_S, **QUICK)
+            running(tmp_path, both, addresses, **held(10 * WAIT_S))
         )
         waiting = asyncio.create_task(scheduler.complete())
         await asked_often(full)
@@ -64,9 +70,7 @@ async def test_no_request_is_held_beyond_the_bound(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         one = await stack.enter_async_context(engines(answer))
         address = await stack.enter_async_context(serving(full))
-        scheduler = await stack.enter_async_context(
-            running(tmp_path, one, [address], hold_max_s=0.2, **QUICK)
-        )
+        scheduler = await stack.enter_async_context(running(tmp_path, one, [address], **held(0.2)))
         responses = await asyncio.gather(*(scheduler.complete() for _ in range(5)))
         assert [response.content for response in responses] == [WHOLE] * 5
         assert len(full.asked) > 5  # the first was held

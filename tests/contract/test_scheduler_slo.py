@@ -137,8 +137,7 @@ async def test_who_is_held_too_long_to_be_in_time_is_told(tmp_path: Path) -> Non
             [engine],
             [address],
             policy="late_binding",
-            hold_max_s=10 * WAIT_S,
-            hold_recheck_ms=5.0,
+            policy_parameters={"hold_max_s": 10 * WAIT_S, "hold_recheck_s": 0.005},
         ) as scheduler,
     ):
         late = await scheduler.complete(headers={TTFT: "300", **REJECT})

@@ -21,6 +21,7 @@ from bench.processes import (
     start_predictor,
 )
 from foretell.config import setting_of
+from foretell.policy import Holding, make_policy
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 
 _START_TIMEOUT_S = 240.0  # two dozen processes at once, perhaps on a machine of two cores
@@ -137,6 +138,9 @@ async def running_schedulers(
     How long a policy holds requests goes with the engines' clocks.
     """
     slower = 1.0 / engines.setup.speedup
+    held = {}
+    if isinstance(make_policy(policy), Holding):
+        held = {"hold_max_s": _HOLD_MAX_S * slower, "hold_recheck_s": _HOLD_RECHECK_S * slower}
     async with running_services(folder) as services:
         logs = tuple(folder / f"{policy}-{index}.jsonl" for index in range(count))
         started = await asyncio.gather(
@@ -149,8 +153,7 @@ async def running_schedulers(
                     f"--request-log={log}",
                     f"--name={index}",
                     f"--health-interval-s={_HEALTH_INTERVAL_S:g}",
-                    f"--hold-max-s={_HOLD_MAX_S * slower:g}",
-                    f"--hold-recheck-ms={1e3 * _HOLD_RECHECK_S * slower:g}",
+                    f"--policy-parameters={json.dumps(held)}",
                     "--log-level=warning",
                     start_timeout_s=_START_TIMEOUT_S,
                 )

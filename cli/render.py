@@ -1,0 +1,41 @@
+"""`foretell render`: files that are derived from a cluster file."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="Write files that are derived from a cluster file.")
+
+
+@app.command()
+def compose(
+    cluster: Annotated[Path, typer.Option(metavar="FILE", help="Cluster file.")] = Path(
+        "cluster.yaml"
+    ),
+    output: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write to.")] = Path(),
+    source: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder of this project, to build images from.")
+    ] = Path(),
+) -> None:
+    """Write the compose file of a cluster, one for each of its hosts."""
+    from foretell.config import ClusterError, load_cluster
+    from tools.render.compose import render
+
+    try:
+        files = render(load_cluster(cluster), cluster, output, source)
+    except ClusterError as error:
+        raise SystemExit(str(error)) from error
+    for file in files:
+        path = output / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(file.content, encoding="utf-8")
+        typer.echo(path)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of cluster files, for editors."""
+    from foretell.config.schema import cluster_schema
+
+    typer.echo(cluster_schema(), nl=False)

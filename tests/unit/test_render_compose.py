@@ -1,0 +1,154 @@
+"""Compose files are derived from the cluster file; the shipped ones are what the command writes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from foretell.config import load_cluster
+from foretell.config.cluster import parse_cluster
+from foretell.config.schema import cluster_schema
+from tools.render.compose import Rendered, render
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "folder"),
+    [
+        ("cluster.yaml", "."),
+        ("deploy/cluster.emulated.yaml", "deploy"),
+        ("deploy/cluster.checkpoint.yaml", "deploy"),
+    ],
+)
+def test_shipped_files_are_current(cluster: str, folder: str) -> None:
+    file, output = ROOT / cluster, ROOT / folder
+    files = render(load_cluster(file), file, output, ROOT)
+    assert files
+    for rendered in files:
+        assert (output / rendered.path).read_text() == rendered.content, "run: make compose"
+
+
+def test_the_shipped_schema_is_current() -> None:
+    shipped = (ROOT / "foretell" / "config" / "cluster.schema.json").read_text()
+    assert shipped == cluster_schema(), "run: make compose"
+    engines = json.loads(shipped)["properties"]["engines"]
+    assert [option["type"] for option in engines["anyOf"]] == ["integer", "array"]
+
+
+def test_every_field_of_the_schema_is_described_in_a_sentence() -> None:
+    schema = json.loads(cluster_schema())
+    sections = [schema, *schema["$defs"].values()]
+    assert len(sections) > 8
+    for section in sections:
+        for name, field in section["properties"].items():
+            described = field if "$ref" not in field else schema["$defs"][field["$ref"][8:]]
+            assert described["description"].endswith("."), (section.get("title"), name)
+
+
+def rendered(tmp_path: Path, text: str) -> dict[str, dict[str, Any]]:
+    """The files, by name, of a cluster file."""
+    cluster = parse_cluster(text, "cluster.yaml", tmp_path)
+    files: list[Rendered] = render(cluster, tmp_path / "cluster.yaml", tmp_path, ROOT)
+    return {file.path: yaml.safe_load(file.content) for file in files}
+
+
+def gpus(service: dict[str, Any]) -> list[str]:
+    (device,) = service["deploy"]["resources"]["reservations"]["devices"]
+    found: list[str] = device["device_ids"]
+    return found
+
+
+def test_eight_gpus_on_one_host_are_one_line(tmp_path: Path) -> None:
+    found = rendered(tmp_path, "models: {org/model: {}}\nengines: 8\n")
+    services = found["docker-compose.yml"]["services"]
+    engines = [name for name in services if name.startswith("engine-") and "pred" not in name]
+    assert engines == [f"engine-{i}" for i in range(8)]
+    assert [gpus(services[name]) for name in engines] == [[str(i)] for i in range(8)]
+    scheduler = services["scheduler-1"]
+    assert scheduler["depends_on"] == ["tagger", *(f"{name}-predictor" for name in engines)]
+    instances = json.loads(scheduler["environment"]["FORETELL_SCHEDULER_INSTANCES"])
+    for instance, name in zip(instances, engines, strict=True):
+        assert instance["instance_id"] == name
+        predictor = services[f"{name}-predictor"]["environment"]
+        assert instance["predictor"] == predictor["FORETELL_PREDICTOR_LISTEN"]
+        published = services[name]["environment"]["FORETELL_PLUGIN_SNAPSHOT_ENDPOINT"]
+        assert published == predictor["FORETELL_PREDICTOR_SNAPSHOT_ENDPOINT"]
+    assert not any("ports" in service for name, service in services.items() if "sched" not in name)
+
+
+def test_each_image_is_built_once(tmp_path: Path) -> None:
+    text = "models: {m: {path: org/m}}\nengines: [{engines: 2}, {kind: emulated, engines: 2}]\n"
+    services = rendered(tmp_path, text)["docker-compose.yml"]["services"].values()
+    built = [service["image"] for service in services if "build" in service]
+    assert sorted(built) == sorted({service["image"] for service in services})
+    assert all(service["pull_policy"] == "never" for service in services)
+
+
+TWO_HOSTS = """
+models: {m: {path: org/m}}
+engines:
+  - {host: 10.0.0.1, engines: 2}
+  - {host: 10.0.0.2, gpus: 2}
+observability: {prometheus_port: 9090}
+"""
+
+
+def test_two_hosts_get_a_file_each_and_prove_who_they_are(tmp_path: Path) -> None:
+    found = rendered(tmp_path, TWO_HOSTS)
+    first = found["docker-compose.10.0.0.1.yml"]["services"]
+    second = found["docker-compose.10.0.0.2.yml"]["services"]
+    assert set(second) == {"engine-2", "engine-2-predictor"}
+    assert {"scheduler-0", "scheduler-1", "tagger", "prometheus"} < set(first)
+
+    environment = first["scheduler-0"]["environment"]
+    addresses = [
+        (instance["url"], instance["predictor"])
+        for instance in json.loads(environment["FORETELL_SCHEDULER_INSTANCES"])
+    ]
+    assert addresses == [
+        ("http://engine-0:8000", "engine-0-predictor:50051"),
+        ("http://engine-1:8000", "engine-1-predictor:50051"),
+        ("http://10.0.0.2:8100", "10.0.0.2:8200"),
+    ]
+    assert second["engine-2"]["ports"] == ["8100:8000"]
+    assert second["engine-2-predictor"]["ports"] == ["8200:50051"]
+    assert gpus(second["engine-2"]) == ["0", "1"]
+    assert "--tensor-parallel-size=2" in second["engine-2"]["command"]
+
+    secret = "${SECRET:?set a secret that all hosts share}"
+    assert environment["FORETELL_SCHEDULER_SECRET"] == secret
+    assert first["tagger"]["environment"]["FORETELL_TAGGER_SECRET"] == secret
+    assert second["engine-2-predictor"]["environment"]["FORETELL_PREDICTOR_SECRET"] == secret
+    assert second["engine-2"]["environment"]["VLLM_API_KEY"].startswith("${ENGINE_API_KEY:?")
+    assert environment["FORETELL_SCHEDULER_ENGINE_API_KEY"].startswith("${ENGINE_API_KEY:?")
+
+    scraped = found["deploy/prometheus.yml"]["scrape_configs"]
+    targets = {job["job_name"]: job["static_configs"][0]["targets"] for job in scraped}
+    assert targets["engine"] == ["engine-0:8000", "engine-1:8000", "10.0.0.2:8100"]
+    assert targets["predictor"] == ["engine-0-predictor:9100", "engine-1-predictor:9100"]
+
+
+def test_files_are_mounted_where_the_services_look_for_them(tmp_path: Path) -> None:
+    text = f"""{TWO_HOSTS}
+schedulers: {{api_keys_file: secrets/keys}}
+tagger: {{checkpoint: /srv/checkpoint}}
+traffic: {{secret_file: secrets/shared}}
+"""
+    services = rendered(tmp_path, text)["docker-compose.10.0.0.1.yml"]["services"]
+    scheduler, tagger = services["scheduler-0"], services["tagger"]
+    assert "./secrets/keys:/etc/foretell/api_keys_file:ro" in scheduler["volumes"]
+    assert "./secrets/shared:/etc/foretell/secret_file:ro" in scheduler["volumes"]
+    keys = scheduler["environment"]["FORETELL_SCHEDULER_API_KEYS_FILE"]
+    assert keys == "/etc/foretell/api_keys_file"
+    assert "FORETELL_SCHEDULER_SECRET" not in scheduler["environment"]
+    assert any(mount.endswith(":/etc/foretell/checkpoint:ro") for mount in tagger["volumes"])
+    assert tagger["build"]["args"]["EXTRAS"] == "tagger-hf"
+
+
+def test_what_compose_would_take_for_a_variable_is_escaped(tmp_path: Path) -> None:
+    text = "models: {m: {path: org/m, args: --chat-template '$x'}}\nengines: 1\n"
+    services = rendered(tmp_path, text)["docker-compose.yml"]["services"]
+    assert "--chat-template '$$x'" in services["engine-0"]["command"]

@@ -1,0 +1,1 @@
+"""Writes what runs a cluster elsewhere: files derived from its cluster file."""

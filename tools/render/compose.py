@@ -1,0 +1,360 @@
+"""Compose files of a cluster, one for each host, and what its Prometheus scrapes."""
+
+import json
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic_settings import BaseSettings
+
+from foretell.config import (
+    Cluster,
+    EmulatorSettings,
+    Layout,
+    PredictorSettings,
+    SchedulerSettings,
+    TaggerSettings,
+)
+from foretell.config.cluster import Engine
+from foretell.config.layout import (
+    CONTAINER_FILES,
+    CONTAINER_GRPC_PORT,
+    CONTAINER_PORT,
+    CONTAINER_RUN_DIR,
+    engine_args,
+    predictor_name,
+)
+
+_PROMETHEUS_FILE = "deploy/prometheus.yml"
+_METRICS_PORT = 9100
+_HEADER = """\
+# Made by `foretell render compose --cluster {cluster}`: change that file and run it again.
+#
+#   docker compose -f {name} up --build --detach --wait
+#
+# .env may set what is written ${{VARIABLE:-DEFAULT}} here.
+
+"""
+_Service = dict[str, Any]
+
+_OVERRIDABLE = {"policy": "POLICY", "profile": "PROFILE", "log_level": "LOG_LEVEL"}
+"""Settings whose value in the file .env overrides, by variable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A file to write, relative to the output folder."""
+
+    path: str
+    content: str
+
+
+def render(cluster: Cluster, cluster_file: Path, output: Path, source: Path) -> list[Rendered]:
+    """All files for a cluster.
+
+    `source` is the folder of this project, from which images are built.
+    """
+    found = []
+    hosts = cluster.host_names()
+    for host in hosts:
+        stem = cluster_file.stem.removeprefix("cluster").removeprefix(".")
+        parts = ["docker-compose", stem, host if len(hosts) > 1 else "", "yml"]
+        name = ".".join(part for part in parts if part)
+        compose = _Compose(cluster, host, output.absolute(), source.absolute())
+        header = _HEADER.format(cluster=_relative(cluster_file, output), name=name)
+        found.append(Rendered(name, header + _dump(compose.content())))
+    if cluster.observability.prometheus_port:
+        header = f"# Made with {found[0].path} by `foretell render compose`.\n"
+        scraped = _dump(_prometheus(Layout(cluster, contained=True)))
+        found.append(Rendered(_PROMETHEUS_FILE, header + scraped))
+    return found
+
+
+class _Compose:
+    """The compose file of one host."""
+
+    def __init__(self, cluster: Cluster, host: str, output: Path, source: Path) -> None:
+        self._cluster = cluster
+        self._layout = Layout(cluster, contained=True)
+        self._host = host
+        self._output = output
+        self._source = source
+        self._engines = [engine for engine in cluster.engine_list() if engine.host == host]
+        self._built: set[str] = set()
+
+    def content(self) -> dict[str, Any]:
+        """The whole file."""
+        services: dict[str, _Service] = {}
+        in_front = self._host == self._layout.front_host
+        if in_front:
+            for index, name in enumerate(self._cluster.scheduler_names()):
+                services[name] = self._scheduler(name, index)
+        if self._host == self._layout.tagger_host:
+            services["tagger"] = self._tagger()
+        for engine in self._engines:
+            vllm = engine.section.kind == "vllm"
+            services[engine.name] = self._vllm(engine) if vllm else self._emulator(engine)
+            services[predictor_name(engine)] = self._predictor(engine)
+        volumes: dict[str, Any] = {"run": {}}
+        if any(engine.section.kind == "vllm" for engine in self._engines):
+            volumes["models"] = {}
+        if in_front and self._cluster.observability.prometheus_port:
+            services["prometheus"] = self._prometheus()
+            volumes["prometheus"] = {}
+        return {
+            "name": self._cluster.name,
+            "services": services,
+            "networks": {"outside": {}, "inside": {"internal": True}},
+            "volumes": volumes,
+        }
+
+    def _scheduler(self, name: str, index: int) -> _Service:
+        section = self._cluster.schedulers
+        values = self._layout.scheduler(name)
+        port = f"${{SCHEDULER_{index}_PORT:-{section.port + index}}}"
+        service = self._service("scheduler", values, SchedulerSettings, grace_s=30)
+        service["environment"] |= {
+            "FORETELL_SCHEDULER_API_KEYS": "${API_KEYS:-}",
+            "FORETELL_SCHEDULER_ENGINE_API_KEY": self._engine_key(),
+        }
+        # Order of start only: a scheduler serves with whatever engines, predictors and tagger
+        # there are. To wait for all would take the endpoint away when one engine cannot start.
+        others = ["tagger"] if self._host == self._layout.tagger_host else []
+        others += [predictor_name(engine) for engine in self._engines]
+        return service | {
+            "networks": ["outside", "inside"],
+            "ports": [f"${{BIND:-{section.listen}}}:{port}:{CONTAINER_PORT}"],
+            "depends_on": others,
+        }
+
+    def _tagger(self) -> _Service:
+        image, extras = "tagger", ""
+        if self._cluster.tagger.checkpoint:
+            image, extras = "tagger-checkpoint", "tagger-hf"
+        values = self._layout.tagger()
+        return self._service(
+            image,
+            values,
+            TaggerSettings,
+            target="tagger",
+            extras=extras,
+            port=self._cluster.tagger.port,
+        )
+
+    def _predictor(self, engine: Engine) -> _Service:
+        values = self._layout.predictor(engine)
+        port = engine.predictor_port
+        service = self._service("predictor", values, PredictorSettings, port=port)
+        return service | {"depends_on": [engine.name]}
+
+    def _emulator(self, engine: Engine) -> _Service:
+        values = self._layout.emulator(engine)
+        del values["host"], values["port"]  # the image has its own
+        service = self._service("emulator", values, EmulatorSettings)
+        return service | self._reached_by_others(engine.port, CONTAINER_PORT)
+
+    def _vllm(self, engine: Engine) -> _Service:
+        path = engine.model.path or engine.model_name
+        mounts = []
+        if Path(path).is_absolute():
+            mounts = [f"{self._relative(path)}:{CONTAINER_FILES}/model:ro"]
+            model, name = f"{CONTAINER_FILES}/model", _escaped(engine.model_name)
+        elif len(self._cluster.models) == 1:
+            model = f"${{MODEL:-{_escaped(path)}}}"
+            own_name = engine.model_name if engine.model_name != path else model
+            name = f"${{SERVED_MODEL_NAME:-{own_name}}}"
+        else:
+            model, name = _escaped(path), _escaped(engine.model_name)
+        args = _escaped(shlex.join(engine_args(engine)))
+        command = (model, f"--served-model-name {name}", args, "${VLLM_ARGS:-}")
+        devices = {
+            "driver": "nvidia",
+            "device_ids": [str(gpu) for gpu in engine.gpus],
+            "capabilities": ["gpu"],
+        }
+        service = _COMMON | {
+            "image": "foretell-vllm",
+            "pull_policy": "never",
+            "build": self._build("deploy/Dockerfile.vllm", VLLM_IMAGE="vllm/vllm-openai:v0.32.0"),
+            "command": " ".join(filter(None, command)),
+            "environment": {
+                "FORETELL_PLUGIN_SNAPSHOT_ENDPOINT": self._layout.snapshot_endpoint(engine),
+                "FORETELL_PLUGIN_INSTANCE_ID": engine.name,
+                "VLLM_API_KEY": self._engine_key(),
+                "HF_TOKEN": "${HF_TOKEN:-}",
+            },
+            # `outside` to fetch weights.
+            "networks": ["inside", "outside"],
+            # vLLM runs its engine in processes of its own, which talk through shared memory.
+            "init": True,
+            "shm_size": "8g",
+            "stop_grace_period": "60s",
+            "volumes": [
+                f"run:{CONTAINER_RUN_DIR}",
+                "models:/home/foretell/.cache/huggingface",
+                *mounts,
+            ],
+            "deploy": {"resources": {"reservations": {"devices": [devices]}}},
+        }
+        return self._built_once(service) | self._reached_by_others(engine.port, CONTAINER_PORT)
+
+    def _prometheus(self) -> _Service:
+        port = self._cluster.observability.prometheus_port
+        return _COMMON | {
+            "profiles": ["observability"],
+            "image": "${PROMETHEUS_IMAGE:-prom/prometheus:v3.5.0}",
+            "read_only": True,
+            "tmpfs": ["/tmp"],  # noqa: S108 - in a container
+            "command": "--config.file=/etc/prometheus/prometheus.yml "
+            "--storage.tsdb.path=/prometheus --storage.tsdb.retention.time=15d",
+            "volumes": [
+                f"./{_PROMETHEUS_FILE}:/etc/prometheus/prometheus.yml:ro",
+                "prometheus:/prometheus",
+            ],
+            "networks": ["outside", "inside"],
+            "ports": [f"127.0.0.1:${{PROMETHEUS_PORT:-{port}}}:9090"],
+        }
+
+    def _service(
+        self,
+        image: str,
+        values: Mapping[str, Any],
+        settings: type[BaseSettings],
+        *,
+        target: str = "",
+        extras: str = "",
+        port: int = 0,
+        grace_s: int = 5,
+    ) -> _Service:
+        """One of our own services; `port` is its gRPC port on the host, where others call it."""
+        build = self._build("deploy/Dockerfile", BASE_IMAGE="python:3.11-slim-bookworm")
+        build |= {"target": target or image}
+        if extras:
+            build["args"]["EXTRAS"] = extras
+        service = _COMMON | {
+            "image": f"foretell-{image}",
+            "pull_policy": "never",
+            "build": build,
+            "read_only": True,
+            "tmpfs": ["/tmp"],  # noqa: S108 - in a container
+            "environment": self._environment(settings, values),
+            "networks": ["inside"],
+            "volumes": [f"run:{CONTAINER_RUN_DIR}", *self._mounts(values)],
+            "stop_grace_period": f"{grace_s}s",
+        }
+        reached = self._reached_by_others(port, CONTAINER_GRPC_PORT) if port else {}
+        return self._built_once(service) | reached
+
+    def _environment(self, settings: type[BaseSettings], values: Mapping[str, Any]) -> _Service:
+        """What differs from the defaults, as variables."""
+        prefix = str(settings.model_config["env_prefix"])
+        found = {}
+        for name, value in values.items():
+            default = settings.model_fields[name].get_default(call_default_factory=True)
+            text = _escaped(value if isinstance(value, str) else json.dumps(value))
+            if name in _OVERRIDABLE:
+                text = f"${{{_OVERRIDABLE[name]}:-{text}}}"
+            elif value == default and name != "name":
+                continue
+            found[f"{prefix}{name.upper()}"] = text
+        across = self._layout.several_hosts and "secret_file" in settings.model_fields
+        if across and not self._cluster.traffic.secret_file:
+            found[f"{prefix}SECRET"] = "${SECRET:?set a secret that all hosts share}"
+        return found
+
+    def _mounts(self, values: Mapping[str, Any]) -> list[str]:
+        """The files of this host that a service reads."""
+        cluster = self._cluster
+        sections = (cluster.schedulers, cluster.tagger, cluster.traffic)
+        named = {name: path for section in sections for name, path in section}
+        inside = [v for v in values.values() if str(v).startswith(f"{CONTAINER_FILES}/")]
+        return [f"{self._relative(named[path.rpartition('/')[2]])}:{path}:ro" for path in inside]
+
+    def _engine_key(self) -> str:
+        """Across hosts nobody but the schedulers may call an engine."""
+        if self._layout.several_hosts and not self._cluster.schedulers.engine_api_key_file:
+            return "${ENGINE_API_KEY:?set a key that the engines demand}"
+        return "${ENGINE_API_KEY:-}"
+
+    def _reached_by_others(self, port: int, container_port: int) -> _Service:
+        """Networks and ports of what other hosts call."""
+        if not self._layout.several_hosts:
+            return {}
+        return {"networks": ["inside", "outside"], "ports": [f"{port}:{container_port}"]}
+
+    def _build(self, dockerfile: str, **images: str) -> _Service:
+        (variable, image), *_ = images.items()
+        args = {"BASE_IMAGE": f"${{{variable}:-{image}}}", "PIP_INDEX_URL": "${PIP_INDEX_URL:-}"}
+        context = self._relative(str(self._source))
+        return {"context": context, "dockerfile": dockerfile, "args": args}
+
+    def _built_once(self, service: _Service) -> _Service:
+        """Each image is built by the first service that has it, and exists nowhere else."""
+        if service["image"] in self._built:
+            del service["build"]
+        self._built.add(service["image"])
+        return service
+
+    def _relative(self, path: str) -> str:
+        return _relative(Path(path), self._output)
+
+
+_COMMON: _Service = {
+    "restart": "unless-stopped",
+    "cap_drop": ["ALL"],
+    "security_opt": ["no-new-privileges:true"],
+    "logging": {"driver": "json-file", "options": {"max-size": "10m", "max-file": "3"}},
+}
+
+
+def _prometheus(layout: Layout) -> dict[str, Any]:
+    cluster = layout.cluster
+    engines = cluster.engine_list()
+    here = [engine for engine in engines if engine.host == layout.front_host]
+    jobs = {
+        "scheduler": [f"{name}:{CONTAINER_PORT}" for name in cluster.scheduler_names()],
+        "predictor": [f"{predictor_name(engine)}:{_METRICS_PORT}" for engine in here],
+        "tagger": [f"tagger:{_METRICS_PORT}"] if layout.tagger_host == layout.front_host else [],
+        # vLLM's own metrics; emulated engines have none and show as down.
+        "engine": [layout.engine_url(engine).removeprefix("http://") for engine in engines],
+    }
+    return {
+        "global": {"scrape_interval": "5s", "scrape_timeout": "4s"},
+        "scrape_configs": [
+            {"job_name": job, "static_configs": [{"targets": targets}]}
+            for job, targets in jobs.items()
+            if targets
+        ],
+    }
+
+
+def _relative(path: Path, output: Path) -> str:
+    found = os.path.relpath(path.absolute(), output.absolute())
+    return found if found.startswith(".") else f"./{found}"
+
+
+def _escaped(text: str) -> str:
+    """Text that Compose takes as it is."""
+    return text.replace("$", "$$")
+
+
+class _Dumper(yaml.SafeDumper):
+    """Without anchors: every service can be read by itself. Variables have lines of their own."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+    def represent_mapping(
+        self, tag: str, mapping: Any, flow_style: bool | None = None
+    ) -> yaml.MappingNode:
+        short = mapping if isinstance(mapping, Mapping) else {}
+        in_lines = any(str(key).isupper() for key in short)
+        return super().represent_mapping(tag, mapping, False if in_lines else flow_style)
+
+
+def _dump(content: object) -> str:
+    return yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=110, default_flow_style=None)
