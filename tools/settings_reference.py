@@ -58,8 +58,8 @@ def groups() -> list[Group]:
     """The cluster file's fields, then what is set for each process by itself."""
     columns = ("field", "default", "variable", "meaning")
     text = (
-        "One YAML file describes a cluster. `foretell render schema` prints the JSON Schema by which "
-        "editors complete it."
+        "One YAML file describes a cluster. `foretell render schema` prints the JSON Schema by "
+        "which editors complete it."
     )
     found = [Group("Cluster file", text, columns, tuple(_fields(Cluster, "")))]
     columns = ("variable", "flag", "default", "meaning")
