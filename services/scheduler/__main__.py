@@ -6,6 +6,7 @@ import socket
 from contextlib import AsyncExitStack
 from random import Random
 
+import aiohttp
 from prometheus_client import CollectorRegistry
 
 from foretell.config import SchedulerSettings, build_policy, holding_times
@@ -15,7 +16,7 @@ from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import tagger_pb2_grpc
 from services.process import runtime
 from services.process.traffic import Traffic
-from services.scheduler.app import Replica, create_app
+from services.scheduler.app import App, Replica
 from services.scheduler.background import Background
 from services.scheduler.http.auth import ApiKeys
 from services.scheduler.http.limits import InProgress
@@ -28,7 +29,7 @@ from services.scheduler.record.lessons import Lessons
 from services.scheduler.record.recorder import Recorder
 from services.scheduler.record.request_log import RequestLog
 from services.scheduler.relay.relay import RelayContext
-from services.scheduler.relay.transport import EngineClient, engine_session
+from services.scheduler.relay.transport import EngineClient
 
 _BACKGROUND_DRAIN_S = 2.0
 
@@ -41,9 +42,17 @@ async def serve(
     `seed` is for all random draws; None: the pid, so that replicas draw differently.
     """
     async with AsyncExitStack() as stack:
-        session = await stack.enter_async_context(
-            engine_session(settings.connect_timeout_s, settings.request_timeout_s)
+        probes = await stack.enter_async_context(
+            aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0),
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
         )
+        engine_api_key = settings.engine_api_key.get_secret_value()
+        engines = EngineClient(
+            engine_api_key, settings.connect_timeout_s, settings.request_timeout_s
+        )
+        stack.callback(engines.close)
         metrics = SchedulerMetrics(CollectorRegistry())
         background = Background()
         traffic = Traffic.of(settings)
@@ -53,9 +62,9 @@ async def serve(
             tagger = tagger_pb2_grpc.TaggerStub(channel)
         pool = Pool(
             settings.instances,
-            session,
+            probes,
             metrics,
-            engine_api_key=settings.engine_api_key.get_secret_value(),
+            engine_api_key=engine_api_key,
             health_interval_s=settings.health_interval_s,
             health_timeout_s=settings.health_timeout_s,
             health_failures=settings.health_failures,
@@ -87,7 +96,7 @@ async def serve(
             policy=placer.core.policy.name,
             pool=pool,
             relay=RelayContext(
-                engines=EngineClient(session, settings.engine_api_key.get_secret_value()),
+                engines=engines,
                 placer=placer,
                 recorder=Recorder(metrics, lessons, request_log, placer.core.policy.name),
                 metrics=metrics,
@@ -121,7 +130,7 @@ async def _run(
     draining = asyncio.create_task(drain_first())
     try:
         await runtime.serve_http(
-            create_app(replica),
+            App(replica),
             sockets,
             stop,
             on_ready=lambda: runtime.announce(

@@ -1,19 +1,16 @@
 """The HTTP surface of one replica: OpenAI's endpoints, health, metrics and status."""
 
+import json
 import re
 import time
 import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from fastapi import APIRouter, FastAPI, Request
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
-from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
+from services.scheduler.http.asgi import ClientLeft, Receive, Response, Scope, Send, headers_of
 from services.scheduler.http.auth import ApiKeys
 from services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError, unavailable
 from services.scheduler.http.limits import InProgress, read_body
@@ -54,104 +51,112 @@ class Replica:
     """The replica is shutting down: it is no longer ready, but answers what still arrives."""
 
 
-def create_app(replica: Replica) -> FastAPI:
+Headers = Mapping[str, str]
+Page = Callable[[Headers], Response]
+
+
+class App:
     """The ASGI application of one replica."""
-    app = FastAPI(title="Foretell", docs_url=None, redoc_url=None, openapi_url=None)
-    app.include_router(_router(replica))
-    for endpoint in get_args(Endpoint):
-        app.router.routes.append(
-            Route(f"/v1/{endpoint}", _Generation(replica, endpoint), methods=["POST"])
-        )
 
-    @app.exception_handler(ApiError)
-    async def api_error(_: Request, error: ApiError) -> Response:
-        return error.response()
-
-    @app.exception_handler(HTTPException)
-    async def http_error(request: Request, error: HTTPException) -> Response:
-        message = f"{error.detail}: {request.method} {request.url.path}"
-        return ApiError(error.status_code, message, headers=dict(error.headers or {})).response()
-
-    return app
-
-
-def _router(replica: Replica) -> APIRouter:
-    router = APIRouter()
-    pool = replica.pool
-
-    @router.get("/v1/models")
-    async def models(request: Request) -> JSONResponse:
-        _authorize(replica, request)
-        cards = [_model_card(name, emulated) for name, emulated in sorted(pool.models().items())]
-        return JSONResponse({"object": "list", "data": cards})
-
-    @router.get("/health")
-    async def health() -> Response:
-        return Response()
-
-    @router.get("/ready")
-    async def ready() -> Response:
-        if replica.draining:
-            raise unavailable("this replica is shutting down", "draining")
-        if not pool.ready:
-            raise unavailable("no engine is up yet", "no_instance")
-        return PlainTextResponse("ready\n")
-
-    @router.get("/metrics")
-    async def metrics() -> Response:
-        text = generate_latest(replica.relay.metrics.registry)
-        return Response(text, media_type=CONTENT_TYPE_LATEST)
-
-    @router.get("/status")
-    async def status(request: Request) -> JSONResponse:
-        _authorize(replica, request)
-        return JSONResponse(_status(replica))
-
-    return router
-
-
-class _Generation:
-    """An endpoint that generates text, as an ASGI application.
-
-    A FastAPI handler would return the response before it is sent. Here one block holds the
-    request's place among those in progress from the first byte of its body to the last of its
-    answer.
-    """
-
-    def __init__(self, replica: Replica, endpoint: Endpoint) -> None:
+    def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._endpoint = endpoint
+        self._endpoints: dict[str, Endpoint] = {f"/v1/{e}": e for e in get_args(Endpoint)}
+        self._pages: dict[str, Page] = {
+            "/v1/models": self._models,
+            "/health": lambda _: Response(200, content_type="text/plain"),
+            "/ready": self._ready,
+            "/metrics": self._metrics,
+            "/status": self._status,
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        replica, request = self._replica, Request(scope, receive)
+        assert scope["type"] == "http"
+        headers = headers_of(scope)
+        try:
+            endpoint = self._endpoints.get(scope["path"])
+            if endpoint is None or scope["method"] != "POST":
+                await self._page(scope)(headers).send(send)
+            else:
+                await self._generate(endpoint, headers, receive, send)
+        except ApiError as error:
+            await error.response().send(send)
+
+    async def _generate(
+        self, endpoint: Endpoint, headers: Headers, receive: Receive, send: Send
+    ) -> None:
+        """Generate text.
+
+        One block holds the request's place among those in progress from the first byte of its body
+        to the last of its answer.
+        """
+        replica = self._replica
         refused = replica.relay.metrics.requests
         try:
-            tenant = _authorize(replica, request)
+            tenant = self._tenant(headers)
             with replica.in_progress.place():
-                relay = await self._prepare(request, tenant)
+                relay = await self._prepare(endpoint, headers, receive, tenant)
                 replica.accepted_total += 1
                 await relay.serve(receive, send)
         except ApiError as error:
             refused.labels("", "", "", str(error.status)).inc()
             raise
-        except ClientDisconnect:
+        except ClientLeft:
             refused.labels("", "", "", str(CLIENT_CLOSED_REQUEST)).inc()
-            # Nobody receives it, but ASGI servers complain about a missing response.
-            await Response(status_code=CLIENT_CLOSED_REQUEST)(scope, receive, send)
 
-    async def _prepare(self, request: Request, tenant: str) -> Relay:
+    async def _prepare(
+        self, endpoint: Endpoint, headers: Headers, receive: Receive, tenant: str
+    ) -> Relay:
         """Refuse whatever can be refused before an engine hears of it; raises `ApiError`."""
-        replica, headers = self._replica, request.headers
+        replica = self._replica
         terms = terms_of(headers, replica.terms)
-        parsed = parse(self._endpoint, await read_body(request, replica.max_body_bytes))
+        declared = headers.get("content-length", "")
+        parsed = parse(endpoint, await read_body(receive, declared, replica.max_body_bytes))
         parsed = with_priority_header(parsed, headers.get(PRIORITY_HEADER, ""))
         parsed = replace(parsed, tenant=tenant, terms=terms)
         _check_model(replica.pool, parsed)
         given = headers.get("x-request-id", "")
         request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-        wanted = {name: headers.get(name, "") for name in _FORWARDED_HEADERS}
+        wanted = {name: headers[name] for name in _FORWARDED_HEADERS if name in headers}
         forward = {name: value for name, value in wanted.items() if _PRINTABLE.fullmatch(value)}
         return Relay(replica.relay, parsed, request_id, forward)
+
+    def _page(self, scope: Scope) -> Page:
+        """What answers a request that generates nothing; raises `ApiError` where nothing does."""
+        path, method = scope["path"], scope["method"]
+        page = self._pages.get(path)
+        if page is not None and method == "GET":
+            return page
+        if page is None and path not in self._endpoints:
+            raise ApiError(404, f"Not Found: {method} {path}")
+        allow = {"allow": "POST" if page is None else "GET"}
+        raise ApiError(405, f"Method Not Allowed: {method} {path}", headers=allow)
+
+    def _tenant(self, headers: Headers) -> str:
+        return self._replica.api_keys.tenant(headers.get("authorization", ""))
+
+    def _models(self, headers: Headers) -> Response:
+        self._tenant(headers)
+        known = sorted(self._replica.pool.models().items())
+        return _json({"object": "list", "data": [_model_card(*each) for each in known]})
+
+    def _ready(self, _: Headers) -> Response:
+        if self._replica.draining:
+            raise unavailable("this replica is shutting down", "draining")
+        if not self._replica.pool.ready:
+            raise unavailable("no engine is up yet", "no_instance")
+        return Response(200, b"ready\n", "text/plain")
+
+    def _metrics(self, _: Headers) -> Response:
+        text = generate_latest(self._replica.relay.metrics.registry)
+        return Response(200, text, CONTENT_TYPE_LATEST)
+
+    def _status(self, headers: Headers) -> Response:
+        self._tenant(headers)
+        return _json(_status(self._replica))
+
+
+def _json(value: object) -> Response:
+    return Response(200, json.dumps(value).encode())
 
 
 def _check_model(pool: Pool, request: ParsedRequest) -> None:
@@ -162,10 +167,6 @@ def _check_model(pool: Pool, request: ParsedRequest) -> None:
         raise ApiError(
             404, f"The model '{request.model}' does not exist.", "model", "model_not_found"
         )
-
-
-def _authorize(replica: Replica, request: Request) -> str:
-    return replica.api_keys.tenant(request.headers.get("authorization", ""))
 
 
 def _model_card(name: str, emulated: bool) -> dict[str, object]:

@@ -59,7 +59,7 @@ def test_any_json_is_parsed_or_refused_in_our_words(endpoint: Endpoint, body: An
         request = parse(endpoint, json.dumps(body).encode())
     except ApiError as error:
         answer = error.response()
-        event(f"{answer.status_code}: {json.loads(answer.body)['error']['param']}")
+        event(f"{answer.status}: {json.loads(answer.body)['error']['param']}")
         return
     request.text.encode()  # valid UTF-8, which gRPC insists on
     sent = json.loads(for_engine(request, "r", 1.0), parse_constant=pytest.fail)
@@ -101,7 +101,7 @@ def test_a_body_too_deep_to_be_sent_on_is_refused() -> None:
     nested: list[Any] = []
     for _ in range(5_000):
         nested = [nested]
-    request = completion()
+    request = completion(vllm_xargs={"mine": 1})
     request.body["logit_bias"] = nested
     with pytest.raises(ApiError) as caught:
         for_engine(request, "r", 1.0)

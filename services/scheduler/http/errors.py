@@ -2,7 +2,7 @@
 
 import json
 
-from fastapi.responses import Response
+from services.scheduler.http.asgi import Response
 
 CLIENT_CLOSED_REQUEST = 499
 """The status that nginx logs for a client that left; it appears only in our metrics."""
@@ -51,7 +51,7 @@ class ApiError(Exception):
         """The error as a whole HTTP response."""
         # ASCII: a lone surrogate that a client sent, and a message quotes, is no UTF-8.
         text = json.dumps(self.body(), separators=(",", ":"))
-        return Response(text, self.status, self.headers, "application/json")
+        return Response(self.status, text.encode(), headers=self.headers)
 
     def sse_event(self) -> bytes:
         """The error as an event inside a stream that has already begun."""

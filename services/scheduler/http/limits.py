@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from starlette.requests import Request
-
+from services.scheduler.http.asgi import ClientLeft, Receive
 from services.scheduler.http.errors import ApiError
 
 _BODY_DEADLINE_S = 60.0
@@ -46,26 +45,32 @@ class InProgress:
             self._now -= 1
 
 
-async def read_body(request: Request, limit_bytes: int) -> bytes:
-    """The request's body; never more than `limit_bytes` and one chunk are held in memory.
+async def read_body(receive: Receive, declared: str, limit_bytes: int) -> bytes:
+    """The body of a request with the `content-length` that was `declared`, or "".
+
+    Never more than `limit_bytes` and one chunk are held in memory.
 
     Raises `ApiError` 413 for a longer body and 408 for one that does not arrive in time, and
-    `ClientDisconnect` when the client leaves before the end.
+    `ClientLeft` when the client leaves before the end.
     """
     too_long = ApiError(
         413, f"the request body is longer than {limit_bytes} bytes", code="request_too_large"
     )
-    declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit_bytes:
         raise too_long
     body = bytearray()
     try:
         # The request holds a place among those in progress while its body arrives.
         async with asyncio.timeout(_BODY_DEADLINE_S):
-            async for chunk in request.stream():
-                body += chunk
+            more = True
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientLeft
+                body += message["body"]
                 if len(body) > limit_bytes:
                     raise too_long
+                more = message["more_body"]
     except TimeoutError as error:
         raise ApiError(
             408, f"the request body did not arrive within {_BODY_DEADLINE_S:.0f} s"

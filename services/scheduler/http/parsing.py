@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from math import isinf
 from typing import Any, Literal, NoReturn
 
+import orjson
+
 from services.scheduler.http.errors import invalid
 from services.scheduler.http.slo import NO_TERMS, Terms
 
@@ -28,6 +30,8 @@ class ParsedRequest:
 
     endpoint: Endpoint
     body: dict[str, Any]
+    head: bytes
+    """The body as it came, without its closing brace; empty if it has to be written anew."""
     model: str
     stream: bool
     max_tokens: int
@@ -49,7 +53,7 @@ class ParsedRequest:
 
 def parse(endpoint: Endpoint, raw: bytes) -> ParsedRequest:
     """Validate a request body; raises `ApiError`."""
-    body = _json_object(raw)
+    body, in_utf8 = _json_object(raw)
     model = body.get("model")
     if model is None:
         raise invalid("you must provide a model parameter", "model", "missing_required_parameter")
@@ -65,6 +69,7 @@ def parse(endpoint: Endpoint, raw: bytes) -> ParsedRequest:
     return ParsedRequest(
         endpoint=endpoint,
         body=body,
+        head=raw.rstrip()[:-1] if in_utf8 and "vllm_xargs" not in body else b"",
         model=model,
         stream=_boolean(body, "stream"),
         max_tokens=_max_tokens(endpoint, body),
@@ -72,7 +77,7 @@ def parse(endpoint: Endpoint, raw: bytes) -> ParsedRequest:
         priority=_integer(body, "priority", 0, least=-(2**31), most=2**31 - 1),
         hint_tokens=_hint(body),
         # Lone surrogates are legal JSON but no legal UTF-8: placement sees them replaced.
-        text=longest.encode(errors="replace").decode() if isinstance(longest, str) else "",
+        text=_without_surrogates(longest) if isinstance(longest, str) else "",
         characters=len(longest) if isinstance(longest, str) else 0,
         messages=len(body["messages"]) if chat else 0,
         token_ids=0 if isinstance(longest, str) else len(longest),
@@ -96,10 +101,15 @@ def for_engine(request: ParsedRequest, request_id: str, predicted_tokens: float)
 
     Raises `ApiError` for a body that is nested too deeply to be written again.
     """
-    xargs = dict(request.body.get("vllm_xargs") or {})
-    xargs.pop(HINT_FIELD, None)
-    xargs["foretell_id"] = request_id
-    xargs["foretell_predicted_tokens"] = round(predicted_tokens, 1)
+    ours = {
+        "foretell_id": request_id,
+        "foretell_predicted_tokens": round(predicted_tokens, 1),
+    }
+    if request.head:
+        return b'%b,"vllm_xargs":%b}' % (request.head, orjson.dumps(ours))
+    theirs = dict(request.body.get("vllm_xargs") or {})
+    theirs.pop(HINT_FIELD, None)
+    xargs = {**theirs, **ours}
     try:
         text = json.dumps({**request.body, "vllm_xargs": xargs}, separators=(",", ":"))
     except RecursionError as error:  # what the parser just managed may be too deep from here
@@ -109,14 +119,28 @@ def for_engine(request: ParsedRequest, request_id: str, predicted_tokens: float)
     return text.encode()
 
 
-def _json_object(raw: bytes) -> dict[str, Any]:
+def _json_object(raw: bytes) -> tuple[dict[str, Any], bool]:
+    """The JSON object in `raw`, and whether its bytes can go to the engine as they are."""
+    in_utf8 = True
     try:
-        body = json.loads(raw, parse_constant=_reject_constant, parse_float=_finite)
-    except (ValueError, RecursionError) as error:
-        raise invalid("the body of your request is not valid JSON", code="json_invalid") from error
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        body, in_utf8 = _parsed_slowly(raw), False
     if not isinstance(body, dict):
         raise invalid("the body of your request must be a JSON object", code="json_invalid")
-    return body
+    return body, in_utf8
+
+
+def _parsed_slowly(raw: bytes) -> object:
+    """What orjson refuses and others accept: lone surrogates, other encodings, deep nesting."""
+    try:
+        return json.loads(raw, parse_constant=_reject_constant, parse_float=_finite)
+    except (ValueError, RecursionError) as error:
+        raise invalid("the body of your request is not valid JSON", code="json_invalid") from error
+
+
+def _without_surrogates(text: str) -> str:
+    return text if text.isascii() else text.encode(errors="replace").decode()
 
 
 def _reject_constant(name: str) -> NoReturn:

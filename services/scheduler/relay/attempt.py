@@ -3,6 +3,7 @@
 import logging
 import time
 
+from services.scheduler.http.asgi import RawHeaders
 from services.scheduler.http.errors import ApiError
 from services.scheduler.http.parsing import PRIORITY_HEADER, ParsedRequest, for_engine
 from services.scheduler.placing.placer import Placement
@@ -18,12 +19,12 @@ from services.scheduler.relay.framing import (
     Usage,
     WholeFraming,
 )
-from services.scheduler.relay.reply import RawHeaders, Reply
+from services.scheduler.relay.reply import Reply
 from services.scheduler.relay.transport import EngineClient, Unreachable, Upstream
 
 logger = logging.getLogger(__name__)
 
-_RETURNED_HEADERS = ("content-type", "retry-after", "x-foretell-emulated")
+_RETURNED_HEADERS = (b"content-type", b"retry-after", b"x-foretell-emulated")
 
 
 class AttemptFailed(Exception):
@@ -59,15 +60,18 @@ class Attempt:
         Raises `AttemptFailed` if nothing was sent to the client, and `ApiError` if no engine could
         do better.
         """
-        url = f"{self._placement.instance.config.url}/v1/{self._request.endpoint}"
         spec = self._placement.spec
         body = for_engine(self._request, spec.request_id, spec.length.expected_tokens)
-        down = self._placement.instance.down
+        path = f"/v1/{self._request.endpoint}"
+        headers = self._request_headers()
         try:
-            async with engines.post(url, body, self._request_headers(), down) as upstream:
-                await self._relay(upstream)
+            upstream = await engines.post(self._placement.instance, path, body, headers)
         except Unreachable as error:
             raise AttemptFailed(error.reason) from error
+        try:
+            await self._relay(upstream)
+        finally:
+            upstream.close()
 
     async def _relay(self, upstream: Upstream) -> None:
         self.result.status = upstream.status
@@ -148,14 +152,18 @@ class Attempt:
 
     def _response_headers(self, upstream: Upstream) -> RawHeaders:
         placement, prediction = self._placement, self._placement.prediction
-        headers = {n: upstream.headers[n] for n in _RETURNED_HEADERS if n in upstream.headers}
-        headers["x-request-id"] = self._request_id
-        headers["x-foretell-instance"] = placement.instance.config.instance_id
-        headers["x-foretell-policy"] = placement.policy
+        headers = [(n, upstream.headers[n]) for n in _RETURNED_HEADERS if n in upstream.headers]
+        headers += [
+            (b"x-request-id", self._request_id.encode()),
+            (b"x-foretell-instance", placement.instance.config.instance_id.encode()),
+            (b"x-foretell-policy", placement.policy.encode()),
+        ]
         if prediction is not None:
-            headers["x-foretell-predicted-ttft-s"] = f"{prediction.ttft_s:.4f}"
-            headers["x-foretell-predicted-e2e-s"] = f"{prediction.e2e_s:.4f}"
-        return [(name.encode(), value.encode()) for name, value in headers.items()]
+            headers += [
+                (b"x-foretell-predicted-ttft-s", b"%.4f" % prediction.ttft_s),
+                (b"x-foretell-predicted-e2e-s", b"%.4f" % prediction.e2e_s),
+            ]
+        return headers
 
 
 def _too_long() -> ApiError:

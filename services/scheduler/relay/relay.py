@@ -9,10 +9,9 @@ import logging
 import time
 from dataclasses import dataclass
 
-from starlette.types import Receive, Send
-
 from foretell.telemetry import SchedulerMetrics
 from services.scheduler.background import Background
+from services.scheduler.http.asgi import Receive, Send
 from services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError
 from services.scheduler.http.parsing import ParsedRequest
 from services.scheduler.http.slo import SloUnattainable
@@ -56,16 +55,27 @@ class Relay:
     async def serve(self, receive: Receive, send: Send) -> None:
         """Answer on the ASGI connection; returns when the answer has ended or the client left."""
         reply = Reply(send, self._request_id)
-        work = asyncio.create_task(self._answer(reply))
+        work = asyncio.current_task()
+        assert work is not None
+        left = False
+
+        def leave(_: asyncio.Task[None]) -> None:
+            nonlocal left
+            if not reply.ended:
+                left = work.cancel()
+
         gone = asyncio.create_task(disconnected(receive))
+        gone.add_done_callback(leave)
         try:
-            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                reply.status = CLIENT_CLOSED_REQUEST
+            await self._answer(reply)
+        except asyncio.CancelledError:
+            if not left:
+                raise  # it is the server that ends
+            work.uncancel()
+            reply.status = CLIENT_CLOSED_REQUEST
         finally:
-            work.cancel()
+            gone.remove_done_callback(leave)
             gone.cancel()
-            await asyncio.gather(work, gone, return_exceptions=True)
             self._count(reply.status)
 
     def _count(self, status: int) -> None:

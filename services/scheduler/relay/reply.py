@@ -1,10 +1,9 @@
 """The response of one request as the client gets it."""
 
-from starlette.types import Receive, Send
+from dataclasses import replace
 
+from services.scheduler.http.asgi import RawHeaders, Receive, Send
 from services.scheduler.http.errors import ApiError
-
-RawHeaders = list[tuple[bytes, bytes]]
 
 
 class Reply:
@@ -15,6 +14,7 @@ class Reply:
         self._request_id = request_id
         self.started = False
         """The client may have seen a part: from here on nothing can be repeated."""
+        self.ended = False
         self.status = 0
         """What metrics count: the HTTP status, 502 for an answer that broke off, 499 for nobody."""
 
@@ -28,6 +28,7 @@ class Reply:
     async def send(self, data: bytes, *, last: bool = False) -> None:
         """Send a part of the body; `last` ends the response."""
         assert self.started
+        self.ended = last
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})
 
     async def fail(self, error: ApiError) -> None:
@@ -37,9 +38,9 @@ class Reply:
             await self.send(error.sse_event(), last=True)
             return
         response = error.response()
-        response.headers["x-request-id"] = self._request_id
-        await self.start(response.status_code, response.raw_headers)
-        await self.send(bytes(response.body), last=True)
+        headers = {**response.headers, "x-request-id": self._request_id}
+        await self.start(error.status, replace(response, headers=headers).raw_headers())
+        await self.send(response.body, last=True)
 
 
 async def disconnected(receive: Receive) -> None:
