@@ -39,7 +39,7 @@ def _live(errors: dict[str, Any]) -> tuple[str, ...]:
         return f"{error['median']:.1%} / {error['p90']:.1%}"
 
     return (
-        "Error of an e2e latency foretold at arrival, median and P90; real vLLM on a CPU",
+        "Error of an e2e latency predicted at arrival, median and P90; real vLLM on a CPU",
         text(errors["foretell"]["e2e"]),
         f"{text(best)}: the best of {len(simple)} simple predictors",
         "[live engine](bench/accuracy/live.md)",
@@ -89,7 +89,7 @@ def _capacity(capacities: list[dict[str, Any]]) -> tuple[str, ...]:
 def _lengths(found: dict[str, Any]) -> tuple[str, ...]:
     baselines = found["baselines"]
     return (
-        "Error of an answer's length foretold from its prompt, mean, ShareGPT",
+        "Error of an answer's length predicted from its prompt, mean, ShareGPT",
         f"{found['mae']:.0f} tokens",
         f"{baselines['tfidf_ridge']['mae']:.0f}: TF-IDF and ridge regression; "
         f"{baselines['constant_median']['mae']:.0f}: the median",
