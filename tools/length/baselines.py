@@ -9,11 +9,13 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
+from sklearn.linear_model import Ridge
+from sklearn.pipeline import make_pipeline
 
 from foretell.length.bins import LEVELS
 from foretell.length.history import prompt_bucket
 from tools.length.dataset import Example
-from tools.length.ridge import TfIdf, fit_ridge
 from tools.length.scores import Floats
 
 Baseline = Callable[[Sequence[Example], Sequence[Example]], Floats]
@@ -21,7 +23,10 @@ Baseline = Callable[[Sequence[Example], Sequence[Example]], Floats]
 
 FOLDS = 5
 _FEWEST_IN_BUCKET = 8
-_PENALTY = 3.0  # of the ridge
+TERMS = 20_000
+"""Most of a vocabulary: the words and pairs of words that most texts have."""
+_TERM = {"ngram_range": (1, 2), "token_pattern": r"\w+"}
+_PENALTY, _TOLERANCE = 3.0, 1e-3  # of the ridge; errors of its predictions are far larger
 
 
 def constant_median(training: Sequence[Example], asked: Sequence[Example]) -> Floats:
@@ -45,14 +50,18 @@ def prompt_length(training: Sequence[Example], asked: Sequence[Example]) -> Floa
 
 def tfidf_ridge(training: Sequence[Example], asked: Sequence[Example]) -> Floats:
     """A linear function of the prompt's words, moved by the quantiles of its errors in training."""
-    texts = [example.conversation.prompt for example in training]
+    texts = _prompts(training)
+    # The added word is for texts that have none: an empty vocabulary is refused.
+    most_common = CountVectorizer(binary=True, max_features=TERMS, **_TERM).fit(["_", *texts])
+    model = make_pipeline(
+        TfidfVectorizer(vocabulary=most_common.vocabulary_, **_TERM),
+        Ridge(_PENALTY, solver="sparse_cg", tol=_TOLERANCE),
+    )
     lengths = _lengths(training)
-    words = TfIdf(texts)
-    matrix = words.matrix(texts)
-    model = fit_ridge(matrix, lengths, _PENALTY)
-    guessed = model.predict(words.matrix([example.conversation.prompt for example in asked]))
-    errors = _quantiles(lengths - model.predict(matrix))
-    return np.maximum(1.0, guessed[:, None] + errors)
+    model.fit(texts, lengths)
+    guessed = model.predict(_prompts(asked))
+    errors = _quantiles(lengths - model.predict(texts))
+    return np.asarray(np.maximum(1.0, guessed[:, None] + errors))
 
 
 BASELINES: dict[str, Baseline] = {
@@ -93,6 +102,10 @@ def cross_validated(baseline: Baseline, examples: Sequence[Example]) -> Floats |
 def _limited(quantiles: Floats, examples: Sequence[Example]) -> Floats:
     limits = np.array([example.conversation.max_tokens or np.inf for example in examples])
     return np.asarray(np.minimum(quantiles, limits[:, None]))
+
+
+def _prompts(examples: Sequence[Example]) -> list[str]:
+    return [example.conversation.prompt for example in examples]
 
 
 def _lengths(examples: Sequence[Example]) -> Floats:

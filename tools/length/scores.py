@@ -4,18 +4,18 @@ A length is scored as it was observed, also where the answer was cut (censored):
 generates until then is what placement has to know. All lengths are in tokens, at least 1.
 """
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.stats import kendalltau, spearmanr
 
 from foretell.length.bins import LEVELS
 from foretell.model import LengthEstimate
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 INTERVALS = {"50": (0.25, 0.75), "80": (0.1, 0.9), "95": (0.025, 0.975)}
 """Levels that bound the central intervals, by the percentage they should hold."""
@@ -57,8 +57,8 @@ def score(quantiles: Floats, observed: ArrayLike) -> Scores:
         acc_25=float((errors <= 25).mean()),
         acc_50=float((errors <= 50).mean()),
         acc_100=float((errors <= 100).mean()),
-        spearman=spearman(medians, lengths),
-        kendall=kendall_tau_b(medians, lengths),
+        spearman=_correlation(spearmanr, medians, lengths),
+        kendall=_correlation(kendalltau, medians, lengths),
         pinball=pinball(quantiles, lengths),
         coverage=coverage(quantiles, lengths),
     )
@@ -109,52 +109,8 @@ def coverage(quantiles: Floats, observed: Floats) -> dict[str, float]:
     return found
 
 
-def spearman(a: Floats, b: Floats) -> float | None:
-    """Correlation of ranks; equal values share the mean of theirs. None if either is constant."""
-    x, y = (_mean_ranks(values) for values in (a, b))
-    x, y = x - x.mean(), y - y.mean()
-    norm = float(np.sqrt((x @ x) * (y @ y)))
-    return float(x @ y) / norm if norm > 0 else None
-
-
-def kendall_tau_b(a: Floats, b: Floats) -> float | None:
-    """Kendall's tau-b (Kendall 1945), in O(n log n) (Knight 1966). None if either is constant."""
-    x, y = (np.unique(values, return_inverse=True)[1].astype(np.int64) for values in (a, b))
-    pairs = _pairs(np.array([len(x)]))
-    tied_x, tied_y = _pairs(np.bincount(x)), _pairs(np.bincount(y))
-    tied_both = _pairs(np.unique(x * (int(y.max()) + 1) + y, return_counts=True)[1])
-    # By x, and by y where x is tied: what is out of order in y then is discordant.
-    discordant = _inversions(y[np.lexsort((y, x))])
-    norm = math.sqrt((pairs - tied_x) * (pairs - tied_y))
-    concordant_less_discordant = pairs - tied_x - tied_y + tied_both - 2 * discordant
-    return concordant_less_discordant / norm if norm > 0 else None
-
-
-def _mean_ranks(values: Floats) -> Floats:
-    _, at, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return np.asarray((last - (counts - 1) / 2.0)[at])
-
-
-def _pairs(counts: Ints) -> int:
-    """Pairs within groups of these sizes."""
-    return int((counts * (counts - 1) // 2).sum())
-
-
-def _inversions(values: Ints) -> int:
-    """Pairs i < j with values[i] > values[j]; values are not negative.
-
-    Two values differ first in one bit. Those that agree in all higher bits are kept together, in
-    their order, so that for every bit each 0 counts the 1s before it within its group.
-    """
-    found = 0
-    for bit in reversed(range(int(values.max()).bit_length())):
-        values = values[np.argsort(values >> (bit + 1), kind="stable")]
-        group = values >> (bit + 1)
-        ones = (values >> bit) & 1
-        before = np.cumsum(ones) - ones
-        starts = np.flatnonzero(np.diff(group, prepend=group[0] - 1))
-        sizes = np.diff(starts, append=len(values))
-        within = before - np.repeat(before[starts], sizes)
-        found += int(within[ones == 0].sum())
-    return found
+def _correlation(kind: Callable[..., Any], a: Floats, b: Floats) -> float | None:
+    """A correlation of `scipy.stats`; None if either side is constant."""
+    if np.ptp(a) == 0 or np.ptp(b) == 0:
+        return None
+    return float(kind(a, b).statistic)
