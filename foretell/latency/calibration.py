@@ -23,7 +23,6 @@ No coefficient is below zero in what is predicted: more work never takes less ti
 
 import math
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -189,10 +188,6 @@ class OnlineStepTime(CompiledStepTime):
         """
         return self._residuals.spread(steps)
 
-    def residual_quantiles(self, levels: Sequence[float]) -> tuple[float, ...]:
-        """Quantiles of actual / predicted time of one step, one ahead, of the last 512 steps."""
-        return self._residuals.quantiles(levels)
-
     def packed(self) -> StepTime:
         return self.current().packed()
 
@@ -219,7 +214,7 @@ class OnlineStepTime(CompiledStepTime):
         ahead_s = max(self._floor_s, learnt_s * self._speed.factor)
         held_s = max(self._floor_s, float(self._held @ x))
         self._report(abs(ahead_s - duration_s) / duration_s)
-        window_ended = self._residuals.add(ahead_s, held_s, duration_s)
+        window_ended = self._residuals.add(held_s, duration_s)
         self._learn(x, shape.prefill_tokens > 0, duration_s)
         self._steps += 1
         if window_ended:

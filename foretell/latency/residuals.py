@@ -1,8 +1,6 @@
 """How far off a step-time model is, over one step and over runs of steps."""
 
 import math
-from collections import deque
-from collections.abc import Sequence
 
 WINDOW_STEPS = 64
 """Steps of a window, over which the model is held still as a forecast holds it."""
@@ -11,7 +9,6 @@ _RATE = 1 / 16  # of the means over windows: about the last 16
 _LEARNING_STEPS = 32  # the first steps of all teach the model; their errors are not its errors
 _COMMON, _INDEPENDENT = 0.1, 0.1  # assumed as of one window, before there are many
 _LEAST_SHARE = 0.1  # of 1 - h: where one step is nearly all of a window nothing can be told
-_KEPT = 512  # steps whose residuals are kept for quantiles
 
 
 class Residuals:
@@ -40,17 +37,14 @@ class Residuals:
         self._run2 = _COMMON**2 + _INDEPENDENT**2 / WINDOW_STEPS  # E[R²]
         self._parts2 = (_COMMON**2 + _INDEPENDENT**2) / WINDOW_STEPS  # E[q]
         self._h = 1 / WINDOW_STEPS
-        self._ratios: deque[float] = deque(maxlen=_KEPT)
         self._begin()
 
-    def add(self, ahead_s: float, frozen_s: float, actual_s: float) -> bool:
-        """A step took `actual_s`; `ahead_s` was predicted just before it.
+    def add(self, frozen_s: float, actual_s: float) -> bool:
+        """A step took `actual_s`; `frozen_s` is what the model of the window's begin says.
 
-        `frozen_s` is what the model of the window's begin says. True when a window has ended: the
-        model to hold still is now the current one.
+        True when a window has ended: the model to hold still is now the current one.
         """
         self._steps += 1
-        self._ratios.append(actual_s / ahead_s)
         if self._steps <= _LEARNING_STEPS:
             return self._steps == _LEARNING_STEPS
         error = actual_s - frozen_s
@@ -72,14 +66,6 @@ class Residuals:
         """
         common2 = self._common2 if self._windows else self._prior_error**2
         return math.sqrt(common2 + self._independent2 / max(1, steps))
-
-    def quantiles(self, levels: Sequence[float]) -> tuple[float, ...]:
-        """Quantiles, at `levels` in [0, 1], of actual / predicted time of one step, one ahead.
-
-        Of the last 512 steps; 1 before the first.
-        """
-        ratios = sorted(self._ratios) or [1.0]
-        return tuple(ratios[round(level * (len(ratios) - 1))] for level in levels)
 
     def _begin(self) -> None:
         self._count = 0

@@ -159,9 +159,6 @@ def test_the_spread_tells_a_noisy_engine_from_a_steady_one() -> None:
         assert model.spread(1) > 0.3
         drive(model, engine(1.1, 1e-3), random.Random(5), 3000, noise=noise)
         spreads.append((model.spread(1), model.spread(100)))
-        low, high = model.residual_quantiles((0.1, 0.9))
-        assert math.log(low) == pytest.approx(-1.28 * noise, rel=0.35)
-        assert math.log(high) == pytest.approx(1.28 * noise, rel=0.35)
     steady, noisy = spreads
     assert steady[0] < 0.05
     assert noisy[0] > 0.2

@@ -20,7 +20,7 @@ def feed(
             off = rng.gauss(0.0, common)
         predicted_s = rng.choice((0.010, 0.012, 0.030))
         actual_s = predicted_s * max(0.05, 1.0 + off + rng.gauss(0.0, independent))
-        ended = residuals.add(predicted_s, predicted_s, actual_s)
+        ended = residuals.add(predicted_s, actual_s)
 
 
 def mean_spread(seed: int, common: float, independent: float, steps: int) -> float:
@@ -71,21 +71,11 @@ def test_before_there_is_a_window_it_says_what_was_assumed() -> None:
 def test_a_machine_that_slept_is_forgotten() -> None:
     residuals, rng = Residuals(0.3), random.Random(2)
     feed(residuals, rng, 50, 0.02, 0.05)
-    residuals.add(0.01, 0.01, 3600.0)
+    residuals.add(0.01, 3600.0)
     feed(residuals, rng, 1, 0.02, 0.05)
     assert 0.2 < residuals.spread(100) < 0.5  # one window of 16 was all wrong
     feed(residuals, rng, 100, 0.02, 0.05)
     assert residuals.spread(100) < 0.05
-
-
-def test_quantiles_are_of_the_last_steps() -> None:
-    residuals = Residuals(0.3)
-    assert residuals.quantiles((0.1, 0.9)) == (1.0, 1.0)
-    for _ in range(1000):
-        residuals.add(1.0, 1.0, 9.0)
-    for i in range(512):
-        residuals.add(2.0, 1.0, 2.0 + i / 511)
-    assert residuals.quantiles((0.0, 0.5, 1.0)) == pytest.approx((1.0, 1.25, 1.5), abs=0.002)
 
 
 def test_more_steps_never_spread_more() -> None:
