@@ -3,8 +3,6 @@
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from bench.overhead.client import Timing
-
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -28,6 +26,14 @@ LOADS = (
     Load("whole_16", "one token, unstreamed, 16 requests in flight", 1, False, 16, 3, 96),
     Load("stream_16", "64 tokens, streamed, 16 requests in flight", 64, True, 16, 3, 64),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds from when a request was sent; `first_byte_s` is that of the body."""
+
+    first_byte_s: float
+    total_s: float
 
 
 @dataclass(slots=True)

@@ -7,7 +7,6 @@ async scheduling.
 import argparse
 from typing import Any
 
-from bench.overhead.predict_parts import time_parts
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from tools.harness.cases import RESERVATIONS, STATES, Size
 from tools.harness.predict import PredictOptions, measure_predict
@@ -39,20 +38,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Numbers:
-    """Time the parts of a prediction, and one row of the page after the other."""
-    parts = time_parts(USUAL)
+    """Time one row of the page after the other."""
     wanted = [PredictOptions(size, options.predictions) for size in SIZES]
     wanted.append(PredictOptions(USUAL, options.predictions, async_scheduling=False))
     wanted.append(PredictOptions(USUAL, options.predictions, transport="tcp"))
     results = [measure_predict(each) for each in wanted]
     for result in results:
         del result["machine"]
-    return {"anchor": ANCHOR, "results": results, "parts_us": parts}
+    return {"anchor": ANCHOR, "results": results}
 
 
 def tables(numbers: Numbers) -> Blocks:
-    """The twin's CPU time, the calls over a socket, and iterations a second."""
-    results, parts = numbers["results"], numbers["parts_us"]
+    """The twin's CPU time, and the calls over a socket."""
+    results = numbers["results"]
     first = results[0]
     text = "\n".join(
         (
@@ -71,9 +69,6 @@ def tables(numbers: Numbers) -> Blocks:
                 ("engine", *_LEVELS), [_row(r, "kernel_expecting_us", 1) for r in results[:-1]]
             ),
             ANCHOR + "\n",
-            f"What {USUAL} is made of, each of the 25 states at its fastest. Percentiles above are "
-            "over all calls, and a machine whose cores are shared with others has slow phases.\n",
-            markdown_table(("call", "µs"), [(name, f"{us:.1f}") for name, us in parts.items()]),
             "## The call over a socket: milliseconds\n",
             "By grpc.aio. *Status* is an empty call: what gRPC takes, whatever is predicted.\n",
             markdown_table(
@@ -83,18 +78,6 @@ def tables(numbers: Numbers) -> Blocks:
                     for result in results
                     for key, what in _CALLS.items()
                     for _, *row in [_row(result, key, 3)]
-                ],
-            ),
-            "## The twin by itself: iterations per CPU second\n",
-            markdown_table(
-                ("engine", "iterations"),
-                [
-                    (
-                        _name(result),
-                        f"{result['iterations_per_cpu_s']:,}",
-                    )
-                    for result in results[:-1]
-                    if not result["waiting"] or not result["async_scheduling"]
                 ],
             ),
         )

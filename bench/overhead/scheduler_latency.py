@@ -9,16 +9,17 @@ so that whatever else the machine does hits all alike.
 
 import argparse
 import asyncio
+import json
 import time
 from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import aiohttp
 import httpx
 from rich.progress import Progress
 
-from bench.overhead.client import Connection, Timing, UnexpectedAnswerError, completion_body
-from bench.overhead.loads import LOADS, Cell, Cells, Load, Measured
+from bench.overhead.loads import LOADS, Cell, Cells, Load, Measured, Timing
 from bench.overhead.routes import Route, Testbed, read_metrics, start_testbed
 from bench.overhead.scheduler_report import chart, results_of, tables
 from bench.processes import OthersClock, Service, running_services
@@ -44,6 +45,11 @@ PROMPT = "How does a scheduler that foretells what each engine will do choose am
 WARMUP_REQUESTS = 32  # per route and load, before anything is measured
 # What the scheduler does after its answer (Complete, Observe) still belongs to the block.
 SETTLE_S = 0.05
+_TIMEOUT = aiohttp.ClientTimeout(total=30.0)
+
+
+class UnexpectedAnswerError(Exception):
+    """The server did not answer as a benchmark needs it to."""
 
 
 class Bench:
@@ -69,20 +75,22 @@ class Bench:
         _add_growth(cell.metrics, metrics, await read_metrics(self._metrics_client, route))
 
     async def _send(self, load: Load, route: Route, count: int) -> list[Timing]:
-        body = completion_body(self._testbed.model, PROMPT, load.max_tokens, stream=load.stream)
+        request = {
+            "model": self._testbed.model,
+            "messages": [{"role": "user", "content": PROMPT}],
+            "max_tokens": load.max_tokens,
+            "ignore_eos": True,
+            "stream": load.stream,
+        }
+        body = json.dumps(request).encode()
         left = iter(range(count))
         timings: list[Timing] = []
 
         async def worker() -> None:
-            connection = Connection(route.url)
-            try:
-                await connection.open()  # connecting is not part of any timing
+            async with aiohttp.ClientSession(route.url, timeout=_TIMEOUT) as session:
+                await session.get("/health")  # connecting is not part of any timing
                 for _ in left:
-                    timing, answer = await connection.post("/v1/chat/completions", body)
-                    _check(load, answer)
-                    timings.append(timing)
-            finally:
-                connection.close()
+                    timings.append(await _time(session, load, body))
 
         async with asyncio.TaskGroup() as workers:
             for _ in range(load.concurrency):
@@ -107,15 +115,23 @@ def _add_growth(total: Counter[str], before: dict[str, float], after: dict[str, 
         total[name] += value - before.get(name, 0.0)  # type: ignore[assignment]
 
 
-def _check(load: Load, answer: bytes) -> None:
-    """Every token must be there: a benchmark of half an answer is none."""
+async def _time(session: aiohttp.ClientSession, load: Load, body: bytes) -> Timing:
+    """Send one chat request; every token must come: a benchmark of half an answer is none."""
+    headers = {"content-type": "application/json"}
+    started = time.perf_counter()
+    async with session.post("/v1/chat/completions", data=body, headers=headers) as response:
+        answer = await response.content.readany()
+        first = time.perf_counter()
+        answer += await response.content.read()
+    ended = time.perf_counter()
     if load.stream:
         # One event opens the answer, one ends it with [DONE].
         complete = answer.count(b"data: ") == load.max_tokens + 2
     else:
         complete = b'"completion_tokens":%d' % load.max_tokens in answer.replace(b" ", b"")
-    if not complete:
-        raise UnexpectedAnswerError(f"not {load.max_tokens} tokens: {answer[-500:]!r}")
+    if response.status != 200 or not complete:
+        raise UnexpectedAnswerError(f"{response.status}: {answer[-500:]!r}")
+    return Timing(first - started, ended - started)
 
 
 async def time_routes(loads: tuple[Load, ...], progress: Progress) -> Measured:

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.overhead.client import Timing
-from bench.overhead.loads import Cell, Cells, Load, Measured
+from bench.overhead.loads import Cell, Cells, Load, Measured, Timing
 from bench.overhead.routes import HEALTH_INTERVAL_S, PROFILE, SPEEDUP
 from bench.report import Blocks, Numbers, made_by, markdown_table
 from bench.stats import percentile, percentiles
@@ -61,9 +60,6 @@ def _cell_result(load: Load, cell: Cell, direct: Cell) -> dict[str, Any]:
     result["added"] = _added(load, cell, direct)
     result["placement_mean_ms"] = _mean_ms(metrics, "foretell_placement_seconds")
     result["predict_mean_ms"] = _mean_ms(metrics, "foretell_predict_seconds")
-    result["predictions_per_request"] = round(
-        metrics.get("foretell_predictions_total", 0.0) / count, 2
-    )
     result["degraded"] = {
         name.partition("/")[2]: round(value)
         for name, value in metrics.items()

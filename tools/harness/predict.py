@@ -8,12 +8,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 from tools.harness.cases import RESERVATIONS, STATES, Size
-from tools.harness.iterations import iterations_per_cpu_s
-from tools.harness.kernel import PROFILE, profile_step_time, time_kernel
+from tools.harness.kernel import PROFILE, time_kernel
 from tools.harness.machine import describe_machine
 from tools.harness.rpc import Transport, time_rpc
-
-_ITERATIONS_CPU_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +47,10 @@ def _measure(
         expect_arrivals=True,
     )
     rpc = time_rpc(size, count, bar("calls"), transport=options.transport, async_scheduling=ahead)
-    rate = iterations_per_cpu_s(
-        max(1, size.running),
-        step_time=profile_step_time(),
-        cpu_s=min(_ITERATIONS_CPU_S, 1e-3 * count),
-        async_scheduling=ahead,
-    )
     return {
         **_levels("kernel_us", kernel, 1e-6),
         **_levels("kernel_expecting_us", foretold, 1e-6),
         **_levels("rpc_ms", rpc.predict, 1e-3),
-        "iterations_per_cpu_s": round(rate),
         **_levels("rpc_empty_ms", rpc.status, 1e-3),
     }
 
