@@ -6,7 +6,7 @@ with one thing replaced by what really happened.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,10 +19,9 @@ from foretell.latency.linear import CompiledStepTime
 from foretell.length.distribution import knots
 from foretell.sim.accuracy import quantile
 from tools.live.recording import Recording, Served
-from tools.live.report import Pairs, errors
+from tools.live.report import LATENCIES, Pairs, errors_of
 
 _AFTER_S = 2.0  # behind its end, arrivals that cannot concern a request any more
-_DIGITS = 4
 _LEVELS = (0.1, 0.5, 0.9)
 
 
@@ -84,16 +83,7 @@ class Analysis:
         return {
             "requests": len(self.states),
             "waited": sum(bool(state.snapshot.waiting) for state in self.states),
-            "errors": {
-                title: {
-                    kind: {
-                        key: value if key == "count" else round(value, _DIGITS)
-                        for key, value in asdict(errors(pairs)).items()
-                    }
-                    for kind, pairs in kinds.items()
-                }
-                for title, kinds in found.items()
-            },
+            "errors": errors_of(found),
             "milliseconds": self._parts(),
             "microseconds_per": {
                 name: round(seconds * 1e6, 4)
@@ -110,7 +100,7 @@ class Analysis:
         predicted = [predict(state) for state in self.states]
         return {
             kind: Pairs([p[i] for p in predicted], [actual(state.served) for state in self.states])
-            for i, (kind, actual) in enumerate(_ACTUAL.items())
+            for i, (kind, actual) in enumerate(LATENCIES.items())
         }
 
     def _forecast(self, variant: Variant, state: State) -> tuple[float, float]:
@@ -186,12 +176,6 @@ class Analysis:
         columns["dispatch delay, as learned"] = [s.dispatch_delay_s for s in self.states]
         columns["answer delay, as learned"] = [s.served.answer_delay_s for s in self.states]
         return {name: _levels(values, 1e-3) for name, values in columns.items()}
-
-
-_ACTUAL: dict[str, Callable[[Served], float]] = {
-    "ttft": lambda request: request.ttft_s,
-    "e2e": lambda request: request.e2e_s,
-}
 
 
 def _recorded(state: State) -> tuple[float, float]:

@@ -1,6 +1,6 @@
 """Errors of every predictor of one measurement."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from math import isfinite
 from statistics import fmean, median
@@ -71,17 +71,18 @@ def all_pairs(recording: Recording) -> dict[str, dict[str, Pairs]]:
 
 def report(recording: Recording) -> dict[str, Any]:
     """What was measured, as JSON."""
-    found = all_pairs(recording)
+    return {**recording.about, "errors": errors_of(all_pairs(recording))}
+
+
+def errors_of(found: Mapping[str, Mapping[str, Pairs]]) -> dict[str, Any]:
+    """The errors of pairs by predictor and kind of latency, as JSON."""
     return {
-        **recording.about,
-        "errors": {
-            name: {
-                kind: {
-                    key: value if key == "count" else round(value, _DIGITS)
-                    for key, value in asdict(errors(pairs)).items()
-                }
-                for kind, pairs in kinds.items()
+        name: {
+            kind: {
+                key: value if key == "count" else round(value, _DIGITS)
+                for key, value in asdict(errors(pairs)).items()
             }
-            for name, kinds in found.items()
-        },
+            for kind, pairs in kinds.items()
+        }
+        for name, kinds in found.items()
     }
