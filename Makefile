@@ -18,7 +18,7 @@ PIP := -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev setup-vllm setup-train run run-vllm lint test test-vllm test-vllm-schedulers \
-	test-vllm-matrix test-compose bench accuracy accuracy-live reproduce-block \
+	test-vllm-matrix test-compose bench bench-gateway accuracy accuracy-live reproduce-block \
 	figures proto check-proto reference compose clean
 
 help: ## List the targets
@@ -122,6 +122,9 @@ bench: setup-dev setup-vllm ## Measure overheads; writes bench/overhead
 	$(VLLM_PYTHON) -m bench.overhead.plugin
 	$(BIN)/python -m bench.overhead.predict
 	$(BIN)/python -m bench.overhead.scheduler_latency
+
+bench-gateway: setup-dev ## The cost of the gateway beside others, each from the registry; writes bench/gateway
+	$(BIN)/python -m bench gateway.compare
 
 accuracy: setup-dev ## Measure the twin against published GPU runs (DATA=folder); writes bench/accuracy/published.md
 	@test -n "$(DATA)" || { echo 'make accuracy needs DATA=folder, see bench/accuracy/published.md' >&2; exit 1; }

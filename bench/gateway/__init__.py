@@ -1,0 +1,1 @@
+"""What gateways cost, ours among them."""

@@ -1,0 +1,228 @@
+"""What does a gateway cost in front of an engine, ours beside those that others use?
+
+All gateways run at the same time, before the same fake engine, and get the same load in turns
+from the same client. The engine and the client are C programs of one file each, compiled when the
+benchmark starts; each other gateway is installed from the registry into its own environment.
+"""
+
+import argparse
+import asyncio
+import json
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.gateway.gateways import BASE, GATEWAYS, MODEL, PATH, Running, install, start
+from bench.report import BUILD, Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.stats import percentile
+from services.process.children import Child, ChildFailed
+
+BENCH = Benchmark(
+    __file__,
+    __doc__,
+    takes="10 minutes",
+    needs="gcc, and a package registry for the other gateways",
+    packages=("foretell", "uvicorn", "uvloop", "httptools", "aiohttp"),
+)
+ENGINES = 4
+TICK_MS = 20
+_HERE = Path(__file__).parent
+_ENVIRONMENTS = BUILD / "gateway"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How requests are sent: `connections`, each with one request in flight."""
+
+    key: str
+    title: str
+    connections: int
+    requests: int
+    chunks: int
+    """Events of each answer; 0: it is not streamed."""
+    prompt_bytes: int
+
+    def body(self) -> bytes:
+        prompt = ("the quick brown fox " * (self.prompt_bytes // 20 + 1))[: self.prompt_bytes]
+        request: dict[str, Any] = {
+            "model": MODEL,
+            "messages": [{"role": "user", "content": prompt}],
+            "max_tokens": self.chunks or 1,
+            "temperature": 0.7,
+        }
+        return json.dumps({**request, "stream": True} if self.chunks else request).encode()
+
+
+LOADS = (
+    Load("short", "short requests, 32 in flight", 32, 4000, 0, 400),
+    Load("streams", "64 streams of 128 chunks", 64, 128, 128, 400),
+    Load("long", "prompts of 220 KB, 4 in flight", 4, 200, 0, 220_000),
+)
+
+
+@dataclass(slots=True)
+class Round:
+    """What one gateway did in one round of one load."""
+
+    first_ms: list[float] = field(default_factory=list)
+    total_ms: list[float] = field(default_factory=list)
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+
+
+Rounds = dict[tuple[str, str], list[Round]]
+"""By the key of a gateway and that of a load."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this benchmark's own options."""
+    keys = [gateway.key for gateway in GATEWAYS]
+    parser.add_argument("--rounds", type=int, default=5, help="Rounds of each load.")
+    parser.add_argument("--only", nargs="*", choices=keys, default=keys, help="Gateways.")
+
+
+def measure(options: argparse.Namespace) -> Numbers:
+    """Build, install, run all rounds and sum them up."""
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(_measure(Path(folder), options.rounds, options.only))
+
+
+async def _measure(folder: Path, rounds: int, keys: Sequence[str]) -> Numbers:
+    engine, client = (_compiled(name, folder) for name in ("engine", "load"))
+    children: list[Child] = []
+    running: list[Running] = []
+    failed: dict[str, str] = {}
+    try:
+        urls = await _start_engine(engine, folder, children)
+        for gateway in GATEWAYS:
+            if gateway.key in keys:
+                try:
+                    bin_ = await asyncio.to_thread(install, gateway, _ENVIRONMENTS)
+                    running.append(await start(gateway, bin_, urls, folder, children))
+                except (ChildFailed, OSError, subprocess.CalledProcessError) as error:
+                    failed[gateway.key] = str(error)
+        found: Rounds = {}
+        for number in range(rounds + 1):  # the first one warms up
+            for load in LOADS:
+                for each in list(running):
+                    try:
+                        seen = await asyncio.to_thread(_run, client, each, load)
+                    except subprocess.CalledProcessError as error:
+                        failed[each.gateway.key] = f"{load.title}: {error.stderr}"
+                        running.remove(each)
+                        continue
+                    if number:
+                        found.setdefault((each.gateway.key, load.key), []).append(seen)
+        return {
+            "setup": {"engines": ENGINES, "tick_ms": TICK_MS, "rounds": rounds},
+            "gateways": {each.gateway.key: _summary(each, found) for each in running},
+            "failed": failed,
+        }
+    finally:
+        await asyncio.gather(*(child.stop(5.0) for child in children))
+
+
+def _compiled(name: str, folder: Path) -> Path:
+    program = folder / name
+    subprocess.run(["gcc", "-O2", "-o", str(program), str(_HERE / f"{name}.c")], check=True)  # noqa: S607
+    return program
+
+
+async def _start_engine(program: Path, folder: Path, children: list[Child]) -> list[str]:
+    log = folder / "engine.log"
+    children.append(
+        await Child.spawn("engine", [str(program), str(ENGINES), str(1000 * TICK_MS)], log)
+    )
+    while not (ports := log.read_text().split()):
+        if children[-1].exit_code is not None:
+            raise children[-1].failure("ended")
+        await asyncio.sleep(0.01)
+    return [f"http://127.0.0.1:{port}" for port in ports]
+
+
+def _run(client: Path, gateway: Running, load: Load) -> Round:
+    """One round; raises `subprocess.CalledProcessError` if an answer was not as it should be."""
+    requests = max(load.connections, round(gateway.gateway.share * load.requests))
+    numbers = (gateway.port, load.connections, requests, load.chunks)
+    before_s = gateway.cpu_s()
+    done = subprocess.run(
+        [str(client), *map(str, numbers), PATH], input=load.body(), capture_output=True, check=True
+    )
+    cpu_s = gateway.cpu_s() - before_s
+    wall, *lines = done.stdout.decode().splitlines()
+    times = [line.split() for line in lines]
+    first_ms, total_ms = ([float(pair[i]) / 1000 for pair in times] for i in (0, 1))
+    return Round(first_ms, total_ms, float(wall), cpu_s)
+
+
+def _summary(gateway: Running, found: Rounds) -> dict[str, Any]:
+    """Medians over the rounds, and the medians of the ratios to `BASE` in the same rounds."""
+    own = {load.key: found[gateway.gateway.key, load.key] for load in LOADS}
+    base = {load.key: found.get((BASE, load.key), []) for load in LOADS}
+    summary: dict[str, Any] = {"title": gateway.gateway.title}
+    for name, of in _FIGURES.items():
+        each = [of(*rounds) for rounds in zip(*own.values(), strict=True)]
+        theirs = [of(*rounds) for rounds in zip(*base.values(), strict=True)]
+        summary[name] = round(median(each), 3)
+        if theirs:
+            ratios = [a / b for a, b in zip(each, theirs, strict=True) if b]
+            summary[f"{name}_ratio"] = round(median(ratios), 2) if ratios else None
+    summary["resident_mib"] = round(gateway.resident_mib())
+    return summary
+
+
+def _cpu_per_request_ms(short: Round) -> float:
+    return 1e3 * short.cpu_s / len(short.total_ms)
+
+
+def _cpu_per_chunk_us(short: Round, streams: Round) -> float:
+    """A stream costs a request and its chunks: the request is taken off."""
+    requests = len(streams.total_ms)
+    rest_s = streams.cpu_s - 1e-3 * _cpu_per_request_ms(short) * requests
+    chunks = next(load.chunks for load in LOADS if load.key == "streams")
+    return 1e6 * max(0.0, rest_s) / (requests * chunks)
+
+
+_FIGURES: dict[str, Callable[[Round, Round, Round], float]] = {
+    "requests_per_s": lambda short, *_: len(short.total_ms) / short.wall_s,
+    "p50_ms": lambda short, *_: percentile(short.total_ms, 50),
+    "p99_ms": lambda short, *_: percentile(short.total_ms, 99),
+    "cpu_s_per_1000_requests": lambda short, *_: _cpu_per_request_ms(short),
+    "first_byte_p50_ms": lambda _, streams, __: percentile(streams.first_ms, 50),
+    "first_byte_p99_ms": lambda _, streams, __: percentile(streams.first_ms, 99),
+    "cpu_s_per_million_chunks": lambda short, streams, _: _cpu_per_chunk_us(short, streams),
+    "long_p99_ms": lambda _, __, long: percentile(long.total_ms, 99),
+    "cpu_s_per_1000_long": lambda _, __, long: _cpu_per_request_ms(long),
+}
+_HEADER = (
+    *("gateway", "requests/s", "p50 ms", "p99 ms", "CPU s per 1,000 requests"),
+    *("first byte p50 ms", "p99 ms", "CPU s per million chunks"),
+    *("220 KB p99 ms", "CPU s per 1,000 of them", "resident MiB"),
+)
+
+
+def tables(result: Numbers) -> Blocks:
+    """One table, each figure with its ratio to `BASE`."""
+    rows = []
+    for gateway in result["gateways"].values():
+        cells = [gateway["title"]]
+        for name in _FIGURES:
+            ratio = gateway.get(f"{name}_ratio")
+            cells.append(f"{gateway[name]:,.4g}" + (f" ({ratio:.2f})" if ratio else ""))
+        rows.append([*cells, gateway["resident_mib"]])
+    setup = result["setup"]
+    failed = [f"Not measured: {key}: {why}\n" for key, why in result["failed"].items()]
+    parts = [
+        made_by(result),
+        "; ".join(f"{load.title} ({load.requests:,} a round)" for load in LOADS)
+        + f". {setup['engines']} fake engines; a stream gets a chunk every {setup['tick_ms']} ms. "
+        f"Medians of {setup['rounds']} rounds, in brackets the ratio to {BASE} in the same "
+        "rounds. Client, engines and gateways share the cores.\n",
+        markdown_table(_HEADER, rows),
+        *failed,
+    ]
+    return {"table": "\n".join(parts)}

