@@ -34,7 +34,7 @@ class Gateway:
     """What pip installs into an environment of its own; "" for ours."""
     commands: Commands
     share: float = 1.0
-    """Of the others' requests: a slow gateway is measured with fewer."""
+    """Share of the others' requests that it gets: a slow gateway is measured with fewer."""
 
 
 class Running:
