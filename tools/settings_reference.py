@@ -153,4 +153,4 @@ def _describe(field: FieldInfo) -> str:
     choices = ""
     if get_origin(field.annotation) is Literal:
         choices = f" One of {', '.join(map(str, get_args(field.annotation)))}."
-    return f"{field.description}{choices}"
+    return f"{' '.join((field.description or '').split())}{choices}"

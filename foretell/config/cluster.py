@@ -61,47 +61,29 @@ def _with_number(schema: dict[str, Any]) -> None:
 class Cluster(Section):
     """A cluster of engines with the services in front of them."""
 
-    name: str = Field(
-        "foretell",
-        pattern=r"^[a-z0-9][a-z0-9_-]*$",
-        description="Name of the cluster, which names its containers and folders.",
-    )
-    models: dict[str, ModelSection] = Field(
-        default_factory=dict,
-        description="Models by the name that clients ask for. Emulated engines need none.",
-    )
+    name: str = Field("foretell", pattern="^[a-z0-9][a-z0-9_-]*$")
+    """Name of the cluster, which names its containers and folders."""
+    models: dict[str, ModelSection] = Field(default_factory=dict)
+    """Models by the name that clients ask for. Emulated engines need none."""
     engines: Annotated[list[EngineSection], BeforeValidator(_alike)] = Field(
-        min_length=1,
-        description="The engines, one item for each kind and host; a number: so many alike.",
-        json_schema_extra=_with_number,
+        min_length=1, json_schema_extra=_with_number
     )
-    policy: PolicySection = Field(
-        default_factory=PolicySection, description="Which engine gets a request."
-    )
-    targets: TargetsSection = Field(
-        default_factory=TargetsSection,
-        description="Latency targets of requests that bring none in their headers.",
-    )
-    schedulers: SchedulersSection = Field(
-        default_factory=SchedulersSection, description="The OpenAI endpoint."
-    )
-    tagger: TaggerSection = Field(
-        default_factory=TaggerSection,
-        description="The service that estimates output lengths from prompts.",
-    )
-    traffic: TrafficOptions = Field(
-        default_factory=TrafficOptions, description="Protection of the calls between services."
-    )
-    observability: ObservabilitySection = Field(
-        default_factory=ObservabilitySection, description="Logs and metrics."
-    )
-    run_dir: FilePath = Field(
-        "",
-        description=(
-            "Folder of the sockets of processes on this host; empty: `foretell-NAME` in the "
-            "user's folder for such files."
-        ),
-    )
+    """The engines, one item for each kind and host; a number: so many alike."""
+    policy: PolicySection = Field(default_factory=PolicySection)
+    """Which engine gets a request."""
+    targets: TargetsSection = Field(default_factory=TargetsSection)
+    """Latency targets of requests that bring none in their headers."""
+    schedulers: SchedulersSection = Field(default_factory=SchedulersSection)
+    """The OpenAI endpoint."""
+    tagger: TaggerSection = Field(default_factory=TaggerSection)
+    """The service that estimates output lengths from prompts."""
+    traffic: TrafficOptions = Field(default_factory=TrafficOptions)
+    """Protection of the calls between services."""
+    observability: ObservabilitySection = Field(default_factory=ObservabilitySection)
+    """Logs and metrics."""
+    run_dir: FilePath = ""
+    """Folder of the sockets of processes on this host; empty: `foretell-NAME` in the user's folder
+    for such files."""
 
     def engine_list(self) -> tuple[Engine, ...]:
         """Every engine, in the order of the file."""

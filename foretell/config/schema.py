@@ -9,4 +9,4 @@ def cluster_schema() -> str:
     """The schema's text."""
     schema = Cluster.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    return json.dumps(schema, indent=1) + "\n"
+    return json.dumps(schema, indent=1).replace("\\n", " ") + "\n"  # descriptions are wrapped

@@ -39,7 +39,7 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 class Section(BaseModel):
     """One section; a field that is not known is an error."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
 def _check_name(name: str) -> str:
@@ -68,20 +68,11 @@ PolicyParameters = Annotated[
 class PlacementOptions(Section):
     """Which engines are asked and in which order they serve, whatever the policy."""
 
-    candidates: int = Field(
-        _PLACEMENT.candidates,
-        ge=0,
-        description="Number of predictors that are asked about one placement; 0 asks all.",
-    )
-    largest_last_ratio: float = Field(
-        _PLACEMENT.largest_last_ratio,
-        ge=0,
-        lt=1,
-        description=(
-            "Share of the requests, the largest by their predicted output, that engines with "
-            "`--scheduling-policy priority` serve last; 0 leaves the order alone."
-        ),
-    )
+    candidates: int = Field(_PLACEMENT.candidates, ge=0)
+    """Number of predictors that are asked about one placement; 0 asks all."""
+    largest_last_ratio: float = Field(_PLACEMENT.largest_last_ratio, ge=0, lt=1)
+    """Share of the requests, the largest by their predicted output, that engines with
+    `--scheduling-policy priority` serve last; 0 leaves the order alone."""
 
 
 class PolicyChoice(Section):
@@ -105,132 +96,75 @@ class PolicySection(PlacementOptions, PolicyChoice):
 class TargetsSection(Section):
     """Latency targets of requests that bring none in their headers."""
 
-    ttft_target_ms: float = Field(
-        0.0,
-        ge=0,
-        description=(
-            "Target for the time to the first token of requests without the header "
-            "`x-foretell-ttft-target-ms`; 0 sets none."
-        ),
-    )
-    tpot_target_ms: float = Field(
-        0.0,
-        ge=0,
-        description=(
-            "Target for the time per output token after the first, of requests without the "
-            "header `x-foretell-tpot-target-ms`; 0 sets none."
-        ),
-    )
-    late_requests: Literal["serve", "reject"] = Field(
-        "serve",
-        description=(
-            "What happens to a request that no engine is predicted to begin to answer within its "
-            "TTFT target: it is served nevertheless, or rejected with status 429. The header "
-            "`x-foretell-when-late` overrides this."
-        ),
-    )
+    ttft_target_ms: float = Field(0.0, ge=0)
+    """Target for the time to the first token of requests without the header
+    `x-foretell-ttft-target-ms`; 0 sets none."""
+    tpot_target_ms: float = Field(0.0, ge=0)
+    """Target for the time per output token after the first, of requests without the header
+    `x-foretell-tpot-target-ms`; 0 sets none."""
+    late_requests: Literal["serve", "reject"] = "serve"
+    """What happens to a request that no engine is predicted to begin to answer within its TTFT
+    target: it is served nevertheless, or rejected with status 429. The header
+    `x-foretell-when-late` overrides this."""
 
 
 class SchedulerOptions(Section):
     """What the OpenAI endpoint accepts, and how long it waits for others."""
 
-    api_keys_file: FilePath = Field(
-        "",
-        description=(
-            "File with the bearer keys that may call, one in each line; empty: those of the "
-            "environment variable FORETELL_SCHEDULER_API_KEYS, or anyone where there is none."
-        ),
-    )
-    engine_api_key_file: FilePath = Field(
-        "",
-        description=(
-            "File with the bearer key that the engines want, which launchers hand to vLLM; "
-            "empty: that of FORETELL_SCHEDULER_ENGINE_API_KEY, if any."
-        ),
-    )
-    max_body_bytes: int = Field(4 << 20, gt=0, description="Largest request body accepted.")
-    max_concurrent_requests: int = Field(
-        4096, gt=0, description="Requests in progress beyond which new ones get status 429."
-    )
-    max_attempts: int = Field(
-        _PLACEMENT.max_attempts,
-        gt=0,
-        description="Engines tried for one request before its first token.",
-    )
-    tagger_deadline_ms: float = Field(
-        30.0, gt=0, description="Longest time that a request waits for the tagger's estimate."
-    )
-    predictor_deadline_ms: float = Field(
-        100.0, gt=0, description="Longest time that a request waits for the predictors' answers."
-    )
-    turn_deadline_ms: float = Field(
-        1000 * _PLACEMENT.turn_deadline_s,
-        gt=0,
-        description=(
-            "Longest time that a request waits for the placements before it; then it is placed "
-            "without asking the predictors."
-        ),
-    )
-    connect_timeout_s: float = Field(2.0, gt=0, description="Longest time to connect to an engine.")
-    request_timeout_s: float = Field(
-        600.0, gt=0, description="Longest silence of an engine while it answers a request."
-    )
-    health_interval_s: float = Field(
-        0.5, gt=0, description="Pause between two health probes of an engine."
-    )
-    health_timeout_s: float = Field(
-        3.0, gt=0, description="Longest time that a health probe may take."
-    )
-    health_failures: int = Field(
-        3, gt=0, description="Failed health probes in a row after which an engine counts as down."
-    )
-    drain_timeout_s: float = Field(
-        25.0, gt=0, description="Time that requests in progress get to end at shutdown."
-    )
-    request_log_max_bytes: int = Field(
-        64 << 20,
-        gt=0,
-        description="Size at which a request log is rotated; one old file is kept.",
-    )
-    tokenizer: FilePath = Field(
-        "",
-        description=(
-            "tokenizer.json, or the folder that holds it, to count the tokens of prompts with; "
-            "empty: their number is estimated from the characters by a learned ratio."
-        ),
-    )
+    api_keys_file: FilePath = ""
+    """File with the bearer keys that may call, one in each line; empty: those of the environment
+    variable FORETELL_SCHEDULER_API_KEYS, or anyone where there is none."""
+    engine_api_key_file: FilePath = ""
+    """File with the bearer key that the engines want, which launchers hand to vLLM; empty: that of
+    FORETELL_SCHEDULER_ENGINE_API_KEY, if any."""
+    max_body_bytes: int = Field(4 << 20, gt=0)
+    """Largest request body accepted."""
+    max_concurrent_requests: int = Field(4096, gt=0)
+    """Requests in progress beyond which new ones get status 429."""
+    max_attempts: int = Field(_PLACEMENT.max_attempts, gt=0)
+    """Engines tried for one request before its first token."""
+    tagger_deadline_ms: float = Field(30.0, gt=0)
+    """Longest time that a request waits for the tagger's estimate."""
+    predictor_deadline_ms: float = Field(100.0, gt=0)
+    """Longest time that a request waits for the predictors' answers."""
+    turn_deadline_ms: float = Field(1000 * _PLACEMENT.turn_deadline_s, gt=0)
+    """Longest time that a request waits for the placements before it; then it is placed without
+    asking the predictors."""
+    connect_timeout_s: float = Field(2.0, gt=0)
+    """Longest time to connect to an engine."""
+    request_timeout_s: float = Field(600.0, gt=0)
+    """Longest silence of an engine while it answers a request."""
+    health_interval_s: float = Field(0.5, gt=0)
+    """Pause between two health probes of an engine."""
+    health_timeout_s: float = Field(3.0, gt=0)
+    """Longest time that a health probe may take."""
+    health_failures: int = Field(3, gt=0)
+    """Failed health probes in a row after which an engine counts as down."""
+    drain_timeout_s: float = Field(25.0, gt=0)
+    """Time that requests in progress get to end at shutdown."""
+    request_log_max_bytes: int = Field(64 << 20, gt=0)
+    """Size at which a request log is rotated; one old file is kept."""
+    tokenizer: FilePath = ""
+    """tokenizer.json, or the folder that holds it, to count the tokens of prompts with; empty:
+    their number is estimated from the characters by a learned ratio."""
 
 
 class TaggerOptions(Section):
     """The service that estimates output lengths from prompts."""
 
-    model: FolderOrName = Field(
-        "shipped",
-        description=(
-            "Folder of a length model made by `foretell train-tagger`; `shipped` is the one that "
-            "comes with the package, `none` estimates from finished requests alone."
-        ),
-    )
-    checkpoint: FilePath = Field(
-        "",
-        description=(
-            "Folder of a Hugging Face sequence-regression checkpoint that is used instead of a "
-            "length model; empty: none."
-        ),
-    )
-    checkpoint_target: Literal["tokens", "log_tokens"] = Field(
-        "tokens",
-        description="What the checkpoint predicts: tokens, or the natural logarithm of tokens.",
-    )
-    threads: int = Field(1, gt=0, description="Threads that the length model computes with.")
-    batch_ms: float = Field(
-        10.0,
-        gt=0,
-        description=(
-            "Longest time that reading one batch of prompts may take; batches are made smaller "
-            "where reading is slower."
-        ),
-    )
+    model: FolderOrName = "shipped"
+    """Folder of a length model made by `foretell train-tagger`; `shipped` is the one that comes
+    with the package, `none` estimates from finished requests alone."""
+    checkpoint: FilePath = ""
+    """Folder of a Hugging Face sequence-regression checkpoint that is used instead of a length
+    model; empty: none."""
+    checkpoint_target: Literal["tokens", "log_tokens"] = "tokens"
+    """What the checkpoint predicts: tokens, or the natural logarithm of tokens."""
+    threads: int = Field(1, gt=0)
+    """Threads that the length model computes with."""
+    batch_ms: float = Field(10.0, gt=0)
+    """Longest time that reading one batch of prompts may take; batches are made smaller where
+    reading is slower."""
 
 
 class TrafficOptions(Section):
@@ -240,154 +174,93 @@ class TrafficOptions(Section):
     a shared secret; certificates encrypt the traffic too.
     """
 
-    secret_file: FilePath = Field(
-        "",
-        description=(
-            "File that holds the secret shared by schedulers, predictors and tagger. A predictor "
-            "or tagger that other hosts can reach refuses to start without a secret."
-        ),
-    )
-    tls_certificate: FilePath = Field(
-        "", description="PEM file of the certificate that predictors and tagger present."
-    )
-    tls_key: FilePath = Field("", description="PEM file of that certificate's private key.")
-    tls_authority: FilePath = Field(
-        "",
-        description=(
-            "PEM file of the authority that signed the certificates. Schedulers then call with "
-            "TLS; where they have a certificate too, predictors and tagger demand it of them."
-        ),
-    )
+    secret_file: FilePath = ""
+    """File that holds the secret shared by schedulers, predictors and tagger. A predictor or tagger
+    that other hosts can reach refuses to start without a secret."""
+    tls_certificate: FilePath = ""
+    """PEM file of the certificate that predictors and tagger present."""
+    tls_key: FilePath = ""
+    """PEM file of that certificate's private key."""
+    tls_authority: FilePath = ""
+    """PEM file of the authority that signed the certificates. Schedulers then call with TLS; where
+    they have a certificate too, predictors and tagger demand it of them."""
 
 
 class ModelSection(Section):
     """A model that engines serve under the section's name."""
 
-    path: FolderOrName = Field(
-        "", description="vLLM: folder of the model, or its name on the hub; empty: the name."
-    )
-    args: str = Field(
-        "",
-        description="Further flags for engines with this model, split as a shell would.",
-        examples=["--max-model-len 16384"],
-    )
+    path: FolderOrName = ""
+    """vLLM: folder of the model, or its name on the hub; empty: the name."""
+    args: str = Field("", examples=["--max-model-len 16384"])
+    """Further flags for engines with this model, split as a shell would."""
 
 
 class EngineSection(Section):
     """One engine, or several alike on one host."""
 
-    name: str = Field(
-        "",
-        pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$",
-        description=(
-            "Name of the engine; with `engines`, the names are NAME-0, NAME-1 and so on. Empty: "
-            "engine-0, engine-1 and so on, in the order of the file."
-        ),
-    )
-    engines: int = Field(
-        1, ge=1, le=64, description="Number of engines like this one on the same host."
-    )
-    kind: Literal["vllm", "emulated"] = Field(
-        "vllm",
-        description=(
-            "vLLM, or an emulated engine that needs neither GPU nor model and answers with "
-            "meaningless words at the speed of a GPU profile."
-        ),
-    )
-    model: str = Field(
-        "", description="Name of a section of `models`; empty: the only one there is."
-    )
-    profile: Profile = Field(
-        "",
-        description=(
-            "GPU profile DEVICE/MODEL: the speed of an emulated engine, and what predictions "
-            "start from until the engine's own steps have been seen."
-        ),
-    )
-    host: str = Field(
-        "", description="Name or address of the host; empty: the only host of the cluster."
-    )
-    port: int = Field(
-        0,
-        ge=0,
-        le=65535,
-        description=(
-            "HTTP port of the first of these engines, the others take those that follow; 0: "
-            "after the engines before on this host, from 8100 on."
-        ),
-    )
-    predictor_port: int = Field(
-        0,
-        ge=0,
-        le=65535,
-        description=(
-            "gRPC port of the first predictor in a cluster of several hosts; 0: after those "
-            "before on this host, from 8200 on."
-        ),
-    )
-    gpus: int = Field(
-        1, ge=1, le=64, description="GPUs of each vLLM engine, for tensor parallelism."
-    )
-    args: str = Field(
-        "",
-        description="Further flags for these engines, split as a shell would.",
-        examples=["--gpu-memory-utilization 0.92", "--speedup 10"],
-    )
-    python: FilePath = Field(
-        "", description="Python that has vLLM installed, outside containers; empty: this one."
-    )
-    start_timeout_s: float = Field(
-        300.0, gt=0, description="Longest time until an engine must serve."
-    )
+    name: str = Field("", pattern="^([A-Za-z0-9][A-Za-z0-9._-]*)?$")
+    """Name of the engine; with `engines`, the names are NAME-0, NAME-1 and so on. Empty: engine-0,
+    engine-1 and so on, in the order of the file."""
+    engines: int = Field(1, ge=1, le=64)
+    """Number of engines like this one on the same host."""
+    kind: Literal["vllm", "emulated"] = "vllm"
+    """vLLM, or an emulated engine that needs neither GPU nor model and answers with meaningless
+    words at the speed of a GPU profile."""
+    model: str = ""
+    """Name of a section of `models`; empty: the only one there is."""
+    profile: Profile = ""
+    """GPU profile DEVICE/MODEL: the speed of an emulated engine, and what predictions start from
+    until the engine's own steps have been seen."""
+    host: str = ""
+    """Name or address of the host; empty: the only host of the cluster."""
+    port: int = Field(0, ge=0, le=65535)
+    """HTTP port of the first of these engines, the others take those that follow; 0: after the
+    engines before on this host, from 8100 on."""
+    predictor_port: int = Field(0, ge=0, le=65535)
+    """gRPC port of the first predictor in a cluster of several hosts; 0: after those before on this
+    host, from 8200 on."""
+    gpus: int = Field(1, ge=1, le=64)
+    """GPUs of each vLLM engine, for tensor parallelism."""
+    args: str = Field("", examples=["--gpu-memory-utilization 0.92", "--speedup 10"])
+    """Further flags for these engines, split as a shell would."""
+    python: FilePath = ""
+    """Python that has vLLM installed, outside containers; empty: this one."""
+    start_timeout_s: float = Field(300.0, gt=0)
+    """Longest time until an engine must serve."""
 
 
 class SchedulersSection(SchedulerOptions):
     """The OpenAI endpoint: replicas that share no state."""
 
-    replicas: int = Field(2, ge=1, le=16, description="Number of scheduler processes.")
-    host: str = Field(
-        "",
-        description=(
-            "Host that the schedulers run on, in a cluster of several; empty: the host of the "
-            "first engine."
-        ),
-    )
-    listen: str = Field("127.0.0.1", description="Address that the schedulers listen on.")
-    port: Port = Field(
-        8000,
-        description=(
-            "Port of the endpoint. Processes on one host share it; in containers, each further "
-            "replica is published at the port that follows."
-        ),
-    )
+    replicas: int = Field(2, ge=1, le=16)
+    """Number of scheduler processes."""
+    host: str = ""
+    """Host that the schedulers run on, in a cluster of several; empty: the host of the first
+    engine."""
+    listen: str = "127.0.0.1"
+    """Address that the schedulers listen on."""
+    port: Port = 8000
+    """Port of the endpoint. Processes on one host share it; in containers, each further replica is
+    published at the port that follows."""
 
 
 class TaggerSection(TaggerOptions):
     """The service that estimates output lengths from prompts."""
 
-    host: str = Field(
-        "", description="Host that the tagger runs on; empty: that of the schedulers."
-    )
-    port: Port = Field(8300, description="Its gRPC port, in a cluster of several hosts.")
+    host: str = ""
+    """Host that the tagger runs on; empty: that of the schedulers."""
+    port: Port = 8300
+    """Its gRPC port, in a cluster of several hosts."""
 
 
 class ObservabilitySection(Section):
     """What the cluster tells about itself."""
 
-    log_level: LogLevel = Field(
-        "info", description="Least severe level that schedulers, predictors and tagger log."
-    )
-    request_log: bool = Field(
-        True,
-        description=(
-            "Whether each scheduler process appends one JSON line per request to "
-            "NAME.requests.jsonl in `run_dir`; containers write none."
-        ),
-    )
-    prometheus_port: Port = Field(
-        0,
-        description=(
-            "In compose files: port on the loopback of a Prometheus that is started with the "
-            "profile `observability`; 0: none."
-        ),
-    )
+    log_level: LogLevel = "info"
+    """Least severe level that schedulers, predictors and tagger log."""
+    request_log: bool = True
+    """Whether each scheduler process appends one JSON line per request to NAME.requests.jsonl in
+    `run_dir`; containers write none."""
+    prometheus_port: Port = 0
+    """In compose files: port on the loopback of a Prometheus that is started with the profile
+    `observability`; 0: none."""

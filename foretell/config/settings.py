@@ -44,9 +44,10 @@ class _ClusterSource(PydanticBaseSettingsSource):
 class ProcessSettings(BaseSettings):
     """Settings of a process that finds its own part in a cluster file."""
 
-    cluster: str = Field(
-        "", description="Cluster file that has the settings of this process; empty: none."
-    )
+    model_config = SettingsConfigDict(use_attribute_docstrings=True)
+
+    cluster: str = ""
+    """Cluster file that has the settings of this process; empty: none."""
 
     @classmethod
     def settings_customise_sources(
@@ -69,18 +70,21 @@ def _config(prefix: str) -> SettingsConfigDict:
         cli_hide_none_type=True,
         cli_avoid_json=True,
         extra="ignore",
+        use_attribute_docstrings=True,
     )
 
 
 class ServiceSettings(ProcessSettings):
     """What every service understands."""
 
-    host: str = Field("127.0.0.1", description="Address to listen on.")
-    port: Port = Field(0, description="Port to listen on; 0 takes a free one.")
-    ready_file: str = Field(
-        "", description="File that gets the address and pid as JSON once the process serves."
-    )
-    log_level: LogLevel = Field("info", description="Least severe level that is logged.")
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: Port = 0
+    """Port to listen on; 0 takes a free one."""
+    ready_file: str = ""
+    """File that gets the address and pid as JSON once the process serves."""
+    log_level: LogLevel = "info"
+    """Least severe level that is logged."""
 
 
 class TrafficSettings(ServiceSettings, TrafficOptions):
@@ -88,10 +92,8 @@ class TrafficSettings(ServiceSettings, TrafficOptions):
 
     model_config = SettingsConfigDict(extra="ignore")
 
-    secret: SecretStr = Field(
-        SecretStr(""),
-        description="The shared secret itself; empty: that of `secret_file`, if any.",
-    )
+    secret: SecretStr = SecretStr("")
+    """The shared secret itself; empty: that of `secret_file`, if any."""
 
     @model_validator(mode="after")
     def _secret_is_read(self) -> Self:
@@ -102,12 +104,10 @@ class TrafficSettings(ServiceSettings, TrafficOptions):
 class GrpcSettings(TrafficSettings):
     """Settings of a gRPC server."""
 
-    listen: str = Field(
-        "", description="gRPC address instead of host:port, such as unix:///run/predictor.sock."
-    )
-    metrics_port: int = Field(
-        -1, ge=-1, le=65535, description="HTTP port of /metrics; 0 takes a free one, -1: none."
-    )
+    listen: str = ""
+    """gRPC address instead of host:port, such as unix:///run/predictor.sock."""
+    metrics_port: int = Field(-1, ge=-1, le=65535)
+    """HTTP port of /metrics; 0 takes a free one, -1: none."""
 
     @property
     def grpc_address(self) -> str:
@@ -133,39 +133,24 @@ class SchedulerSettings(TrafficSettings, PlacementOptions, TargetsSection, Sched
 
     model_config = _config("SCHEDULER")
 
-    name: str = Field(
-        "", description="Name of this replica in logs and metrics; empty: host name and pid."
-    )
-    instances: str = Field(
-        "[]",
-        description=(
-            "Engines to place requests on: a JSON list of {instance_id, url, predictor}, the path "
-            "of a file that holds it, or a cluster file; a file is read again when it changes."
-        ),
-    )
-    tagger: str = Field(
-        "",
-        description="gRPC address of the tagger; empty: lengths are estimated from finished "
-        "requests.",
-    )
+    name: str = ""
+    """Name of this replica in logs and metrics; empty: host name and pid."""
+    instances: str = "[]"
+    """Engines to place requests on: a JSON list of {instance_id, url, predictor}, the path of a
+    file that holds it, or a cluster file; a file is read again when it changes."""
+    tagger: str = ""
+    """gRPC address of the tagger; empty: lengths are estimated from finished requests."""
     policy: PolicyName = "slo"
     policy_parameters: PolicyParameters = Field(default_factory=dict)
-    shared_port: Port = Field(
-        0,
-        description="A second port, shared by all replicas on this host (SO_REUSEPORT); 0: none.",
-    )
-    api_keys: SecretStr = Field(
-        SecretStr(""), description="Comma-separated bearer keys that may call; empty: anyone."
-    )
-    engine_api_key: SecretStr = Field(
-        SecretStr(""),
-        description="Bearer key that the engines want; a client's key is never sent on.",
-    )
-    request_log: str = Field(
-        "",
-        description="File to which one JSON line per request is appended, with what was "
-        "predicted and what happened; empty: none.",
-    )
+    shared_port: Port = 0
+    """A second port, shared by all replicas on this host (SO_REUSEPORT); 0: none."""
+    api_keys: SecretStr = SecretStr("")
+    """Comma-separated bearer keys that may call; empty: anyone."""
+    engine_api_key: SecretStr = SecretStr("")
+    """Bearer key that the engines want; a client's key is never sent on."""
+    request_log: str = ""
+    """File to which one JSON line per request is appended, with what was predicted and what
+    happened; empty: none."""
 
     @model_validator(mode="after")
     def _policy_can_be_built(self) -> Self:
@@ -186,18 +171,13 @@ class PredictorSettings(GrpcSettings):
 
     model_config = _config("PREDICTOR")
 
-    name: str = Field("engine-0", description="Name of the engine that this sidecar watches.")
-    snapshot_endpoint: str = Field(
-        "ipc:///tmp/foretell-engine-0.ipc",
-        description="ZMQ endpoint where the engine publishes its snapshots.",
-    )
-    profile: Profile = Field(
-        "",
-        description=(
-            "GPU profile DEVICE/MODEL to start from: a shipped one or, where none has this name, "
-            "the datasheet of that device; empty: step times are learned from nothing."
-        ),
-    )
+    name: str = "engine-0"
+    """Name of the engine that this sidecar watches."""
+    snapshot_endpoint: str = "ipc:///tmp/foretell-engine-0.ipc"
+    """ZMQ endpoint where the engine publishes its snapshots."""
+    profile: Profile = ""
+    """GPU profile DEVICE/MODEL to start from: a shipped one or, where none has this name, the
+    datasheet of that device; empty: step times are learned from nothing."""
 
 
 class TaggerSettings(GrpcSettings, TaggerOptions):
@@ -211,26 +191,30 @@ class EmulatorSettings(ServiceSettings):
 
     model_config = _config("EMULATOR")
 
-    name: str = Field("engine-0", description="Name of the engine in snapshots and headers.")
-    snapshot_endpoint: str = Field(
-        "", description="ZMQ endpoint to publish snapshots on; empty: publish nothing."
-    )
-    profile: Annotated[str, AfterValidator(check_shipped_profile)] = Field(
-        EMULATED_PROFILE, description="Shipped GPU profile whose speed is emulated."
-    )
-    model_name: str = Field("", description="Name served; empty: the profile's model.")
-    speedup: float = Field(1.0, gt=0, description="Run this many times faster than the profile.")
-    noise_ratio: float = Field(
-        0.05, ge=0, lt=1, description="Standard deviation of step time around the profile's."
-    )
-    seed: int = Field(0, description="Seed of step-time noise.")
-    max_num_seqs: int = Field(0, ge=0, description="As in vLLM; 0: the profile's.")
-    max_num_batched_tokens: int = Field(0, ge=0, description="As in vLLM; 0: the profile's.")
-    max_model_len: int = Field(0, ge=0, description="As in vLLM; 0: the profile's.")
-    total_blocks: int = Field(0, ge=0, description="KV blocks; 0: the profile's.")
-    mean_output_tokens: float = Field(
-        180.0, gt=0, description="Mean of the output lengths drawn where no EOS would be seen."
-    )
+    name: str = "engine-0"
+    """Name of the engine in snapshots and headers."""
+    snapshot_endpoint: str = ""
+    """ZMQ endpoint to publish snapshots on; empty: publish nothing."""
+    profile: Annotated[str, AfterValidator(check_shipped_profile)] = EMULATED_PROFILE
+    """Shipped GPU profile whose speed is emulated."""
+    model_name: str = ""
+    """Name served; empty: the profile's model."""
+    speedup: float = Field(1.0, gt=0)
+    """Run this many times faster than the profile."""
+    noise_ratio: float = Field(0.05, ge=0, lt=1)
+    """Standard deviation of step time around the profile's."""
+    seed: int = 0
+    """Seed of step-time noise."""
+    max_num_seqs: int = Field(0, ge=0)
+    """As in vLLM; 0: the profile's."""
+    max_num_batched_tokens: int = Field(0, ge=0)
+    """As in vLLM; 0: the profile's."""
+    max_model_len: int = Field(0, ge=0)
+    """As in vLLM; 0: the profile's."""
+    total_blocks: int = Field(0, ge=0)
+    """KV blocks; 0: the profile's."""
+    mean_output_tokens: float = Field(180.0, gt=0)
+    """Mean of the output lengths drawn where no EOS would be seen."""
 
 
 class PluginSettings(BaseSettings):
@@ -238,13 +222,12 @@ class PluginSettings(BaseSettings):
 
     model_config = _config("PLUGIN")
 
-    snapshot_endpoint: str = Field(
-        "", description="ZMQ endpoint to publish snapshots on; empty: the plugin stays off."
-    )
-    instance_id: str = Field("engine-0", description="Instance name in snapshots.")
-    heartbeat_s: float = Field(
-        0.5, gt=0, description="An unchanged snapshot is repeated after this long."
-    )
+    snapshot_endpoint: str = ""
+    """ZMQ endpoint to publish snapshots on; empty: the plugin stays off."""
+    instance_id: str = "engine-0"
+    """Instance name in snapshots."""
+    heartbeat_s: float = Field(0.5, gt=0)
+    """An unchanged snapshot is repeated after this long."""
 
 
 class LauncherSettings(ProcessSettings):
@@ -252,31 +235,36 @@ class LauncherSettings(ProcessSettings):
 
     model_config = _config("LAUNCHER")
 
-    engine: Literal["emulated", "vllm"] = Field("emulated", description="Engine to start.")
-    name: str = Field("engine-0", description="Name of the engine.")
-    host: str = Field("127.0.0.1", description="Address the engine listens on.")
-    port: Port = Field(0, description="Port the engine listens on; 0 takes a free one.")
-    run_dir: str = Field(
-        "", description="Folder for sockets, ready files and logs; empty: a new one."
-    )
-    predictor_listen: str = Field(
-        "", description="gRPC address of the sidecar; empty: a unix socket in run_dir."
-    )
-    profile: Profile = Field(
-        "", description="GPU profile of the emulated engine, and for the sidecar to start from."
-    )
-    model: str = Field("", description="vLLM: model folder or name.")
-    served_model_name: str = Field("", description="Name served; empty: the engine's default.")
-    python: str = Field("", description="vLLM: Python that has vllm installed; empty: this one.")
-    engine_args: str = Field("", description="Further engine flags, split as a shell would.")
-    restart: bool = Field(True, description="Start the sidecar again when it ends.")
-    ready_file: str = Field("", description="When both serve, write their addresses and pids here.")
-    engine_api_key_file: str = Field(
-        "", description="vLLM: file with the bearer key that the engine demands; empty: none."
-    )
-    ready_timeout_s: float = Field(
-        300.0, gt=0, description="Longest time until the engine must serve."
-    )
+    engine: Literal["emulated", "vllm"] = "emulated"
+    """Engine to start."""
+    name: str = "engine-0"
+    """Name of the engine."""
+    host: str = "127.0.0.1"
+    """Address the engine listens on."""
+    port: Port = 0
+    """Port the engine listens on; 0 takes a free one."""
+    run_dir: str = ""
+    """Folder for sockets, ready files and logs; empty: a new one."""
+    predictor_listen: str = ""
+    """gRPC address of the sidecar; empty: a unix socket in run_dir."""
+    profile: Profile = ""
+    """GPU profile of the emulated engine, and for the sidecar to start from."""
+    model: str = ""
+    """vLLM: model folder or name."""
+    served_model_name: str = ""
+    """Name served; empty: the engine's default."""
+    python: str = ""
+    """vLLM: Python that has vllm installed; empty: this one."""
+    engine_args: str = ""
+    """Further engine flags, split as a shell would."""
+    restart: bool = True
+    """Start the sidecar again when it ends."""
+    ready_file: str = ""
+    """When both serve, write their addresses and pids here."""
+    engine_api_key_file: str = ""
+    """vLLM: file with the bearer key that the engine demands; empty: none."""
+    ready_timeout_s: float = Field(300.0, gt=0)
+    """Longest time until the engine must serve."""
 
     @model_validator(mode="after")
     def _vllm_has_a_model(self) -> Self:
