@@ -17,15 +17,24 @@ _EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 @contextlib.contextmanager
 def run_folder(configured: str) -> Iterator[Path]:
-    """The folder `configured`, made if missing; if "" a new one that goes unless an error comes."""
+    """The folder `configured`, made if missing; if "" a new one, which stays after an error if it
+    has logs that may say why.
+    """
     if configured:
         path = Path(configured).absolute()
         path.mkdir(parents=True, exist_ok=True)
         yield path
         return
     path = Path(tempfile.mkdtemp(prefix="foretell-"))
-    yield path
-    shutil.rmtree(path, ignore_errors=True)  # not reached after an error: the logs stay
+    kept = False
+    try:
+        yield path
+    except BaseException:
+        kept = any(path.glob("*.log"))
+        raise
+    finally:
+        if not kept:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -16,8 +16,9 @@ pytestmark = pytest.mark.timeout(240)
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     run_dir: Path = tmp_path_factory.mktemp("up")
-    flags = ("--engines=4", "--schedulers=2")
-    with cluster(run_dir, *flags, FORETELL_EMULATOR_SPEEDUP="2") as found:
+    file = tmp_path_factory.mktemp("file") / "cluster.yaml"
+    file.write_text("engines: [{kind: emulated, engines: 4, args: --speedup 2}]\n")
+    with cluster(run_dir, f"--cluster={file}") as found:
         yield found
 
 

@@ -1,8 +1,10 @@
 """Child processes, their groups and logs, and the pace of restarts."""
 
 import os
+import shutil
 import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -104,7 +106,22 @@ def test_an_unnamed_run_folder_goes_with_success_and_stays_after_an_error() -> N
     assert not path.exists()
     with pytest.raises(RuntimeError), run_folder("") as path:
         raise RuntimeError
-    path.rmdir()
+    assert not path.exists(), "there was nothing in it that says why"
+    with pytest.raises(RuntimeError), run_folder("") as path:  # noqa: PT012
+        (path / "engine-0.log").touch()
+        raise RuntimeError
+    shutil.rmtree(path)
+
+
+def test_a_child_whose_parent_has_ended_before_it_could_ask_ends_too() -> None:
+    command = [sys.executable, "-m", "services.process.exec_child", "echo", "lives"]
+    environment = {**os.environ, "FORETELL_PARENT_PID": "1"}  # ours is another
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "the parent process has already ended" in done.stderr
+    environment["FORETELL_PARENT_PID"] = str(os.getpid())
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "lives\n"
 
 
 def test_free_ports_are_below_those_the_kernel_hands_out_and_not_in_use() -> None:

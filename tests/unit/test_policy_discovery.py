@@ -24,11 +24,14 @@ class FirstPolicy:
     def choose(self, request, candidates, draw):
         return candidates[self._offset].instance_id
 """
-USE_IT = """
+USE_IT = r"""
+from foretell.config.cluster import parse_cluster
 from foretell.policy import POLICIES, Candidate, make_policy
 
 assert list(POLICIES) == ["first", "least_outstanding", "round_robin", "slo"], POLICIES
 candidates = [Candidate("a"), Candidate("b")]
+text = "engines: [{kind: emulated}]\npolicy: {name: first, parameters: {offset: 1}}"
+assert parse_cluster(text, "cluster.yaml").policy.name == "first"
 print(make_policy("first", offset=1).choose(None, candidates, 0.0))
 """
 
