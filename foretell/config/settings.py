@@ -206,13 +206,13 @@ class EmulatorSettings(ServiceSettings):
     seed: int = 0
     """Seed of step-time noise."""
     max_num_seqs: int = Field(0, ge=0)
-    """As in vLLM; 0: the profile's."""
+    """Largest number of sequences in one step; 0 takes the profile's."""
     max_num_batched_tokens: int = Field(0, ge=0)
-    """As in vLLM; 0: the profile's."""
+    """Largest number of tokens in one step; 0 takes the profile's."""
     max_model_len: int = Field(0, ge=0)
-    """As in vLLM; 0: the profile's."""
+    """Largest number of tokens of a prompt and its answer; 0 takes the profile's."""
     total_blocks: int = Field(0, ge=0)
-    """KV blocks; 0: the profile's."""
+    """Number of KV blocks; 0 takes the profile's."""
     mean_output_tokens: float = Field(180.0, gt=0)
     """Mean of the output lengths drawn where no EOS would be seen."""
 
