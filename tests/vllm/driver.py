@@ -265,7 +265,7 @@ class EngineLoop:
 
     def run(self, limit: int = 100_000) -> list[Iteration]:
         """Step until nothing is left to do; fails after `limit` iterations."""
-        result = []
+        result: list[Iteration] = []
         while self.busy:
             assert len(result) < limit, "the engine does not come to rest"
             result.append(self.step())
