@@ -204,6 +204,7 @@ class Layout:
             "served_model_name": engine.model_name,
             "python": engine.section.python,
             "engine_args": shlex.join(engine_args(engine)),
+            "gpus": ",".join(map(str, engine.gpus)),
             "ready_timeout_s": engine.section.start_timeout_s,
             **self._files(self.cluster.schedulers, "engine_api_key_file"),
         }

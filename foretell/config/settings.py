@@ -257,6 +257,8 @@ class LauncherSettings(ProcessSettings):
     """vLLM: Python that has vllm installed; empty: this one."""
     engine_args: str = ""
     """Further engine flags, split as a shell would."""
+    gpus: str = Field("", pattern=r"^(\d+(,\d+)*)?$")
+    """vLLM: comma-separated places of its GPUs among those visible; empty: all of them."""
     restart: bool = True
     """Start the sidecar again when it ends."""
     ready_file: str = ""

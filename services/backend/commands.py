@@ -1,5 +1,6 @@
 """The command lines of an engine and of its predictor sidecar."""
 
+import os
 import shlex
 import sys
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from pathlib import Path
 from foretell.config import EmulatorSettings, LauncherSettings
 from services.process.keeper import Program
 
+_VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 _SCHEDULER_CLASS = "services.backend.vllm.plugin.ForetellScheduler"
 # -P: a folder `services` where the user happens to stand is not ours.
 _PREDICTOR_START_TIMEOUT_S = 240.0  # the first one on a machine may have to compile the twin
@@ -50,6 +52,8 @@ def engine_program(settings: LauncherSettings, places: Places, port: int) -> Pro
         argv = _vllm_command(settings, port)
         env["FORETELL_PLUGIN_SNAPSHOT_ENDPOINT"] = places.snapshot_endpoint
         env["FORETELL_PLUGIN_INSTANCE_ID"] = settings.name
+        if gpus := visible_gpus(settings.gpus, os.environ.get(_VISIBLE_GPUS, "")):
+            env[_VISIBLE_GPUS] = gpus
         if settings.engine_api_key_file:
             env["VLLM_API_KEY"] = Path(settings.engine_api_key_file).read_text().strip()
     else:
@@ -63,6 +67,18 @@ def engine_program(settings: LauncherSettings, places: Places, port: int) -> Pro
         env=env,
         at_end="fail",
     )
+
+
+def visible_gpus(places: str, visible: str) -> str:
+    """The GPUs at these `places` among those `visible`, both comma-separated.
+
+    Empty where nothing is to change: no places are given, or fewer GPUs are visible than they need,
+    because whoever started this process has chosen already.
+    """
+    if not places or not visible:
+        return places
+    chosen, among = [int(place) for place in places.split(",")], visible.split(",")
+    return ",".join(among[place] for place in chosen) if max(chosen) < len(among) else ""
 
 
 def predictor_program(settings: LauncherSettings, places: Places) -> Program:
