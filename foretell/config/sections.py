@@ -130,20 +130,14 @@ class SchedulerOptions(Section):
     turn_deadline_ms: float = Field(1000 * _PLACEMENT.turn_deadline_s, gt=0)
     """Longest time that a request waits for the placements before it; then it is placed without
     asking the predictors."""
-    connect_timeout_s: float = Field(2.0, gt=0)
-    """Longest time to connect to an engine."""
     request_timeout_s: float = Field(600.0, gt=0)
     """Longest silence of an engine while it answers a request."""
     health_interval_s: float = Field(0.5, gt=0)
     """Pause between two health probes of an engine."""
     health_timeout_s: float = Field(3.0, gt=0)
     """Longest time that a health probe may take."""
-    health_failures: int = Field(3, gt=0)
-    """Failed health probes in a row after which an engine counts as down."""
     drain_timeout_s: float = Field(25.0, gt=0)
     """Time that requests in progress get to end at shutdown."""
-    request_log_max_bytes: int = Field(64 << 20, gt=0)
-    """Size at which a request log is rotated; one old file is kept."""
     tokenizer: FilePath = ""
     """tokenizer.json, or the folder that holds it, to count the tokens of prompts with; empty:
     their number is estimated from the characters by a learned ratio."""

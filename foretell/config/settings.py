@@ -203,8 +203,6 @@ class EmulatorSettings(ServiceSettings):
     """Run this many times faster than the profile."""
     noise_ratio: float = Field(0.05, ge=0, lt=1)
     """Standard deviation of step time around the profile's."""
-    seed: int = 0
-    """Seed of step-time noise."""
     max_num_seqs: int = Field(0, ge=0)
     """Largest number of sequences in one step; 0 takes the profile's."""
     max_num_batched_tokens: int = Field(0, ge=0)
@@ -213,8 +211,6 @@ class EmulatorSettings(ServiceSettings):
     """Largest number of tokens of a prompt and its answer; 0 takes the profile's."""
     total_blocks: int = Field(0, ge=0)
     """Number of KV blocks; 0 takes the profile's."""
-    mean_output_tokens: float = Field(180.0, gt=0)
-    """Mean of the output lengths drawn where no EOS would be seen."""
 
 
 class PluginSettings(BaseSettings):

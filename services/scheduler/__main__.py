@@ -31,6 +31,10 @@ from services.scheduler.record.request_log import RequestLog
 from services.scheduler.relay.relay import RelayContext
 from services.scheduler.relay.transport import EngineClient
 
+REQUEST_LOG_MAX_BYTES = 64 << 20
+"""Size at which the request log is rotated; one old file is kept."""
+_CONNECT_TIMEOUT_S = 2.0  # engines are near: one that has not accepted by then has gone
+_HEALTH_FAILURES = 3  # in a row: an engine that is busy may be late for one probe or two
 _BACKGROUND_DRAIN_S = 2.0
 
 
@@ -49,9 +53,7 @@ async def serve(
             )
         )
         engine_api_key = settings.engine_api_key.get_secret_value()
-        engines = EngineClient(
-            engine_api_key, settings.connect_timeout_s, settings.request_timeout_s
-        )
+        engines = EngineClient(engine_api_key, _CONNECT_TIMEOUT_S, settings.request_timeout_s)
         stack.callback(engines.close)
         metrics = SchedulerMetrics(CollectorRegistry())
         background = Background()
@@ -67,7 +69,7 @@ async def serve(
             engine_api_key=engine_api_key,
             health_interval_s=settings.health_interval_s,
             health_timeout_s=settings.health_timeout_s,
-            health_failures=settings.health_failures,
+            health_failures=_HEALTH_FAILURES,
             traffic=traffic,
         )
         stack.push_async_callback(pool.close)
@@ -86,7 +88,7 @@ async def serve(
             metrics=metrics,
             background=background,
         )
-        request_log = RequestLog(settings.request_log, settings.request_log_max_bytes)
+        request_log = RequestLog(settings.request_log, REQUEST_LOG_MAX_BYTES)
         stack.callback(request_log.close)
         lessons = Lessons(estimators, tagger, background)
         in_progress = InProgress(settings.max_concurrent_requests)

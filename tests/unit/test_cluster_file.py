@@ -95,14 +95,19 @@ def test_engines_with_several_gpus_are_tensor_parallel() -> None:
 def test_flags_of_a_model_and_of_engines_are_added_up() -> None:
     text = """
     models: {m: {args: --max-model-len 100}}
-    engines: [{kind: emulated, args: "--speedup=2 --seed 3"}]
+    engines: [{kind: emulated, args: "--speedup=2 --noise-ratio 0"}]
     """
     layout = Layout(cluster(text))
     assert (
-        layout.values("launcher", "")["engine_args"] == "--max-model-len 100 --speedup=2 --seed 3"
+        layout.values("launcher", "")["engine_args"]
+        == "--max-model-len 100 --speedup=2 --noise-ratio 0"
     )
     emulator = layout.values("emulator", "")
-    assert (emulator["max_model_len"], emulator["speedup"], emulator["seed"]) == ("100", "2", "3")
+    assert (emulator["max_model_len"], emulator["speedup"], emulator["noise_ratio"]) == (
+        "100",
+        "2",
+        "0",
+    )
 
 
 @pytest.mark.parametrize(

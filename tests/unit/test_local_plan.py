@@ -94,7 +94,7 @@ def test_a_cluster_file_is_run_with_ports_that_are_free(tmp_path: Path) -> None:
     cluster = placed(wanted_cluster(str(file), UpFlags()), tmp_path, 8000, [21_000, 21_001, 21_002])
     assert [engine.port for engine in cluster.engine_list()] == [21_000, 21_001, 9000]
     with pytest.raises(CannotStart, match="--engine-args does not go with --cluster"):
-        wanted_cluster(str(file), UpFlags(engine_args="--seed 1"))
+        wanted_cluster(str(file), UpFlags(engine_args="--speedup 2"))
     assert wanted_cluster(str(file), UpFlags(policy="round_robin")).policy.name == "round_robin"
 
 

@@ -78,7 +78,6 @@ async def start_engines(services: Services, setup: Setup) -> Engines:
                 index,
                 setup.profile,
                 f"--speedup={setup.speedup:g}",
-                f"--seed={index}",
                 *flags,
                 start_timeout_s=_START_TIMEOUT_S,
             )

@@ -20,6 +20,7 @@ from services.process import runtime
 MAX_QUEUE = 4096
 """Sequences held, running and waiting, beyond which requests get 503."""
 MAX_BODY_BYTES = 4 << 20
+_MEAN_OUTPUT_TOKENS = 180.0  # where no EOS would be seen; about that of public chat traces
 _HEARTBEAT_S = 0.5
 _LEAST_STEP_RATIO = 0.1  # of the profile's time: the longest tail that noise may cut
 
@@ -54,7 +55,7 @@ def make_driver(
     feed: SnapshotFeed | None,
 ) -> Driver:
     """The engine itself; its noise differs between instances and repeats between runs."""
-    generator = random.Random(f"{settings.seed}/{settings.name}")
+    generator = random.Random(settings.name)
 
     def noise() -> float:
         return max(_LEAST_STEP_RATIO - 1.0, generator.gauss(0.0, settings.noise_ratio))
@@ -87,7 +88,7 @@ async def serve(settings: EmulatorSettings, stop: asyncio.Event) -> None:
             resources.callback(publisher.close)
             feed = SnapshotFeed(publisher, settings.name, uuid4().hex, config)
         driver = make_driver(settings, profile, config, feed)
-        jobs = JobMaker(config, settings.mean_output_tokens, MAX_QUEUE)
+        jobs = JobMaker(config, _MEAN_OUTPUT_TOKENS, MAX_QUEUE)
         stepping = asyncio.create_task(driver.run())
         stepping.add_done_callback(lambda _: stop.set())
         try:
