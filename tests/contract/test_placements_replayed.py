@@ -43,7 +43,6 @@ class Recording(PlacementCore):
             fallback_length=lambda *asked: self._note("fallback", fallback(*asked)),
             **rest,
         )
-        self._file = self.path.open("a")
 
     def step(self, event: events.Event, now_s: float) -> list[effects.Effect]:
         self._note(type(event).__name__, event, now_s)
@@ -54,8 +53,8 @@ class Recording(PlacementCore):
 
     def _note(self, kind: str, what: Any, *more: Any) -> Any:
         plain = TypeAdapter(type(what)).dump_python(what)
-        self._file.write(json.dumps([kind, plain, *more], default=sorted) + "\n")
-        self._file.flush()
+        with self.path.open("a") as file:
+            file.write(json.dumps([kind, plain, *more], default=sorted) + "\n")
         return what
 
 
