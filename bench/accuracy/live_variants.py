@@ -116,18 +116,17 @@ class Analysis:
         newcomer = _arrival(state.served, state.now_unix_s + delay_s)
 
         def foretold(step_time: CompiledStepTime) -> Forecast:
-            (found,) = state.forecaster.forecast(
-                step_time.packed(), [question], newcomer, state.now_unix_s
-            )
+            state.forecaster.believe(0, step_time.packed())
+            (found,) = state.forecaster.forecast([question], newcomer, state.now_unix_s)
             return found
 
         if not variant.true_speed:
             found = foretold(state.step_time)
-            return found.ttft_s[0] + answer_s, found.e2e_s[0] + answer_s
+            return found.ttft_s + answer_s, found.e2e_s + answer_s
         request = state.served
         first = foretold(_Scaled(state.step_time, self._speed(state, request.first_unix_s)))
         last = foretold(_Scaled(state.step_time, self._speed(state, request.last_unix_s)))
-        return first.ttft_s[0] + answer_s, last.e2e_s[0] + answer_s
+        return first.ttft_s + answer_s, last.e2e_s + answer_s
 
     def _came(self, state: State) -> list[Arrival]:
         """The requests that joined the queue after the snapshot, at their times."""

@@ -5,7 +5,7 @@ from math import inf
 
 import numpy as np
 
-from foretell.engine.forecast import Added, Forecast, Values, mean, quantiles
+from foretell.engine.forecast import Added, Forecast, Values, quantiles
 from foretell.model import Load, Prediction
 
 QUANTILE_LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
@@ -15,6 +15,10 @@ Quantiles = tuple[tuple[float, float], ...]
 _LEAST_FACTOR = 1e-6  # above 0: what never comes never comes, by whatever factor
 _NORMAL_FIFTHS = np.array((-1.400, -0.532, 0.0, 0.532, 1.400))
 """Means of the five equally likely parts of a standard normal distribution."""
+
+
+Spread = Callable[[int], float]
+"""The relative standard deviation of the time of so many steps."""
 
 
 def no_spread(steps: int) -> float:
@@ -28,7 +32,7 @@ def as_prediction(
     load: Load,
     *,
     age_s: float,
-    spread: Callable[[int], float],
+    spread: Spread,
     added: Added | None = None,
     cached_tokens: int = 0,
     with_quantiles: bool = True,
@@ -37,13 +41,13 @@ def as_prediction(
 
     Without `with_quantiles` the quantiles are left out, which saves time.
     """
-    ttft_s, e2e_s = mean(seen.ttft_s), mean(seen.e2e_s)
+    ttft_s, e2e_s = seen.ttft_s, seen.e2e_s
     ttft_quantiles: Quantiles = ()
     e2e_quantiles: Quantiles = ()
     if with_quantiles:
         error = spread(max(1, seen.steps))
-        ttft_quantiles = _quantiles(seen.ttft_s, error)
-        e2e_quantiles = _quantiles(seen.e2e_s, error)
+        ttft_quantiles = _quantiles(seen.ttfts_s, error)
+        e2e_quantiles = _quantiles(seen.e2es_s, error)
     return Prediction(
         instance_id=instance_id,
         ttft_s=ttft_s,
@@ -68,11 +72,11 @@ def _tpot_s(ttft_s: float, e2e_s: float, output_tokens: float) -> float:
 
 def _quantiles(values: Values, error: float) -> Quantiles:
     """Quantiles of equally likely values, each off by an error of that relative deviation."""
-    if len(values) == 1 and not error:
-        value = float(values[0])
+    if values.size == 1 and not error:
+        value = float(values.item())
         return tuple([(level, value) for level in QUANTILE_LEVELS])
     if error > 0:
         factors = np.maximum(_LEAST_FACTOR, 1.0 + error * _NORMAL_FIFTHS)
-        values = np.outer(factors, values).ravel()
-        values.sort()
+        values = np.outer(factors, values)
+    values = np.sort(values, axis=None)
     return tuple(zip(QUANTILE_LEVELS, quantiles(values, QUANTILE_LEVELS), strict=True))

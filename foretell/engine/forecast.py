@@ -18,11 +18,12 @@ from foretell.kernel.layout import BLOCK, ENTRY, PLACE
 from foretell.kernel.pictures import ARRIVAL, PICTURE, REQUEST, Pictures
 from foretell.kernel.rollout import MARK
 from foretell.kernel.start import RECORDS, Scratch
-from foretell.kernel.step_time import StepTime
+from foretell.kernel.step_time import COEFFICIENTS, StepTime, StepTimes
+from foretell.kernel.tables import LAYOUT_WIDTH, TABLES
 from foretell.length.distribution import Row
 from foretell.model import EngineConfig, RequestSpec
 
-Values = NDArray[np.float64] | list[float]
+Values = NDArray[np.float64]
 MARKS = 8
 """Equally likely lengths of a newcomer whose own is not certain."""
 MOST_SAMPLES = 8
@@ -74,19 +75,22 @@ class Figures(NamedTuple):
 
 
 class Forecast(NamedTuple):
-    """Seconds from the moment of prediction; infinite when the request could never run.
+    """Seconds from the moment of prediction; infinite when the request could never run."""
 
-    Of each latency several equally likely values, in ascending order.
-    """
-
-    ttft_s: Values
-    e2e_s: Values
+    ttft_s: float
+    """The mean of `ttfts_s`."""
+    e2e_s: float
+    """The mean of `e2es_s`."""
     output_tokens: float
     """The mean that `e2e_s` was predicted with."""
     preemptions: float
     """Preemptions of any request on the instance until the newcomer ends."""
     steps: int
     """Steps of the engine until the newcomer has ended with its longest length."""
+    ttfts_s: Values
+    """(samples,): equally likely values, in no order."""
+    e2es_s: Values
+    """(samples, marks): equally likely values, in no order."""
 
 
 class Added(NamedTuple):
@@ -101,7 +105,7 @@ class Call(NamedTuple):
 
     pictures: Pictures
     scratch: Scratch
-    model: StepTime
+    models: StepTimes
     questions: NDArray[np.void]
     arrivals: NDArray[np.void]
     now_s: float
@@ -120,6 +124,13 @@ class Forecaster:
     def __init__(self, engines: int = 1) -> None:
         self._engines = engines
         self._answers: dict[tuple[int, int], Answers] = {}
+        self._models = StepTimes(
+            np.zeros((engines, COEFFICIENTS)),
+            np.zeros(engines, np.int64),
+            np.zeros((0, 0)),
+            np.zeros((0, TABLES, LAYOUT_WIDTH), np.int64),
+        )
+        self._tables: list[StepTime] = []
         self._costs: Costs | None = None
         self._residues = np.zeros(1, np.int32)
         self._capacity = self._most_shown = 0
@@ -152,13 +163,35 @@ class Forecaster:
             self._residues = np.zeros(config.block_size_tokens, np.int32)
             self.scratch = self._new_scratch()
 
+    def believe(self, index: int, model: StepTime) -> None:
+        """Engine `index` is believed to take as long for its steps as `model` says."""
+        self._models.coefficients[index] = model.coefficients
+        place = self._table_place(model)
+        self._models.tables[index] = place
+
+    def _table_place(self, model: StepTime) -> int:
+        """The place of the model's tables among those of all engines."""
+        for place, known in enumerate(self._tables):
+            if known.values is model.values and known.layout is model.layout:
+                return place
+        self._tables.append(model)
+        self._stack_tables()
+        return len(self._tables) - 1
+
+    def _stack_tables(self) -> None:
+        most = max(len(model.values) for model in self._tables)
+        values = np.zeros((len(self._tables), most))
+        for row, model in zip(values, self._tables, strict=True):
+            row[: len(model.values)] = model.values
+        layout = np.stack([model.layout for model in self._tables])
+        self._models = self._models._replace(values=values, layout=layout)
+
     def figures(self, index: int) -> Figures:
         """The load that an engine's picture shows."""
         return Figures._make(self.pictures.headers["figures"][index].tolist())
 
     def prepare(
         self,
-        model: StepTime,
         questions: Seq[Question],
         newcomer: Arrival,
         now_s: float,
@@ -167,14 +200,14 @@ class Forecaster:
     ) -> Call:
         """The arguments of a forecast that is yet to be made; good until the next call.
 
-        Step times of all the engines are as `model` says. With `every_step_published` silence of an
-        engine means that its step in flight is still running (`kernel.start.set_clock`).
+        With `every_step_published` silence of an engine means that its step in flight is still
+        running (`kernel.start.set_clock`).
         """
         rows, arrivals = self._rows(questions, newcomer)
         return Call(
             self.pictures,
             self.scratch,
-            model,
+            self._models,
             rows,
             arrivals,
             now_s,
@@ -185,7 +218,6 @@ class Forecaster:
 
     def forecast(
         self,
-        model: StepTime,
         questions: Seq[Question],
         newcomer: Arrival,
         now_s: float,
@@ -193,15 +225,12 @@ class Forecaster:
         every_step_published: bool = True,
     ) -> list[Forecast]:
         """Forecast `newcomer` on each of the engines asked about; the arguments are `prepare`'s."""
-        call = self.prepare(
-            model, questions, newcomer, now_s, every_step_published=every_step_published
-        )
+        call = self.prepare(questions, newcomer, now_s, every_step_published=every_step_published)
         call.run()
         return _forecasts(questions, call.answers, now_s)
 
     def added(
         self,
-        model: StepTime,
         questions: Seq[Question],
         newcomer: Arrival,
         now_s: float,
@@ -216,7 +245,7 @@ class Forecaster:
         cost(
             self.pictures,
             self.scratch,
-            model,
+            self._models,
             rows,
             arrivals,
             now_s,
@@ -254,7 +283,7 @@ class Forecaster:
                 np.zeros((asked, MOST_SAMPLES)),
                 np.zeros((asked, MOST_SAMPLES, marks)),
                 np.empty(marks, MARK),
-                np.empty(asked),
+                np.empty((asked, 3)),
                 np.empty((asked, 2), np.int64),
             )
         return found
@@ -306,12 +335,6 @@ def is_certain(row: Row) -> bool:
     return row[0] == row[-2] and not row[-1]
 
 
-def mean(values: Values) -> float:
-    """The mean of equally likely values; infinite if one of them is."""
-    # That of one is what a simulator asks for, a hundred thousand times a run.
-    return float(values[0]) if len(values) == 1 else float(np.mean(values))
-
-
 def quantiles(values: Values, levels: Seq[float]) -> list[float]:
     """Quantiles of equally likely, ascending values: linear between the middles of their shares.
 
@@ -327,16 +350,14 @@ def _forecasts(questions: Seq[Question], answers: Answers, now_s: float) -> list
     """One forecast for each question, in seconds from now."""
     first_s = np.maximum(answers.first_token_s - now_s, 0.0)
     last_s = np.maximum(answers.last_token_s - now_s, 0.0)
-    counts, tokens = answers.counts.tolist(), answers.output_tokens.tolist()
-    result = []
-    one = last_s.shape[2] == 1
-    firsts, lasts = first_s[:, 0].tolist(), last_s[:, 0, 0].tolist()
-    for i, question in enumerate(questions):
-        samples = question.samples
-        preemptions, steps = counts[i]
-        ttft_s: Values = [firsts[i]]
-        e2e_s: Values = [lasts[i]]
-        if samples > 1 or not one:
-            ttft_s, e2e_s = np.sort(first_s[i, :samples]), np.sort(last_s[i, :samples], axis=None)
-        result.append(Forecast(ttft_s, e2e_s, tokens[i], float(preemptions), steps))
-    return result
+    return [
+        Forecast(
+            *(ttft_s, e2e_s, tokens),
+            *(float(preemptions), steps),
+            first_s[i, : question.samples],
+            last_s[i, : question.samples],
+        )
+        for i, (question, (ttft_s, e2e_s, tokens), (preemptions, steps)) in enumerate(
+            zip(questions, answers.means.tolist(), answers.counts.tolist(), strict=True)
+        )
+    ]

@@ -1,8 +1,8 @@
 """Predictors of single engines, and one call that predicts for many of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from foretell.engine.answer import as_prediction, no_spread
+from foretell.engine.answer import Spread, as_prediction, no_spread
 from foretell.engine.forecast import Added, Figures, Forecaster, Question, arrival, is_certain
 from foretell.engine.ledger import Ledger
 from foretell.kernel.step_time import StepTime
@@ -40,18 +40,23 @@ class EnginePredictor:
         self.instance_id = instance_id
         self.engine_config = config
         self.ledger = ledger
-        self.model = model
+        self.spread: Spread = no_spread
+        self._model = model
         self._version = 0  # of the picture and the step-time model
         self._figures: Figures | None = None
         self._load: Load | None = None
         self._loaded_at = -1
         forecaster.describe(index, config)
+        forecaster.believe(index, model)
 
-    def believe(self, model: StepTime) -> None:
-        """The engine's steps are believed to take as long as `model` says."""
-        if model is not self.model:  # it never changes: another one is made instead
-            self.model = model
+    def believe(self, model: StepTime, spread: Spread = no_spread) -> None:
+        """The engine's steps are believed to take as long as `model` says, give or take `spread`:
+        the relative standard deviation of the time of so many steps."""
+        self.spread = spread
+        if model is not self._model:  # it never changes: another one is made instead
+            self._model = model
             self._version += 1
+            self.forecaster.believe(self.index, model)
 
     def published(self) -> None:
         """The engine's picture is another one, or is about to be."""
@@ -118,7 +123,6 @@ def predict(
     announced_only: bool = False,
     externality: bool = False,
     with_quantiles: bool = True,
-    spread: Callable[[int], float] = no_spread,
 ) -> list[Prediction]:
     """Predict for each engine in `asked` what becomes of `request` if it joins the queue at `at_s`.
 
@@ -127,43 +131,33 @@ def predict(
     do not, which is how to compare engines: how many have come to one says little of where those
     will go that are still to be placed. With `externality` they also say what the request adds to
     the latencies of all that are there or on their way. `ages_s`: since each engine was last heard
-    from. `spread` is the relative standard deviation of the time of so many steps.
-    `every_step_published` as `Forecaster.prepare` has it, `with_quantiles` as `as_prediction`.
+    from. `every_step_published` is `Forecaster.prepare`'s, `with_quantiles` `as_prediction`'s.
     """
     newcomer, certain = arrival(request, length_row, at_s), is_certain(length_row)
-    predictions: list[Prediction | None] = [None] * len(asked)
-    for places in _by_model(asked):
-        model = asked[places[0]].model
-        questions = [
-            asked[place].question(request, certain, at_s, announced_only=announced_only)
-            for place in places
-        ]
-        found = forecaster.forecast(
-            model, questions, newcomer, now_s, every_step_published=every_step_published
+    questions = [
+        predictor.question(request, certain, at_s, announced_only=announced_only)
+        for predictor in asked
+    ]
+    found = forecaster.forecast(
+        questions, newcomer, now_s, every_step_published=every_step_published
+    )
+    added: Sequence[Added | None] = [None] * len(asked)
+    if externality:
+        added = forecaster.added(
+            questions, newcomer, now_s, every_step_published=every_step_published
         )
-        added: Sequence[Added | None] = [None] * len(places)
-        if externality:
-            added = forecaster.added(
-                model, questions, newcomer, now_s, every_step_published=every_step_published
-            )
-        for place, question, one, costs in zip(places, questions, found, added, strict=True):
-            predictor = asked[place]
-            predictions[place] = as_prediction(
-                predictor.instance_id,
-                one,
-                predictor.load(),
-                age_s=ages_s[place],
-                spread=spread,
-                added=costs,
-                cached_tokens=question.cached_tokens,
-                with_quantiles=with_quantiles,
-            )
-    return [prediction for prediction in predictions if prediction is not None]
-
-
-def _by_model(asked: Sequence[EnginePredictor]) -> list[list[int]]:
-    """The places in `asked` of those that share a step-time model."""
-    groups: dict[int, list[int]] = {}
-    for place, predictor in enumerate(asked):
-        groups.setdefault(id(predictor.model), []).append(place)
-    return list(groups.values())
+    return [
+        as_prediction(
+            predictor.instance_id,
+            one,
+            predictor.load(),
+            age_s=age_s,
+            spread=predictor.spread,
+            added=costs,
+            cached_tokens=question.cached_tokens,
+            with_quantiles=with_quantiles,
+        )
+        for predictor, question, one, costs, age_s in zip(
+            asked, questions, found, added, ages_s, strict=True
+        )
+    ]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from foretell.engine.answer import no_spread
+from foretell.engine.answer import Spread, no_spread
 from foretell.engine.forecast import Forecaster
 from foretell.engine.ledger import Ledger, Observed
 from foretell.engine.predictor import EnginePredictor, predict
@@ -107,7 +107,7 @@ class SnapshotPredictor:
         step_time: StepTimeModel,
         now_unix_s: float,
         *,
-        spread: Callable[[int], float] = no_spread,
+        spread: Spread = no_spread,
         announced_only: bool = False,
         externality: bool = False,
         with_quantiles: bool = True,
@@ -121,7 +121,7 @@ class SnapshotPredictor:
             return None
         self._asked = True
         self.ledger.expire(now_unix_s)
-        predictor.believe(step_time.packed())
+        predictor.believe(step_time.packed(), spread)
         (prediction,) = predict(
             self._forecaster,
             [predictor],
@@ -134,7 +134,6 @@ class SnapshotPredictor:
             announced_only=announced_only,
             externality=externality,
             with_quantiles=with_quantiles,
-            spread=spread,
         )
         return prediction
 

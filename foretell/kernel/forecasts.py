@@ -24,7 +24,7 @@ from foretell.kernel.start import (
     set_clock,
     sort_arrivals,
 )
-from foretell.kernel.step_time import StepTime
+from foretell.kernel.step_time import StepTime, StepTimes, model_at
 
 QUESTION = np.dtype(
     [
@@ -51,8 +51,9 @@ class Answers(NamedTuple):
     """(q, most samples, marks)."""
     marks: NDArray[np.void]
     """(marks,): rows of `rollout.MARK` for the newcomer's length on the last of the engines."""
-    output_tokens: NDArray[np.float64]
-    """(q,): the mean of the marks."""
+    means: NDArray[np.float64]
+    """(q, 3): seconds from now to the first and to the last token, and output tokens: means over
+    the samples and the marks."""
     counts: NDArray[np.int64]
     """(q, 2): `Futures.counts` of each engine."""
 
@@ -61,7 +62,7 @@ class Answers(NamedTuple):
 def forecast(
     pictures: Pictures,
     scratch: Scratch,
-    model: StepTime,
+    models: StepTimes,
     questions: NDArray[np.void],
     arrivals: NDArray[np.void],
     now_s: float,
@@ -69,13 +70,14 @@ def forecast(
     seed: int,
     answers: Answers,
 ) -> None:
-    """Fill `answers` to `questions`, rows of `QUESTION`, with step times as `model` says.
+    """Fill `answers` to `questions`, rows of `QUESTION`; `models` are of the pictures' engines.
 
     `every_step` is explained at `start.set_clock`.
     """
     newcomer = arrivals[-1]
     for i in range(len(questions)):
         question = questions[i]
+        model = model_at(models, question.picture)
         known = pictures.headers[question.picture].figures[REQUESTS]
         count = known + _sequences(arrivals, question.first, question.end) + newcomer.sequences
         totals = scratch.totals[: question.samples * count].reshape(question.samples, count)
@@ -91,10 +93,23 @@ def forecast(
             answers.counts[i],
         )
         sample_futures(scratch, model, count - known, newcomer.sequences, newcomer.length, futures)
-        tokens = 0.0
-        for mark in answers.marks:
-            tokens += mark.tokens
-        answers.output_tokens[i] = tokens / len(answers.marks)
+        _average(answers, i, question.samples, now_s)
+
+
+@compiled
+def _average(answers: Answers, i: int, samples: int, now_s: float) -> None:
+    """Fill row `i` of `answers.means`."""
+    first_s = last_s = tokens = 0.0
+    marks = len(answers.marks)
+    for sample in range(samples):
+        first_s += max(0.0, answers.first_token_s[i, sample] - now_s)
+        for mark in range(marks):
+            last_s += max(0.0, answers.last_token_s[i, sample, mark] - now_s)
+    for mark in range(marks):
+        tokens += answers.marks[mark].tokens
+    answers.means[i, 0] = first_s / samples
+    answers.means[i, 1] = last_s / (samples * marks)
+    answers.means[i, 2] = tokens / marks
 
 
 KEPT = np.dtype(
@@ -134,7 +149,7 @@ class Costs(NamedTuple):
 def cost(
     pictures: Pictures,
     scratch: Scratch,
-    model: StepTime,
+    models: StepTimes,
     questions: NDArray[np.void],
     arrivals: NDArray[np.void],
     now_s: float,
@@ -142,7 +157,7 @@ def cost(
     seed: int,
     costs: Costs,
 ) -> None:
-    """Fill `costs.added_s` for `questions`, rows of `QUESTION`.
+    """Fill `costs.added_s` for `questions`, rows of `QUESTION`; the others as for `forecast`.
 
     A newcomer delays others in three ways: it takes tokens of a step's budget, so that prompts
     behind it are computed later; it makes every step longer that it takes part in; and it takes
@@ -156,6 +171,7 @@ def cost(
     for i in range(len(questions)):
         question = questions[i]
         index, samples = question.picture, question.samples
+        model = model_at(models, index)
         known = pictures.headers[index].figures[REQUESTS]
         arriving = _sequences(arrivals, question.first, question.announced)
         others, newcomers = known + arriving, arrivals[-1].sequences

@@ -26,6 +26,7 @@ from foretell.kernel.tables import decode_run_s as attention_run_s
 
 FLOOR, TABLES_SCALE = 6, 7
 """Places in `StepTime.coefficients` behind those of the six features."""
+COEFFICIENTS = 8
 
 
 class StepTime(NamedTuple):
@@ -42,6 +43,26 @@ class StepTime(NamedTuple):
     """The tables' axes and seconds (`kernel.tables`)."""
     layout: NDArray[np.int64]
     """The position of each table in `values`: `kernel.tables.TABLES` rows."""
+
+
+class StepTimes(NamedTuple):
+    """The step-time models of m engines, which share t sets of tables."""
+
+    coefficients: NDArray[np.float64]
+    """(m, 8): `StepTime.coefficients` of each engine."""
+    tables: NDArray[np.int64]
+    """(m,): the place of each engine's tables in the next two."""
+    values: NDArray[np.float64]
+    """(t, most values): `StepTime.values`, padded."""
+    layout: NDArray[np.int64]
+    """(t, `kernel.tables.TABLES`, `kernel.tables.LAYOUT_WIDTH`): `StepTime.layout`."""
+
+
+@inlined
+def model_at(models: StepTimes, index: int) -> StepTime:
+    """The model of one engine."""
+    tables = models.tables[index]
+    return StepTime(models.coefficients[index], models.values[tables], models.layout[tables])
 
 
 @compiled

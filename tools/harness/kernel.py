@@ -57,7 +57,8 @@ def prepare(
         announced=[_arrival(request, now) for request in case.reserved],
         expected=_later(case, step_time) if expect_arrivals else (),
     )
-    return forecaster.prepare(step_time.packed(), [question], _arrival(case.newcomer, now), now)
+    forecaster.believe(0, step_time.packed())
+    return forecaster.prepare([question], _arrival(case.newcomer, now), now)
 
 
 def time_kernel(
