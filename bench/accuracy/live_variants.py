@@ -113,7 +113,7 @@ class Analysis:
         if variant.true_way:
             delay_s = self.truth.joined_unix_s[state.served.request_id] - state.now_unix_s
 
-        newcomer = _arrival(state.served, state.now_unix_s + delay_s)
+        newcomer = _arrival(state.served, state.now_unix_s + delay_s - question.delay_s)
 
         def foretold(step_time: CompiledStepTime) -> Forecast:
             state.forecaster.believe(0, step_time.packed())

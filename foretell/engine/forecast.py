@@ -59,7 +59,7 @@ class Question(NamedTuple):
     version: int = 0
     """Another number when the picture, `announced` or the step-time model is another."""
     delay_s: float = 0.0
-    """From the `at_s` of those announced to the engine's queue."""
+    """From the `at_s` of those announced, and of the newcomer, to the engine's queue."""
 
 
 class Figures(NamedTuple):
@@ -153,6 +153,20 @@ class Forecaster:
         self._costs = None
         self.scratch = self._new_scratch()
 
+    def add(self) -> int:
+        """One engine more; returns its index. Calls that were prepared are void."""
+        self._engines += 1
+        pictures, models, room = self.pictures, self._models, (0, 1)
+        self.pictures = Pictures(
+            np.pad(pictures.headers, room), np.pad(pictures.requests, (room, (0, 0)))
+        )
+        self._models = models._replace(
+            coefficients=np.pad(models.coefficients, (room, (0, 0))),
+            tables=np.pad(models.tables, room),
+        )
+        self._costs = None
+        return self._engines - 1
+
     def describe(self, index: int, config: EngineConfig) -> None:
         """Engine `index` has this configuration; until its first picture it is idle."""
         header = self.pictures.headers[index : index + 1]
@@ -185,6 +199,25 @@ class Forecaster:
             row[: len(model.values)] = model.values
         layout = np.stack([model.layout for model in self._tables])
         self._models = self._models._replace(values=values, layout=layout)
+
+    def finish_picture(
+        self,
+        index: int,
+        figures: Figures,
+        shapes: Seq[Seq[int]],
+        taken_s: float,
+        begun_s: float,
+    ) -> None:
+        """Complete a picture of engine `index` whose rows have been filled in.
+
+        `shapes` are those of the steps in flight, the oldest first, which began at `begun_s`.
+        """
+        header = self.pictures.headers[index : index + 1]
+        header["version"] += 1
+        header["figures"], header["steps"] = figures, len(shapes)
+        header["taken_s"], header["begun_s"] = taken_s, begun_s
+        for place, shape in enumerate(shapes):
+            header["shapes"][0, place] = shape
 
     def figures(self, index: int) -> Figures:
         """The load that an engine's picture shows."""

@@ -5,8 +5,10 @@ requests have come of late, and which prefixes they left in the engine's cache.
 """
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Protocol
 
 from foretell.engine.delay import UsualDelay
 from foretell.engine.expected import RecentArrivals
@@ -21,6 +23,38 @@ LOOK_AHEAD_S, MOST_EXPECTED = 60.0, 64
 """Seconds ahead, and the most requests, that are expected without an announcement."""
 
 _LONGEST_DELAY_S = 2.0
+
+
+class Underway(Protocol):
+    """The requests on their way to an engine, as predictions count them."""
+
+    changes: int
+    """Another number when anything of it is another."""
+    reserved: int
+    """Sequences on their way."""
+    dispatch_delay_s: float
+    """From a dispatch to the engine's queue."""
+
+    @property
+    def certain(self) -> bool:
+        """The lengths of all of them are taken at their word."""
+        ...
+
+    def rows(self) -> Sequence[Arrival]:
+        """The requests on their way, in the order in which they were dispatched."""
+        ...
+
+    def expected(self, at_s: float) -> Sequence[Arrival]:
+        """The requests that will probably arrive after `at_s`, though nobody announced them."""
+        ...
+
+    def reserved_blocks(self, config: EngineConfig) -> int:
+        """KV blocks of such an engine that the prompts of those on their way need."""
+        ...
+
+    def cached_tokens(self, request: RequestSpec) -> int:
+        """Tokens of the request's prompt that the engine is believed to find in its cache."""
+        ...
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from foretell.engine.answer import Spread, as_prediction, no_spread
 from foretell.engine.forecast import Added, Figures, Forecaster, Question, arrival, is_certain
-from foretell.engine.ledger import Ledger
+from foretell.engine.ledger import Underway
 from foretell.kernel.step_time import StepTime
 from foretell.length.distribution import Row
 from foretell.model import EngineConfig, Load, Prediction, RequestSpec
@@ -30,7 +30,7 @@ class EnginePredictor:
         index: int,
         instance_id: str,
         config: EngineConfig,
-        ledger: Ledger,
+        ledger: Underway,
         model: StepTime,
     ) -> None:
         """`index` is the place of the engine's picture in `forecaster`; its steps are believed to
@@ -41,6 +41,7 @@ class EnginePredictor:
         self.engine_config = config
         self.ledger = ledger
         self.spread: Spread = no_spread
+        self.calibration_steps = 0
         self._model = model
         self._version = 0  # of the picture and the step-time model
         self._figures: Figures | None = None
@@ -49,10 +50,19 @@ class EnginePredictor:
         forecaster.describe(index, config)
         forecaster.believe(index, model)
 
-    def believe(self, model: StepTime, spread: Spread = no_spread) -> None:
+    def configure(self, config: EngineConfig) -> None:
+        """Another run of the engine has begun, perhaps with another configuration."""
+        self.engine_config = config
+        self.forecaster.describe(self.index, config)
+        self.published()
+
+    def believe(
+        self, model: StepTime, spread: Spread = no_spread, calibration_steps: int = 0
+    ) -> None:
         """The engine's steps are believed to take as long as `model` says, give or take `spread`:
-        the relative standard deviation of the time of so many steps."""
-        self.spread = spread
+        the relative standard deviation of the time of so many steps. `calibration_steps` are those
+        that the model has learnt from."""
+        self.spread, self.calibration_steps = spread, calibration_steps
         if model is not self._model:  # it never changes: another one is made instead
             self._model = model
             self._version += 1
@@ -91,7 +101,7 @@ class EnginePredictor:
     def question(
         self, request: RequestSpec, certain: bool, at_s: float, *, announced_only: bool
     ) -> Question:
-        """The question what becomes of `request` here, if it joins the engine's queue at `at_s`.
+        """The question what becomes of `request` here, if it is dispatched at `at_s`.
 
         `certain`: its length is taken at its word. The other arguments are those of `predict`.
         """
@@ -104,7 +114,7 @@ class EnginePredictor:
             samples,
             ledger.cached_tokens(request),
             ledger.rows(),
-            () if announced_only else ledger.expected(at_s),
+            () if announced_only else ledger.expected(at_s + ledger.dispatch_delay_s),
             self._version + ledger.changes,
             ledger.dispatch_delay_s,
         )
@@ -124,7 +134,7 @@ def predict(
     externality: bool = False,
     with_quantiles: bool = True,
 ) -> list[Prediction]:
-    """Predict for each engine in `asked` what becomes of `request` if it joins the queue at `at_s`.
+    """Predict for each engine in `asked` what becomes of `request` if it is dispatched at `at_s`.
 
     All of them at once: a call into compiled code costs as much as a short forecast. They reckon
     with requests that will come later, as many and as large as of late. With `announced_only` they
@@ -153,6 +163,7 @@ def predict(
             predictor.load(),
             age_s=age_s,
             spread=predictor.spread,
+            calibration_steps=predictor.calibration_steps,
             added=costs,
             cached_tokens=question.cached_tokens,
             with_quantiles=with_quantiles,

@@ -5,12 +5,16 @@ first. A snapshot does not tell that content, but whoever dispatches to the engi
 sent: an index of that, with as many blocks as the engine has, forgets as the engine does.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from foretell.model import EngineConfig, RequestSpec
 
 MAX_PENDING = 10_000
+MAX_JOURNAL = 1 << 16
+"""Changes that are kept for those who follow the index."""
 _CONTRADICTED = 0.5
 """A smaller share of the hits that were believed contradicts the index; what is above may be due to
 chunks of text having more or fewer tokens than the prompt has on average."""
@@ -40,6 +44,24 @@ class _Pending:
     """The stamps that the chunks it was believed to find had before; 0 where not yet computed."""
 
 
+def leading(prefix: Sequence[int], known: Container[int]) -> int:
+    """The number of leading chunks of `prefix` in `known`, where none lacks those before it."""
+    least, most = 0, len(prefix)
+    while least < most:
+        middle = (least + most + 1) // 2
+        if prefix[middle - 1] in known:
+            least = middle
+        else:
+            most = middle - 1
+    return least
+
+
+def cached_tokens(request: RequestSpec, chunks: int, block_size_tokens: int) -> int:
+    """Prompt tokens found with so many leading chunks: whole blocks, and never the last token."""
+    tokens = min(int(chunks * request.prefix_chunk_tokens), request.prompt_tokens - 1)
+    return tokens // block_size_tokens * block_size_tokens
+
+
 class PrefixIndex:
     """The index of one engine with prefix caching, from its start on.
 
@@ -58,6 +80,26 @@ class PrefixIndex:
         # So whoever is in it has its predecessors in it.
         self._chunks: OrderedDict[int, _Chunk] = OrderedDict()
         self._pending: OrderedDict[str, _Pending] = OrderedDict()
+        self._journal: deque[tuple[int, bool]] = deque(maxlen=MAX_JOURNAL)
+        self.journal_end = 0
+        """The number of changes of `chunks` so far."""
+
+    @property
+    def chunks(self) -> list[int]:
+        """The chunks of prompts that are here."""
+        return [key for key in self._chunks if key >= 0]
+
+    def changes_since(self, number: int) -> dict[int, bool] | None:
+        """The chunks that came (True) or went since there were `number` changes.
+
+        None where that is too long ago to be known.
+        """
+        wanted = self.journal_end - number
+        if wanted > len(self._journal):
+            return None
+        # The latest are at the right end, which is near; of one chunk the last word counts.
+        latest = list(islice(reversed(self._journal), wanted))
+        return dict(reversed(latest))
 
     @property
     def pending(self) -> list[str]:
@@ -66,7 +108,7 @@ class PrefixIndex:
 
     def find(self, request: RequestSpec) -> int:
         """The prompt tokens that the engine would find: whole blocks, and never the last token."""
-        return self._tokens(request, self._known(request.prefix))
+        return cached_tokens(request, leading(request.prefix, self._chunks), self._block_size)
 
     def believed(self, request_id: str) -> int:
         """The tokens that `find` gave for a pending request when it was dispatched; otherwise 0."""
@@ -75,8 +117,8 @@ class PrefixIndex:
 
     def reserve(self, request: RequestSpec) -> int:
         """Note that `request` is being dispatched; returns what `find` gives for it."""
-        known = self._known(request.prefix)
-        hits = self._tokens(request, known)
+        known = leading(request.prefix, self._chunks)
+        hits = cached_tokens(request, known, self._block_size)
         self._stamp += 1
         if request.prefix:
             before = [self._chunks[key] for key in request.prefix[:known]]
@@ -120,26 +162,12 @@ class PrefixIndex:
             if chunk and chunk.stamp == pending.stamp and not chunk.computed:
                 self._blocks -= chunk.blocks
                 del self._chunks[key]
+                self._note(key, cached=False)
 
     def _note_computed(self, pending: _Pending) -> None:
         for key in pending.prefix:
             if chunk := self._chunks.get(key):
                 chunk.computed = True
-
-    def _known(self, prefix: tuple[int, ...]) -> int:
-        """The number of leading chunks of `prefix` here, by bisection: none lacks those before."""
-        least, most = 0, len(prefix)
-        while least < most:
-            middle = (least + most + 1) // 2
-            if prefix[middle - 1] in self._chunks:
-                least = middle
-            else:
-                most = middle - 1
-        return least
-
-    def _tokens(self, request: RequestSpec, chunks: int) -> int:
-        tokens = min(int(chunks * request.prefix_chunk_tokens), request.prompt_tokens - 1)
-        return tokens // self._block_size * self._block_size
 
     def _renew(self, request: RequestSpec) -> None:
         """Mark everything that the request will hold as the latest used."""
@@ -159,6 +187,7 @@ class PrefixIndex:
         chunk = self._chunks.get(key)
         if chunk is None:
             self._chunks[key] = _Chunk(blocks, self._stamp)
+            self._note(key, cached=True)
         else:
             self._blocks -= chunk.blocks
             chunk.blocks, chunk.stamp = blocks, self._stamp
@@ -166,4 +195,11 @@ class PrefixIndex:
         self._blocks += blocks
 
     def _evict(self) -> None:
-        self._blocks -= self._chunks.popitem(last=False)[1].blocks
+        key, chunk = self._chunks.popitem(last=False)
+        self._blocks -= chunk.blocks
+        self._note(key, cached=False)
+
+    def _note(self, key: int, *, cached: bool) -> None:
+        if key >= 0:  # others are no chunks of prompts
+            self._journal.append((key, cached))
+            self.journal_end += 1

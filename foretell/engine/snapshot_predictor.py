@@ -7,7 +7,14 @@ from foretell.engine.forecast import Forecaster
 from foretell.engine.ledger import Ledger, Observed
 from foretell.engine.predictor import EnginePredictor, predict
 from foretell.engine.prefixes import PrefixIndex
+from foretell.engine.published import (
+    PublishedPicture,
+    packed_arrivals,
+    packed_requests,
+)
 from foretell.engine.snapshots import fill_picture
+from foretell.kernel.pictures import STEPS
+from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.features import FEATURES
 from foretell.latency.linear import LinearStepTime, StepTimeModel
 from foretell.length.distribution import Row
@@ -73,9 +80,11 @@ class SnapshotPredictor:
         if not same_run:
             caches = snapshot.config.enable_prefix_caching
             self.ledger.restart(PrefixIndex(snapshot.config) if caches else None)
-            self._predictor = EnginePredictor(
-                self._forecaster, 0, snapshot.instance_id, snapshot.config, self.ledger, _UNTOLD
-            )
+            if self._predictor is None:
+                self._predictor = EnginePredictor(
+                    self._forecaster, 0, snapshot.instance_id, snapshot.config, self.ledger, _UNTOLD
+                )
+            self._predictor.configure(snapshot.config)
         before, self.snapshot = known if same_run else None, snapshot
         self._shown = False
         for rows in (snapshot.running, snapshot.waiting):
@@ -108,26 +117,28 @@ class SnapshotPredictor:
         now_unix_s: float,
         *,
         spread: Spread = no_spread,
+        calibration_steps: int = 0,
         announced_only: bool = False,
         externality: bool = False,
         with_quantiles: bool = True,
     ) -> Prediction | None:
         """Predict the latencies of `request`, dispatched now; None before any snapshot.
 
-        The options are those of `foretell.engine.predictor.predict`.
+        `spread` and `calibration_steps` as `EnginePredictor.believe` has them, the other options as
+        `foretell.engine.predictor.predict`.
         """
         predictor = self._show()
         if predictor is None:
             return None
         self._asked = True
         self.ledger.expire(now_unix_s)
-        predictor.believe(step_time.packed(), spread)
+        predictor.believe(step_time.packed(), spread, calibration_steps)
         (prediction,) = predict(
             self._forecaster,
             [predictor],
             request,
             self._length_row(request.length),
-            at_s=now_unix_s + self.dispatch_delay_s,
+            at_s=now_unix_s,
             now_s=now_unix_s,
             ages_s=[self.age_s(now_unix_s)],
             every_step_published=self._every_step_published,
@@ -136,6 +147,34 @@ class SnapshotPredictor:
             with_quantiles=with_quantiles,
         )
         return prediction
+
+    def publish(self, step_time: OnlineStepTime, now_unix_s: float) -> PublishedPicture | None:
+        """What is known of the engine now, for those who predict by themselves.
+
+        None before any snapshot.
+        """
+        snapshot, predictor = self.snapshot, self._show()
+        if snapshot is None or predictor is None:
+            return None
+        self.ledger.expire(now_unix_s)
+        figures = predictor.figures
+        return PublishedPicture(
+            instance_id=snapshot.instance_id,
+            config=snapshot.config,
+            taken_s=snapshot.taken_unix_s,
+            running=figures.running,
+            free_blocks=figures.free_blocks,
+            waiting_blocks=figures.waiting_blocks,
+            shapes=tuple(step.shape for step in snapshot.steps_in_flight[-STEPS:]),
+            step_began_s=float(self._forecaster.pictures.headers["begun_s"][0]),
+            requests=packed_requests(self._forecaster, 0),
+            reservations=packed_arrivals(self.ledger.rows()),
+            expected=packed_arrivals(self.ledger.expected(now_unix_s + self.dispatch_delay_s)),
+            dispatch_delay_s=self.dispatch_delay_s,
+            step_time=tuple(step_time.packed().coefficients.tolist()),
+            step_error=step_time.variances,
+            calibration_steps=step_time.steps,
+        )
 
     def _show(self) -> EnginePredictor | None:
         """The engine's predictor with the picture of the latest snapshot."""

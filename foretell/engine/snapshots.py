@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.engine.batch import Batch as TwinBatch
-from foretell.engine.forecast import Forecaster, is_certain
+from foretell.engine.forecast import Figures, Forecaster, is_certain
 from foretell.engine.twin import Twin
 from foretell.kernel.lengths import WIDTH
 from foretell.kernel.pictures import STEPS
@@ -41,7 +41,6 @@ def fill_picture(
     running, count = len(runs), len(runs) + len(waits)
     forecaster.make_room(count)
     forecaster.describe(index, config)
-    header = forecaster.pictures.headers[index : index + 1]
     rows = forecaster.pictures.requests[index]
     _fill_rows(rows[:running], runs, runs.cached_tokens)
     _fill_rows(rows[running:count], waits, waiting_cached_tokens or waits.cached_tokens)
@@ -55,13 +54,14 @@ def fill_picture(
     tokens = rows["prompt"][running:count] + rows["output"][running:count]
     blocks = int((-(-tokens // config.block_size_tokens)).sum())
     sure = all(map(is_certain, length_rows))
-    header["figures"] = (count, running, snapshot.free_blocks, blocks, sure)
     steps = snapshot.steps_in_flight[-STEPS:]  # an engine that is modelled here has no more
-    header["steps"], header["taken_s"] = len(steps), snapshot.taken_unix_s
-    for place, step in enumerate(steps):
-        header["shapes"][0, place] = sums(step.shape)
-    if steps:
-        header["begun_s"] = steps[0].started_unix_s
+    forecaster.finish_picture(
+        index,
+        Figures(count, running, snapshot.free_blocks, blocks, int(sure)),
+        [sums(step.shape) for step in steps],
+        snapshot.taken_unix_s,
+        steps[0].started_unix_s if steps else 0.0,
+    )
 
 
 def _fill_rows(rows: NDArray[np.void], table: RequestTable, cached_tokens: Sequence[int]) -> None:

@@ -35,7 +35,7 @@ QUESTION = np.dtype(
         ("announced", np.int64),  # behind the last of those that somebody announced
         ("end", np.int64),  # behind the last of those that are expected besides
         ("version", np.int64),  # of the picture, the announced arrivals and the model together
-        ("delay_s", np.float64),  # from the announced arrivals' `at_s` to the engine's queue
+        ("delay_s", np.float64),  # from `at_s` of those announced, and the newcomer, to its queue
     ],
     align=True,
 )
@@ -236,7 +236,7 @@ def _begin(
         slot += arrival.sequences
     if with_newcomer:
         newcomer = arrivals[-1]
-        expect(scratch, newcomer, 0.0, question.cached_tokens, slot)
+        expect(scratch, newcomer, question.delay_s, question.cached_tokens, slot)
         draw_arrival(newcomer, seed, totals, slot)
         slot += newcomer.sequences
     sort_arrivals(scratch, first, slot)

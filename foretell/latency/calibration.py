@@ -33,7 +33,7 @@ from foretell.kernel import step_time as kernel
 from foretell.kernel.step_time import FLOOR, TABLES_SCALE, StepTime
 from foretell.latency.features import FEATURES, features
 from foretell.latency.linear import CompiledStepTime, LinearStepTime, sums
-from foretell.latency.residuals import Residuals
+from foretell.latency.residuals import Residuals, spread
 from foretell.latency.speed import Speed
 from foretell.latency.tables import TabularStepTime, profile_step_time
 from foretell.model import BatchShape, GpuProfile
@@ -186,7 +186,12 @@ class OnlineStepTime(CompiledStepTime):
 
         A part that the steps have in common does not average out (`latency.residuals`).
         """
-        return self._residuals.spread(steps)
+        return spread(self._residuals.variances, steps)
+
+    @property
+    def variances(self) -> tuple[float, float]:
+        """The relative variances that `spread` is computed from."""
+        return self._residuals.variances
 
     def packed(self) -> StepTime:
         return self.current().packed()

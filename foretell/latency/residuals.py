@@ -11,6 +11,15 @@ _COMMON, _INDEPENDENT = 0.1, 0.1  # assumed as of one window, before there are m
 _LEAST_SHARE = 0.1  # of 1 - h: where one step is nearly all of a window nothing can be told
 
 
+def spread(variances: tuple[float, float], steps: int) -> float:
+    """Standard deviation of the time of `steps` steps to come, as a ratio of what is predicted.
+
+    `variances` as `Residuals.variances`.
+    """
+    common2, independent2 = variances
+    return math.sqrt(common2 + independent2 / max(1, steps))
+
+
 class Residuals:
     """Errors of a model that learns, seen step by step. Not thread-safe.
 
@@ -59,13 +68,14 @@ class Residuals:
         self._begin()
         return True
 
-    def spread(self, steps: int) -> float:
-        """Standard deviation of the time of `steps` steps to come, as a ratio of what is predicted.
+    @property
+    def variances(self) -> tuple[float, float]:
+        """Relative variances: common² and independent².
 
         Before the first window: what was assumed of the model.
         """
         common2 = self._common2 if self._windows else self._prior_error**2
-        return math.sqrt(common2 + self._independent2 / max(1, steps))
+        return common2, self._independent2
 
     def _begin(self) -> None:
         self._count = 0

@@ -56,6 +56,7 @@ class SimPredictor(EnginePredictor):
         expects no hits."""
         ledger, model = Ledger(0.0, prefixes), step_time.packed()
         super().__init__(forecaster, index, instance_id, config, ledger, model)
+        self.ledger: Ledger = ledger
         self.published_s = 0.0
         self._pictures = forecaster
         self._arrived: dict[str, RequestSpec] = {}

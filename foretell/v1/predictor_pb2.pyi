@@ -1,3 +1,4 @@
+from foretell.v1 import snapshot_pb2 as _snapshot_pb2
 from foretell.v1 import tagger_pb2 as _tagger_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -142,7 +143,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("instance_id", "model_name", "engine_version", "emulated", "snapshot_age_s", "load", "calibration_steps", "step_error_ratio", "predictions", "dispatch_delay_s")
+    __slots__ = ("instance_id", "model_name", "engine_version", "emulated", "snapshot_age_s", "load", "calibration_steps", "step_error_ratio", "predictions", "dispatch_delay_s", "pictures")
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
     ENGINE_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -153,6 +154,7 @@ class StatusResponse(_message.Message):
     STEP_ERROR_RATIO_FIELD_NUMBER: _ClassVar[int]
     PREDICTIONS_FIELD_NUMBER: _ClassVar[int]
     DISPATCH_DELAY_S_FIELD_NUMBER: _ClassVar[int]
+    PICTURES_FIELD_NUMBER: _ClassVar[int]
     instance_id: str
     model_name: str
     engine_version: str
@@ -163,4 +165,91 @@ class StatusResponse(_message.Message):
     step_error_ratio: float
     predictions: int
     dispatch_delay_s: float
-    def __init__(self, instance_id: _Optional[str] = ..., model_name: _Optional[str] = ..., engine_version: _Optional[str] = ..., emulated: bool = ..., snapshot_age_s: _Optional[float] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., calibration_steps: _Optional[int] = ..., step_error_ratio: _Optional[float] = ..., predictions: _Optional[int] = ..., dispatch_delay_s: _Optional[float] = ...) -> None: ...
+    pictures: str
+    def __init__(self, instance_id: _Optional[str] = ..., model_name: _Optional[str] = ..., engine_version: _Optional[str] = ..., emulated: bool = ..., snapshot_age_s: _Optional[float] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., calibration_steps: _Optional[int] = ..., step_error_ratio: _Optional[float] = ..., predictions: _Optional[int] = ..., dispatch_delay_s: _Optional[float] = ..., pictures: _Optional[str] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("version", "secret")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    secret: bytes
+    def __init__(self, version: _Optional[int] = ..., secret: _Optional[bytes] = ...) -> None: ...
+
+class Notice(_message.Message):
+    __slots__ = ("reserved", "ended", "age_s")
+    RESERVED_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    AGE_S_FIELD_NUMBER: _ClassVar[int]
+    reserved: RequestSpec
+    ended: CompleteRequest
+    age_s: float
+    def __init__(self, reserved: _Optional[_Union[RequestSpec, _Mapping]] = ..., ended: _Optional[_Union[CompleteRequest, _Mapping]] = ..., age_s: _Optional[float] = ...) -> None: ...
+
+class Ended(_message.Message):
+    __slots__ = ("request_id", "seen")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    seen: CompleteResponse
+    def __init__(self, request_id: _Optional[str] = ..., seen: _Optional[_Union[CompleteResponse, _Mapping]] = ...) -> None: ...
+
+class Published(_message.Message):
+    __slots__ = ("sent_unix_s", "heard_unix_s", "picture", "ended", "all_prefixes", "cached_prefixes", "evicted_prefixes")
+    SENT_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    HEARD_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    PICTURE_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    ALL_PREFIXES_FIELD_NUMBER: _ClassVar[int]
+    CACHED_PREFIXES_FIELD_NUMBER: _ClassVar[int]
+    EVICTED_PREFIXES_FIELD_NUMBER: _ClassVar[int]
+    sent_unix_s: float
+    heard_unix_s: float
+    picture: Picture
+    ended: _containers.RepeatedCompositeFieldContainer[Ended]
+    all_prefixes: bool
+    cached_prefixes: _containers.RepeatedScalarFieldContainer[int]
+    evicted_prefixes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, sent_unix_s: _Optional[float] = ..., heard_unix_s: _Optional[float] = ..., picture: _Optional[_Union[Picture, _Mapping]] = ..., ended: _Optional[_Iterable[_Union[Ended, _Mapping]]] = ..., all_prefixes: bool = ..., cached_prefixes: _Optional[_Iterable[int]] = ..., evicted_prefixes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Picture(_message.Message):
+    __slots__ = ("layout", "checksum", "notices", "instance_id", "config", "taken_unix_s", "running", "free_blocks", "waiting_blocks", "steps_in_flight", "step_began_unix_s", "requests", "reservations", "expected", "dispatch_delay_s", "step_time", "step_error", "calibration_steps", "profile")
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    NOTICES_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    FREE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    STEP_BEGAN_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    RESERVATIONS_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    DISPATCH_DELAY_S_FIELD_NUMBER: _ClassVar[int]
+    STEP_TIME_FIELD_NUMBER: _ClassVar[int]
+    STEP_ERROR_FIELD_NUMBER: _ClassVar[int]
+    CALIBRATION_STEPS_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
+    layout: int
+    checksum: int
+    notices: int
+    instance_id: str
+    config: _snapshot_pb2.EngineConfig
+    taken_unix_s: float
+    running: int
+    free_blocks: int
+    waiting_blocks: int
+    steps_in_flight: _containers.RepeatedCompositeFieldContainer[_snapshot_pb2.BatchShape]
+    step_began_unix_s: float
+    requests: bytes
+    reservations: bytes
+    expected: bytes
+    dispatch_delay_s: float
+    step_time: _containers.RepeatedScalarFieldContainer[float]
+    step_error: _containers.RepeatedScalarFieldContainer[float]
+    calibration_steps: int
+    profile: str
+    def __init__(self, layout: _Optional[int] = ..., checksum: _Optional[int] = ..., notices: _Optional[int] = ..., instance_id: _Optional[str] = ..., config: _Optional[_Union[_snapshot_pb2.EngineConfig, _Mapping]] = ..., taken_unix_s: _Optional[float] = ..., running: _Optional[int] = ..., free_blocks: _Optional[int] = ..., waiting_blocks: _Optional[int] = ..., steps_in_flight: _Optional[_Iterable[_Union[_snapshot_pb2.BatchShape, _Mapping]]] = ..., step_began_unix_s: _Optional[float] = ..., requests: _Optional[bytes] = ..., reservations: _Optional[bytes] = ..., expected: _Optional[bytes] = ..., dispatch_delay_s: _Optional[float] = ..., step_time: _Optional[_Iterable[float]] = ..., step_error: _Optional[_Iterable[float]] = ..., calibration_steps: _Optional[int] = ..., profile: _Optional[str] = ...) -> None: ...

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -92,6 +91,7 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
             self.step_time.current(),
             self._clock(),
             spread=self.step_time.spread,
+            calibration_steps=self.step_time.steps,
             announced_only=announced_only,
             externality=externality,
             with_quantiles=with_quantiles,
@@ -102,7 +102,7 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         self.metrics.predictions.inc()
         self.metrics.predict_seconds.observe(time.perf_counter() - started)
         self.metrics.snapshot_age.set(prediction.snapshot_age_s)
-        return wire.prediction_to_proto(replace(prediction, calibration_steps=self.step_time.steps))
+        return wire.prediction_to_proto(prediction)
 
     async def Reserve(
         self,

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from foretell.latency.residuals import WINDOW_STEPS, Residuals
+from foretell.latency.residuals import WINDOW_STEPS, Residuals, spread
 
 SEEDS = range(5)
 
@@ -29,7 +29,7 @@ def mean_spread(seed: int, common: float, independent: float, steps: int) -> flo
     feed(residuals, rng, 40, common, independent)
     for _ in range(40):
         feed(residuals, rng, 4, common, independent)
-        squares.append(residuals.spread(steps) ** 2)
+        squares.append(spread(residuals.variances, steps) ** 2)
     return math.sqrt(sum(squares) / len(squares))
 
 
@@ -50,12 +50,12 @@ def test_what_steps_have_in_common_does_not(seed: int) -> None:
 def test_it_follows_a_change_for_better_and_worse() -> None:
     residuals, rng = Residuals(0.3), random.Random(1)
     feed(residuals, rng, 100, 0.01, 0.05)
-    calm = residuals.spread(100)
+    calm = spread(residuals.variances, 100)
     feed(residuals, rng, 100, 0.2, 0.05)
-    rough = residuals.spread(100)
+    rough = spread(residuals.variances, 100)
     feed(residuals, rng, 100, 0.01, 0.05)
     assert rough > 4 * calm
-    assert residuals.spread(100) < 2 * calm
+    assert spread(residuals.variances, 100) < 2 * calm
 
 
 def test_before_there_is_a_window_it_says_what_was_assumed() -> None:
@@ -63,9 +63,9 @@ def test_before_there_is_a_window_it_says_what_was_assumed() -> None:
     assert Residuals(3.0).spread(10_000) == pytest.approx(1.0, rel=0.01)
     residuals = Residuals(3.0)
     feed(residuals, random.Random(0), 1, 0.0, 0.01)
-    assert residuals.spread(1) > 1.0  # the first steps only taught
+    assert spread(residuals.variances, 1) > 1.0  # the first steps only taught
     feed(residuals, random.Random(0), 1, 0.0, 0.01)
-    assert residuals.spread(1) < 0.2
+    assert spread(residuals.variances, 1) < 0.2
 
 
 def test_a_machine_that_slept_is_forgotten() -> None:
@@ -73,14 +73,14 @@ def test_a_machine_that_slept_is_forgotten() -> None:
     feed(residuals, rng, 50, 0.02, 0.05)
     residuals.add(0.01, 3600.0)
     feed(residuals, rng, 1, 0.02, 0.05)
-    assert 0.2 < residuals.spread(100) < 0.5  # one window of 16 was all wrong
+    assert 0.2 < spread(residuals.variances, 100) < 0.5  # one window of 16 was all wrong
     feed(residuals, rng, 100, 0.02, 0.05)
-    assert residuals.spread(100) < 0.05
+    assert spread(residuals.variances, 100) < 0.05
 
 
 def test_more_steps_never_spread_more() -> None:
     residuals = Residuals(0.3)
     feed(residuals, random.Random(3), 30, 0.05, 0.3)
-    spreads = [residuals.spread(n) for n in (0, 1, 2, 10, 100, 1000)]
+    spreads = [spread(residuals.variances, n) for n in (0, 1, 2, 10, 100, 1000)]
     assert spreads == sorted(spreads, reverse=True)
     assert spreads[0] == spreads[1]

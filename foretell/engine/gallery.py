@@ -1,0 +1,284 @@
+"""The gallery of a scheduler: the pictures of all the engines that it places requests on.
+
+Predictors publish what they know of their engines (`engine.published`). Whoever follows them
+predicts for a newcomer without asking anybody, in one compiled call for all candidates. Its own
+requests count at once, those of other schedulers when their predictor has told of them.
+
+Times are of the follower's clock, to which those of pictures are shifted: hosts' clocks differ.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+
+from foretell.engine.forecast import Arrival, Forecaster, arrival, is_certain
+from foretell.engine.predictor import EnginePredictor, predict
+from foretell.engine.prefixes import cached_tokens, leading
+from foretell.engine.published import (
+    Published,
+    PublishedPicture,
+    arrivals_of,
+    requests_of,
+    show,
+    step_time_of,
+)
+from foretell.kernel.step_time import StepTime
+from foretell.latency.features import FEATURES
+from foretell.latency.linear import LinearStepTime
+from foretell.latency.residuals import spread
+from foretell.length.distribution import Row
+from foretell.model import EngineConfig, LengthEstimate, Load, Prediction, RequestSpec
+
+STALE_S = 2.5
+"""Silence after which a predictor no longer counts as followed; it speaks once a second."""
+_CLOCKS = 16
+"""Latest messages among which the quickest one tells how two clocks differ."""
+_NO_TABLES = LinearStepTime((0.0,) * len(FEATURES)).packed()
+
+LengthRow = Callable[[LengthEstimate], Row]
+
+
+class _Underway:
+    """The requests on their way to one engine, as its follower knows them (`ledger.Underway`)."""
+
+    def __init__(self) -> None:
+        self.changes = 0
+        self.dispatch_delay_s = 0.0
+        self.reserved = 0
+        self.certain = True
+        self.coming: list[Arrival] = []
+        self.prefixes: set[int] = set()
+        self.block_size_tokens = 0
+        """0: the engine caches no prefixes."""
+        self._told: list[Arrival] = []
+        self._own: OrderedDict[int, tuple[RequestSpec, Arrival]] = OrderedDict()
+        self._rows: list[Arrival] = []
+
+    def announce(self, number: int, request: RequestSpec, row: Arrival) -> None:
+        """The follower's notice of that number is that `request` is on its way."""
+        self._own[number] = request, row
+        self._changed()
+
+    def tell(self, rows: list[Arrival], notices: int) -> None:
+        """A new picture reckons with those `rows` on their way, those of other schedulers among
+        them, and with so many notices of the follower."""
+        self._told = rows
+        self._drop([number for number in self._own if number <= notices])
+
+    def forget(self, request_id: str) -> None:
+        """That request, should it still be on its way, has ended."""
+        self._drop([n for n, (request, _) in self._own.items() if request.request_id == request_id])
+
+    def begin(self) -> None:
+        """The numbers of notices begin anew."""
+        self._drop(list(self._own))
+
+    def rows(self) -> list[Arrival]:
+        return self._rows
+
+    def expected(self, at_s: float) -> Sequence[Arrival]:
+        return self.coming
+
+    def reserved_blocks(self, config: EngineConfig) -> int:
+        return sum([row.sequences * config.blocks_for(row.prompt) for row in self.rows()])
+
+    def cached_tokens(self, request: RequestSpec) -> int:
+        if not self.block_size_tokens or not request.prefix:
+            return request.cached_tokens
+        chunks = leading(request.prefix, self.prefixes)
+        for sent, _ in self._own.values():
+            chunks = max(chunks, _common(request.prefix, sent.prefix))
+        found = cached_tokens(request, chunks, self.block_size_tokens)
+        return max(found, request.cached_tokens)
+
+    def _drop(self, numbers: list[int]) -> None:
+        for number in numbers:
+            del self._own[number]
+        self._changed()
+
+    def _changed(self) -> None:
+        self._rows = rows = self._told + [row for _, row in self._own.values()]
+        self.reserved = sum([row.sequences for row in rows])
+        self.certain = all(is_certain(row.length) for row in rows)
+        self.changes += 1
+
+
+class FollowedEngine:
+    """One engine in the gallery: the latest picture of it, and the follower's own requests."""
+
+    def __init__(self, forecaster: Forecaster, index: int, length_row: LengthRow) -> None:
+        self.index = index
+        self.predictor: EnginePredictor | None = None
+        """None before the first picture."""
+        self._forecaster = forecaster
+        self._length_row = length_row
+        self._underway = _Underway()
+        self._notices = 0
+        self._open: dict[str, tuple[RequestSpec, float]] = {}
+        self._shifts: deque[float] = deque(maxlen=_CLOCKS)
+        self._shift_s = 0.0
+        self._told_s = self._heard_s = float("-inf")
+        self._tables = _NO_TABLES
+
+    def age_s(self, now_s: float) -> float:
+        """Seconds since the engine was last heard from, as its predictor told."""
+        return max(0.0, now_s - self._heard_s)
+
+    def is_fresh(self, now_s: float) -> bool:
+        """Whether the picture may be believed: there is one, and its predictor still speaks."""
+        return self.predictor is not None and now_s - self._told_s <= STALE_S
+
+    def begin(self, now_s: float) -> list[tuple[RequestSpec, float]]:
+        """A stream begins: the open requests, to be told again with their ages in seconds.
+
+        They are the first notices of the stream. What was heard before stays until it is stale.
+        """
+        self._notices = 0
+        self._shifts.clear()
+        self._underway.begin()
+        again = list(self._open.values())
+        for spec, at_s in again:
+            self._announce(spec, at_s)
+        return [(spec, max(0.0, now_s - at_s)) for spec, at_s in again]
+
+    def reserve(self, request: RequestSpec, now_s: float) -> None:
+        """The follower sends `request` to this engine, and notifies its predictor."""
+        self._open[request.request_id] = request, now_s
+        self._announce(request, now_s)
+
+    def ended(self, request_id: str) -> None:
+        """That request has ended, of which the follower notifies the predictor."""
+        self._notices += 1
+        self._open.pop(request_id, None)
+        self._underway.forget(request_id)
+
+    def hear(self, message: Published, now_s: float) -> None:
+        """Take in what the predictor published; PictureError where it cannot be true."""
+        self._shifts.append(now_s - message.sent_s)
+        shift_s = min(self._shifts)  # the one that was quickest on its way
+        if message.picture is not None:
+            self._show(message.picture, shift_s)
+        self._heard_s, self._told_s = message.heard_s + shift_s, now_s
+        underway = self._underway
+        if message.all_prefixes:
+            underway.prefixes = set()
+        underway.prefixes.update(message.cached_prefixes)
+        underway.prefixes.difference_update(message.evicted_prefixes)
+
+    def _announce(self, request: RequestSpec, at_s: float) -> None:
+        self._notices += 1
+        row = arrival(request, self._length_row(request.length), at_s)
+        self._underway.announce(self._notices, request, row)
+
+    def _show(self, picture: PublishedPicture, shift_s: float) -> None:
+        # All that may be refused comes first: half a picture must not be shown.
+        config, underway = picture.config, self._underway
+        rows = requests_of(picture)
+        told = arrivals_of(picture.reservations, config.max_model_len, shift_s)
+        coming = arrivals_of(picture.expected, config.max_model_len, shift_s)
+        tables = picture.step_tables or self._tables
+        model = step_time_of(picture, tables)
+        self._tables = tables
+        predictor = self._configured(picture, model)
+        variances = picture.step_error
+        predictor.believe(model, lambda steps: spread(variances, steps), picture.calibration_steps)
+        show(self._forecaster, self.index, picture, rows, shift_s)
+        underway.tell(told, picture.notices)
+        underway.coming = coming
+        underway.dispatch_delay_s = picture.dispatch_delay_s
+        underway.block_size_tokens = config.block_size_tokens * config.enable_prefix_caching
+        predictor.published()
+
+    def _configured(self, picture: PublishedPicture, model: StepTime) -> EnginePredictor:
+        predictor = self.predictor
+        if predictor is None:
+            predictor = self.predictor = EnginePredictor(
+                self._forecaster,
+                self.index,
+                picture.instance_id,
+                picture.config,
+                self._underway,
+                model,
+            )
+        elif predictor.engine_config != picture.config:
+            predictor.configure(picture.config)
+        return predictor
+
+
+class Gallery:
+    """The engines that are followed; for one thread. Instance ids are the caller's."""
+
+    def __init__(self, length_row: LengthRow) -> None:
+        """`length_row` makes a distribution of an estimate (`foretell.length.distribution`)."""
+        self._length_row = length_row
+        self._forecaster = Forecaster(0)
+        self._engines: dict[str, FollowedEngine] = {}
+        self._free: list[int] = []
+
+    def __getitem__(self, instance_id: str) -> FollowedEngine:
+        return self._engines[instance_id]
+
+    def follow(self, instance_id: str) -> FollowedEngine:
+        """The engine of this id, from now on in the gallery."""
+        index = self._free.pop() if self._free else self._forecaster.add()
+        engine = FollowedEngine(self._forecaster, index, self._length_row)
+        self._engines[instance_id] = engine
+        return engine
+
+    def leave(self, instance_id: str) -> None:
+        """That engine is no longer followed."""
+        self._free.append(self._engines.pop(instance_id).index)
+
+    def fresh(self, instance_ids: Sequence[str], now_s: float) -> list[str]:
+        """Those of the instances whose pictures may be believed."""
+        engines = self._engines
+        return [i for i in instance_ids if i in engines and engines[i].is_fresh(now_s)]
+
+    def load(self, instance_id: str) -> Load:
+        """The occupancy of an instance of `fresh`, reservations included."""
+        return self._predictor(instance_id).load()
+
+    def predict(
+        self,
+        instance_ids: Sequence[str],
+        request: RequestSpec,
+        now_s: float,
+        *,
+        announced_only: bool,
+        externality: bool,
+        with_quantiles: bool,
+    ) -> list[Prediction]:
+        """What becomes of `request` on each of the instances, all of `fresh`, if dispatched now.
+
+        The options are those of `foretell.engine.predictor.predict`.
+        """
+        if not instance_ids:
+            return []
+        return predict(
+            self._forecaster,
+            [self._predictor(instance_id) for instance_id in instance_ids],
+            request,
+            self._length_row(request.length),
+            at_s=now_s,
+            now_s=now_s,
+            ages_s=[self._engines[instance_id].age_s(now_s) for instance_id in instance_ids],
+            # Between two messages steps begin and end of which nobody has heard.
+            every_step_published=False,
+            announced_only=announced_only,
+            externality=externality,
+            with_quantiles=with_quantiles,
+        )
+
+    def _predictor(self, instance_id: str) -> EnginePredictor:
+        predictor = self._engines[instance_id].predictor
+        assert predictor is not None, "an instance without a picture is not fresh"
+        return predictor
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """The number of leading chunks that two prompts share."""
+    count = 0
+    for mine, theirs in zip(one, other, strict=False):
+        if mine != theirs:
+            break
+        count += 1
+    return count

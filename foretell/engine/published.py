@@ -1,0 +1,199 @@
+"""What a predictor publishes of its engine, so that schedulers can predict by themselves.
+
+Rows travel as the bytes of the kernel's own arrays. Compiled code does not check what it reads, so
+whoever receives them does: nothing but what a predictor could have published is let in.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.engine.forecast import Arrival, Figures, Forecaster
+from foretell.kernel.lengths import LEVELS
+from foretell.kernel.pictures import ARRIVAL, REQUEST, STEPS
+from foretell.kernel.step_time import COEFFICIENTS, TABLES_SCALE, StepTime
+from foretell.latency.linear import sums
+from foretell.model import BatchShape, EngineConfig
+
+LAYOUT = crc32(repr((REQUEST, ARRIVAL, LEVELS, COEFFICIENTS)).encode())
+"""Fingerprint of the rows: those of another release may mean something else."""
+MOST_REQUESTS = 20_000
+"""Most rows of one picture."""
+_MOST_NUMBER = 1 << 40
+_COLUMNS = len(LEVELS)  # of a length row, before its tail
+
+
+class PictureError(ValueError):
+    """What was received is no picture; the first argument is a word for metrics."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedPicture:
+    """One engine as its predictor knows it. Instants are of the predictor's clock."""
+
+    instance_id: str
+    config: EngineConfig
+    taken_s: float
+    running: int
+    """The first of `requests`."""
+    free_blocks: int
+    waiting_blocks: int
+    shapes: tuple[BatchShape, ...]
+    """Of the steps in flight, the oldest first."""
+    step_began_s: float
+    """The oldest step in flight."""
+    requests: bytes
+    """Rows of `kernel.pictures.REQUEST`."""
+    reservations: bytes
+    """Rows of `kernel.pictures.ARRIVAL`, in the order in which they were made."""
+    expected: bytes
+    """At most one such row."""
+    dispatch_delay_s: float
+    step_time: tuple[float, ...]
+    """`StepTime.coefficients`."""
+    step_error: tuple[float, float]
+    """`latency.residuals.Residuals.variances`."""
+    calibration_steps: int
+    step_tables: StepTime | None = None
+    """The model's tables; None: as before."""
+    notices: int = 0
+    """Those of the follower that are reckoned with here."""
+
+    @property
+    def checksum(self) -> int:
+        """CRC-32 of all rows."""
+        return crc32(self.expected, crc32(self.reservations, crc32(self.requests)))
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """One message of a predictor to a follower. Instants are of the predictor's clock."""
+
+    sent_s: float
+    heard_s: float
+    """When the engine was last heard from."""
+    picture: PublishedPicture | None = None
+    """None: as before."""
+    all_prefixes: bool = False
+    """`cached_prefixes` are all that there are."""
+    cached_prefixes: tuple[int, ...] = ()
+    evicted_prefixes: tuple[int, ...] = ()
+
+
+def show(
+    forecaster: Forecaster,
+    index: int,
+    picture: PublishedPicture,
+    rows: NDArray[np.void],
+    shift_s: float,
+) -> None:
+    """Make `picture`, with its checked `rows`, that of engine `index`; instants `shift_s` later."""
+    count = len(rows)
+    forecaster.make_room(count)
+    own = forecaster.pictures.requests[index, :count]
+    own[:] = rows
+    own["arrival_s"] += shift_s
+    lengths = rows["length"]
+    certain = (lengths[:, 0] == lengths[:, -2]) & (lengths[:, -1] == 0)
+    figures = Figures(
+        count,
+        picture.running,
+        picture.free_blocks,
+        picture.waiting_blocks,
+        int(certain.all()),
+    )
+    forecaster.finish_picture(
+        index,
+        figures,
+        list(map(sums, picture.shapes)),
+        picture.taken_s + shift_s,
+        picture.step_began_s + shift_s,
+    )
+
+
+def packed_requests(forecaster: Forecaster, index: int) -> bytes:
+    """The rows of engine `index` as bytes."""
+    count = forecaster.figures(index).requests
+    return forecaster.pictures.requests[index, :count].tobytes()
+
+
+def packed_arrivals(rows: Sequence[Arrival]) -> bytes:
+    """Requests on their way as bytes."""
+    return np.array(rows, ARRIVAL).tobytes() if rows else b""
+
+
+def requests_of(picture: PublishedPicture) -> NDArray[np.void]:
+    """The rows of `picture.requests`, read-only; PictureError where they cannot be true."""
+    rows = _rows(picture.requests, REQUEST)
+    config, count = picture.config, len(rows)
+    _check(count <= MOST_REQUESTS and picture.running <= count, "count")
+    _check(0 <= picture.free_blocks <= config.total_blocks, "blocks")
+    _check(0 <= picture.waiting_blocks < _MOST_NUMBER, "blocks")
+    _check(len(picture.shapes) <= STEPS, "steps")
+    _check(all(0 <= n < _MOST_NUMBER for shape in picture.shapes for n in sums(shape)), "steps")
+    _check_lengths(rows)
+    _check(bool(np.isfinite(rows["arrival_s"]).all()), "time")
+    for name in ("prompt", "output", "cached_tokens"):
+        _check_range(rows[name], config.max_model_len, name)
+    for name in ("computed", "scheduled", "in_flight"):
+        _check_range(rows[name], 2 * config.max_model_len, name)
+    _check_range(rows["blocks"], config.blocks_for(2 * config.max_model_len), "blocks")
+    for name in ("max_tokens", "preemptions"):
+        _check_range(rows[name], _MOST_NUMBER, name)
+    return rows
+
+
+def arrivals_of(packed: bytes, max_model_len: int, shift_s: float) -> list[Arrival]:
+    """Requests on their way, `shift_s` later; PictureError where they cannot be true."""
+    if not packed:
+        return []
+    rows = _rows(packed, ARRIVAL)
+    _check(len(rows) <= MOST_REQUESTS, "count")
+    _check_lengths(rows)
+    _check(bool(np.isfinite(rows["at_s"]).all()), "time")
+    _check_range(rows["every_s"], _MOST_NUMBER, "time")
+    # A client may send a prompt that is longer than the context: its engine will refuse it.
+    for name in ("prompt", "max_tokens", "cached_tokens", "key"):
+        _check_range(rows[name], _MOST_NUMBER, name)
+    _check(int(rows["sequences"].min()) >= 1, "sequences")
+    _check(int(rows["sequences"].sum()) <= MOST_REQUESTS, "sequences")
+    return [
+        Arrival(tuple(length.tolist()), at_s + shift_s, *rest)
+        for length, at_s, *rest in rows.tolist()
+    ]
+
+
+def step_time_of(picture: PublishedPicture, tables: StepTime) -> StepTime:
+    """The engine's step-time model with those `tables`; PictureError where it cannot be one."""
+    coefficients = np.array(picture.step_time)
+    _check(coefficients.shape == (COEFFICIENTS,), "step_time")
+    _check(bool(np.isfinite(coefficients).all()), "step_time")
+    _check(not coefficients[TABLES_SCALE] or len(tables.values) > 0, "step_time")
+    _check(all(0 <= part < _MOST_NUMBER for part in picture.step_error), "step_time")
+    return tables._replace(coefficients=coefficients)
+
+
+def _rows(packed: bytes, kind: np.dtype[np.void]) -> NDArray[np.void]:
+    _check(len(packed) % kind.itemsize == 0, "size")
+    return np.frombuffer(packed, kind)
+
+
+def _check_lengths(rows: NDArray[np.void]) -> None:
+    """Believed lengths: tokens that ascend, and a tail."""
+    lengths = rows["length"]
+    _check(bool(np.isfinite(lengths).all()) and bool((lengths >= 0).all()), "length")
+    _check(bool((lengths[:, 1:_COLUMNS] >= lengths[:, : _COLUMNS - 1]).all()), "length")
+
+
+def _check_range(column: NDArray[np.void], most: float, name: str) -> None:
+    """All numbers are in [0, most]; NaN is not."""
+    if len(column):
+        _check(bool(column.min() >= 0) and bool(column.max() <= most), name)
+
+
+def _check(true: bool, what: str) -> None:
+    if not true:
+        raise PictureError(what)

@@ -1,0 +1,254 @@
+"""A follower predicts what the predictor that it follows predicts, and lets in no false picture."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from foretell.config import list_profiles, load_profile
+from foretell.engine import SnapshotPredictor
+from foretell.engine.gallery import STALE_S, FollowedEngine, Gallery
+from foretell.engine.published import PictureError, Published, PublishedPicture
+from foretell.kernel.step_time import StepTime
+from foretell.latency.calibration import OnlineStepTime
+from foretell.latency.tables import profile_step_time
+from foretell.length.distribution import knots
+from foretell.length.prefix import chained
+from foretell.model import EngineSnapshot, LengthEstimate, Prediction, RequestSpec
+from foretell.v1 import predictor_pb2
+from foretell.wire_published import published_from_proto, published_to_proto
+from tools.harness.cases import Size, make_case
+
+PROFILE = load_profile(list_profiles()[0])
+STEP_TIME = OnlineStepTime(PROFILE)
+TABLES = profile_step_time(PROFILE).packed()
+
+
+def tables_of(text: str) -> StepTime:
+    assert text == "profile"
+    return TABLES
+
+
+def new_predictor(snapshot: EngineSnapshot) -> SnapshotPredictor:
+    predictor = SnapshotPredictor(
+        dispatch_delay_s=0.003, length_row=knots, prior_tokens=100.0, every_step_published=False
+    )
+    predictor.hear(snapshot)
+    return predictor
+
+
+def sent(
+    predictor: SnapshotPredictor, now_s: float, notices: int = 0, shift_s: float = 0.0
+) -> Published:
+    """What the follower receives of it, by way of bytes."""
+    picture = predictor.publish(STEP_TIME, now_s)
+    assert picture is not None
+    message = Published(now_s, predictor.heard_unix_s, replace(picture, notices=notices))
+    payload = published_to_proto(message, "profile").SerializeToString()
+    return published_from_proto(predictor_pb2.Published.FromString(payload), tables_of)
+
+
+def asked(predictor: SnapshotPredictor, request: RequestSpec, now_s: float) -> Prediction:
+    found = predictor.predict(
+        request,
+        STEP_TIME.current(),
+        now_s,
+        spread=STEP_TIME.spread,
+        calibration_steps=STEP_TIME.steps,
+        announced_only=True,
+        externality=True,
+    )
+    assert found is not None
+    return found
+
+
+def foretold(gallery: Gallery, request: RequestSpec, now_s: float) -> list[Prediction]:
+    fresh = gallery.fresh([f"engine-{i}" for i in range(100)], now_s)
+    return gallery.predict(
+        fresh, request, now_s, announced_only=True, externality=True, with_quantiles=True
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_followers_foretell_what_predictors_foretell(seed: int) -> None:
+    rng, gallery = Random(seed), Gallery(knots)
+    cases = [
+        make_case(
+            Size(rng.randint(0, 60), rng.choice((0, 0, 5, 40))),
+            rng.randrange(1000),
+            async_scheduling=rng.random() < 0.5,
+        )
+        for _ in range(5)
+    ]
+    now_s = cases[0].snapshot.taken_unix_s + 0.1
+    expected = []
+    for i, case in enumerate(cases):
+        snapshot = replace(case.snapshot, instance_id=f"engine-{i}", taken_unix_s=now_s - 0.08)
+        predictor, engine = new_predictor(snapshot), gallery.follow(f"engine-{i}")
+        others, own = case.reserved
+        predictor.reserve(others, now_s - 0.01, 10.0)
+        engine.hear(sent(predictor, now_s), now_s)
+        # The follower's own counts at once, and once only when the predictor tells of it.
+        predictor.reserve(own, now_s - 0.005, 10.0)
+        engine.reserve(own, now_s - 0.005)
+        if rng.random() < 0.5:
+            engine.hear(sent(predictor, now_s, notices=1), now_s)
+        expected.append(asked(predictor, cases[0].newcomer, now_s))
+    found = foretold(gallery, cases[0].newcomer, now_s)
+    assert [replace(p, snapshot_age_s=0.0) for p in found] == [
+        replace(p, snapshot_age_s=0.0) for p in expected
+    ], f"pytest tests/unit/test_gallery.py -k 'foretell and {seed}'"
+
+
+def followed(gallery: Gallery, running: int = 8) -> tuple[SnapshotPredictor, FollowedEngine, float]:
+    snapshot = make_case(Size(running, 0), 0, async_scheduling=True).snapshot
+    return new_predictor(snapshot), gallery.follow("engine-0"), snapshot.taken_unix_s
+
+
+def newcomer(request_id: str = "n", **fields: object) -> RequestSpec:
+    return RequestSpec(request_id, 500, 0, LengthEstimate(100.0), **fields)  # type: ignore[arg-type]
+
+
+def test_clocks_of_hosts_may_differ() -> None:
+    gallery, elsewhere = Gallery(knots), Gallery(knots)
+    predictor, engine, now_s = followed(gallery)
+    engine.hear(sent(predictor, now_s), now_s)
+    away = elsewhere.follow("engine-0")
+    away.hear(sent(predictor, now_s), now_s - 1e9)
+    here = foretold(gallery, newcomer(), now_s)[0]
+    there = foretold(elsewhere, newcomer(), now_s - 1e9)[0]
+    assert there.e2e_s == pytest.approx(here.e2e_s, abs=1e-5)
+    assert there.snapshot_age_s == pytest.approx(here.snapshot_age_s, abs=1e-5)
+
+
+def test_own_requests_count_until_they_end_or_the_picture_has_them() -> None:
+    gallery = Gallery(knots)
+    predictor, engine, now_s = followed(gallery)
+    engine.hear(sent(predictor, now_s), now_s)
+    for name in "abc":
+        engine.reserve(newcomer(name), now_s)
+    assert gallery.load("engine-0").reserved == 3
+    engine.ended("b")
+    assert gallery.load("engine-0").reserved == 2
+    engine.hear(sent(predictor, now_s, notices=1), now_s)  # it knows of "a", which has ended
+    assert gallery.load("engine-0").reserved == 1
+
+
+def test_a_new_stream_is_told_of_open_requests_again() -> None:
+    gallery = Gallery(knots)
+    predictor, engine, now_s = followed(gallery)
+    engine.hear(sent(predictor, now_s), now_s)
+    engine.reserve(newcomer("a"), now_s)
+    engine.reserve(newcomer("b"), now_s + 1)
+    engine.ended("a")
+    assert [(spec.request_id, age) for spec, age in engine.begin(now_s + 3)] == [("b", 2.0)]
+    assert gallery.load("engine-0").reserved == 1
+    engine.hear(sent(predictor, now_s + 3, notices=0), now_s + 3)
+    assert gallery.load("engine-0").reserved == 1  # not yet reckoned with
+    engine.hear(sent(predictor, now_s + 3, notices=1), now_s + 3)
+    assert gallery.load("engine-0").reserved == 0
+
+
+def test_who_falls_silent_is_not_believed() -> None:
+    gallery = Gallery(knots)
+    predictor, engine, now_s = followed(gallery)
+    assert gallery.fresh(["engine-0", "unknown"], now_s) == []
+    engine.hear(sent(predictor, now_s), now_s)
+    assert gallery.fresh(["engine-0"], now_s + STALE_S) == ["engine-0"]
+    assert gallery.fresh(["engine-0"], now_s + STALE_S + 0.1) == []
+    engine.hear(Published(now_s + 4, now_s), now_s + 4)  # it lives; its engine is silent
+    assert gallery.fresh(["engine-0"], now_s + 4) == ["engine-0"]
+    assert engine.age_s(now_s + 4) == pytest.approx(4.0)
+
+
+def test_engines_leave_and_others_take_their_places() -> None:
+    gallery = Gallery(knots)
+    predictor, engine, now_s = followed(gallery)
+    engine.hear(sent(predictor, now_s), now_s)
+    gallery.leave("engine-0")
+    assert gallery.fresh(["engine-0"], now_s) == []
+    assert gallery.follow("engine-1").index == engine.index
+    assert gallery.fresh(["engine-1"], now_s) == []
+
+
+def test_prefixes_are_found_that_the_predictor_or_the_follower_knows() -> None:
+    gallery = Gallery(knots)
+    predictor, engine, now_s = followed(gallery)
+    config = replace(make_case(Size(8, 0), 0, async_scheduling=True).snapshot.config)
+    prefix = chained([b"a", b"b", b"c"])
+    message = sent(predictor, now_s)
+    picture = message.picture
+    assert picture is not None
+    caching = replace(picture, config=replace(config, enable_prefix_caching=True))
+    told = replace(message, picture=caching, all_prefixes=True, cached_prefixes=prefix[:1])
+    engine.hear(told, now_s)
+    request = newcomer("x", prefix=prefix, prefix_chunk_tokens=100.0)
+    assert foretold(gallery, request, now_s)[0].cached_tokens == 96
+    engine.reserve(newcomer("y", prefix=prefix[:2], prefix_chunk_tokens=100.0), now_s)
+    assert foretold(gallery, request, now_s)[0].cached_tokens == 192
+    engine.ended("y")
+    engine.hear(Published(now_s, now_s, None, False, (), prefix[:1]), now_s)
+    assert foretold(gallery, request, now_s)[0].cached_tokens == 0
+
+
+def false_pictures(picture: PublishedPicture) -> list[tuple[str, PublishedPicture]]:
+    rows = bytearray(picture.requests)
+    rows[3:4] = b"\xff"  # of the first believed length
+    return [
+        ("size", replace(picture, requests=picture.requests[:-1])),
+        ("size", replace(picture, reservations=b"x")),
+        ("count", replace(picture, running=1000)),
+        ("blocks", replace(picture, free_blocks=picture.config.total_blocks + 1)),
+        ("length", replace(picture, requests=b"\xff" * len(picture.requests))),
+        ("step_time", replace(picture, step_time=(1.0,))),
+        ("step_time", replace(picture, step_time=(float("nan"),) * 8)),
+    ]
+
+
+def test_false_pictures_are_refused_and_the_last_one_stays() -> None:
+    gallery = Gallery(knots)
+    predictor, engine, now_s = followed(gallery)
+    message = sent(predictor, now_s)
+    engine.hear(message, now_s)
+    before = foretold(gallery, newcomer(), now_s)
+    assert message.picture is not None
+    for why, picture in false_pictures(message.picture):
+        with pytest.raises(PictureError, match=why):
+            engine.hear(replace(message, picture=picture), now_s)
+    assert foretold(gallery, newcomer(), now_s) == before
+
+
+def test_torn_and_foreign_bytes_are_refused() -> None:
+    predictor, _, now_s = followed(Gallery(knots))
+    picture = predictor.publish(STEP_TIME, now_s)
+    assert picture is not None
+    for field, value, why in (
+        ("layout", 1, "version"),
+        ("checksum", 1, "checksum"),
+        ("taken_unix_s", float("inf"), "time"),
+        ("dispatch_delay_s", -1.0, "time"),
+    ):
+        message = published_to_proto(Published(now_s, now_s, picture))
+        setattr(message.picture, field, value)
+        with pytest.raises(PictureError, match=why):
+            published_from_proto(message, tables_of)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_rows_that_pass_the_checks_do_no_harm(seed: int) -> None:
+    """Random bytes in any place of a picture: refused, or foretold from without harm."""
+    rng, gallery = Random(seed), Gallery(knots)
+    predictor, engine, now_s = followed(gallery, running=4)
+    message = sent(predictor, now_s)
+    assert message.picture is not None
+    rows = bytearray(message.picture.requests)
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randrange(len(rows))
+        rows[at] = rng.choice((0, 1, 0x7F, 0xFF, rng.randrange(256)))
+    engine.hear(message, now_s)
+    try:
+        engine.hear(replace(message, picture=replace(message.picture, requests=bytes(rows))), now_s)
+    except PictureError:
+        return
+    (prediction,) = foretold(gallery, newcomer(), now_s)
+    assert prediction.ttft_s >= 0, f"pytest tests/unit/test_gallery.py -k 'harm and {seed}'"
