@@ -119,30 +119,29 @@ test-compose: setup-dev ## The compose file on a Docker engine
 	$(BIN)/pytest tests/compose -m docker
 
 bench: setup-dev setup-vllm ## Measure overheads; writes bench/overhead
-	$(VLLM_PYTHON) -m bench.overhead.plugin
-	$(BIN)/python -m bench.overhead.predict
-	$(BIN)/python -m bench.overhead.scheduler_latency
+	$(VLLM_PYTHON) -m bench overhead.plugin
+	$(BIN)/python -m bench overhead.predict
 
 bench-gateway: setup-dev ## The cost of the gateway beside others, each from the registry; writes bench/gateway
 	$(BIN)/python -m bench gateway.compare
 
 accuracy: setup-dev ## Measure the twin against published GPU runs (DATA=folder); writes bench/accuracy/published.md
 	@test -n "$(DATA)" || { echo 'make accuracy needs DATA=folder, see bench/accuracy/published.md' >&2; exit 1; }
-	$(BIN)/python -m bench.accuracy.published $(DATA)
+	$(BIN)/python -m bench accuracy.published $(DATA)
 
 accuracy-live: setup-dev setup-vllm $(DEEP_MODEL)/config.json ## Predictions against a live vLLM engine on the CPU; writes bench/accuracy/live.md
-	$(BIN)/python -m bench.accuracy.live --python $(abspath $(VLLM_PYTHON)) \
+	$(BIN)/python -m bench accuracy.live --python $(abspath $(VLLM_PYTHON)) \
 		--model $(abspath $(DEEP_MODEL))
 
 reproduce-block: setup-dev ## Block's evaluation in the simulator (TRACES=folder); writes bench/placement/reproduce_block.md
 	@test -n "$(TRACES)" || { echo 'make reproduce-block needs TRACES=folder, see bench/placement/reproduce_block.md' >&2; exit 1; }
-	$(BIN)/python -m bench.placement.reproduce_block $(TRACES)
+	$(BIN)/python -m bench placement.reproduce_block $(TRACES)
 
 figures: setup-dev setup-vllm ## Measure accuracy and the length model again (DATA=folder with profiles/ and text/)
 	@test -n "$(DATA)" || { echo 'make figures needs DATA=folder' >&2; exit 1; }
 	$(MAKE) --no-print-directory accuracy DATA=$(DATA)/profiles
-	$(BIN)/python -m bench.length.eval $(DATA)
-	$(BIN)/python -m bench.accuracy.calibration
+	$(BIN)/python -m bench length.eval $(DATA)
+	$(BIN)/python -m bench accuracy.calibration
 	$(MAKE) --no-print-directory accuracy-live
 
 # --- generated files ----------------------------------------------------------------------------

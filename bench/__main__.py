@@ -8,6 +8,7 @@ python -m bench --readme                write the table of bench/README.md again
 
 import sys
 from importlib import import_module
+from signal import SIG_DFL, SIGPIPE, signal
 
 from bench.catalogue import answers, benchmarks, needs, place, write_readme
 
@@ -33,6 +34,7 @@ def main() -> None:
 
 def show() -> None:
     """List the benchmarks: the question of each, its command, needs, duration and answer."""
+    signal(SIGPIPE, SIG_DFL)  # `python -m bench | head` ends quietly
     for name, benchmark in benchmarks().items():
         files = " and ".join(map(place, answers(benchmark)))
         print(f"\n{' '.join([name, *benchmark.paths])}\n    {benchmark.question}")

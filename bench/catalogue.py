@@ -29,7 +29,7 @@ def _declared(path: Path) -> Benchmark | None:
 
 def command(benchmark: Benchmark) -> str:
     """How it is run."""
-    return " ".join([benchmark.python, "-m", f"bench.{benchmark.name}", *benchmark.paths])
+    return " ".join([benchmark.python, "-m", "bench", benchmark.name, *benchmark.paths])
 
 
 def answers(benchmark: Benchmark) -> list[Path]:

@@ -115,7 +115,7 @@ class Benchmark:
 
     def _parser(self) -> argparse.ArgumentParser:
         parser = argparse.ArgumentParser(
-            prog=f"python -m bench.{self.name}", description=self.question
+            prog=f"python -m bench {self.name}", description=self.question
         )
         for name, what in self.paths.items():
             parser.add_argument(_argument(name), metavar=name, type=Path, help=what)
@@ -135,7 +135,7 @@ class Benchmark:
         places = {getattr(options, _argument(name)): name for name in self.paths}
         arguments = [places.get(Path(text), text) for text in sys.argv[1:]]
         return {
-            "command": " ".join(["python", "-m", f"bench.{self.name}", *arguments]),
+            "command": " ".join(["python", "-m", "bench", self.name, *arguments]),
             "date": datetime.now(UTC).strftime("%Y-%m-%d"),
             "machine": describe_machine(*self.packages),
         }

@@ -5,20 +5,9 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import TypeVar
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from tools.progress import progress
 
-
-def progress() -> Progress:
-    """A progress bar on stderr that counts what has been done."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    return Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True))
+__all__ = ["pool", "progress", "run_each"]
 
 
 def pool(processes: int) -> ProcessPoolExecutor:

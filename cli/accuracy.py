@@ -73,22 +73,23 @@ def accuracy(
         measure_live(measured, recording)
         return
     from tools.accuracy.plot import scatter
+    from tools.accuracy.recorded_run import read_run
     from tools.accuracy.replayed import AccuracyOptions, evaluate
-    from tools.profiles.imports import ProfileError
+    from tools.profiles.imports import ProfileError, known_device, profile_of
 
     if run_dir is None:
         raise SystemExit("accuracy: give the folder of a recorded run, or --live URL")
     if bool(profile) == no_profile:
         raise SystemExit("accuracy: give either --profile or --no-profile")
-    options = AccuracyOptions(
-        profile=profile,
-        device=device,
-        frontend_s=frontend_ms / 1e3,
-        async_scheduling=not sync_scheduling,
-        kv_blocks=kv_blocks,
-    )
     try:
-        found = evaluate(run_dir, options)
+        options = AccuracyOptions(
+            profile=profile_of(profile) if profile else None,
+            device=device or known_device(run_dir.resolve().parts),
+            frontend_s=frontend_ms / 1e3,
+            async_scheduling=not sync_scheduling,
+            kv_blocks=kv_blocks,
+        )
+        found = evaluate(read_run(run_dir), options)
     except (ValueError, KeyError, ProfileError) as error:
         raise SystemExit(f"accuracy: {error}") from error
     if plot is not None:

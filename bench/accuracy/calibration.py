@@ -168,7 +168,3 @@ def tables(result: Numbers) -> Blocks:
         "spread": f"{spread_table(result)}\n"
         f"It took its engine for changed {changes} times in these steps.",
     }
-
-
-if __name__ == "__main__":
-    BENCH.main(measure, tables, arguments)

@@ -8,20 +8,19 @@ seconds, and nothing is written.
 import argparse
 from pathlib import Path
 
-from rich.progress import Progress
-
 from bench.accuracy.live_report import scatter, tables
 from bench.accuracy.live_variants import Analysis
 from bench.accuracy.vllm_cpu import running_engine
 from bench.processes import OthersClock
 from bench.report import Benchmark, Numbers
-from bench.runs import progress
 from services.process.children import ChildFailed
 from tools.live.measure import LiveOptions, completed
 from tools.live.measure import measure as measure_engine
 from tools.live.recording import Recording
 from tools.live.report import all_pairs, report
+from tools.progress import Show, showing
 
+__all__ = ["BENCH", "arguments", "measure", "tables"]
 BENCH = Benchmark(
     __file__,
     __doc__,
@@ -36,13 +35,8 @@ ENGINE_ARGS = (
 )
 
 
-async def record(options: argparse.Namespace, bar: Progress) -> Recording:
+async def record(options: argparse.Namespace, show: Show) -> Recording:
     """Start the engine, measure, and end it."""
-    task = bar.add_task("starting vLLM", total=None)
-
-    def show(what: str, done: int, total: int) -> None:
-        bar.update(task, description=what, completed=done, total=total)
-
     engine_args = ENGINE_ARGS.format(max_num_seqs=options.max_num_seqs)
     async with running_engine(options.python, options.model, engine_args) as engine:
         load = LiveOptions(
@@ -89,8 +83,8 @@ def measure(options: argparse.Namespace) -> Numbers:
         recording = Recording.read(options.replay)
     else:
         try:
-            with progress() as bar:
-                recording = completed(record(options, bar))
+            with showing("starting vLLM") as show:
+                recording = completed(record(options, show))
         except ChildFailed as error:
             raise SystemExit(f"bench.{BENCH.name}: {error}") from error
         options.recording.parent.mkdir(parents=True, exist_ok=True)
@@ -98,7 +92,3 @@ def measure(options: argparse.Namespace) -> Numbers:
     if options.write:
         scatter(all_pairs(recording), BENCH.result(".png"))
     return {**report(recording), "analysis": Analysis(recording).report()}
-
-
-if __name__ == "__main__":
-    BENCH.main(measure, tables, arguments)

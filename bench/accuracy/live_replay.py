@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from foretell import wire
 from foretell.engine import Forecaster, SnapshotPredictor
 from foretell.engine.expected import RecentArrivals
 from foretell.engine.forecast import Arrival
@@ -21,9 +20,9 @@ from foretell.latency.linear import CompiledStepTime
 from foretell.length import PRIOR_TOKENS
 from foretell.length.distribution import certain, knots
 from foretell.model import EngineSnapshot, LengthEstimate, Prediction, RequestSpec, Step
-from foretell.v1 import snapshot_pb2
 from services.predictor.__main__ import DISPATCH_DELAY_S, RESERVE_TTL_S
 from tools.live.recording import Recording, Served
+from tools.live.tap import decoded
 
 _CALL_S = 0.5e-3
 _CLOCK_SLACK_S = 1e-3
@@ -90,10 +89,7 @@ def snapshots_of(recording: Recording) -> list[EngineSnapshot]:
     """The decoded snapshots of a recording; ValueError where there are none."""
     if not recording.snapshots:
         raise ValueError("the recording holds no snapshots")
-    return [
-        wire.snapshot_from_proto(snapshot_pb2.EngineSnapshot.FromString(message))
-        for message in recording.snapshots
-    ]
+    return decoded(recording.snapshots)
 
 
 def truth_of(snapshots: list[EngineSnapshot]) -> Truth:

@@ -6,6 +6,7 @@ from typing import Any
 
 from bench.report import Blocks, Numbers, machine_line, markdown_table
 from tools.live.report import FORETELL, LATENCIES, Pairs
+from tools.pictures import figure, save
 
 TITLES = {
     FORETELL: "Foretell",
@@ -105,13 +106,8 @@ def _placement(result: Mapping[str, Any]) -> str:
 
 def scatter(pairs: Mapping[str, Mapping[str, Pairs]], path: Path) -> None:
     """Predicted against actual: a row per kind of latency, a column per predictor."""
-    import matplotlib as mpl  # noqa: PLC0415  (heavy, and only needed here)
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
-    # The same data gives the same file: no date.
-    mpl.rcParams["savefig.dpi"] = 110
-    figure = Figure(figsize=(12.0, 6.2), layout="constrained")
-    axes = figure.subplots(len(LATENCIES), len(_PLOTTED), sharex="row", sharey="row")
+    picture = figure(12.0, 6.2)
+    axes = picture.subplots(len(LATENCIES), len(_PLOTTED), sharex="row", sharey="row")
     for row, kind in zip(axes, LATENCIES, strict=True):
         low, high = _range([pairs[name][kind] for name in _PLOTTED])
         for axis, name in zip(row, _PLOTTED, strict=True):
@@ -122,8 +118,7 @@ def scatter(pairs: Mapping[str, Mapping[str, Pairs]], path: Path) -> None:
             axis.set(xscale="log", yscale="log", title=f"{TITLES[name]}: {_NAMES[kind]}")
             axis.set_xlabel("actual, s")
         row[0].set_ylabel("predicted, s")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Software": None})
+    save(picture, path)
 
 
 def _range(columns: Sequence[Pairs]) -> tuple[float, float]:

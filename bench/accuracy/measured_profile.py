@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from bench.accuracy.record_steps import ENGINE_ARGS, PHASE_S, listen, send_load
+from bench.accuracy.record_steps import ENGINE_ARGS, PHASE_S, send_load, steps_of
 from bench.accuracy.recorded_steps import TimedStep, fit
 from bench.accuracy.vllm_cpu import ENVIRONMENT, running_engine
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from foretell.latency.linear import LinearStepTime
 from foretell.model import Step
+from tools.live.tap import decoded, listening
 from tools.profiles.run import Measurement, MeasureOptions
 from tools.profiles.run import measure as measure_endpoint
 
@@ -86,27 +87,25 @@ def tables(numbers: Numbers) -> Blocks:
 
 async def compared(options: argparse.Namespace) -> tuple[Measurement, dict[str, Any]]:
     """Measure, send the load, and compare."""
-    steps: list[Step] = []
     async with running_engine(options.python, options.model, ENGINE_ARGS) as engine:
-        listening = asyncio.create_task(listen(engine.snapshots, steps, set()))
-        given = MeasureOptions(
-            engine.url,
-            seconds=options.seconds,
-            max_concurrency=48,
-            max_num_seqs=48,
-            max_num_batched_tokens=1024,
-        )
-        found = await measure_endpoint(given)
-        await asyncio.sleep(IDLE_S)
-        measured = len(steps)
-        await send_load(engine.url, options.load_seconds)
-        await asyncio.sleep(IDLE_S)
-        listening.cancel()
-        await asyncio.gather(listening, return_exceptions=True)
+        with listening(engine.snapshots) as heard:
+            given = MeasureOptions(
+                engine.url,
+                seconds=options.seconds,
+                max_concurrency=48,
+                max_num_seqs=48,
+                max_num_batched_tokens=1024,
+            )
+            found = await measure_endpoint(given)
+            await asyncio.sleep(IDLE_S)
+            measured = steps_of(decoded(heard()))
+            await send_load(engine.url, options.load_seconds)
+            await asyncio.sleep(IDLE_S)
+            loaded = steps_of(decoded(heard()))
     model = LinearStepTime(found.profile.coefficients_s)
     return found, {
-        "the measurement": compare(model, steps[:measured]),
-        "the load": compare(model, steps[measured:]),
+        "the measurement": compare(model, measured),
+        "the load": compare(model, loaded),
     }
 
 
@@ -132,7 +131,3 @@ def measure(options: argparse.Namespace) -> Numbers:
         "request_token_s": round(found.fit.request_token_s, 9),
         "steps": phases,
     }
-
-
-if __name__ == "__main__":
-    BENCH.main(measure, tables, arguments)

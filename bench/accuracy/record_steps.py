@@ -15,6 +15,7 @@ import csv
 import gzip
 import io
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -22,16 +23,13 @@ from pathlib import Path
 from random import Random
 
 import httpx
-import zmq
-import zmq.asyncio
 
 from bench.accuracy.vllm_cpu import ENVIRONMENT, running_engine
 from bench.report import machine_line
-from foretell.model import Step
-from foretell.v1 import snapshot_pb2
-from foretell.wire import snapshot_from_proto
+from foretell.model import EngineSnapshot, Step
 from foretell.workload import LogNormal, LogNormalLengths, gamma
 from tools.harness.machine import describe_machine
+from tools.live.tap import decoded, listening
 
 OUTPUT = Path(__file__).resolve().parent / "data" / "vllm_cpu_steps.csv.gz"
 FIELDS = (
@@ -71,18 +69,9 @@ PHASES = (
 )
 
 
-async def listen(endpoint: str, steps: list[Step], versions: set[str]) -> None:
-    """Append every step that the engine publishes, until cancelled."""
-    with zmq.asyncio.Context() as context, context.socket(zmq.SUB) as socket:
-        socket.setsockopt(zmq.SUBSCRIBE, b"")
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.RCVHWM, 0)
-        socket.connect(endpoint)
-        while True:
-            message = snapshot_pb2.EngineSnapshot.FromString(await socket.recv())
-            snapshot = snapshot_from_proto(message)
-            steps.extend(snapshot.completed_steps)
-            versions.add(snapshot.config.engine_version)
+def steps_of(snapshots: Iterable[EngineSnapshot]) -> list[Step]:
+    """The steps that these snapshots tell of, in their order."""
+    return [step for snapshot in snapshots for step in snapshot.completed_steps]
 
 
 async def send_load(url: str, seconds: float) -> int:
@@ -147,14 +136,11 @@ def write(path: Path, steps: list[Step], about: dict[str, object]) -> None:
 
 async def record(python: str, model: str, seconds: float) -> tuple[list[Step], str, int]:
     """The steps in their order, the engine's version, and how many requests were sent."""
-    steps: list[Step] = []
-    versions: set[str] = set()
     async with running_engine(python, model, ENGINE_ARGS) as engine:
-        listening = asyncio.create_task(listen(engine.snapshots, steps, versions))
-        sent = await send_load(engine.url, seconds)
-        listening.cancel()
-        await asyncio.gather(listening, return_exceptions=True)
-    return steps, versions.pop(), sent
+        with listening(engine.snapshots) as heard:
+            sent = await send_load(engine.url, seconds)
+            snapshots = decoded(heard())
+    return steps_of(snapshots), snapshots[-1].config.engine_version, sent
 
 
 def main() -> None:

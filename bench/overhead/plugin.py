@@ -50,7 +50,3 @@ def measure(options: argparse.Namespace) -> Numbers:
         running, waiting = map(int, size.split("+"))
         rows.append(time_steps(running, waiting, options.steps))
     return {"sizes": rows}
-
-
-if __name__ == "__main__":
-    BENCH.main(measure, tables, arguments)

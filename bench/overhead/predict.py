@@ -92,7 +92,3 @@ def _row(result: Result, key: str, digits: int) -> tuple[str, ...]:
 def _name(result: Result) -> str:
     scheduling = "" if result["async_scheduling"] else ", sync scheduling"
     return f"{result['running']} + {result['waiting']}{scheduling}"
-
-
-if __name__ == "__main__":
-    BENCH.main(measure, tables, arguments)

@@ -28,7 +28,3 @@ def measure(options: argparse.Namespace) -> Numbers:
 
 def tables(numbers: Numbers) -> Blocks:
     return {"tables": markdown(numbers, SETTINGS)}
-
-
-if __name__ == "__main__":
-    BENCH.main(measure, tables, arguments)

@@ -247,7 +247,3 @@ def measure(options: argparse.Namespace) -> Numbers:
         "estimates": {source: quality(trace) for source, trace in traces.items()},
         "rows": rows_of(bench, wanted, kept),
     }
-
-
-if __name__ == "__main__":
-    BENCH.main(measure, tables, arguments)

@@ -41,7 +41,3 @@ def measure(options: argparse.Namespace) -> Numbers:
 
 def tables(numbers: Numbers) -> Blocks:
     return {"tables": markdown(numbers, ORDERED)}
-
-
-if __name__ == "__main__":
-    BENCH.main(measure, tables)

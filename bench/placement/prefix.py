@@ -183,7 +183,3 @@ def measure(options: argparse.Namespace) -> Numbers:
     ]
     one = partial(run, mooncake=options.mooncake, requests=options.requests)
     return {"seed": options.seed, "runs": run_each(one, cases, options.processes)}
-
-
-if __name__ == "__main__":
-    BENCH.main(measure, tables, arguments)

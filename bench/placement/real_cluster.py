@@ -1,6 +1,6 @@
 """Does a real cluster of emulated engines rank the policies as the simulator does?
 
-The engines are those of `bench.placement.policies`, in real time: each is a process, has its
+The engines are those of `bench.placement.scale`, in real time: each is a process, has its
 predictor beside it, and gets its requests over HTTP from two schedulers. The same arrivals are
 simulated.
 """
@@ -32,6 +32,7 @@ from foretell.policy import Needs, make_policy
 from foretell.sim import simulate
 from foretell.workload import Arrival
 
+__all__ = ["BENCH", "arguments", "measure", "tables"]
 BENCH = Benchmark(
     __file__,
     __doc__,
@@ -183,7 +184,3 @@ def measure(options: argparse.Namespace) -> Numbers:
         "real": real,
         "simulated": {policy: simulated(plan, policy, real) for policy in real},
     }
-
-
-if __name__ == "__main__":
-    BENCH.main(measure, tables, arguments)

@@ -14,6 +14,7 @@ from bench.placement.block.runs import Results, state_of_the_code
 from bench.placement.block.sweep import run_all
 from bench.report import Benchmark, Numbers
 
+__all__ = ["BENCH", "measure", "tables"]
 BENCH = Benchmark(
     __file__, __doc__, takes="10 minutes", paths={"TRACES": "folder of the traces"}, processes=2
 )
@@ -30,7 +31,3 @@ def measure(options: argparse.Namespace) -> Numbers:
         "cpu_s": round(cpu_s),
         **results_of(kept, searches),
     }
-
-
-if __name__ == "__main__":
-    BENCH.main(measure, tables)

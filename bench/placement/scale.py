@@ -127,7 +127,3 @@ def measure(options: argparse.Namespace) -> Numbers:
     load = {name: getattr(options, name) for name in ("instances", "qps", "requests")}
     one = partial(run, **load, lengths=read_lengths(options.lengths))
     return {**load, "runs": run_each(one, cases(options.seeds), options.processes)}
-
-
-if __name__ == "__main__":
-    BENCH.main(measure, tables, arguments)

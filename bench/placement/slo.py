@@ -147,7 +147,3 @@ def measure(options: argparse.Namespace) -> Numbers:
     ]
     one = partial(run, lengths=read_lengths(options.lengths), requests=options.requests)
     return {"requests": options.requests, "runs": run_each(one, cases, options.processes)}
-
-
-if __name__ == "__main__":
-    BENCH.main(measure, tables, arguments)

@@ -34,7 +34,7 @@ def total_delay_s(prediction: Prediction) -> float | None:
     Requests do come, though, and a sum does not mind who bears it. Queueing behind a full engine
     costs those who are there nothing, so the least sum buries a few requests there. Therefore the
     request's own wait weighs more the longer it is; its own decoding does not count. What each
-    part is worth is measured by `bench.placement.policies`.
+    part is worth is measured by `bench.placement.parts`.
 
     Never below 0, even where the request helps others by more than it costs. None: the delay of
     the others is unknown.

@@ -1,31 +1,19 @@
-"""Scatter plots of predicted against actual latencies; needs matplotlib."""
+"""Scatter plots of predicted against actual latencies."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from foretell.sim.accuracy import METRICS
 from tools.accuracy.replayed import Evaluation
+from tools.pictures import figure, save
 
 _UNITS = {"ttft": (1.0, "s"), "tpot": (1e3, "ms"), "e2e": (1.0, "s")}
 
 
 def scatter(evaluations: Sequence[tuple[str, Evaluation]], path: Path) -> None:
-    """One row of plots (TTFT, TPOT, e2e) per evaluation, written to `path` (.svg or .png).
-
-    SystemExit where matplotlib is missing.
-    """
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise SystemExit(
-            "plots need matplotlib: pip install -e '.[bench]' in the checkout, or leave --plot out"
-        ) from error
-    # The same data gives the same file: no random ids, no date.
-    mpl.rcParams["svg.hashsalt"] = "foretell"
-    mpl.rcParams["svg.fonttype"] = "none"
-    figure = Figure(figsize=(9.6, 3.1 * len(evaluations)), layout="constrained")
-    axes = figure.subplots(len(evaluations), len(METRICS), squeeze=False)
+    """One row of plots (TTFT, TPOT, e2e) per evaluation, written to `path` (.svg or .png)."""
+    picture = figure(9.6, 3.1 * len(evaluations))
+    axes = picture.subplots(len(evaluations), len(METRICS), squeeze=False)
     for row, (title, evaluation) in zip(axes, evaluations, strict=True):
         for axis, (name, value) in zip(row, METRICS.items(), strict=True):
             scale, unit = _UNITS[name]
@@ -40,4 +28,4 @@ def scatter(evaluations: Sequence[tuple[str, Evaluation]], path: Path) -> None:
             axis.set_xlabel(f"actual {name.upper() if name != 'e2e' else name}, {unit}")
             axis.set_ylabel(f"predicted, {unit}")
             axis.set_title(title, fontsize="medium")
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=120)
+    save(picture, path)

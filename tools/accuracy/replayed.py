@@ -1,7 +1,6 @@
 """`foretell accuracy`: a recorded run through the twin, and how far off it was."""
 
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from foretell.latency.devices import MODELS, device_spec
@@ -12,8 +11,8 @@ from foretell.model import EngineConfig, GpuProfile, ModelSpec
 from foretell.sim.accuracy import accuracy
 from foretell.sim.calibrate import calibrate
 from foretell.sim.recorded import Latency, ReplayConfig, replay
-from tools.accuracy.recorded_run import RecordedRun, read_run
-from tools.profiles.imports import known_device, known_model, profile_of
+from tools.accuracy.recorded_run import RecordedRun
+from tools.profiles.imports import known_model
 
 UNKNOWN_DEVICE = "A100-80GB"  # from the middle of those that serve
 CALIBRATION_SHARE = 3  # one request in so many teaches, in --no-profile mode
@@ -24,10 +23,9 @@ _DIGITS = 5
 class AccuracyOptions:
     """Options of a replay; zero and empty mean what the run or the profile says."""
 
-    profile: str = ""
+    profile: GpuProfile | None = None
     device: str = ""
-    """Without a profile: the device whose datasheet is the prior. Empty: the one that the run's
-    folder names, or else `UNKNOWN_DEVICE`."""
+    """Without a profile: the device whose datasheet is the prior. Empty: `UNKNOWN_DEVICE`."""
     frontend_s: float = 0.0
     async_scheduling: bool = True
     kv_blocks: int = 0
@@ -57,14 +55,11 @@ class Evaluation:
         }
 
 
-def evaluate(folder: Path, options: AccuracyOptions) -> Evaluation:
-    """Replay the run in `folder`; ValueError with the reason where it cannot be."""
-    run = read_run(folder)
-    if options.profile:
-        return _with_profile(run, options, profile_of(options.profile))
-    parts = folder.resolve().parts
-    device = options.device or known_device(parts) or UNKNOWN_DEVICE
-    return _without_profile(run, replace(options, device=device))
+def evaluate(run: RecordedRun, options: AccuracyOptions) -> Evaluation:
+    """Replay a run; ValueError with the reason where it cannot be."""
+    if options.profile is not None:
+        return _with_profile(run, options, options.profile)
+    return _without_profile(run, options)
 
 
 def _with_profile(run: RecordedRun, options: AccuracyOptions, profile: GpuProfile) -> Evaluation:
@@ -90,7 +85,7 @@ def _with_profile(run: RecordedRun, options: AccuracyOptions, profile: GpuProfil
 
 def _without_profile(run: RecordedRun, options: AccuracyOptions) -> Evaluation:
     device, model = sharded(
-        device_spec(options.device),
+        device_spec(options.device or UNKNOWN_DEVICE),
         _model_spec(run.model),
         int(run.engine_kwargs.get("tensor_parallel_size") or 1),
         int(run.engine_kwargs.get("data_parallel_size") or 1),

@@ -4,13 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from rich.console import Console
-from rich.progress import Progress
 
 from tools.harness.cases import RESERVATIONS, STATES, Size
 from tools.harness.kernel import PROFILE, time_kernel
 from tools.harness.machine import describe_machine
 from tools.harness.rpc import Transport, time_rpc
+from tools.progress import progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +24,13 @@ class PredictOptions:
 
 def measure_predict(options: PredictOptions) -> dict[str, object]:
     """The measurements; a progress bar on stderr tells how far they are."""
-    with Progress(console=Console(stderr=True)) as progress:
+    with progress() as bar:
 
-        def bar(what: str) -> Callable[[], None]:
-            task = progress.add_task(f"{options.size}: {what}", total=options.predictions)
-            return lambda: progress.advance(task)
+        def counting(what: str) -> Callable[[], None]:
+            task = bar.add_task(f"{options.size}: {what}", total=options.predictions)
+            return lambda: bar.advance(task)
 
-        return {**_facts(options), **_measure(options, bar)}
+        return {**_facts(options), **_measure(options, counting)}
 
 
 def _measure(

@@ -3,7 +3,7 @@
 import time
 from bisect import insort
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,7 @@ from tools.length.baselines import BASELINES, cross_validated, learnt_from
 from tools.length.dataset import Example
 from tools.length.scores import Floats, coverage, quantiles_of, score
 from tools.length.taggers import Tagger
-
-Show = Callable[[str, int, int], None]
-"""Called with what is going on, how much of it is done, and of how much."""
+from tools.progress import Show
 
 _BATCH = 32  # examples a tagger is asked for at once, where it does not learn between them
 _SETTLED = 300  # answers of a model after which its intervals are looked at

@@ -4,24 +4,17 @@ import json
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tools.length.dataset import read_examples
 from tools.length.evaluate import evaluate
 from tools.length.taggers import load_tagger
+from tools.progress import showing
 
 
 def evaluate_file(path: Path, *, train: Path | None, model: str, stream: bool, limit: int) -> None:
     """Print the scores as JSON to stdout; progress and notes go to stderr."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     try:
-        with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
-            bar = progress.add_task("reading", total=None)
-
-            def show(what: str, done: int, total: int) -> None:
-                progress.update(bar, description=what, completed=done, total=total)
-
+        with showing("reading") as show:
             tagger = load_tagger(model)
             examples = read_examples(path, limit=limit)
             training = None if train is None else read_examples(train)
@@ -32,5 +25,5 @@ def evaluate_file(path: Path, *, train: Path | None, model: str, stream: bool, l
     except ValueError as error:
         raise SystemExit(f"length eval: {error}") from error
     learnt = "by 5-fold cross-validation on the file itself" if train is None else f"to {train}"
-    console.print(f"Baselines were fitted {learnt}.", highlight=False)
+    Console(stderr=True).print(f"Baselines were fitted {learnt}.", highlight=False)
     print(json.dumps(result, indent=2, allow_nan=False))  # noqa: T201  the command's output

@@ -5,30 +5,23 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from tools.live.measure import LiveOptions, completed, measure
 from tools.live.report import LATENCIES, report
+from tools.progress import showing
 
 
 def live(options: LiveOptions, recording: Path | None) -> None:
     """Measure, print a table to stderr and the report to stdout; keep the recording if wanted."""
     if recording is not None and not recording.absolute().parent.is_dir():
         raise SystemExit(f"accuracy: the folder of {recording} does not exist")
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
-        bar = progress.add_task("connecting", total=None)
-
-        def show(what: str, done: int, total: int) -> None:
-            progress.update(bar, description=what, completed=done, total=total)
-
+    with showing("connecting") as show:
         found = completed(measure(options, show))
     if recording is not None:
         found.write(recording)
     result = report(found)
-    console.print(error_table(result["errors"]))
+    Console(stderr=True).print(error_table(result["errors"]))
     print(json.dumps(result, indent=2))  # noqa: T201  the command's output
 
 

@@ -3,7 +3,8 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
@@ -14,8 +15,10 @@ from services.process import runtime
 from services.process.probe import http_get
 from tools.live.load import MixedLengths, bursty
 from tools.live.recording import Recording, Served
-from tools.live.session import Session, SnapshotTap
+from tools.live.session import Session
 from tools.live.stream import NoStream, StreamClient
+from tools.live.tap import listening
+from tools.progress import Show
 
 _DEADLINE_S = 10.0
 _CONCURRENCY_PER_SEQ = 1.5  # under way while capacity is measured: the engine always has a queue
@@ -23,9 +26,6 @@ _SETTLE_S = 1.0  # for the queue to be gone before requests come at their times
 _UNCOUNTED_SHARE = 4  # of the saturating requests the first quarter fills the engine
 
 T = TypeVar("T")
-
-Progress = Callable[[str, int, int], None]
-"""Called with what is done, the number of requests done, and of all."""
 
 
 class CannotMeasure(Exception):
@@ -58,33 +58,26 @@ class LiveOptions:
     lengths: MixedLengths = field(default_factory=MixedLengths)
 
 
-async def measure(options: LiveOptions, progress: Progress) -> Recording:
+async def measure(options: LiveOptions, show: Show) -> Recording:
     """Measure; raises CannotMeasure, and NoStream or AioRpcError where a peer fails underway."""
     model, max_model_len = await _model_of(options)
     lengths = options.lengths.within(max_model_len)
-    client = StreamClient(options.url, api_key=options.api_key)
-    tap = SnapshotTap(options.snapshots) if options.snapshots else None
-    async with grpc.aio.insecure_channel(options.predictor) as channel:
+    async with (
+        StreamClient(options.url, api_key=options.api_key) as client,
+        grpc.aio.insecure_channel(options.predictor) as channel,
+    ):
         stub = predictor_pb2_grpc.PredictorStub(channel)
         status = await _status(stub, options.predictor)
         session = Session(model, client, stub, options.seed)
-        listening = asyncio.create_task(tap.run()) if tap else None
-        try:
-            capacity = await _capacity(
-                session, options, lengths, status.load.max_num_seqs, progress
-            )
+        # Without an endpoint no message ever comes.
+        with listening(options.snapshots) if options.snapshots else nullcontext(list) as heard:
+            capacity = await _capacity(session, options, lengths, status.load.max_num_seqs, show)
             rate = options.rate_per_s or options.utilisation * capacity
             session.served.clear()
             await asyncio.sleep(_SETTLE_S)
-            await _send(session, options, lengths, rate, progress)
+            await _send(session, options, lengths, rate, show)
             status = await _status(stub, options.predictor)
-        finally:
-            client.close()
-            if tap is not None and listening is not None:
-                listening.cancel()
-                await asyncio.gather(listening, return_exceptions=True)
-                tap.drain()
-                tap.close()
+            snapshots = heard()
     requests = sorted(session.served, key=lambda request: request.decided_unix_s)
     about = {
         "model": model,
@@ -99,11 +92,11 @@ async def measure(options: LiveOptions, progress: Progress) -> Recording:
             "answer_delay_ms": round(session.answer_delay_s * 1e3, 2),
         },
     }
-    return Recording(about, requests, tap.messages if tap else [])
+    return Recording(about, requests, snapshots)
 
 
 async def _capacity(
-    session: Session, options: LiveOptions, lengths: MixedLengths, slots: int, progress: Progress
+    session: Session, options: LiveOptions, lengths: MixedLengths, slots: int, show: Show
 ) -> float:
     """Requests per second that the engine ends while it always has some waiting."""
     requests = bursty(options.saturating, 1.0, lengths, options.seed + 1_000_000)
@@ -111,10 +104,9 @@ async def _capacity(
 
     def note() -> None:
         ended.append(time.monotonic())
-        progress("finding the engine's capacity", len(ended), options.saturating)
+        show("finding the engine's capacity", len(ended), options.saturating)
 
     concurrency = max(2, round(_CONCURRENCY_PER_SEQ * slots))
-    await session.client.open(concurrency)
     await session.saturate(requests, concurrency, note)
     # Not the first, which fill the engine, nor the last, which leave it empty.
     first, last = len(ended) // _UNCOUNTED_SHARE, len(ended) - concurrency
@@ -124,7 +116,7 @@ async def _capacity(
 
 
 async def _send(
-    session: Session, options: LiveOptions, lengths: MixedLengths, rate: float, progress: Progress
+    session: Session, options: LiveOptions, lengths: MixedLengths, rate: float, show: Show
 ) -> None:
     measured = range(options.warm_up, options.warm_up + options.requests)
     total = measured.stop + options.cool_down
@@ -135,7 +127,7 @@ async def _send(
         nonlocal done
         done += 1
         what = "warming up" if done <= options.warm_up else "measuring"
-        progress(f"{what} at {rate:.2f} requests/s", done, total)
+        show(f"{what} at {rate:.2f} requests/s", done, total)
 
     await session.send(requests, note, measured=measured)
 
@@ -192,28 +184,15 @@ async def _status(
 def completed(work: Coroutine[Any, Any, T]) -> T:
     """Run `work` to its end on an event loop of its own.
 
-    SystemExit with the reason where a peer fails it, or a signal ends it.
+    SystemExit with the reason where a peer fails it, or Ctrl-C ends it.
     """
-    found: list[T] = []
-
-    async def main(stop: asyncio.Event) -> None:
-        task = asyncio.create_task(work)
-        stopped = asyncio.create_task(stop.wait())
-        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        stopped.cancel()
-        if task.done():
-            found.append(await task)
-            return
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
     try:
-        runtime.run(main)
+        with asyncio.Runner(loop_factory=runtime.loop_factory()) as runner:
+            return runner.run(work)
     except* (CannotMeasure, NoStream, grpc.aio.AioRpcError) as group:
         raise SystemExit(f"accuracy: {_first(group)}") from group
-    if not found:
-        raise SystemExit("accuracy: interrupted")
-    return found[0]
+    except* KeyboardInterrupt:
+        raise SystemExit("accuracy: interrupted") from None
 
 
 def _first(group: BaseExceptionGroup[Exception]) -> BaseException:

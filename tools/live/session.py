@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-import zmq
-
 from foretell import wire
 from foretell.model import LengthEstimate, RequestSpec
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
@@ -20,41 +18,7 @@ _PREDICTOR_DEADLINE_S = 10.0
 _REQUEST_DEADLINE_S = 300.0
 _ANSWER_DELAY_WEIGHT, _LONGEST_ANSWER_DELAY_S = 0.1, 2.0  # services.scheduler.placing.pool's
 _FIRST_TOKEN_ID, _LAST_TOKEN_ID = 100, 999  # ordinary tokens of any vocabulary
-_DRAIN_EVERY_S = 0.25
 OnServed = Callable[[], None]
-
-
-class SnapshotTap:
-    """Collects what the engine publishes, as bytes and in its own time.
-
-    ZMQ's thread receives them; nothing here runs when one comes.
-    """
-
-    def __init__(self, endpoint: str) -> None:
-        self.messages: list[bytes] = []
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.SUB)
-        self._socket.setsockopt(zmq.RCVHWM, 0)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.SUBSCRIBE, b"")
-        self._socket.connect(endpoint)
-
-    async def run(self) -> None:
-        """Empty the queue now and then, until cancelled."""
-        while True:
-            self.drain()
-            await asyncio.sleep(_DRAIN_EVERY_S)
-
-    def drain(self) -> None:
-        while True:
-            try:
-                self.messages.append(self._socket.recv(zmq.NOBLOCK))
-            except zmq.Again:
-                return
-
-    def close(self) -> None:
-        self._socket.close()
-        self._context.term()
 
 
 @dataclass(slots=True)

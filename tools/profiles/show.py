@@ -5,14 +5,12 @@ import time
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from foretell.latency.features import FEATURES
 from tools.profiles.imports import ProfileError, write_profile
 from tools.profiles.run import Measurement, MeasureOptions, measure
-
-_REFRESH_S = 0.25
+from tools.progress import showing
 
 
 def measure_to(output: Path, options: MeasureOptions) -> None:
@@ -21,37 +19,21 @@ def measure_to(output: Path, options: MeasureOptions) -> None:
         output.touch()  # not found out after the measurement
     except OSError as error:
         raise ProfileError(f"{output}: {error.strerror}") from error
-    console = Console(stderr=True)
+    started = time.monotonic()
     try:
-        found = asyncio.run(_measured(options, console))
+        with showing("asking the endpoint") as show:
+            found = asyncio.run(
+                measure(
+                    options,
+                    lambda what: show(what, int(time.monotonic() - started), int(options.seconds)),
+                )
+            )
     except BaseException:
         if not output.stat().st_size:
             output.unlink()
         raise
     write_profile(found.profile, output)
     Console().print(_summary(found))
-
-
-async def _measured(options: MeasureOptions, console: Console) -> Measurement:
-    bar = Progress(
-        BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"), console=console
-    )
-    with bar:
-        task = bar.add_task("asking the endpoint", total=options.seconds)
-        started = time.monotonic()
-
-        async def tick() -> None:
-            while True:
-                bar.update(task, completed=time.monotonic() - started)
-                await asyncio.sleep(_REFRESH_S)
-
-        ticking = asyncio.create_task(tick())
-        try:
-            found = await measure(options, lambda text: bar.update(task, description=text))
-            bar.update(task, completed=options.seconds, description="done")
-        finally:
-            ticking.cancel()
-    return found
 
 
 def _summary(found: Measurement) -> Table:

@@ -1,8 +1,10 @@
-"""Pictures of a run; needs matplotlib."""
+"""Pictures of a run."""
 
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
+
+from tools.pictures import figure, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -11,37 +13,22 @@ if TYPE_CHECKING:
 
 
 def draw_run(run: "Run", path: Path) -> None:
-    """Distributions of TTFT and e2e latency, and free blocks over time; .svg or .png.
-
-    SystemExit where matplotlib is missing.
-    """
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import NullFormatter
-    except ImportError as error:
-        raise SystemExit(
-            "pictures need matplotlib: pip install -e '.[bench]' in the checkout, "
-            "or leave --draw out"
-        ) from error
-    # The same run gives the same file: no random ids, no date.
-    mpl.rcParams["svg.hashsalt"] = "foretell"
-    mpl.rcParams["svg.fonttype"] = "none"
-    figure = Figure(figsize=(11.0, 3.4), layout="constrained")
-    ttft, e2e, blocks = figure.subplots(1, 3)
+    """Distributions of TTFT and e2e latency, and free blocks over time; .svg or .png."""
+    picture = figure(11.0, 3.4)
+    ttft, e2e, blocks = picture.subplots(1, 3)
     served = run.report.served
     _distribution(ttft, [r.ttft_s for r in served], "TTFT")
     ttft.set_xscale("log")  # from one step to a long queue
-    ttft.xaxis.set_minor_formatter(NullFormatter())
+    ttft.xaxis.set_minor_formatter("")  # none
     _distribution(e2e, [r.e2e_s for r in served], "e2e latency")
     _free_blocks(blocks, run)
     facts = run.facts
-    figure.suptitle(
+    picture.suptitle(
         f"{facts['policy']}, {facts['profile']}, {facts['qps']:g} requests a second, "
         f"seed {facts['seed']}",
         fontsize="medium",
     )
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=120)
+    save(picture, path)
 
 
 def _distribution(axis: "Axes", values: list[float], name: str) -> None:

@@ -9,7 +9,6 @@ import torch
 import transformers
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from tokenizers import Tokenizer
 
 from foretell.length.bins import quantiles
@@ -17,22 +16,17 @@ from services.tagger.encoder import Encoder
 from services.tagger.reading import Description, Reader, feature_rows, marks_of, scales_of
 from tools.length.dataset import Example, read_examples
 from tools.length.scores import INTERVALS, Scores, coverage, score
+from tools.progress import showing
 from tools.train.card import write_card
 from tools.train.export import export
 from tools.train.inputs import Examples, hold_out, prepare
 from tools.train.loop import logits_of, train
 from tools.train.network import LengthModel, make_encoder
 from tools.train.options import SCRATCH, TrainOptions
-from tools.train.state import Progress as Trained
+from tools.train.state import Progress
 from tools.train.teachers import taught_by
 
 _LEAST_HELD = 20
-_COLUMNS = (
-    TextColumn("{task.description}"),
-    BarColumn(),
-    MofNCompleteColumn(),
-    TimeRemainingColumn(),
-)
 Taught = NDArray[np.float32]
 _TEMPERATURES = np.arange(0.7, 1.5, 0.02)
 
@@ -59,11 +53,11 @@ def train_tagger(options: TrainOptions, tests: list[Path], console: Console) -> 
     with console.status(f"tokenizing {len(examples):,} prompts"):
         learned, judged = prepare(kept, reader), prepare(held, reader)
     if options.teachers:
-        learned = replace(learned, taught=_taught(options, kept, console))
+        learned = replace(learned, taught=_taught(options, kept))
     vocabulary = tokenizer.get_vocab_size()
     encoder = make_encoder(options.encoder, options.layers, vocabulary)
     model = LengthModel(encoder, len(description.models))
-    trained = _train(model, learned, judged, description.marks.pad, options, console)
+    trained = _train(model, learned, judged, description.marks.pad, options)
     logits = logits_of(model, judged, description.marks.pad)
     description = replace(description, temperature=_temperature(logits, judged))
     with console.status("exporting"):
@@ -101,14 +95,13 @@ def _describe(options: TrainOptions, examples: list[Example], tokenizer: Tokeniz
     return Description(options.window, marks_of(tokenizer), models, mean, scale)
 
 
-def _taught(options: TrainOptions, examples: list[Example], console: Console) -> Taught:
-    with Progress(*_COLUMNS, console=console) as bar:
-        task = bar.add_task("asking the teachers", total=None)
+def _taught(options: TrainOptions, examples: list[Example]) -> Taught:
+    with showing("asking the teachers") as show:
         return taught_by(
             options.teachers,
             examples,
             options.out / "training",
-            lambda done, total: bar.update(task, completed=done, total=total),
+            lambda done, total: show("asking the teachers", done, total),
         )
 
 
@@ -118,19 +111,12 @@ def _train(
     judged: Examples,
     pad: int,
     options: TrainOptions,
-    console: Console,
-) -> Trained:
-    with Progress(*_COLUMNS, console=console) as bar:
-        task = bar.add_task("training", total=None)
+) -> Progress:
+    with showing("training") as show:
 
-        def report(progress: Trained, step: int, total: int) -> None:
+        def report(progress: Progress, step: int, total: int) -> None:
             best = "" if progress.best_loss == float("inf") else f", best {progress.best_loss:.4f}"
-            bar.update(
-                task,
-                completed=step,
-                total=total,
-                description=f"epoch {progress.epoch + 1}: loss {progress.loss:.4f}{best}",
-            )
+            show(f"epoch {progress.epoch + 1}: loss {progress.loss:.4f}{best}", step, total)
 
         return train(model, learned, judged, pad, options, report)
 

@@ -9,6 +9,7 @@ from bench.placement.block import settings as given
 from bench.placement.block.runs import CURVE, Result, Results
 from bench.placement.block.settings import Case, Scheduler
 from bench.report import Benchmark
+from tools.pictures import figure, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,16 +42,14 @@ def draw_all(kept: Results, bench: Benchmark) -> None:
 
 def _draw_rates(lookup: Lookup, path: Path) -> None:
     """The paper's Figure 6 without overheads and throughput."""
-    from matplotlib.figure import Figure  # noqa: PLC0415  only pictures need matplotlib
-
-    figure = Figure(figsize=(10.5, 6.4), layout="constrained")
+    picture = figure(10.5, 6.4)
     panels = (
         ("ttft_mean_s", "mean TTFT, s"),
         ("e2e_mean_s", "mean e2e latency, s"),
         ("ttft_p99_s", "P99 TTFT, s"),
         ("e2e_p99_s", "P99 e2e latency, s"),
     )
-    for axis, (name, title) in zip(figure.subplots(2, 2).flat, panels, strict=True):
+    for axis, (name, title) in zip(picture.subplots(2, 2).flat, panels, strict=True):
         for scheduler in given.SCHEDULERS:
             values = [
                 fmean(lookup(scheduler, qps, seed)[name] for seed in given.SWEEP_SEEDS)
@@ -64,15 +63,13 @@ def _draw_rates(lookup: Lookup, path: Path) -> None:
         axis.set_xlabel("requests a second")
         axis.set_ylabel(title)
     handles, labels = axis.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False)
-    _save(figure, path)
+    picture.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False)
+    save(picture, path)
 
 
 def _draw_distributions(lookup: Lookup, path: Path) -> None:
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
-    figure = Figure(figsize=(10.5, 5.6), layout="constrained")
-    axes = figure.subplots(2, len(given.DRAWN_QPS), squeeze=False)
+    picture = figure(10.5, 5.6)
+    axes = picture.subplots(2, len(given.DRAWN_QPS), squeeze=False)
     for column, qps in enumerate(given.DRAWN_QPS):
         for row, (name, title) in enumerate((("ttft_curve_s", "TTFT"), ("e2e_curve_s", "e2e"))):
             axis: Axes = axes[row][column]
@@ -87,16 +84,14 @@ def _draw_distributions(lookup: Lookup, path: Path) -> None:
             if column == 0:
                 axis.set_ylabel("share of requests")
     handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=5, frameon=False)
-    _save(figure, path)
+    picture.legend(handles, labels, loc="outside upper center", ncols=5, frameon=False)
+    save(picture, path)
 
 
 def _draw_memory(lookup: Lookup, path: Path) -> None:
     """The first two rows of the paper's Figure 7, until the last request arrives."""
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
-    figure = Figure(figsize=(10.5, 5.6), layout="constrained")
-    axes = figure.subplots(2, len(given.DRAWN_QPS), squeeze=False)
+    picture = figure(10.5, 5.6)
+    axes = picture.subplots(2, len(given.DRAWN_QPS), squeeze=False)
     for column, qps in enumerate(given.DRAWN_QPS):
         for scheduler in _DRAWN:
             memory = lookup(scheduler, qps, given.SWEEP_SEEDS[0])["memory"]
@@ -109,8 +104,8 @@ def _draw_memory(lookup: Lookup, path: Path) -> None:
     axes[0][0].set_ylabel("free blocks, mean of instances")
     axes[1][0].set_ylabel("free blocks, variance of instances")
     handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=5, frameon=False)
-    _save(figure, path)
+    picture.legend(handles, labels, loc="outside upper center", ncols=5, frameon=False)
+    save(picture, path)
 
 
 def _smooth(values: tuple[float, ...], width: int = 5) -> list[float]:
@@ -121,9 +116,3 @@ def _smooth(values: tuple[float, ...], width: int = 5) -> list[float]:
 
 def _style(scheduler: Scheduler) -> dict[str, Any]:
     return {"label": scheduler.title, "color": _COLOURS[scheduler.title], "linewidth": 1.4}
-
-
-def _save(figure: Any, path: Path) -> None:
-    """Without the library's version: the same runs give the same file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=90, metadata={"Software": None})
