@@ -24,6 +24,7 @@ from services.scheduler.http.slo import default_terms
 from services.scheduler.placing.peers import open_channel
 from services.scheduler.placing.placer import Estimators, Placer
 from services.scheduler.placing.pool import Pool
+from services.scheduler.placing.tagging import TaggerClient
 from services.scheduler.placing.tokens import PromptCounter
 from services.scheduler.record.lessons import Lessons
 from services.scheduler.record.recorder import Recorder
@@ -58,10 +59,13 @@ async def serve(
         metrics = SchedulerMetrics(CollectorRegistry())
         background = Background()
         traffic = Traffic.of(settings)
-        tagger = None
+        stub, tagger = None, None
+        tagger_deadline_s = settings.tagger_deadline_ms / 1000
         if settings.tagger:
             channel = await stack.enter_async_context(open_channel(settings.tagger, traffic))
-            tagger = tagger_pb2_grpc.TaggerStub(channel)
+            stub = tagger_pb2_grpc.TaggerStub(channel)
+            tagger = TaggerClient(stub, tagger_deadline_s, traffic.metadata(settings.tagger))
+            stack.push_async_callback(tagger.close)
         pool = Pool(
             settings.instances,
             probes,
@@ -83,14 +87,14 @@ async def serve(
             pool=pool,
             estimators=estimators,
             tagger=tagger,
-            tagger_deadline_s=settings.tagger_deadline_ms / 1000,
+            tagger_deadline_s=tagger_deadline_s,
             predictor_deadline_s=settings.predictor_deadline_ms / 1000,
             metrics=metrics,
             background=background,
         )
         request_log = RequestLog(settings.request_log, REQUEST_LOG_MAX_BYTES)
         stack.callback(request_log.close)
-        lessons = Lessons(estimators, tagger, background)
+        lessons = Lessons(estimators, stub, background)
         in_progress = InProgress(settings.max_concurrent_requests)
         metrics.in_progress.set_function(lambda: in_progress.now)
         replica = Replica(

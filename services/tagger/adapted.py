@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.length.adapt import Adapter
-from foretell.length.bins import estimates
+from foretell.length.bins import BINS, estimates
 from foretell.length.conversation import Conversation
 from foretell.model import LengthEstimate
 from services.tagger.models import Question
@@ -43,8 +43,10 @@ class Found:
 class EncoderModel:
     """Implements `models.LengthModel`."""
 
-    def __init__(self, encoder: Encoder) -> None:
+    def __init__(self, encoder: Encoder, source: str = "model") -> None:
+        """`source` is what its estimates name as theirs."""
         self._encoder = encoder
+        self._source = source
         self._adapter = Adapter()
         self._said: OrderedDict[str, tuple[Found, str]] = OrderedDict()
 
@@ -55,16 +57,26 @@ class EncoderModel:
         )
         return [Found(*row) for row in zip(*rows, strict=True)]
 
-    def estimate(self, request_id: str, question: Question, found: Found) -> LengthEstimate:
-        group = group_of(question)
+    def estimates(self, read: Sequence[tuple[Question, Found]]) -> list[LengthEstimate]:
+        adapted = np.empty((len(read), BINS))
+        alike: dict[tuple[str, str], list[int]] = {}
+        for row, (question, _) in enumerate(read):
+            alike.setdefault((question.model_name, group_of(question)), []).append(row)
+        for (model_name, group), rows in alike.items():
+            adapted[rows] = self._adapter.adjust(
+                model_name,
+                np.array([read[row][1].probabilities for row in rows]),
+                group,
+                np.array([read[row][1].features for row in rows]),
+            )
+        limits = [question.conversation.max_tokens for question, _ in read]
+        return estimates(adapted, limits, self._source)
+
+    def remember(self, request_id: str, question: Question, found: Found) -> None:
         if request_id:
-            self._said[request_id] = (found, group)
+            self._said[request_id] = (found, group_of(question))
             if len(self._said) > REMEMBERED:
                 self._said.popitem(last=False)
-        adapted = self._adapter.adjust(
-            question.model_name, found.probabilities, group, found.features
-        )
-        return estimates(adapted[None], [question.conversation.max_tokens], "model")[0]
 
     def observe(self, request_id: str, model_name: str, output_tokens: int, censored: bool) -> None:
         said = self._said.pop(request_id, None)

@@ -16,6 +16,7 @@ from services.tagger.metrics import TaggerMetrics
 logger = logging.getLogger(__name__)
 
 _SMOOTHING = 0.2  # weight of the latest batch in the running estimates of how long one takes
+_FORGIVE_EVERY_S = 0.1
 _NICENESS = 10  # of the thread that reads prompts
 _DEVIATIONS = 2.0  # by which a batch is expected to take longer than it does on average
 
@@ -66,33 +67,33 @@ class MicroBatcher(Generic[Q, A]):
         self._prompt_s = 0.0
         self._deviation_s = 0.0  # mean distance of a batch's duration from what its size promised
         self._busy_until_s = 0.0  # as expected; 0: nothing is under way
+        self._forgave_s = -math.inf
         self._task = asyncio.create_task(self._run())
 
-    async def submit(self, question: Q, within_s: float | None) -> A:
+    def submit(self, question: Q, within_s: float | None) -> asyncio.Future[A]:
         """The answer to `question`; None waits for as long as it takes.
 
-        Raises `Unanswered` at once when the queue is full or so long that `within_s` would pass;
-        as soon as it is certain to pass, when the inference fails, and on `close`.
+        `Unanswered` at once when the queue is full or so long that `within_s` would pass; as soon
+        as it is certain to pass, when the inference fails, and on `close`.
         """
-        if self._task.done():
-            raise Unanswered("closed")
-        if within_s is not None and within_s <= self._expected_wait_s():
-            if not self._busy_until_s and self._queue.empty():
-                self._forgive()
-            raise Unanswered("deadline")
         loop = asyncio.get_running_loop()
         due_s = math.inf if within_s is None else loop.time() + within_s
         waiting = _Waiting[Q, A](question, loop.create_future(), due_s)
-        try:
+        if self._task.done():
+            _fail([waiting], "closed")
+        elif within_s is not None and within_s <= self._expected_wait_s():
+            if not self._busy_until_s and self._queue.empty():
+                self._forgive()
+            _fail([waiting], "deadline")
+        elif self._queue.full():
+            _fail([waiting], "queue_full")
+        else:
             self._queue.put_nowait(waiting)
-        except asyncio.QueueFull:
-            raise Unanswered("queue_full") from None
-        self._metrics.queue_depth.set(self._queue.qsize())
-        try:
-            async with asyncio.timeout(within_s):
-                return await waiting.answer
-        except TimeoutError:
-            raise Unanswered("deadline") from None
+            self._metrics.queue_depth.set(self._queue.qsize())
+            if within_s is not None:
+                timer = loop.call_later(within_s, _fail, [waiting], "deadline")
+                waiting.answer.add_done_callback(lambda _: timer.cancel())
+        return waiting.answer
 
     async def close(self) -> None:
         """Stop; whoever still waits gets `Unanswered`."""
@@ -114,8 +115,13 @@ class MicroBatcher(Generic[Q, A]):
         """Forget a little of how slow batches were.
 
         One slow batch must not shut the model off for good, and only a new one can show that it is
-        fast again: with each refusal while none is under way.
+        fast again. Now and then, however many are refused meanwhile: where the model has no time
+        on the processor, to try means to keep somebody waiting in vain.
         """
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._forgave_s + _FORGIVE_EVERY_S:
+            return
+        self._forgave_s = now_s
         self._prompt_s *= 1.0 - _SMOOTHING
         self._deviation_s *= 1.0 - _SMOOTHING
 

@@ -1,10 +1,15 @@
-"""Which source answers: the client's hint, the model, or history."""
+"""Which source answers: the client's hint, a model, or history."""
 
+import asyncio
+import logging
 import math
+import time
 from collections import OrderedDict
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import blake2b
-from typing import Generic
+from typing import Any, Generic
 
 from foretell import wire
 from foretell.length import PRIOR_TOKENS_PER_CHARACTER, LengthHistory, clip, from_hint
@@ -14,7 +19,11 @@ from services.tagger.batcher import MicroBatcher, Unanswered
 from services.tagger.metrics import TaggerMetrics
 from services.tagger.models import Found, LengthModel, Question
 
+logger = logging.getLogger(__name__)
+
 _PATIENCE = 0.75  # share of a call's remaining time spent on the model; the rest is for the reply
+
+Tell = Callable[[LengthEstimate], None]
 
 
 class Recall(Generic[Found]):
@@ -45,46 +54,127 @@ class Recall(Generic[Found]):
             self._found.popitem(last=False)
 
 
+@dataclass(slots=True)
+class Asked:
+    """One request before the models."""
+
+    request_id: str
+    question: Question
+    within_s: float | None
+    """How long the larger model may take; None: as long as it wants."""
+    tell: Tell
+    without: Callable[[], LengthEstimate]
+    """What is said where no model says anything."""
+    small: Any = None
+    """What the small model found, if there is one."""
+
+
 class Answerer(Generic[Found]):
-    """A model behind its batcher and its memory."""
+    """A model behind its batcher and its memory, and a small one before it.
+
+    The small model, where there is one, reads every request at once. What the model reads within
+    the deadline replaces that; what it cannot read loses nothing but the difference.
+    """
 
     def __init__(
         self,
         model: LengthModel[Found],
+        small: LengthModel[Any] | None,
         batcher: MicroBatcher[Question, Found],
         metrics: TaggerMetrics,
         recalled: int,
     ) -> None:
         self._model = model
+        self._small = small
         self._batcher = batcher
         self._metrics = metrics
         self._recall: Recall[Found] = Recall(recalled)
+        self._asked: list[Asked] = []
+        self._read: list[tuple[Asked, Found]] = []
+        self._unread: list[Asked] = []
 
-    async def estimate(
-        self, request_id: str, question: Question, within_s: float | None
-    ) -> LengthEstimate:
-        """Raises `Unanswered`."""
-        key = Recall.key(question)
-        found = self._recall.get(key)
-        if found is None:
-            found = await self._batcher.submit(question, within_s)
-            self._recall.put(key, found)
-        else:
-            self._metrics.recalled.inc()
-        return self._model.estimate(request_id, question, found)
+    def ask(self, asked: Asked) -> None:
+        """`asked.tell` is called once, later. What comes in one turn of the loop goes together."""
+        if not self._asked:
+            asyncio.get_running_loop().call_soon(self._take)
+        self._asked.append(asked)
 
     def observe(self, observation: tagger_pb2.Observation) -> None:
-        """Teach the model one finished request."""
-        self._model.observe(
-            observation.request_id,
-            observation.model_name,
-            observation.output_tokens,
-            observation.censored,
-        )
+        """Teach the models one finished request."""
+        for model in filter(None, (self._model, self._small)):
+            model.observe(
+                observation.request_id,
+                observation.model_name,
+                observation.output_tokens,
+                observation.censored,
+            )
+
+    def _take(self) -> None:
+        asked, self._asked = self._asked, []
+        self._read_quickly(asked)
+        for each in asked:
+            key = Recall.key(each.question)
+            found = self._recall.get(key)
+            if found is not None:
+                self._metrics.recalled.inc()
+                self._read.append((each, found))
+                continue
+            reading = self._batcher.submit(each.question, each.within_s)
+            if reading.done():
+                self._sort(each, key, reading)
+            else:
+                reading.add_done_callback(partial(self._was_read, each, key))
+        self._tell()
+
+    def _read_quickly(self, asked: list[Asked]) -> None:
+        if self._small is None:
+            return
+        try:
+            found = self._small.infer([each.question for each in asked])
+        except Exception:  # whatever a model can raise: there are the other one, and history
+            logger.exception("the small model failed at %d prompts", len(asked))
+            return
+        for each, small in zip(asked, found, strict=True):
+            each.small = small
+            self._small.remember(each.request_id, each.question, small)
+
+    def _was_read(self, asked: Asked, key: bytes, reading: asyncio.Future[Found]) -> None:
+        if not self._read and not self._unread:
+            asyncio.get_running_loop().call_soon(self._tell)
+        self._sort(asked, key, reading)
+
+    def _sort(self, asked: Asked, key: bytes, reading: asyncio.Future[Found]) -> None:
+        missed = reading.exception()
+        if isinstance(missed, Unanswered):
+            self._metrics.misses.labels(missed.reason).inc()
+            self._unread.append(asked)
+        else:
+            self._recall.put(key, reading.result())
+            self._read.append((asked, reading.result()))
+
+    def _tell(self) -> None:
+        """Tell what was found, all that has gathered at once."""
+        read, self._read = self._read, []
+        unread, self._unread = self._unread, []
+        for asked, found in read:
+            self._model.remember(asked.request_id, asked.question, found)
+        _tell_all(self._model, read)
+        _tell_all(self._small, [(asked, asked.small) for asked in unread if asked.small])
+        for asked in unread:
+            if not asked.small:
+                asked.tell(asked.without())
+
+
+def _tell_all(model: LengthModel[Found] | None, read: list[tuple[Asked, Found]]) -> None:
+    if model is None or not read:
+        return
+    estimates = model.estimates([(asked.question, found) for asked, found in read])
+    for (asked, _), estimate in zip(read, estimates, strict=True):
+        asked.tell(estimate)
 
 
 class Estimators(Generic[Found]):
-    """Answers every valid request; overload, deadlines and failures lead to history."""
+    """Answers every valid request; overload, deadlines and failures lead to lesser sources."""
 
     def __init__(
         self,
@@ -98,19 +188,38 @@ class Estimators(Generic[Found]):
         self._metrics = metrics
         self._max_prompt_chars = max_prompt_chars
 
-    async def estimate(
-        self, request: tagger_pb2.TagRequest, time_remaining_s: float | None
-    ) -> LengthEstimate:
-        """The estimate of the first source that has one, within `max_tokens`.
+    def ask(
+        self, request: tagger_pb2.TagRequest, time_remaining_s: float | None, tell: Tell
+    ) -> None:
+        """`tell` is called once with the estimate of the best source, within `max_tokens`.
 
         `time_remaining_s` is the caller's patience; None is endless.
         """
-        estimate = await self._first_estimate(request, time_remaining_s)
-        self._metrics.requests.labels(estimate.source).inc()
-        return clip(estimate, request.max_tokens)
+        began_s = time.perf_counter()
+
+        def told(estimate: LengthEstimate) -> None:
+            self._metrics.requests.labels(estimate.source).inc()
+            self._metrics.latency.observe(time.perf_counter() - began_s)
+            tell(clip(estimate, request.max_tokens))
+
+        if request.hint_tokens > 0:
+            told(from_hint(request.hint_tokens))
+        elif self._answerer is None or not request.prompt:
+            told(self._by_history(request))
+        else:
+            conversation = wire.conversation_from_proto(request, self._max_prompt_chars)
+            self._answerer.ask(
+                Asked(
+                    request.request_id,
+                    Question(request.model_name, conversation, request.tenant),
+                    None if time_remaining_s is None else _PATIENCE * time_remaining_s,
+                    told,
+                    partial(self._by_history, request),
+                )
+            )
 
     def observe(self, observation: tagger_pb2.Observation) -> None:
-        """Teach the history and the model one finished request."""
+        """Teach the history and the models one finished request."""
         self._history.observe(
             observation.model_name,
             observation.prompt_tokens,
@@ -121,19 +230,7 @@ class Estimators(Generic[Found]):
             self._answerer.observe(observation)
         self._metrics.observations.inc()
 
-    async def _first_estimate(
-        self, request: tagger_pb2.TagRequest, time_remaining_s: float | None
-    ) -> LengthEstimate:
-        if request.hint_tokens > 0:
-            return from_hint(request.hint_tokens)
-        if self._answerer is not None and request.prompt:
-            within_s = None if time_remaining_s is None else _PATIENCE * time_remaining_s
-            conversation = wire.conversation_from_proto(request, self._max_prompt_chars)
-            question = Question(request.model_name, conversation, request.tenant)
-            try:
-                return await self._answerer.estimate(request.request_id, question, within_s)
-            except Unanswered as missed:
-                self._metrics.misses.labels(missed.reason).inc()
+    def _by_history(self, request: tagger_pb2.TagRequest) -> LengthEstimate:
         prompt_tokens = request.prompt_tokens or math.ceil(
             len(request.prompt) * PRIOR_TOKENS_PER_CHARACTER
         )

@@ -24,13 +24,16 @@ class LengthModel(Protocol[Found]):
     """Reads requests, and makes estimates of what it has found in them."""
 
     def infer(self, questions: Sequence[Question]) -> Sequence[Found]:
-        """What a batch says, in its order; called from one worker thread at a time. May raise."""
+        """What a batch says, in its order; called from one thread at a time. May raise."""
 
-    def estimate(self, request_id: str, question: Question, found: Found) -> LengthEstimate:
-        """The estimate for one request, as of now; quick. The caller may apply `max_tokens`."""
+    def estimates(self, read: Sequence[tuple[Question, Found]]) -> list[LengthEstimate]:
+        """The estimates of some requests, as of now; quick. The caller may apply `max_tokens`."""
+
+    def remember(self, request_id: str, question: Question, found: Found) -> None:
+        """A request is under way, and its answer will be told to `observe`; quick."""
 
     def observe(self, request_id: str, model_name: str, output_tokens: int, censored: bool) -> None:
-        """Learn from one answer; quick."""
+        """Learn from the answer to a request that is remembered."""
 
 
 class Regressor(Protocol):
@@ -55,8 +58,11 @@ class RegressorModel:
             ]
         )
 
-    def estimate(self, request_id: str, question: Question, found: float) -> LengthEstimate:
-        return LengthEstimate(expected_tokens=found, source="model")
+    def estimates(self, read: Sequence[tuple[Question, float]]) -> list[LengthEstimate]:
+        return [LengthEstimate(expected_tokens=found, source="model") for _, found in read]
+
+    def remember(self, request_id: str, question: Question, found: float) -> None:
+        return
 
     def observe(self, request_id: str, model_name: str, output_tokens: int, censored: bool) -> None:
         return

@@ -13,6 +13,7 @@ import prometheus_client
 from foretell import wire
 from foretell.config import TaggerSettings
 from foretell.length import LengthHistory
+from foretell.model import LengthEstimate
 from foretell.v1 import tagger_pb2, tagger_pb2_grpc
 from services.process import runtime
 from services.process.traffic import Traffic
@@ -20,17 +21,15 @@ from services.tagger.batcher import MicroBatcher
 from services.tagger.estimators import Answerer, Estimators
 from services.tagger.metrics import TaggerMetrics
 from services.tagger.models import LengthModel
+from services.tagger.problems import observe_problem, tag_problem
+from services.tagger.streams import Context as _TagAllContext
+from services.tagger.streams import TagStream
 
 logger = logging.getLogger(__name__)
-
-MAX_OBSERVATIONS = 4096
-"""In one Observe call."""
 
 MAX_PROMPT_CHARS = 16_384
 """Longer prompts are read by their head and tail: as much as a model's window could hold."""
 
-_MAX_NAME_CHARS = 256
-_MAX_TOKENS = 1 << 24
 _MAX_MESSAGE_BYTES = 8 << 20  # more than a scheduler accepts as a body
 _MAX_CONCURRENT_CALLS = 4096
 _DRAIN_S = 2.0
@@ -61,24 +60,38 @@ _ObserveContext = grpc.aio.ServicerContext[tagger_pb2.ObserveRequest, tagger_pb2
 class TaggerService(tagger_pb2_grpc.TaggerServicer):
     """`foretell.v1.Tagger`. A request it cannot accept gets INVALID_ARGUMENT naming the field."""
 
-    def __init__(self, estimators: Estimators[Any], metrics: TaggerMetrics) -> None:
+    def __init__(self, estimators: Estimators[Any]) -> None:
         self._estimators = estimators
-        self._metrics = metrics
+        self._stopping = asyncio.Event()
 
     async def Tag(
         self, request: tagger_pb2.TagRequest, context: _TagContext
     ) -> tagger_pb2.LengthEstimate:
-        problem = _tag_problem(request)
+        problem = tag_problem(request)
         if problem:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
-        with self._metrics.latency.time():
-            estimate = await self._estimators.estimate(request, context.time_remaining())
-        return wire.length_to_proto(estimate)
+        told: asyncio.Future[LengthEstimate] = asyncio.get_running_loop().create_future()
+
+        def tell(estimate: LengthEstimate) -> None:
+            if not told.done():  # otherwise the caller has left
+                told.set_result(estimate)
+
+        self._estimators.ask(request, context.time_remaining(), tell)
+        return wire.length_to_proto(await told)
+
+    async def TagAll(
+        self, requests: AsyncIterator[tagger_pb2.TagBatch], context: _TagAllContext
+    ) -> None:
+        await TagStream(self._estimators, context).run(self._stopping)
+
+    def stop(self) -> None:
+        """End the streams, once what was asked is answered."""
+        self._stopping.set()
 
     async def Observe(
         self, request: tagger_pb2.ObserveRequest, context: _ObserveContext
     ) -> tagger_pb2.ObserveResponse:
-        problem = _observe_problem(request)
+        problem = observe_problem(request)
         if problem:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
         for observation in request.observations:
@@ -91,8 +104,12 @@ async def serve(
     model: LengthModel[Any] | None,
     stop: asyncio.Event,
     limits: Limits = LIMITS,
+    small: LengthModel[Any] | None = None,
 ) -> None:
-    """Serve until `stop`; without a `model`, history answers what hints do not."""
+    """Serve until `stop`; without a `model`, history answers what hints do not.
+
+    `small` is quick: it answers what `model` cannot read in time.
+    """
     metrics = TaggerMetrics()
     traffic = Traffic.of(settings)
     server = traffic.server(
@@ -106,18 +123,19 @@ async def serve(
     port = traffic.bind(server, settings.grpc_address)
     address = settings.listen or f"{settings.host}:{port}"
     with _metrics_http(settings, metrics) as metrics_port:
-        async with _answerer(settings, model, metrics, limits) as answerer:
+        async with _answerer(settings, model, small, metrics, limits) as answerer:
             estimators = Estimators(
                 LengthHistory(limits.history_size), answerer, metrics, limits.max_prompt_chars
             )
-            service = TaggerService(estimators, metrics)
+            service = TaggerService(estimators)
             tagger_pb2_grpc.add_TaggerServicer_to_server(service, server)
             server.add_generic_rpc_handlers((_health_handler(),))
             await server.start()
             logger.info("serving on %s, metrics on port %d", address, metrics_port)
             runtime.announce(settings.ready_file, address=address, metrics_port=metrics_port)
             await stop.wait()
-        # The batcher has closed: calls that waited for it are being answered from history.
+            service.stop()
+        # The batcher has closed: calls that waited for it are being answered without it.
         await server.stop(_DRAIN_S)
 
 
@@ -125,6 +143,7 @@ async def serve(
 async def _answerer(
     settings: TaggerSettings,
     model: LengthModel[Any] | None,
+    small: LengthModel[Any] | None,
     metrics: TaggerMetrics,
     limits: Limits,
 ) -> AsyncIterator[Answerer[Any] | None]:
@@ -139,7 +158,7 @@ async def _answerer(
         max_queue=limits.max_queue,
     )
     try:
-        yield Answerer(model, batcher, metrics, limits.recalled)
+        yield Answerer(model, small, batcher, metrics, limits.recalled)
     finally:
         await batcher.close()
 
@@ -175,30 +194,3 @@ def _health_handler() -> "grpc.GenericRpcHandler[bytes, bytes]":
     return grpc.method_handlers_generic_handler(
         "grpc.health.v1.Health", {"Check": grpc.unary_unary_rpc_method_handler(check)}
     )
-
-
-def _tag_problem(request: tagger_pb2.TagRequest) -> str:
-    """What is wrong with `request`; empty when it can be answered."""
-    if not request.prompt and not request.prompt_tokens:
-        return "prompt, prompt_tokens: one of them is needed"
-    if request.hint_tokens > _MAX_TOKENS:
-        return f"hint_tokens: at most {_MAX_TOKENS}, got {request.hint_tokens}"
-    return _name_problem(request.model_name)
-
-
-def _observe_problem(request: tagger_pb2.ObserveRequest) -> str:
-    if len(request.observations) > MAX_OBSERVATIONS:
-        return f"observations: at most {MAX_OBSERVATIONS}, got {len(request.observations)}"
-    for index, observation in enumerate(request.observations):
-        problem = _name_problem(observation.model_name)
-        if observation.output_tokens > _MAX_TOKENS:
-            problem = f"output_tokens: at most {_MAX_TOKENS}, got {observation.output_tokens}"
-        if problem:
-            return f"observations[{index}].{problem}"
-    return ""
-
-
-def _name_problem(model_name: str) -> str:
-    if 0 < len(model_name) <= _MAX_NAME_CHARS:
-        return ""
-    return f"model_name: 1 to {_MAX_NAME_CHARS} characters, got {len(model_name)}"

@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 
+from foretell import wire
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc, tagger_pb2, tagger_pb2_grpc
 
 LOAD = predictor_pb2.Load(
@@ -78,6 +79,15 @@ class Tagger(tagger_pb2_grpc.TaggerServicer):
         if self.hanging:
             await asyncio.Event().wait()
         return self.estimate
+
+    async def TagAll(self, requests: Any, context: Any) -> AsyncIterator[tagger_pb2.EstimateBatch]:
+        async for batch in requests:
+            self.asked += batch.requests
+            if self.hanging:
+                await asyncio.Event().wait()
+            numbers = range(batch.first, batch.first + len(batch.requests))
+            length = wire.length_from_proto(self.estimate)
+            yield wire.estimates_to_proto((number, length) for number in numbers)
 
     async def Observe(self, request: Any, context: Any) -> tagger_pb2.ObserveResponse:
         self.observed += request.observations

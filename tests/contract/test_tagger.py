@@ -21,7 +21,8 @@ from foretell.config import TaggerSettings
 from foretell.length import QUANTILE_LEVELS
 from foretell.v1 import tagger_pb2, tagger_pb2_grpc
 from services.tagger.models import LengthModel, Regressor, RegressorModel
-from services.tagger.server import LIMITS, MAX_OBSERVATIONS, Limits, serve
+from services.tagger.problems import MAX_OBSERVATIONS
+from services.tagger.server import LIMITS, Limits, serve
 
 WAIT_S = 30.0
 

@@ -57,12 +57,10 @@ class EncoderTagger:
     def estimate(self, examples: Sequence[Example]) -> list[LengthEstimate]:
         """Estimates by what the conversation says."""
         questions = [Question(example.model_name, example.conversation) for example in examples]
-        return [
-            self._model.estimate(_request_id(example), question, found)
-            for example, question, found in zip(
-                examples, questions, self._model.infer(questions), strict=True
-            )
-        ]
+        read = list(zip(questions, self._model.infer(questions), strict=True))
+        for example, (question, found) in zip(examples, read, strict=True):
+            self._model.remember(_request_id(example), question, found)
+        return self._model.estimates(read)
 
     def observe(self, example: Example) -> None:
         """Learn from the answer to a request that was estimated."""

@@ -1,5 +1,6 @@
 """Places requests: the asyncio driver of the placement core, before real predictors and engines."""
 
+import asyncio
 import logging
 import time
 import uuid
@@ -13,17 +14,18 @@ from foretell.model import LengthEstimate, Prediction, RequestSpec
 from foretell.placement import PlacementConfig, PlacementCore, effects, events
 from foretell.policy import Policy
 from foretell.telemetry import SchedulerMetrics
-from foretell.v1 import tagger_pb2, tagger_pb2_grpc
+from foretell.v1 import tagger_pb2
 from services.scheduler.background import Background
 from services.scheduler.http.errors import unavailable
 from services.scheduler.http.parsing import ParsedRequest
 from services.scheduler.http.slo import SloUnattainable
 from services.scheduler.placing.conversation import conversation_of
 from services.scheduler.placing.driver import AsyncDriver
-from services.scheduler.placing.peers import NoAnswer, answer_of
+from services.scheduler.placing.peers import NoAnswer
 from services.scheduler.placing.pool import Instance, Pool
 from services.scheduler.placing.predictors import Predictors, ReserveCall, reserved_prediction
 from services.scheduler.placing.prefixes import Prefix, prefix_of
+from services.scheduler.placing.tagging import TaggerClient
 from services.scheduler.placing.tokens import PromptCounter
 
 logger = logging.getLogger(__name__)
@@ -78,7 +80,7 @@ class Placer(AsyncDriver[Placement]):
         *,
         pool: Pool,
         estimators: Estimators,
-        tagger: tagger_pb2_grpc.TaggerStub | None,
+        tagger: TaggerClient | None,
         tagger_deadline_s: float,
         predictor_deadline_s: float,
         metrics: SchedulerMetrics,
@@ -189,9 +191,9 @@ class Placer(AsyncDriver[Placement]):
         conversation = conversation_of(request.parsed, request.prompt_tokens)
         wire.conversation_to_proto(conversation, message)
         try:
-            answer = await answer_of(tagger.Tag(message, timeout=self._tagger_deadline_s))
-            return wire.length_from_proto(answer)
-        except (NoAnswer, wire.WireError) as error:
+            async with asyncio.timeout(self._tagger_deadline_s):
+                return await tagger.estimate(message)
+        except (NoAnswer, TimeoutError) as error:
             logger.debug("tagger: %s", error)
             return None
 
