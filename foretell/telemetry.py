@@ -47,6 +47,12 @@ class SchedulerMetrics:
             ["missing"],
             registry=registry,
         )
+        self.pictures_refused = Counter(
+            "foretell_pictures_refused_total",
+            "Messages of predictors that were not believed, by reason; what was known stays.",
+            ["instance_id", "reason"],
+            registry=registry,
+        )
         self.ttft = _histogram(
             "foretell_ttft_seconds",
             "Time from placement to the first token, of answers that ended well.",

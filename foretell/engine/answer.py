@@ -34,21 +34,23 @@ def as_prediction(
     age_s: float,
     spread: Spread,
     calibration_steps: int = 0,
+    answer_delay_s: float = 0.0,
     added: Added | None = None,
     cached_tokens: int = 0,
     with_quantiles: bool = True,
 ) -> Prediction:
     """The prediction with a forecast's means, and its quantiles with the errors of step times.
 
+    Tokens take `answer_delay_s` from the engine to who asks.
     Without `with_quantiles` the quantiles are left out, which saves time.
     """
-    ttft_s, e2e_s = seen.ttft_s, seen.e2e_s
+    ttft_s, e2e_s = seen.ttft_s + answer_delay_s, seen.e2e_s + answer_delay_s
     ttft_quantiles: Quantiles = ()
     e2e_quantiles: Quantiles = ()
     if with_quantiles:
         error = spread(max(1, seen.steps))
-        ttft_quantiles = _quantiles(seen.ttfts_s, error)
-        e2e_quantiles = _quantiles(seen.e2es_s, error)
+        ttft_quantiles = _quantiles(seen.ttfts_s, error, answer_delay_s)
+        e2e_quantiles = _quantiles(seen.e2es_s, error, answer_delay_s)
     return Prediction(
         instance_id=instance_id,
         ttft_s=ttft_s,
@@ -72,13 +74,14 @@ def _tpot_s(ttft_s: float, e2e_s: float, output_tokens: float) -> float:
     return (e2e_s - ttft_s) / (output_tokens - 1) if e2e_s < inf else inf
 
 
-def _quantiles(values: Values, error: float) -> Quantiles:
-    """Quantiles of equally likely values, each off by an error of that relative deviation."""
+def _quantiles(values: Values, error: float, delay_s: float) -> Quantiles:
+    """Quantiles of equally likely values, each off by an error of that relative deviation, and
+    `delay_s` later."""
     if values.size == 1 and not error:
-        value = float(values.item())
+        value = float(values.item()) + delay_s
         return tuple([(level, value) for level in QUANTILE_LEVELS])
     if error > 0:
         factors = np.maximum(_LEAST_FACTOR, 1.0 + error * _NORMAL_FIFTHS)
         values = np.outer(factors, values)
-    values = np.sort(values, axis=None)
+    values = np.sort(values, axis=None) + delay_s
     return tuple(zip(QUANTILE_LEVELS, quantiles(values, QUANTILE_LEVELS), strict=True))

@@ -109,6 +109,8 @@ class FollowedEngine:
         self.index = index
         self.predictor: EnginePredictor | None = None
         """None before the first picture."""
+        self.answer_delay_s = 0.0
+        """From a token in the engine to the follower; predictions include it."""
         self._forecaster = forecaster
         self._length_row = length_row
         self._underway = _Underway()
@@ -269,9 +271,10 @@ class Gallery:
         )
 
     def _predictor(self, instance_id: str) -> EnginePredictor:
-        predictor = self._engines[instance_id].predictor
-        assert predictor is not None, "an instance without a picture is not fresh"
-        return predictor
+        engine = self._engines[instance_id]
+        assert engine.predictor is not None, "an instance without a picture is not fresh"
+        engine.predictor.answer_delay_s = engine.answer_delay_s
+        return engine.predictor
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:

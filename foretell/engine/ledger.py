@@ -169,11 +169,12 @@ class Ledger:
             cached_tokens = self.prefixes.reserve(request)
             if cached_tokens > request.cached_tokens:
                 request = replace(request, cached_tokens=cached_tokens)
-        if request.request_id in self._observed:
+        if (seen := self._observed.get(request.request_id)) is not None:
+            seen.length_row = length_row  # a distribution, where the engine was told a number
             return request.cached_tokens
-        for _ in range(request.sequences):
-            self._note(request, now_s)
-        self._drop(request.request_id)
+        if self._drop(request.request_id) is None:  # otherwise it was announced before
+            for _ in range(request.sequences):
+                self._note(request, now_s)
         row = arrival(request, length_row, made_s)
         self._reservations[request.request_id] = Reservation(request, made_s, expires_s, row)
         self.reserved += request.sequences

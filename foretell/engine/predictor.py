@@ -42,6 +42,8 @@ class EnginePredictor:
         self.ledger = ledger
         self.spread: Spread = no_spread
         self.calibration_steps = 0
+        self.answer_delay_s = 0.0
+        """From a token in the engine to who asks; predictions include it."""
         self._model = model
         self._version = 0  # of the picture and the step-time model
         self._figures: Figures | None = None
@@ -164,6 +166,7 @@ def predict(
             age_s=age_s,
             spread=predictor.spread,
             calibration_steps=predictor.calibration_steps,
+            answer_delay_s=predictor.answer_delay_s,
             added=costs,
             cached_tokens=question.cached_tokens,
             with_quantiles=with_quantiles,

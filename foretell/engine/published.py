@@ -42,7 +42,7 @@ class PublishedPicture:
     free_blocks: int
     waiting_blocks: int
     shapes: tuple[BatchShape, ...]
-    """Of the steps in flight, the oldest first."""
+    """Those of the steps in flight, the oldest first."""
     step_began_s: float
     """The oldest step in flight."""
     requests: bytes

@@ -143,7 +143,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("instance_id", "model_name", "engine_version", "emulated", "snapshot_age_s", "load", "calibration_steps", "step_error_ratio", "predictions", "dispatch_delay_s", "pictures")
+    __slots__ = ("instance_id", "model_name", "engine_version", "emulated", "snapshot_age_s", "load", "calibration_steps", "step_error_ratio", "predictions", "dispatch_delay_s")
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
     ENGINE_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -154,7 +154,6 @@ class StatusResponse(_message.Message):
     STEP_ERROR_RATIO_FIELD_NUMBER: _ClassVar[int]
     PREDICTIONS_FIELD_NUMBER: _ClassVar[int]
     DISPATCH_DELAY_S_FIELD_NUMBER: _ClassVar[int]
-    PICTURES_FIELD_NUMBER: _ClassVar[int]
     instance_id: str
     model_name: str
     engine_version: str
@@ -165,8 +164,7 @@ class StatusResponse(_message.Message):
     step_error_ratio: float
     predictions: int
     dispatch_delay_s: float
-    pictures: str
-    def __init__(self, instance_id: _Optional[str] = ..., model_name: _Optional[str] = ..., engine_version: _Optional[str] = ..., emulated: bool = ..., snapshot_age_s: _Optional[float] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., calibration_steps: _Optional[int] = ..., step_error_ratio: _Optional[float] = ..., predictions: _Optional[int] = ..., dispatch_delay_s: _Optional[float] = ..., pictures: _Optional[str] = ...) -> None: ...
+    def __init__(self, instance_id: _Optional[str] = ..., model_name: _Optional[str] = ..., engine_version: _Optional[str] = ..., emulated: bool = ..., snapshot_age_s: _Optional[float] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., calibration_steps: _Optional[int] = ..., step_error_ratio: _Optional[float] = ..., predictions: _Optional[int] = ..., dispatch_delay_s: _Optional[float] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("version", "secret")

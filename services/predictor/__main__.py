@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import logging
 import time
 
@@ -11,13 +12,16 @@ from foretell.config import PredictorSettings, check_profile, list_profiles, loa
 from foretell.engine.warm import warm_forecast
 from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.devices import DEVICES, MODELS
+from foretell.latency.profile_json import profile_to_json
 from foretell.latency.roofline import roofline_step_time
 from foretell.length import PRIOR_TOKENS
 from foretell.telemetry import PredictorMetrics
 from foretell.v1 import predictor_pb2_grpc
+from services.predictor.pictures import Publisher
 from services.predictor.service import PredictorService
 from services.predictor.subscriber import SnapshotSubscriber, cancel
 from services.process import runtime
+from services.process.frames import pictures_address, serve_frames
 from services.process.traffic import Traffic
 
 logger = logging.getLogger(__name__)
@@ -43,6 +47,23 @@ def make_step_time(name: str) -> OnlineStepTime:
     device, _, model = name.partition("/")
     prior = roofline_step_time(DEVICES[device], MODELS[model])
     return OnlineStepTime(prior, prior_error=_DATASHEET_ERROR)
+
+
+def _profile_json(name: str) -> str:
+    """The shipped profile whose tables step times need; empty for none."""
+    return json.dumps(profile_to_json(load_profile(name))) if name in list_profiles() else ""
+
+
+async def _serve_pictures(
+    publisher: Publisher, address: str, traffic: Traffic
+) -> asyncio.Server | None:
+    where = pictures_address(address)
+    try:
+        server, _ = await serve_frames(publisher.stream, where, traffic)
+    except OSError as error:
+        logger.warning("no pictures are published, schedulers will call: %s: %s", where, error)
+        return None
+    return server
 
 
 async def serve(settings: PredictorSettings, stop: asyncio.Event) -> None:
@@ -71,6 +92,8 @@ async def serve(settings: PredictorSettings, stop: asyncio.Event) -> None:
     port = traffic.bind(server, settings.grpc_address)
     address = settings.listen or f"{settings.host}:{port}"
     await server.start()
+    publisher = Publisher(service, traffic, _profile_json(settings.profile))
+    pictures = await _serve_pictures(publisher, address, traffic)
     metrics_port = -1
     if settings.metrics_port >= 0:
         http, _ = start_http_server(settings.metrics_port, settings.host, registry=metrics.registry)
@@ -78,6 +101,9 @@ async def serve(settings: PredictorSettings, stop: asyncio.Event) -> None:
     runtime.announce(settings.ready_file, address=address, metrics_port=metrics_port)
     stopped = asyncio.create_task(stop.wait())
     await asyncio.wait({stopped, listening}, return_when=asyncio.FIRST_COMPLETED)
+    if pictures is not None:
+        pictures.close()
+    publisher.close()
     await server.stop(_SHUTDOWN_GRACE_S)
     if listening.done():
         listening.result()  # a listener that ended by itself has failed: say why

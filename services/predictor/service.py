@@ -8,6 +8,7 @@ import grpc
 
 from foretell import wire
 from foretell.engine import SnapshotPredictor
+from foretell.engine.published import PublishedPicture
 from foretell.latency.calibration import OnlineStepTime
 from foretell.length.distribution import LengthRule, knots
 from foretell.model import EngineSnapshot, RequestSpec
@@ -42,6 +43,8 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         self.step_time = step_time
         self.metrics = metrics
         self.predictions = 0
+        self.changed: Callable[[], None] = lambda: None
+        """Is told when a snapshot has come, a request was reserved or has ended."""
         self._reserve_ttl_s = reserve_ttl_s
         self._clock = clock
 
@@ -57,6 +60,27 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         self.metrics.step_changes.inc(self.step_time.changes - changes)
         for steps in SPREAD_STEPS:
             self.metrics.step_spread.labels(steps).set(self.step_time.spread(steps))
+        self.changed()
+
+    def reserve(self, spec: RequestSpec, age_s: float = 0.0) -> None:
+        """Count `spec` as on its way since `age_s` seconds ago."""
+        self.predictor.reserve(spec, self._clock() - age_s, self._reserve_ttl_s)
+
+    def complete(self, request: predictor_pb2.CompleteRequest) -> predictor_pb2.CompleteResponse:
+        """The request has ended; what was seen of it."""
+        seen = self.predictor.complete(request.request_id, answered=request.answered)
+        return predictor_pb2.CompleteResponse(
+            ttft_s=seen.ttft_s,
+            output_tokens=seen.output_tokens,
+            preemptions=seen.preemptions,
+            prompt_tokens=seen.prompt_tokens,
+            cached_tokens=seen.cached_tokens,
+        )
+
+    def publish(self) -> tuple[PublishedPicture | None, float, float]:
+        """What is known of the engine, the time, and when the engine was last heard from."""
+        now = self._clock()
+        return self.predictor.publish(self.step_time, now), now, self.predictor.heard_unix_s
 
     async def Predict(
         self,
@@ -117,6 +141,7 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         # Before it counts as on its way: it would be predicted behind itself.
         prediction = self._predict(spec) if request.predict else None
         self.predictor.reserve(spec, self._clock(), request.ttl_s or self._reserve_ttl_s)
+        self.changed()
         return predictor_pb2.ReserveResponse(prediction=prediction)
 
     async def Complete(
@@ -124,14 +149,8 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         request: predictor_pb2.CompleteRequest,
         context: Context,
     ) -> predictor_pb2.CompleteResponse:
-        seen = self.predictor.complete(request.request_id, answered=request.answered)
-        return predictor_pb2.CompleteResponse(
-            ttft_s=seen.ttft_s,
-            output_tokens=seen.output_tokens,
-            preemptions=seen.preemptions,
-            prompt_tokens=seen.prompt_tokens,
-            cached_tokens=seen.cached_tokens,
-        )
+        self.changed()
+        return self.complete(request)
 
     async def Status(
         self,

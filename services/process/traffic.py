@@ -5,6 +5,7 @@ Through unix sockets and the loopback nothing is demanded: whoever is there is o
 
 import hmac
 import ipaddress
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,16 +38,49 @@ class Traffic:
     certificate: bytes = b""
     key: bytes = b""
     authority: bytes = b""
+    files: tuple[str, str, str] = ("", "", "")
+    """Where certificate, key and authority were read from."""
 
     @classmethod
     def of(cls, settings: TrafficSettings) -> "Traffic":
         """Traffic by the settings; SystemExit for an unreadable file or half of a pair."""
         if bool(settings.tls_certificate) != bool(settings.tls_key):
             raise SystemExit("tls_certificate and tls_key must be given together")
+        files = settings.tls_certificate, settings.tls_key, settings.tls_authority
+        certificate, key, authority = map(_read, files)
         return cls(
             settings.secret.get_secret_value(),
-            *map(_read, (settings.tls_certificate, settings.tls_key, settings.tls_authority)),
+            certificate,
+            key,
+            authority,
+            files,
         )
+
+    def knows(self, secret: bytes) -> bool:
+        """Whether `secret` is the shared one; compared in constant time."""
+        return hmac.compare_digest(secret, self.secret.encode())
+
+    def server_tls(self) -> ssl.SSLContext | None:
+        """What a server that is no gRPC encrypts with; None: nothing."""
+        certificate, key, authority = self.files
+        if not certificate:
+            return None
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(certificate, key)
+        if authority:
+            context.load_verify_locations(authority)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+    def client_tls(self) -> ssl.SSLContext | None:
+        """What a client of such a server encrypts with; None: nothing."""
+        certificate, key, authority = self.files
+        if not authority:
+            return None
+        context = ssl.create_default_context(cafile=authority)
+        if certificate:
+            context.load_cert_chain(certificate, key)
+        return context
 
     def channel(self, address: str, options: Sequence[tuple[str, Any]] = ()) -> grpc.aio.Channel:
         """A channel to a predictor or the tagger."""
@@ -68,22 +102,15 @@ class Traffic:
 
     def server(self, **arguments: Any) -> grpc.aio.Server:
         """A gRPC server that demands the secret, where there is one."""
-        return grpc.aio.server(
-            interceptors=[_Demand(self.secret)] if self.secret else None, **arguments
-        )
+        return grpc.aio.server(interceptors=[_Demand(self)] if self.secret else None, **arguments)
 
     def bind(self, server: grpc.aio.Server, address: str) -> int:
         """Bind a `server` made here to `address`; returns the port.
 
         SystemExit if other hosts could call it there without any proof, or if it is taken.
         """
+        require_proof(address, self)
         local = address.startswith("unix:")
-        mutual = bool(self.certificate and self.authority)
-        if not (local or is_loopback(address) or self.secret or mutual):
-            raise SystemExit(
-                f"other hosts can reach {address}: give a shared secret with secret_file, or "
-                "listen on a unix socket or 127.0.0.1"
-            )
         if local:
             folder = Path(address.removeprefix("unix:")).parent
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -102,6 +129,16 @@ class Traffic:
 
 OPEN = Traffic()
 """Nothing is demanded and nothing encrypted."""
+
+
+def require_proof(address: str, traffic: Traffic) -> None:
+    """SystemExit if other hosts could reach `address` without any proof."""
+    mutual = bool(traffic.certificate and traffic.authority)
+    if not (address.startswith("unix:") or is_loopback(address) or traffic.secret or mutual):
+        raise SystemExit(
+            f"other hosts can reach {address}: give a shared secret with secret_file, or "
+            "listen on a unix socket or 127.0.0.1"
+        )
 
 
 def is_loopback(address: str) -> bool:
@@ -133,8 +170,8 @@ class _Present(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
 class _Demand(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Refuses calls without the secret."""
 
-    def __init__(self, secret: str) -> None:
-        self._secret = secret.encode()
+    def __init__(self, traffic: Traffic) -> None:
+        self._traffic = traffic
 
     async def intercept_service(
         self, continuation: _Continuation, handler_call_details: grpc.HandlerCallDetails
@@ -144,7 +181,7 @@ class _Demand(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         for key, value in handler_call_details.invocation_metadata or ():
             given = value if key == _METADATA_KEY else given
         proof = given.encode() if isinstance(given, str) else given
-        known = hmac.compare_digest(proof, self._secret)
+        known = self._traffic.knows(proof)
         if known or handler_call_details.method.startswith(_HEALTH):
             return await continuation(handler_call_details)
         return grpc.unary_unary_rpc_method_handler(_refuse)

@@ -92,6 +92,7 @@ async def serve(
             metrics=metrics,
             background=background,
         )
+        stack.callback(placer.predictors.close)
         request_log = RequestLog(settings.request_log, REQUEST_LOG_MAX_BYTES)
         stack.callback(request_log.close)
         lessons = Lessons(estimators, stub, background)
@@ -104,7 +105,9 @@ async def serve(
             relay=RelayContext(
                 engines=engines,
                 placer=placer,
-                recorder=Recorder(metrics, lessons, request_log, placer.core.policy.name),
+                recorder=Recorder(
+                    metrics, lessons, request_log, placer.core.policy.name, placer.predictors
+                ),
                 metrics=metrics,
                 background=background,
             ),

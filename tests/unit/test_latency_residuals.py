@@ -59,8 +59,8 @@ def test_it_follows_a_change_for_better_and_worse() -> None:
 
 
 def test_before_there_is_a_window_it_says_what_was_assumed() -> None:
-    assert Residuals(0.3).spread(10_000) == pytest.approx(0.3, rel=0.01)
-    assert Residuals(3.0).spread(10_000) == pytest.approx(1.0, rel=0.01)
+    assert spread(Residuals(0.3).variances, 10_000) == pytest.approx(0.3, rel=0.01)
+    assert spread(Residuals(3.0).variances, 10_000) == pytest.approx(1.0, rel=0.01)
     residuals = Residuals(3.0)
     feed(residuals, random.Random(0), 1, 0.0, 0.01)
     assert spread(residuals.variances, 1) > 1.0  # the first steps only taught

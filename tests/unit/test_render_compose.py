@@ -114,7 +114,7 @@ def test_two_hosts_get_a_file_each_and_prove_who_they_are(tmp_path: Path) -> Non
         ("http://10.0.0.2:8100", "10.0.0.2:8200"),
     ]
     assert second["engine-2"]["ports"] == ["8100:8000"]
-    assert second["engine-2-predictor"]["ports"] == ["8200:50051"]
+    assert second["engine-2-predictor"]["ports"] == ["8200:50051", "9200:51051"]
     assert gpus(second["engine-2"]) == ["0", "1"]
     assert "--tensor-parallel-size=2" in second["engine-2"]["command"]
 

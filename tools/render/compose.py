@@ -28,6 +28,7 @@ from foretell.config.layout import (
     engine_args,
     predictor_name,
 )
+from services.process.frames import pictures_port
 
 _PROMETHEUS_FILE = "deploy/prometheus.yml"
 _METRICS_PORT = 9100
@@ -149,6 +150,9 @@ class _Compose:
         values = self._layout.predictor(engine)
         port = engine.predictor_port
         service = self._service("predictor", values, PredictorSettings, port=port)
+        if "ports" in service:  # the stream of pictures has one of its own
+            above = pictures_port(port), pictures_port(CONTAINER_GRPC_PORT)
+            service["ports"] = [*service["ports"], "{}:{}".format(*above)]
         return service | {"depends_on": [engine.name]}
 
     def _emulator(self, engine: Engine) -> _Service:

@@ -3,7 +3,9 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from foretell.model import LengthEstimate
@@ -27,11 +29,24 @@ class AsyncDriver(ABC, Generic[Placed]):
         self._awaited: dict[str, asyncio.Future[Placed]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._events: deque[events.Event] = deque()
+        self._telling = False
 
     def tell(self, event: events.Event) -> None:
-        """Tell the core of `event` and carry out what it wants done."""
-        for effect in self.core.step(event, self._loop.time()):
-            self._carry_out(effect)
+        """Tell the core of `event` and carry out what it wants done.
+
+        What answers at once, while that is carried out, is told behind it.
+        """
+        self._events.append(event)
+        if self._telling:
+            return
+        self._telling = True
+        try:
+            while self._events:
+                for effect in self.core.step(self._events.popleft(), self._loop.time()):
+                    self._carry_out(effect)
+        finally:
+            self._telling = False
 
     async def _placed_after(self, key: str, event: events.Arrived | events.Failed) -> Placed:
         """Tell the core of `event`; return once the request is dispatched, or raise why not.
@@ -60,7 +75,7 @@ class AsyncDriver(ABC, Generic[Placed]):
             case effects.Estimate():
                 self._spawn(self._estimated(effect))
             case effects.Ask():
-                self._spawn(self._heard(effect))
+                self._ask_or_know(effect)
             case effects.WaitUntil(key, at_s, ticket):
                 self._forget_timer(key)
                 told = events.TimePassed(key, ticket)
@@ -85,14 +100,23 @@ class AsyncDriver(ABC, Generic[Placed]):
             logger.exception("estimating the length of an answer failed")
         self.tell(events.Estimated(effect.key, length))
 
-    async def _heard(self, effect: effects.Ask) -> None:
+    def _ask_or_know(self, effect: effects.Ask) -> None:
+        known = self._known(effect)
+        found = {answer.instance_id for answer in known}
+        missing = tuple(name for name in effect.instance_ids if name not in found)
+        if missing:
+            self._spawn(self._heard(replace(effect, instance_ids=missing), known))
+        else:
+            self.tell(events.Heard(effect.key, known))
+
+    async def _heard(self, effect: effects.Ask, known: Sequence[events.Answer]) -> None:
         answers: Sequence[events.Answer]
         try:
             answers = await self._ask(effect)
         except Exception:  # a defect of ours: the request is placed without predictions
             logger.exception("asking predictors failed")
             answers = [events.Answer(name, silent=True) for name in effect.instance_ids]
-        self.tell(events.Heard(effect.key, answers))
+        self.tell(events.Heard(effect.key, (*known, *answers)))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
@@ -107,6 +131,10 @@ class AsyncDriver(ABC, Generic[Placed]):
     @abstractmethod
     async def _estimate(self, effect: effects.Estimate) -> LengthEstimate | None:
         """Ask the tagger; None when it fails or is late."""
+
+    def _known(self, effect: effects.Ask) -> Sequence[events.Answer]:
+        """The answers of predictors that need not be asked."""
+        return ()
 
     @abstractmethod
     async def _ask(self, effect: effects.Ask) -> Sequence[events.Answer]:

@@ -12,7 +12,7 @@ from foretell import wire
 from foretell.length import LengthHistory, PromptTokenEstimator, clip, from_hint
 from foretell.model import LengthEstimate, Prediction, RequestSpec
 from foretell.placement import PlacementConfig, PlacementCore, effects, events
-from foretell.policy import Policy
+from foretell.policy import Needs, Policy
 from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import tagger_pb2
 from services.scheduler.background import Background
@@ -23,7 +23,12 @@ from services.scheduler.placing.conversation import conversation_of
 from services.scheduler.placing.driver import AsyncDriver
 from services.scheduler.placing.peers import NoAnswer
 from services.scheduler.placing.pool import Instance, Pool
-from services.scheduler.placing.predictors import Predictors, ReserveCall, reserved_prediction
+from services.scheduler.placing.predictors import (
+    Predictors,
+    ReserveCall,
+    open_gallery,
+    reserved_prediction,
+)
 from services.scheduler.placing.prefixes import Prefix, prefix_of
 from services.scheduler.placing.tagging import TaggerClient
 from services.scheduler.placing.tokens import PromptCounter
@@ -95,14 +100,16 @@ class Placer(AsyncDriver[Placement]):
         )
         super().__init__(core)
         self._pool = pool
-        self._predictors = Predictors(pool, predictor_deadline_s)
+        follows = core.policy.needs is not Needs.NOTHING
+        gallery = open_gallery() if follows else None
+        self.predictors = Predictors(pool, predictor_deadline_s, gallery, metrics)
         self._estimators = estimators
         self._tagger = tagger
         self._tagger_deadline_s = tagger_deadline_s
         self._metrics = metrics
         self._background = background
         self._requests: dict[str, _Request] = {}
-        pool.listener = self.tell
+        pool.listener = self._hear_of_instance
 
     async def place(self, parsed: ParsedRequest, request_id: str) -> Placement:
         """Choose an instance for a new request.
@@ -198,7 +205,17 @@ class Placer(AsyncDriver[Placement]):
             return None
 
     async def _ask(self, effect: effects.Ask) -> Sequence[events.Answer]:
-        return await self._predictors.ask(effect)
+        return await self.predictors.ask(effect)
+
+    def _known(self, effect: effects.Ask) -> Sequence[events.Answer]:
+        return self.predictors.known(effect)
+
+    def _hear_of_instance(self, event: events.Event) -> None:
+        if isinstance(event, events.InstanceUp):
+            self.predictors.follow(event.instance_id)
+        elif isinstance(event, events.InstanceRemoved):
+            self.predictors.leave(event.instance_id)
+        self.tell(event)
 
     def _dispatched(self, effect: effects.Dispatch) -> Placement:
         request = self._requests[effect.key]
@@ -217,14 +234,20 @@ class Placer(AsyncDriver[Placement]):
     def _reserve(self, effect: effects.Reserve) -> None:
         placement = self._requests[effect.key].placement
         assert placement is not None, "reserved before it was dispatched"
-        call = self._predictors.reserve(placement.instance, effect.spec, predict=effect.predict)
+        if effect.predict:  # before it counts as on its way: it would be predicted behind itself
+            prediction = self.predictors.foretold(placement.instance, effect.spec)
+            placement.prediction = prediction or placement.prediction
+        call = self.predictors.reserve(placement.instance, effect.spec, predict=effect.predict)
         if call is not None:
             self._background.spawn(_foretold(placement, call))
 
     def _unsent(self, key: str) -> None:
         placement = self._requests[key].placement
         assert placement is not None, "a request without a placement counts as dispatched"
-        self._background.spawn(self._predictors.release(placement.instance, placement.spec))
+        ended = self.predictors.complete(
+            placement.instance, placement.spec.request_id, answered=False
+        )
+        self._background.spawn(ended)
 
     def _refused(self, effect: effects.Refuse) -> Exception:
         parsed = self._requests[effect.key].parsed

@@ -77,7 +77,7 @@ class Pool:
         self.listener: Callable[[Event], None] = lambda event: None
         """Is told which instances are up, down and removed."""
         self._source = source
-        self._traffic = traffic
+        self.traffic = traffic
         self._mtime = 0.0
         self._complaint = ""
         self._client = client
@@ -217,7 +217,7 @@ class Pool:
                 continue
             instance = Instance(config)
             if config.predictor:
-                instance.channel = open_channel(config.predictor, self._traffic)
+                instance.channel = open_channel(config.predictor, self.traffic)
                 instance.stub = predictor_pb2_grpc.PredictorStub(instance.channel)
             self.instances[config.instance_id] = instance
         # Requests in progress hold on to theirs; the last one's end closes its channel.

@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import grpc
 
@@ -11,23 +13,108 @@ from foretell import wire
 from foretell.model import Prediction, RequestSpec
 from foretell.placement import effects, events
 from foretell.policy import Needs
+from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import predictor_pb2
 from services.scheduler.placing.peers import NoAnswer, answer_of
 from services.scheduler.placing.pool import Instance, Pool
 
+if TYPE_CHECKING:  # for who has no numpy, and calls
+    from foretell.engine.gallery import Gallery
+    from services.scheduler.placing.following import Following
+
 logger = logging.getLogger(__name__)
 
 _RESERVE_DEADLINE_S = 1.0
+_COMPLETE_DEADLINE_S = 5.0  # nobody waits for it
+MOST_FOLLOWED = 64
+"""Predictors that are followed at most: of larger pools a shortlist is called."""
 
 ReserveCall = grpc.aio.UnaryUnaryCall[predictor_pb2.ReserveRequest, predictor_pb2.ReserveResponse]
 
 
-class Predictors:
-    """The sidecars of the instances in `pool`, asked at once and each within `deadline_s`."""
+def open_gallery() -> "Gallery | None":
+    """An empty gallery, once compiled code is loaded; None where numpy or numba is missing."""
+    try:
+        from foretell.engine.gallery import Gallery  # noqa: PLC0415
+        from foretell.engine.warm import warm_forecast  # noqa: PLC0415
+        from foretell.length.distribution import knots  # noqa: PLC0415
+    except ImportError as error:
+        logger.warning("predictors are called for each request, which is slow: %s", error)
+        return None
+    warm_forecast()
+    return Gallery(knots)
 
-    def __init__(self, pool: Pool, deadline_s: float) -> None:
+
+class Predictors:
+    """The sidecars of the instances in `pool`.
+
+    Those that are followed are not asked: the gallery has what they would say. The others are
+    called, all at once and each within `deadline_s`.
+    """
+
+    def __init__(
+        self, pool: Pool, deadline_s: float, gallery: "Gallery | None", metrics: SchedulerMetrics
+    ) -> None:
+        """Without a `gallery` none is followed."""
         self._pool = pool
         self._deadline_s = deadline_s
+        self._gallery = gallery
+        self._refused = metrics.pictures_refused
+        self._followed: dict[str, Following] = {}
+        self._clock = asyncio.get_running_loop().time
+
+    def follow(self, instance_id: str) -> None:
+        """Follow the predictor of that instance from now on, unless there are too many."""
+        instance, gallery = self._pool.instances.get(instance_id), self._gallery
+        if instance is None or instance.stub is None or instance_id in self._followed:
+            return
+        if gallery is None or len(self._followed) >= MOST_FOLLOWED:
+            return
+        from services.scheduler.placing.following import Following  # noqa: PLC0415 - needs numpy
+
+        following = Following(
+            instance.config.predictor,
+            self._pool.traffic,
+            gallery.follow(instance_id),
+            lambda reason: self._refused.labels(instance_id, reason).inc(),
+        )
+        self._followed[instance_id] = following
+        following.start()
+
+    def leave(self, instance_id: str) -> None:
+        """Follow that instance's predictor no longer."""
+        following = self._followed.pop(instance_id, None)
+        if following is not None and self._gallery is not None:
+            following.close()
+            self._gallery.leave(instance_id)
+
+    def close(self) -> None:
+        """Follow nobody any longer."""
+        for instance_id in list(self._followed):
+            self.leave(instance_id)
+
+    def known(self, effect: effects.Ask) -> list[events.Answer]:
+        """The answers of those who need not be asked."""
+        gallery = self._gallery
+        if gallery is None:
+            return []
+        now_s = self._clock()
+        fresh = self._fresh(gallery, effect.instance_ids, now_s)
+        if effect.needs is Needs.LOAD:
+            return [events.Answer(i, gallery.load(i)) for i in fresh]
+        try:
+            found = gallery.predict(
+                fresh,
+                effect.spec,
+                now_s,
+                announced_only=True,
+                externality=effect.needs.externality,
+                with_quantiles=effect.with_quantiles,
+            )
+        except AssertionError:  # the kernel's, of a state that cannot be: they are asked instead
+            logger.exception("predicting from pictures failed")
+            return []
+        return [events.Answer(i, p.load, p) for i, p in zip(fresh, found, strict=True)]
 
     async def ask(self, effect: effects.Ask) -> list[events.Answer]:
         """One answer for each predictor that is asked; those that fail or are late are silent."""
@@ -40,6 +127,22 @@ class Predictors:
             means_only=not effect.with_quantiles,
         )
         return await asyncio.gather(*(self._predict(name, message) for name in effect.instance_ids))
+
+    def foretold(self, instance: Instance, spec: RequestSpec) -> Prediction | None:
+        """What is foretold of a request that is about to be sent; None where a call must tell."""
+        gallery, instance_id = self._gallery, instance.config.instance_id
+        now_s = self._clock()
+        if gallery is None or not self._fresh(gallery, (instance_id,), now_s):
+            return None
+        (prediction,) = gallery.predict(
+            (instance_id,),
+            spec,
+            now_s,
+            announced_only=False,
+            externality=False,
+            with_quantiles=True,
+        )
+        return prediction
 
     async def _predict(
         self, instance_id: str, message: predictor_pb2.PredictRequest
@@ -69,23 +172,52 @@ class Predictors:
     def reserve(
         self, instance: Instance, spec: RequestSpec, *, predict: bool
     ) -> ReserveCall | None:
-        """Announce a request; the call is on its way when this returns. None without a sidecar.
+        """Announce a request; on return the notice or the call is on its way.
 
-        What is asked after it is answered with the reservation counted.
+        What is asked after it is answered with the reservation counted. Returns the call, if it was
+        one; without a sidecar there is nothing to do.
         """
-        if instance.stub is None:
+        following = self._following(instance)
+        if (following is not None and following.reserve(spec)) or instance.stub is None:
             return None
         message = predictor_pb2.ReserveRequest(request=wire.request_to_proto(spec), predict=predict)
         call: ReserveCall = instance.stub.Reserve(message, timeout=_RESERVE_DEADLINE_S)
         return call
 
-    async def release(self, instance: Instance, spec: RequestSpec) -> None:
-        """Withdraw a reservation: the request is not sent after all."""
+    async def complete(
+        self, instance: Instance, request_id: str, *, answered: bool
+    ) -> predictor_pb2.CompleteResponse | None:
+        """The request has ended: its reservation is released. What the sidecar saw of it, if that
+        is known."""
+        following = self._following(instance)
+        if following is not None:
+            seen = following.ended(request_id, answered=answered)
+            if seen is not None:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_COMPLETE_DEADLINE_S):
+                        return await seen
+                return None
         if instance.stub is None:
-            return
-        message = predictor_pb2.CompleteRequest(request_id=spec.request_id, answered=False)
+            return None
+        message = predictor_pb2.CompleteRequest(request_id=request_id, answered=answered)
         with suppress(NoAnswer):  # then the reservation expires by itself
-            await answer_of(instance.stub.Complete(message, timeout=_RESERVE_DEADLINE_S))
+            return await answer_of(instance.stub.Complete(message, timeout=_COMPLETE_DEADLINE_S))
+        return None
+
+    def _fresh(self, gallery: "Gallery", instance_ids: Sequence[str], now_s: float) -> list[str]:
+        """Those whose pictures may be believed, which know now how long answers take to here."""
+        fresh = gallery.fresh(instance_ids, now_s)
+        for instance_id in fresh:
+            delay_s = self._pool.instances[instance_id].answer_delay_s
+            gallery[instance_id].answer_delay_s = delay_s
+        return fresh
+
+    def _following(self, instance: Instance) -> "Following | None":
+        """Who follows this instance's predictor; None where it is called."""
+        instance_id = instance.config.instance_id
+        if self._pool.instances.get(instance_id) is not instance:
+            return None  # it was removed, and another one may have its id
+        return self._followed.get(instance_id)
 
 
 async def reserved_prediction(call: ReserveCall, instance: Instance) -> Prediction | None:

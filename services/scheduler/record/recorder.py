@@ -3,16 +3,14 @@
 from math import isfinite
 
 from foretell.telemetry import SchedulerMetrics
-from foretell.v1 import predictor_pb2
 from services.scheduler.http.parsing import ParsedRequest
 from services.scheduler.http.slo import Outcome, SloUnattainable
-from services.scheduler.placing.peers import NoAnswer, answer_of
 from services.scheduler.placing.placer import Placement
+from services.scheduler.placing.predictors import Predictors
 from services.scheduler.record.lessons import Lessons
 from services.scheduler.record.request_log import RequestLog
 from services.scheduler.record.result import Result
 
-_COMPLETE_DEADLINE_S = 5.0  # nobody waits for it
 _CLOCK_SLACK_S = 0.1
 _MAX_TOKENS = 2**31 - 1  # no context is as long: a sidecar that says more is not believed
 
@@ -21,12 +19,18 @@ class Recorder:
     """Compares what was predicted with what happened."""
 
     def __init__(
-        self, metrics: SchedulerMetrics, lessons: Lessons, request_log: RequestLog, policy: str
+        self,
+        metrics: SchedulerMetrics,
+        lessons: Lessons,
+        request_log: RequestLog,
+        policy: str,
+        predictors: Predictors,
     ) -> None:
         self._metrics = metrics
         self._lessons = lessons
         self._request_log = request_log
         self._policy = policy
+        self._predictors = predictors
 
     async def record(
         self, request: ParsedRequest, request_id: str, placement: Placement, result: Result
@@ -58,16 +62,11 @@ class Recorder:
 
     async def _complete(self, placement: Placement, result: Result) -> None:
         """Release the reservation; fill in what only the sidecar could see."""
-        stub = placement.instance.stub
-        if stub is None:
-            return
         answered = result.first_byte_unix_s > 0 or (result.finished and result.status < 400)
-        message = predictor_pb2.CompleteRequest(
-            request_id=placement.spec.request_id, answered=answered
+        seen = await self._predictors.complete(
+            placement.instance, placement.spec.request_id, answered=answered
         )
-        try:
-            seen = await answer_of(stub.Complete(message, timeout=_COMPLETE_DEADLINE_S))
-        except NoAnswer:
+        if seen is None:
             return
         if _credible(placement, seen.ttft_s, result):
             _learn_answer_delay(placement, seen.ttft_s, result)

@@ -1,0 +1,185 @@
+"""Publishes what the predictor knows to the schedulers that follow it.
+
+A picture is sent when something has changed, at most ten times a second; more often only where one
+scheduler must hear of what another one has sent here. `docs/adr/0008-pictures.md` has the reasons.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from google.protobuf.message import DecodeError
+
+from foretell import wire
+from foretell.engine.prefixes import PrefixIndex
+from foretell.engine.published import Published
+from foretell.v1 import predictor_pb2
+from foretell.wire_published import published_to_proto
+from services.predictor.service import PredictorService
+from services.process.frames import FrameStream
+from services.process.traffic import Traffic
+
+logger = logging.getLogger(__name__)
+
+VERSION = 1
+INTERVAL_S = 0.1
+"""Least time between two pictures."""
+URGENT_INTERVAL_S = 0.02
+"""Least time between two where a scheduler does not know yet what another one has sent here."""
+HEARTBEAT_S = 1.0
+HELLO_S, HELLO_BYTES = 5.0, 4096
+"""The time that a follower has for its first frame, and the most bytes of it."""
+MAX_FOLLOWERS = 256
+
+
+class Publisher:
+    """The followers of one predictor, and when they are told."""
+
+    def __init__(self, service: PredictorService, traffic: Traffic, profile: str = "") -> None:
+        """`profile`: JSON of the one whose tables the step times need; empty: none."""
+        self.traffic = traffic
+        self._service = service
+        self._profile = profile
+        self._followers: set[Follower] = set()
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._sent_s = float("-inf")
+        service.changed = self.changed
+
+    def stream(self) -> "Follower":
+        """The end of a stream that somebody is opening."""
+        return Follower(self, self._service)
+
+    def close(self) -> None:
+        """End all streams."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for follower in list(self._followers):
+            follower.close()
+
+    def joined(self, follower: "Follower") -> bool:
+        """A follower has proved who it is; False where there are too many."""
+        if len(self._followers) >= MAX_FOLLOWERS:
+            return False
+        self._followers.add(follower)
+        self._publish()
+        return True
+
+    def left(self, follower: "Follower") -> None:
+        self._followers.discard(follower)
+
+    def changed(self, by: "Follower | None" = None) -> None:
+        """Something is another since the last picture: `by` a follower's notice, or otherwise."""
+        if not self._followers:
+            return
+        others = by is not None and len(self._followers) > 1
+        self._at(self._sent_s + (URGENT_INTERVAL_S if others else INTERVAL_S))
+
+    def _at(self, when_s: float) -> None:
+        if self._timer is not None:
+            if self._timer.when() <= when_s:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when_s, self._publish)
+
+    def _publish(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._followers:
+            return
+        self._sent_s = self._loop.time()
+        picture, now_s, heard_s = self._service.publish()
+        for follower in self._followers:
+            follower.publish(Published(now_s, heard_s, picture), self._profile)
+        self._at(self._sent_s + HEARTBEAT_S)
+
+
+class Follower(FrameStream):
+    """One scheduler that follows: its notices come in, pictures go out."""
+
+    def __init__(self, publisher: Publisher, service: PredictorService) -> None:
+        super().__init__()
+        self.most_bytes = HELLO_BYTES
+        self._publisher = publisher
+        self._service = service
+        self._receive: Callable[[bytes], None] = self._hello
+        self._deadline: asyncio.TimerHandle | None = None
+        self._notices = 0
+        self._ended: list[predictor_pb2.Ended] = []
+        self._index: PrefixIndex | None = None
+        self._known_changes = 0
+        self._profile_sent = False
+
+    def began(self) -> None:
+        self._deadline = asyncio.get_running_loop().call_later(HELLO_S, self.close)
+
+    def ended(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._publisher.left(self)
+
+    def received(self, payload: bytes) -> None:
+        try:
+            self._receive(payload)
+        except (DecodeError, wire.WireError) as error:
+            logger.warning("a scheduler's stream ends: %s", error)
+            self.close()
+
+    def publish(self, message: Published, profile: str) -> None:
+        """Send what is new, unless the follower is behind with reading."""
+        if self.congested:
+            return  # the next picture says it all
+        if message.picture is not None:
+            message = replace(message, picture=replace(message.picture, notices=self._notices))
+        message = self._with_prefixes(message)
+        sent = published_to_proto(message, "" if self._profile_sent else profile)
+        sent.ended.extend(self._ended)
+        self._ended.clear()
+        self._profile_sent |= message.picture is not None
+        self.send(sent.SerializeToString())
+
+    def _hello(self, payload: bytes) -> None:
+        hello = predictor_pb2.Hello.FromString(payload)
+        traffic = self._publisher.traffic
+        if hello.version != VERSION or (traffic.secret and not traffic.knows(hello.secret)):
+            logger.warning("a stream was refused: wrong version or secret")
+            self.close()
+            return
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self.most_bytes = 1 << 20
+        self._receive = self._notice
+        if not self._publisher.joined(self):
+            self.close()
+
+    def _notice(self, payload: bytes) -> None:
+        notice = predictor_pb2.Notice.FromString(payload)
+        self._notices += 1
+        if notice.HasField("reserved"):
+            self._service.reserve(wire.request_from_proto(notice.reserved), notice.age_s)
+        elif notice.HasField("ended"):
+            self._ended.append(
+                predictor_pb2.Ended(
+                    request_id=notice.ended.request_id, seen=self._service.complete(notice.ended)
+                )
+            )
+        self._publisher.changed(self)
+
+    def _with_prefixes(self, message: Published) -> Published:
+        index = self._service.predictor.ledger.prefixes
+        if index is None and self._index is None:
+            return message
+        changes = None
+        if index is self._index and index is not None:
+            changes = index.changes_since(self._known_changes)
+        self._index, self._known_changes = index, index.journal_end if index else 0
+        if changes is None:
+            present = tuple(index.chunks) if index else ()
+            return replace(message, all_prefixes=True, cached_prefixes=present)
+        return replace(
+            message,
+            cached_prefixes=tuple(key for key, is_cached in changes.items() if is_cached),
+            evicted_prefixes=tuple(key for key, is_cached in changes.items() if not is_cached),
+        )

@@ -1,0 +1,161 @@
+"""Follows one predictor: takes in its pictures, notifies it of requests, comes back to it."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import lru_cache, partial
+
+import orjson
+from google.protobuf.message import DecodeError
+
+from foretell import wire
+from foretell.engine.gallery import FollowedEngine
+from foretell.engine.published import PictureError
+from foretell.kernel.step_time import StepTime
+from foretell.latency.profile_json import profile_from_json
+from foretell.latency.tables import profile_step_time
+from foretell.model import RequestSpec
+from foretell.v1 import predictor_pb2
+from foretell.wire_published import published_from_proto
+from services.process.frames import FrameStream, open_frames, pictures_address
+from services.process.traffic import Traffic
+
+logger = logging.getLogger(__name__)
+
+VERSION = 1
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+_CONNECT_S = 2.0
+
+Seen = predictor_pb2.CompleteResponse
+
+
+@lru_cache(maxsize=16)
+def _tables_of(profile: str) -> StepTime:
+    """Kept, so that engines of one kind share their tables."""
+    try:
+        return profile_step_time(profile_from_json(orjson.loads(profile))).packed()
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"no profile: {error!r}") from error
+
+
+class Following:
+    """One followed predictor, from `start` to `close`."""
+
+    def __init__(
+        self,
+        address: str,
+        traffic: Traffic,
+        engine: FollowedEngine,
+        refused: Callable[[str], None],
+    ) -> None:
+        """`address` is the predictor's own; `refused` is told why a message was refused."""
+        self.engine = engine
+        self._address = pictures_address(address)
+        self._traffic = traffic
+        self._refused = refused
+        self._loop = asyncio.get_running_loop()
+        self._stream: _Stream | None = None
+        self._closed = asyncio.Event()
+        self._waiting: dict[str, asyncio.Future[Seen | None]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._task = self._loop.create_task(self._run())
+
+    def close(self) -> None:
+        """Follow no longer."""
+        if self._task is not None:
+            self._task.cancel()
+        if self._stream is not None:
+            self._stream.close()
+
+    def reserve(self, request: RequestSpec) -> bool:
+        """`request` is on its way to the engine; whether the predictor could be notified."""
+        self.engine.reserve(request, self._loop.time())
+        return self._notify(predictor_pb2.Notice(reserved=wire.request_to_proto(request)))
+
+    def ended(self, request_id: str, *, answered: bool) -> "asyncio.Future[Seen | None] | None":
+        """The request has ended; the future is what the predictor has seen of it.
+
+        That is None when the stream breaks. There is no future where there is no stream.
+        """
+        self.engine.ended(request_id)
+        if self._stream is None:
+            return None
+        found = self._waiting[request_id] = self._loop.create_future()
+        found.add_done_callback(lambda _: self._waiting.pop(request_id, None))
+        ended = predictor_pb2.CompleteRequest(request_id=request_id, answered=answered)
+        self._notify(predictor_pb2.Notice(ended=ended))
+        return found
+
+    def began(self, stream: "_Stream") -> None:
+        """A stream is open: say who is here, and what is on its way."""
+        self._stream = stream
+        hello = predictor_pb2.Hello(version=VERSION, secret=self._traffic.secret.encode())
+        stream.send(hello.SerializeToString())
+        for request, age_s in self.engine.begin(self._loop.time()):
+            reserved = wire.request_to_proto(request)
+            self._notify(predictor_pb2.Notice(reserved=reserved, age_s=age_s))
+
+    def broke(self) -> None:
+        """The stream has ended."""
+        self._stream = None
+        self._closed.set()
+        for found in self._waiting.values():
+            if not found.done():
+                found.set_result(None)
+
+    def heard(self, payload: bytes) -> None:
+        """The predictor has published something."""
+        try:
+            message = predictor_pb2.Published.FromString(payload)
+            published = published_from_proto(message, _tables_of)
+            self.engine.hear(published, self._loop.time())
+        except DecodeError:
+            self._refused("bytes")
+            return
+        except PictureError as error:
+            self._refused(str(error))
+            return
+        for ended in message.ended:
+            found = self._waiting.get(ended.request_id)
+            if found is not None and not found.done():
+                found.set_result(ended.seen)
+
+    def _notify(self, notice: predictor_pb2.Notice) -> bool:
+        if self._stream is None:
+            return False
+        self._stream.send(notice.SerializeToString())
+        return True
+
+    async def _run(self) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            self._closed.clear()
+            try:
+                async with asyncio.timeout(_CONNECT_S):
+                    await open_frames(partial(_Stream, self), self._address, self._traffic)
+                began_s = self._loop.time()
+                await self._closed.wait()
+                if self._loop.time() - began_s > _LONGEST_PAUSE_S:
+                    pause_s = _FIRST_PAUSE_S
+            except OSError as error:  # TimeoutError is one
+                logger.debug("cannot follow %s: %s", self._address, error)
+            await asyncio.sleep(pause_s)
+            pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
+
+
+class _Stream(FrameStream):
+    def __init__(self, following: Following) -> None:
+        super().__init__()
+        self._following = following
+
+    def began(self) -> None:
+        self._following.began(self)
+
+    def received(self, payload: bytes) -> None:
+        self._following.heard(payload)
+
+    def ended(self) -> None:
+        self._following.broke()
