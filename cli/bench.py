@@ -8,11 +8,6 @@ import typer
 app = typer.Typer(no_args_is_help=True, help="Measure what predictions cost on this machine.")
 
 
-@app.callback()
-def _group() -> None:
-    """Keeps `predict` a subcommand while it is the only one."""
-
-
 @app.command()
 def predict(
     running: Annotated[int, typer.Option(min=1, help="Number of running requests.")],

@@ -5,10 +5,11 @@ from typing import Annotated
 
 import typer
 
-from cli.simulated_cluster import INSTALL, SimulatedCluster, fail, of_a_cluster
+from cli.options import taking
+from cli.simulated_cluster import INSTALL, SimulatedCluster, fail
 
 
-@of_a_cluster
+@taking(SimulatedCluster)
 def capacity(
     cluster: SimulatedCluster,
     ttft_p99_s: Annotated[float, typer.Option(min=0.001, help="Bound on the P99 of TTFT.")] = 3.0,

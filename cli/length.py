@@ -10,11 +10,6 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def _group() -> None:
-    """Keeps `eval` a subcommand while it is the only one."""
-
-
 @app.command("eval")
 def length_eval(
     file: Annotated[Path, typer.Argument(help="Answered prompts, .jsonl or .jsonl.gz.")],

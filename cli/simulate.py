@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
-from cli.simulated_cluster import INSTALL, SimulatedCluster, fail, of_a_cluster
+from cli.options import taking
+from cli.simulated_cluster import INSTALL, SimulatedCluster, fail
 
 
-@of_a_cluster
+@taking(SimulatedCluster)
 def simulate(
     cluster: SimulatedCluster,
     qps: Annotated[

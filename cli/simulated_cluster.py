@@ -1,10 +1,8 @@
 """The options that `foretell simulate` and `foretell capacity` share."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
-from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -135,22 +133,6 @@ class SimulatedCluster:
             engines=parse_engines(self.profile, self.instances, given),
             faults=tuple(self.fault or ()),
         )
-
-
-def of_a_cluster(command: Callable[..., None]) -> Callable[..., None]:
-    """`command`, whose first argument is a `SimulatedCluster`, with an option for each field."""
-    shared = signature(SimulatedCluster).parameters.values()
-    own = list(signature(command).parameters.values())[1:]
-    parameters = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in (*shared, *own)]
-
-    def run(**given: Any) -> None:
-        mine = {each.name: given.pop(each.name) for each in fields(SimulatedCluster)}
-        command(SimulatedCluster(**mine), **given)
-
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
-    run.__annotations__ = {each.name: each.annotation for each in parameters}
-    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    return run
 
 
 def fail(command: str, error: Exception) -> NoReturn:

@@ -9,11 +9,6 @@ import typer
 app = typer.Typer(no_args_is_help=True, help="Run the twin of vLLM's scheduler by itself.")
 
 
-@app.callback()
-def _group() -> None:
-    """Keeps `replay` a subcommand while it is the only one."""
-
-
 @app.command()
 def replay(
     scenario: Annotated[Path, typer.Argument(help="Scenario, a JSON file.", show_default=False)],

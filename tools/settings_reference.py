@@ -22,11 +22,6 @@ from foretell.config.sections import (
     TrafficOptions,
 )
 
-_PREAMBLE = """\
-Flags win over environment variables, and these over the cluster file. Every process takes
-`--cluster FILE`, and `--name NAME` where the file has several of its kind, and finds its own part:
-sockets, ports and names are derived. An empty default is an empty string.
-"""
 _OPTIONS: tuple[tuple[type[BaseModel], str], ...] = (
     (SchedulerOptions, "SCHEDULER"),
     (PlacementOptions, "SCHEDULER"),
@@ -67,23 +62,6 @@ def groups() -> list[Group]:
         title = settings.__name__.removesuffix("Settings")
         found.append(Group(title, cleandoc(settings.__doc__ or ""), columns, tuple(_own(settings))))
     return found
-
-
-def markdown() -> str:
-    """The tables of docs/reference.md."""
-    sections = [_PREAMBLE]
-    for group in groups():
-        lines = [
-            f"### {group.title}\n",
-            f"{group.text}\n",
-            f"| {' | '.join(group.columns)} |",
-            "|---|---|---|---|",
-        ]
-        for *cells, meaning in group.rows:
-            coded = " | ".join(f"`{cell}`" if cell else "" for cell in cells)
-            lines.append(f"| {coded} | {meaning.replace('|', chr(92) + '|')} |")
-        sections.append("\n".join(lines) + "\n")
-    return "\n".join(sections)
 
 
 def show() -> None:

@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.report import ROOT
-from tools.profiles.imports import ImportOptions, import_profile, write_profile
+from tools.profiles.imports import import_profile, write_profile
+from tools.profiles.options import ImportOptions
 
 OUT = ROOT / "foretell" / "latency" / "profiles"
 LLMSERVINGSIM = (

@@ -20,7 +20,8 @@ from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from foretell.latency.linear import LinearStepTime
 from foretell.model import Step
 from tools.live.tap import decoded, listening
-from tools.profiles.run import Measurement, MeasureOptions
+from tools.profiles.options import MeasureOptions
+from tools.profiles.run import Measurement
 from tools.profiles.run import measure as measure_endpoint
 
 BENCH = Benchmark(

@@ -19,7 +19,8 @@ from tools.accuracy.plot import scatter
 from tools.accuracy.recorded_run import RecordedRun, read_run
 from tools.accuracy.replayed import AccuracyOptions, Evaluation, evaluate
 from tools.files import read_bytes
-from tools.profiles.imports import ImportOptions, import_profile, profile_of
+from tools.profiles.imports import import_profile, profile_of
+from tools.profiles.options import ImportOptions
 
 BENCH = Benchmark(
     __file__,

@@ -22,7 +22,8 @@ from services.backend.emulator import __main__ as emulator
 from services.backend.emulator import driver
 from tools.profiles import endpoint, run, session
 from tools.profiles.imports import profile_of, write_profile
-from tools.profiles.run import MeasureError, Measurement, MeasureOptions, measure
+from tools.profiles.options import MeasureOptions
+from tools.profiles.run import MeasureError, Measurement, measure
 
 SPEED_S = (3e-3, 20e-6, 10e-9, 0.5e-3, 0.15e-3, 1e-6)
 LINEAR = GpuProfile(

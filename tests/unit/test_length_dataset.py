@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from foretell.length.conversation import KEPT_CHARACTERS, MOST_EXCHANGES, Exchange
-from tools.length.dataset import UNNAMED_MODEL, Example, read_examples
+from tools.length.dataset import Example, read_examples
 
 
 def read(folder: Path, *rows: dict[str, Any] | str, limit: int = 0) -> list[Example]:
@@ -49,7 +49,7 @@ def test_a_row_with_everything(tmp_path: Path) -> None:
 
 def test_the_least_row(tmp_path: Path) -> None:
     (example,) = read(tmp_path, {"prompt": "x" * 41, "out_tok": 3, "model": None})
-    assert example.model_name == UNNAMED_MODEL
+    assert example.model_name == "default"
     assert not example.censored
     assert example.conversation.prompt_tokens == 11  # a quarter of the characters, rounded up
 
@@ -146,23 +146,23 @@ GOOD = {"prompt": "p", "out_tok": 1}
 @pytest.mark.parametrize(
     ("row", "complaint"),
     [
-        ("{", "not JSON"),
-        ("[1]", "a JSON object is expected, not [1]"),
+        ("{", "Invalid JSON"),
+        ("[1]", "Input should be an object"),
         ({"out_tok": 1}, "prompt: missing"),
-        ({"prompt": "p"}, "out_tok: missing"),
-        ({"prompt": 5, "out_tok": 1}, "prompt: a string is expected, not 5"),
-        ({**GOOD, "out_tok": 0}, "out_tok: at least 1 is expected, not 0"),
-        ({**GOOD, "out_tok": "12"}, 'out_tok: an integer is expected, not "12"'),
-        ({**GOOD, "out_tok": True}, "out_tok: an integer is expected, not true"),
-        ({**GOOD, "in_tok": -1}, "in_tok: at least 0 is expected, not -1"),
-        ({**GOOD, "trunc": 2}, "trunc: true, false, 0 or 1 is expected, not 2"),
-        ({**GOOD, "stop": [1]}, "stop: a string or a list of strings is expected"),
-        ({**GOOD, "conv": 1.5}, "conv: a string or an integer is expected, not 1.5"),
-        ({**GOOD, "messages": []}, "messages: a list of messages is expected"),
-        ({**GOOD, "messages": [{"content": "x"}]}, "messages[0]: an object with a role"),
+        ({"prompt": "p"}, "out_tok: Field required"),
+        ({"prompt": 5, "out_tok": 1}, "prompt: Input should be a valid string"),
+        ({**GOOD, "out_tok": 0}, "out_tok: Input should be greater than or equal to 1"),
+        ({**GOOD, "out_tok": "12"}, "out_tok: Input should be a valid integer"),
+        ({**GOOD, "out_tok": True}, "out_tok: Input should be a valid integer"),
+        ({**GOOD, "in_tok": -1}, "in_tok: Input should be greater than or equal to 0"),
+        ({**GOOD, "trunc": 2}, "trunc: Input should be a valid boolean"),
+        ({**GOOD, "stop": [1]}, "stop[0]: Input should be a valid string"),
+        ({**GOOD, "conv": True}, "conv: Input should be a valid string"),
+        ({**GOOD, "messages": []}, "messages: List should have at least 1 item"),
+        ({**GOOD, "messages": [{"content": "x"}]}, "messages[0].role: Field required"),
         (
             {**GOOD, "messages": [{"role": "user", "content": 1}]},
-            "messages[0].content: text is expected, not 1",
+            "messages[0].content: Input should be a valid string",
         ),
         (
             {**GOOD, "messages": [{"role": "assistant", "content": "x"}]},

@@ -1,18 +1,18 @@
 """`foretell accuracy`: a recorded run through the twin, and how far off it was."""
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from foretell.latency.devices import MODELS, device_spec
 from foretell.latency.linear import StepTimeModel
 from foretell.latency.roofline import estimated_kv_blocks, roofline_step_time, sharded
-from foretell.latency.tables import graph_sizes, profile_step_time
+from foretell.latency.tables import profile_step_time
 from foretell.model import EngineConfig, GpuProfile, ModelSpec
 from foretell.sim.accuracy import accuracy
 from foretell.sim.calibrate import calibrate
 from foretell.sim.recorded import Latency, ReplayConfig, replay
 from tools.accuracy.recorded_run import RecordedRun
-from tools.profiles.imports import known_model
+from tools.profiles.imports import known_model, with_graphs
 
 UNKNOWN_DEVICE = "A100-80GB"  # from the middle of those that serve
 CALIBRATION_SHARE = 3  # one request in so many teaches, in --no-profile mode
@@ -71,10 +71,7 @@ def _with_profile(run: RecordedRun, options: AccuracyOptions, profile: GpuProfil
             f"{config.ranks}; {profile.name} was imported with {profile.tensor_parallel} and "
             f"{profile.data_parallel}"
         )
-    if profile.tables is not None and profile.tables.graph_sizes:
-        sizes = graph_sizes(config.engine.max_num_seqs)
-        profile = replace(profile, tables=replace(profile.tables, graph_sizes=sizes))
-    model = profile_step_time(profile)
+    model = profile_step_time(with_graphs(profile, config.engine.max_num_seqs))
     about = {
         "profile": profile.name,
         "step_time": "tables" if profile.tables is not None else "linear",

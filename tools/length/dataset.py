@@ -21,10 +21,7 @@ from foretell.length.conversation import (
     head_and_tail,
     split_chat,
 )
-from tools.length.fields import Fields
-
-UNNAMED_MODEL = "default"
-"""The model's name in rows without `model`."""
+from tools.length.line import Line, parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +51,7 @@ def read_examples(path: Path, *, limit: int = 0) -> list[Example]:
             for line in lines:
                 at += 1
                 if not line.isspace():
-                    rows.append(_row(Fields(line)))
+                    rows.append(_row(parse(line)))
                 if len(rows) == limit > 0:
                     break
     except (OSError, EOFError, zlib.error) as error:
@@ -95,38 +92,35 @@ class _Row:
     model_name: str
 
 
-def _row(fields: Fields) -> _Row:
-    chat = "messages" in fields
-    messages = fields.messages("messages") if chat else [("user", fields.text("prompt"))]
-    if "system" in fields:
-        messages.insert(0, ("system", fields.text("system")))
+def _row(line: Line) -> _Row:
+    chat = line.messages is not None
+    messages = [(each.role, each.content) for each in line.messages or ()]
+    if line.messages is None:
+        messages = [("user", line.prompt or "")]
+    if line.system is not None:
+        messages.insert(0, ("system", line.system))
     system, earlier, prompt = _chat(messages)
     everything = sum(len(text) for _, text in messages)
-    response = fields.text("response", "")
-    output_tokens = fields.integer("out_tok", least=1)
-    max_tokens = fields.integer("max_tokens", 0)
-    model_name = fields.text("model", UNNAMED_MODEL)
-    conversation = fields.name("conv")
     # Where the answer itself is not known, its characters are guessed.
-    answer_characters = len(response) or round(output_tokens / PRIOR_TOKENS_PER_CHARACTER)
-    name, number = _numbered(fields.name("part"))
+    answer_characters = len(line.response) or round(line.out_tok / PRIOR_TOKENS_PER_CHARACTER)
+    name, number = _numbered(line.part)
     return _Row(
-        key=(model_name, conversation, name) if conversation and not chat else None,
-        place=(number, fields.integer("turn", 0)),
+        key=(line.model, line.conv, name) if line.conv and not chat else None,
+        place=(number, line.turn),
         system=head_and_tail(system),
         system_characters=len(system),
         prompt=head_and_tail(prompt),
         characters=len(prompt),
-        own_tokens=fields.integer("in_tok", -1),
+        own_tokens=line.in_tok,
         earlier=earlier,
         earlier_characters=everything - len(system) - len(prompt),
-        earlier_tokens=fields.integer("hist_tok", -1),
-        exchange=Exchange(head_and_tail(prompt), head_and_tail(response), answer_characters),
-        max_tokens=max_tokens,
-        stops=fields.count_of_strings("stop"),
-        output_tokens=output_tokens,
-        censored=fields.flag("trunc") or 0 < max_tokens <= output_tokens,
-        model_name=model_name,
+        earlier_tokens=line.hist_tok,
+        exchange=Exchange(head_and_tail(prompt), head_and_tail(line.response), answer_characters),
+        max_tokens=line.max_tokens,
+        stops=len(line.stop),
+        output_tokens=line.out_tok,
+        censored=line.trunc or 0 < line.max_tokens <= line.out_tok,
+        model_name=line.model,
     )
 
 

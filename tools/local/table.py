@@ -4,10 +4,8 @@ import asyncio
 import contextlib
 import json
 from dataclasses import dataclass, field
-from types import TracebackType
 
 import grpc
-from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
@@ -116,37 +114,14 @@ def _load_cells(component: Component, readings: Readings) -> tuple[str, ...]:
     return (str(load.running), str(load.waiting), f"{use:.0%}", age, "", "")
 
 
-class LiveTable:
-    """Keeps the table at the bottom of the terminal while it is entered."""
-
-    def __init__(self, state: ClusterState, console: Console | None = None) -> None:
-        self._state = state
-        self._console = console or Console()
-        self._live = Live(console=self._console, auto_refresh=False)
-
-    def __enter__(self) -> "LiveTable":
-        self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._live.stop()
-
-    def print_above(self, line: str) -> None:
-        self._console.print(line, highlight=False, markup=False)
-
-    async def keep_current(self) -> None:
-        """Ask and draw once a second until the cluster stops."""
-        poller = Poller(self._state)
-        try:
-            while self._state.phase == "ready":
-                readings = await poller.read()
-                wide = self._console.width >= _WIDE_COLUMNS
-                self._live.update(render(self._state, readings, wide=wide), refresh=True)
-                await asyncio.sleep(_INTERVAL_S)
-        finally:
-            await poller.close()
+async def keep_current(state: ClusterState, live: Live) -> None:
+    """Ask and draw once a second until the cluster stops."""
+    poller = Poller(state)
+    try:
+        while state.phase == "ready":
+            readings = await poller.read()
+            wide = live.console.width >= _WIDE_COLUMNS
+            live.update(render(state, readings, wide=wide), refresh=True)
+            await asyncio.sleep(_INTERVAL_S)
+    finally:
+        await poller.close()

@@ -39,7 +39,7 @@ from tools.local.state import ClusterState
 from tools.local.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from tools.local.table import LiveTable
+    from rich.live import Live
 
 
 class CannotStart(Exception):
@@ -186,7 +186,7 @@ class _Session:
         self._plain = plain
         self._duration_s = duration_s
         self._began_s = time.monotonic()
-        self._table: LiveTable | None = None
+        self._live: Live | None = None
 
     async def run(self, supervisor: Supervisor, stop: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
@@ -211,21 +211,23 @@ class _Session:
 
     def event(self, component: str, text: str) -> None:
         line = f"{time.strftime('%H:%M:%S')} {component:<18} {text}"
-        if self._table:
-            self._table.print_above(line)
+        if self._live:
+            self._live.console.print(line, highlight=False, markup=False)
         else:
             _say(line)
 
     async def _show(self) -> None:
         # Only now: what it imports would compete with the services for the processor.
-        from tools.local.table import LiveTable
+        from rich.live import Live
 
-        with LiveTable(self._state) as table:
-            self._table = table
+        from tools.local.table import keep_current
+
+        with Live(auto_refresh=False) as live:
+            self._live = live
             try:
-                await table.keep_current()
+                await keep_current(self._state, live)
             finally:
-                self._table = None
+                self._live = None
 
     def _say_ready(self) -> None:
         seconds = time.monotonic() - self._began_s

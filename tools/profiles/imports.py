@@ -5,7 +5,7 @@ import io
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from foretell.latency.profile_json import profile_from_json, profile_to_json
 from foretell.latency.roofline import estimated_kv_blocks, sharded
 from foretell.model import GpuProfile
 from tools.files import read_bytes
+from tools.profiles.options import ImportOptions
 
 if TYPE_CHECKING:
     from foretell.latency.importers import StepSource
@@ -27,32 +28,6 @@ class ProfileError(Exception):
     """A profile that cannot be read or made; the text says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class ImportOptions:
-    """What to import, and what the tables do not say."""
-
-    format: str
-    path: Path
-    device: str = ""
-    """Empty: the known device that a part of the path names; so with the model."""
-    model: str = ""
-    name: str = ""
-    """Empty: DEVICE/MODEL."""
-    provenance: str = ""
-    tensor_parallel: int = 0
-    """0: from the path (llmservingsim's `tpN`), or else 1."""
-    data_parallel: int = 1
-    link_gb_per_s: float = 16.0
-    link_latency_us: float = 20.0
-    kv_blocks: int = 0
-    """0: estimated from the datasheet."""
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 2048
-    max_model_len: int = 16384
-    attention: Path | None = None
-    """Vidur's attention table, where it is not beside the other."""
-
-
 def profile_of(name_or_file: str) -> GpuProfile:
     """A shipped profile by its name, or one in a file."""
     path = Path(name_or_file)
@@ -62,6 +37,15 @@ def profile_of(name_or_file: str) -> GpuProfile:
         return load_profile(name_or_file)
     except (OSError, ValueError) as error:
         raise ProfileError(f"{name_or_file}: {error}") from error
+
+
+def with_graphs(profile: GpuProfile, max_num_seqs: int) -> GpuProfile:
+    """The profile with CUDA graphs captured for as many sequences as the engine may run."""
+    from foretell.latency.tables import graph_sizes
+
+    if profile.tables is None or not profile.tables.graph_sizes:
+        return profile
+    return replace(profile, tables=replace(profile.tables, graph_sizes=graph_sizes(max_num_seqs)))
 
 
 def import_profile(options: ImportOptions) -> GpuProfile:
@@ -155,8 +139,6 @@ def _source(options: ImportOptions) -> "StepSource":
         "vidur": _vidur,
         "aiconfigurator": _aiconfigurator,
     }
-    if options.format not in makers:
-        raise ValueError(f"unknown format {options.format!r}; known: {', '.join(makers)}")
     if options.format != "llmservingsim" and options.tensor_parallel * options.data_parallel > 1:
         raise ValueError(f"{options.format} tables are imported for one device only")
     return makers[options.format](options)

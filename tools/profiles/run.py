@@ -5,12 +5,13 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from foretell.model import GpuProfile
 from tools.profiles.endpoint import Endpoint, EndpointError, Facts, connected
 from tools.profiles.fit import Fit, FitError, Window, fit_windows
 from tools.profiles.imports import ProfileError
+from tools.profiles.options import MeasureOptions
 from tools.profiles.plan import Experiment, Limits, plan
 from tools.profiles.session import Session
 
@@ -22,29 +23,6 @@ Progress = Callable[[str], None]
 
 class MeasureError(ProfileError):
     """The endpoint could not be measured; the text says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class MeasureOptions:
-    """What to measure, for how long, and limits that the endpoint does not say."""
-
-    url: str
-    model: str = ""
-    """Model to ask for. Empty: the only one that is served."""
-    name: str = ""
-    """Name of the profile, DEVICE/MODEL. Empty: `measured/` and the model's last part."""
-    api_key: str = field(default="", repr=False)
-    seconds: float = 90.0
-    rounds: int = 5
-    """Every experiment of the plan is done so often, if the time suffices."""
-    max_concurrency: int = 64
-    block_size_tokens: int = 0
-    """0: as /metrics says, else vLLM's default; the same for the limits below."""
-    kv_blocks: int = 0
-    max_num_seqs: int = 0
-    max_num_batched_tokens: int = 0
-    max_model_len: int = 0
-    """0: as /v1/models says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +87,11 @@ async def _measure(endpoint: Endpoint, options: MeasureOptions, progress: Progre
     except FitError as error:
         raise MeasureError(f"{error}; give it more --seconds than {options.seconds:g}") from error
     took_s = time.monotonic() - started
-    made = GpuProfile(
-        name=profile.name,
+    made = replace(
+        profile,
         coefficients_s=fit.coefficients_s,
         relative_residual=fit.relative_residual,
         provenance=_provenance(options, facts, fit, windows, session, took_s),
-        block_size_tokens=profile.block_size_tokens,
-        total_blocks=profile.total_blocks,
-        max_num_seqs=profile.max_num_seqs,
-        max_num_batched_tokens=profile.max_num_batched_tokens,
-        max_model_len=profile.max_model_len,
     )
     return Measurement(made, fit, tuple(windows), session.requests)
 
@@ -150,7 +123,7 @@ def _unmeasured(options: MeasureOptions, facts: Facts, longest: int) -> GpuProfi
         coefficients_s=(),
         relative_residual=0.0,
         provenance="",
-        block_size_tokens=options.block_size_tokens
+        block_size_tokens=options.block_size
         or facts.block_size_tokens
         or _DEFAULTS.block_size_tokens,
         total_blocks=options.kv_blocks or facts.kv_blocks,
@@ -173,7 +146,7 @@ def _provenance(
     assumed = [
         name
         for name, known in (
-            ("block size", options.block_size_tokens or facts.block_size_tokens),
+            ("block size", options.block_size or facts.block_size_tokens),
             ("max_num_seqs", options.max_num_seqs),
             ("max_num_batched_tokens", options.max_num_batched_tokens),
         )

@@ -9,7 +9,8 @@ from rich.table import Table
 
 from foretell.latency.features import FEATURES
 from tools.profiles.imports import ProfileError, write_profile
-from tools.profiles.run import Measurement, MeasureOptions, measure
+from tools.profiles.options import MeasureOptions
+from tools.profiles.run import Measurement, measure
 from tools.progress import showing
 
 

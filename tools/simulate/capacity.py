@@ -13,6 +13,7 @@ from os import cpu_count
 from statistics import fmean, stdev
 from typing import Any
 
+from tools.progress import progress
 from tools.simulate.options import SimulateOptions
 from tools.simulate.run import run
 
@@ -80,21 +81,17 @@ def probe_goodput(options: SimulateOptions, qps: float, seed: int) -> float:
 
 def find_capacity(options: SimulateOptions, search: Search, processes: int = 0) -> dict[str, Any]:
     """What `foretell capacity` prints; ValueError where the options are wrong."""
-    from rich.console import Console
-    from rich.progress import Progress
-
     workers = min(processes or cpu_count() or 1, len(search.seeds))
-    run_once = Progress(console=Console(stderr=True), transient=True)
     with (
         # Spawned: a forked child would share the parent's threads and locks, badly.
         ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool,
-        run_once as progress,
+        progress() as bar,
     ):
-        tasks = {seed: progress.add_task(f"seed {seed}", total=None) for seed in search.seeds}
+        tasks = {seed: bar.add_task(f"seed {seed}", total=None) for seed in search.seeds}
 
         def tell(bracket: Bracket) -> None:
             text = f"seed {bracket.seed}: {bracket.low:.4g} to {bracket.high or inf:.4g}"
-            progress.update(tasks[bracket.seed], description=text, advance=1)
+            bar.update(tasks[bracket.seed], description=text, advance=1)
 
         brackets = searched(options, search, pool, tell)
     return report(options, search, brackets)

@@ -5,13 +5,13 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Literal, cast
 
-from foretell.latency.tables import graph_sizes, profile_step_time
+from foretell.latency.tables import profile_step_time
 from foretell.length.distribution import LengthRule
-from foretell.model import EngineConfig, GpuProfile, LengthEstimate
+from foretell.model import EngineConfig, LengthEstimate
 from foretell.placement import PlacementConfig
 from foretell.sim import ClusterConfig, Fault, FaultKind, InstanceConfig, true_length
 from foretell.workload import Arrival, noisy_length, told_length
-from tools.profiles.imports import ProfileError, profile_of
+from tools.profiles.imports import ProfileError, profile_of, with_graphs
 from tools.simulate.options import EngineOptions, SimulateOptions
 
 _FORETELL_EVERY = 10
@@ -74,7 +74,7 @@ def instance_config(engine: EngineOptions, options: SimulateOptions) -> Instance
         async_scheduling=options.async_scheduling,
         policy=cast(Literal["fcfs", "priority"], options.scheduling_policy),
     )
-    return InstanceConfig(config, profile_step_time(_with_graphs(profile, config.max_num_seqs)))
+    return InstanceConfig(config, profile_step_time(with_graphs(profile, config.max_num_seqs)))
 
 
 def engine_facts(engine: EngineOptions, options: SimulateOptions) -> dict[str, Any]:
@@ -122,10 +122,3 @@ def parse_fault(text: str) -> Fault:
         raise ValueError(
             f"--fault {text}: expected KIND:INSTANCE:AT_S[:FOR_S], KIND one of {kinds}; slow=FACTOR"
         ) from error
-
-
-def _with_graphs(profile: GpuProfile, max_num_seqs: int) -> GpuProfile:
-    """CUDA graphs are captured for as many sequences as the engine may run."""
-    if profile.tables is None or not profile.tables.graph_sizes:
-        return profile
-    return replace(profile, tables=replace(profile.tables, graph_sizes=graph_sizes(max_num_seqs)))

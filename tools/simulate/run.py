@@ -14,6 +14,7 @@ from foretell.sim import Report, Served, check_fits, simulate
 from foretell.sim.accuracy import quantile
 from foretell.workload import Arrival, Trace, arrivals_of, parse_csv, parse_mooncake
 from tools.files import read_bytes
+from tools.progress import progress
 from tools.simulate.cluster import cluster_config, engine_facts
 from tools.simulate.options import SimulateOptions
 
@@ -117,25 +118,16 @@ def run(
 
 def run_showing_progress(options: SimulateOptions, qps: float, seed: int, *, sampled: bool) -> Run:
     """`run`, with a progress bar on stderr."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(options.policy, total=None)
-        every, done = 1, 0
-
-        def started(requests: int) -> None:
-            nonlocal every
-            every = max(1, requests // 100)
-            progress.update(task, total=requests)
-
-        def ended() -> None:
-            nonlocal done
-            done += 1
-            if done % every == 0:  # a simulation ends more requests than a bar need show
-                progress.update(task, completed=done)
-
-        return run(options, qps, seed, started=started, ended=ended, sampled=sampled)
+    with progress() as bar:
+        task = bar.add_task(options.policy, total=None)
+        return run(
+            options,
+            qps,
+            seed,
+            started=lambda requests: bar.update(task, total=requests),
+            ended=lambda: bar.advance(task),
+            sampled=sampled,
+        )
 
 
 def with_targets(arrival: Arrival, options: SimulateOptions) -> Arrival:

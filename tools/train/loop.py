@@ -20,6 +20,8 @@ _EVALUATIONS_PER_EPOCH = 4
 _SAVE_EVERY = 50  # steps
 _EVALUATED_TOGETHER = 128
 _LOSS_RATE = 0.02
+_HEAD_LEARNING_RATE = 1e-3
+_NEIGHBOURS = 0.8  # bins: deviation of the target around the true one
 _DROPPED_TOKENS = 0.1
 """Share of a text's tokens hidden from each step: conversations repeat their own words, and a model
 that learns those by heart is lost with other conversations."""
@@ -44,9 +46,10 @@ def train(
     step: a resumed run does what it would have done.
     """
     optimizer = _optimizer(model, options)
-    store, loss_of = Store(options), OrdinalLoss(options.neighbours, options.taught)
+    store, loss_of = Store(options), OrdinalLoss(_NEIGHBOURS, options.taught)
     averaged = AveragedModel(model, avg_fn=_average)
-    progress = store.load(model, averaged, optimizer)
+    parts = {"model": model, "averaged": averaged, "optimizer": optimizer}
+    progress = store.load(**parts)
     per_epoch = -(-len(learned) // options.batch)
     total = per_epoch * options.epochs
     every = max(1, per_epoch // _EVALUATIONS_PER_EPOCH)
@@ -68,12 +71,12 @@ def train(
                 judged = averaged.module
                 _judge(progress, evaluate(judged, held, pad, loss_of), judged, store)
             if ended or progress.steps % _SAVE_EVERY == 0:
-                store.save(progress, model, averaged, optimizer)
+                store.save(progress, **parts)
             if progress.evaluations_since_best >= options.patience:
                 break
         else:
             progress.epoch, progress.batch = progress.epoch + 1, 0
-            store.save(progress, model, averaged, optimizer)
+            store.save(progress, **parts)
     store.load_best(model)
     return progress
 
@@ -152,7 +155,7 @@ def _average(averaged: Tensor, latest: Tensor, updates: Tensor) -> Tensor:
 
 def _optimizer(model: LengthModel, options: TrainOptions) -> torch.optim.Optimizer:
     encoder = list(model.encoder.parameters())
-    if not options.train_embeddings and options.encoder != SCRATCH:
+    if options.encoder != SCRATCH:  # half of a small encoder's weights, and they hardly move
         embeddings = getattr(model.encoder, "embeddings", None)
         for parameter in embeddings.parameters() if embeddings is not None else ():
             parameter.requires_grad_(False)
@@ -165,6 +168,6 @@ def _optimizer(model: LengthModel, options: TrainOptions) -> torch.optim.Optimiz
 def _set_rates(optimizer: torch.optim.Optimizer, options: TrainOptions, done: float) -> None:
     """Set learning rates that rise and then fall linearly."""
     share = min(1.0, done / _WARM_UP) * (1.0 - done)
-    rates = (options.learning_rate, options.head_learning_rate)
+    rates = (options.learning_rate, _HEAD_LEARNING_RATE)
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate * share

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from foretell.length.window import Window
 
@@ -13,36 +16,29 @@ SCRATCH = "scratch"
 class TrainOptions:
     """All of it is part of the run: resuming with other options is refused."""
 
-    train: Path
-    out: Path
-    encoder: str
-    """A Hugging Face folder or name, or `SCRATCH`."""
-    tokenizer: str = ""
-    """A tokenizer.json; empty: the encoder's."""
-    layers: int = 0
-    """The encoder's first layers; 0: all."""
-    epochs: int = 3
-    batch: int = 64
-    learning_rate: float = 1.5e-4
-    """The encoder's highest learning rate."""
-    head_learning_rate: float = 1e-3
-    train_embeddings: bool = False
-    """Word embeddings are half of a small encoder's weights and hardly move."""
+    train: Annotated[
+        Path, typer.Argument(help="Answered prompts, .jsonl or .jsonl.gz (docs/tools.md).")
+    ]
+    out: Annotated[Path, typer.Option("-o", "--out", help="Folder for the model.")]
+    encoder: Annotated[
+        str,
+        typer.Option(help="Hugging Face encoder, a folder or a name; scratch: a small RoBERTa."),
+    ]
+    tokenizer: Annotated[str, typer.Option(help="A tokenizer.json; empty: the encoder's.")] = ""
+    layers: Annotated[int, typer.Option(min=0, help="Number of the encoder's layers; 0: all.")] = 0
+    taught: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Weight of the teachers in what is learnt.")
+    ] = 0.5
+    epochs: Annotated[int, typer.Option(min=1, help="Number of passes over the file.")] = 3
+    batch: Annotated[int, typer.Option(min=1, help="Prompts in a step.")] = 64
+    learning_rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 1.5e-4
+    seed: Annotated[int, typer.Option(help="Seed for all random draws.")] = 0
+    limit: Annotated[int, typer.Option(min=0, help="Number of examples to read; 0: all.")] = 0
+    threads: Annotated[int, typer.Option(min=0, help="Number of threads; 0: one per core.")] = 0
+    window: Window = field(default_factory=Window)
+    teachers: tuple[str, ...] = ()
+    """Folders of trained models (or `shipped`) whose mean distribution is a target too."""
     held_out: float = 0.03
     """Share of the conversations that stop the training and calibrate."""
     patience: int = 2
     """Evaluations, four an epoch, without a better one after which training stops."""
-    seed: int = 0
-    limit: int = 0
-    """Examples read; 0: all."""
-    threads: int = 0
-    """Threads of torch; 0: one per core."""
-    window: Window = field(default_factory=Window)
-    neighbours: float = 0.8
-    """Bins: deviation of the target around the true one; 0: only that."""
-    teachers: tuple[str, ...] = ()
-    """Folders of trained models (or `shipped`) whose mean distribution is a target too."""
-    taught: float = 0.5
-    """Share of the teachers in the target, where there are any."""
-    figures: bool = True
-    """See what needs no understanding beside the text."""

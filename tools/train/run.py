@@ -89,8 +89,6 @@ def _tokenizer_file(options: TrainOptions) -> Path:
 
 def _describe(options: TrainOptions, examples: list[Example], tokenizer: Tokenizer) -> Description:
     mean, scale = scales_of(feature_rows([example.conversation for example in examples]))
-    if not options.figures:
-        scale = (0.0,) * len(scale)
     models = tuple(sorted({example.model_name for example in examples}))
     return Description(options.window, marks_of(tokenizer), models, mean, scale)
 

@@ -1,0 +1,77 @@
+"""What a GPU profile is made from, as options of commands."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+TableFormat = Literal["llmservingsim", "vidur", "aiconfigurator"]
+
+
+@dataclass(frozen=True, slots=True)
+class ImportOptions:
+    """What to import, and what the tables do not say."""
+
+    format: Annotated[TableFormat, typer.Option(help="Format of the tables.")]
+    path: Annotated[Path, typer.Argument(help="Folder of the tables.")]
+    device: Annotated[
+        str, typer.Option(help="Device, e.g. RTXPRO6000; empty: the one in the path.")
+    ] = ""
+    model: Annotated[
+        str, typer.Option(help="Model, e.g. Llama-3.1-8B; empty: the one in the path.")
+    ] = ""
+    name: Annotated[str, typer.Option(help="Name of the profile; empty: DEVICE/MODEL.")] = ""
+    provenance: Annotated[str, typer.Option(help="Text that says where the tables are from.")] = ""
+    tensor_parallel: Annotated[
+        int, typer.Option(min=0, help="Number of devices; 0: as the path says, or 1.")
+    ] = 0
+    data_parallel: Annotated[
+        int, typer.Option(min=1, help="Number of ranks that share their experts (MoE).")
+    ] = 1
+    link_gb_per_s: Annotated[
+        float, typer.Option(min=0.001, help="Bandwidth between devices in one direction, GB/s.")
+    ] = 16.0
+    link_latency_us: Annotated[
+        float, typer.Option(min=0, help="Fixed time of a collective operation, in microseconds.")
+    ] = 20.0
+    kv_blocks: Annotated[
+        int, typer.Option(min=0, help="Number of KV blocks; 0: estimated from the datasheet.")
+    ] = 0
+    max_num_seqs: Annotated[int, typer.Option(min=1, help="vLLM's max_num_seqs.")] = 256
+    max_num_batched_tokens: Annotated[int, typer.Option(min=1, help="vLLM's limit.")] = 2048
+    max_model_len: Annotated[int, typer.Option(min=1, help="vLLM's max_model_len.")] = 16384
+    attention: Annotated[
+        Path | None, typer.Option(help="Attention table (vidur), where it is in another folder.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureOptions:
+    """What to measure, for how long, and limits that the endpoint does not say."""
+
+    url: Annotated[str, typer.Argument(help="Address of vLLM's server, e.g. http://host:8000.")]
+    model: Annotated[str, typer.Option(help="Model to ask for; empty: the only one.")] = ""
+    name: Annotated[
+        str, typer.Option(help="Name of the profile, DEVICE/MODEL; empty: measured/MODEL.")
+    ] = ""
+    api_key: str = field(default="", repr=False)
+    seconds: Annotated[float, typer.Option(min=1, help="Longest time to take.")] = 90.0
+    rounds: int = 5
+    """Every experiment of the plan is done so often, if the time suffices."""
+    max_concurrency: Annotated[
+        int, typer.Option(min=2, max=1024, help="Greatest number of streams at a time.")
+    ] = 64
+    block_size: Annotated[
+        int, typer.Option(min=0, help="Tokens of a KV block; 0: from /metrics, or 16.")
+    ] = 0
+    kv_blocks: Annotated[
+        int, typer.Option(min=0, help="Number of KV blocks; 0: from /metrics, or unknown.")
+    ] = 0
+    max_num_seqs: Annotated[int, typer.Option(min=0, help="The engine's max_num_seqs; 0: 256.")] = 0
+    max_num_batched_tokens: Annotated[
+        int, typer.Option(min=0, help="The engine's limit; 0: 2048.")
+    ] = 0
+    max_model_len: Annotated[
+        int, typer.Option(min=0, help="The engine's max_model_len; 0: from /v1/models.")
+    ] = 0
