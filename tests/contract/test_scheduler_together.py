@@ -12,9 +12,19 @@ from emulated_engine import MODEL, events, running_engine
 from schedulers import WAIT_S, Scheduler, running, until
 
 from foretell.config import PredictorSettings, TaggerSettings
+from foretell.engine.warm import warm_forecast, warm_twin
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 from services.predictor.__main__ import serve as serve_predictor
 from services.tagger.server import serve as serve_tagger
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _compiled() -> None:
+    """The peers share the test's event loop: a kernel that they had to compile would stop it."""
+    warm_twin()
+    warm_forecast()
 
 
 @asynccontextmanager
