@@ -6,12 +6,14 @@ from typing import Annotated
 import typer
 
 from cli.options import taking
-from cli.simulated_cluster import INSTALL, SimulatedCluster, fail
+from cli.simulated_cluster import INSTALL, EngineFlags, fail
+from tools.simulate.options import SimulateOptions
 
 
-@taking(SimulatedCluster)
+@taking(SimulateOptions, EngineFlags)
 def capacity(
-    cluster: SimulatedCluster,
+    options: SimulateOptions,
+    engines: EngineFlags,
     ttft_p99_s: Annotated[float, typer.Option(min=0.001, help="Bound on the P99 of TTFT.")] = 3.0,
     goodput: Annotated[
         float,
@@ -41,7 +43,7 @@ def capacity(
     except ImportError as error:
         fail("capacity", ImportError(f"{error}; {INSTALL}"))
     try:
-        options = cluster.options()
+        options = engines.added_to(options)
         search = Search(
             bound_s=ttft_p99_s,
             goodput=goodput,

@@ -1,27 +1,34 @@
-"""Commands whose options are the fields of a dataclass."""
+"""Commands whose options are the fields of dataclasses."""
 
 from collections.abc import Callable
 from inspect import Parameter, Signature, signature
+from itertools import chain
 from typing import Any
 
 Command = Callable[..., None]
 
 
-def taking(kind: type[Any]) -> Callable[[Command], Command]:
-    """A decorator for commands whose first argument is a `kind`, made from the command line.
+def taking(*kinds: type[Any]) -> Callable[[Command], Command]:
+    """A decorator for commands whose first arguments are `kinds`, made from the command line.
 
-    Every field of it that is annotated as an option or argument is one; the others are left out.
+    Every field of theirs that is annotated as an option or argument is one; others are left out.
     """
     shared = [
-        p for p in signature(kind).parameters.values() if hasattr(p.annotation, "__metadata__")
+        [each for each in signature(kind).parameters.values() if _is_option(each)] for kind in kinds
     ]
 
     def decorated(command: Command) -> Command:
-        own = list(signature(command).parameters.values())[1:]
-        parameters = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in (*shared, *own)]
+        own = list(signature(command).parameters.values())[len(kinds) :]
+        parameters = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in chain(*shared, own)]
+        # What must be given comes first.
+        parameters.sort(key=lambda each: each.default is not Parameter.empty)
 
         def run(**given: Any) -> None:
-            command(kind(**{each.name: given.pop(each.name) for each in shared}), **given)
+            made = [
+                kind(**{each.name: given.pop(each.name) for each in fields})
+                for kind, fields in zip(kinds, shared, strict=True)
+            ]
+            command(*made, **given)
 
         run.__name__, run.__doc__ = command.__name__, command.__doc__
         run.__annotations__ = {each.name: each.annotation for each in parameters}
@@ -29,3 +36,7 @@ def taking(kind: type[Any]) -> Callable[[Command], Command]:
         return run
 
     return decorated
+
+
+def _is_option(field: Parameter) -> bool:
+    return hasattr(field.annotation, "__metadata__")

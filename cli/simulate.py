@@ -7,12 +7,14 @@ from typing import Annotated
 import typer
 
 from cli.options import taking
-from cli.simulated_cluster import INSTALL, SimulatedCluster, fail
+from cli.simulated_cluster import INSTALL, EngineFlags, fail
+from tools.simulate.options import SimulateOptions
 
 
-@taking(SimulatedCluster)
+@taking(SimulateOptions, EngineFlags)
 def simulate(
-    cluster: SimulatedCluster,
+    options: SimulateOptions,
+    engines: EngineFlags,
     qps: Annotated[
         float, typer.Option(min=0, help="Requests a second; 0: at the times of the trace.")
     ] = 0.0,
@@ -25,7 +27,7 @@ def simulate(
     except ImportError as error:
         fail("simulate", ImportError(f"{error}; {INSTALL}"))
     try:
-        found = run_showing_progress(cluster.options(), qps, seed, sampled=draw is not None)
+        found = run_showing_progress(engines.added_to(options), qps, seed, sampled=draw is not None)
     except ValueError as error:
         fail("simulate", error)
     if draw is not None:

@@ -14,7 +14,6 @@ import itertools
 import os
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 MAX_POSITIONS = 4096
@@ -45,11 +44,11 @@ def build(folder: Path, layers: int = LAYERS, width: int = WIDTH) -> bool:
     if all((folder / name).is_file() for name in _FILES):
         return False
     folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
+    partial = folder.with_name(f"{folder.name}.{os.getpid()}.part")
     try:
+        partial.mkdir()
         _save_model(partial, _save_tokenizer(partial), layers, width)
-        partial.chmod(0o755)  # mkdtemp's own is for this user alone
-        for name in _FILES:
+        for name in _FILES:  # some of them are written for this user alone
             (partial / name).chmod(0o644)
         _move(partial, folder)
     finally:

@@ -21,6 +21,7 @@ from bench.placement.block.settings import INSTANCES, TTFT_BOUND_S, Case, Schedu
 from bench.report import BUILD, Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.runs import progress
 from bench.stats import plus_minus, ratio_interval
+from foretell.length.distribution import LengthRule
 
 BENCH = Benchmark(
     __file__,
@@ -49,7 +50,7 @@ class Variant:
     knows: str
     source: str = "tagger"
     estimates: str = "told"
-    length_rule: str = "survival"
+    length_rule: LengthRule = "survival"
     held: bool = False
     """Placed by `foreseen`, which is the policy where lengths are certain."""
 

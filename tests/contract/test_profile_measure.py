@@ -21,9 +21,9 @@ from foretell.model.batch import prefill_pairs
 from services.backend.emulator import __main__ as emulator
 from services.backend.emulator import driver
 from tools.profiles import endpoint, run, session
-from tools.profiles.imports import profile_of, write_profile
+from tools.profiles.imports import ProfileError, profile_of, write_profile
 from tools.profiles.options import MeasureOptions
-from tools.profiles.run import MeasureError, Measurement, measure
+from tools.profiles.run import Measurement, measure
 
 SPEED_S = (3e-3, 20e-6, 10e-9, 0.5e-3, 0.15e-3, 1e-6)
 LINEAR = GpuProfile(
@@ -93,9 +93,9 @@ def check_profile(found: Measurement, path: Path) -> None:
 
 async def test_too_little_time_is_said(tmp_path: Path) -> None:
     async with running_engine(tmp_path) as engine:
-        with pytest.raises(MeasureError, match=r"more --seconds than 0\.3"):
+        with pytest.raises(ProfileError, match=r"more --seconds than 0\.3"):
             await measure(MeasureOptions(engine.url, seconds=0.3))
-        with pytest.raises(MeasureError, match="no model 'other' is served; there are: Llama"):
+        with pytest.raises(ProfileError, match="no model 'other' is served; there are: Llama"):
             await measure(MeasureOptions(engine.url, model="other"))
 
 
@@ -206,5 +206,5 @@ def test_what_cannot_begin_is_said_at_once(tmp_path: Path, monkeypatch: pytest.M
     assert "does not answer" in failing("http://127.0.0.1:1", output)
     assert "not an HTTP address: host:80" in failing("host:80", output)
     assert "No such file" in failing("http://127.0.0.1:1", tmp_path / "no" / "x.json")
-    monkeypatch.setitem(sys.modules, "tools.profiles.run", None)
+    monkeypatch.setitem(sys.modules, "tools.profiles.show", None)
     assert ".[profiles]" in failing("http://127.0.0.1:1", output)

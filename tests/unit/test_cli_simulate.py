@@ -48,7 +48,7 @@ def prefixed(tmp_path: Path) -> Path:
 
 
 def options(trace: Path, **changes: Any) -> SimulateOptions:
-    made = SimulateOptions(str(trace), "auto", (EngineOptions(A30, 2),), "predicted_latency")
+    made = SimulateOptions(str(trace), (EngineOptions(A30, 2),), "predicted_latency")
     return replace(made, **changes)
 
 
@@ -92,8 +92,6 @@ def test_it_draws(lengths: Path, tmp_path: Path) -> None:
         (["--profile", A30, "--estimates", "noise:x"], "estimates"),
         (["--profile", A30, "--estimates", "guess"], "noise:SIGMA"),
         (["--profile", A30, "--estimates", "told", "--qps", "20"], "does not tell"),
-        (["--profile", A30, "--length-rule", "none"], "survival"),
-        (["--profile", A30, "--format", "none"], "mooncake"),
         (["--profile", A30, "--format", "mooncake"], "line 1"),
         (["--profile", A30, "--fault", "crash:0"], "FOR_S"),
         (["--profile", A30, "--fault", "crash:7:1"], "no instance 7"),
@@ -102,7 +100,6 @@ def test_it_draws(lengths: Path, tmp_path: Path) -> None:
         (["--profile", A30, "--max-num-seqs", "4", "--max-num-seqs", "5"], "--max-num-seqs"),
         (["--profile", A30, "--max-model-len", "1"], "fits"),
         (["--profile", "RTXPRO6000/Qwen3-30B-A3B"], "ranks"),
-        (["--profile", A30, "--scheduling-policy", "lifo"], "fcfs or priority"),
     ],
 )
 def test_it_says_what_is_wrong(lengths: Path, arguments: list[str], words: str) -> None:
@@ -110,6 +107,14 @@ def test_it_says_what_is_wrong(lengths: Path, arguments: list[str], words: str) 
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 1
     assert words in result.stderr
+
+
+@pytest.mark.parametrize("option", ["--length-rule", "--format", "--scheduling-policy"])
+def test_it_refuses_what_is_no_choice(lengths: Path, option: str) -> None:
+    command = ["simulate", "--trace", str(lengths), "--profile", A30, option, "none"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 2
+    assert option in result.stderr
 
 
 def test_engines_of_several_kinds() -> None:

@@ -184,7 +184,7 @@ def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
     code, out, err = command(file)
     assert (code, out) == (1, "")
     assert "length eval: " in err
-    assert "line 2: out_tok: missing" in err
+    assert "line 2: out_tok: Field required" in err
     file.write_text('{"prompt": "p", "out_tok": 1}\n')
     for model in (tmp_path / "nothing", tmp_path):
         code, out, err = command(file, "--model", model)

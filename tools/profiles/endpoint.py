@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from tools.profiles.imports import ProfileError
 from tools.profiles.probe import Tick
 
 _CONNECT_S = 10.0
@@ -19,7 +20,7 @@ _CACHE_INFO = "vllm:cache_config_info"
 _QUEUES = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 
 
-class EndpointError(Exception):
+class EndpointError(ProfileError):
     """The endpoint cannot be measured; the text says why."""
 
 

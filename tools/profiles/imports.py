@@ -134,52 +134,38 @@ def _missing(what: str, known: Iterable[str]) -> str:
 
 
 def _source(options: ImportOptions) -> "StepSource":
-    makers = {
-        "llmservingsim": _llmservingsim,
-        "vidur": _vidur,
-        "aiconfigurator": _aiconfigurator,
-    }
-    if options.format != "llmservingsim" and options.tensor_parallel * options.data_parallel > 1:
+    from foretell.latency.importers import (
+        AiConfiguratorSource,
+        Link,
+        LlmServingSimSource,
+        VidurSource,
+    )
+
+    model, device = model_spec(options.model), device_spec(options.device)
+    if options.format == "llmservingsim":
+
+        def rows(name: str, *, required: bool = True) -> list[dict[str, str]]:
+            return _csv_rows(options.path / f"{name}.csv", required=required)
+
+        return LlmServingSimSource(
+            model,
+            rows("dense"),
+            rows("per_sequence"),
+            rows("attention"),
+            skew=rows("skew", required=False),
+            moe=rows("moe", required=False),
+            link=Link(options.link_gb_per_s * 1e9, options.link_latency_us * 1e-6),
+            tensor_parallel=options.tensor_parallel,
+            data_parallel=options.data_parallel,
+        )
+    if options.tensor_parallel * options.data_parallel > 1:
         raise ValueError(f"{options.format} tables are imported for one device only")
-    return makers[options.format](options)
-
-
-def _llmservingsim(options: ImportOptions) -> "StepSource":
-    from foretell.latency.importers import Link, LlmServingSimSource
-
-    def rows(name: str, *, required: bool = True) -> list[dict[str, str]]:
-        return _csv_rows(options.path / f"{name}.csv", required=required)
-
-    return LlmServingSimSource(
-        model_spec(options.model),
-        rows("dense"),
-        rows("per_sequence"),
-        rows("attention"),
-        skew=rows("skew", required=False),
-        moe=rows("moe", required=False),
-        link=Link(options.link_gb_per_s * 1e9, options.link_latency_us * 1e-6),
-        tensor_parallel=options.tensor_parallel,
-        data_parallel=options.data_parallel,
-    )
-
-
-def _vidur(options: ImportOptions) -> "StepSource":
-    from foretell.latency.importers import VidurSource
-
-    return VidurSource(
-        model_spec(options.model),
-        device_spec(options.device),
-        _csv_rows(options.path / "mlp.csv"),
-        _csv_rows(options.attention or options.path / "attention.csv"),
-    )
-
-
-def _aiconfigurator(options: ImportOptions) -> "StepSource":
-    from foretell.latency.importers import AiConfiguratorSource
-
+    if options.format == "vidur":
+        attention = options.attention or options.path / "attention.csv"
+        return VidurSource(model, device, _csv_rows(options.path / "mlp.csv"), _csv_rows(attention))
     return AiConfiguratorSource(
-        model_spec(options.model),
-        device_spec(options.device),
+        model,
+        device,
         gemm=_parquet_rows(options.path, "gemm_perf"),
         context_attention=_parquet_rows(options.path, "context_attention_perf"),
         generation_attention=_parquet_rows(options.path, "generation_attention_perf"),

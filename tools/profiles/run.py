@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from foretell.model import GpuProfile
-from tools.profiles.endpoint import Endpoint, EndpointError, Facts, connected
+from tools.profiles.endpoint import Endpoint, Facts, connected
 from tools.profiles.fit import Fit, FitError, Window, fit_windows
 from tools.profiles.imports import ProfileError
 from tools.profiles.options import MeasureOptions
@@ -19,10 +19,6 @@ _DEFAULTS = GpuProfile("", (), 0.0, "")  # of limits that nobody told
 
 Progress = Callable[[str], None]
 """Called with what is measured next."""
-
-
-class MeasureError(ProfileError):
-    """The endpoint could not be measured; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +32,9 @@ class Measurement:
 
 
 async def measure(options: MeasureOptions, progress: Progress = lambda _: None) -> Measurement:
-    """Measure the endpoint for about `options.seconds`; MeasureError where that cannot be done."""
-    try:
-        async with connected(options.url, options.api_key) as endpoint:
-            return await _measure(endpoint, options, progress)
-    except EndpointError as error:
-        raise MeasureError(str(error)) from error
+    """Measure the endpoint for about `options.seconds`; ProfileError where that cannot be done."""
+    async with connected(options.url, options.api_key) as endpoint:
+        return await _measure(endpoint, options, progress)
 
 
 async def _measure(endpoint: Endpoint, options: MeasureOptions, progress: Progress) -> Measurement:
@@ -49,18 +42,18 @@ async def _measure(endpoint: Endpoint, options: MeasureOptions, progress: Progre
     facts = await endpoint.facts(options.model)
     longest = options.max_model_len or facts.max_model_len
     if not longest:
-        raise MeasureError("the endpoint does not say its max_model_len: give --max-model-len")
+        raise ProfileError("the endpoint does not say its max_model_len: give --max-model-len")
     if facts.engines > 1:
-        raise MeasureError(
+        raise ProfileError(
             f"the endpoint has {facts.engines} engines (data parallel): measure one by itself"
         )
     if facts.requests:
-        raise MeasureError(
+        raise ProfileError(
             f"the endpoint serves {facts.requests} other request(s): measure one that is idle"
         )
     profile = _unmeasured(options, facts, longest)
     if profile.max_num_seqs < 2:
-        raise MeasureError("an engine that runs one sequence at a time has none beside it to count")
+        raise ProfileError("an engine that runs one sequence at a time has none beside it to count")
     session = Session(
         endpoint,
         longest=longest,
@@ -85,7 +78,7 @@ async def _measure(endpoint: Endpoint, options: MeasureOptions, progress: Progre
     try:
         fit = fit_windows(windows)
     except FitError as error:
-        raise MeasureError(f"{error}; give it more --seconds than {options.seconds:g}") from error
+        raise ProfileError(f"{error}; give it more --seconds than {options.seconds:g}") from error
     took_s = time.monotonic() - started
     made = replace(
         profile,

@@ -3,10 +3,9 @@
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from typing import Any, Literal, cast
+from typing import Any
 
 from foretell.latency.tables import profile_step_time
-from foretell.length.distribution import LengthRule
 from foretell.model import EngineConfig, LengthEstimate
 from foretell.placement import PlacementConfig
 from foretell.sim import ClusterConfig, Fault, FaultKind, InstanceConfig, true_length
@@ -20,8 +19,6 @@ _FORETELL_EVERY = 10
 
 def cluster_config(options: SimulateOptions, seed: int, *, prefixes: bool) -> ClusterConfig:
     """The cluster; `prefixes`: its requests name their prompts' blocks. ValueError says why not."""
-    if options.length_rule not in ("survival", "block"):
-        raise ValueError(f"--length-rule is survival or block, not {options.length_rule}")
     if options.largest_last and options.scheduling_policy != "priority":
         raise ValueError("--largest-last needs engines with --scheduling-policy priority")
     instances: list[InstanceConfig] = []
@@ -30,7 +27,7 @@ def cluster_config(options: SimulateOptions, seed: int, *, prefixes: bool) -> Cl
     return ClusterConfig(
         instances=tuple(instances),
         estimate=estimator(options.estimates, seed),
-        length_rule=cast(LengthRule, options.length_rule),
+        length_rule=options.length_rule,
         publish_interval_s=options.publish_interval_s,
         tagger_delay_s=options.tagger_delay_s,
         network_delay_s=options.network_delay_s,
@@ -56,10 +53,6 @@ def instance_config(engine: EngineOptions, options: SimulateOptions) -> Instance
             f"{profile.name} is of {profile.data_parallel} data-parallel ranks, which are not "
             "simulated"
         )
-    if options.scheduling_policy not in ("fcfs", "priority"):
-        raise ValueError(
-            f"--scheduling-policy is fcfs or priority, not {options.scheduling_policy}"
-        )
     blocks = engine.num_blocks or profile.total_blocks
     if not blocks:
         raise ValueError(f"{profile.name} does not say how many KV blocks fit: give --num-blocks")
@@ -72,7 +65,7 @@ def instance_config(engine: EngineOptions, options: SimulateOptions) -> Instance
         max_model_len=engine.max_model_len or profile.max_model_len,
         enable_prefix_caching=options.prefix_caching,
         async_scheduling=options.async_scheduling,
-        policy=cast(Literal["fcfs", "priority"], options.scheduling_policy),
+        policy=options.scheduling_policy,
     )
     return InstanceConfig(config, profile_step_time(with_graphs(profile, config.max_num_seqs)))
 

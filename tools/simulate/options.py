@@ -3,6 +3,11 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import typer
+
+TraceFormat = Literal["auto", "csv", "mooncake"]
 
 _PROFILE_TIMES_COUNT = re.compile(r"(.+)x(\d+)")
 
@@ -24,29 +29,82 @@ class EngineOptions:
 class SimulateOptions:
     """A cluster and its requests, without their rate and seed."""
 
-    trace: str
-    trace_format: str
-    engines: tuple[EngineOptions, ...]
-    policy: str
-    requests: int = 0
-    cv: float = 1.0
-    estimates: str = "true"
-    length_rule: str = "survival"
-    async_scheduling: bool = True
-    prefix_caching: bool = True
-    schedulers: int = 1
-    candidates: int = 0
-    publish_interval_s: float = 0.0
-    dispatch_delay_s: float = 0.002
-    tagger_delay_s: float = 0.0
-    network_delay_s: float = 0.0
+    trace: Annotated[
+        str, typer.Option(help="CSV or Mooncake JSON lines, gzipped or not.", show_default=False)
+    ]
+    engines: tuple[EngineOptions, ...] = ()
+    policy: Annotated[str, typer.Option(help="Placement policy.")] = "slo"
+    trace_format: Annotated[TraceFormat, typer.Option("--format", help="Format of the trace.")] = (
+        "auto"
+    )
+    requests: Annotated[
+        int, typer.Option(min=0, help="Number of requests; 0: as many as the trace has.")
+    ] = 0
+    cv: Annotated[
+        float,
+        typer.Option(
+            min=0.01,
+            help="Coefficient of variation of the gaps between arrivals, where the trace has no "
+            "times; 1 is a Poisson process.",
+        ),
+    ] = 1.0
+    estimates: Annotated[
+        str,
+        typer.Option(
+            help="Estimates of output lengths: true; told, by the trace; or noise:SIGMA, where "
+            "SIGMA is the standard deviation of the logarithm."
+        ),
+    ] = "true"
+    length_rule: Annotated[
+        Literal["survival", "block"],
+        typer.Option(help="How predictors take estimates: survival, a distribution."),
+    ] = "survival"
+    async_scheduling: Annotated[
+        bool,
+        typer.Option("--async-scheduling/--no-async-scheduling", help="vLLM's async scheduling."),
+    ] = True
+    prefix_caching: Annotated[
+        bool,
+        typer.Option(
+            "--enable-prefix-caching/--no-enable-prefix-caching",
+            help="vLLM's prefix caching; matters where the trace names its prompts' blocks.",
+        ),
+    ] = True
+    schedulers: Annotated[int, typer.Option(min=1, help="Number of scheduler replicas.")] = 1
+    candidates: Annotated[
+        int, typer.Option(min=0, help="Predictors asked for one placement; 0: all.")
+    ] = 0
+    publish_interval_s: Annotated[
+        float, typer.Option(min=0, help="Least seconds between two snapshots; 0: every change.")
+    ] = 0.0
+    dispatch_delay_s: Annotated[
+        float, typer.Option(min=0, help="Seconds from a choice to the engine's queue.")
+    ] = 0.002
+    tagger_delay_s: Annotated[
+        float, typer.Option(min=0, help="Seconds until a request's length is estimated.")
+    ] = 0.0
+    network_delay_s: Annotated[
+        float, typer.Option(min=0, help="Seconds from scheduler to predictor, and back.")
+    ] = 0.0
+    ttft_slo_s: Annotated[
+        float, typer.Option(min=0, help="TTFT target of every request; 0: the trace's, if any.")
+    ] = 0.0
+    tpot_slo_s: Annotated[
+        float, typer.Option(min=0, help="TPOT target of every request; 0: the trace's, if any.")
+    ] = 0.0
+    reject_late: Annotated[
+        bool,
+        typer.Option("--reject-late", help="Reject requests that no instance can answer in time."),
+    ] = False
+    scheduling_policy: Annotated[
+        Literal["fcfs", "priority"],
+        typer.Option(help="vLLM's scheduling policy: fcfs, or priority by the trace."),
+    ] = "fcfs"
+    largest_last: Annotated[
+        float,
+        typer.Option(min=0, max=0.5, help="Ratio of the largest requests that are served last."),
+    ] = 0.0
     faults: tuple[str, ...] = ()
-    ttft_slo_s: float = 0.0
-    """TTFT target of every request; 0: the trace's."""
-    tpot_slo_s: float = 0.0
-    reject_late: bool = False
-    scheduling_policy: str = "fcfs"
-    largest_last: float = 0.0
 
     @property
     def instances(self) -> int:

@@ -142,8 +142,6 @@ def read_trace(path: str, trace_format: str) -> Trace:
     parsers = {"csv": parse_csv, "mooncake": parse_mooncake}
     if trace_format == "auto":
         trace_format = "mooncake" if ".jsonl" in Path(path).suffixes else "csv"
-    if trace_format not in parsers:
-        raise ValueError(f"--format is auto, {' or '.join(parsers)}, not {trace_format}")
     try:
         return parsers[trace_format](read_bytes(Path(path)).decode().splitlines())
     except (OSError, ValueError) as error:

@@ -3,7 +3,8 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tools.simulate.options import EngineOptions, SimulateOptions
+from foretell.length.distribution import LengthRule
+from tools.simulate.options import EngineOptions, SimulateOptions, TraceFormat
 
 INSTANCES = 12
 TTFT_BOUND_S = 3.0
@@ -21,7 +22,7 @@ class Scheduler:
     title: str
     policy: str
     estimates: str = "true"
-    length_rule: str = "survival"
+    length_rule: LengthRule = "survival"
     knows_prefixes: bool = True
     """Predictors expect what was cached of earlier prompts to be found again."""
     largest_last: float = 0.0
@@ -71,7 +72,7 @@ class Setting:
     other; otherwise they come in a random order, as a Poisson process."""
     instances: int = INSTANCES
     max_model_len: int = 4096
-    trace_format: str = "csv"
+    trace_format: TraceFormat = "csv"
     ttft_bound_s: float = TTFT_BOUND_S
     requests: int = 2000
     searched: tuple[Scheduler, ...] = (LLUMNIX, BLOCK)
