@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 from foretell.config.cluster import PICTURES_PORTS_ABOVE
 from services.process.traffic import Traffic, require_proof
@@ -65,8 +66,7 @@ class FrameStream(asyncio.Protocol):
         """The stream has ended, whoever ended it."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's is no subclass
         self.began()
 
     def connection_lost(self, exc: Exception | None) -> None:
