@@ -1,18 +1,18 @@
 """A recorded run through the twin: the same arrivals and true lengths, in virtual time.
 
-The loop around the scheduler is that of `EngineCore.step`, or with async scheduling of
-`step_with_batch_queue` (vllm/v1/engine/core.py): step k + 1 is scheduled when the output of k - 1
-is applied, and begins when k ends (`foretell.kernel.loop` says the same). The host's work hides
-behind the running step. Data-parallel engines that share experts step in lockstep: they schedule
-together, and the slowest decides when a step ends.
+A step of the engine's loop (`engine.loop`) begins when the one before it ends: the host's work
+hides behind the running step. Data-parallel engines that share experts step in lockstep: they
+schedule together, and the slowest decides when a step ends.
 """
 
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
-from foretell.engine import Batch, Twin
 from foretell.engine import Sequence as TwinSequence
+from foretell.engine import Twin
+from foretell.engine.loop import EngineLoop, RankBatches
 from foretell.latency.linear import StepTimeModel
 from foretell.latency.tables import TabularStepTime
 from foretell.model import BatchShape, EngineConfig
@@ -80,14 +80,6 @@ def replay(
     return _Replay(requests, config, step_time, first or len(requests)).run()
 
 
-@dataclass(slots=True)
-class _Step:
-    """A step in flight: what each rank computes in it (None: nothing), and when it ends."""
-
-    batches: list[Batch | None]
-    end_s: float
-
-
 class _Replay:
     def __init__(
         self,
@@ -104,7 +96,8 @@ class _Replay:
         order = sorted(range(len(requests)), key=lambda i: requests[i].arrival_s)
         self.arrivals = deque((requests[i].arrival_s + config.frontend_s, i) for i in order)
         self.clock = self.arrivals[0][0] if self.arrivals else 0.0
-        self.in_flight: deque[_Step] = deque()
+        self.loop = EngineLoop(self.twins)
+        self.ends_s = deque[float]()  # of the steps in flight
         self.first: dict[int, float] = {}
         self.last: dict[int, float] = {}
         self.loads: list[list[int]] = [[0, 0] for _ in self.twins]
@@ -148,44 +141,29 @@ class _Replay:
 
     def _iterate(self) -> None:
         """One iteration of the engines' loop."""
-        depth = self.twins[0].max_steps_in_flight
-        if len(self.in_flight) < depth and self._schedule() and len(self.in_flight) < depth:
+        if (batches := self.loop.schedule()) is not None:
+            begin_s = max(self.clock, self.ends_s[-1]) if self.ends_s else self.clock
+            self.ends_s.append(begin_s + self._seconds(batches))
+        if self.loop.output_due:
+            self.clock = max(self.clock, self.ends_s.popleft())
+            self._apply_output()
+        if self.loop.busy and not self.loop.waits_in_vain:
             return
-        if self.in_flight:
-            self._land()
-        elif self.arrivals:
+        if self.arrivals:
             self.clock = max(self.clock, self.arrivals[0][0])
-        else:
+        elif self.open:
             raise ValueError("a recorded request does not fit the engine's KV cache")
 
-    def _schedule(self) -> bool:
-        """Put the next step behind those in flight; whether it computes anything."""
-        batches = [twin.schedule() for twin in self.twins]
-        if all(batch is None for batch in batches):
-            return False
-        computes = any(batch is not None and batch.scheduled for batch in batches)
-        begin_s = max(self.clock, self.in_flight[-1].end_s) if self.in_flight else self.clock
-        seconds = 0.0  # of a step that only preempts, and runs no model
-        if computes:
-            seconds = self._seconds([BatchShape() if b is None else b.shape for b in batches])
-        self.in_flight.append(_Step(batches, begin_s + seconds))
-        return computes
-
-    def _land(self) -> None:
-        """The oldest step in flight ends, and its output is applied."""
-        step = self.in_flight.popleft()
-        self.clock = max(self.clock, step.end_s)
-        for twin, batch in zip(self.twins, step.batches, strict=True):
-            if batch is not None:
-                self._complete(twin, batch)
-
-    def _seconds(self, shapes: Sequence[BatchShape]) -> float:
+    def _seconds(self, batches: RankBatches) -> float:
+        shapes = [BatchShape() if batch is None else batch.shape for batch in batches]
+        if not any(shape.tokens for shape in shapes):
+            return 0.0  # it only preempts, or tells who has ended: no model runs
         if len(shapes) > 1 and isinstance(self.step_time, TabularStepTime):
             return self.step_time.ranks_step_s(shapes)
         return max(self.step_time.step_s(shape) for shape in shapes)
 
-    def _complete(self, twin: Twin, batch: Batch) -> None:
-        for seq in twin.complete(batch).sampled:
+    def _apply_output(self) -> None:
+        for seq in chain.from_iterable(done.sampled for done in self.loop.apply_output()):
             index = int(seq.request_id)
             if seq.output_tokens == 1:
                 self.first[index] = self.clock

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from foretell.engine import restore_twin
-from foretell.engine.replay import EngineLoop, aborts, arrivals, replay, run
+from foretell.engine.loop import EngineLoop
+from foretell.engine.replay import aborts, arrivals, replay, run
 from foretell.engine.scenario import Scenario, parse_scenario
 from foretell.model import EngineSnapshot, RequestState
 from tests.vllm.random_scenarios import random_scenario
@@ -75,7 +76,7 @@ def _from_the_middle(scenario: Scenario, snapshot: EngineSnapshot, step: int) ->
         return float(request.stop_after or request.max_tokens)
 
     twin, in_flight = restore_twin(snapshot, true_length)
-    loop = EngineLoop(twin, in_flight)
+    loop = EngineLoop([twin], [[batch] for batch in in_flight])
     chose_nothing = not any(state.scheduled_tokens for state in snapshot.running)
     if in_flight and (len(in_flight) == twin.max_steps_in_flight or chose_nothing):
         loop.apply_output()
