@@ -16,7 +16,7 @@ from foretell.engine.forecast import Arrival
 from foretell.engine.ledger import LOOK_AHEAD_S, MOST_EXPECTED
 from foretell.engine.snapshots import fill_picture
 from foretell.latency.calibration import OnlineStepTime
-from foretell.latency.linear import CompiledStepTime
+from foretell.latency.linear import StepTimeModel
 from foretell.length import PRIOR_TOKENS
 from foretell.length.distribution import certain, knots
 from foretell.model import EngineSnapshot, LengthEstimate, Prediction, RequestSpec, Step
@@ -36,7 +36,7 @@ class State:
     served: Served
     now_unix_s: float
     snapshot: EngineSnapshot
-    step_time: CompiledStepTime
+    step_time: StepTimeModel
     forecaster: Forecaster
     pending: list[Arrival]
     dispatch_delay_s: float

@@ -15,7 +15,7 @@ from foretell.engine import Forecast
 from foretell.engine.forecast import Arrival, Question, arrival
 from foretell.kernel.step_time import FLOOR, StepTime
 from foretell.latency.features import FEATURES
-from foretell.latency.linear import CompiledStepTime
+from foretell.latency.linear import StepTimeModel
 from foretell.length.distribution import knots
 from foretell.sim.accuracy import quantile
 from tools.live.recording import Recording, Served
@@ -115,7 +115,7 @@ class Analysis:
 
         newcomer = _arrival(state.served, state.now_unix_s + delay_s - question.delay_s)
 
-        def foretold(step_time: CompiledStepTime) -> Forecast:
+        def foretold(step_time: StepTimeModel) -> Forecast:
             state.forecaster.believe(0, step_time.packed())
             (found,) = state.forecaster.forecast([question], newcomer, state.now_unix_s)
             return found
@@ -193,10 +193,10 @@ def _arrival(request: Served, at_unix_s: float) -> Arrival:
 
 
 @dataclass(frozen=True, slots=True)
-class _Scaled(CompiledStepTime):
+class _Scaled(StepTimeModel):
     """A step-time model, slower by a factor."""
 
-    model: CompiledStepTime
+    model: StepTimeModel
     factor: float
 
     def packed(self) -> StepTime:

@@ -32,14 +32,14 @@ from foretell.kernel import regression
 from foretell.kernel import step_time as kernel
 from foretell.kernel.step_time import FLOOR, TABLES_SCALE, StepTime
 from foretell.latency.features import FEATURES, features
-from foretell.latency.linear import CompiledStepTime, LinearStepTime, sums
+from foretell.latency.linear import LinearStepTime, StepTimeModel, sums
 from foretell.latency.residuals import Residuals, spread
 from foretell.latency.speed import Speed
-from foretell.latency.tables import TabularStepTime, profile_step_time
+from foretell.latency.tables import profile_step_time
 from foretell.model import BatchShape, GpuProfile
 
 Vector = NDArray[np.float64]
-Prior = LinearStepTime | TabularStepTime | GpuProfile
+Prior = StepTimeModel | GpuProfile
 
 _PARAMETERS = [*range(len(FEATURES)), TABLES_SCALE]  # places in `StepTime.coefficients`
 
@@ -104,21 +104,7 @@ class _Errors:
         self.slowdowns.clear()
 
 
-@dataclass(frozen=True, slots=True)
-class LearntStepTime(CompiledStepTime):
-    """What was learnt, frozen: `sum(coefficient * feature) + tables_scale * tables`."""
-
-    coefficients_s: tuple[float, ...]
-    """Seconds per unit of each of `FEATURES`."""
-    tables_scale: float
-    """0: there are no tables."""
-    _packed: StepTime = field(repr=False, compare=False)
-
-    def packed(self) -> StepTime:
-        return self._packed
-
-
-class OnlineStepTime(CompiledStepTime):
+class OnlineStepTime(StepTimeModel):
     """A `StepTimeModel` that learns from observed steps.
 
     Not thread-safe. `prior` says what to predict before anything was seen; `prior_error` how wrong
@@ -160,7 +146,7 @@ class OnlineStepTime(CompiledStepTime):
         self._residuals = Residuals(error)
         self._speed = Speed()
         self._learnt: Vector | None = None
-        self._current: LearntStepTime | None = None
+        self._current: StepTimeModel | None = None
         self._held = self._estimate()
 
     @property
@@ -196,15 +182,13 @@ class OnlineStepTime(CompiledStepTime):
     def packed(self) -> StepTime:
         return self.current().packed()
 
-    def current(self) -> LearntStepTime:
+    def current(self) -> StepTimeModel:
         """The model as of now, frozen; the same object until the next `observe`."""
         if self._current is None:
             coefficients = np.empty_like(self._given.coefficients)
             coefficients[_PARAMETERS] = self._estimate() * self._speed.factor / self._typical
             coefficients[FLOOR] = self._floor_s
-            *linear, scale = coefficients[_PARAMETERS].tolist()
-            packed = self._given._replace(coefficients=coefficients)
-            self._current = LearntStepTime(tuple(linear), scale, packed)
+            self._current = StepTimeModel(self._given._replace(coefficients=coefficients))
         return self._current
 
     def observe(self, shape: BatchShape, duration_s: float) -> None:
@@ -281,7 +265,7 @@ def _relative(actual_s: float, predicted_s: float) -> float:
     return (actual_s - predicted_s) / max(actual_s, abs(predicted_s))
 
 
-def _model_of(prior: Prior | None) -> LinearStepTime | TabularStepTime:
+def _model_of(prior: Prior | None) -> StepTimeModel:
     if isinstance(prior, GpuProfile):
         return profile_step_time(prior)
     return LinearStepTime(_DEFAULT_S) if prior is None else prior

@@ -1,13 +1,11 @@
 """What a step-time model is, and the simplest: a linear function of the batch shape."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
 from foretell.kernel import step_time as kernel
-from foretell.kernel.step_time import FLOOR, StepTime
+from foretell.kernel.step_time import FLOOR, TABLES_SCALE, StepTime
 from foretell.kernel.tables import LAYOUT_WIDTH, TABLES
 from foretell.latency.features import FEATURES
 from foretell.model import BatchShape
@@ -19,39 +17,40 @@ _NO_VALUES = np.zeros(0)
 _NO_TABLES = np.zeros((TABLES, LAYOUT_WIDTH), dtype=np.int64)
 
 
-class StepTimeModel(Protocol):
-    """How long a step takes. Implementations are deterministic between updates."""
+class StepTimeModel:
+    """How long a step takes, by the arrays of a model: the arithmetic is the kernel's.
 
-    def step_s(self, shape: BatchShape) -> float:
-        """Seconds of one step of `shape`; positive."""
-        ...
+    Deterministic between updates.
+    """
 
-    def decode_run_s(self, shape: BatchShape, steps: int) -> float:
-        """Seconds of `steps` consecutive pure-decode steps that begin with `shape`.
+    __slots__ = ("_packed",)
 
-        Each step adds one token to every sequence, so `decode_pairs` grows by `decode_seqs`.
-        """
-        ...
+    def __init__(self, packed: StepTime) -> None:
+        self._packed = packed
 
     def packed(self) -> StepTime:
         """The model as it is now, for compiled code; not to be written to."""
-        ...
+        return self._packed
 
+    @property
+    def coefficients_s(self) -> tuple[float, ...]:
+        """Seconds per unit of each of `FEATURES`."""
+        return tuple(self.packed().coefficients[: len(FEATURES)].tolist())
 
-class CompiledStepTime:
-    """A `StepTimeModel` by its arrays: the arithmetic is the kernel's."""
-
-    __slots__ = ()
-
-    def packed(self) -> StepTime:
-        raise NotImplementedError
+    @property
+    def tables_scale(self) -> float:
+        """The factor on what the tables say; 0: there are none."""
+        return float(self.packed().coefficients[TABLES_SCALE])
 
     def step_s(self, shape: BatchShape) -> float:
-        """Seconds of one step of `shape`; with data-parallel ranks, of equal ones."""
+        """Seconds of one step of `shape`, positive; with data-parallel ranks, of equal ones."""
         return kernel.step_s(self.packed(), *sums(shape))
 
     def decode_run_s(self, shape: BatchShape, steps: int) -> float:
-        """Seconds of `steps` pure-decode steps from `shape`; costs the same for any number."""
+        """Seconds of `steps` pure-decode steps from `shape`; costs the same for any number.
+
+        Each step adds one token to every sequence, so `decode_pairs` grows by `decode_seqs`.
+        """
         return kernel.decode_run_s(self.packed(), shape.decode_seqs, shape.decode_pairs, steps)
 
     def ranks_step_s(self, shapes: Sequence[BatchShape]) -> float:
@@ -65,23 +64,17 @@ class CompiledStepTime:
         return max(float(model.coefficients[FLOOR]), own + kernel.ranks_s(model, mean))
 
 
-@dataclass(frozen=True, slots=True)
-class LinearStepTime(CompiledStepTime):
+class LinearStepTime(StepTimeModel):
     """`sum(coefficient * feature)`, never below `floor_s`."""
 
-    coefficients_s: tuple[float, ...]
-    """Seconds per unit of each of `FEATURES`."""
-    floor_s: float = FLOOR_S
-    _packed: StepTime = field(init=False, repr=False, compare=False)
+    __slots__ = ()
 
-    def __post_init__(self) -> None:
-        if len(self.coefficients_s) != len(FEATURES):
-            raise ValueError(f"need {len(FEATURES)} coefficients, got {len(self.coefficients_s)}")
-        coefficients = np.array((*self.coefficients_s, self.floor_s, 0.0))
-        object.__setattr__(self, "_packed", StepTime(coefficients, _NO_VALUES, _NO_TABLES))
-
-    def packed(self) -> StepTime:
-        return self._packed
+    def __init__(self, coefficients_s: Sequence[float], floor_s: float = FLOOR_S) -> None:
+        """`coefficients_s`: seconds per unit of each of `FEATURES`."""
+        if len(coefficients_s) != len(FEATURES):
+            raise ValueError(f"need {len(FEATURES)} coefficients, got {len(coefficients_s)}")
+        coefficients = np.array((*coefficients_s, floor_s, 0.0))
+        super().__init__(StepTime(coefficients, _NO_VALUES, _NO_TABLES))
 
 
 def sums(shape: BatchShape) -> tuple[int, int, int, int, int]:

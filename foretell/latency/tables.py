@@ -12,8 +12,7 @@ last segment of a finely sampled curve is mostly noise; the last segment of a gr
 are far apart, goes on.
 """
 
-from foretell.kernel.step_time import StepTime
-from foretell.latency.linear import CompiledStepTime, LinearStepTime
+from foretell.latency.linear import LinearStepTime, StepTimeModel
 from foretell.latency.packing import pack
 from foretell.model import GpuProfile, StepTables
 
@@ -27,20 +26,17 @@ def graph_sizes(max_num_seqs: int) -> tuple[int, ...]:
     return tuple(n for n in (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)) if n <= most)
 
 
-class TabularStepTime(CompiledStepTime):
+class TabularStepTime(StepTimeModel):
     """A `StepTimeModel` that interpolates in a profile's tables."""
 
-    __slots__ = ("_packed",)
+    __slots__ = ()
 
     def __init__(self, tables: StepTables) -> None:
         """ValueError for tables that are none."""
-        self._packed = pack(tables)
-
-    def packed(self) -> StepTime:
-        return self._packed
+        super().__init__(pack(tables))
 
 
-def profile_step_time(profile: GpuProfile) -> LinearStepTime | TabularStepTime:
+def profile_step_time(profile: GpuProfile) -> StepTimeModel:
     """The best model that `profile` holds: its tables, or else its coefficients."""
     if profile.tables is not None:
         return TabularStepTime(profile.tables)

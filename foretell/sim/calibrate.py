@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import exp, log
 
-from foretell.latency.linear import LinearStepTime
+from foretell.latency.linear import StepTimeModel
 from foretell.sim.recorded import Latency, RecordedRequest, ReplayConfig, replay
 
 GROUPS = ((0,), (1, 3), (2,), (4,), (5,))
@@ -27,7 +27,7 @@ _MAX_REPLAYS = 150
 class Calibration:
     """A corrected model."""
 
-    model: LinearStepTime
+    model: StepTimeModel
     factors: tuple[float, ...]
     """The factors on the prior, one for each of `GROUPS`."""
     replays: int
@@ -36,7 +36,7 @@ class Calibration:
 def calibrate(
     requests: Sequence[RecordedRequest],
     config: ReplayConfig,
-    prior: LinearStepTime,
+    prior: StepTimeModel,
     first: int,
 ) -> Calibration:
     """Fit `prior` to the `first` requests of `requests`, which are in order of arrival.
@@ -59,13 +59,14 @@ def calibrate(
     return Calibration(scaled(prior, best), tuple(exp(x) for x in best), replays)
 
 
-def scaled(prior: LinearStepTime, logs: Sequence[float]) -> LinearStepTime:
+def scaled(prior: StepTimeModel, logs: Sequence[float]) -> StepTimeModel:
     """`prior` with every group's coefficients times the exponential of its log."""
-    coefficients = list(prior.coefficients_s)
+    packed = prior.packed()
+    coefficients = packed.coefficients.copy()
     for group, value in zip(GROUPS, logs, strict=True):
         for index in group:
             coefficients[index] *= exp(value)
-    return LinearStepTime(tuple(coefficients), prior.floor_s)
+    return StepTimeModel(packed._replace(coefficients=coefficients))
 
 
 def _misfit(predicted: Sequence[Latency], actual: Sequence[Latency]) -> float:

@@ -14,7 +14,6 @@ from foretell.engine import Sequence as TwinSequence
 from foretell.engine import Twin
 from foretell.engine.loop import EngineLoop, RankBatches
 from foretell.latency.linear import StepTimeModel
-from foretell.latency.tables import TabularStepTime
 from foretell.model import BatchShape, EngineConfig
 
 COUNTS_EVERY_S = 0.1
@@ -158,9 +157,7 @@ class _Replay:
         shapes = [BatchShape() if batch is None else batch.shape for batch in batches]
         if not any(shape.tokens for shape in shapes):
             return 0.0  # it only preempts, or tells who has ended: no model runs
-        if len(shapes) > 1 and isinstance(self.step_time, TabularStepTime):
-            return self.step_time.ranks_step_s(shapes)
-        return max(self.step_time.step_s(shape) for shape in shapes)
+        return self.step_time.ranks_step_s(shapes)
 
     def _apply_output(self) -> None:
         for seq in chain.from_iterable(done.sampled for done in self.loop.apply_output()):
