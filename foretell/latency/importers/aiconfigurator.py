@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from foretell.latency.importers.source import MS, curve_of
+from foretell.latency.importers.source import MS, StepSource, across_s, curve_of, curves_by
 from foretell.latency.packing import curve_s
 from foretell.model import Curve, DeviceSpec, ModelSpec
 from foretell.model.batch import prefill_pairs
@@ -22,7 +22,7 @@ MEMORY_LATENCY_S = 3e-6
 ATTENTION_MEMORY_SHARE = 0.9
 
 
-class AiConfiguratorSource:
+class AiConfiguratorSource(StepSource):
     """A dense bf16 model with a gated MLP, on one device.
 
     Rows are mappings with the columns of the tables; those of other types, heads and windows are
@@ -47,12 +47,11 @@ class AiConfiguratorSource:
             for row in context_attention
             if _is_of(row, model) and int(row["batch_size"]) == 1
         )
-        points: dict[float, list[tuple[float, float]]] = {}
-        for row in generation_attention:
-            if _is_of(row, model):
-                point = (float(row["step"]), float(row["latency"]) * MS)
-                points.setdefault(float(row["batch_size"]), []).append(point)
-        self._decode = {batch: curve_of(points[batch]) for batch in sorted(points)}
+        self._decode = curves_by(
+            (float(row["batch_size"]), float(row["step"]), float(row["latency"]) * MS)
+            for row in generation_attention
+            if _is_of(row, model)
+        )
         if not self._decode:
             raise ValueError(f"no decode attention with the heads of {model.name}")
 
@@ -83,20 +82,9 @@ class AiConfiguratorSource:
     def decode_s(self, seqs: int, context: int) -> float:
         """Attention of all layers: linear in the batch size between the table's."""
         m = self._model
-        curve = Curve(
-            tuple(self._decode), tuple(curve_s(c, context) for c in self._decode.values())
-        )
         rate = ATTENTION_MEMORY_SHARE * self._device.memory_bandwidth_bytes_per_s
         bound = seqs * (context + 1) * m.kv_bytes_per_token / rate
-        return max(m.layers * curve_s(curve, seqs), bound)
-
-    def mixed_s(self, chunk: int, computed: int, seqs: int, context: int) -> float | None:
-        """Not measured: the sum of the two."""
-        return None
-
-    def ranks_s(self, tokens: int) -> float | None:
-        """One device has no ranks."""
-        return None
+        return max(m.layers * across_s(self._decode, seqs, context), bound)
 
     def _memory_s(self, elements: int) -> float:
         """An elementwise operator that moves `elements` 16-bit numbers."""
@@ -108,28 +96,25 @@ class AiConfiguratorSource:
         ks = sorted(self._gemms)
         high = ks[min(bisect_left(ks, k), len(ks) - 1)]
         low = max((k_ for k_ in ks if k_ <= k), default=high)
-        below = self._gemm_n_s(m, n, low)
+        below = across_s(self._gemms[low], n, m)
         if low == high:
             return below * k / high if k > high else below
-        return below + (self._gemm_n_s(m, n, high) - below) * (k - low) / (high - low)
-
-    def _gemm_n_s(self, m: int, n: int, k: int) -> float:
-        curves = self._gemms[k]
-        over_n = Curve(tuple(curves), tuple(curve_s(curves[n_], m) for n_ in curves))
-        return curve_s(over_n, n)
+        return below + (across_s(self._gemms[high], n, m) - below) * (k - low) / (high - low)
 
 
-def _gemm_curves(rows: Iterable[Mapping[str, Any]], smallest_k: int) -> dict[int, dict[int, Curve]]:
-    """Seconds over m for each k of at least `smallest_k` and, below it, each n; both ascending."""
-    points: dict[int, dict[int, list[tuple[float, float]]]] = {}
-    for row in rows:
-        n, k = int(row["n"]), int(row["k"])
-        if row["gemm_dtype"] == "bfloat16" and k >= smallest_k:
-            point = (float(row["m"]), float(row["latency"]) * MS)
-            points.setdefault(k, {}).setdefault(n, []).append(point)
-    if not points:
-        raise ValueError(f"no bfloat16 GEMM with k >= {smallest_k}")
-    return {k: {n: curve_of(points[k][n]) for n in sorted(points[k])} for k in points}
+def _gemm_curves(rows: Iterable[Mapping[str, Any]], least_k: int) -> dict[int, dict[float, Curve]]:
+    """Seconds over m for each k of at least `least_k` and, below it, each n."""
+    found = curves_by(
+        ((int(row["k"]), float(row["n"])), float(row["m"]), float(row["latency"]) * MS)
+        for row in rows
+        if row["gemm_dtype"] == "bfloat16" and int(row["k"]) >= least_k
+    )
+    if not found:
+        raise ValueError(f"no bfloat16 GEMM with k >= {least_k}")
+    curves: dict[int, dict[float, Curve]] = {}
+    for (k, n), curve in found.items():
+        curves.setdefault(k, {})[n] = curve
+    return curves
 
 
 def _is_of(row: Mapping[str, Any], model: ModelSpec) -> bool:

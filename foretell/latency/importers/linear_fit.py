@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from scipy.optimize import nnls
 
 from foretell.latency.features import features
 from foretell.latency.tables import TabularStepTime
@@ -43,22 +44,8 @@ def relative_fit(x: Any, seconds: Any, weights: Any = 1.0) -> tuple[float, ...]:
     weights = np.broadcast_to(weights, seconds.shape)
     scaled = x * (weights / seconds)[:, None]
     scale = np.maximum(np.abs(scaled).max(axis=0), 1e-30)
-    solution = _non_negative_least_squares(scaled / scale, weights) / scale
-    return tuple(float(c) for c in solution)
-
-
-def _non_negative_least_squares(a: Any, b: Any) -> Any:
-    """The exact minimum of |a x - b| with x >= 0, by trying every support (few columns only)."""
-    best, best_error = np.zeros(a.shape[1]), float(b @ b)
-    for bits in range(1, 1 << a.shape[1]):
-        support = [i for i in range(a.shape[1]) if bits >> i & 1]
-        x, *_ = np.linalg.lstsq(a[:, support], b, rcond=None)
-        if (x >= 0).all():
-            error = float(((a[:, support] @ x - b) ** 2).sum())
-            if error < best_error:
-                best, best_error = np.zeros(a.shape[1]), error
-                best[support] = x
-    return best
+    solution, _ = nnls(scaled / scale, weights)
+    return tuple(float(c) for c in solution / scale)
 
 
 def _shapes(profile: GpuProfile) -> Iterator[BatchShape]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import product
 from statistics import fmean
 
-from foretell.latency.importers.source import US, Row, curve_of
+from foretell.latency.importers.source import US, Row, StepSource, across_s, curves_by
 from foretell.latency.packing import curve_s, grid_s
 from foretell.model import Curve, Grid, ModelSpec
 
@@ -40,7 +40,7 @@ class Link:
         return self.latency_s + (devices - 1) * size_bytes / self.bandwidth_bytes_per_s
 
 
-class LlmServingSimSource:
+class LlmServingSimSource(StepSource):
     """One model on `tensor_parallel` devices, or on as many ranks that share their experts.
 
     `skew`, where given, holds what batches of unequal contexts took against batches of equal ones
@@ -69,7 +69,10 @@ class LlmServingSimSource:
         self._tensor_parallel, self._data_parallel = tensor_parallel, data_parallel
         self._dense = _curves(dense, "tokens")
         self._per_sequence = _curves(per_sequence, "sequences")
-        self._experts = _expert_curves(moe)
+        self._experts = curves_by(
+            (float(row["activated_experts"]), float(row["tokens"]), float(row["time_us"]) * US)
+            for row in moe
+        )
         if bool(self._experts) != bool(model.experts):
             raise ValueError(f"{model.name} has {model.experts} experts; its tables disagree")
         table = {tuple(int(row[k]) for k in POINT): float(row["time_us"]) * US for row in attention}
@@ -149,28 +152,14 @@ class LlmServingSimSource:
         model = self._model
         unused = (1.0 - model.experts_per_token / model.experts) ** (tokens * self._data_parallel)
         active = model.experts / self._data_parallel * (1.0 - unused)
-        by_active = Curve(
-            tuple(self._experts), tuple(curve_s(c, tokens) for c in self._experts.values())
-        )
-        return curve_s(by_active, active)
+        return across_s(self._experts, active, tokens)
 
 
 def _curves(rows: Iterable[Row], variable: str) -> dict[str, Curve]:
     """One curve over `variable` per layer of the table."""
-    points: dict[str, list[tuple[float, float]]] = {}
-    for row in rows:
-        point = (float(row[variable]), float(row["time_us"]) * US)
-        points.setdefault(row["layer"], []).append(point)
-    return {layer: curve_of(p) for layer, p in points.items()}
-
-
-def _expert_curves(rows: Iterable[Row]) -> dict[float, Curve]:
-    """Seconds over tokens for each number of active experts, ascending."""
-    points: dict[float, list[tuple[float, float]]] = {}
-    for row in rows:
-        point = (float(row["tokens"]), float(row["time_us"]) * US)
-        points.setdefault(float(row["activated_experts"]), []).append(point)
-    return {active: curve_of(points[active]) for active in sorted(points)}
+    return curves_by(
+        (row["layer"], float(row[variable]), float(row["time_us"]) * US) for row in rows
+    )
 
 
 def _slowdown(rows: Sequence[Row], regime: str) -> Curve:

@@ -1,11 +1,13 @@
 """From a source of kernel times to the tables of a profile."""
 
-from collections.abc import Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable, Mapping
 from itertools import product
 from math import isnan
 from statistics import median
-from typing import Protocol
+from typing import TypeVar
 
+from foretell.latency.packing import curve_s
 from foretell.latency.tables import graph_sizes
 from foretell.model import Curve, DeviceSpec, Grid, ModelSpec, StepTables
 
@@ -22,32 +24,35 @@ COMPUTED = (0, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 CONTEXTS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
-class StepSource(Protocol):
+Key = TypeVar("Key", bound=Hashable)
+
+
+class StepSource(ABC):
     """How long the parts of a step take on a GPU, each summed over all layers; seconds."""
 
+    @abstractmethod
     def tokens_s(self, tokens: int) -> float:
         """Everything but attention and the head."""
-        ...
 
+    @abstractmethod
     def sequences_s(self, sequences: int) -> float:
         """LM head and, where the source has it, the sampler."""
-        ...
 
+    @abstractmethod
     def prefill_s(self, chunk: int, computed: int) -> float:
         """Attention of one chunk behind computed tokens."""
-        ...
 
+    @abstractmethod
     def decode_s(self, seqs: int, context: int) -> float:
         """Attention of `seqs` decodes."""
-        ...
 
     def mixed_s(self, chunk: int, computed: int, seqs: int, context: int) -> float | None:
         """Attention of a chunk and decodes in one step; None: the sum of the two."""
-        ...
+        return None
 
     def ranks_s(self, tokens: int) -> float | None:
         """What data-parallel ranks do together; None: there are none."""
-        ...
+        return None
 
 
 def tabulate(source: StepSource, max_num_seqs: int) -> StepTables:
@@ -90,6 +95,20 @@ def curve_of(points: Iterable[tuple[float, float]]) -> Curve:
         raise ValueError("a table without measurements")
     xs = tuple(sorted(grouped))
     return Curve(xs, tuple(median(grouped[x]) for x in xs))
+
+
+def curves_by(points: Iterable[tuple[Key, float, float]]) -> dict[Key, Curve]:
+    """The curve of each key, in the order in which they come, from (key, x, seconds)."""
+    grouped: dict[Key, list[tuple[float, float]]] = {}
+    for key, x, seconds in points:
+        grouped.setdefault(key, []).append((x, seconds))
+    return {key: curve_of(found) for key, found in grouped.items()}
+
+
+def across_s(curves: Mapping[float, Curve], key: float, x: float) -> float:
+    """Seconds at `x` for a `key` between those of `curves`, linear between two of them."""
+    keys = tuple(sorted(curves))
+    return curve_s(Curve(keys, tuple(curve_s(curves[k], x) for k in keys)), key)
 
 
 def lm_head_s(model: ModelSpec, rows: int, device: DeviceSpec) -> float:

@@ -7,7 +7,7 @@ Block. Times are milliseconds of one layer; only rows of tensor parallelism 1 ar
 from collections.abc import Sequence
 
 from foretell.latency.importers.linear_fit import relative_fit
-from foretell.latency.importers.source import MS, Row, curve_of, lm_head_s
+from foretell.latency.importers.source import MS, Row, StepSource, curve_of, curves_by, lm_head_s
 from foretell.latency.packing import curve_s
 from foretell.model import Curve, DeviceSpec, ModelSpec
 
@@ -17,7 +17,7 @@ _LONGEST_CHUNK = 2048
 _LOSS = 1.05
 
 
-class VidurSource:
+class VidurSource(StepSource):
     """A dense model on one device.
 
     Attention may have been measured for another model on the same device, with other numbers of
@@ -65,14 +65,6 @@ class VidurSource:
         items = seqs * self._kv_ratio
         near = min(self._decode, key=lambda batch: abs(batch - items))
         return self._model.layers * curve_s(self._decode[near], context * items / near)
-
-    def mixed_s(self, chunk: int, computed: int, seqs: int, context: int) -> float | None:
-        """Not measured: the sum of the two."""
-        return None
-
-    def ranks_s(self, tokens: int) -> float | None:
-        """One device has no ranks."""
-        return None
 
 
 def _layer_curves(rows: Sequence[Row], device: DeviceSpec) -> dict[str, Curve]:
@@ -126,13 +118,12 @@ def _heads_of_a_worker(rows: Sequence[Row]) -> tuple[int, int]:
 
 def _decode_curves(rows: Sequence[Row]) -> dict[int, Curve]:
     """Seconds over context for each batch size."""
-    points: dict[int, list[tuple[float, float]]] = {}
-    for row in rows:
-        cell = row["time_stats.attn_decode.median"]
-        if row["is_prefill"] != "True" and cell:
-            point = (float(row["kv_cache_size"]), float(cell) * MS)
-            points.setdefault(int(row["batch_size"]), []).append(point)
-    return {batch: curve_of(p) for batch, p in points.items()}
+    cell = "time_stats.attn_decode.median"
+    return curves_by(
+        (int(row["batch_size"]), float(row["kv_cache_size"]), float(row[cell]) * MS)
+        for row in rows
+        if row["is_prefill"] != "True" and row[cell]
+    )
 
 
 def _prefill_fit(rows: Sequence[Row]) -> tuple[float, ...]:
