@@ -14,7 +14,7 @@ def samples_behind(waiting: int) -> int:
     """The number of rollouts, each with other output lengths, for a newcomer behind so many others.
 
     When it may start depends on the more lengths the more wait, and their deviations average out;
-    and a rollout costs as much as has to be admitted in it. A power of two: `draw_totals`.
+    and a rollout costs as much as has to be admitted in it. A power of two: `draw_levels`.
     """
     if waiting < 8:
         return 8

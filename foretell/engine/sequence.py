@@ -60,11 +60,6 @@ class Sequence:
         return int(self.row["output"])
 
     @property
-    def num_tokens(self) -> int:
-        """Prompt and known output tokens (vLLM's `num_tokens`)."""
-        return self.prompt_tokens + self.output_tokens
-
-    @property
     def computed_tokens(self) -> int:
         """KV entries, those of a scheduled step included (vLLM's `num_computed_tokens`)."""
         return int(self.row["computed"])

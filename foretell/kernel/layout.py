@@ -151,8 +151,3 @@ class Batch(NamedTuple):
 def new_record(dtype: np.dtype[np.void]) -> Record:
     """A record of zeros that can be written to."""
     return np.zeros(1, dtype)[0]
-
-
-def new_batch(capacity: int) -> Batch:
-    """An empty batch of an engine with up to `capacity` sequences."""
-    return Batch(new_record(BATCH), np.empty(capacity, ENTRY))

@@ -21,12 +21,11 @@ WIDTH = len(LEVELS) + 1
 OVERRUN_TOKENS = 10.0
 """Tokens that a request still generates when it has outlived a row without a tail (Block)."""
 STRATA = 1024
-"""Equally likely levels that a draw can take; also the most samples that `draw_totals` makes."""
+"""Equally likely levels that a draw can take; also the most samples that `draw_levels` makes."""
 
 _BITS = STRATA.bit_length() - 1
 _LAST = len(LEVELS) - 1
-_SURVIVAL = 1.0 - np.array(LEVELS)
-_HAZARD = -np.log(_SURVIVAL)
+_HAZARD = -np.log(1.0 - np.array(LEVELS))
 _PER_HAZARD = 1.0 / np.diff(_HAZARD)
 _STRATUM_HAZARD = -np.log1p(-(np.arange(STRATA) + 0.5) / STRATA)
 
@@ -61,12 +60,6 @@ def hazard(row: NDArray[np.float64], g: float) -> float:
 
 
 @compiled
-def survival(row: NDArray[np.float64], g: float) -> float:
-    """P(L > g)."""
-    return float(np.exp(-hazard(row, g)))
-
-
-@compiled
 def tokens_at(row: NDArray[np.float64], h: float) -> float:
     """The number of tokens at the finite cumulative hazard `h`."""
     i = 0
@@ -87,24 +80,6 @@ def conditional_quantile(row: NDArray[np.float64], g: float, u: float) -> float:
 
 
 @compiled
-def conditional_mean(row: NDArray[np.float64], g: float) -> float:
-    """E[L | L > g], exactly: the area under P(L > t) beyond `g`, over P(L > g).
-
-    Where the hazard is constant, the area is what P(L > t) falls by, over the hazard.
-    """
-    tail = row[_LAST + 1]
-    if g >= row[_LAST]:
-        return float(g + (tail if tail > 0.0 else OVERRUN_TOKENS))
-    alive = survival(row, g)
-    area = tail * _SURVIVAL[_LAST]
-    for i in range(_LAST):
-        fall = min(alive, _SURVIVAL[i]) - _SURVIVAL[i + 1]
-        if fall > 0.0:
-            area += fall * _PER_HAZARD[i] * (row[i + 1] - row[i])
-    return float(max(g, row[0]) + area / alive)
-
-
-@compiled
 def stratum_of(key: int, seed: int) -> int:
     """The stratum of a request: uniform over keys and seeds (the finalizer of splitmix64)."""
     z = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed)
@@ -114,32 +89,19 @@ def stratum_of(key: int, seed: int) -> int:
 
 
 @compiled
-def draw_totals(
-    rows: NDArray[np.float64],
-    generated: NDArray[np.int64],
-    keys: NDArray[np.int64],
-    seed: int,
-    totals: NDArray[np.int64],
+def draw_levels(
+    row: NDArray[np.float64], g: int, key: int, seed: int, totals: NDArray[np.int64], i: int
 ) -> None:
-    """Joint samples of what n requests will have generated when they end, `generated` included.
+    """Samples of what a request that has generated `g` will have generated when it ends.
 
-    `rows` is (n, `WIDTH`), `generated` and `keys` are (n,). `totals`, (samples, n), is overwritten
-    with whole tokens, each above `generated`. `max_tokens` is the caller's to apply.
+    Column `i` of `totals`, (samples, n), is overwritten with whole tokens, each above `g`.
+    `max_tokens` is the caller's to apply.
 
     Within a sample requests are independent, as they are in the engine. Over the samples each
     request takes its levels from equal parts of (0, 1), as in Latin hypercube sampling (McKay,
     Beckman and Conover, 1979), from a start that its key and the seed decide: 2, 4, 8, ... samples
     already have good means. A request that keeps its key keeps its levels.
     """
-    for i in range(len(rows)):
-        draw_levels(rows[i], generated[i], keys[i], seed, totals, i)
-
-
-@compiled
-def draw_levels(
-    row: NDArray[np.float64], g: int, key: int, seed: int, totals: NDArray[np.int64], i: int
-) -> None:
-    """Draw column `i` of `totals` as `draw_totals` does, of a request that has generated `g`."""
     h = hazard(row, float(g))
     if h == np.inf:
         for s in range(len(totals)):

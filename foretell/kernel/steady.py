@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from foretell.kernel.blocks import blocks_for, grow, release
 from foretell.kernel.jit import compiled, inlined
-from foretell.kernel.layout import ENDED, WAITING, Batch, Record, State, new_record
+from foretell.kernel.layout import ENDED, WAITING, Batch, Record, State
 from foretell.kernel.queues import drop_ended
 from foretell.kernel.scheduling import (
     advance,
@@ -50,12 +50,6 @@ class Steady(NamedTuple):
     opening: NDArray[np.int32]
     """Scheduled requests by residue: those of residue h open a block in iteration i where h + i - 1
     is a multiple of the block size."""
-
-
-def new_steady(capacity: int, block_size_tokens: int) -> Steady:
-    """The sums of an engine with up to `capacity` sequences, none of which is steady."""
-    due = np.full(capacity, NEVER, np.int32)
-    return Steady(new_record(SUMS), due, np.zeros(block_size_tokens, np.int32))
 
 
 @compiled

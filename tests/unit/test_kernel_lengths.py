@@ -13,16 +13,13 @@ from foretell.kernel.lengths import (
     OVERRUN_TOKENS,
     STRATA,
     WIDTH,
-    conditional_mean,
     conditional_quantile,
-    draw_totals,
+    draw_levels,
     hazard,
     stratum_of,
-    survival,
     tokens_at,
 )
-
-Row = NDArray[np.float64]
+from tests.unit.exact_lengths import Row, conditional_mean, survival
 
 gaps = st.lists(
     st.one_of(st.just(0.0), st.floats(0.01, 500.0)), min_size=len(LEVELS), max_size=len(LEVELS)
@@ -49,10 +46,9 @@ def certain(tokens: float) -> Row:
 def drawn(
     rows: Row, generated: list[int], samples: int, seed: int = 1, first_key: int = 0
 ) -> NDArray[np.int64]:
-    n = len(generated)
-    totals = np.zeros((samples, n), np.int64)
-    keys = np.arange(first_key, first_key + n)
-    draw_totals(rows, np.array(generated, np.int64), keys, seed, totals)
+    totals = np.zeros((samples, len(generated)), np.int64)
+    for i, (row, tokens) in enumerate(zip(rows, generated, strict=True)):
+        draw_levels(row, tokens, first_key + i, seed, totals, i)
     return totals
 
 

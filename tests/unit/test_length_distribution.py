@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretell.kernel.lengths import LEVELS, WIDTH, conditional_mean, conditional_quantile
+from foretell.kernel.lengths import LEVELS, WIDTH, conditional_quantile
 from foretell.length import LengthHistory, remaining
 from foretell.length.distribution import SPREAD_SIGMA, Row, certain, exponential, knots, log_normal
 from foretell.model import LengthEstimate
+from tests.unit.exact_lengths import conditional_mean
 
 QUANTILES = ((0.1, 20.0), (0.25, 50.0), (0.5, 100.0), (0.75, 180.0), (0.9, 320.0), (0.95, 400.0))
 
