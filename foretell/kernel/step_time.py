@@ -65,6 +65,16 @@ def model_at(models: StepTimes, index: int) -> StepTime:
     return StepTime(models.coefficients[index], models.values[tables], models.layout[tables])
 
 
+class Sums(NamedTuple):
+    """The sums that describe a batch: the fields of `BatchShape`, in their order."""
+
+    prefill_seqs: int
+    prefill_tokens: int
+    prefill_pairs: int
+    decode_seqs: int
+    decode_pairs: int
+
+
 @compiled
 def step_s(
     model: StepTime,
@@ -78,7 +88,8 @@ def step_s(
 
     Data-parallel ranks that share experts are taken to run steps of equal shape.
     """
-    own = own_s(model, prefill_seqs, prefill_tokens, prefill_pairs, decode_seqs, decode_pairs)
+    sums = Sums(prefill_seqs, prefill_tokens, prefill_pairs, decode_seqs, decode_pairs)
+    own = own_s(model, sums)
     shared = ranks_s(model, float(prefill_tokens + decode_seqs))
     return float(max(model.coefficients[FLOOR], own + shared))
 
@@ -91,38 +102,30 @@ def decode_run_s(model: StepTime, decode_seqs: int, decode_pairs: int, steps: in
     a sequence, and the time of attention is linear in them between two points of its table.
     """
     growth = model.coefficients[5] * decode_seqs * (steps * (steps - 1) / 2)
-    total = growth + steps * _linear_s(model, 0, 0, 0, decode_seqs, decode_pairs)
+    total = growth + steps * _linear_s(model, Sums(0, 0, 0, decode_seqs, decode_pairs))
     if model.coefficients[TABLES_SCALE] != 0.0:
         dense = dense_decode_s(model.values, model.layout, decode_seqs)
-        attention = _decode_attention_run_s(model, decode_seqs, decode_pairs, steps)
+        attention = 0.0
+        if decode_seqs:
+            context = decode_pairs / decode_seqs
+            attention = attention_run_s(model.values, model.layout, decode_seqs, context, steps)
         total += model.coefficients[TABLES_SCALE] * (steps * dense + attention)
         total += steps * ranks_s(model, float(decode_seqs))
     return float(max(model.coefficients[FLOOR] * steps, total))
 
 
 @inlined
-def own_s(
-    model: StepTime,
-    prefill_seqs: int,
-    prefill_tokens: int,
-    prefill_pairs: int,
-    decode_seqs: int,
-    decode_pairs: int,
-) -> float:
+def own_s(model: StepTime, sums: Sums) -> float:
     """Seconds of the work that an engine does by itself, without the floor."""
-    seconds = _linear_s(
-        model, prefill_seqs, prefill_tokens, prefill_pairs, decode_seqs, decode_pairs
-    )
+    seconds = _linear_s(model, sums)
     if model.coefficients[TABLES_SCALE] != 0.0:
-        if prefill_seqs:
-            tokens, sequences = prefill_tokens + decode_seqs, prefill_seqs + decode_seqs
+        if sums.prefill_seqs:
+            tokens = sums.prefill_tokens + sums.decode_seqs
+            sequences = sums.prefill_seqs + sums.decode_seqs
             dense = dense_s(model.values, model.layout, tokens, sequences)
         else:
-            dense = dense_decode_s(model.values, model.layout, decode_seqs)
-        attention = _attention_s(
-            model, prefill_seqs, prefill_tokens, prefill_pairs, decode_seqs, decode_pairs
-        )
-        seconds += model.coefficients[TABLES_SCALE] * (dense + attention)
+            dense = dense_decode_s(model.values, model.layout, sums.decode_seqs)
+        seconds += model.coefficients[TABLES_SCALE] * (dense + _attention_s(model, sums))
     return seconds
 
 
@@ -136,66 +139,42 @@ def ranks_s(model: StepTime, tokens: float) -> float:
 
 
 @inlined
-def _linear_s(
-    model: StepTime,
-    prefill_seqs: int,
-    prefill_tokens: int,
-    prefill_pairs: int,
-    decode_seqs: int,
-    decode_pairs: int,
-) -> float:
+def _linear_s(model: StepTime, sums: Sums) -> float:
     return float(
         model.coefficients[0]
-        + model.coefficients[1] * prefill_tokens
-        + model.coefficients[2] * prefill_pairs
-        + model.coefficients[3] * prefill_seqs
-        + model.coefficients[4] * decode_seqs
-        + model.coefficients[5] * decode_pairs
+        + model.coefficients[1] * sums.prefill_tokens
+        + model.coefficients[2] * sums.prefill_pairs
+        + model.coefficients[3] * sums.prefill_seqs
+        + model.coefficients[4] * sums.decode_seqs
+        + model.coefficients[5] * sums.decode_pairs
     )
 
 
 @inlined
-def _attention_s(
-    model: StepTime,
-    prefill_seqs: int,
-    prefill_tokens: int,
-    prefill_pairs: int,
-    decode_seqs: int,
-    decode_pairs: int,
-) -> float:
+def _attention_s(model: StepTime, sums: Sums) -> float:
     """Seconds of attention by the tables, for equal chunks and for equal decodes."""
-    if not prefill_seqs or not prefill_tokens:
-        return _decode_attention_s(model, decode_seqs, decode_pairs)
-    chunk = prefill_tokens / prefill_seqs
+    if not sums.prefill_seqs or not sums.prefill_tokens:
+        return _decode_attention_s(model, sums)
+    chunk = sums.prefill_tokens / sums.prefill_seqs
     # From the pairs of a chunk, q*c + q*(q+1)/2, the tokens it stands behind.
-    computed = max(0.0, prefill_pairs / prefill_tokens - (chunk + 1) / 2)
-    if not decode_seqs or not model.layout[MIXED, 1]:
+    computed = max(0.0, sums.prefill_pairs / sums.prefill_tokens - (chunk + 1) / 2)
+    if not sums.decode_seqs or not model.layout[MIXED, 1]:
         one = grid2_s(model.values, model.layout, PREFILL, chunk, computed)
-        return one * prefill_seqs + _decode_attention_s(model, decode_seqs, decode_pairs)
-    context = decode_pairs / decode_seqs
-    both = grid4_s(model.values, model.layout, MIXED, chunk, computed, float(decode_seqs), context)
-    if prefill_seqs > 1:
+        return one * sums.prefill_seqs + _decode_attention_s(model, sums)
+    decodes, context = float(sums.decode_seqs), sums.decode_pairs / sums.decode_seqs
+    both = grid4_s(model.values, model.layout, MIXED, chunk, computed, decodes, context)
+    if sums.prefill_seqs > 1:
         one = grid2_s(model.values, model.layout, PREFILL, chunk, computed)
-        both += one * (prefill_seqs - 1)
+        both += one * (sums.prefill_seqs - 1)
     return both
 
 
 @inlined
-def _decode_attention_s(model: StepTime, decode_seqs: int, decode_pairs: int) -> float:
-    if not decode_seqs:
+def _decode_attention_s(model: StepTime, sums: Sums) -> float:
+    if not sums.decode_seqs:
         return 0.0
-    context = decode_pairs / decode_seqs
-    return decode_s(model.values, model.layout, decode_seqs, context)
-
-
-@inlined
-def _decode_attention_run_s(
-    model: StepTime, decode_seqs: int, decode_pairs: int, steps: int
-) -> float:
-    if not decode_seqs:
-        return 0.0
-    context = decode_pairs / decode_seqs
-    return attention_run_s(model.values, model.layout, decode_seqs, context, steps)
+    context = sums.decode_pairs / sums.decode_seqs
+    return decode_s(model.values, model.layout, sums.decode_seqs, context)
 
 
 def scaled(model: StepTime, factor: float) -> StepTime:

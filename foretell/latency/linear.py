@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from foretell.kernel import step_time as kernel
-from foretell.kernel.step_time import FLOOR, TABLES_SCALE, StepTime
+from foretell.kernel.step_time import FLOOR, TABLES_SCALE, StepTime, Sums
 from foretell.kernel.tables import LAYOUT_WIDTH, TABLES
 from foretell.latency.features import FEATURES
 from foretell.model import BatchShape
@@ -59,7 +59,7 @@ class StepTimeModel:
         Each waits for the slowest before the experts, and the experts see the tokens of all.
         """
         model = self.packed()
-        own = max(kernel.own_s(model, *sums(shape)) for shape in shapes)
+        own = max(kernel.own_s(model, sums(shape)) for shape in shapes)
         mean = sum(shape.tokens for shape in shapes) / len(shapes)
         return max(float(model.coefficients[FLOOR]), own + kernel.ranks_s(model, mean))
 
@@ -77,9 +77,9 @@ class LinearStepTime(StepTimeModel):
         super().__init__(StepTime(coefficients, _NO_VALUES, _NO_TABLES))
 
 
-def sums(shape: BatchShape) -> tuple[int, int, int, int, int]:
-    """The fields of `shape` in their order, as the kernel takes them."""
-    return (
+def sums(shape: BatchShape) -> Sums:
+    """The fields of `shape` as the kernel takes them."""
+    return Sums(
         shape.prefill_seqs,
         shape.prefill_tokens,
         shape.prefill_pairs,

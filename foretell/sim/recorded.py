@@ -157,6 +157,8 @@ class _Replay:
         shapes = [BatchShape() if batch is None else batch.shape for batch in batches]
         if not any(shape.tokens for shape in shapes):
             return 0.0  # it only preempts, or tells who has ended: no model runs
+        if len(shapes) == 1:
+            return self.step_time.step_s(shapes[0])
         return self.step_time.ranks_step_s(shapes)
 
     def _apply_output(self) -> None:
