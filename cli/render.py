@@ -36,6 +36,6 @@ def compose(
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of cluster files, for editors."""
-    from foretell.config.schema import cluster_schema
+    from foretell.config.cluster import cluster_schema
 
     typer.echo(cluster_schema(), nl=False)

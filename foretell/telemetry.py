@@ -4,6 +4,8 @@ Labels are `model_name`, `instance_id`, `policy` and `engine` ("vllm" or "emulat
 engine is no evidence of accuracy), never a request id.
 """
 
+from functools import partial
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 _LATENCY_BUCKETS_S = (
@@ -22,30 +24,27 @@ class SchedulerMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
-        self.requests = Counter(
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        self.requests = counter(
             "foretell_requests_total",
             "Requests ended, by HTTP status; 499: the client left, 502: a begun stream broke. "
             "Requests that were refused have no other labels.",
             ["model_name", "instance_id", "policy", "status"],
-            registry=registry,
         )
-        self.in_progress = Gauge(
+        self.in_progress = gauge(
             "foretell_requests_in_progress",
             "Requests that were accepted and are not yet answered in full.",
-            registry=registry,
         )
-        self.retries = Counter(
+        self.retries = counter(
             "foretell_retries_total",
             "Attempts that failed before the first token, by reason; the request went elsewhere.",
             ["instance_id", "reason"],
-            registry=registry,
         )
-        self.degraded = Counter(
+        self.degraded = counter(
             "foretell_degraded_total",
             "Answers that placements had to do without: the tagger's, one predictor's, or all "
             "predictors' because the wait for a turn was too long.",
             ["missing"],
-            registry=registry,
         )
         self.pictures_refused = Counter(
             "foretell_pictures_refused_total",
@@ -77,17 +76,15 @@ class SchedulerMetrics:
         self.length_error = _error(
             "foretell_output_tokens_prediction_error_ratio", "Output length", registry
         )
-        self.slo_requests = Counter(
+        self.slo_requests = counter(
             "foretell_slo_requests_total",
             "Requests with targets whose outcome is known: met, missed or rejected.",
             ["model_name", "policy", "outcome"],
-            registry=registry,
         )
-        self.healthy = Gauge(
+        self.healthy = gauge(
             "foretell_instance_healthy",
             "1 while health probes of the instance succeed, else 0.",
             ["instance_id", "engine"],
-            registry=registry,
         )
 
 
@@ -96,40 +93,34 @@ class PredictorMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
-        self.predictions = Counter(
-            "foretell_predictions_total", "Predictions made for schedulers.", registry=registry
-        )
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        self.predictions = counter("foretell_predictions_total", "Predictions made for schedulers.")
         self.predict_seconds = Histogram(
             "foretell_predict_seconds",
             "Time to compute one prediction, without the transport.",
             buckets=_OVERHEAD_BUCKETS_S,
             registry=registry,
         )
-        self.snapshots = Counter(
+        self.snapshots = counter(
             "foretell_snapshots_total",
             "Snapshots received from the engine, repeated ones included.",
-            registry=registry,
         )
-        self.snapshot_age = Gauge(
+        self.snapshot_age = gauge(
             "foretell_snapshot_age_seconds",
             "Time since the engine last published anything, at the last prediction.",
-            registry=registry,
         )
-        self.step_error = Gauge(
+        self.step_error = gauge(
             "foretell_step_time_error_ratio",
             "Mean absolute relative error of predicted step times, over about the last 64 steps.",
-            registry=registry,
         )
-        self.step_changes = Counter(
+        self.step_changes = counter(
             "foretell_step_time_changes_total",
             "Times that step times were off to one side for so long that they are learned anew.",
-            registry=registry,
         )
-        self.step_spread = Gauge(
+        self.step_spread = gauge(
             "foretell_step_time_spread_ratio",
             "Relative standard deviation of the predicted time of the next 1, 10 or 100 steps.",
             ["steps"],
-            registry=registry,
         )
 
 

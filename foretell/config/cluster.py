@@ -1,6 +1,7 @@
 """The cluster file: which models, engines and services a cluster has, each named once."""
 
 import difflib
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -139,6 +140,13 @@ class Cluster(Section):
         if problems:
             raise ClusterError("\n".join(problems))
         return self
+
+
+def cluster_schema() -> str:
+    """The JSON Schema of cluster files, which ships as `cluster.schema.json` for editors."""
+    schema = Cluster.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    return json.dumps(schema, indent=1).replace("\\n", " ") + "\n"  # descriptions are wrapped
 
 
 def load_cluster(path: str | Path) -> Cluster:

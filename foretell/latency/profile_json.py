@@ -8,6 +8,8 @@ from foretell.latency.features import FEATURES
 from foretell.model import Curve, GpuProfile, Grid, StepTables
 from foretell.model.profile import PROFILE_VERSION
 
+_PARTS = ("tokens", "sequences", "prefill", "decode", "mixed", "ranks")
+"""The fields of `StepTables` that are curves or grids."""
 _US = 1e-6
 _DIGITS = 4  # measurements repeat to a percent or so
 
@@ -36,12 +38,7 @@ def profile_to_json(profile: GpuProfile) -> dict[str, Any]:
     tables = fields.pop("tables")
     if profile.tables is not None:
         fields["tables"] = {
-            "tokens": _curve_json(profile.tables.tokens),
-            "sequences": _curve_json(profile.tables.sequences),
-            "prefill": _grid_json(profile.tables.prefill),
-            "decode": _grid_json(profile.tables.decode),
-            "mixed": _grid_json(profile.tables.mixed) if profile.tables.mixed else None,
-            "ranks": _curve_json(profile.tables.ranks) if profile.tables.ranks else None,
+            **{name: _part_json(getattr(profile.tables, name)) for name in _PARTS},
             "graph_sizes": tables["graph_sizes"],
             "overhead_us": _short(profile.tables.overhead_s),
         }
@@ -50,32 +47,24 @@ def profile_to_json(profile: GpuProfile) -> dict[str, Any]:
 
 def _tables(document: Mapping[str, Any]) -> StepTables:
     return StepTables(
-        tokens=_curve(document["tokens"]),
-        sequences=_curve(document["sequences"]),
-        prefill=_grid(document["prefill"]),
-        decode=_grid(document["decode"]),
-        mixed=_grid(document["mixed"]) if document.get("mixed") else None,
-        ranks=_curve(document["ranks"]) if document.get("ranks") else None,
+        **{name: _part(document[name]) for name in _PARTS if document.get(name)},
         graph_sizes=tuple(document.get("graph_sizes", ())),
         overhead_s=document.get("overhead_us", 0.0) * _US,
     )
 
 
-def _curve(document: Mapping[str, Any]) -> Curve:
-    return Curve(tuple(document["x"]), tuple(value * _US for value in document["us"]))
+def _part(document: Mapping[str, Any]) -> Any:
+    seconds = tuple(value * _US for value in document["us"])
+    if "x" in document:
+        return Curve(tuple(document["x"]), seconds)
+    return Grid(tuple(tuple(axis) for axis in document["axes"]), seconds)
 
 
-def _grid(document: Mapping[str, Any]) -> Grid:
-    axes = tuple(tuple(axis) for axis in document["axes"])
-    return Grid(axes, tuple(value * _US for value in document["us"]))
-
-
-def _curve_json(curve: Curve) -> dict[str, Any]:
-    return {"x": list(curve.x), "us": [_short(value) for value in curve.seconds]}
-
-
-def _grid_json(grid: Grid) -> dict[str, Any]:
-    return {"axes": [list(axis) for axis in grid.axes], "us": [_short(v) for v in grid.seconds]}
+def _part_json(part: Curve | Grid | None) -> dict[str, Any] | None:
+    if part is None:
+        return None
+    where = {"x": part.x} if isinstance(part, Curve) else {"axes": part.axes}
+    return {**where, "us": [_short(value) for value in part.seconds]}
 
 
 def _short(seconds: float) -> float:

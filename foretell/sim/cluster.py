@@ -297,7 +297,7 @@ class _Cluster:
         node.publish(self._events.now_s)
 
     def _sample(self) -> None:
-        free = (node.instance.free_blocks if node.up else 0 for node in self._nodes)
+        free = (node.instance.twin.free_blocks if node.up else 0 for node in self._nodes)
         self._samples.append((self._events.now_s, tuple(free)))
         if self._left:
             self._events.at(self._events.now_s + self._config.sample_every_s, self._sample)

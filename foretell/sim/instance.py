@@ -2,7 +2,7 @@
 
 from foretell.engine import Content, Sequence
 from foretell.engine.table import EngineTable
-from foretell.engine.twin import FreeBlocks, Twin
+from foretell.engine.twin import Twin
 from foretell.kernel.step_time import StepTime, scaled
 from foretell.sim.config import InstanceConfig
 
@@ -51,16 +51,6 @@ class Instance:
         return self._here.get(request_id)
 
     @property
-    def steps(self) -> int:
-        """Scheduled so far."""
-        return self.twin.steps
-
-    @property
-    def computed_tokens(self) -> int:
-        """Tokens computed in all its steps."""
-        return self.twin.computed_tokens
-
-    @property
     def version(self) -> int:
         """The number of its state's changes."""
         return self._table.changes(self._index)
@@ -74,11 +64,6 @@ class Instance:
     def in_step(self) -> bool:
         """A step is under way; newcomers wait for its end."""
         return self._table.in_step(self._index)
-
-    @property
-    def free_blocks(self) -> int:
-        """KV blocks that no request holds."""
-        return self.twin.free_blocks
 
     def slow_down(self, factor: float) -> None:
         """Steps scheduled from now on take `factor` times their usual time."""
@@ -133,10 +118,6 @@ class Instance:
         """Whom the engine's death befalls, in order of arrival, and whether it had a token."""
         self._table.remove(self._index)
         return [(key, bool(seq.row["output"] > 0)) for key, seq in self._here.items()]
-
-    def free_blocks_so_far(self, now_s: float) -> FreeBlocks:
-        """Free blocks summed over the time that is counted."""
-        return self.twin.free_blocks_so_far(now_s)
 
     def check_empty(self) -> None:
         """Nothing is left behind: no request, no step, no block."""

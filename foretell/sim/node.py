@@ -48,17 +48,17 @@ class Node:
     @property
     def steps(self) -> int:
         """Steps of all the engines that were here."""
-        return self.dead_steps + self.instance.steps
+        return self.dead_steps + self.instance.twin.steps
 
     @property
     def computed_tokens(self) -> int:
         """Tokens computed in all steps of all the engines that were here."""
-        return self.dead_tokens + self.instance.computed_tokens
+        return self.dead_tokens + self.instance.twin.computed_tokens
 
     def restart(self, now_s: float) -> None:
         """A new engine, empty, and a predictor that knows it."""
-        self.dead_steps += self.instance.steps
-        self.dead_tokens += self.instance.computed_tokens
+        self.dead_steps += self.instance.twin.steps
+        self.dead_tokens += self.instance.twin.computed_tokens
         self.generation += 1
         self.up = True
         self.instance = self._new_instance(now_s)
@@ -68,7 +68,7 @@ class Node:
         """The engine is gone; returns whom that befalls, as `Instance.die`."""
         self.up = False
         self.generation += 1
-        self.dead_free.append(self.instance.free_blocks_so_far(now_s))
+        self.dead_free.append(self.instance.twin.free_blocks_so_far(now_s))
         return self.instance.die()
 
     def forget(self, now_s: float) -> None:
@@ -78,7 +78,7 @@ class Node:
 
     def free_blocks(self, now_s: float) -> list[FreeBlocks]:
         """The sums of all the engines that were here."""
-        living = [self.instance.free_blocks_so_far(now_s)] if self.up else []
+        living = [self.instance.twin.free_blocks_so_far(now_s)] if self.up else []
         return self.dead_free + living
 
     def hears_questions(self, now_s: float) -> bool:

@@ -6,7 +6,7 @@ from foretell.workload.estimates import noisy_length, told_length
 from foretell.workload.lengths import EmpiricalLengths, Lengths, LogNormal, LogNormalLengths
 from foretell.workload.sessions import Conversations, conversations
 from foretell.workload.stream import Arrival, stream
-from foretell.workload.traces import Trace, TraceRequest, arrivals_of, parse_csv, parse_mooncake
+from foretell.workload.traces import Trace, arrivals_of, parse_csv, parse_mooncake
 
 __all__ = [
     "Arrival",
@@ -17,7 +17,6 @@ __all__ = [
     "LogNormal",
     "LogNormalLengths",
     "Trace",
-    "TraceRequest",
     "arrivals_of",
     "conversations",
     "gamma",

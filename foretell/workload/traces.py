@@ -8,11 +8,11 @@ import csv
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from math import inf
 
-from foretell.model import NO_SLO, LengthEstimate, Slo
+from foretell.model import LengthEstimate, Slo
 from foretell.workload.arrivals import gamma
 from foretell.workload.draws import Draws
 from foretell.workload.stream import Arrival
@@ -46,26 +46,11 @@ _MOONCAKE_RESOLUTION_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class TraceRequest:
-    """One line of a trace."""
-
-    prompt_tokens: int
-    output_tokens: int
-    t_s: float = 0.0
-    prefix: tuple[int, ...] = ()
-    """Names of the prompt's first blocks, like `Arrival.prefix`."""
-    priority: int = 0
-    slo: Slo = NO_SLO
-    length: LengthEstimate | None = None
-    """What was believed of `output_tokens` before; None: the trace does not say."""
-
-
-@dataclass(frozen=True, slots=True)
 class Trace:
     """What a file tells."""
 
-    requests: tuple[TraceRequest, ...]
-    """In their order in the file; with times, in order of time."""
+    requests: tuple[Arrival, ...]
+    """In their order in the file and without ids; with times, in order of time."""
     timed: bool
     resolution_s: float = 0.0
     """Times are rounded down to multiples of this."""
@@ -92,10 +77,11 @@ def parse_csv(lines: Iterable[str]) -> Trace:
             if time is not None:
                 t_s = float(row[time])
             requests.append(
-                TraceRequest(
+                Arrival(
+                    t_s,
                     _tokens(row[prompt]),
                     _tokens(row[output]),
-                    t_s,
+                    "",
                     priority=int(row[priority] or 0) if priority is not None else 0,
                     slo=Slo(*(_target_s(row[name]) if name is not None else inf for name in slo)),
                     length=_believed(row, columns.get(EXPECTED), levels),
@@ -115,10 +101,11 @@ def parse_mooncake(lines: Iterable[str]) -> Trace:
         try:
             row = json.loads(line)
             requests.append(
-                TraceRequest(
+                Arrival(
+                    row["timestamp"] / 1e3,
                     _tokens(row["input_length"]),
                     _tokens(row["output_length"]),
-                    row["timestamp"] / 1e3,
+                    "",
                     tuple(map(int, row.get("hash_ids", ()))),
                 )
             )
@@ -141,12 +128,12 @@ def arrivals_of(
         return _timed(trace, draws, count, qps)
     if qps <= 0:
         raise ValueError("the trace has no times: qps must say how many come a second")
-    order: list[TraceRequest] = []
+    order: list[Arrival] = []
     count = count or len(trace.requests)
     while len(order) < count:
         order += _shuffled(trace.requests, draws)
     times_s = gamma(qps, cv, draws)
-    return [_arrival(r, next(times_s), index) for index, r in enumerate(order[:count])]
+    return _named(order[:count], times_s)
 
 
 def _timed(trace: Trace, draws: Draws, count: int, qps: float) -> list[Arrival]:
@@ -160,23 +147,16 @@ def _timed(trace: Trace, draws: Draws, count: int, qps: float) -> list[Arrival]:
     scale = 1.0
     if qps > 0 and last_s > first_s:
         scale = (len(spread) - 1) / (last_s - first_s) / qps
-    return [_arrival(r, scale * (t_s - first_s), i) for i, (t_s, r) in enumerate(spread)]
+    return _named([r for _, r in spread], (scale * (t_s - first_s) for t_s, _ in spread))
 
 
-def _arrival(request: TraceRequest, t_s: float, index: int) -> Arrival:
-    return Arrival(
-        t_s,
-        request.prompt_tokens,
-        request.output_tokens,
-        f"r{index}",
-        request.prefix,
-        request.priority,
-        request.slo,
-        request.length,
-    )
+def _named(requests: Iterable[Arrival], times_s: Iterable[float]) -> list[Arrival]:
+    """Each request at its time, with an id by its place."""
+    pairs = enumerate(zip(requests, times_s, strict=False))
+    return [replace(r, t_s=t_s, request_id=f"r{index}") for index, (r, t_s) in pairs]
 
 
-def _shuffled(requests: Sequence[TraceRequest], draws: Draws) -> list[TraceRequest]:
+def _shuffled(requests: Sequence[Arrival], draws: Draws) -> list[Arrival]:
     result = list(requests)
     for last in range(len(result) - 1, 0, -1):
         other = int(draws.random() * (last + 1))
@@ -184,7 +164,7 @@ def _shuffled(requests: Sequence[TraceRequest], draws: Draws) -> list[TraceReque
     return result
 
 
-def _trace(requests: list[TraceRequest], *, timed: bool, resolution_s: float = 0.0) -> Trace:
+def _trace(requests: list[Arrival], *, timed: bool, resolution_s: float = 0.0) -> Trace:
     if not requests:
         raise ValueError("there are no requests in it")
     if timed:

@@ -1,6 +1,107 @@
-"""`python -m services.backend`: an engine with its predictor sidecar."""
+"""`python -m services.backend`: one engine, emulated or vLLM, with its predictor sidecar.
 
-from services.backend.launcher import main
+The engine is what matters: when it ends, the launcher ends. A sidecar that ends is started again
+while the engine keeps serving, because the schedulers place without it meanwhile.
+"""
+
+import asyncio
+import json
+import logging
+from dataclasses import replace
+
+from foretell.config import LauncherSettings
+from services.backend.commands import Places, engine_program, predictor_program
+from services.process import runtime
+from services.process.children import ChildFailed
+from services.process.folders import free_ports, run_folder, socket_folder
+from services.process.keeper import Keeper, Kept
+from services.process.probe import http_get, read_json
+
+_PROBE_TIMEOUT_S = 2.0
+_STOP_GRACE_S = 8.0  # what a supervisor that allows 10 s leaves for an orderly end
+
+log = logging.getLogger("foretell.launcher")
+
+
+class Launcher:
+    """One engine and its sidecar; `run` starts both and stays until `stop` or the engine's end."""
+
+    def __init__(self, settings: LauncherSettings, places: Places) -> None:
+        self._settings = settings
+        self._places = places
+        self._port = settings.port
+        if settings.engine == "vllm" and not settings.port:
+            self._port = free_ports(settings.host, 1)[0]  # vLLM does not tell which it took
+        engine = engine_program(settings, places, self._port)
+        if settings.engine == "vllm":  # it writes no ready file
+            engine = replace(engine, serves=self._engine_answers)
+        programs = (engine, predictor_program(settings, places))
+        self._keeper = Keeper(programs, self._changed, stop_grace_s=_STOP_GRACE_S)
+        self._engine, self._predictor = self._keeper.kept.values()
+        self._model_name = ""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Raises ChildFailed when the engine ends, or either does not come to serve."""
+        await self._keeper.run(stop, self._both_serve)
+
+    def _changed(self, kept: Kept, what: str) -> None:
+        log.log(logging.INFO if kept.pid else logging.WARNING, "%s %s", kept.program.name, what)
+        if self._model_name and kept.state != "starting":
+            self._announce()
+
+    async def _both_serve(self) -> None:
+        self._model_name = await self._ask_model_name()
+        self._announce()
+
+    async def _engine_answers(self) -> bool:
+        try:
+            status, _ = await http_get(f"{self._url()}/health", _PROBE_TIMEOUT_S)
+        except OSError:  # not listening yet
+            return False
+        return status == 200
+
+    async def _ask_model_name(self) -> str:
+        """The engine's first model."""
+        status, body = await http_get(f"{self._url()}/v1/models", _PROBE_TIMEOUT_S)
+        if status == 401:  # the engine wants a key, which is the schedulers' business
+            return self._settings.served_model_name or self._settings.model
+        if status != 200:
+            raise OSError(f"{self._url()}/v1/models answers {status}")
+        return str(json.loads(body)["data"][0]["id"])
+
+    def _url(self) -> str:
+        if self._settings.engine == "vllm":
+            return f"http://{self._settings.host}:{self._port}"
+        ready = read_json(self._places.engine_ready)
+        return str(ready["url"]) if ready else ""
+
+    def _announce(self) -> None:
+        ready = read_json(self._places.predictor_ready) or {}
+        facts = {
+            "url": self._url(),
+            "predictor": ready.get("address", self._places.predictor_listen),
+            "model_name": self._model_name,
+            "engine_pid": self._engine.pid,
+            "predictor_pid": self._predictor.pid,
+            "predictor_restarts": self._predictor.restarts,
+            "name": self._settings.name,
+            "emulated": self._settings.engine == "emulated",
+        }
+        runtime.announce(self._settings.ready_file, **facts)
+        log.info("serving: %s", facts)
+
+
+def main() -> None:
+    settings = runtime.load_settings(LauncherSettings)
+    runtime.setup_logging("info")
+    longest = Places.longest_socket_name(settings.name)
+    try:
+        with run_folder(settings.run_dir) as run_dir, socket_folder(run_dir, longest) as sockets:
+            launcher = Launcher(settings, Places.of(settings, run_dir, sockets))
+            runtime.run(launcher.run)
+    except (ChildFailed, OSError) as error:
+        raise SystemExit(str(error)) from error
+
 
 if __name__ == "__main__":
     main()

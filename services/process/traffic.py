@@ -9,25 +9,17 @@ import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import grpc
-from pydantic import SecretStr
+
+from foretell.config.settings import TrafficSettings
 
 _METADATA_KEY = "foretell-secret"
 _HEALTH = "/grpc.health.v1.Health/"  # says only that something serves
 
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 _Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[_Handler]]
-
-
-class TrafficSettings(Protocol):
-    """The settings that both sides of a call have."""
-
-    secret: SecretStr
-    tls_certificate: str
-    tls_key: str
-    tls_authority: str
 
 
 @dataclass(frozen=True, slots=True)

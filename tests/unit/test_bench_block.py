@@ -13,8 +13,7 @@ from bench.placement.block.page import paired_gain
 from bench.placement.block.settings import BLOCK, BLOCK_STAR, DEFAULT, LLUMNIX, SETTINGS, Case
 from bench.placement.variants import READINGS, make
 from bench.stats import change
-from foretell.workload import Trace
-from foretell.workload.traces import TraceRequest
+from foretell.workload import Arrival, Trace
 
 
 @pytest.mark.parametrize("capacity_qps", [20.0, 29.3, 30.0, 31.7, 55.5])
@@ -64,7 +63,7 @@ def test_changes_up_and_down_cancel() -> None:
 
 
 def test_requests_of_a_seed_differ_only_in_times_between_rates() -> None:
-    trace = Trace(tuple(TraceRequest(10 + i, 1 + i) for i in range(3000)), timed=False)
+    trace = Trace(tuple(Arrival(0.0, 10 + i, 1 + i, "") for i in range(3000)), timed=False)
     slow, fast = (runs.arrivals_for(Case(DEFAULT, BLOCK, qps, 1), trace) for qps in (10.0, 20.0))
     assert [replace(a, t_s=0.0) for a in slow] == [replace(a, t_s=0.0) for a in fast]
     assert [a.t_s for a in slow] == pytest.approx([2 * a.t_s for a in fast])
@@ -74,7 +73,7 @@ def test_requests_of_a_seed_differ_only_in_times_between_rates() -> None:
 
 def test_windows_are_disjoint_stretches() -> None:
     setting = replace(DEFAULT, windows=True, requests=10)
-    trace = Trace(tuple(TraceRequest(i + 1, 1, float(i)) for i in range(25)), timed=True)
+    trace = Trace(tuple(Arrival(float(i), i + 1, 1, "") for i in range(25)), timed=True)
     found = [runs.arrivals_for(Case(setting, BLOCK, 2.0, seed), trace) for seed in (1, 2)]
     assert [[a.prompt_tokens for a in window] for window in found] == [
         list(range(1, 11)),

@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from foretell.config import load_cluster
-from foretell.config.cluster import parse_cluster
-from foretell.config.schema import cluster_schema
+from foretell.config.cluster import cluster_schema, parse_cluster
 from tools.render.compose import Rendered, render
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,6 @@ from foretell.model import LengthEstimate, Slo
 from foretell.workload import (
     Arrival,
     Trace,
-    TraceRequest,
     arrivals_of,
     noisy_length,
     parse_csv,
@@ -32,7 +31,7 @@ MOONCAKE = (
 def test_csv_with_times(header: str) -> None:
     trace = parse_csv([header, "1.5,10,20", "0.5,0,7"])
     assert trace.timed
-    assert trace.requests == (TraceRequest(1, 7, 0.5), TraceRequest(10, 20, 1.5))
+    assert trace.requests == (Arrival(0.5, 1, 7, ""), Arrival(1.5, 10, 20, ""))
 
 
 @pytest.mark.parametrize(
@@ -43,7 +42,7 @@ def test_csv_with_times(header: str) -> None:
     ],
 )
 def test_csv_of_lengths_only(header: str, line: str) -> None:
-    assert parse_csv([header, line]) == Trace((TraceRequest(10, 20),), timed=False)
+    assert parse_csv([header, line]) == Trace((Arrival(0.0, 10, 20, ""),), timed=False)
 
 
 def test_csv_with_targets_and_priorities() -> None:
@@ -125,7 +124,7 @@ def test_timed_arrivals_keep_their_rhythm() -> None:
 
 
 def test_rounded_times_are_spread() -> None:
-    rows = tuple(TraceRequest(1, 1, t_s) for t_s in (0.0,) * 50 + (3.0,) * 50)
+    rows = tuple(Arrival(t_s, 1, 1, "") for t_s in (0.0,) * 50 + (3.0,) * 50)
     times_s = [a.t_s for a in arrivals_of(Trace(rows, True, resolution_s=3.0), Random(1))]
     assert times_s == sorted(times_s)
     assert len(set(times_s)) == 100
@@ -134,7 +133,7 @@ def test_rounded_times_are_spread() -> None:
 
 
 def test_untimed_requests_come_once_each_in_any_order() -> None:
-    trace = Trace(tuple(TraceRequest(i, i) for i in range(1, 101)), timed=False)
+    trace = Trace(tuple(Arrival(0.0, i, i, "") for i in range(1, 101)), timed=False)
     arrivals = arrivals_of(trace, Random(1), qps=5.0)
     assert Counter(a.prompt_tokens for a in arrivals) == Counter(range(1, 101))
     assert [a.prompt_tokens for a in arrivals] != list(range(1, 101))
@@ -147,7 +146,7 @@ def test_untimed_requests_come_once_each_in_any_order() -> None:
 
 @pytest.mark.parametrize("cv", [1.0, 3.0])
 def test_untimed_requests_come_at_their_rate(cv: float) -> None:
-    trace = Trace((TraceRequest(1, 1),), timed=False)
+    trace = Trace((Arrival(0.0, 1, 1, ""),), timed=False)
     times_s = [a.t_s for a in arrivals_of(trace, Random(2), count=20_000, qps=5.0, cv=cv)]
     gaps = [b - a for a, b in pairwise(times_s)]
     assert fmean(gaps) == pytest.approx(0.2, rel=0.07)
