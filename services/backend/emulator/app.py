@@ -23,9 +23,10 @@ from services.backend.emulator.protocol import (
     StreamOptions,
     parse,
 )
-from services.backend.emulator.responses import CLIENT_GONE, StreamedAnswer, whole_answer
+from services.backend.emulator.responses import JobResponse
 
 _INT32_MAX = 2**31 - 1
+_CLIENT_GONE = 499  # nginx's status for an answer that nobody reads
 
 
 class EmulatedLabel:
@@ -70,11 +71,8 @@ class Engine:
         job = self._jobs.make(asked, response_id, _priority(request, asked), now_unix_s)
         formats = format_class(response_id, self.config.model_name, int(now_unix_s))
         submit(job, self.driver)
-        if asked.stream:
-            return StreamedAnswer(
-                job, self.driver, formats, asked.stream_options or StreamOptions()
-            )
-        return await whole_answer(request, job, self.driver, formats)
+        options = asked.stream_options or StreamOptions() if asked.stream else None
+        return JobResponse(job, self.driver, formats, options)
 
     def model_card(self) -> dict[str, Any]:
         return {
@@ -158,7 +156,7 @@ async def _on_http_exception(_request: Request, error: Exception) -> Response:
 
 
 async def _on_disconnect(_request: Request, _error: Exception) -> Response:
-    return Response(status_code=CLIENT_GONE)
+    return Response(status_code=_CLIENT_GONE)
 
 
 async def _on_exception(_request: Request, _error: Exception) -> Response:
