@@ -58,6 +58,13 @@ class _Underway:
         self._own[number] = request, row
         self._changed()
 
+    def revise(self, request: RequestSpec, row: Arrival) -> None:
+        """The row of `request`, should the follower still count it, is another one."""
+        for number, (known, _) in self._own.items():
+            if known.request_id == request.request_id:
+                self._own[number] = request, row
+        self._changed()
+
     def tell(self, rows: list[Arrival], notices: int) -> None:
         """A new picture reckons with those `rows` on their way, those of other schedulers among
         them, and with so many notices of the follower."""
@@ -146,6 +153,19 @@ class FollowedEngine:
         """The follower sends `request` to this engine, and notifies its predictor."""
         self._open[request.request_id] = request, now_s
         self._announce(request, now_s)
+
+    def revise(self, request: RequestSpec, now_s: float) -> float:
+        """More is known of a request than when it was sent, of which its predictor is notified.
+
+        Returns how many seconds ago it was sent.
+        """
+        _, at_s = self._open.get(request.request_id, (request, now_s))
+        self._notices += 1
+        if request.request_id in self._open:
+            self._open[request.request_id] = request, at_s
+            row = arrival(request, self._length_row(request.length), at_s)
+            self._underway.revise(request, row)
+        return max(0.0, now_s - at_s)
 
     def ended(self, request_id: str) -> None:
         """That request has ended, of which the follower notifies the predictor."""
@@ -248,6 +268,7 @@ class Gallery:
         announced_only: bool,
         externality: bool,
         with_quantiles: bool,
+        single: bool = False,
     ) -> list[Prediction]:
         """What becomes of `request` on each of the instances, all of `fresh`, if dispatched now.
 
@@ -268,6 +289,7 @@ class Gallery:
             announced_only=announced_only,
             externality=externality,
             with_quantiles=with_quantiles,
+            single=single,
         )
 
     def _predictor(self, instance_id: str) -> EnginePredictor:

@@ -101,7 +101,13 @@ class EnginePredictor:
         return self._load
 
     def question(
-        self, request: RequestSpec, certain: bool, at_s: float, *, announced_only: bool
+        self,
+        request: RequestSpec,
+        certain: bool,
+        at_s: float,
+        *,
+        announced_only: bool,
+        single: bool = False,
     ) -> Question:
         """The question what becomes of `request` here, if it is dispatched at `at_s`.
 
@@ -109,7 +115,7 @@ class EnginePredictor:
         """
         figures, ledger = self.figures, self.ledger
         samples = 1
-        if not (certain and figures.certain and ledger.certain):
+        if not (single or (certain and figures.certain and ledger.certain)):
             samples = samples_behind(figures.requests - figures.running + ledger.reserved)
         return Question(
             self.index,
@@ -135,6 +141,7 @@ def predict(
     announced_only: bool = False,
     externality: bool = False,
     with_quantiles: bool = True,
+    single: bool = False,
 ) -> list[Prediction]:
     """Predict for each engine in `asked` what becomes of `request` if it is dispatched at `at_s`.
 
@@ -144,10 +151,12 @@ def predict(
     will go that are still to be placed. With `externality` they also say what the request adds to
     the latencies of all that are there or on their way. `ages_s`: since each engine was last heard
     from. `every_step_published` is `Forecaster.prepare`'s, `with_quantiles` `as_prediction`'s.
+    `single`: by one rollout for each engine, with the medians of uncertain lengths, which is
+    cheaper.
     """
     newcomer, certain = arrival(request, length_row, at_s), is_certain(length_row)
     questions = [
-        predictor.question(request, certain, at_s, announced_only=announced_only)
+        predictor.question(request, certain, at_s, announced_only=announced_only, single=single)
         for predictor in asked
     ]
     found = forecaster.forecast(

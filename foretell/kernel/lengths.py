@@ -100,12 +100,16 @@ def draw_levels(
     Within a sample requests are independent, as they are in the engine. Over the samples each
     request takes its levels from equal parts of (0, 1), as in Latin hypercube sampling (McKay,
     Beckman and Conover, 1979), from a start that its key and the seed decide: 2, 4, 8, ... samples
-    already have good means. A request that keeps its key keeps its levels.
+    already have good means. A request that keeps its key keeps its levels. A single sample is no
+    draw: it is the median.
     """
     h = hazard(row, float(g))
     if h == np.inf:
         for s in range(len(totals)):
             totals[s, i] = g + int(OVERRUN_TOKENS)
+        return
+    if len(totals) == 1:
+        totals[0, i] = max(g + 1, round(tokens_at(row, h + _STRATUM_HAZARD[STRATA // 2])))
         return
     stratum = stratum_of(key, seed)
     for s in range(len(totals)):

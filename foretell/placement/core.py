@@ -3,12 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from math import inf
 from typing import Any
 
 from foretell.model import LengthEstimate, Load, Prediction, RequestSpec
 from foretell.placement import effects as do
 from foretell.placement import events as on
 from foretell.placement.config import PlacementConfig
+from foretell.placement.effort import Effort, Plan
 from foretell.placement.instances import Breaker, Instance, Instances, Lease
 from foretell.placement.turns import Turns
 from foretell.policy import Candidate, Holding, Needs, Policy, Urgency
@@ -33,6 +35,9 @@ class Stage(Enum):
     """It is dispatched."""
 
 
+_ALL = Plan(0, False)
+
+
 @dataclass(slots=True, eq=False)
 class _Request:
     """A request between arrival and end."""
@@ -47,6 +52,7 @@ class _Request:
     """`spec` for the attempt under way: its own id, perhaps its original priority."""
     avoid: set[str] = field(default_factory=set)
     candidates: Sequence[str] = ()
+    plan: Plan = _ALL
     lease: Lease | None = None
     ticket: int = 0
 
@@ -88,6 +94,7 @@ class PlacementCore:
         self._has_tagger = has_tagger
         self._tagger_breaker = Breaker()
         self._shortlist = Shortlist[str](config.candidates)
+        self._effort = Effort()
         self._orders: dict[str, LargestLast] = {}
         self._turns = Turns()
         self._passing_turns = False
@@ -148,6 +155,8 @@ class PlacementCore:
             self._described(request, event.spec.length)
         elif self._has_tagger and not self._tagger_breaker.open(self._now_s):
             self._do(do.Estimate(key))
+            if self.config.estimate_deadline_s < inf:
+                self._wait(request, self.config.estimate_deadline_s)
         else:
             self._without_tagger(request)
 
@@ -158,12 +167,23 @@ class PlacementCore:
         else:
             self._tagger_breaker.succeeded()
         if request is None:
-            return  # its client has left
-        self._expect(request, Stage.ESTIMATE)
-        if event.length is None:
+            return  # its client has left, or it has ended
+        if request.stage is not Stage.ESTIMATE:
+            self._correct(request, event.length)
+        elif event.length is None:
             self._without_tagger(request)
         else:
             self._described(request, event.length)
+
+    def _correct(self, request: _Request, length: LengthEstimate | None) -> None:
+        """The tagger has answered after its deadline."""
+        if length is None:
+            return
+        request.spec = replace(request.spec, length=length)
+        request.trial = replace(request.trial, length=length)
+        if request.lease is not None:
+            instance_id = request.lease.instance.instance_id
+            self._do(do.Revise(request.key, request.trial, instance_id))
 
     def _without_tagger(self, request: _Request) -> None:
         if self._has_tagger:
@@ -173,7 +193,8 @@ class PlacementCore:
         self._described(request, length)
 
     def _described(self, request: _Request, length: LengthEstimate) -> None:
-        """All that will be known of the request is known."""
+        """All that is waited for of the request is known."""
+        request.ticket = 0
         request.spec, ratio = replace(request.spec, length=length), self.config.largest_last_ratio
         if ratio:
             order = self._orders.setdefault(request.arrived.model, LargestLast(ratio))
@@ -217,8 +238,10 @@ class PlacementCore:
         if not eligible:
             self._refuse(request, "no_instance")
             return
+        self._effort.arrived(self._now_s)
+        request.plan = plan = self._effort.plan(len(eligible), self._now_s)
         picked = self._shortlist.pick(
-            eligible, self.instances.outstanding, self._random, self._now_s
+            eligible, self.instances.outstanding, self._random, self._now_s, plan.candidates
         )
         request.candidates, request.stage = picked, Stage.ANSWERS
         asked = tuple(key for key in picked if self._answers(self.instances[key]))
@@ -226,8 +249,14 @@ class PlacementCore:
             self._choose_among(request, ())
             return
         needs = self.policy.needs
+        if plan.candidates == 0:
+            needs = Needs.LOAD
+            self._do(do.Degraded(request.key, "effort"))
         with_quantiles = request.trial.slo.given or needs is Needs.RISK
-        self._do(do.Ask(request.key, request.trial, asked, needs, with_quantiles))
+        calls = plan.candidates > 0
+        self._do(
+            do.Ask(request.key, request.trial, asked, needs, with_quantiles, plan.single, calls)
+        )
 
     def _answers(self, instance: Instance) -> bool:
         return instance.has_predictor and not instance.breaker.open(self._now_s)
@@ -240,6 +269,8 @@ class PlacementCore:
         if request is None:
             return  # its client has left, and the turn is somebody else's
         self._expect(request, Stage.ANSWERS)
+        if request.plan.candidates and not any(answer.silent for answer in event.answers):
+            self._effort.took(request.plan, len(event.answers), event.took_s)
         self._choose_among(request, event.answers)
 
     def _learn(self, instance: Instance, answer: on.Answer) -> None:
@@ -256,7 +287,7 @@ class PlacementCore:
     def _choose_among(self, request: _Request, answers: Sequence[on.Answer]) -> None:
         """The predictors have answered, as far as they do."""
         said = {answer.instance_id: answer for answer in answers}
-        loads_only = self.policy.needs is Needs.LOAD
+        loads_only = self.policy.needs is Needs.LOAD or request.plan.candidates == 0
         candidates, missing = [], 0
         for key in request.candidates:
             if key not in self.instances:
@@ -324,7 +355,8 @@ class PlacementCore:
         request.lease, request.stage = instance.lease(self._now_s), Stage.END
         key, prediction = request.key, chosen.prediction
         self._do(do.Dispatch(key, spec, instance.instance_id, prediction, request.attempt))
-        self._do(do.Reserve(key, spec, instance.instance_id, prediction is not None))
+        predict = prediction is not None and not request.plan.single
+        self._do(do.Reserve(key, spec, instance.instance_id, predict))
         self._release_turn(request)
 
     def _failed(self, event: on.Failed) -> None:
@@ -377,7 +409,9 @@ class PlacementCore:
         request = self._requests.get(event.key)
         if request is None or request.ticket != event.ticket:
             return
-        if request.stage is Stage.NEWS:
+        if request.stage is Stage.ESTIMATE:
+            self._without_tagger(request)
+        elif request.stage is Stage.NEWS:
             self._look_again(request)
         elif request.stage is Stage.RETRY:
             self._place(request)

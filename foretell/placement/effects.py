@@ -26,6 +26,10 @@ class Ask:
     """`LOAD`: their load; otherwise a prediction, with what `needs.externality` says."""
     with_quantiles: bool
     """The predictions' quantiles are wanted beside their means."""
+    single: bool = False
+    """There is no time for more than one rollout each."""
+    calls: bool = True
+    """False: there is no time for calls either, only for what is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,15 @@ class Reserve:
     predict: bool
     """The instance was chosen by its prediction: its predictor is asked for a last one, which
     reckons with requests that will come later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Revise:
+    """Tell the instance's predictor what the tagger has said since the request was dispatched."""
+
+    key: str
+    spec: RequestSpec
+    instance_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +98,8 @@ class Degraded:
     """A placement does without answers that it wanted; to be counted."""
 
     key: str
-    missing: Literal["tagger", "predictor", "turn"]
+    missing: Literal["tagger", "predictor", "turn", "effort"]
     count: int = 1
 
 
-Effect = Estimate | Ask | WaitUntil | Reserve | Dispatch | Refuse | Degraded
+Effect = Estimate | Ask | WaitUntil | Reserve | Revise | Dispatch | Refuse | Degraded

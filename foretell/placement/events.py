@@ -33,7 +33,7 @@ class Estimated:
 
     key: str
     length: LengthEstimate | None
-    """None: the tagger failed or was late."""
+    """None: the tagger failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,8 @@ class Heard:
 
     key: str
     answers: Sequence[Answer]
+    took_s: float = 0.0
+    """Seconds that answering kept the scheduler from its other work."""
 
 
 @dataclass(frozen=True, slots=True)

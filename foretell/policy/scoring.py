@@ -24,8 +24,9 @@ def pick_lowest_known(
     `median(scores) + abs(median(scores)) * (share - 1)` with
     `share = (1 + outstanding) / (1 + median(outstanding of those that answered))`, which is
     `median(scores) * share` unless scores are negative.
-    Silence thus neither attracts traffic nor repels it for good. If nobody answered, the fewest
-    outstanding requests win. An infinite score (it can never run there) is an answer: the worst.
+    Silence thus neither attracts traffic nor repels it for good. If nobody answered, the fullest
+    loses: by requests for each seat where all loads are known, then by outstanding requests.
+    An infinite score (it can never run there) is an answer: the worst.
     """
     scores = [score(candidate) for candidate in candidates]
     answered = [
@@ -33,6 +34,8 @@ def pick_lowest_known(
         for candidate, value in zip(candidates, scores, strict=True)
         if value is not None and isfinite(value)
     ]
+    if not answered and not any(score == inf for score in scores):
+        return _pick(candidates, _fullness(candidates), draw)
     typical_score = median(value for value, _ in answered) if answered else 0.0
     typical_outstanding = median(count for _, count in answered) if answered else 0.0
     keys = []
@@ -44,6 +47,18 @@ def pick_lowest_known(
         else:
             keys.append((value, relative if value == inf else 1.0))
     return _pick(candidates, keys, draw)
+
+
+def _fullness(candidates: Sequence[Candidate]) -> list[tuple[float, float]]:
+    known = all(candidate.load is not None for candidate in candidates)
+    keys = []
+    for candidate in candidates:
+        fullness, load = 0.0, candidate.load
+        if load is not None and known:
+            requests = load.running + load.waiting + load.reserved
+            fullness = requests / max(1, load.max_num_seqs)
+        keys.append((fullness, float(candidate.outstanding)))
+    return keys
 
 
 def _pick(candidates: Sequence[Candidate], keys: Sequence[tuple[float, float]], draw: float) -> str:

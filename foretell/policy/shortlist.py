@@ -52,18 +52,20 @@ class Shortlist(Generic[Key]):
         outstanding: Callable[[Key], int],
         random: Callable[[], float],
         now_s: float,
+        most: int = 0,
     ) -> Sequence[Key]:
         """Those of `instances` to ask, the most promising first; all of them, in their order, where
-        no more than `candidates` are there.
+        no more than `candidates` are there, or than `most` where that is above 0 and fewer.
 
         `outstanding` are this scheduler's requests in progress at each; `random` draws uniformly
         from [0, 1).
         """
         count = len(instances)
-        if self.candidates <= 0 or count <= self.candidates:
+        wanted = min(self.candidates or count, most or count)
+        if count <= wanted:
             return instances
         self._forget_leavers(count)
-        drawn = [instances[i] for i in _drawn(count, self._spread * self.candidates, random)]
+        drawn = [instances[i] for i in _drawn(count, self._spread * wanted, random)]
         known: list[tuple[int, int]] = []
         requests: list[tuple[int, int | None]] = []
         for key in drawn:
@@ -82,7 +84,7 @@ class Shortlist(Generic[Key]):
             for place, (own, count) in enumerate(requests)
         ]
         scored.sort()
-        asked = [drawn[place] for _, _, place in scored[: self.candidates]]
+        asked = [drawn[place] for _, _, place in scored[:wanted]]
         for key in asked:
             self._heard.setdefault(key, _NEVER)
         return asked

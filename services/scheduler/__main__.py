@@ -87,7 +87,6 @@ async def serve(
             pool=pool,
             estimators=estimators,
             tagger=tagger,
-            tagger_deadline_s=tagger_deadline_s,
             predictor_deadline_s=settings.predictor_deadline_ms / 1000,
             metrics=metrics,
             background=background,
@@ -156,6 +155,7 @@ async def _run(
 def _placement_config(settings: SchedulerSettings) -> PlacementConfig:
     return PlacementConfig(
         candidates=settings.candidates,
+        estimate_deadline_s=settings.tagger_deadline_ms / 1000,
         max_attempts=settings.max_attempts,
         turn_deadline_s=settings.turn_deadline_ms / 1000,
         largest_last_ratio=settings.largest_last_ratio,

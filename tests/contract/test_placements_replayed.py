@@ -16,7 +16,7 @@ import httpx
 import pytest
 from emulated_engine import MODEL, running_engine
 from pydantic import TypeAdapter
-from schedulers import Scheduler, running, until
+from schedulers import PATIENT_MS, Scheduler, running, until
 
 from foretell.config import PredictorSettings, TaggerSettings
 from foretell.model import LengthEstimate
@@ -139,7 +139,7 @@ def replayed(lines: list[list[Any]]) -> Iterator[str]:
     draws, fallbacks = iter(told["draw"]), iter(told["fallback"])
     core = PlacementCore(
         make_policy("slo"),
-        PlacementConfig(turn_deadline_s=0.02),
+        PlacementConfig(turn_deadline_s=0.02, estimate_deadline_s=PATIENT_MS / 1000),
         lambda: next(draws),
         fallback_length=lambda *_: TypeAdapter(LengthEstimate).validate_python(next(fallbacks)),
     )

@@ -11,6 +11,7 @@ begin with `->` are all of its effects, in their order. `-> ...` stands for any 
     0.1 estimated r1 20                      # or: estimated r1 silent
         -> ask r1 engine-0
     0.2 heard r1 engine-0:ttft=0.5,e2e=2     # or: engine-0:silent, engine-0:used=10,running=2
+                                             # took= seconds that answering cost
         -> dispatch r1 engine-0
         -> reserve r1 engine-0
 
@@ -26,7 +27,7 @@ from pathlib import Path
 
 from foretell.model import LengthEstimate, Load, Prediction, RequestSpec, Slo
 from foretell.placement import PlacementConfig, PlacementCore, effects, events
-from foretell.policy import make_policy
+from foretell.policy import Needs, make_policy
 
 FOLDER = Path(__file__).parent / "scripts"
 FALLBACK = LengthEstimate(77.0, source="history")
@@ -84,7 +85,8 @@ class Script:
                 silent = rest[0] == "silent"
                 return events.Estimated(key, None if silent else LengthEstimate(float(rest[0])))
             case "heard":
-                return events.Heard(key, [_answer(word) for word in rest])
+                answers = [_answer(word) for word in rest if ":" in word]
+                return events.Heard(key, answers, float(facts.get("took", 0)))
             case "passes":
                 return events.TimePassed(key, self.tickets[key])
             case "failed":
@@ -101,7 +103,11 @@ class Script:
             case effects.Estimate(key):
                 return f"estimate {key}"
             case effects.Ask(key, _, instance_ids):
-                return f"ask {key} {' '.join(instance_ids)}"
+                less = " load" if effect.needs is Needs.LOAD else " single" * effect.single
+                return f"ask {key} {' '.join(instance_ids)}{less}"
+            case effects.Revise(_, spec, instance_id):
+                tokens = spec.length.expected_tokens
+                return f"revise {spec.request_id} {instance_id} {tokens:g}"
             case effects.WaitUntil(key, at_s, ticket):
                 self.tickets[key] = ticket
                 return f"wait {key} {at_s:g}"

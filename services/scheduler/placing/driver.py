@@ -86,6 +86,8 @@ class AsyncDriver(ABC, Generic[Placed]):
                     self._awaited[key].set_result(placed)
             case effects.Reserve():
                 self._reserve(effect)
+            case effects.Revise():
+                self._revise(effect)
             case effects.Refuse(key):
                 if not self._awaited[key].done():
                     self._awaited[key].set_exception(self._refused(effect))
@@ -101,22 +103,26 @@ class AsyncDriver(ABC, Generic[Placed]):
         self.tell(events.Estimated(effect.key, length))
 
     def _ask_or_know(self, effect: effects.Ask) -> None:
+        began_s = self._seconds()
         known = self._known(effect)
+        took_s = self._seconds() - began_s
         found = {answer.instance_id for answer in known}
         missing = tuple(name for name in effect.instance_ids if name not in found)
-        if missing:
+        if missing and effect.calls:
             self._spawn(self._heard(replace(effect, instance_ids=missing), known))
         else:
-            self.tell(events.Heard(effect.key, known))
+            self.tell(events.Heard(effect.key, known, took_s))
 
     async def _heard(self, effect: effects.Ask, known: Sequence[events.Answer]) -> None:
         answers: Sequence[events.Answer]
+        began_s = self._seconds()
         try:
             answers = await self._ask(effect)
         except Exception:  # a defect of ours: the request is placed without predictions
             logger.exception("asking predictors failed")
             answers = [events.Answer(name, silent=True) for name in effect.instance_ids]
-        self.tell(events.Heard(effect.key, (*known, *answers)))
+        took_s = self._seconds() - began_s
+        self.tell(events.Heard(effect.key, (*known, *answers), took_s))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
@@ -132,6 +138,10 @@ class AsyncDriver(ABC, Generic[Placed]):
     async def _estimate(self, effect: effects.Estimate) -> LengthEstimate | None:
         """Ask the tagger; None when it fails or is late."""
 
+    def _seconds(self) -> float:
+        """The time by which it is measured what answers cost; where it stands they cost nothing."""
+        return 0.0
+
     def _known(self, effect: effects.Ask) -> Sequence[events.Answer]:
         """The answers of predictors that need not be asked."""
         return ()
@@ -143,6 +153,9 @@ class AsyncDriver(ABC, Generic[Placed]):
     @abstractmethod
     def _reserve(self, effect: effects.Reserve) -> None:
         """Tell the predictor of the chosen instance; the call must be on its way on return."""
+
+    def _revise(self, effect: effects.Revise) -> None:
+        """Tell the predictor of the instance what else is known of the request."""
 
     @abstractmethod
     def _dispatched(self, effect: effects.Dispatch) -> Placed:

@@ -75,6 +75,12 @@ class Following:
         self.engine.reserve(request, self._loop.time())
         return self._notify(predictor_pb2.Notice(reserved=wire.request_to_proto(request)))
 
+    def revise(self, request: RequestSpec) -> bool:
+        """More is known of `request`; whether the predictor could be notified."""
+        age_s = self.engine.revise(request, self._loop.time())
+        reserved = wire.request_to_proto(request)
+        return self._notify(predictor_pb2.Notice(reserved=reserved, age_s=age_s))
+
     def ended(self, request_id: str, *, answered: bool) -> "asyncio.Future[Seen | None] | None":
         """The request has ended; the future is what the predictor has seen of it.
 

@@ -1,6 +1,5 @@
 """Places requests: the asyncio driver of the placement core, before real predictors and engines."""
 
-import asyncio
 import logging
 import time
 import uuid
@@ -86,7 +85,6 @@ class Placer(AsyncDriver[Placement]):
         pool: Pool,
         estimators: Estimators,
         tagger: TaggerClient | None,
-        tagger_deadline_s: float,
         predictor_deadline_s: float,
         metrics: SchedulerMetrics,
         background: Background,
@@ -105,7 +103,6 @@ class Placer(AsyncDriver[Placement]):
         self.predictors = Predictors(pool, predictor_deadline_s, gallery, metrics)
         self._estimators = estimators
         self._tagger = tagger
-        self._tagger_deadline_s = tagger_deadline_s
         self._metrics = metrics
         self._background = background
         self._requests: dict[str, _Request] = {}
@@ -198,14 +195,16 @@ class Placer(AsyncDriver[Placement]):
         conversation = conversation_of(request.parsed, request.prompt_tokens)
         wire.conversation_to_proto(conversation, message)
         try:
-            async with asyncio.timeout(self._tagger_deadline_s):
-                return await tagger.estimate(message)
+            return await tagger.estimate(message)
         except (NoAnswer, TimeoutError) as error:
             logger.debug("tagger: %s", error)
             return None
 
     async def _ask(self, effect: effects.Ask) -> Sequence[events.Answer]:
         return await self.predictors.ask(effect)
+
+    def _seconds(self) -> float:
+        return time.perf_counter()
 
     def _known(self, effect: effects.Ask) -> Sequence[events.Answer]:
         return self.predictors.known(effect)
@@ -240,6 +239,12 @@ class Placer(AsyncDriver[Placement]):
         call = self.predictors.reserve(placement.instance, effect.spec, predict=effect.predict)
         if call is not None:
             self._background.spawn(_foretold(placement, call))
+
+    def _revise(self, effect: effects.Revise) -> None:
+        placement = self._requests[effect.key].placement
+        assert placement is not None, "corrected before it was dispatched"
+        placement.spec = effect.spec
+        self.predictors.revise(placement.instance, effect.spec)
 
     def _unsent(self, key: str) -> None:
         placement = self._requests[key].placement

@@ -110,6 +110,7 @@ class Predictors:
                 announced_only=True,
                 externality=effect.needs.externality,
                 with_quantiles=effect.with_quantiles,
+                single=effect.single,
             )
         except AssertionError:  # the kernel's, of a state that cannot be: they are asked instead
             logger.exception("predicting from pictures failed")
@@ -183,6 +184,12 @@ class Predictors:
         message = predictor_pb2.ReserveRequest(request=wire.request_to_proto(spec), predict=predict)
         call: ReserveCall = instance.stub.Reserve(message, timeout=_RESERVE_DEADLINE_S)
         return call
+
+    def revise(self, instance: Instance, spec: RequestSpec) -> None:
+        """Tell what else is known of a request that was announced, where that costs no call."""
+        following = self._following(instance)
+        if following is not None:
+            following.revise(spec)
 
     async def complete(
         self, instance: Instance, request_id: str, *, answered: bool

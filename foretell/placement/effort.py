@@ -1,0 +1,84 @@
+"""How much predicting a scheduler can afford."""
+
+from collections import deque
+from math import exp, inf
+from statistics import median
+from typing import NamedTuple
+
+SHARE = 0.5
+"""Share of its time that a scheduler spends on predictions at most: the rest is for relaying."""
+LEAST_CANDIDATES = 2
+"""Comparing fewer is not choosing."""
+_MEMORY_S = 1.0
+"""Time constant of the rate of arrivals: a burst must be noticed before it has passed."""
+_UNSEEN_S = 1.0
+"""Time without arrivals that is assumed before the first."""
+_LATEST = 5
+"""Latest predictions whose median cost is what the next one will cost: one may have been slow."""
+_TRY_EVERY_S = 1.0
+"""Pause after which all is predicted once, however much arrives, to see what it costs by now."""
+_SINGLE_RATIO = 0.5
+"""Cost of a single rollout, in proportion to that of all, before one was made."""
+
+
+class Plan(NamedTuple):
+    """What is predicted for one placement."""
+
+    candidates: int
+    """Instances that are asked; 0: none, their loads have to do."""
+    single: bool
+    """One rollout with middling lengths for each, instead of several with drawn ones."""
+
+
+class Effort:
+    """Spends as much on each placement as the rate of arrivals allows; pure, time is an argument.
+
+    The budget of one placement is `SHARE` of the time to the next. Where that is too little for
+    all, first rollouts are saved, then candidates, and at last there is no prediction at all. So
+    placements never queue for predictions, whatever arrives: they get coarser, bit by bit.
+    """
+
+    def __init__(self) -> None:
+        self._rate_weight = 0.0
+        self._latest_s = 0.0
+        self._first_s: float | None = None
+        self._full_s = deque[float](maxlen=_LATEST)
+        self._single_s = deque[float](maxlen=_LATEST)
+        self._tried_s = -inf
+
+    def arrived(self, now_s: float) -> None:
+        """A request is to be placed."""
+        if self._first_s is None:
+            self._first_s = self._latest_s = now_s
+        self._rate_weight = 1.0 + self._faded(now_s)
+        self._latest_s = now_s
+
+    def took(self, plan: Plan, asked: int, seconds: float) -> None:
+        """Predicting for `asked` instances as planned took so long."""
+        if asked > 0 and seconds > 0:
+            (self._single_s if plan.single else self._full_s).append(seconds / asked)
+
+    def plan(self, instances: int, now_s: float) -> Plan:
+        """What is to be predicted for a request that `instances` could serve."""
+        if not self._full_s or now_s - self._tried_s > _TRY_EVERY_S:
+            self._tried_s = now_s
+            return Plan(instances, False)
+        full_s = median(self._full_s)
+        budget_s = SHARE / max(self._rate_per_s(now_s), 1e-9)
+        if instances * full_s <= budget_s:
+            self._tried_s = now_s
+            return Plan(instances, False)
+        single_s = median(self._single_s) if self._single_s else _SINGLE_RATIO * full_s
+        affordable = int(budget_s / single_s)
+        if affordable >= min(instances, LEAST_CANDIDATES):
+            return Plan(min(instances, affordable), True)
+        return Plan(0, True)
+
+    def _rate_per_s(self, now_s: float) -> float:
+        if self._first_s is None:
+            return 0.0
+        watched_s = now_s - self._first_s + _UNSEEN_S
+        return self._faded(now_s) / (_MEMORY_S * (1.0 - exp(-watched_s / _MEMORY_S)))
+
+    def _faded(self, now_s: float) -> float:
+        return self._rate_weight * exp(-max(0.0, now_s - self._latest_s) / _MEMORY_S)
