@@ -13,7 +13,7 @@ _MAX_TOKENS = 1 << 24
 
 
 def tag_problem(request: tagger_pb2.TagRequest) -> str:
-    """Of a request to be estimated."""
+    """What is wrong with a request to be estimated; empty: nothing."""
     if not request.prompt and not request.prompt_tokens:
         return "prompt, prompt_tokens: one of them is needed"
     if request.hint_tokens > _MAX_TOKENS:
@@ -22,14 +22,14 @@ def tag_problem(request: tagger_pb2.TagRequest) -> str:
 
 
 def batch_problem(batch: tagger_pb2.TagBatch) -> str:
-    """Of a message as a whole."""
+    """What is wrong with a message as a whole; empty: nothing."""
     if len(batch.requests) > MAX_REQUESTS:
         return f"requests: at most {MAX_REQUESTS}, got {len(batch.requests)}"
     return ""
 
 
 def observe_problem(request: tagger_pb2.ObserveRequest) -> str:
-    """Of what is to be learnt."""
+    """What is wrong with what is to be learnt; empty: nothing."""
     if len(request.observations) > MAX_OBSERVATIONS:
         return f"observations: at most {MAX_OBSERVATIONS}, got {len(request.observations)}"
     for index, observation in enumerate(request.observations):
