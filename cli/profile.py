@@ -49,7 +49,7 @@ def measure(
         measure_to(output, replace(options, api_key=os.environ.get(api_key_env, "")))
     except ImportError as error:
         raise SystemExit(
-            "profile measure needs numpy: pip install -e '.[profiles]' in the checkout"
+            "profile measure needs scipy: pip install -e '.[profiles]' in the checkout"
         ) from error
     except ProfileError as error:
         raise SystemExit(f"profile measure: {error}") from error

@@ -1,7 +1,6 @@
 """Seeded request streams: arrival times, lengths, and both together."""
 
-from foretell.workload.arrivals import gamma, poisson
-from foretell.workload.draws import Draws
+from foretell.workload.arrivals import Draws, gamma, poisson
 from foretell.workload.estimates import noisy_length, told_length
 from foretell.workload.lengths import EmpiricalLengths, Lengths, LogNormal, LogNormalLengths
 from foretell.workload.sessions import Conversations, conversations

@@ -1,8 +1,27 @@
 """When requests come: endless streams of arrival times in seconds, ascending from 0."""
 
 from collections.abc import Iterator
+from typing import Protocol
 
-from foretell.workload.draws import Draws
+
+class Draws(Protocol):
+    """The random draws that generators need: `random.Random(seed)`, made by the caller."""
+
+    def random(self) -> float:
+        """Uniform in [0, 1)."""
+        ...
+
+    def gauss(self, mu: float, sigma: float) -> float:
+        """Normal with mean `mu` and standard deviation `sigma`."""
+        ...
+
+    def expovariate(self, lambd: float) -> float:
+        """Exponential with rate `lambd`."""
+        ...
+
+    def gammavariate(self, alpha: float, beta: float) -> float:
+        """Gamma with shape `alpha` and scale `beta`."""
+        ...
 
 
 def poisson(rate_per_s: float, draws: Draws) -> Iterator[float]:

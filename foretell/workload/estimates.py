@@ -5,7 +5,7 @@ from math import exp
 from statistics import NormalDist
 
 from foretell.model import LengthEstimate
-from foretell.workload.draws import Draws
+from foretell.workload.arrivals import Draws
 from foretell.workload.stream import Arrival
 
 _LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import exp, log, sqrt
 from typing import Protocol
 
-from foretell.workload.draws import Draws
+from foretell.workload.arrivals import Draws
 
 
 class Lengths(Protocol):

@@ -7,8 +7,7 @@ however fast the cluster really was. So every policy gets the same requests at t
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from foretell.workload.arrivals import poisson
-from foretell.workload.draws import Draws
+from foretell.workload.arrivals import Draws, poisson
 from foretell.workload.lengths import LogNormal
 from foretell.workload.stream import PREFIX_BLOCK_TOKENS, Arrival
 

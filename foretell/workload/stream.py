@@ -6,7 +6,7 @@ from itertools import islice
 
 from foretell.length.prefix import chained
 from foretell.model import NO_SLO, LengthEstimate, Slo
-from foretell.workload.draws import Draws
+from foretell.workload.arrivals import Draws
 from foretell.workload.lengths import Lengths
 
 PREFIX_BLOCK_TOKENS = 512

@@ -13,8 +13,7 @@ from itertools import islice, pairwise
 from math import inf
 
 from foretell.model import LengthEstimate, Slo
-from foretell.workload.arrivals import gamma
-from foretell.workload.draws import Draws
+from foretell.workload.arrivals import Draws, gamma
 from foretell.workload.stream import Arrival
 
 TIMES = ("t", "arrived_at", "arrival_time", "timestamp")

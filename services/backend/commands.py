@@ -83,21 +83,17 @@ def visible_gpus(places: str, visible: str) -> str:
 
 def predictor_program(settings: LauncherSettings, places: Places) -> Program:
     """The sidecar of that engine."""
-    argv = [
-        *_MODULE,
-        "services.predictor",
-        f"--name={settings.name}",
-        f"--listen={places.predictor_listen}",
-        f"--snapshot-endpoint={places.snapshot_endpoint}",
-        f"--ready-file={places.predictor_ready}",
-    ]
-    if settings.cluster:  # for what concerns sidecars alone
-        argv.append(f"--cluster={settings.cluster}")
-    if profile := _profile(settings):
-        argv.append(f"--profile={profile}")
+    flags = _flags(
+        name=settings.name,
+        listen=places.predictor_listen,
+        snapshot_endpoint=places.snapshot_endpoint,
+        ready_file=places.predictor_ready,
+        cluster=settings.cluster,  # for what concerns sidecars alone
+        profile=_profile(settings),
+    )
     return Program(
         f"predictor of {settings.name}",
-        tuple(argv),
+        (*_MODULE, "services.predictor", *flags),
         places.predictor_log,
         places.predictor_ready,
         _PREDICTOR_START_TIMEOUT_S,
@@ -112,33 +108,31 @@ def _profile(settings: LauncherSettings) -> str:
 
 
 def _emulator_command(settings: LauncherSettings, places: Places, port: int) -> list[str]:
-    argv = [
-        *_MODULE,
-        "services.backend.emulator",
-        f"--name={settings.name}",
-        f"--snapshot-endpoint={places.snapshot_endpoint}",
-        f"--host={settings.host}",
-        f"--port={port}",
-        f"--ready-file={places.engine_ready}",
-        f"--profile={_profile(settings)}",
-    ]
-    if settings.served_model_name:
-        argv.append(f"--model-name={settings.served_model_name}")
-    return argv
+    flags = _flags(
+        name=settings.name,
+        snapshot_endpoint=places.snapshot_endpoint,
+        host=settings.host,
+        port=port,
+        ready_file=places.engine_ready,
+        profile=_profile(settings),
+        model_name=settings.served_model_name,
+    )
+    return [*_MODULE, "services.backend.emulator", *flags]
 
 
 def _vllm_command(settings: LauncherSettings, port: int) -> list[str]:
-    argv = [
-        *_MODULE,
-        "services.process.exec_child",
-        settings.python or sys.executable,
-        "-m",
-        "vllm.entrypoints.openai.api_server",
-        f"--model={settings.model}",
-        f"--host={settings.host}",
-        f"--port={port}",
-        f"--scheduler-cls={_SCHEDULER_CLASS}",
-    ]
-    if settings.served_model_name:
-        argv.append(f"--served-model-name={settings.served_model_name}")
-    return argv
+    python = settings.python or sys.executable
+    flags = _flags(
+        model=settings.model,
+        host=settings.host,
+        port=port,
+        scheduler_cls=_SCHEDULER_CLASS,
+        served_model_name=settings.served_model_name,
+    )
+    server = (python, "-m", "vllm.entrypoints.openai.api_server")
+    return [*_MODULE, "services.process.exec_child", *server, *flags]
+
+
+def _flags(**values: object) -> list[str]:
+    """`--name=value` of each value that is not empty."""
+    return [f"--{name.replace('_', '-')}={value}" for name, value in values.items() if value != ""]

@@ -7,9 +7,8 @@ import pytest
 
 from foretell.config import list_profiles, load_profile
 from foretell.latency.linear import LinearStepTime
-from foretell.latency.packing import curve_s, grid_s
 from foretell.latency.profile_json import profile_from_json, profile_to_json
-from foretell.latency.tables import TabularStepTime, graph_sizes, profile_step_time
+from foretell.latency.tables import TabularStepTime, curve_s, graph_sizes, grid_s, profile_step_time
 from foretell.model import BatchShape, Curve, GpuProfile, Grid, StepTables
 from foretell.model.batch import prefill_pairs
 

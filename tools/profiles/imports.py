@@ -20,7 +20,7 @@ from tools.profiles.options import ImportOptions
 if TYPE_CHECKING:
     from foretell.latency.importers import StepSource
 
-_EXTRA = "importing profiles needs numpy, and pyarrow for aiconfigurator: "
+_EXTRA = "importing profiles needs scipy, and pyarrow for aiconfigurator: "
 _EXTRA += "pip install -e '.[profiles]' in the checkout"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from foretell.latency.importers.source import MS, StepSource, across_s, curve_of, curves_by
-from foretell.latency.packing import curve_s
+from foretell.latency.tables import curve_s
 from foretell.model import Curve, DeviceSpec, ModelSpec
 from foretell.model.batch import prefill_pairs
 

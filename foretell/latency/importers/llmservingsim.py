@@ -10,7 +10,7 @@ from itertools import product
 from statistics import fmean
 
 from foretell.latency.importers.source import US, Row, StepSource, across_s, curves_by
-from foretell.latency.packing import curve_s, grid_s
+from foretell.latency.tables import curve_s, grid_s
 from foretell.model import Curve, Grid, ModelSpec
 
 ONCE = ("embedding", "final_layernorm")

@@ -7,8 +7,7 @@ from math import isnan
 from statistics import median
 from typing import TypeVar
 
-from foretell.latency.packing import curve_s
-from foretell.latency.tables import graph_sizes
+from foretell.latency.tables import curve_s, graph_sizes
 from foretell.model import Curve, DeviceSpec, Grid, ModelSpec, StepTables
 
 MS = 1e-3

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from foretell.latency.importers.linear_fit import relative_fit
 from foretell.latency.importers.source import MS, Row, StepSource, curve_of, curves_by, lm_head_s
-from foretell.latency.packing import curve_s
+from foretell.latency.tables import curve_s
 from foretell.model import Curve, DeviceSpec, ModelSpec
 
 GEMMS = ("attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj")

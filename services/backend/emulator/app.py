@@ -111,11 +111,9 @@ def _priority(request: Request, asked: GenerationRequest) -> int:
 
 def create_app(engine: Engine) -> ASGIApp:
     """The engine's HTTP surface."""
-    app = FastAPI(title="Foretell emulated engine", openapi_url=None)
-    app.add_exception_handler(ApiError, _on_api_error)
-    app.add_exception_handler(HTTPException, _on_http_exception)
-    app.add_exception_handler(ClientDisconnect, _on_disconnect)
-    app.add_exception_handler(Exception, _on_exception)
+    kinds = (ApiError, HTTPException, ClientDisconnect, Exception)
+    handlers: dict[Any, Any] = dict.fromkeys(kinds, _on_error)
+    app = FastAPI(title="Foretell emulated engine", openapi_url=None, exception_handlers=handlers)
 
     @app.get("/health")
     async def health() -> Response:
@@ -140,24 +138,12 @@ def create_app(engine: Engine) -> ASGIApp:
     return EmulatedLabel(app)
 
 
-def _error_response(error: ApiError) -> JSONResponse:
+async def _on_error(_request: Request, error: Exception) -> Response:
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=_CLIENT_GONE)
+    if isinstance(error, HTTPException):
+        error = ApiError(error.status_code, error.detail)
+    if not isinstance(error, ApiError):
+        error = ApiError(500, "internal error")
     headers = {"retry-after": "1"} if error.status == 503 else None
     return JSONResponse(error.body(), error.status, headers)
-
-
-async def _on_api_error(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, ApiError)
-    return _error_response(error)
-
-
-async def _on_http_exception(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return _error_response(ApiError(error.status_code, error.detail))
-
-
-async def _on_disconnect(_request: Request, _error: Exception) -> Response:
-    return Response(status_code=_CLIENT_GONE)
-
-
-async def _on_exception(_request: Request, _error: Exception) -> Response:
-    return _error_response(ApiError(500, "internal error"))
