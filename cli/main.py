@@ -9,7 +9,7 @@ from cli.reference import reference
 from cli.settings import settings
 from cli.simulate import simulate
 from cli.status import status
-from cli.train import train_tagger
+from cli.train import train_small_tagger, train_tagger
 from cli.up import up
 
 app = typer.Typer(
@@ -17,7 +17,17 @@ app = typer.Typer(
     add_completion=False,
     help="Foretell: LLM serving placed by prediction.",
 )
-for _command in (up, status, settings, reference, accuracy, simulate, capacity, train_tagger):
+for _command in (
+    up,
+    status,
+    settings,
+    reference,
+    accuracy,
+    simulate,
+    capacity,
+    train_tagger,
+    train_small_tagger,
+):
     app.command()(_command)
 for _name, _group in (
     ("profile", profile.app),

@@ -49,3 +49,34 @@ def train_tagger(
     except KeyboardInterrupt:
         raise SystemExit("train-tagger: stopped; the same command goes on from here") from None
     console.print(f"{options.out}: ready; what it can do is in {options.out / 'README.md'}")
+
+
+def train_small_tagger(
+    train: Annotated[Path, typer.Argument(help="Answered prompts, as for `train-tagger`.")],
+    folder: Annotated[
+        Path, typer.Argument(help="Folder of a length model: it teaches, and gets the small one.")
+    ],
+    work: Annotated[
+        Path, typer.Option(help="Folder to keep in what the length model says of the prompts.")
+    ] = Path(".small-tagger"),
+    test: Annotated[
+        list[Path] | None, typer.Option(help="Score the model on this file too; may be repeated.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed for all random draws.")] = 0,
+) -> None:
+    """Train the small model that answers for a length model under load."""
+    try:
+        from rich.console import Console
+
+        from tools.train.small import train_small
+    except ImportError as error:
+        raise SystemExit(
+            f"train-small-tagger: {error}; pip install -e '.[length]' in the checkout"
+        ) from error
+    console = Console(stderr=True)
+    try:
+        scores = train_small(train, folder, work, test or [], seed, console)
+    except (ValueError, OSError) as error:
+        raise SystemExit(f"train-small-tagger: {error}") from error
+    for name, s in scores.items():
+        console.print(f"{name}: MAE {s.mae:.1f}, Acc-50 {s.acc_50:.1%}, pinball {s.pinball:.1f}")

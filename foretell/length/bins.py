@@ -35,6 +35,8 @@ _WIDTHS = np.diff(EDGES)
 _TAIL_MEAN = LONGEST_TOKENS / 2.0
 CENTRE_LOGS: Floats = np.log((EDGES + np.append(EDGES[1:], EDGES[-1] + _TAIL_MEAN) + 1.0) / 2.0)
 """Logarithms of the mean of each bin's lengths; of the last one, of a length somewhat within."""
+_MEANS: Floats = np.append((EDGES[1:] + EDGES[:-1]) / 2.0, LONGEST_TOKENS + _TAIL_MEAN)
+"""Of the lengths in each bin."""
 _BEYOND: Floats = np.array([0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
 _KNOTS: Floats = np.concatenate((EDGES, LONGEST_TOKENS + _TAIL_MEAN * _BEYOND))
 _ENDED: Floats = -np.expm1(-_BEYOND)
@@ -49,17 +51,15 @@ def bin_of(tokens: NDArray[np.int64] | int) -> NDArray[np.int64]:
 
 def quantiles(probabilities: Floats, levels: tuple[float, ...] = LEVELS) -> Floats:
     """Tokens at each level: (n, levels) of `probabilities`, (n, `BINS`), whose rows add up to 1."""
-    below = np.cumsum(probabilities, axis=1)
-    rows = np.arange(len(probabilities))
-    found = np.empty((len(probabilities), len(levels)))
-    for i, level in enumerate(levels):
-        at = np.minimum((below < level).sum(axis=1), BINS - 1)
-        inside = level - (below[rows, at] - probabilities[rows, at])
-        share = np.clip(inside / np.maximum(probabilities[rows, at], 1e-12), 0.0, 1.0 - 1e-9)
-        linear = share * _WIDTHS[np.minimum(at, BINS - 2)]
-        tail = -np.log1p(-share) * _TAIL_MEAN
-        found[:, i] = EDGES[at] + np.where(at < BINS - 1, linear, tail)
-    return found
+    below, wanted = probabilities.cumsum(axis=1), np.array(levels)
+    at = np.minimum((below[:, :, None] < wanted).sum(axis=1), BINS - 1)
+    flat = at + np.arange(0, below.size, BINS)[:, None]
+    own = probabilities.take(flat)
+    inside = (wanted - below.take(flat) + own) / np.maximum(own, 1e-12)
+    share = np.minimum(np.maximum(inside, 0.0), 1.0 - 1e-9)
+    linear = share * _WIDTHS.take(np.minimum(at, BINS - 2))
+    tail = -np.log1p(-share) * _TAIL_MEAN
+    return np.asarray(EDGES.take(at) + np.where(at < BINS - 1, linear, tail))
 
 
 def bin_at(tokens: int) -> int:
@@ -92,6 +92,8 @@ def below_at(below: Floats, tokens: Floats) -> Floats:
 
 def means(probabilities: Floats, limits: Floats) -> Floats:
     """E[min(length, limit)] of each row; `limits` (n,) may be infinite."""
+    if np.isinf(limits).all():
+        return np.asarray(probabilities @ _MEANS)
     upper = np.append(EDGES[1:], np.inf)
     low = np.minimum(EDGES, limits[:, None])
     high = np.minimum(upper, limits[:, None])

@@ -4,18 +4,22 @@ import re
 from collections.abc import Sequence
 from math import exp, log1p, sqrt
 
-from foretell.length.conversation import Conversation, Exchange
+from foretell.length.conversation import MOST_EXCHANGES, Conversation, Exchange
 
 _LATEST = 3
 _LOOKED_AT = 400
 """Characters of an answer that its alphabet is told from."""
 _COMPARED_WORDS, _COMPARED_CHARACTERS = 150, 200
 """How much of the beginnings of two prompts is compared."""
-_RECENT, _REMEMBERED = 3.0, 8.0
-"""Exchanges in which the weight of an answer falls by a factor of e."""
+_RECENT, _REMEMBERED = (
+    [exp(-ago / exchanges) for ago in range(MOST_EXCHANGES)] for exchanges in (3.0, 8.0)
+)
+"""Weights of answers, the latest first: they fall by a factor of e within so many exchanges."""
+_SENTENCE_ENDS, _ENDS = frozenset(".!?"), frozenset(".!?`")
 _NEAR = 0.5
 """Difference of the logarithms of two prompts' lengths up to which they count as near."""
-_NUMBERED, _BULLETS = (re.compile(form, re.M) for form in (r"^\s*\d+[.)]", r"^\s*[-*•]"))
+_NUMBERED, _BULLETS = re.compile(r"\d+[.)]"), frozenset("-*•")
+_NOT_ASCII, _CJK = re.compile(r"[^\x00-\x7f]+"), re.compile("[\u3000-\U0010ffff]+")
 _DECLINES = ("i'm sorry", "as an ai", "i apolog")
 _AGREES = ("sure", "certainly", "yes", "of course")
 
@@ -37,7 +41,7 @@ def features(conversation: Conversation) -> tuple[float, ...]:
     """One number for each of `NAMES`; all 0 where nothing was answered yet."""
     if not conversation.earlier:
         return (0.0,) * len(NAMES)
-    exchanges = conversation.earlier[::-1]  # the latest first
+    exchanges = conversation.earlier[: -MOST_EXCHANGES - 1 : -1]  # the latest first
     logs = [log1p(_tokens(exchange)) for exchange in exchanges]
     return (
         *_lengths(conversation, exchanges, logs),
@@ -46,18 +50,45 @@ def features(conversation: Conversation) -> tuple[float, ...]:
     )
 
 
+QUICK_NAMES = tuple(
+    name
+    for name in NAMES
+    if name
+    not in {
+        "log_answer_to_similar", "log_answer_to_most_similar", "most_similar", "log_answer_to_it",
+        "answer_log_numbered", "answer_log_bullets", "answer_not_ascii",
+    }
+)  # fmt: skip
+"""Those that take little time: words are not compared, and the answer is not read line by line."""
+
+
+def quick_features(conversation: Conversation) -> tuple[float, ...]:
+    """The same as `features`, of `QUICK_NAMES`."""
+    if not conversation.earlier:
+        return (0.0,) * len(QUICK_NAMES)
+    exchanges = conversation.earlier[: -MOST_EXCHANGES - 1 : -1]
+    logs = [log1p(_tokens(exchange)) for exchange in exchanges]
+    recent, near, nearest = _by_length(conversation, exchanges, logs)
+    answer = exchanges[0].answer
+    return (
+        *_lengths(conversation, exchanges, logs),
+        *(recent, near, *_by_beginning(conversation, exchanges, logs), nearest),
+        *(*_code_and_end(answer), *_kind(answer), *_of_all(exchanges)),
+    )
+
+
 def share_not_ascii(text: str) -> float:
     """The share of the characters that are not ASCII."""
     if text.isascii():
         return 0.0
-    return sum(not character.isascii() for character in text) / (len(text) + 1)
+    return sum(map(len, _NOT_ASCII.findall(text))) / (len(text) + 1)
 
 
 def share_cjk(text: str) -> float:
     """The share of the characters from U+3000 on: mostly Chinese, Japanese and Korean."""
     if text.isascii():
         return 0.0
-    return sum(character >= "\u3000" for character in text) / (len(text) + 1)
+    return sum(map(len, _CJK.findall(text))) / (len(text) + 1)
 
 
 def _tokens(exchange: Exchange) -> float:
@@ -90,54 +121,110 @@ def _alike(
     conversation: Conversation, exchanges: Sequence[Exchange], logs: list[float]
 ) -> list[float]:
     """What was answered to prompts like this one: means weighted by likeness, and the likest."""
-    words = _words(conversation.prompt)
-    begins = conversation.prompt[:_COMPARED_CHARACTERS]
+    recent, near, nearest = _by_length(conversation, exchanges, logs)
+    similar, most_similar, most, to_it = _by_words(conversation, exchanges, logs)
+    beginning, longest, to_that = _by_beginning(conversation, exchanges, logs)
+    return [
+        *(recent, near, similar, most_similar, beginning),
+        *(most, to_it, longest, to_that, nearest),
+    ]
+
+
+def _by_length(
+    conversation: Conversation, exchanges: Sequence[Exchange], logs: list[float]
+) -> tuple[float, float, float]:
     size = log1p(conversation.characters)
     apart = [abs(log1p(len(exchange.prompt)) - size) for exchange in exchanges]
+    near = [w * exp(-((d / _NEAR) ** 2) / 2) for w, d in zip(_REMEMBERED, apart, strict=False)]
+    return (
+        _mean(logs, _RECENT[: len(exchanges)]),
+        _mean(logs, near),
+        logs[apart.index(min(apart))],
+    )
+
+
+def _by_words(
+    conversation: Conversation, exchanges: Sequence[Exchange], logs: list[float]
+) -> tuple[float, float, float, float]:
+    words = _words(conversation.prompt)
     shared = [_overlap(words, _words(exchange.prompt)) for exchange in exchanges]
-    same = [_same_beginning(begins, exchange.prompt) for exchange in exchanges]
-    remembered = [exp(-ago / _REMEMBERED) for ago in range(len(exchanges))]
-    most, longest = shared.index(max(shared)), same.index(max(same))
-    return [
-        _mean(logs, [exp(-ago / _RECENT) for ago in range(len(exchanges))]),
-        _mean(
-            logs, [w * exp(-((d / _NEAR) ** 2) / 2) for w, d in zip(remembered, apart, strict=True)]
-        ),
-        _mean(logs, [w * exp(4 * s) for w, s in zip(remembered, shared, strict=True)]),
+    most = shared.index(max(shared))
+    return (
+        _mean(logs, [w * exp(4 * s) for w, s in zip(_REMEMBERED, shared, strict=False)]),
         _mean(logs, [exp(12 * s) for s in shared]),
-        _mean(logs, [w * exp(6 * s) for w, s in zip(remembered, same, strict=True)]),
         shared[most],
         logs[most],
+    )
+
+
+def _by_beginning(
+    conversation: Conversation, exchanges: Sequence[Exchange], logs: list[float]
+) -> tuple[float, float, float]:
+    begins = conversation.prompt[:_COMPARED_CHARACTERS]
+    same = [_same_beginning(begins, exchange.prompt) for exchange in exchanges]
+    longest = same.index(max(same))
+    return (
+        _mean(logs, [w * exp(6 * s) for w, s in zip(_REMEMBERED, same, strict=False)]),
         same[longest],
         logs[longest],
-        logs[apart.index(min(apart))],
-    ]
+    )
 
 
 def _form(exchanges: Sequence[Exchange]) -> list[float]:
     """Features of the form of the latest answer, and of all answers."""
     answer = exchanges[0].answer
-    lower, end = answer[:20].lower(), answer.rstrip()[-1:]
     return [
-        float("```" in answer),
-        float(answer.count("```") % 2),
-        float(end in set(".!?")),
-        float(end == ":"),
-        float(end == "`"),
-        log1p(answer.count("\n")),
-        log1p(len(_NUMBERED.findall(answer))),
-        log1p(len(_BULLETS.findall(answer))),
-        float("|" in answer),
-        float(lower.startswith(_DECLINES)),
-        float(lower.startswith(_AGREES)),
+        *_code_and_end(answer),
+        *map(log1p, _items(answer)),
+        *_kind(answer),
         share_not_ascii(answer),
-        sum("```" in exchange.answer for exchange in exchanges) / len(exchanges),
-        sum(e.answer.rstrip()[-1:] in set(".!?`") for e in exchanges) / len(exchanges),
+        *_of_all(exchanges),
     ]
 
 
+def _code_and_end(answer: str) -> tuple[float, ...]:
+    end, marks = answer.rstrip()[-1:], answer.count("```")
+    return (
+        float(marks > 0),
+        float(marks % 2),
+        float(end in _SENTENCE_ENDS),
+        float(end == ":"),
+        float(end == "`"),
+        log1p(answer.count("\n")),
+    )
+
+
+def _kind(answer: str) -> tuple[float, ...]:
+    lower = answer[:20].lower()
+    return (
+        float("|" in answer),
+        float(lower.startswith(_DECLINES)),
+        float(lower.startswith(_AGREES)),
+    )
+
+
+def _of_all(exchanges: Sequence[Exchange]) -> tuple[float, float]:
+    return (
+        sum("```" in exchange.answer for exchange in exchanges) / len(exchanges),
+        sum(e.answer.rstrip()[-1:] in _ENDS for e in exchanges) / len(exchanges),
+    )
+
+
+def _items(text: str) -> tuple[int, int]:
+    """Lines that begin with a number, and with a bullet."""
+    numbered = bullets = 0
+    for line in text.split("\n"):
+        begins = line.lstrip()
+        first = begins[:1]
+        if first in _BULLETS:
+            bullets += 1
+        elif first.isdigit() and _NUMBERED.match(begins):
+            numbered += 1
+    return numbered, bullets
+
+
 def _words(text: str) -> set[str]:
-    return set(text.lower().split()[:_COMPARED_WORDS])
+    return set(text.lower().split(None, _COMPARED_WORDS)[:_COMPARED_WORDS])
 
 
 def _overlap(a: set[str], b: set[str]) -> float:

@@ -12,7 +12,7 @@ class LengthEstimate:
     quantiles: tuple[tuple[float, float], ...] = ()
     """(level in (0, 1), tokens), ascending in level; may be empty."""
     source: str = "prior"
-    """"hint", "history", "model" or "prior"."""
+    """"hint", "model", "small_model", "history" or "prior"."""
 
 
 @dataclass(frozen=True, slots=True)

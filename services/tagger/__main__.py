@@ -2,32 +2,35 @@
 
 import asyncio
 import sys
-from typing import Any
 
 from foretell.config import TaggerSettings
 from services.process import runtime
 from services.tagger import checkpoint
-from services.tagger.models import LengthModel, RegressorModel
+from services.tagger.models import Models, RegressorModel
 from services.tagger.server import MAX_PROMPT_CHARS, serve
 
 _SWITCH_INTERVAL_S = 0.0005
 
 
-def load_model(settings: TaggerSettings) -> LengthModel[Any] | None:
-    """The model that the settings name, if any; `SystemExit` says why it cannot serve."""
+def load_models(settings: TaggerSettings) -> Models:
+    """The models that the settings name, if any; `SystemExit` says why they cannot serve."""
     if settings.checkpoint:
         if settings.model not in ("shipped", "none"):
             raise SystemExit("tagger: model and checkpoint are two models; name one")
         regressor = checkpoint.load(settings.checkpoint, settings.checkpoint_target)
-        return RegressorModel(regressor, MAX_PROMPT_CHARS)
+        return Models(RegressorModel(regressor, MAX_PROMPT_CHARS))
     if settings.model == "none":
-        return None
+        return Models()
     try:
         # Without a model the tagger needs neither numpy nor a runtime.
         from services.tagger.adapted import EncoderModel  # noqa: PLC0415
-        from services.tagger.encoder import Encoder, folder_of  # noqa: PLC0415
+        from services.tagger.apart import EncoderApart  # noqa: PLC0415
+        from services.tagger.small import SMALL, SmallModel, Weights, folder_of  # noqa: PLC0415
 
-        return EncoderModel(Encoder(folder_of(settings.model), threads=settings.threads))
+        folder, small = folder_of(settings.model), None
+        if (folder / SMALL).exists():
+            small = EncoderModel(SmallModel(Weights.read(folder)), "small_model")
+        return Models(EncoderModel(EncoderApart(folder, threads=settings.threads)), small)
     except ImportError as error:
         raise SystemExit(
             f"tagger: {error}; pip install -e '.[tagger]' in the checkout, or set "
@@ -40,12 +43,12 @@ def load_model(settings: TaggerSettings) -> LengthModel[Any] | None:
 def main() -> None:
     settings = runtime.load_settings(TaggerSettings)
     runtime.setup_logging(settings.log_level)
-    # The model reads prompts in a thread beside the server's: it must not hold the interpreter.
+    # A checkpoint reads prompts in a thread beside the server's: it must not hold the interpreter.
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    model = load_model(settings)
+    models = load_models(settings)
 
     async def serve_until(stop: asyncio.Event) -> None:
-        await serve(settings, model, stop)
+        await serve(settings, models, stop)
 
     runtime.run(serve_until)
 

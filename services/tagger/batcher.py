@@ -104,8 +104,11 @@ class MicroBatcher(Generic[Q, A]):
         self._worker.shutdown(wait=False, cancel_futures=True)
 
     def _expected_wait_s(self) -> float:
-        now_s = asyncio.get_running_loop().time()
-        return max(0.0, self._busy_until_s - now_s) + self._expected_s(self._queue.qsize() + 1)
+        busy_s = 0.0
+        if self._busy_until_s:
+            # What is late already is expected to take as long again.
+            busy_s = abs(self._busy_until_s - asyncio.get_running_loop().time())
+        return busy_s + self._expected_s(self._queue.qsize() + 1)
 
     def _expected_s(self, prompts: int) -> float:
         """Within that so many prompts are read, nearly always."""

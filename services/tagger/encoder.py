@@ -20,13 +20,6 @@ _SLOW_FUSIONS = ["SkipLayerNormFusion"]
 """ONNX Runtime's kernel for a sum and its layer norm takes several times as long on a CPU as the
 two do one after the other: a tenth of all the time."""
 
-_SHIPPED = Path(__file__).with_name("shipped")
-
-
-def folder_of(model: str) -> Path:
-    """Where the length model lies that a setting names: `shipped`, or a folder."""
-    return _SHIPPED if model == "shipped" else Path(model)
-
 
 class Encoder:
     """Length distributions of conversations. Not thread-safe."""

@@ -4,11 +4,9 @@ import asyncio
 import logging
 import math
 import time
-from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from hashlib import blake2b
 from typing import Any, Generic
 
 from foretell import wire
@@ -17,41 +15,15 @@ from foretell.model import LengthEstimate
 from foretell.v1 import tagger_pb2
 from services.tagger.batcher import MicroBatcher, Unanswered
 from services.tagger.metrics import TaggerMetrics
-from services.tagger.models import Found, LengthModel, Question
+from services.tagger.models import Found, LengthModel, Models, Question
+from services.tagger.recall import Recall
+from services.tagger.sampling import Sample
 
 logger = logging.getLogger(__name__)
 
 _PATIENCE = 0.75  # share of a call's remaining time spent on the model; the rest is for the reply
 
 Tell = Callable[[LengthEstimate], None]
-
-
-class Recall(Generic[Found]):
-    """What the model found in the latest `size` different requests."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._found: OrderedDict[bytes, Found] = OrderedDict()
-
-    @staticmethod
-    def key(question: Question) -> bytes:
-        """Equal for equal requests, whatever their tokens are estimated to be."""
-        same = replace(question.conversation, prompt_tokens=0)
-        text = f"{question.model_name}\n{same!r}"
-        return blake2b(text.encode(errors="replace"), digest_size=16).digest()
-
-    def get(self, key: bytes) -> Found | None:
-        """None for one never seen, or too long ago."""
-        if key not in self._found:
-            return None
-        self._found.move_to_end(key)
-        return self._found[key]
-
-    def put(self, key: bytes, found: Found) -> None:
-        """Remember."""
-        self._found[key] = found
-        if len(self._found) > self._size:
-            self._found.popitem(last=False)
 
 
 @dataclass(slots=True)
@@ -78,14 +50,14 @@ class Answerer(Generic[Found]):
 
     def __init__(
         self,
-        model: LengthModel[Found],
-        small: LengthModel[Any] | None,
+        models: Models,
         batcher: MicroBatcher[Question, Found],
         metrics: TaggerMetrics,
         recalled: int,
     ) -> None:
-        self._model = model
-        self._small = small
+        assert models.large is not None, "without a model there is nothing to wait for"
+        self._model: LengthModel[Found] = models.large
+        self._small = models.small
         self._batcher = batcher
         self._metrics = metrics
         self._recall: Recall[Found] = Recall(recalled)
@@ -187,6 +159,7 @@ class Estimators(Generic[Found]):
         self._answerer = answerer
         self._metrics = metrics
         self._max_prompt_chars = max_prompt_chars
+        self._sample = Sample()
 
     def ask(
         self, request: tagger_pb2.TagRequest, time_remaining_s: float | None, tell: Tell
@@ -218,17 +191,19 @@ class Estimators(Generic[Found]):
                 )
             )
 
-    def observe(self, observation: tagger_pb2.Observation) -> None:
-        """Teach the history and the models one finished request."""
-        self._history.observe(
-            observation.model_name,
-            observation.prompt_tokens,
-            observation.output_tokens,
-            observation.censored,
-        )
+    def observe(self, observations: Sequence[tagger_pb2.Observation], now_s: float) -> None:
+        """Teach the history all of these finished requests, and the models as many as they need.
+
+        `now_s`: of a clock that never goes back.
+        """
+        for each in observations:
+            self._history.observe(
+                each.model_name, each.prompt_tokens, each.output_tokens, each.censored
+            )
         if self._answerer is not None:
-            self._answerer.observe(observation)
-        self._metrics.observations.inc()
+            for each in self._sample.of(observations, now_s):
+                self._answerer.observe(each)
+        self._metrics.observations.inc(len(observations))
 
     def _by_history(self, request: tagger_pb2.TagRequest) -> LengthEstimate:
         prompt_tokens = request.prompt_tokens or math.ceil(

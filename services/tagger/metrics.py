@@ -13,19 +13,20 @@ class TaggerMetrics:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "foretell_tagger_requests_total",
-            "Estimates given, by source: hint, model, history or prior.",
+            "Estimates given, by source: hint, model, small_model, history or prior.",
             ["source"],
             registry=self.registry,
         )
         self.latency = Histogram(
             "foretell_tagger_latency_seconds",
-            "Time from the arrival of a Tag call to its answer.",
+            "Time from the arrival of a request to its estimate.",
             buckets=_LATENCY_BUCKETS_S,
             registry=self.registry,
         )
         self.misses = Counter(
             "foretell_tagger_model_misses_total",
-            "Prompts that history answered although a model is loaded, by reason.",
+            "Prompts that the model did not read in time: the small one or history answered, by "
+            "reason.",
             ["reason"],
             registry=self.registry,
         )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from foretell.length.conversation import Conversation, head_and_tail
 from foretell.model import LengthEstimate
@@ -34,6 +34,16 @@ class LengthModel(Protocol[Found]):
 
     def observe(self, request_id: str, model_name: str, output_tokens: int, censored: bool) -> None:
         """Learn from the answer to a request that is remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """The models of a tagger."""
+
+    large: LengthModel[Any] | None = None
+    """Reads what it has time for; None: history answers what hints do not."""
+    small: LengthModel[Any] | None = None
+    """Quick: reads every prompt, and answers where the large one does not."""
 
 
 class Regressor(Protocol):

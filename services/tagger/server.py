@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,7 @@ from services.process.traffic import Traffic
 from services.tagger.batcher import MicroBatcher
 from services.tagger.estimators import Answerer, Estimators
 from services.tagger.metrics import TaggerMetrics
-from services.tagger.models import LengthModel
+from services.tagger.models import Models
 from services.tagger.problems import observe_problem, tag_problem
 from services.tagger.streams import Context as _TagAllContext
 from services.tagger.streams import TagStream
@@ -94,22 +95,17 @@ class TaggerService(tagger_pb2_grpc.TaggerServicer):
         problem = observe_problem(request)
         if problem:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
-        for observation in request.observations:
-            self._estimators.observe(observation)
+        self._estimators.observe(request.observations, time.monotonic())
         return tagger_pb2.ObserveResponse()
 
 
 async def serve(
     settings: TaggerSettings,
-    model: LengthModel[Any] | None,
+    models: Models,
     stop: asyncio.Event,
     limits: Limits = LIMITS,
-    small: LengthModel[Any] | None = None,
 ) -> None:
-    """Serve until `stop`; without a `model`, history answers what hints do not.
-
-    `small` is quick: it answers what `model` cannot read in time.
-    """
+    """Serve until `stop`."""
     metrics = TaggerMetrics()
     traffic = Traffic.of(settings)
     server = traffic.server(
@@ -123,7 +119,7 @@ async def serve(
     port = traffic.bind(server, settings.grpc_address)
     address = settings.listen or f"{settings.host}:{port}"
     with _metrics_http(settings, metrics) as metrics_port:
-        async with _answerer(settings, model, small, metrics, limits) as answerer:
+        async with _answerer(settings, models, metrics, limits) as answerer:
             estimators = Estimators(
                 LengthHistory(limits.history_size), answerer, metrics, limits.max_prompt_chars
             )
@@ -142,23 +138,22 @@ async def serve(
 @contextlib.asynccontextmanager
 async def _answerer(
     settings: TaggerSettings,
-    model: LengthModel[Any] | None,
-    small: LengthModel[Any] | None,
+    models: Models,
     metrics: TaggerMetrics,
     limits: Limits,
 ) -> AsyncIterator[Answerer[Any] | None]:
-    if model is None:
+    if models.large is None:
         yield None
         return
     batcher = MicroBatcher(
-        model.infer,
+        models.large.infer,
         metrics,
         max_batch=limits.max_batch,
         budget_s=settings.batch_ms / 1000.0,
         max_queue=limits.max_queue,
     )
     try:
-        yield Answerer(model, small, batcher, metrics, limits.recalled)
+        yield Answerer(models, batcher, metrics, limits.recalled)
     finally:
         await batcher.close()
 

@@ -6,8 +6,9 @@ from typing import Protocol
 from foretell.length import LengthHistory
 from foretell.model import LengthEstimate
 from services.tagger.adapted import EncoderModel
-from services.tagger.encoder import Encoder, folder_of
+from services.tagger.encoder import Encoder
 from services.tagger.models import Question
+from services.tagger.small import SmallModel, Weights, folder_of
 from tools.length.dataset import Example
 
 
@@ -51,7 +52,7 @@ class HistoryTagger:
 class EncoderTagger:
     """A trained length model, adapted to the answers it is told of, as the service does."""
 
-    def __init__(self, encoder: Encoder) -> None:
+    def __init__(self, encoder: Encoder | SmallModel) -> None:
         self._model = EncoderModel(encoder)
 
     def estimate(self, examples: Sequence[Example]) -> list[LengthEstimate]:
@@ -73,14 +74,15 @@ def _request_id(example: Example) -> str:
     return str(id(example))
 
 
-def load_tagger(model: str) -> Tagger:
+def load_tagger(model: str, *, small: bool = False) -> Tagger:
     """What the service answers with such a model: a folder, `shipped`, or `none` for history.
 
-    Raises `ValueError` that says why it cannot be used.
+    `small`: with the small model beside it. Raises `ValueError` that says why it cannot be used.
     """
     if model == "none":
         return HistoryTagger()
+    folder = folder_of(model)
     try:
-        return EncoderTagger(Encoder(folder_of(model)))
+        return EncoderTagger(SmallModel(Weights.read(folder)) if small else Encoder(folder))
     except OSError as error:
         raise ValueError(f"{model} holds no length model: {error}") from error

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.length.bins import BINS
-from services.tagger.encoder import Encoder, folder_of
+from services.tagger.encoder import Encoder
+from services.tagger.small import folder_of
 from tools.length.dataset import Example
 
 _TOGETHER = 256

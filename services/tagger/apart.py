@@ -1,0 +1,129 @@
+"""The encoder in a process of its own, which computes only when nobody else wants to.
+
+In a thread it would hold the interpreter's lock now and then, and whoever needs it would wait for a
+thread without priority. Apart, the encoder gets what the machine has left over, and nothing else
+has to wait for it: under load it becomes slow, and the tagger stops asking it.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.length.conversation import Conversation
+
+_HUNG_S = 30.0  # for one batch
+_RESTART_S = 5.0  # at most one start in that time
+_START_S = 60.0
+
+Read = tuple[NDArray[np.float64], NDArray[np.float64]]
+
+
+class EncoderApart:
+    """Reads as `encoder.Encoder` does. For one thread at a time; `close` ends the process."""
+
+    def __init__(self, folder: Path, *, threads: int = 1) -> None:
+        """ValueError where `folder` holds no model of this version, or another package misses."""
+        self._command = [sys.executable, "-m", __name__, str(folder), str(threads)]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started_s = 0.0
+        self._start()
+
+    @property
+    def pid(self) -> int:
+        """Of the process; 0 while there is none."""
+        return self._process.pid if self._process else 0
+
+    def read(self, conversations: Sequence[Conversation], models: Sequence[str]) -> Read:
+        """See `encoder.Encoder.read`; raises `RuntimeError` if the process has died or hangs."""
+        if self._process is None:
+            if time.monotonic() < self._started_s + _RESTART_S:
+                raise RuntimeError("the encoder's process has died; soon there is a new one")
+            self._start()
+        try:
+            self._connection.send((conversations, models))
+            found = self._receive(_HUNG_S)
+        except (OSError, EOFError) as error:
+            self.close()
+            raise RuntimeError(f"the encoder's process has died: {error}") from error
+        if isinstance(found, str):
+            raise RuntimeError(found)
+        read: Read = found
+        return read
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._connection.close()
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _start(self) -> None:
+        self._started_s = time.monotonic()
+        own, other = socket.socketpair()
+        with other:
+            number = other.fileno()
+            self._process = subprocess.Popen(  # noqa: S603 - our own module
+                [*self._command, str(number)], pass_fds=[number]
+            )
+        self._connection = Connection(own.detach())
+        try:
+            problem = self._receive(_START_S)
+        except (OSError, EOFError) as error:
+            problem = f"the encoder's process did not start: {error}"
+        if problem:
+            self.close()
+            raise ValueError(problem)
+
+    def _receive(self, within_s: float) -> Any:
+        if not self._connection.poll(within_s):
+            raise TimeoutError("no answer")
+        return self._connection.recv()
+
+
+def main(folder: str, threads: str, number: str) -> None:
+    """The process: answers what comes through the socket `number` until that is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to everybody
+    connection: Connection[Any, Any] = Connection(int(number))
+    try:
+        from services.tagger.encoder import Encoder  # noqa: PLC0415
+
+        encoder = Encoder(Path(folder), threads=int(threads))
+    except (ImportError, OSError, ValueError) as error:
+        connection.send(str(error))
+        return
+    connection.send("")
+    _give_way()
+    with contextlib.suppress(EOFError, OSError):  # the tagger has ended
+        while True:
+            conversations, models = connection.recv()
+            try:
+                found: Any = encoder.read(conversations, models)
+            except Exception as error:  # whatever a model can raise
+                found = repr(error)
+            connection.send(found)
+
+
+def _give_way() -> None:
+    """Let all threads of this process run when nobody else does."""
+    os.nice(19)
+    if sys.platform != "linux":
+        return
+    with contextlib.suppress(PermissionError):  # a container may forbid it
+        for thread in Path("/proc/self/task").iterdir():
+            os.sched_setscheduler(int(thread.name), os.SCHED_IDLE, os.sched_param(0))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,141 @@
+"""A small length model: words by number and a few features, through two layers, in numpy.
+
+It takes a hundredth of the encoder's time. `tools/train/small.py` makes it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from itertools import chain
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.length.bins import BINS, EDGES
+from foretell.length.conversation import Conversation
+from foretell.length.features import QUICK_NAMES, quick_features
+from foretell.length.words import BUCKETS, word_numbers
+
+SMALL = "small.npz"
+FORMAT = 1
+Array = NDArray[np.float32]
+_MOST_FEATURE = 8.0
+
+
+_SHIPPED = Path(__file__).with_name("shipped")
+
+
+def folder_of(model: str) -> Path:
+    """Where the length model lies that a setting names: `shipped`, or a folder."""
+    return _SHIPPED if model == "shipped" else Path(model)
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What was trained; w is the width of words, h that of the layers, F the features."""
+
+    mean: Array
+    """(F,), of the features."""
+    scale: Array
+    """(F,): what a feature's distance from its mean is multiplied with; 0: it never varied."""
+    words: Array
+    """(`words.BUCKETS`, w)."""
+    first: Array
+    """(F + w + 1, h), the last row being the bias, as below."""
+    second: Array
+    """(h + 1, h)."""
+    last: Array
+    """(h + 1, `bins.BINS`)."""
+    temperature: np.float32
+    """What log probabilities are divided by."""
+
+    def write(self, folder: Path) -> None:
+        """Into `folder`, in half precision."""
+        arrays: dict[str, Any] = {
+            each.name: np.asarray(getattr(self, each.name), np.float16) for each in fields(self)
+        }
+        arrays |= {"format": FORMAT, "edges": EDGES, "features": np.array(QUICK_NAMES)}
+        np.savez_compressed(folder / SMALL, **arrays)
+
+    @classmethod
+    def read(cls, folder: Path) -> "Weights":
+        """ValueError or OSError for something else than this version's small model."""
+        try:
+            with (
+                (folder / SMALL).open("rb") as file,
+                np.load(file, allow_pickle=False) as found,
+            ):
+                same = (
+                    int(found["format"]) == FORMAT
+                    and tuple(found["features"]) == QUICK_NAMES
+                    and np.array_equal(found["edges"], EDGES)
+                )
+                if not same:
+                    raise ValueError("trained with other features or bins; train it anew")
+                weights = cls(*(found[each.name].astype(np.float32)[()] for each in fields(cls)))
+        except (KeyError, BadZipFile, EOFError, ValueError) as error:
+            raise ValueError(f"{folder / SMALL}: {error}") from error
+        if weights._shapes_differ():
+            raise ValueError(f"{folder / SMALL}: arrays do not fit together")
+        return weights
+
+    def _shapes_differ(self) -> bool:
+        width, hidden = self.words.shape[-1], self.second.shape[-1]
+        return (
+            self.mean.shape != (len(QUICK_NAMES),)
+            or self.scale.shape != (len(QUICK_NAMES),)
+            or self.words.shape != (BUCKETS, width)
+            or self.first.shape != (len(QUICK_NAMES) + width + 1, hidden)
+            or self.second.shape != (hidden + 1, hidden)
+            or self.last.shape != (hidden + 1, BINS)
+        )
+
+
+class SmallModel:
+    """Reads conversations as `encoder.Encoder` does."""
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+        matrices = (weights.first, weights.second, weights.last / weights.temperature)
+        self._layers = [(np.ascontiguousarray(each[:-1]), each[-1]) for each in matrices]
+
+    def read(
+        self, conversations: Sequence[Conversation], models: Sequence[str]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Probabilities (n, `BINS`), standardised features (n, F); `models` say nothing to it."""
+        # Of a few rows each call of numpy costs more than what it computes: there are few of them.
+        rows = standardised(self._weights, conversations)
+        words = mean_of_words(self._weights.words, [word_numbers(each) for each in conversations])
+        (first, first_bias), (second, second_bias), (last, last_bias) = self._layers
+        hidden = np.concatenate((rows, words), axis=1) @ first
+        hidden += first_bias
+        np.maximum(hidden, 0.0, out=hidden)
+        hidden = hidden @ second
+        hidden += second_bias
+        np.maximum(hidden, 0.0, out=hidden)
+        shares = (hidden @ last + last_bias).astype(np.float64)
+        np.exp(shares, out=shares)
+        shares /= shares.sum(axis=1, keepdims=True)
+        return shares, rows.astype(np.float64)
+
+
+def standardised(
+    weights: Weights, conversations: Sequence[Conversation], most: float = _MOST_FEATURE
+) -> Array:
+    """Features (n, F), none further than `most` from 0."""
+    rows = np.array([quick_features(each) for each in conversations], np.float32)
+    rows -= weights.mean
+    rows *= weights.scale
+    np.minimum(rows, most, out=rows)
+    return np.maximum(rows, -most, out=rows)
+
+
+def mean_of_words(words: Array, numbers: list[list[int]]) -> Array:
+    """(n, w): the sum of a row's words over the root of their number; each row has some."""
+    counts = np.array([len(row) for row in numbers])
+    flat = np.fromiter(chain.from_iterable(numbers), np.int64)
+    # A sum from each beginning to the next.
+    sums = np.add.reduceat(words.take(flat, axis=0), counts.cumsum() - counts, axis=0)
+    return np.asarray(sums / np.sqrt(counts, dtype=np.float32)[:, None])
