@@ -9,6 +9,7 @@ Times are of the follower's clock, to which those of pictures are shifted: hosts
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from foretell.engine.forecast import Arrival, Forecaster, arrival, is_certain
 from foretell.engine.predictor import EnginePredictor, predict
@@ -32,6 +33,8 @@ STALE_S = 2.5
 """Silence after which a predictor no longer counts as followed; it speaks once a second."""
 _CLOCKS = 16
 """Latest messages among which the quickest one tells how two clocks differ."""
+_ESTIMATES = 256
+"""Latest estimates whose distributions are kept."""
 _NO_TABLES = LinearStepTime((0.0,) * len(FEATURES)).packed()
 
 LengthRow = Callable[[LengthEstimate], Row]
@@ -231,7 +234,8 @@ class Gallery:
 
     def __init__(self, length_row: LengthRow) -> None:
         """`length_row` makes a distribution of an estimate (`foretell.length.distribution`)."""
-        self._length_row = length_row
+        # A request is predicted, foretold and announced with one estimate.
+        self._length_row = lru_cache(maxsize=_ESTIMATES)(length_row)
         self._forecaster = Forecaster(0)
         self._engines: dict[str, FollowedEngine] = {}
         self._free: list[int] = []

@@ -6,6 +6,9 @@ whoever receives them does: nothing but what a predictor could have published is
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -23,6 +26,9 @@ LAYOUT = crc32(repr((REQUEST, ARRIVAL, LEVELS, COEFFICIENTS)).encode())
 MOST_REQUESTS = 20_000
 """Most rows of one picture."""
 _MOST_NUMBER = 1 << 40
+_COUNTS = tuple(name for name in REQUEST.names or () if REQUEST[name] == np.int32)
+_NUMBERS = ("prompt", "max_tokens", "priority", "cached_tokens", "key", "sequences")
+_MOST_NUMBERS = (_MOST_NUMBER, _MOST_NUMBER, inf, *[_MOST_NUMBER] * 3)
 _COLUMNS = len(LEVELS)  # of a length row, before its tail
 
 
@@ -134,16 +140,25 @@ def requests_of(picture: PublishedPicture) -> NDArray[np.void]:
     _check(0 <= picture.waiting_blocks < _MOST_NUMBER, "blocks")
     _check(len(picture.shapes) <= STEPS, "steps")
     _check(all(0 <= n < _MOST_NUMBER for shape in picture.shapes for n in sums(shape)), "steps")
-    _check_lengths(rows)
-    _check(bool(np.isfinite(rows["arrival_s"]).all()), "time")
-    for name in ("prompt", "output", "cached_tokens"):
-        _check_range(rows[name], config.max_model_len, name)
-    for name in ("computed", "scheduled", "in_flight"):
-        _check_range(rows[name], 2 * config.max_model_len, name)
-    _check_range(rows["blocks"], config.blocks_for(2 * config.max_model_len), "blocks")
-    for name in ("max_tokens", "preemptions"):
-        _check_range(rows[name], _MOST_NUMBER, name)
+    if count:
+        _check_lengths(rows)
+        _check(bool(np.isfinite(rows["arrival_s"]).all()), "time")
+        _check_ranges(_side_by_side(rows, np.int32, _COUNTS), _COUNTS, _most_of(config))
     return rows
+
+
+@lru_cache(maxsize=16)
+def _most_of(config: EngineConfig) -> tuple[float, ...]:
+    """The greatest of each of `_COUNTS`; infinite: anything goes, also below 0."""
+    length = config.max_model_len
+    most: dict[str, float] = {
+        **dict.fromkeys(("prompt", "output", "cached_tokens"), length),
+        **dict.fromkeys(("computed", "scheduled", "in_flight"), 2 * length),
+        "blocks": config.blocks_for(2 * length),
+        **dict.fromkeys(("max_tokens", "preemptions"), _MOST_NUMBER),
+        "priority": inf,
+    }
+    return tuple(most[name] for name in _COUNTS)
 
 
 def arrivals_of(packed: bytes, max_model_len: int, shift_s: float) -> list[Arrival]:
@@ -153,11 +168,11 @@ def arrivals_of(packed: bytes, max_model_len: int, shift_s: float) -> list[Arriv
     rows = _rows(packed, ARRIVAL)
     _check(len(rows) <= MOST_REQUESTS, "count")
     _check_lengths(rows)
-    _check(bool(np.isfinite(rows["at_s"]).all()), "time")
-    _check_range(rows["every_s"], _MOST_NUMBER, "time")
+    at, every = _side_by_side(rows, np.float64, ("at_s", "every_s")).T
+    _check(bool(np.isfinite(at).all()), "time")
+    _check(bool(every.min() >= 0) and bool(every.max() <= _MOST_NUMBER), "time")
     # A client may send a prompt that is longer than the context: its engine will refuse it.
-    for name in ("prompt", "max_tokens", "cached_tokens", "key"):
-        _check_range(rows[name], _MOST_NUMBER, name)
+    _check_ranges(_side_by_side(rows, np.int64, _NUMBERS), _NUMBERS, _MOST_NUMBERS)
     _check(int(rows["sequences"].min()) >= 1, "sequences")
     _check(int(rows["sequences"].sum()) <= MOST_REQUESTS, "sequences")
     return [
@@ -184,14 +199,24 @@ def _rows(packed: bytes, kind: np.dtype[np.void]) -> NDArray[np.void]:
 def _check_lengths(rows: NDArray[np.void]) -> None:
     """Believed lengths: tokens that ascend, and a tail."""
     lengths = rows["length"]
-    _check(bool(np.isfinite(lengths).all()) and bool((lengths >= 0).all()), "length")
+    _check(bool(np.isfinite(lengths).all()) and bool(lengths.min() >= 0), "length")
     _check(bool((lengths[:, 1:_COLUMNS] >= lengths[:, : _COLUMNS - 1]).all()), "length")
 
 
-def _check_range(column: NDArray[np.void], most: float, name: str) -> None:
-    """All numbers are in [0, most]; NaN is not."""
-    if len(column):
-        _check(bool(column.min() >= 0) and bool(column.max() <= most), name)
+def _side_by_side(
+    rows: NDArray[np.void], kind: type[np.number[Any]], names: Sequence[str]
+) -> NDArray[Any]:
+    """The columns `names`, neighbours of one kind, as one array: looking at each costs more."""
+    at, size = rows.dtype.fields[names[0]][1], np.dtype(kind).itemsize  # type: ignore[index]
+    table = rows.view(kind).reshape(len(rows), -1)
+    return table[:, at // size : at // size + len(names)]
+
+
+def _check_ranges(table: NDArray[Any], names: Sequence[str], most: Sequence[float]) -> None:
+    """All integers of each column are in [0, most], unless that is infinite."""
+    bounds = zip(names, table.min(axis=0).tolist(), table.max(axis=0).tolist(), most, strict=True)
+    for name, low, high, highest in bounds:
+        _check((low >= 0 and high <= highest) or highest == inf, name)
 
 
 def _check(true: bool, what: str) -> None:

@@ -29,6 +29,9 @@ def pick_lowest_known(
     An infinite score (it can never run there) is an answer: the worst.
     """
     scores = [score(candidate) for candidate in candidates]
+    known = [value for value in scores if value is not None and isfinite(value)]
+    if len(known) == len(candidates):
+        return _pick(candidates, [(value, 1.0) for value in known], draw)
     answered = [
         (value, candidate.outstanding)
         for candidate, value in zip(candidates, scores, strict=True)

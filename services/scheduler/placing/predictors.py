@@ -141,7 +141,7 @@ class Predictors:
             now_s,
             announced_only=False,
             externality=False,
-            with_quantiles=True,
+            with_quantiles=False,  # clients are told of means
         )
         return prediction
 
