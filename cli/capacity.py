@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from cli.options import taking
-from cli.simulated_cluster import INSTALL, EngineFlags, fail
+from cli.simulated_cluster import INSTALL, EngineFlags
 from tools.simulate.options import SimulateOptions
 
 
@@ -41,7 +41,7 @@ def capacity(
     try:
         from tools.simulate.capacity import Search, find_capacity
     except ImportError as error:
-        fail("capacity", ImportError(f"{error}; {INSTALL}"))
+        raise SystemExit(f"capacity: {error}; {INSTALL}") from error
     try:
         options = engines.added_to(options)
         search = Search(
@@ -53,5 +53,5 @@ def capacity(
         )
         found = find_capacity(options, search, processes)
     except ValueError as error:
-        fail("capacity", error)
+        raise SystemExit(f"capacity: {error}") from error
     typer.echo(json.dumps(found, indent=2))

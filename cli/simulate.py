@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cli.options import taking
-from cli.simulated_cluster import INSTALL, EngineFlags, fail
+from cli.simulated_cluster import INSTALL, EngineFlags
 from tools.simulate.options import SimulateOptions
 
 
@@ -25,11 +25,11 @@ def simulate(
     try:
         from tools.simulate.run import run_showing_progress
     except ImportError as error:
-        fail("simulate", ImportError(f"{error}; {INSTALL}"))
+        raise SystemExit(f"simulate: {error}; {INSTALL}") from error
     try:
         found = run_showing_progress(engines.added_to(options), qps, seed, sampled=draw is not None)
     except ValueError as error:
-        fail("simulate", error)
+        raise SystemExit(f"simulate: {error}") from error
     if draw is not None:
         from tools.simulate.draw import draw_run
 

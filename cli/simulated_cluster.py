@@ -1,7 +1,7 @@
 """What `foretell simulate` and `foretell capacity` share."""
 
 from dataclasses import dataclass, replace
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -53,9 +53,3 @@ class EngineFlags:
         given = {name: getattr(self, name) or [] for name in (*limits, "max_model_len")}
         engines = parse_engines(self.profile, self.instances, given)
         return replace(options, engines=engines, faults=tuple(self.fault or ()))
-
-
-def fail(command: str, error: Exception) -> NoReturn:
-    """End the command with a message."""
-    typer.echo(f"{command}: {error}", err=True)
-    raise typer.Exit(1)

@@ -20,16 +20,11 @@ def replay(
     try:
         data = json.loads(scenario.read_text(encoding="utf-8"))
     except OSError as error:
-        raise _failure(f"{scenario}: {error.strerror}") from error
+        raise SystemExit(f"{scenario}: {error.strerror}") from error
     except ValueError as error:  # decoding or parsing failed
-        raise _failure(f"{scenario} is not JSON: {error}") from error
+        raise SystemExit(f"{scenario} is not JSON: {error}") from error
     try:
         for record in iterations(parse_scenario(data)):
             typer.echo(json.dumps(record, separators=(",", ":")))
     except ScenarioError as error:
-        raise _failure(f"{scenario}: {error}") from error
-
-
-def _failure(message: str) -> typer.Exit:
-    typer.echo(message, err=True)
-    return typer.Exit(1)
+        raise SystemExit(f"{scenario}: {error}") from error

@@ -1,16 +1,8 @@
 """`foretell up`: run a cluster on this machine."""
 
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
-
-
-class Engine(StrEnum):
-    """What `foretell up` can start."""
-
-    EMULATED = "emulated"
-    VLLM = "vllm"
 
 
 def up(
@@ -21,7 +13,8 @@ def up(
         int | None, typer.Option(min=1, max=64, help="Number of engines; 4 without a file.")
     ] = None,
     engine: Annotated[
-        Engine | None, typer.Option(help="Kind of engine; emulated without a file.")
+        Literal["emulated", "vllm"] | None,
+        typer.Option(help="Kind of engine; emulated without a file."),
     ] = None,
     profile: Annotated[
         str | None, typer.Option(help="GPU profile DEVICE/MODEL of the engines.")
@@ -71,7 +64,7 @@ def up(
 
     flags = UpFlags(
         engines=engines,
-        engine=engine.value if engine else None,
+        engine=engine,
         profile=profile,
         model=model,
         python=python,

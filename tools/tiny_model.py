@@ -5,16 +5,17 @@
 Offline and deterministic: random parameters, about 5M unless told, and a BPE tokenizer trained on
 text composed here. On a CPU the layers decide how long a step takes, and layers times width what
 each token of a prompt adds. What it writes is nonsense, but the engine around it is the real one. A
-complete DIR is left as it is. Needs torch, transformers and tokenizers: run it with the Python that
-has vLLM.
+complete DIR is left as it is. Needs torch, transformers, tokenizers and typer: run it with the
+Python that has vLLM.
 """
 
-import argparse
 import itertools
 import os
 import shutil
-import sys
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 MAX_POSITIONS = 4096
 LAYERS, WIDTH = 4, 256
@@ -131,18 +132,17 @@ def _move(partial: Path, folder: Path) -> None:
         raise SystemExit(f"{folder} exists and is not a complete model; remove it") from None
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tools.tiny_model")
-    parser.add_argument("folder", type=Path, metavar="DIR")
-    parser.add_argument("--layers", type=int, default=LAYERS)
-    parser.add_argument("--width", type=int, default=WIDTH, help=f"a multiple of {_HEAD_SIZE}")
-    arguments = parser.parse_args()
-    if arguments.layers < 1 or arguments.width < 1 or arguments.width % _HEAD_SIZE:
-        parser.error(f"a layer at least, and a width that {_HEAD_SIZE} divides")
+def main(
+    folder: Annotated[Path, typer.Argument(metavar="DIR")],
+    layers: Annotated[int, typer.Option(min=1)] = LAYERS,
+    width: Annotated[int, typer.Option(help=f"A multiple of {_HEAD_SIZE}.")] = WIDTH,
+) -> None:
+    if width < 1 or width % _HEAD_SIZE:
+        raise SystemExit(f"--width: not a multiple of {_HEAD_SIZE}")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    built = build(arguments.folder, arguments.layers, arguments.width)
-    sys.stdout.write(f"{arguments.folder}: {'built' if built else 'already complete'}\n")
+    built = build(folder, layers, width)
+    typer.echo(f"{folder}: {'built' if built else 'already complete'}")
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

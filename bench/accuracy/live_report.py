@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.report import Blocks, Numbers, machine_line, markdown_table
-from tools.live.report import FORETELL, LATENCIES, Pairs
+from tools.live.report import COLUMNS, FORETELL, LATENCIES, Pairs, cells
 from tools.pictures import figure, save
 
 TITLES = {
@@ -18,21 +18,13 @@ TITLES = {
     "linear_all_relative": "linear in all of it, relative",
 }
 _PLOTTED = (FORETELL, "recent_mean", "linear_queue", "roofline")
-_COLUMNS = ("median", "P90", "mean", "bias")
 _NAMES = {"ttft": "TTFT", "e2e": "e2e"}
 
 
 def error_table(found: Mapping[str, Any], titles: Mapping[str, str] | None = None) -> str:
     """Markdown: one row per predictor or variant, absolute errors and the signed median."""
-    header = ["", *(f"{_NAMES[kind]} {column}" for kind in LATENCIES for column in _COLUMNS)]
-    rows = []
-    for name, kinds in found.items():
-        cells = [(titles or {}).get(name, name)]
-        for kind in LATENCIES:
-            e = kinds[kind]
-            cells += [f"{e[key]:.1%}" for key in ("median", "p90", "mean")]
-            cells.append(f"{e['signed_median']:+.1%}")
-        rows.append(cells)
+    header = ["", *(f"{_NAMES[kind]} {column}" for kind in LATENCIES for column in COLUMNS)]
+    rows = [[(titles or {}).get(name, name), *cells(kinds)] for name, kinds in found.items()]
     return markdown_table(header, rows)
 
 

@@ -106,7 +106,7 @@ def test_it_says_what_is_wrong(lengths: Path, arguments: list[str], words: str) 
     command = ["simulate", "--trace", str(lengths), "--qps", "20", *arguments]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 1
-    assert words in result.stderr
+    assert words in result.output
 
 
 @pytest.mark.parametrize("option", ["--length-rule", "--format", "--scheduling-policy"])
@@ -114,7 +114,7 @@ def test_it_refuses_what_is_no_choice(lengths: Path, option: str) -> None:
     command = ["simulate", "--trace", str(lengths), "--profile", A30, option, "none"]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 2
-    assert option in result.stderr
+    assert option in result.output
 
 
 def test_engines_of_several_kinds() -> None:
@@ -220,7 +220,9 @@ def test_goodput_as_the_criterion_of_capacity(
     lengths: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ratio falls with the rate, below 0.99 from 37 requests a second on."""
-    monkeypatch.setattr(capacity, "probe_goodput", lambda options, qps, seed: 1 - qps / 3700.0)
+    monkeypatch.setattr(
+        capacity, "probe", lambda options, qps, seed, *, goodput: goodput - qps / 3700.0
+    )
     search = capacity.Search(3.0, (1,), 1.0, tolerance=0.01, goodput=0.99)
     given = options(lengths, ttft_slo_s=0.5)
     (bracket,) = capacity.searched(given, search, Inline(), lambda bracket: None)
@@ -233,8 +235,8 @@ def test_goodput_as_the_criterion_of_capacity(
 
 def test_goodput_needs_targets(lengths: Path) -> None:
     with pytest.raises(ValueError, match="--ttft-slo-s"):
-        capacity.probe_goodput(options(lengths), 20.0, 1)
-    good = capacity.probe_goodput(options(lengths, ttft_slo_s=60.0), 20.0, 1)
+        capacity.probe(options(lengths), 20.0, 1, goodput=True)
+    good = capacity.probe(options(lengths, ttft_slo_s=60.0), 20.0, 1, goodput=True)
     assert good == 1.0
 
 
@@ -252,7 +254,7 @@ def test_capacity_is_between_what_works_and_what_does_not(
 ) -> None:
     """P99 rises with the rate; the bound is met below 37 and 41 requests a second."""
 
-    def probe(options: SimulateOptions, qps: float, seed: int) -> float:
+    def probe(options: SimulateOptions, qps: float, seed: int, *, goodput: bool) -> float:
         return 3.0 * qps / (37.0 if seed == 1 else 41.0)
 
     monkeypatch.setattr(capacity, "probe", probe)
@@ -267,7 +269,7 @@ def test_capacity_is_between_what_works_and_what_does_not(
 
 
 def test_capacity_gives_up(lengths: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capacity, "probe", lambda options, qps, seed: 9.0)
+    monkeypatch.setattr(capacity, "probe", lambda *case, goodput: 9.0)
     search = capacity.Search(3.0, (1,), 1.0, tolerance=0.01)
     (bracket,) = capacity.searched(options(lengths), search, Inline(), lambda bracket: None)
     assert bracket.low == 0.0

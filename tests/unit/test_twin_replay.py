@@ -90,5 +90,5 @@ def test_the_command_fails_with_a_message(tmp_path: Path, text: str | None, word
         path.write_text(text)
     result = CliRunner().invoke(app, ["twin", "replay", str(path)])
     assert result.exit_code == 1
-    assert words in result.stderr
+    assert words in result.output
     assert "Traceback" not in result.output

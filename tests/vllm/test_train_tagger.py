@@ -84,7 +84,7 @@ def test_what_was_learnt_is_served_as_it_was_trained(answers: Path, tmp_path: Pa
     served = load_model(TaggerSettings(model=str(out)))
     question = Question(examples[0].model_name, examples[0].conversation)
     (found,) = served.infer([question])
-    assert served.estimate("r", question, found) == load_tagger(str(out)).estimate(examples[:1])[0]
+    assert served.estimates([(question, found)]) == load_tagger(str(out)).estimate(examples[:1])
     assert "Spearman" in (out / "README.md").read_text()
     # Ended, it has nothing to go on with: the same command says the same again.
     assert (

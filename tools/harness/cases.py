@@ -66,8 +66,8 @@ def make_case(size: Size, sequence: int, *, async_scheduling: bool) -> Case:
         async_scheduling=async_scheduling,
     )
     depth = 2 if async_scheduling else 1
-    runs = tuple(_running(rng, index, depth, now) for index in range(running))
-    waits = tuple(_waiting(rng, running + index, now) for index in range(waiting))
+    runs = tuple(_request(rng, index, now, depth) for index in range(running))
+    waits = tuple(_request(rng, running + index, now, 0) for index in range(waiting))
     used = sum(config.blocks_for(state.computed_tokens) for state in runs)
     snapshot = EngineSnapshot(
         instance_id="engine-0",
@@ -93,33 +93,21 @@ def arrivals_per_s(size: Size, step_time: StepTimeModel) -> float:
     return size.running / (MEAN_OUTPUT_TOKENS * step_time.step_s(shape))
 
 
-def _running(rng: Random, index: int, depth: int, now: float) -> RequestState:
+def _request(rng: Random, index: int, now: float, depth: int) -> RequestState:
+    """One that decodes, with `depth` tokens in flight; or that waits, where those are 0."""
     prompt, expected = rng.randint(16, 1024), rng.randint(32, 512)
-    output = rng.randint(1, expected - 1)
+    output = rng.randint(1, expected - 1) if depth else 0
     return RequestState(
         request_id=f"chatcmpl-{index:032x}-0",
         foretell_id=f"{index:032x}",
         prompt_tokens=prompt,
         output_tokens=output,
-        computed_tokens=prompt + output - 1 + depth,
+        computed_tokens=prompt + output - 1 + depth if depth else 0,
         max_tokens=2048,
-        arrival_unix_s=now - 10.0,
+        arrival_unix_s=now - (10.0 if depth else 1.0),
         predicted_output_tokens=float(expected),
-        scheduled_tokens=1,
+        scheduled_tokens=1 if depth else 0,
         in_flight_tokens=depth,
-    )
-
-
-def _waiting(rng: Random, index: int, now: float) -> RequestState:
-    return RequestState(
-        request_id=f"chatcmpl-{index:032x}-0",
-        foretell_id=f"{index:032x}",
-        prompt_tokens=rng.randint(16, 1024),
-        output_tokens=0,
-        computed_tokens=0,
-        max_tokens=2048,
-        arrival_unix_s=now - 1.0,
-        predicted_output_tokens=float(rng.randint(32, 512)),
     )
 
 

@@ -1,10 +1,12 @@
 """`foretell bench predict`: the cost of predictions for one size of engine, as one JSON object."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from services.process import runtime
 from tools.harness.cases import RESERVATIONS, STATES, Size
 from tools.harness.kernel import PROFILE, time_kernel
 from tools.harness.machine import describe_machine
@@ -24,29 +26,29 @@ class PredictOptions:
 
 def measure_predict(options: PredictOptions) -> dict[str, object]:
     """The measurements; a progress bar on stderr tells how far they are."""
+    facts = _facts(options)  # before: the load average is not ours yet
+    size, count, ahead = options.size, options.predictions, options.async_scheduling
     with progress() as bar:
 
-        def counting(what: str) -> Callable[[], None]:
-            task = bar.add_task(f"{options.size}: {what}", total=options.predictions)
+        def tick(what: str) -> Callable[[], None]:
+            task = bar.add_task(f"{size}: {what}", total=count)
             return lambda: bar.advance(task)
 
-        return {**_facts(options), **_measure(options, counting)}
-
-
-def _measure(
-    options: PredictOptions, bar: Callable[[str], Callable[[], None]]
-) -> dict[str, object]:
-    size, count, ahead = options.size, options.predictions, options.async_scheduling
-    kernel = time_kernel(size, count, bar("rollouts"), async_scheduling=ahead)
-    foretold = time_kernel(
-        size,
-        count,
-        bar("rollouts with later arrivals"),
-        async_scheduling=ahead,
-        expect_arrivals=True,
-    )
-    rpc = time_rpc(size, count, bar("calls"), transport=options.transport, async_scheduling=ahead)
+        kernel = time_kernel(size, count, tick("rollouts"), async_scheduling=ahead)
+        foretold = time_kernel(
+            size,
+            count,
+            tick("rollouts with later arrivals"),
+            async_scheduling=ahead,
+            expect_arrivals=True,
+        )
+        calls = time_rpc(
+            size, count, tick("calls"), transport=options.transport, async_scheduling=ahead
+        )
+        with asyncio.Runner(loop_factory=runtime.loop_factory()) as runner:
+            rpc = runner.run(calls)
     return {
+        **facts,
         **_levels("kernel_us", kernel, 1e-6),
         **_levels("kernel_expecting_us", foretold, 1e-6),
         **_levels("rpc_ms", rpc.predict, 1e-3),

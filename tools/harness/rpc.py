@@ -13,7 +13,6 @@ from foretell import wire
 from foretell.model import LengthEstimate, RequestSpec
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 from services.backend.publisher import SnapshotPublisher
-from services.process import runtime
 from services.scheduler.placing.peers import open_channel
 from tools.harness.cases import (
     MEAN_OUTPUT_TOKENS,
@@ -44,7 +43,7 @@ class RpcTimes:
     """Seconds of an empty call on the same way."""
 
 
-def time_rpc(
+async def time_rpc(
     size: Size,
     predictions: int,
     tick: Callable[[], None],
@@ -57,17 +56,6 @@ def time_rpc(
     Each is the first after a new snapshot, with requests on their way that it does not show, as in
     a cluster in which engines step more often than they are asked.
     """
-    with asyncio.Runner(loop_factory=runtime.loop_factory()) as runner:
-        return runner.run(_time_rpc(size, predictions, tick, transport, async_scheduling))
-
-
-async def _time_rpc(
-    size: Size,
-    predictions: int,
-    tick: Callable[[], None],
-    transport: Transport,
-    async_scheduling: bool,
-) -> RpcTimes:
     times = RpcTimes()
     with TemporaryDirectory(prefix="foretell-bench-") as folder:
         endpoint = f"ipc://{folder}/snapshots.ipc"

@@ -63,6 +63,9 @@ def read_examples(path: Path, *, limit: int = 0) -> list[Example]:
     return _joined(rows)
 
 
+_NO_TEXTS = {"prompt": None, "messages": None, "response": "", "system": None}
+
+
 @dataclass(frozen=True, slots=True)
 class _Row:
     """One line; its texts are cut already."""
@@ -71,25 +74,18 @@ class _Row:
     """The conversation whose turn it is; None if the line says everything itself."""
     place: tuple[int, int]
     """Place in the conversation: number of the part, turn."""
+    line: Line
+    """Without its texts."""
     system: str
     system_characters: int
-    prompt: str
+    exchange: Exchange
+    """What is asked, and the exchange that later turns see."""
     characters: int
-    own_tokens: int
-    """Tokens of system and prompt; -1 where the line does not say."""
+    """Characters of what is asked."""
     earlier: tuple[Exchange, ...]
     """All earlier exchanges within the line."""
     earlier_characters: int
     """Characters of those."""
-    earlier_tokens: int
-    """Tokens of those; -1 where the line does not say."""
-    exchange: Exchange
-    """The exchange that later turns see."""
-    max_tokens: int
-    stops: int
-    output_tokens: int
-    censored: bool
-    model_name: str
 
 
 def _row(line: Line) -> _Row:
@@ -107,20 +103,13 @@ def _row(line: Line) -> _Row:
     return _Row(
         key=(line.model, line.conv, name) if line.conv and not chat else None,
         place=(number, line.turn),
+        line=line.model_copy(update=_NO_TEXTS),
         system=head_and_tail(system),
         system_characters=len(system),
-        prompt=head_and_tail(prompt),
+        exchange=Exchange(head_and_tail(prompt), head_and_tail(line.response), answer_characters),
         characters=len(prompt),
-        own_tokens=line.in_tok,
         earlier=earlier,
         earlier_characters=everything - len(system) - len(prompt),
-        earlier_tokens=line.hist_tok,
-        exchange=Exchange(head_and_tail(prompt), head_and_tail(line.response), answer_characters),
-        max_tokens=line.max_tokens,
-        stops=len(line.stop),
-        output_tokens=line.out_tok,
-        censored=line.trunc or 0 < line.max_tokens <= line.out_tok,
-        model_name=line.model,
     )
 
 
@@ -162,22 +151,24 @@ def _joined(rows: list[_Row]) -> list[Example]:
 
 
 def _example(row: _Row, earlier: tuple[Exchange, ...], earlier_characters: int) -> Example:
-    own, before = row.own_tokens, row.earlier_tokens
+    line = row.line
+    own, before = line.in_tok, line.hist_tok
     if own < 0:
         own = _guessed_tokens(row.system_characters + row.characters)
         if before < 0:
             before = _guessed_tokens(earlier_characters)
     conversation = Conversation(
-        prompt=row.prompt,
+        prompt=row.exchange.prompt,
         characters=row.characters,
         prompt_tokens=max(1, own + max(0, before)),
         system=row.system,
         earlier=earlier[-MOST_EXCHANGES:],
         exchanges=len(earlier),
-        max_tokens=row.max_tokens,
-        stops=row.stops,
+        max_tokens=line.max_tokens,
+        stops=len(line.stop),
     )
-    return Example(conversation, row.output_tokens, row.censored, row.model_name)
+    censored = line.trunc or 0 < line.max_tokens <= line.out_tok
+    return Example(conversation, line.out_tok, censored, line.model)
 
 
 def _guessed_tokens(characters: int) -> int:

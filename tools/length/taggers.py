@@ -30,23 +30,16 @@ class HistoryTagger:
 
     def estimate(self, examples: Sequence[Example]) -> list[LengthEstimate]:
         """Estimates by model and prompt length."""
+        asked = [(e.model_name, e.conversation) for e in examples]
         return [
-            self._history.estimate(
-                example.model_name,
-                example.conversation.prompt_tokens,
-                example.conversation.max_tokens,
-            )
-            for example in examples
+            self._history.estimate(name, asks.prompt_tokens, asks.max_tokens)
+            for name, asks in asked
         ]
 
     def observe(self, example: Example) -> None:
         """Learn from one answer."""
-        self._history.observe(
-            example.model_name,
-            example.conversation.prompt_tokens,
-            example.output_tokens,
-            example.censored,
-        )
+        tokens = (example.conversation.prompt_tokens, example.output_tokens)
+        self._history.observe(example.model_name, *tokens, example.censored)
 
 
 class EncoderTagger:

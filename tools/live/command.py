@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tools.live.measure import LiveOptions, completed, measure
-from tools.live.report import LATENCIES, report
+from tools.live.report import COLUMNS, LATENCIES, cells, report
 from tools.progress import showing
 
 
@@ -30,13 +30,8 @@ def error_table(found: dict[str, Any]) -> Table:
     table = Table(title="|predicted - actual| / actual", title_justify="left")
     table.add_column("predictor")
     for kind in LATENCIES:
-        for column in ("median", "P90", "mean", "bias"):
+        for column in COLUMNS:
             table.add_column(f"{kind} {column}", justify="right")
     for name, kinds in found.items():
-        cells = []
-        for kind in LATENCIES:
-            errors = kinds[kind]
-            cells += [f"{errors[key]:.1%}" for key in ("median", "p90", "mean")]
-            cells.append(f"{errors['signed_median']:+.1%}")
-        table.add_row(name, *cells)
+        table.add_row(name, *cells(kinds))
     return table

@@ -40,10 +40,6 @@ class ClusterPlan:
     processes: tuple[Process, ...]
     layout: Layout
 
-    def schedulers(self) -> tuple[Process, ...]:
-        """The scheduler replicas."""
-        return tuple(p for p in self.processes if p.kind == "scheduler")
-
 
 def longest_socket_name(cluster: Cluster) -> str:
     """Longest name of the sockets in the cluster's `run_dir`."""

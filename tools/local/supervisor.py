@@ -21,7 +21,6 @@ class Supervisor:
     """Runs a plan. Every change goes to `state` and its file, every event to `on_event`."""
 
     def __init__(self, plan: ClusterPlan, state: ClusterState, on_event: OnEvent) -> None:
-        self._plan = plan
         self._state = state
         self._on_event = on_event
         self._processes = {process.program.name: process for process in plan.processes}
@@ -103,7 +102,8 @@ class Supervisor:
 
     async def _until_schedulers_place(self) -> None:
         deadline_s = time.monotonic() + _READY_TIMEOUT_S
-        for scheduler in self._plan.schedulers():
+        schedulers = [p for p in self._processes.values() if p.kind == "scheduler"]
+        for scheduler in schedulers:
             while not await _answers(f"{scheduler.address}/ready"):
                 if time.monotonic() > deadline_s:
                     child = self._keeper.kept[scheduler.program.name].child

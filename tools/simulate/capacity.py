@@ -66,14 +66,12 @@ class Bracket:
         return len(self.probes) < _MOST_DOUBLINGS
 
 
-def probe(options: SimulateOptions, qps: float, seed: int) -> float:
-    """The P99 of TTFT of all that were served; infinite where none was."""
-    return float(run(options, qps, seed).summary()["ttft_s"].get("p99", inf))
-
-
-def probe_goodput(options: SimulateOptions, qps: float, seed: int) -> float:
-    """The ratio of all requests that met their targets; ValueError where none has any."""
+def probe(options: SimulateOptions, qps: float, seed: int, *, goodput: bool) -> float:
+    """The P99 of TTFT of all that were served, infinite where none was; or with `goodput` the
+    ratio of all requests that met their targets, ValueError where none has any."""
     found = run(options, qps, seed).summary()
+    if not goodput:
+        return float(found["ttft_s"].get("p99", inf))
     if "within_slo" not in found:
         raise ValueError("--goodput needs targets: --ttft-slo-s, --tpot-slo-s, or the trace's")
     return float(found["within_slo"])
@@ -106,10 +104,10 @@ def searched(
     """All searches to their ends, in the order of their seeds."""
     brackets = [Bracket(seed, search.start_qps, search.tolerance) for seed in search.seeds]
     running: dict[Future[float], Bracket] = {}
-    measure = probe_goodput if search.goodput else probe
 
     def submit(bracket: Bracket) -> None:
-        running[pool.submit(measure, options, bracket.next_qps, bracket.seed)] = bracket
+        case = (options, bracket.next_qps, bracket.seed)
+        running[pool.submit(probe, *case, goodput=search.goodput > 0)] = bracket
 
     for bracket in brackets:
         submit(bracket)

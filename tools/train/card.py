@@ -18,21 +18,12 @@ def write_card(
     scores: Mapping[str, Scores],
 ) -> None:
     """Write the model card into the folder of the model."""
-    (options.out / CARD).write_text(_card(options, description, facts, scores))
-
-
-def _card(
-    options: TrainOptions,
-    description: Description,
-    facts: Mapping[str, int],
-    scores: Mapping[str, Scores],
-) -> str:
     window, size_mb = description.window, (options.out / WEIGHTS).stat().st_size / 1e6
     layers = f"its first {options.layers} layers" if options.layers else "all of its layers"
     never = [
         name for name, scale in zip(NAMES, description.feature_scale, strict=True) if not scale
     ]
-    return "\n".join(
+    text = "\n".join(
         (
             "# How long will the answer be?\n",
             "Made by `foretell train-tagger`. From a request's text, the distribution of the "
@@ -60,6 +51,7 @@ def _card(
             "on training.\n",
         )
     )
+    (options.out / CARD).write_text(text)
 
 
 def _teachers(options: TrainOptions) -> str:

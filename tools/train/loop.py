@@ -138,14 +138,9 @@ def _step(
     return float(loss.detach())
 
 
-def _tensors(inputs: Inputs) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return (
-        torch.from_numpy(inputs.ids),
-        torch.from_numpy(inputs.segments),
-        torch.from_numpy(inputs.mask),
-        torch.from_numpy(inputs.features),
-        torch.from_numpy(inputs.models),
-    )
+def _tensors(inputs: Inputs) -> tuple[Tensor, ...]:
+    arrays = (inputs.ids, inputs.segments, inputs.mask, inputs.features, inputs.models)
+    return tuple(map(torch.from_numpy, arrays))
 
 
 def _average(averaged: Tensor, latest: Tensor, updates: Tensor) -> Tensor:

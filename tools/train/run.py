@@ -95,12 +95,7 @@ def _describe(options: TrainOptions, examples: list[Example], tokenizer: Tokeniz
 
 def _taught(options: TrainOptions, examples: list[Example]) -> Taught:
     with showing("asking the teachers") as show:
-        return taught_by(
-            options.teachers,
-            examples,
-            options.out / "training",
-            lambda done, total: show("asking the teachers", done, total),
-        )
+        return taught_by(options.teachers, examples, options.out / "training", show)
 
 
 def _train(

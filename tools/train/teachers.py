@@ -5,7 +5,7 @@ is closer to all of it, and scatters less. (Hinton, Vinyals, Dean 2015; and Furl
 where a student no smaller than its teachers does better than they.)
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,16 +15,14 @@ from foretell.length.bins import BINS
 from services.tagger.encoder import Encoder
 from services.tagger.small import folder_of
 from tools.length.dataset import Example
+from tools.progress import Show
 
 _TOGETHER = 256
 _FILE = "taught.npy"
 
-Report = Callable[[int, int], None]
-"""Called with the number of readings done, and of all."""
-
 
 def taught_by(
-    teachers: Sequence[str], examples: Sequence[Example], folder: Path, report: Report
+    teachers: Sequence[str], examples: Sequence[Example], folder: Path, show: Show
 ) -> NDArray[np.float32]:
     """The mean of the teachers' probabilities (n, `BINS`), kept in `folder` for a run that goes on.
 
@@ -45,7 +43,7 @@ def taught_by(
             )
             total[begin : begin + len(some)] += read
             done += len(some)
-            report(done, len(teachers) * len(examples))
+            show("asking the teachers", done, len(teachers) * len(examples))
     mean = (total / len(teachers)).astype(np.float32)
     folder.mkdir(parents=True, exist_ok=True)
     np.save(kept, mean, allow_pickle=False)
