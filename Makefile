@@ -149,13 +149,13 @@ figures: setup-dev setup-vllm ## Measure accuracy and the length model again (DA
 proto: setup-dev ## Regenerate foretell/v1 from proto/
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=. --pyi_out=. --grpc_python_out=. \
 		proto/foretell/v1/*.proto
-	rm -f foretell/v1/snapshot_pb2_grpc.py  # it declares no service
+	rm -f foretell/v1/snapshot_pb2_grpc.py foretell/v1/ext_proc_pb2_grpc.py  # no service in them
 
 check-proto: setup-dev ## Fail when foretell/v1 is not what proto/ generates
 	@out=$$(mktemp -d) && trap 'rm -rf '$$out EXIT && \
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=$$out --pyi_out=$$out \
 		--grpc_python_out=$$out proto/foretell/v1/*.proto && \
-	rm $$out/foretell/v1/snapshot_pb2_grpc.py && \
+	rm $$out/foretell/v1/snapshot_pb2_grpc.py $$out/foretell/v1/ext_proc_pb2_grpc.py && \
 	diff -r -x __pycache__ -x __init__.py $$out/foretell/v1 foretell/v1 && \
 	echo 'foretell/v1 is current' || { echo 'foretell/v1 is stale: run make proto' >&2; exit 1; }
 
@@ -167,6 +167,7 @@ compose: setup ## Regenerate the compose files and the JSON Schema from the ship
 	$(BIN)/foretell render compose
 	$(BIN)/foretell render compose --cluster deploy/cluster.emulated.yaml --output deploy
 	$(BIN)/foretell render compose --cluster deploy/cluster.checkpoint.yaml --output deploy
+	$(BIN)/foretell render compose --cluster deploy/cluster.envoy.yaml --output deploy
 
 clean: ## Remove environments, caches and built models
 	rm -rf $(VENV) .venv-vllm* $(TRAIN_VENV) .models .run build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -34,6 +34,22 @@ def compose(
 
 
 @app.command()
+def envoy(
+    cluster: Annotated[Path, typer.Option(metavar="FILE", help="Cluster file.")] = Path(
+        "cluster.yaml"
+    ),
+) -> None:
+    """Print the configuration of an Envoy in front of a cluster's schedulers on this host."""
+    from foretell.config import ClusterError, Layout, load_cluster
+    from tools.envoy import configuration
+
+    try:
+        typer.echo(configuration(Layout(load_cluster(cluster))), nl=False)
+    except ClusterError as error:
+        raise SystemExit(str(error)) from error
+
+
+@app.command()
 def schema() -> None:
     """Print the JSON Schema of cluster files, for editors."""
     from foretell.config.cluster import cluster_schema

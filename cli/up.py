@@ -31,6 +31,10 @@ def up(
             min=0, max=65535, help="Port all schedulers share; default 8000, 0 takes a free one."
         ),
     ] = None,
+    envoy: Annotated[
+        bool | None,
+        typer.Option("--envoy", help="Let an Envoy carry the bytes, and place for it."),
+    ] = None,
     policy: Annotated[str | None, typer.Option(help="Placement policy; default slo.")] = None,
     model: Annotated[
         str | None,
@@ -74,5 +78,6 @@ def up(
         host=host,
         port=port,
         policy=policy,
+        envoy=envoy,
     )
     run_cluster(cluster, flags, run_dir=run_dir, restart=restart, duration_s=duration, plain=plain)

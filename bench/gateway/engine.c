@@ -142,21 +142,44 @@ static void generate(int fd, char *body, size_t len, int chat) {
     send_chunk(fd, text, head, sizeof text);
 }
 
+/* Joins the chunks of a body in place; returns the bytes that they took, or 0 if some are missing. */
+static size_t join_chunks(char *body, size_t have, size_t *length) {
+    char *at = body, *to = body, *last = body + have, *line;
+    for (;;) {
+        if (!(line = find(at, last - at, "\r\n"))) return 0;
+        size_t size = strtoul(at, NULL, 16);
+        if ((size_t)(last - line) < size + 2) return 0;
+        at = line + size + 2;
+        if (!size) break;
+    }
+    *length = 0;
+    for (at = body;; at = line + *length + 2, to += *length) {
+        *length = strtoul(at, NULL, 16);
+        line = find(at, last - at, "\r\n");
+        if (!*length) break;
+        memmove(to, line, *length);
+    }
+    *length = to - body;
+    return line + 2 - body;
+}
+
 /* Answers the first request in the buffer, if it is whole; returns its length. */
 static size_t serve_one(int fd) {
     struct conn *c = &conns[fd];
     char *end = find(c->in, c->in_len, "\r\n\r\n");
     if (!end) return 0;
-    size_t head = end - c->in, length = 0;
+    size_t head = end - c->in, length = 0, taken = 0;
     for (char *line = c->in; line < end; line = find(line, end - line, "\r\n"))
         if (!strncasecmp(line, "content-length:", 15)) length = strtoul(line + 15, NULL, 10);
-    if (c->in_len < head + length) return 0;
+    if (memmem(c->in, head, "\r\ntransfer-encoding: chunked", 28)) {
+        if (!(taken = join_chunks(end, c->in_len - head, &length))) return 0;
+    } else if (c->in_len < head + (taken = length)) return 0;
     if (!strncmp(c->in, "POST /v1/chat/completions ", 26)) generate(fd, end, length, 1);
     else if (!strncmp(c->in, "POST /v1/completions ", 21)) generate(fd, end, length, 0);
     else if (!strncmp(c->in, "GET /v1/models ", 15)) answer(fd, "200 OK", "application/json", MODELS);
     else if (!strncmp(c->in, "GET /health", 11)) answer(fd, "200 OK", "application/json", "{}");
     else answer(fd, "404 Not Found", "application/json", "{\"error\":{\"message\":\"not found\"}}");
-    return head + length;
+    return head + taken;
 }
 
 static void receive(int fd) {

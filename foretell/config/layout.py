@@ -88,6 +88,10 @@ class Layout:
             return f"tagger:{CONTAINER_GRPC_PORT}"
         return f"{_bracketed(self.tagger_host)}:{self.cluster.tagger.port}"
 
+    def picker_address(self, scheduler: str) -> str:
+        """Where an Envoy on the same host asks a scheduler replica."""
+        return f"unix:{self.run_dir}/{scheduler}.picker.sock"
+
     def snapshot_endpoint(self, engine: Engine) -> str:
         """Where an engine publishes its snapshots for its predictor, on the same host."""
         return f"ipc://{self.run_dir}/{engine.name}.ipc"
@@ -153,11 +157,15 @@ class Layout:
             "tagger": self.tagger_address(),
             **self._files(section, "tokenizer", "api_keys_file", "engine_api_key_file"),
         }
+        if section.envoy:
+            values["picker"] = self.picker_address(chosen)
         if self.contained:
             return values
         if cluster.observability.request_log:
             values["request_log"] = f"{self.run_dir}/{chosen}.requests.jsonl"
-        return values | {"host": section.listen, "shared_port": section.port}
+        # The endpoint's port is Envoy's, where there is one.
+        port = {} if section.envoy else {"host": section.listen, "shared_port": section.port}
+        return values | port
 
     def tagger(self) -> Values:
         """Settings of the tagger."""

@@ -236,6 +236,9 @@ class SchedulersSection(SchedulerOptions):
     port: Port = 8000
     """Port of the endpoint. Processes on one host share it; in containers, each further replica is
     published at the port that follows."""
+    envoy: bool = False
+    """Whether an Envoy serves the endpoint in their place: it asks them where each request goes and
+    carries the bytes itself."""
 
 
 class TaggerSection(TaggerOptions):

@@ -144,6 +144,9 @@ class SchedulerSettings(TrafficSettings, PlacementOptions, TargetsSection, Sched
     policy_parameters: PolicyParameters = Field(default_factory=dict)
     shared_port: Port = 0
     """A second port, shared by all replicas on this host (SO_REUSEPORT); 0: none."""
+    picker: str = ""
+    """gRPC address of an endpoint picker for Envoy and other gateways, which this replica serves
+    beside its endpoint, such as unix:/run/picker.sock; empty: none."""
     api_keys: SecretStr = SecretStr("")
     """Comma-separated bearer keys that may call; empty: anyone."""
     engine_api_key: SecretStr = SecretStr("")

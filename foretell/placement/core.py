@@ -470,7 +470,9 @@ class PlacementCore:
             self._news()
 
     def _eligible(self, request: _Request) -> list[str]:
-        return self.instances.eligible(request.arrived.model, request.avoid)
+        among = request.arrived.among
+        known = self.instances.eligible(request.arrived.model, request.avoid)
+        return known if among is None else [each for each in known if each in among]
 
     def _do(self, effect: do.Effect) -> None:
         self._effects.append(effect)

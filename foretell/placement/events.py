@@ -25,6 +25,8 @@ class Arrived:
     """The client has said how long the answer will be: nobody need estimate it."""
     waited_s: float = 0.0
     """Seconds since the request reached this scheduler, its body's way included."""
+    among: frozenset[str] | None = None
+    """The only instances that may get it; None: any."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ import grpc
 
 from foretell.config.settings import TrafficSettings
 
-_METADATA_KEY = "foretell-secret"
+METADATA_KEY = "foretell-secret"
+"""Metadata of a call that carries the shared secret."""
 _HEALTH = "/grpc.health.v1.Health/"  # says only that something serves
 
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
@@ -90,7 +91,7 @@ class Traffic:
     def metadata(self, address: str) -> Sequence[tuple[str, str]]:
         """What a stream to `address` begins with; `channel` adds it to single calls."""
         local = address.startswith("unix:")
-        return ((_METADATA_KEY, self.secret),) if self.secret and not local else ()
+        return ((METADATA_KEY, self.secret),) if self.secret and not local else ()
 
     def server(self, **arguments: Any) -> grpc.aio.Server:
         """A gRPC server that demands the secret, where there is one."""
@@ -146,7 +147,7 @@ class _Present(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
     """Adds the secret to every call."""
 
     def __init__(self, secret: str) -> None:
-        self._pair = (_METADATA_KEY, secret)
+        self._pair = (METADATA_KEY, secret)
 
     async def intercept_unary_unary(
         self,
@@ -171,7 +172,7 @@ class _Demand(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         """The method, or one that ends with UNAUTHENTICATED."""
         given: str | bytes = ""
         for key, value in handler_call_details.invocation_metadata or ():
-            given = value if key == _METADATA_KEY else given
+            given = value if key == METADATA_KEY else given
         proof = given.encode() if isinstance(given, str) else given
         known = self._traffic.knows(proof)
         if known or handler_call_details.method.startswith(_HEALTH):

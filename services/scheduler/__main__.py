@@ -21,9 +21,10 @@ from services.scheduler.background import Background
 from services.scheduler.http.auth import ApiKeys
 from services.scheduler.http.limits import InProgress
 from services.scheduler.http.slo import default_terms
+from services.scheduler.picker.server import Picker
 from services.scheduler.placing.peers import open_channel
 from services.scheduler.placing.placer import Estimators, Placer
-from services.scheduler.placing.pool import Pool
+from services.scheduler.placing.pool import Pool, engine_authorization
 from services.scheduler.placing.tagging import TaggerClient
 from services.scheduler.placing.tokens import PromptCounter
 from services.scheduler.record.lessons import Lessons
@@ -117,12 +118,16 @@ async def serve(
                 settings.ttft_target_ms, settings.tpot_target_ms, settings.late_requests
             ),
         )
-        await _run(settings, replica, pool, stop)
+        app = App(replica)
+        picker = Picker(app, replica, engine_authorization(engine_api_key))
+        if settings.picker:
+            await stack.enter_async_context(picker.serving(settings.picker, settings))
+        await _run(settings, replica, app, picker, stop)
         await background.drain(_BACKGROUND_DRAIN_S)
 
 
 async def _run(
-    settings: SchedulerSettings, replica: Replica, pool: Pool, stop: asyncio.Event
+    settings: SchedulerSettings, replica: Replica, app: App, picker: Picker, stop: asyncio.Event
 ) -> None:
     own = runtime.bind(settings.host, settings.port)
     sockets = [own]
@@ -133,12 +138,13 @@ async def _run(
     async def drain_first() -> None:
         await stop.wait()
         replica.draining = True
+        picker.drain()
 
-    probing = asyncio.create_task(pool.run())
+    probing = asyncio.create_task(replica.pool.run())
     draining = asyncio.create_task(drain_first())
     try:
         await runtime.serve_http(
-            App(replica),
+            app,
             sockets,
             stop,
             on_ready=lambda: runtime.announce(

@@ -3,24 +3,18 @@
 import json
 import re
 import time
-import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import get_args
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from services.scheduler.http.accepting import accepted, request_id_of
 from services.scheduler.http.asgi import ClientLeft, Receive, Response, Scope, Send, headers_of
 from services.scheduler.http.auth import ApiKeys
 from services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError, unavailable
 from services.scheduler.http.limits import InProgress, read_body
-from services.scheduler.http.parsing import (
-    PRIORITY_HEADER,
-    Endpoint,
-    ParsedRequest,
-    parse,
-    with_priority_header,
-)
+from services.scheduler.http.parsing import PRIORITY_HEADER, Endpoint
 from services.scheduler.http.slo import NO_TERMS, Terms, terms_of
 from services.scheduler.placing.placer import Placer
 from services.scheduler.placing.pool import Instance, Pool
@@ -29,7 +23,6 @@ from services.scheduler.relay.relay import Relay, RelayContext
 _FORWARDED_HEADERS = ("traceparent", "tracestate", PRIORITY_HEADER)
 """The client's headers that engines get. The client's API key is not among them."""
 _PRINTABLE = re.compile(r"[ -~]+")
-_REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
 @dataclass(slots=True)
@@ -75,7 +68,7 @@ class App:
         try:
             endpoint = self._endpoints.get(scope["path"])
             if endpoint is None or scope["method"] != "POST":
-                await self._page(scope)(headers).send(send)
+                await self.page(scope["method"], scope["path"], headers).send(send)
             else:
                 await self._generate(endpoint, headers, receive, send)
         except ApiError as error:
@@ -110,22 +103,18 @@ class App:
         replica = self._replica
         terms = terms_of(headers, replica.terms)
         declared = headers.get("content-length", "")
-        parsed = parse(endpoint, await read_body(receive, declared, replica.max_body_bytes))
-        parsed = with_priority_header(parsed, headers.get(PRIORITY_HEADER, ""))
-        parsed = replace(parsed, tenant=tenant, terms=terms)
-        _check_model(replica.pool, parsed)
-        given = headers.get("x-request-id", "")
-        request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        body = await read_body(receive, declared, replica.max_body_bytes)
+        models = replica.pool.models()
+        parsed = accepted(endpoint, headers, body, tenant=tenant, terms=terms, models=models)
         wanted = {name: headers[name] for name in _FORWARDED_HEADERS if name in headers}
         forward = {name: value for name, value in wanted.items() if _PRINTABLE.fullmatch(value)}
-        return Relay(replica.relay, parsed, request_id, forward)
+        return Relay(replica.relay, parsed, request_id_of(headers), forward)
 
-    def _page(self, scope: Scope) -> Page:
-        """What answers a request that generates nothing; raises `ApiError` where nothing does."""
-        path, method = scope["path"], scope["method"]
+    def page(self, method: str, path: str, headers: Headers) -> Response:
+        """The answer to a request that generates nothing; raises `ApiError` where there is none."""
         page = self._pages.get(path)
         if page is not None and method == "GET":
-            return page
+            return page(headers)
         if page is None and path not in self._endpoints:
             raise ApiError(404, f"Not Found: {method} {path}")
         allow = {"allow": "POST" if page is None else "GET"}
@@ -157,16 +146,6 @@ class App:
 
 def _json(value: object) -> Response:
     return Response(200, json.dumps(value).encode())
-
-
-def _check_model(pool: Pool, request: ParsedRequest) -> None:
-    known = pool.models()
-    if not known:
-        raise unavailable("no engine is up yet", "no_instance")
-    if request.model not in known:
-        raise ApiError(
-            404, f"The model '{request.model}' does not exist.", "model", "model_not_found"
-        )
 
 
 def _model_card(name: str, emulated: bool) -> dict[str, object]:

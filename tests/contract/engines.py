@@ -251,7 +251,10 @@ class Engine:
         lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         method, path, _ = lines[0].split(" ")
         headers = {k.lower(): v.strip() for k, _, v in (x.partition(":") for x in lines[1:]) if k}
-        raw = await reader.readexactly(int(headers.get("content-length", 0)))
+        if headers.get("transfer-encoding") == "chunked":
+            raw = await _chunked(reader)
+        else:
+            raw = await reader.readexactly(int(headers.get("content-length", 0)))
         exchange = Exchange(Received(path, headers, raw), writer, self.headers)
         work = asyncio.create_task(self._respond(method, exchange))
         closed = asyncio.create_task(reader.read(1))
@@ -278,6 +281,15 @@ class Engine:
             await exchange.whole(self.health_status or 0, b"")
         else:
             await exchange.whole(200, json.dumps(self.models).encode())
+
+
+async def _chunked(reader: asyncio.StreamReader) -> bytes:
+    parts = [b""]
+    while size := int(await reader.readline(), 16):
+        parts.append(await reader.readexactly(size))
+        await reader.readline()
+    await reader.readline()
+    return b"".join(parts)
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ begin with `->` are all of its effects, in their order. `-> ...` stands for any 
 
     policy infaas turn_deadline_s=0.2
     0.0 up engine-0                          # models=a,b  predictor=no
-    0.0 arrive r1 prompt=100                 # priority= ttft= late=reject model= known=20
+    0.0 arrive r1 prompt=100                 # priority= ttft= late=reject model= known=20 among=
         -> estimate r1
     0.1 estimated r1 20                      # or: estimated r1 silent
         -> ask r1 engine-0
@@ -173,7 +173,13 @@ def _arrived(key: str, facts: dict[str, str]) -> events.Arrived:
         slo=Slo(float(facts.get("ttft", "inf"))),
     )
     late = "reject" if facts.get("late") == "reject" else "serve"
-    return events.Arrived(spec, facts.get("model", "m"), late, length_known=known > 0)
+    return events.Arrived(
+        spec,
+        facts.get("model", "m"),
+        late,
+        length_known=known > 0,
+        among=frozenset(facts["among"].split(",")) if "among" in facts else None,
+    )
 
 
 def _answer(word: str) -> events.Answer:

@@ -123,3 +123,18 @@ def test_the_sidecar_gets_what_the_file_says_of_sidecars(
         CliApp.run(PredictorSettings, cli_args=[f"--cluster={file}", "--log-level=debug"]).log_level
         == "debug"
     )
+
+
+def test_an_envoy_takes_the_port_and_asks_the_schedulers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tools.envoy.program", lambda: "/bin/envoy")
+    found = plan(tmp_path, UpFlags(engines=2, envoy=True))
+    (front,) = [process for process in found.processes if process.kind == "envoy"]
+    assert front.address == found.endpoint == "http://127.0.0.1:8000"
+    assert "/bin/envoy" in front.program.argv
+    config = (tmp_path / "envoy.yaml").read_text()
+    for scheduler in settings(found, "scheduler", SchedulerSettings):
+        assert scheduler.shared_port == 0
+        assert scheduler.picker.removeprefix("unix:") in config
+    assert not any(process.kind == "envoy" for process in plan(tmp_path).processes)

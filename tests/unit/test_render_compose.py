@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
         ("cluster.yaml", "."),
         ("deploy/cluster.emulated.yaml", "deploy"),
         ("deploy/cluster.checkpoint.yaml", "deploy"),
+        ("deploy/cluster.envoy.yaml", "deploy"),
     ],
 )
 def test_shipped_files_are_current(cluster: str, folder: str) -> None:
@@ -151,3 +152,20 @@ def test_what_compose_would_take_for_a_variable_is_escaped(tmp_path: Path) -> No
     text = "models: {m: {path: org/m, args: --chat-template '$x'}}\nengines: 1\n"
     services = rendered(tmp_path, text)["docker-compose.yml"]["services"]
     assert "--chat-template '$$x'" in services["engine-0"]["command"]
+
+
+def test_behind_an_envoy_nothing_else_is_published() -> None:
+    file = ROOT / "deploy" / "cluster.envoy.yaml"
+    compose, config = render(load_cluster(file), file, ROOT / "deploy", ROOT)
+    services = yaml.safe_load(compose.content)["services"]
+    assert [name for name, service in services.items() if "ports" in service] == ["envoy"]
+    envoy = services["envoy"]
+    assert (envoy["read_only"], envoy["cap_drop"]) == (True, ["ALL"])
+    mounted = next(volume for volume in envoy["volumes"] if "envoy.yaml" in volume)
+    assert mounted == f"./{config.path}:/etc/foretell/envoy.yaml:ro"
+    assert "/etc/foretell/envoy.yaml" in envoy["command"]
+    addresses = [
+        services[name]["environment"]["FORETELL_SCHEDULER_PICKER"]
+        for name in ("scheduler-0", "scheduler-1")
+    ]
+    assert all(address.removeprefix("unix:") in config.content for address in addresses)

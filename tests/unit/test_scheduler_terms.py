@@ -33,6 +33,16 @@ def test_headers_beat_settings_and_0_is_none() -> None:
     assert default_terms(0.0, 0.0, "serve").slo == NO_SLO
 
 
+def test_the_names_of_llm_d_are_understood() -> None:
+    new = {"x-llm-d-slo-ttft-ms": "300", "x-llm-d-slo-tpot-ms": "30"}
+    old = {"x-slo-ttft-ms": "400", "x-slo-tpot-ms": "40"}
+    assert terms_of(new, STRICT).slo == Slo(0.3, 0.03)
+    assert terms_of(old, STRICT).slo == Slo(0.4, 0.04)
+    assert terms_of({**old, **new, TTFT: "200"}, STRICT).slo == Slo(0.2, 0.03)
+    with pytest.raises(ApiError, match="x-slo-ttft-ms"):
+        terms_of({"x-slo-ttft-ms": "soon"}, STRICT)
+
+
 @pytest.mark.parametrize("header", [TTFT, TPOT])
 @pytest.mark.parametrize(
     "text", ["", "soon", "-1", "nan", "inf", "1e3", "1_0", "9" * 400, "\u0665"]

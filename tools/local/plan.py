@@ -1,5 +1,6 @@
 """The processes of a local cluster, and at which addresses they serve."""
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,17 +10,21 @@ from typing import Literal
 from foretell.config.cluster import Cluster, Engine
 from foretell.config.layout import Layout
 from services.process.keeper import AtEnd, Program
+from services.process.probe import http_get
+from tools import envoy
 
-Kind = Literal["tagger", "launcher", "scheduler"]
+Kind = Literal["tagger", "launcher", "scheduler", "envoy"]
 
 ENGINE_HOST = "127.0.0.1"  # engines are the schedulers' own business
 _START_TIMEOUT_S = 60.0
+_PROBE_TIMEOUT_S = 2.0
 # -P: a folder `services` where the user happens to stand is not ours.
 _PYTHON = (sys.executable, "-P", "-m")
 _MODULES: dict[Kind, str] = {
     "tagger": "services.tagger",
     "launcher": "services.backend",
     "scheduler": "services.scheduler",
+    "envoy": "services.process.program",
 }
 
 
@@ -43,8 +48,8 @@ class ClusterPlan:
 
 def longest_socket_name(cluster: Cluster) -> str:
     """Longest name of the sockets in the cluster's `run_dir`."""
-    names = (engine.name for engine in cluster.engine_list())
-    return f"{max(names, key=len)}.predictor.sock"
+    names = [f"{engine.name}.predictor.sock" for engine in cluster.engine_list()]
+    return max([*names, *(f"{name}.picker.sock" for name in cluster.scheduler_names())], key=len)
 
 
 def placed(cluster: Cluster, sockets: Path, port: int, engine_ports: Sequence[int]) -> Cluster:
@@ -102,10 +107,33 @@ def plan_cluster(
             flags.append(f"--request-log={run_dir / f'{name}.requests.jsonl'}")
         return process("scheduler", name, _url(cluster, port), *flags, port=port)
 
+    def front() -> Process:
+        config = run_dir / "envoy.yaml"
+        argv = (envoy.program(), "-c", str(config), *envoy.FLAGS)
+        config.write_text(envoy.configuration(layout), encoding="utf-8")
+        url = _url(cluster, cluster.schedulers.port)
+
+        async def serves() -> bool:
+            with contextlib.suppress(OSError):
+                return (await http_get(f"{url}/health", _PROBE_TIMEOUT_S))[0] == 200
+            return False
+
+        program = Program(
+            "envoy",
+            (*_PYTHON, _MODULES["envoy"], *argv),
+            run_dir / "envoy.log",
+            run_dir / "envoy.ready",  # which it does not write
+            _START_TIMEOUT_S,
+            at_end=at_end,
+            serves=serves,
+        )
+        return Process("envoy", url, program)
+
     processes = (
         process("tagger", "tagger", layout.tagger_address()),
         *map(launcher, cluster.engine_list()),
         *map(scheduler, cluster.scheduler_names(), scheduler_ports),
+        *([front()] if cluster.schedulers.envoy else []),
     )
     return ClusterPlan(_url(cluster, cluster.schedulers.port), processes, layout)
 

@@ -9,7 +9,7 @@ from services.process.keeper import State
 from tools.local.plan import ClusterPlan, Process
 
 ClusterPhase = Literal["starting", "ready", "stopped", "failed"]
-ComponentKind = Literal["tagger", "launcher", "engine", "predictor", "scheduler"]
+ComponentKind = Literal["tagger", "launcher", "engine", "predictor", "scheduler", "envoy"]
 
 
 @dataclass(slots=True)

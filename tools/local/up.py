@@ -27,6 +27,7 @@ from foretell.config.settings import ProcessSettings
 from services.process import runtime
 from services.process.children import ChildFailed
 from services.process.folders import free_ports, is_free, run_folder, socket_folder
+from tools.envoy import NoEnvoy
 from tools.local.plan import (
     ENGINE_HOST,
     ClusterPlan,
@@ -61,6 +62,7 @@ class UpFlags:
     host: str | None = None
     port: int | None = None
     policy: str | None = None
+    envoy: bool | None = None
 
 
 _OF_ENGINES = (
@@ -100,7 +102,7 @@ def up(
             session = _Session(state, plain or not sys.stdout.isatty(), duration_s)
             supervisor = Supervisor(plan, state, session.event)
             runtime.run(lambda stop: session.run(supervisor, stop))
-    except (CannotStart, ChildFailed, ClusterError, OSError) as error:
+    except (CannotStart, ChildFailed, ClusterError, NoEnvoy, OSError) as error:
         raise SystemExit(f"foretell up: {error}") from error
 
 
@@ -120,6 +122,7 @@ def wanted_cluster(cluster_file: str, flags: UpFlags) -> Cluster:
         ("schedulers", "replicas", flags.schedulers),
         ("schedulers", "listen", flags.host),
         ("schedulers", "port", flags.port),
+        ("schedulers", "envoy", flags.envoy),
         ("policy", "name", flags.policy or None),
     ):
         if value is not None:
@@ -168,6 +171,8 @@ def _check_settings(plan: ClusterPlan, file: str) -> str:
         "scheduler": SchedulerSettings,
     }
     for process in plan.processes:
+        if process.kind not in settings:
+            continue
         checked = runtime.checked(settings[process.kind], cluster=file, name=process.program.name)
         if isinstance(checked, SchedulerSettings):
             keys = checked.api_keys.get_secret_value()

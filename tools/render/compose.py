@@ -29,8 +29,10 @@ from foretell.config.layout import (
     predictor_name,
 )
 from services.process.frames import pictures_port
+from tools.envoy import FLAGS, configuration
 
 _PROMETHEUS_FILE = "deploy/prometheus.yml"
+_ENVOY_FILE = "envoy/envoy.yaml"
 _METRICS_PORT = 9100
 _HEADER = """\
 # Made by `foretell render compose --cluster {cluster}`: change that file and run it again.
@@ -68,6 +70,9 @@ def render(cluster: Cluster, cluster_file: Path, output: Path, source: Path) -> 
         compose = _Compose(cluster, host, output.absolute(), source.absolute())
         header = _HEADER.format(cluster=_relative(cluster_file, output), name=name)
         found.append(Rendered(name, header + _dump(compose.content())))
+    if cluster.schedulers.envoy:
+        header = f"# Made with {found[0].path} by `foretell render compose`.\n"
+        found.append(Rendered(_ENVOY_FILE, header + configuration(Layout(cluster, contained=True))))
     if cluster.observability.prometheus_port:
         header = f"# Made with {found[0].path} by `foretell render compose`.\n"
         scraped = _dump(_prometheus(Layout(cluster, contained=True)))
@@ -94,6 +99,8 @@ class _Compose:
         if in_front:
             for index, name in enumerate(self._cluster.scheduler_names()):
                 services[name] = self._scheduler(name, index)
+            if self._cluster.schedulers.envoy:
+                services["envoy"] = self._envoy()
         if self._host == self._layout.tagger_host:
             services["tagger"] = self._tagger()
         for engine in self._engines:
@@ -126,10 +133,25 @@ class _Compose:
         # there are. To wait for all would take the endpoint away when one engine cannot start.
         others = ["tagger"] if self._host == self._layout.tagger_host else []
         others += [predictor_name(engine) for engine in self._engines]
+        if section.envoy:  # which is all that clients see
+            return service | {"depends_on": others}
         return service | {
             "networks": ["outside", "inside"],
             "ports": [f"${{BIND:-{section.listen}}}:{port}:{CONTAINER_PORT}"],
             "depends_on": others,
+        }
+
+    def _envoy(self) -> _Service:
+        section = self._cluster.schedulers
+        config = f"{CONTAINER_FILES}/envoy.yaml"
+        service = self._service("envoy", {}, SchedulerSettings, grace_s=30)
+        del service["environment"]
+        return service | {
+            "command": ["envoy", "-c", config, *FLAGS],
+            "networks": ["outside", "inside"],
+            "ports": [f"${{BIND:-{section.listen}}}:${{PORT:-{section.port}}}:{CONTAINER_PORT}"],
+            "volumes": [f"run:{CONTAINER_RUN_DIR}", f"./{_ENVOY_FILE}:{config}:ro"],
+            "depends_on": list(self._cluster.scheduler_names()),
         }
 
     def _tagger(self) -> _Service:

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from services.scheduler.http.asgi import ClientLeft, Receive
 from services.scheduler.http.errors import ApiError
 
-_BODY_DEADLINE_S = 60.0
+BODY_DEADLINE_S = 60.0
+"""Longest time that a request's body may take to arrive: it holds a place meanwhile."""
 
 
 class InProgress:
@@ -53,15 +54,11 @@ async def read_body(receive: Receive, declared: str, limit_bytes: int) -> bytes:
     Raises `ApiError` 413 for a longer body and 408 for one that does not arrive in time, and
     `ClientLeft` when the client leaves before the end.
     """
-    too_long = ApiError(
-        413, f"the request body is longer than {limit_bytes} bytes", code="request_too_large"
-    )
     if declared.isdigit() and int(declared) > limit_bytes:
-        raise too_long
+        raise body_too_long(limit_bytes)
     body = bytearray()
     try:
-        # The request holds a place among those in progress while its body arrives.
-        async with asyncio.timeout(_BODY_DEADLINE_S):
+        async with asyncio.timeout(BODY_DEADLINE_S):
             more = True
             while more:
                 message = await receive()
@@ -69,10 +66,20 @@ async def read_body(receive: Receive, declared: str, limit_bytes: int) -> bytes:
                     raise ClientLeft
                 body += message["body"]
                 if len(body) > limit_bytes:
-                    raise too_long
+                    raise body_too_long(limit_bytes)
                 more = message["more_body"]
     except TimeoutError as error:
-        raise ApiError(
-            408, f"the request body did not arrive within {_BODY_DEADLINE_S:.0f} s"
-        ) from error
+        raise body_too_late() from error
     return bytes(body)
+
+
+def body_too_long(limit_bytes: int) -> ApiError:
+    """The error for a body of more than `limit_bytes`."""
+    return ApiError(
+        413, f"the request body is longer than {limit_bytes} bytes", code="request_too_large"
+    )
+
+
+def body_too_late() -> ApiError:
+    """The error for a body that takes longer than `BODY_DEADLINE_S`."""
+    return ApiError(408, f"the request body did not arrive within {BODY_DEADLINE_S:.0f} s")

@@ -49,6 +49,8 @@ class ParsedRequest:
     tenant: str = ""
     """The tenant whose API key came with the request; "" where no key is needed."""
     terms: Terms = NO_TERMS
+    among: frozenset[str] | None = None
+    """Names of the only instances that may answer; None: any."""
 
 
 def parse(endpoint: Endpoint, raw: bytes) -> ParsedRequest:

@@ -14,6 +14,9 @@ from services.scheduler.http.errors import ApiError, invalid
 TTFT_HEADER = "x-foretell-ttft-target-ms"
 TPOT_HEADER = "x-foretell-tpot-target-ms"
 LATE_HEADER = "x-foretell-when-late"
+_TTFT_HEADERS = (TTFT_HEADER, "x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
+_TPOT_HEADERS = (TPOT_HEADER, "x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
+"""Ours, and the new and the old name of llm-d; the first that a request has counts."""
 _MILLISECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _LATE: dict[str, Late] = {"serve": "serve", "reject": "reject"}
 _MAX_RETRY_AFTER_S = 3600
@@ -59,8 +62,8 @@ def default_terms(ttft_target_ms: float, tpot_target_ms: float, late: Late) -> T
 def terms_of(headers: Mapping[str, str], default: Terms) -> Terms:
     """The terms of a request that arrives now; raises `ApiError` that names the wrong header."""
     slo = Slo(
-        _target_s(headers, TTFT_HEADER, default.slo.ttft_s),
-        _target_s(headers, TPOT_HEADER, default.slo.tpot_s),
+        _target_s(headers, _TTFT_HEADERS, default.slo.ttft_s),
+        _target_s(headers, _TPOT_HEADERS, default.slo.tpot_s),
     )
     late = headers.get(LATE_HEADER, default.late)
     if late not in _LATE:
@@ -68,10 +71,11 @@ def terms_of(headers: Mapping[str, str], default: Terms) -> Terms:
     return Terms(slo, _LATE[late], time.time())
 
 
-def _target_s(headers: Mapping[str, str], name: str, default_s: float) -> float:
-    text = headers.get(name)
-    if text is None:
+def _target_s(headers: Mapping[str, str], names: tuple[str, ...], default_s: float) -> float:
+    name = next((name for name in names if name in headers), None)
+    if name is None:
         return default_s
+    text = headers[name]
     if not _MILLISECONDS.fullmatch(text):
         raise invalid(f"'{name}' must be a number of milliseconds; 0: none", name, "invalid_value")
     return _seconds(float(text))

@@ -123,7 +123,7 @@ class Placer(AsyncDriver[Placement]):
         if parsed.terms.arrived_unix_s:
             waited_s = max(0.0, time.time() - parsed.terms.arrived_unix_s)
         arrived = events.Arrived(
-            spec, parsed.model, parsed.terms.late, bool(parsed.hint_tokens), waited_s
+            spec, parsed.model, parsed.terms.late, bool(parsed.hint_tokens), waited_s, parsed.among
         )
         return await self._place(key, arrived)
 

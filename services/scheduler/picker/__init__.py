@@ -1,0 +1,1 @@
+"""The endpoint picker: places requests for Envoy and other gateways, which carry the bytes."""

@@ -1,0 +1,73 @@
+"""Engines as gateways name them: `IP:PORT`."""
+
+import asyncio
+import ipaddress
+import socket
+import time
+from functools import lru_cache
+
+from yarl import URL
+
+from services.scheduler.placing.pool import Instance, Pool
+
+_KNOWN_FOR_S = 5.0  # an engine's container may get another address when it starts anew
+
+
+class Addresses:
+    """The addresses of the engines in a pool, by which a gateway sends requests to them."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._resolved: dict[str, tuple[float, str]] = {}
+        """By URL: until when an address is believed, and the address."""
+
+    async def of(self, instance: Instance) -> str:
+        """The address of an engine; raises OSError if its name has none."""
+        url = instance.config.url
+        if literal := _literal(url):
+            return literal
+        until_s, address = self._resolved.get(url, (0.0, ""))
+        if until_s < time.monotonic():
+            parts = URL(url)
+            found = await asyncio.get_running_loop().getaddrinfo(
+                parts.host, parts.port, type=socket.SOCK_STREAM
+            )
+            address = _joined(str(found[0][4][0]), int(found[0][4][1]))
+            self._resolved = {
+                each.config.url: known
+                for each in self._pool.instances.values()
+                if (known := self._resolved.get(each.config.url))
+            }
+            self._resolved[url] = time.monotonic() + _KNOWN_FOR_S, address
+        return address
+
+    def known(self, instance: Instance) -> str:
+        """The address of an engine as far as it is known already; "" otherwise."""
+        url = instance.config.url
+        return _literal(url) or self._resolved.get(url, (0.0, ""))[1]
+
+    async def instances(self, addresses: frozenset[str]) -> frozenset[str]:
+        """The names of the engines at these addresses."""
+        known = list(self._pool.instances.values())
+        found = await asyncio.gather(*map(self.of, known), return_exceptions=True)
+        pairs = zip(known, found, strict=True)
+        return frozenset(each.config.instance_id for each, at in pairs if at in addresses)
+
+    def instance(self, address: str) -> Instance | None:
+        """The engine at an address."""
+        known = self._pool.instances.values()
+        return next((each for each in known if self.known(each) == address), None)
+
+
+@lru_cache(4096)
+def _literal(url: str) -> str:
+    """The address in a URL that has one; "" for a name."""
+    parts = URL(url)
+    try:
+        return _joined(str(ipaddress.ip_address(parts.host or "")), parts.port or 80)
+    except ValueError:
+        return ""
+
+
+def _joined(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

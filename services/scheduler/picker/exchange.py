@@ -1,0 +1,335 @@
+"""One request as a gateway tells it: it is placed, its body goes back, its end is accounted for."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from typing import get_args
+
+from google.protobuf.message import DecodeError
+
+from foretell.v1 import ext_proc_pb2 as pb
+from services.scheduler.app import App, Replica
+from services.scheduler.http.accepting import accepted, request_id_of
+from services.scheduler.http.asgi import Response
+from services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError, unavailable
+from services.scheduler.http.limits import body_too_long
+from services.scheduler.http.parsing import PRIORITY_HEADER, Endpoint, ParsedRequest, for_engine
+from services.scheduler.http.slo import NO_TERMS, SloUnattainable, terms_of
+from services.scheduler.picker import messages
+from services.scheduler.picker.addresses import Addresses
+from services.scheduler.picker.http2 import UNKNOWN, Stream
+from services.scheduler.placing.placer import Placement
+from services.scheduler.placing.pool import Instance
+from services.scheduler.record.result import Result
+
+logger = logging.getLogger(__name__)
+
+_ENDPOINTS: dict[str, Endpoint] = {f"/v1/{name}": name for name in get_args(Endpoint)}
+_CREDENTIALS = ("authorization", "proxy-authorization", "cookie")
+"""Headers of clients that no engine gets."""
+_DUPLEX = pb.ProtocolConfiguration.FULL_DUPLEX_STREAMED
+
+
+@dataclass(frozen=True, slots=True)
+class PickerContext:
+    """What all requests of this replica share."""
+
+    app: App
+    replica: Replica
+    addresses: Addresses
+    authorization: Mapping[str, str]
+    """The header that engines want, if any."""
+    arriving: set["Exchange"] = field(default_factory=set)
+    """Those whose bodies are not whole."""
+
+
+class Exchange:
+    """A call of `ExternalProcessor/Process`, which is one HTTP request of the gateway's."""
+
+    def __init__(self, stream: Stream, context: PickerContext) -> None:
+        self.began_s = time.monotonic()
+        self._stream = stream
+        self._context = context
+        self._replica = context.replica
+        self._held = ExitStack()
+        """The request's place among those in progress."""
+        self._endpoint: Endpoint = "completions"
+        self._headers: dict[str, str] = {}
+        self._tenant = ""
+        self._terms = NO_TERMS
+        self._subset: frozenset[str] | None = None
+        self._duplex_response = False
+        self._body = b""
+        self._placing: asyncio.Task[None] | None = None
+        self._request: ParsedRequest | None = None
+        self._request_id = ""
+        self._placement: Placement | None = None
+        self._result = Result()
+        self._settled = False
+
+    # What the gateway says.
+
+    def receive(self, message: bytes) -> None:
+        """Take the next message."""
+        try:
+            self._take(pb.ProcessingRequest.FromString(message))
+        except ApiError as error:
+            self.refuse(error)
+        except DecodeError:
+            self.lose()
+            self._stream.end(UNKNOWN, "this is no ProcessingRequest")
+        except Exception:  # the last line of defence, as in the relay
+            logger.exception("request %s failed", self._request_id)
+            self.refuse(_defect())
+
+    def half_close(self) -> None:
+        """The gateway has no more to say: the answer has ended, or nobody waits for it."""
+        self.lose()
+        self._stream.end()
+
+    def lose(self) -> None:
+        """The gateway has dropped the request, or said all of it."""
+        if self._placing is not None:
+            self._placing.cancel()
+        self._settle(self._result.status or CLIENT_CLOSED_REQUEST)
+
+    def refuse(self, error: ApiError) -> None:
+        """Answer the client with an error, which ends the request."""
+        if isinstance(error, SloUnattainable) and self._request is not None:
+            self._replica.relay.recorder.record_rejection(self._request, self._request_id, error)
+        headers = dict(error.headers)
+        if self._request_id:
+            headers["x-request-id"] = self._request_id
+        if error.status in (429, 503) and error.code:
+            headers[messages.DROPPED] = error.code
+        self._settle(error.status)
+        self._reply(replace(error.response(), headers=headers))
+
+    def _reply(self, response: Response) -> None:
+        self._stream.send(messages.immediate(response))
+        self._stream.end()
+
+    def _take(self, request: pb.ProcessingRequest) -> None:
+        kind = request.WhichOneof("request")
+        if kind == "request_headers":
+            self._begin(request)
+        elif kind == "request_body":
+            self._take_body(request.request_body)
+        elif kind == "request_trailers":
+            self._place(trailers=True)
+        elif kind == "response_headers":
+            self._answered(messages.headers_of(request.response_headers))
+        elif kind == "response_body":
+            again = messages.response_body(request.response_body, duplex=self._duplex_response)
+            self._stream.send(again)
+        elif kind == "response_trailers":
+            self._stream.send(messages.RESPONSE_TRAILERS)
+
+    def _begin(self, request: pb.ProcessingRequest) -> None:
+        """Refuse what its headers are reason enough to refuse."""
+        replica, protocol = self._replica, request.protocol_config
+        if request.HasField("protocol_config") and protocol.request_body_mode != _DUPLEX:
+            logger.error("the gateway must send request bodies in the mode FULL_DUPLEX_STREAMED")
+            raise ApiError(500, "the gateway is not configured for this endpoint picker")
+        self._duplex_response = protocol.response_body_mode == _DUPLEX
+        headers = self._headers = messages.headers_of(request.request_headers)
+        method, path = headers.get(":method", ""), headers.get(":path", "").partition("?")[0]
+        if path not in _ENDPOINTS or method != "POST":
+            self._show(method, path)
+            return
+        self._endpoint = _ENDPOINTS[path]
+        self._tenant = replica.api_keys.tenant(headers.get("authorization", ""))
+        self._held.enter_context(replica.in_progress.place())
+        self._request_id = request_id_of(headers)
+        self._terms = terms_of(headers, replica.terms)
+        self._subset = messages.subset_of(request)
+        declared = headers.get("content-length", "")
+        if declared.isdigit() and int(declared) > replica.max_body_bytes:
+            raise body_too_long(replica.max_body_bytes)
+        self._context.arriving.add(self)
+        if request.request_headers.end_of_stream:
+            self._place(trailers=False)
+
+    def _show(self, method: str, path: str) -> None:
+        """Answer a request that generates nothing."""
+        self._settled = True
+        try:
+            if path == "/metrics":  # not for whoever can reach the gateway
+                raise ApiError(404, f"Not Found: {method} {path}")
+            self._reply(self._context.app.page(method, path, self._headers))
+        except ApiError as error:
+            self._reply(error.response())
+
+    def _take_body(self, part: pb.HttpBody) -> None:
+        if self._settled:
+            return  # refused already
+        self._body += part.body
+        if len(self._body) > self._replica.max_body_bytes:
+            raise body_too_long(self._replica.max_body_bytes)
+        if part.end_of_stream:
+            self._place(trailers=False)
+
+    # Placing.
+
+    def _place(self, *, trailers: bool) -> None:
+        if self._settled or self._placing is not None:
+            return
+        self._context.arriving.discard(self)
+        work = self._placed(trailers=trailers)
+        self._placing = asyncio.get_running_loop().create_task(work)
+
+    async def _placed(self, *, trailers: bool) -> None:
+        """Place the request and send it on its way, or refuse it."""
+        try:
+            request = self._request = await self._accepted()
+            self._replica.accepted_total += 1
+            address = await self._address(request)
+            self._dispatch(request, address, trailers=trailers)
+        except ApiError as error:
+            self.refuse(error)
+        except Exception:  # the last line of defence, as in the relay
+            logger.exception("request %s failed", self._request_id)
+            self.refuse(_defect())
+
+    async def _accepted(self) -> ParsedRequest:
+        request = accepted(
+            self._endpoint,
+            self._headers,
+            self._body,
+            tenant=self._tenant,
+            terms=self._terms,
+            models=self._replica.pool.models(),
+        )
+        if self._subset is None:
+            return request
+        return replace(request, among=await self._context.addresses.instances(self._subset))
+
+    async def _address(self, request: ParsedRequest) -> str:
+        """The address of the engine that is chosen; raises `ApiError` if none is."""
+        placer = self._replica.relay.placer
+        placement = await placer.place(request, self._request_id)
+        while True:
+            self._placement = placement
+            try:
+                return await self._context.addresses.of(placement.instance)
+            except OSError as error:
+                instance_id = placement.instance.config.instance_id
+                logger.warning("%s: %s has no address: %s", self._request_id, instance_id, error)
+                self._replica.relay.metrics.retries.labels(instance_id, "connect").inc()
+                self._placement = None  # the retry ends it if it raises
+                placement = await placer.retry(placement)
+
+    def _dispatch(self, request: ParsedRequest, address: str, *, trailers: bool) -> None:
+        placement = self._placement
+        assert placement is not None, "a request was sent without a placement"
+        spec = placement.spec
+        body = for_engine(request, spec.request_id, spec.length.expected_tokens)
+        headers = {"x-request-id": self._request_id, **self._context.authorization}
+        if spec.priority != request.priority:
+            headers[PRIORITY_HEADER] = str(spec.priority)
+        self._body = b""
+        endpoints = ",".join([address, *self._others(placement.instance, request)])
+        self._stream.send(
+            messages.destination(endpoints, headers, [n for n in _CREDENTIALS if n not in headers]),
+            *messages.body_chunks(body, ends=not trailers),
+            *([messages.REQUEST_TRAILERS] if trailers else []),
+        )
+
+    def _others(self, chosen: Instance, request: ParsedRequest) -> Iterator[str]:
+        """Where the gateway may try again before anything of an answer has come."""
+        known = list(self._replica.pool.instances.values())
+        after = known.index(chosen) + 1 if chosen in known else 0
+        fit = (
+            address
+            for each in chain(known[after:], known[: max(0, after - 1)])
+            if each.healthy
+            and request.model in each.model_names
+            and (request.among is None or each.config.instance_id in request.among)
+            and (address := self._context.addresses.known(each))
+        )
+        return islice(fit, self._replica.relay.placer.core.config.max_attempts - 1)
+
+    # The answer and the end.
+
+    def _answered(self, headers: dict[str, str]) -> None:
+        """The engine has answered, or the gateway in its place."""
+        placement, status = self._placement, int(headers.get(":status", "0"))
+        if placement is None or self._settled:
+            return
+        self._note_served(placement, headers.get(messages.SERVED, ""))
+        # 401 and 403: the engine refuses our key, for which the client is not to blame.
+        if status >= 500 or status in (401, 403):
+            reason = f"http_{status}" if messages.SERVED in headers else "connect"
+            instance_id = placement.instance.config.instance_id
+            self._replica.relay.metrics.retries.labels(instance_id, reason).inc()
+            tried = self._replica.relay.placer.core.config.max_attempts
+            text = f"the engines that were tried ({tried}) failed before a first token"
+            self.refuse(unavailable(text, "engine_failed"))
+            return
+        self._result.status = status
+        self._stream.send(messages.response_headers(self._told()))
+
+    def _note_served(self, placement: Placement, address: str) -> None:
+        """Account for another engine's answer: the gateway tried the chosen one in vain."""
+        served = self._context.addresses.instance(address) if address else None
+        if served is None or served is placement.instance:
+            return
+        instance_id = placement.instance.config.instance_id
+        self._replica.relay.metrics.retries.labels(instance_id, "gateway").inc()
+        self._record(placement, Result(ended_unix_s=time.time()))
+        # Its lease stays where it was: the answer's end gives it back.
+        attempt = placement.attempt + 1
+        self._placement = replace(placement, instance=served, prediction=None, attempt=attempt)
+
+    def _told(self) -> dict[str, str]:
+        """What the client is told in the headers of its answer."""
+        assert self._placement is not None
+        prediction = self._placement.prediction
+        headers = {
+            "x-request-id": self._request_id,
+            "x-foretell-instance": self._placement.instance.config.instance_id,
+            "x-foretell-policy": self._placement.policy,
+        }
+        if prediction is not None:
+            headers["x-foretell-predicted-ttft-s"] = f"{prediction.ttft_s:.4f}"
+            headers["x-foretell-predicted-e2e-s"] = f"{prediction.e2e_s:.4f}"
+        return headers
+
+    def _settle(self, status: int) -> None:
+        """Give everything back and account for the request; only the first end counts.
+
+        An answer that began counts as whole unless its engine is down: a gateway that does not
+        send its body here cannot say more.
+        """
+        if self._settled:
+            return
+        self._settled = True
+        self._context.arriving.discard(self)
+        self._held.close()
+        placement, relay, result = self._placement, self._replica.relay, self._result
+        if placement is not None:
+            result.broken = result.status > 0 and placement.instance.down.is_set()
+            result.finished = result.status > 0 and not result.broken
+            result.abandoned = not result.finished
+            result.ended_unix_s = time.time()
+            relay.placer.end(placement, broken=result.broken)
+            self._record(placement, result)
+        model = self._request.model if self._request else ""
+        instance_id = placement.instance.config.instance_id if placement else ""
+        policy = placement.policy if placement else ""
+        relay.metrics.requests.labels(model, instance_id, policy, str(status)).inc()
+
+    def _record(self, placement: Placement, result: Result) -> None:
+        assert self._request is not None, "only what was understood is placed"
+        relay = self._replica.relay
+        relay.background.spawn(
+            relay.recorder.record(self._request, self._request_id, placement, result)
+        )
+
+
+def _defect() -> ApiError:
+    return ApiError(500, "the scheduler failed; see its log", code="internal_error")

@@ -1,0 +1,215 @@
+"""The endpoint picker protocol, spoken by a plain gRPC client in a gateway's place."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+from engines import Engine, answer, engines
+from envoy_messages import asked, body_of, endpoint_of
+from schedulers import Scheduler, running
+
+from foretell.config import SchedulerSettings
+from foretell.v1 import ext_proc_pb2 as pb
+from services.process.folders import free_ports
+from services.scheduler.picker.server import Picker
+
+PROCESS = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
+PROMPT = b'{"model": "test-model", "prompt": "hello"}'
+
+
+@asynccontextmanager
+async def picker(
+    folder: Path, behind: list[Engine], **changes: object
+) -> AsyncIterator[tuple[Scheduler, grpc.aio.Channel]]:
+    """A scheduler, and a channel to its picker."""
+    address = f"unix:{folder}/picker.sock"
+    async with (
+        running(folder, behind, picker=address, **changes) as scheduler,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        yield scheduler, channel
+
+
+def process(channel: grpc.aio.Channel) -> grpc.aio.StreamStreamCall:
+    return channel.stream_stream(
+        PROCESS,
+        request_serializer=pb.ProcessingRequest.SerializeToString,
+        response_deserializer=pb.ProcessingResponse.FromString,
+    )()
+
+
+async def test_a_request_is_answered_once_its_body_has_ended(tmp_path: Path) -> None:
+    async with engines(answer) as (engine,), picker(tmp_path, [engine]) as (scheduler, channel):
+        call = process(channel)
+        headers, *parts = asked(PROMPT, parts=3)
+        await call.write(headers)
+        for part in parts[:-1]:
+            await call.write(part)
+        reading = asyncio.ensure_future(call.read())
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(reading), 0.2)
+        await call.write(parts[-1])
+        first = await reading
+        where = f"127.0.0.1:{engine.port}"
+        assert endpoint_of(first) == where
+        lb = first.dynamic_metadata.fields["envoy.lb"].struct_value.fields
+        assert lb["x-gateway-destination-endpoint"].string_value == where
+        chunk = await call.read()
+        sent = json.loads(chunk.request_body.response.body_mutation.streamed_response.body)
+        assert sent["vllm_xargs"]["foretell_id"]
+        assert (await scheduler.instance("engine-0"))["outstanding"] == 1
+        await call.done_writing()
+        assert await call.read() is grpc.aio.EOF
+        await scheduler.until_idle()
+
+
+async def test_a_long_body_goes_back_in_small_chunks(tmp_path: Path) -> None:
+    async with engines(answer) as (engine,), picker(tmp_path, [engine]) as (scheduler, channel):
+        prompt = json.dumps({"model": "test-model", "prompt": "x" * 3_000_000}).encode()
+        call = process(channel)
+        for message in asked(prompt, parts=60):
+            await call.write(message)
+        await call.read()
+        chunks = []
+        while not chunks or not chunks[-1].end_of_stream:
+            answered = await call.read()
+            chunks.append(answered.request_body.response.body_mutation.streamed_response)
+        assert max(len(chunk.body) for chunk in chunks) <= 62_000
+        assert json.loads(b"".join(chunk.body for chunk in chunks))["prompt"] == "x" * 3_000_000
+        call.cancel()
+        await scheduler.until_idle()
+
+
+async def test_only_the_endpoints_that_the_gateway_allows_are_chosen(tmp_path: Path) -> None:
+    async with engines(answer, answer) as both, picker(tmp_path, both) as (scheduler, channel):
+        for _ in range(3):
+            call = process(channel)
+            for message in asked(PROMPT, subset=f"127.0.0.1:{both[1].port}"):
+                await call.write(message)
+            assert endpoint_of(await call.read()) == f"127.0.0.1:{both[1].port}"
+            call.cancel()
+        for nothing in ("", "127.0.0.1:1"):
+            call = process(channel)
+            for message in asked(PROMPT, subset=nothing):
+                await call.write(message)
+            refused = await call.read()
+            assert refused.immediate_response.status.code == 503
+            assert body_of(refused)["error"]["code"] == "no_instance"
+        await scheduler.until_idle()
+
+
+async def test_a_call_that_is_cut_off_at_any_point_gives_everything_back(tmp_path: Path) -> None:
+    async with engines(answer) as (engine,), picker(tmp_path, [engine]) as (scheduler, channel):
+        messages = asked(PROMPT, parts=2)
+        for sent in range(len(messages) + 1):
+            call = process(channel)
+            for message in messages[:sent]:
+                await call.write(message)
+            await asyncio.sleep(0.02)
+            call.cancel()
+            await scheduler.until_idle()
+        assert (await scheduler.status())["in_progress"] == 0
+
+
+async def test_a_gateway_that_streams_bodies_otherwise_is_told_so(tmp_path: Path) -> None:
+    async with engines(answer) as (engine,), picker(tmp_path, [engine]) as (_, channel):
+        call = process(channel)
+        headers = asked(PROMPT)[0]
+        headers.protocol_config.request_body_mode = pb.ProtocolConfiguration.BUFFERED
+        await call.write(headers)
+        assert (await call.read()).immediate_response.status.code == 500
+
+
+async def test_answers_that_a_gateway_streams_come_back_unchanged(tmp_path: Path) -> None:
+    async with engines(answer) as (engine,), picker(tmp_path, [engine]) as (scheduler, channel):
+        call = process(channel)
+        messages = asked(PROMPT)
+        messages[
+            0
+        ].protocol_config.response_body_mode = pb.ProtocolConfiguration.FULL_DUPLEX_STREAMED
+        for message in messages:
+            await call.write(message)
+        await call.read(), await call.read()
+        status = pb.HeaderValue(key=":status", raw_value=b"200")
+        headers = pb.HttpHeaders(headers=pb.HeaderMap(headers=[status]))
+        await call.write(pb.ProcessingRequest(response_headers=headers))
+        told = (await call.read()).response_headers.response.header_mutation.set_headers
+        assert b"engine-0" in [option.header.raw_value for option in told]
+        body = pb.HttpBody(body=b"word", end_of_stream=True)
+        await call.write(pb.ProcessingRequest(response_body=body))
+        again = (await call.read()).response_body.response.body_mutation.streamed_response
+        assert (again.body, again.end_of_stream) == (b"word", True)
+        await call.done_writing()
+        await scheduler.until_idle()
+        labels = {"instance_id": "engine-0", "status": "200"}
+        assert await scheduler.metric("foretell_requests_total", **labels) == 1
+
+
+async def test_health_services(tmp_path: Path) -> None:
+    async with engines(answer) as (engine,), picker(tmp_path, [engine]) as (scheduler, channel):
+        check = channel.unary_unary("/grpc.health.v1.Health/Check")
+
+        async def serving(service: str) -> bool:
+            encoded = service.encode()
+            return await check(b"\n%c%b" % (len(encoded), encoded)) == b"\x08\x01"
+
+        own = "envoy.service.ext_proc.v3.ExternalProcessor"
+        assert all([await serving(each) for each in ("liveness", "readiness", own)])
+        assert await check(b"") == b"\x08\x01"
+        await engine.stop()
+        await scheduler.until(lambda s: not s["instances"][0]["healthy"])
+        assert [await serving(each) for each in ("liveness", "readiness", own)] == [1, 0, 1]
+        with pytest.raises(grpc.aio.AioRpcError) as unknown:
+            await serving("other")
+        assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
+        with pytest.raises(grpc.aio.AioRpcError) as missing:
+            await channel.unary_unary("/no/Method")(b"")
+        assert missing.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_who_could_learn_the_engines_key_must_prove_itself() -> None:
+    replica: Any = SimpleNamespace(pool=None, draining=False, max_body_bytes=1)
+    handed_out = Picker(replica, replica, {"authorization": "Bearer k"})
+    with pytest.raises(SystemExit, match="engines' key"):
+        async with handed_out.serving("0.0.0.0:0", SchedulerSettings()):
+            pass
+    for settings in (SchedulerSettings(secret="s"), SchedulerSettings()):
+        nothing_known = {} if not settings.secret.get_secret_value() else {"authorization": "x"}
+        async with Picker(replica, replica, nothing_known).serving("0.0.0.0:0", settings):
+            pass
+
+
+async def test_with_a_secret_only_who_knows_it_is_answered(tmp_path: Path) -> None:
+    (port,) = free_ports("127.0.0.1", 1)
+    async with (
+        engines(answer) as (engine,),
+        running(tmp_path, [engine], picker=f"0.0.0.0:{port}", engine_api_key="k", secret="s"),
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        call = process(channel)
+        assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_bytes_that_are_no_http2_end_the_connection(tmp_path: Path) -> None:
+    async with engines(answer) as (engine,), picker(tmp_path, [engine]) as (_, channel):
+        for noise in (
+            b"GET / HTTP/1.1\r\nhost: x\r\n\r\n",
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 64,
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\4\0\0\0\0\0\7abcd",
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\4\1\4\0\0\0\1\xff\xff\xff\xff",
+        ):
+            reader, writer = await asyncio.open_unix_connection(f"{tmp_path}/picker.sock")
+            writer.write(noise)
+            await asyncio.wait_for(reader.read(), 10)
+            writer.close()
+        call = process(channel)  # others are not disturbed
+        for message in asked(PROMPT):
+            await call.write(message)
+        assert endpoint_of(await call.read())
+        call.cancel()

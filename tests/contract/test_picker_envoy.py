@@ -1,0 +1,220 @@
+"""Clients of a real Envoy whose endpoint picker is a scheduler."""
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+from engines import EVENTS, MODEL, WHOLE, answer, close_before_headers, engines, gated, hang, status
+from envoys import body, front, started
+from schedulers import instances_json, until
+
+from services.process.children import Child
+
+
+def code_of(response: httpx.Response) -> str:
+    return response.json()["error"]["code"]
+
+
+async def test_a_whole_answer_comes_through_and_gives_its_lease_back(tmp_path: Path) -> None:
+    async with engines(answer) as (engine,), front(tmp_path, [engine]) as envoy:
+        response = await envoy.complete(max_tokens=20, headers={"x-request-id": "mine"})
+        assert (response.status_code, response.content) == (200, WHOLE)
+        assert response.headers["x-foretell-instance"] == "engine-0"
+        assert response.headers["x-request-id"] == "mine"
+        assert not any(name.startswith("x-gateway") for name in response.headers)
+        (received,) = engine.received
+        assert received.body["vllm_xargs"]["foretell_predicted_tokens"] > 0
+        assert received.headers["x-request-id"] == "mine"
+        await envoy.scheduler.until_idle()
+        labels = {"instance_id": "engine-0", "status": "200", "model_name": MODEL}
+        assert await envoy.scheduler.metric("foretell_requests_total", **labels) == 1
+
+
+async def test_a_stream_comes_as_the_engine_sends_it(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    async with engines(gated(gate)) as (engine,), front(tmp_path, [engine]) as envoy:
+        request = envoy.client.stream("POST", "/v1/completions", content=body(stream=True))
+        async with request as response:
+            parts = response.aiter_raw()
+            assert await anext(parts) == EVENTS[0]
+            assert (await envoy.scheduler.instance("engine-0"))["outstanding"] == 1
+            gate.set()
+            assert b"".join([part async for part in parts]) == b"".join(EVENTS[1:])
+        await envoy.scheduler.until_idle()
+
+
+async def test_what_is_refused_has_the_texts_of_the_endpoint(tmp_path: Path) -> None:
+    key = {"authorization": "Bearer secret"}
+    changes = {"api_keys": "secret", "max_body_bytes": 1000, "headers": key}
+    async with engines(answer) as (engine,), front(tmp_path, [engine], **changes) as envoy:
+        for content, headers in (
+            (body(), {"authorization": ""}),
+            (body(), {"authorization": "Bearer wrong"}),
+            (body(model="other"), key),
+            ("{", key),
+            (body(n=0), key),
+            (body(prompt="x" * 2000), key),
+            (body(), {**key, "x-slo-ttft-ms": "soon"}),
+        ):
+            through = await envoy.post(content, headers=headers)
+            direct = await envoy.scheduler.client.post(
+                "/v1/completions", content=content, headers=headers
+            )
+            assert (through.status_code, through.json()) == (direct.status_code, direct.json())
+            assert through.status_code >= 400
+            assert through.headers["content-type"] == "application/json"
+        assert not engine.received
+        assert (await envoy.client.get("/v1/models", headers=key)).json()["data"][0]["id"] == MODEL
+        assert (await envoy.client.get("/v1/models")).status_code == 401
+        assert (await envoy.client.get("/metrics")).status_code == 404
+        assert (await envoy.client.get("/v1/completions")).status_code == 405
+
+
+async def test_keys_are_exchanged(tmp_path: Path) -> None:
+    headers = {"authorization": "Bearer secret", "cookie": "a=b"}
+    changes = {"api_keys": "secret", "engine_api_key": "engine-key", "headers": headers}
+    async with engines(answer) as (engine,), front(tmp_path, [engine], **changes) as envoy:
+        assert (await envoy.complete(headers=headers)).status_code == 200
+        (received,) = engine.received
+        assert received.headers["authorization"] == "Bearer engine-key"
+        assert "cookie" not in received.headers
+
+
+async def test_a_client_cannot_choose_where_its_request_goes(tmp_path: Path) -> None:
+    async with engines(answer, answer) as both, front(tmp_path, both) as envoy:
+        for _ in range(4):
+            headers = {"x-gateway-destination-endpoint": f"127.0.0.1:{both[0].port}"}
+            assert (await envoy.complete(headers=headers)).status_code == 200
+        assert [len(engine.received) for engine in both] == [2, 2]
+        # Nor can it reach what is no engine.
+        headers = {"x-gateway-destination-endpoint": f"127.0.0.1:{envoy.scheduler.port}"}
+        answered = await envoy.client.get("/metrics", headers=headers)
+        assert answered.status_code == 404
+
+
+async def test_without_an_engine_it_says_so(tmp_path: Path) -> None:
+    async with engines(answer) as (engine,), front(tmp_path, [engine]) as envoy:
+        await engine.stop()
+        await envoy.scheduler.until(lambda s: not s["instances"][0]["healthy"])
+        response = await envoy.complete()
+        assert (response.status_code, code_of(response)) == (503, "no_instance")
+        assert response.headers["retry-after"] == "1"
+        assert response.headers["x-llm-d-request-dropped-reason"] == "no_instance"
+
+
+async def test_another_engine_answers_where_the_chosen_one_fails(tmp_path: Path) -> None:
+    for behaviour in (close_before_headers, status(500), status(401)):
+        async with (
+            engines(behaviour, answer) as both,
+            front(tmp_path, both) as envoy,
+        ):
+            for _ in range(4):
+                response = await envoy.complete()
+                assert (response.status_code, response.content) == (200, WHOLE)
+                assert response.headers["x-foretell-instance"] == "engine-1"
+            assert len(both[0].received) == 2
+            retried = {"instance_id": "engine-0"}
+            assert await envoy.scheduler.metric("foretell_retries_total", **retried) == 2
+            await envoy.scheduler.until_idle()
+
+
+async def test_where_all_engines_fail_the_client_is_told(tmp_path: Path) -> None:
+    async with engines(close_before_headers, status(500)) as both, front(tmp_path, both) as envoy:
+        response = await envoy.complete()
+        assert (response.status_code, code_of(response)) == (503, "engine_failed")
+        await envoy.scheduler.until_idle()
+
+
+async def test_a_client_that_leaves_frees_its_engine(tmp_path: Path) -> None:
+    async with engines(gated(asyncio.Event())) as (engine,), front(tmp_path, [engine]) as envoy:
+        request = envoy.client.stream("POST", "/v1/completions", content=body(stream=True))
+        async with request as response:
+            await anext(response.aiter_raw())
+        await asyncio.wait_for(engine.received[0].gone.wait(), 10)
+        await envoy.scheduler.until_idle()
+
+
+async def test_a_client_that_leaves_before_the_answer_frees_its_engine(tmp_path: Path) -> None:
+    async with engines(hang) as (engine,), front(tmp_path, [engine]) as envoy:
+        asking = asyncio.create_task(envoy.complete())
+        await until(lambda: bool(engine.received))
+        asking.cancel()
+        await asyncio.wait_for(engine.received[0].gone.wait(), 10)
+        await envoy.scheduler.until_idle()
+        assert await envoy.scheduler.metric("foretell_requests_total", status="499") == 1
+
+
+async def test_an_engine_that_dies_in_mid_answer_breaks_the_stream(tmp_path: Path) -> None:
+    async with engines(gated(asyncio.Event())) as (engine,), front(tmp_path, [engine]) as envoy:
+        request = envoy.client.stream("POST", "/v1/completions", content=body(stream=True))
+        try:
+            async with request as response:
+                parts = response.aiter_raw()
+                await anext(parts)
+                await engine.stop()
+                async for _ in parts:
+                    pass
+            raise AssertionError("the stream ended as if it were whole")
+        except httpx.RemoteProtocolError:
+            pass
+        await envoy.scheduler.until_idle()
+
+
+async def test_long_bodies_come_in_many_parts(tmp_path: Path) -> None:
+    async with engines(answer) as (engine,), front(tmp_path, [engine]) as envoy:
+        for size in (220_000, 3_000_000):
+            prompt = "0123456789" * (size // 10)
+            assert (await envoy.complete(prompt=prompt)).status_code == 200
+            assert engine.received[-1].body["prompt"] == prompt
+
+
+async def test_a_giant_body_is_refused_before_it_has_come(tmp_path: Path) -> None:
+    async with engines(answer) as (engine,), front(tmp_path, [engine]) as envoy:
+        head = f"POST /v1/completions HTTP/1.1\r\nhost: {envoy.host}\r\n"
+        for framing, sends in (
+            (f"content-length: {5 << 20}", b""),
+            ("transfer-encoding: chunked", (b"10000\r\n" + b"x" * 65536 + b"\r\n") * 65),
+        ):
+            reader, writer = await asyncio.open_connection(envoy.host, envoy.port)
+            writer.write(f"{head}{framing}\r\n\r\n".encode() + sends)
+            first = await asyncio.wait_for(reader.readline(), 10)
+            assert first.split()[1] == b"413"
+            assert b"request_too_large" in await asyncio.wait_for(reader.readuntil(b"}}"), 10)
+            writer.close()
+        assert not engine.received
+        await envoy.scheduler.until_idle()
+
+
+async def test_while_the_scheduler_is_gone_clients_are_told(tmp_path: Path) -> None:
+    async with engines(answer, answer) as both, started(tmp_path, both) as client:
+        command = [
+            *(sys.executable, "-m", "services.scheduler", "--policy=round_robin"),
+            *(f"--instances={instances_json(both)}", "--health-interval-s=0.05"),
+            f"--picker=unix:{tmp_path}/scheduler-0.picker.sock",
+        ]
+
+        async def until_answered(status: int) -> httpx.Response:
+            async with asyncio.timeout(30):
+                while True:
+                    with suppress(httpx.ConnectError):  # Envoy does not serve yet
+                        found = await client.post("/v1/completions", content=body())
+                        if found.status_code == status:
+                            return found
+                    await asyncio.sleep(0.05)
+
+        for _ in range(2):
+            child = await Child.spawn("scheduler", command, tmp_path / "scheduler.log")
+            try:
+                await until_answered(200)
+                os.kill(child.pid, signal.SIGKILL)
+                await child.wait()
+                response = await until_answered(503)
+            finally:
+                await child.stop(0.0)
+            assert code_of(response) == "scheduler_unavailable"
+            assert response.headers["content-type"] == "application/json"
+            assert response.headers["retry-after"] == "1"

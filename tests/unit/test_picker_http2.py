@@ -1,0 +1,192 @@
+"""The picker's end of HTTP/2, frame by frame."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from hpack import Encoder
+
+from services.scheduler.picker.http2 import Connection, Stream
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, RST, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return len(payload).to_bytes(3) + bytes((kind, flags)) + stream.to_bytes(4) + payload
+
+
+def message(data: bytes) -> bytes:
+    return b"\0" + len(data).to_bytes(4) + data
+
+
+class Wire:
+    """A transport that keeps what is written, as frames."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.closed = False
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def close(self) -> None:
+        self.closed = True
+
+    def frames(self) -> list[tuple[int, int, int, bytes]]:
+        found = []
+        while self.written:
+            size = int.from_bytes(self.written[:3])
+            kind, flags = self.written[3:5]
+            stream = int.from_bytes(self.written[5:9])
+            found.append((kind, flags, stream, self.written[9 : 9 + size]))
+            self.written = self.written[9 + size :]
+        return found
+
+    def data(self) -> bytes:
+        return b"".join(payload for kind, _, _, payload in self.frames() if kind == DATA)
+
+
+class Recorded:
+    """A call that keeps what it is told."""
+
+    def __init__(self, stream: Stream, headers: dict[str, str]) -> None:
+        self.stream, self.headers = stream, headers
+        self.said: list[Any] = []
+
+    def receive(self, data: bytes) -> None:
+        self.said.append(data)
+
+    def half_close(self) -> None:
+        self.said.append("half closed")
+
+    def lose(self) -> None:
+        self.said.append("lost")
+
+
+class Peer:
+    """A gateway that speaks to one connection."""
+
+    def __init__(self) -> None:
+        self.calls: list[Recorded] = []
+        self.connections: set[Connection] = set()
+        self.connection = Connection(self._open, 1000, self.connections)
+        self.wire = Wire()
+        self.connection.connection_made(self.wire)  # type: ignore[arg-type]
+        self.encoder = Encoder()
+        self.send(PREFACE + frame(SETTINGS, 0, 0))
+        self.wire.frames()
+
+    def _open(self, stream: Stream, headers: dict[str, str]) -> Recorded:
+        self.calls.append(Recorded(stream, headers))
+        return self.calls[-1]
+
+    def send(self, data: bytes) -> None:
+        self.connection.data_received(data)
+
+    def open(self, stream: int = 1, path: str = "/a") -> Recorded:
+        block = self.encoder.encode([(":path", path), ("te", "trailers")])
+        self.send(frame(HEADERS, 4, stream, block))
+        return self.calls[-1]
+
+
+async def test_messages_come_whole_however_the_bytes_are_cut() -> None:
+    sent = frame(DATA, 0, 1, message(b"one") + message(b"")[:3])
+    sent += frame(DATA, 1, 1, message(b"")[3:] + message(b"three"))
+    for cut in range(1, len(sent), 3):
+        peer = Peer()
+        call = peer.open()
+        for at in range(0, len(sent), cut):
+            peer.send(sent[at : at + cut])
+        assert call.said == [b"one", b"", b"three", "half closed"]
+        assert call.headers == {":path": "/a", "te": "trailers"}
+
+
+async def test_header_blocks_use_the_dynamic_table_until_the_settings_are_acknowledged() -> None:
+    peer = Peer()
+    assert peer.open(1, "/long/path").headers[":path"] == "/long/path"
+    assert peer.open(3, "/long/path").headers[":path"] == "/long/path"
+    peer.send(frame(SETTINGS, 1, 0))
+    peer.encoder.header_table_size = 0
+    for stream in (5, 7):
+        assert peer.open(stream, "/long/path").headers[":path"] == "/long/path"
+
+
+async def test_what_is_sent_keeps_within_the_windows() -> None:
+    peer = Peer()
+    initial = (4).to_bytes(2) + (100).to_bytes(4)
+    peer.send(frame(SETTINGS, 0, 0, initial))
+    call = peer.open()
+    peer.wire.frames()
+    call.stream.send(b"x" * 95, b"y" * 300)
+    await asyncio.sleep(0)
+    whole = message(b"x" * 95) + message(b"y" * 300)
+    sent = peer.wire.data()
+    assert sent == whole[:100]
+    peer.send(frame(WINDOW, 0, 1, (50).to_bytes(4)))
+    sent += peer.wire.data()
+    assert sent == whole[:150]
+    peer.send(frame(SETTINGS, 0, 0, (4).to_bytes(2) + (1000).to_bytes(4)))
+    assert sent + peer.wire.data() == whole
+
+
+async def test_a_long_message_is_cut_into_frames_that_any_peer_takes() -> None:
+    peer = Peer()
+    call = peer.open()
+    call.stream.send(b"x" * 60_000)
+    await asyncio.sleep(0)
+    frames = [payload for kind, _, _, payload in peer.wire.frames() if kind == DATA]
+    assert b"".join(frames) == message(b"x" * 60_000)
+    assert max(map(len, frames)) <= 16384
+
+
+async def test_a_reset_and_a_lost_connection_are_told_once() -> None:
+    peer = Peer()
+    first, second = peer.open(1), peer.open(3)
+    peer.send(frame(RST, 0, 1, (8).to_bytes(4)))
+    peer.send(frame(DATA, 0, 1, message(b"late")))
+    peer.connection.connection_lost(None)
+    assert (first.said, second.said) == (["lost"], ["lost"])
+    second.stream.send(b"nobody")
+    second.stream.end()
+    assert not peer.connections
+
+
+async def test_an_ended_call_gets_its_status_and_nothing_after() -> None:
+    peer = Peer()
+    call = peer.open()
+    call.stream.end(12, "no")
+    call.stream.send(b"late")
+    call.stream.end()
+    await asyncio.sleep(0)
+    ((kind, flags, stream, _),) = peer.wire.frames()
+    assert (kind, flags, stream) == (HEADERS, 5, 1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        frame(DATA, 0, 9, b""),
+        frame(HEADERS, 0, 1, b"\x00") + frame(DATA, 0, 1),
+        frame(CONTINUATION, 4, 1, b""),
+        frame(HEADERS, 4 | 8, 1, b"\xff"),
+        frame(5, 4, 1, b"\0\0\0\2"),
+        frame(SETTINGS, 0, 0, (4).to_bytes(2) + (2**31).to_bytes(4)),
+        (16385).to_bytes(3) + b"\0\0\0\0\0\1",
+    ],
+)
+async def test_a_peer_that_breaks_the_protocol_is_told_and_left(wrong: bytes) -> None:
+    peer = Peer()
+    peer.send(wrong)
+    assert peer.wire.frames()[-1][0] == GOAWAY
+    assert peer.wire.closed
+
+
+async def test_a_message_that_is_too_long_ends_its_call_alone() -> None:
+    peer = Peer()
+    call = peer.open()
+    peer.send(frame(DATA, 0, 1, b"\0" + (1001).to_bytes(4)))
+    assert call.stream.closed
+    assert not peer.wire.closed
+    peer.send(frame(PING, 0, 0, b"12345678"))
+    assert (PING, 1, 0, b"12345678") in peer.wire.frames()
