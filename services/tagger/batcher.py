@@ -16,7 +16,7 @@ from services.tagger.metrics import TaggerMetrics
 logger = logging.getLogger(__name__)
 
 _SMOOTHING = 0.2  # weight of the latest batch in the running estimates of how long one takes
-_FORGIVE_EVERY_S = 0.1
+_FORGIVE_EVERY_S = 0.3
 _NICENESS = 10  # of the thread that reads prompts
 _DEVIATIONS = 2.0  # by which a batch is expected to take longer than it does on average
 
@@ -106,9 +106,10 @@ class MicroBatcher(Generic[Q, A]):
     def _expected_wait_s(self) -> float:
         busy_s = 0.0
         if self._busy_until_s:
-            # What is late already is expected to take as long again.
-            busy_s = abs(self._busy_until_s - asyncio.get_running_loop().time())
-        return busy_s + self._expected_s(self._queue.qsize() + 1)
+            busy_s = self._busy_until_s - asyncio.get_running_loop().time()
+            if busy_s < -_DEVIATIONS * self._deviation_s:
+                return math.inf  # it has no time on the processor: who knows for how long
+        return max(0.0, busy_s) + self._expected_s(self._queue.qsize() + 1)
 
     def _expected_s(self, prompts: int) -> float:
         """Within that so many prompts are read, nearly always."""

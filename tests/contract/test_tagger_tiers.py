@@ -75,6 +75,7 @@ def test_the_encoder_apart_says_what_it_says_here() -> None:
 
 
 def test_an_encoder_that_is_killed_or_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apart, "_RESTART_S", 1e9)
     encoder = EncoderApart(folder_of("shipped"))
     try:
         first = encoder.pid

@@ -54,7 +54,7 @@ class TaggerClient:
         """`within_s`: how long the tagger may take to read a request well. What it could not read
         by then it estimates with less effort; that, too, may come late."""
         self._stub = stub
-        self._within_ms = max(1, round(1e3 * within_s))
+        self._within_s = within_s
         self._metadata = metadata
         self._loop = asyncio.get_running_loop()
         self._unsent: deque[_Waiting] = deque()
@@ -131,13 +131,14 @@ class TaggerClient:
             waiting = self._unsent.popleft()
             if not waiting.answer.done():
                 chosen.append(waiting)
+        waited_s = self._loop.time() - chosen[0].asked_s if chosen else 0.0
         first = self._next_number
         self._next_number += len(chosen)
         self._sent.update(enumerate(chosen, first))
         return tagger_pb2.TagBatch(
             requests=[waiting.request for waiting in chosen],
             first=first,
-            within_ms=self._within_ms,
+            within_ms=max(1, round(1e3 * (self._within_s - waited_s))),
         )
 
     async def _receive(self, stream: _Stream) -> None:
