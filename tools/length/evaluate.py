@@ -4,7 +4,6 @@ import time
 from bisect import insort
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -43,10 +42,10 @@ def evaluate(
             found = cross_validated(baseline, examples)
         else:
             found = learnt_from(training, baseline, examples)
-        baselines[name] = None if found is None else asdict(score(found, lengths))
+        baselines[name] = None if found is None else score(found, lengths).as_json()
     show("baselines", len(BASELINES), len(BASELINES))
     result = {
-        **asdict(score(quantiles, lengths)),
+        **score(quantiles, lengths).as_json(),
         "cpu_ms": cpu_s * 1e3 / len(examples),
         "baselines": baselines,
         "count": len(examples),

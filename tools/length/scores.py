@@ -5,7 +5,7 @@ generates until then is what placement has to know. All lengths are in tokens, a
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,9 @@ class Scores:
     """Mean over `LEVELS` and estimates, tokens."""
     coverage: dict[str, float]
     """Share of lengths within each of `INTERVALS`, ends included."""
+
+    def as_json(self) -> dict[str, object]:
+        return asdict(self)
 
 
 def score(quantiles: Floats, observed: ArrayLike) -> Scores:

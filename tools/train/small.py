@@ -16,6 +16,7 @@ from foretell.length.words import BUCKETS, word_numbers
 from services.tagger.small import SmallModel, Weights, standardised
 from tools.length.dataset import Example, read_examples
 from tools.length.scores import INTERVALS, Scores, coverage, score
+from tools.progress import showing
 from tools.train.descent import Examples, descend
 from tools.train.inputs import hold_out
 from tools.train.teachers import taught_by
@@ -38,8 +39,8 @@ def train_small(
     """
     with console.status(f"reading {train}"):
         kept, held = hold_out(read_examples(train), _HELD_OUT)
-    with console.status("asking the length model"):
-        taught = taught_by([str(folder)], kept, work, lambda _done, _total: None)
+    with showing("asking the length model") as show:
+        taught = taught_by([str(folder)], kept, work, show)
     with console.status("training"):
         weights = _trained(kept, taught, np.random.default_rng(seed))
     replace(weights, temperature=np.float32(_temperature(weights, held))).write(folder)
