@@ -23,7 +23,7 @@ from bench.length.data import convert
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from foretell.length.conversation import Conversation
 from services.tagger.encoder import Encoder
-from services.tagger.small import SmallModel, Weights, folder_of
+from services.tagger.small import folder_of
 from tools.length.dataset import Example, read_examples
 from tools.length.evaluate import evaluate, running_medians
 from tools.length.scores import Floats, Scores, quantiles_of, score
@@ -42,31 +42,23 @@ _COST_TOKENS, _COST_MARGIN, _COST_BATCH, _COST_REPEATS = 128, 8, 32, 15
 
 def stream_scores(model: str, examples: Sequence[Example]) -> dict[str, Any]:
     """Scores on one serving model's answers in order, once some of them have been learnt."""
+    tagger = load_tagger(model)
+    rows = []
+    for example in examples:
+        rows.append(quantiles_of(tagger.estimate([example]))[0])
+        tagger.observe(example)
     learnt = _LEARNT if len(examples) >= _FEW else _LEARNT_OF_FEW
     lengths = np.array([float(example.output_tokens) for example in examples])
-    found, small = (
-        score(_learning(load_tagger(model, small=small), examples)[learnt:], lengths[learnt:])
-        for small in (False, True)
-    )
+    found = score(np.array(rows)[learnt:], lengths[learnt:])
     medians = np.abs(running_medians(lengths) - lengths)[learnt:].mean()
     return {
         "requests": len(examples),
         "learnt": learnt,
         "mae": found.mae,
-        "small_mae": small.mae,
         "running_median_mae": float(medians),
         "spearman": found.spearman,
         "coverage": found.coverage,
     }
-
-
-def _learning(tagger: Tagger, examples: Sequence[Example]) -> Floats:
-    """Quantiles (n, levels) of each, when those before it have been learnt."""
-    rows = []
-    for example in examples:
-        rows.append(quantiles_of(tagger.estimate([example]))[0])
-        tagger.observe(example)
-    return np.array(rows)
 
 
 def noise_floor(path: Path, lengths: Floats) -> dict[str, float]:
@@ -110,7 +102,6 @@ def cost(model: str, examples: Sequence[Example]) -> dict[str, float]:
     ][:_COST_BATCH]
     alone = [replace(conversation, earlier=(), exchanges=0) for conversation in chosen]
     features = _cpu_ms(lambda: encoder.reader.features(chosen))
-    small = SmallModel(Weights.read(folder_of(model)))
     return {
         "prompts_together": len(chosen),
         "cpu_ms": _cpu_ms(lambda: encoder.read(alone, [""] * len(alone))) / len(alone),
@@ -119,7 +110,6 @@ def cost(model: str, examples: Sequence[Example]) -> dict[str, float]:
         / len(chosen),
         "with_earlier_tokens_read": _tokens_read(encoder, chosen),
         "features_cpu_ms": features / len(chosen),
-        "small_cpu_ms": _cpu_ms(lambda: small.read(chosen, [""] * len(chosen))) / len(chosen),
     }
 
 
@@ -152,8 +142,6 @@ def evaluate_all(data: Path, model: str) -> Numbers:
         tagger: Tagger = load_tagger(model)
         result: Numbers = {
             "sharegpt_val": evaluate(tagger, val, training=training, stream=False, show=show),
-            "small_val": _scored(load_tagger(model, small=True), val),
-            "history_val": _scored(_taught(load_tagger("none"), training), val),
             "streams": {"ShareGPT val": stream_scores(model, val)},
         }
         for name, path in convert(data, Path(other)).items():
@@ -171,17 +159,6 @@ def evaluate_all(data: Path, model: str) -> Numbers:
     return result
 
 
-def _taught(tagger: Tagger, examples: Sequence[Example]) -> Tagger:
-    for example in examples:
-        tagger.observe(example)
-    return tagger
-
-
-def _scored(tagger: Tagger, examples: Sequence[Example]) -> dict[str, Any]:
-    lengths = np.array([float(example.output_tokens) for example in examples])
-    return score(quantiles_of(tagger.estimate(examples)), lengths).as_json()
-
-
 def tables(result: Numbers) -> Blocks:
     """Scores on ShareGPT, on streams, what is chance, and the cost."""
     val, floor, spent = result["sharegpt_val"], result["noise_floor"], result["cost"]
@@ -189,12 +166,7 @@ def tables(result: Numbers) -> Blocks:
         *("", "MAE", "error rate", "Acc-25", "Acc-50", "Acc-100", "Spearman", "Kendall"),
         *("pinball", "50 / 80 / 95% interval"),
     )
-    scored = {
-        "**shipped model**": val,
-        "its **small model**": result["small_val"],
-        "history": result["history_val"],
-        **val["baselines"],
-    }
+    scored = {"**shipped model**": val, **val["baselines"]}
     text = "\n".join(
         [
             made_by(result),
@@ -205,10 +177,7 @@ def tables(result: Numbers) -> Blocks:
             "each learnt after it was estimated. Scored are those after the first so many. In "
             "brackets, MAE over that of the running median of the serving model's own answers.\n",
             markdown_table(
-                (
-                    *("", "answers", "scored after", "MAE", "MAE of the small model"),
-                    *("running median", "Spearman", header[-1]),
-                ),
+                ("", "answers", "scored after", "MAE", "running median", "Spearman", header[-1]),
                 [_stream_row(name, found) for name, found in result["streams"].items()],
             ),
             f"**How much is chance.** Of two draws of one answer (Vicuna, {floor['prompts']:,} "
@@ -225,8 +194,7 @@ def tables(result: Numbers) -> Blocks:
             f"which it reads {spent['tokens_read']:.0f} tokens; with what came before it "
             f"{spent['with_earlier_cpu_ms']:.2f} ms and "
             f"{spent['with_earlier_tokens_read']:.0f} tokens. {spent['features_cpu_ms']:.2f} ms "
-            "of it are the figures that need no reading. The small model takes "
-            f"{spent['small_cpu_ms']:.2f} ms, with what came before.\n",
+            "of it are the figures that need no reading.\n",
         ]
     )
     return {"tables": text}
@@ -246,13 +214,12 @@ def _row(name: str, found: dict[str, Any]) -> list[str]:
 
 
 def _stream_row(name: str, found: dict[str, Any]) -> list[str]:
-    of_median, small = found["running_median_mae"], found["small_mae"]
+    ratio = found["mae"] / found["running_median_mae"]
     return [
         name,
         f"{found['requests']:,}",
         str(found["learnt"]),
-        f"{found['mae']:.1f} ({found['mae'] / of_median:.2f})",
-        f"{small:.1f} ({small / of_median:.2f})",
+        f"{found['mae']:.1f} ({ratio:.2f})",
         f"{found['running_median_mae']:.1f}",
         f"{found['spearman']:.2f}",
         _intervals(found["coverage"]),
