@@ -5,7 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +15,7 @@ from pydantic import SecretStr
 
 from foretell.config import TaggerSettings
 from foretell.v1 import tagger_pb2, tagger_pb2_grpc
+from services.process.frames import FrameStream, open_frames, serve_frames
 from services.process.traffic import OPEN, Traffic, is_loopback
 from services.tagger.server import serve
 
@@ -97,6 +98,48 @@ async def test_certificates_on_both_sides_replace_the_secret(
         for stranger in (OPEN, Traffic(authority=ours.authority)):
             with pytest.raises(grpc.aio.AioRpcError):
                 await tag(reached, stranger)
+
+
+class _End(FrameStream):
+    """One end of a stream of frames, which remembers what comes."""
+
+    heard: list[bytes]
+
+    def received(self, payload: bytes) -> None:
+        self.heard.append(payload)
+
+
+async def test_frames_are_encrypted_for_those_with_certificates_only(
+    certificate: tuple[str, str],
+) -> None:
+    _End.heard = []
+    path, key = certificate
+    files = {"tls_certificate": path, "tls_key": key, "tls_authority": path}
+    ours = Traffic.of(SimpleNamespace(secret=SecretStr(""), **files))  # type: ignore[arg-type]
+    server, address = await serve_frames(_End, "0.0.0.0:0", ours)
+    reached = address.replace("0.0.0.0", "127.0.0.1")
+    without_key = {"tls_certificate": "", "tls_key": "", "tls_authority": path}
+    unknown = Traffic.of(SimpleNamespace(secret=SecretStr(""), **without_key))  # type: ignore[arg-type]
+    streams = []
+    for traffic, word in ((OPEN, b"open"), (unknown, b"unknown"), (ours, b"ours")):
+        with suppress(OSError):
+            streams.append(await open_frames(_End, reached, traffic))
+            streams[-1].send(word)
+    async with asyncio.timeout(20):
+        while not _End.heard:  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.01)
+    assert _End.heard == [b"ours"]
+    for stream in streams:
+        stream.close()
+    server.close()
+    await server.wait_closed()
+    await asyncio.sleep(0.1)  # for transports of TLS to close
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "192.0.2.1:0"])
+async def test_frames_that_others_could_reach_without_proof_are_refused(address: str) -> None:
+    with pytest.raises(SystemExit, match="other hosts can reach"):
+        await serve_frames(_End, address, OPEN)
 
 
 def test_a_key_without_its_certificate_is_refused(certificate: tuple[str, str]) -> None:

@@ -40,6 +40,14 @@ class Cluster:
         """SIGKILL one component: no goodbye to anyone."""
         os.kill(self.component(name)["pid"], signal.SIGKILL)
 
+    def pause(self, name: str) -> None:
+        """SIGSTOP one component: it neither answers nor goes."""
+        os.kill(self.component(name)["pid"], signal.SIGSTOP)
+
+    def resume(self, name: str) -> None:
+        """SIGCONT one that is stopped."""
+        os.kill(self.component(name)["pid"], signal.SIGCONT)
+
     def ready(self) -> bool:
         state = self.state()
         components = state.get("components", [])

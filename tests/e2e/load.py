@@ -55,8 +55,9 @@ async def run(
     *,
     seed: int,
     mishap: Callable[[], Awaitable[None]] | None = None,
+    over_s: float = 3.0,
 ) -> list[Fate]:
-    """`requests` spread over about three seconds, with `mishap` in their midst."""
+    """`requests` spread over so many seconds, with `mishap` in their midst."""
     rng = Random(seed)
     fates = [
         Fate(f"{i} " + "word " * rng.randint(1, 200), rng.randint(5, 120), i % 2 == 0)
@@ -68,8 +69,8 @@ async def run(
             await asyncio.sleep(delay_s)
             return await one(client, model, fate)
 
-        tasks = [asyncio.create_task(later(f, rng.uniform(0, 3))) for f in fates]
-        await asyncio.sleep(1.5)
+        tasks = [asyncio.create_task(later(f, rng.uniform(0, over_s))) for f in fates]
+        await asyncio.sleep(over_s / 2)
         if mishap is not None:
             await mishap()
         return list(await asyncio.gather(*tasks))

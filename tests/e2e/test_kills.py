@@ -7,9 +7,13 @@ from pathlib import Path
 import httpx
 import load
 import pytest
-from cluster import Cluster, cluster
+from cluster import Cluster, cluster, until
+from prometheus_client.parser import text_string_to_metric_families
 
 REQUESTS = 80
+PAUSE_S = 3.5
+"""Longer than pictures are believed without a word of their predictor."""
+RECOVERY_S = 30.0
 pytestmark = pytest.mark.timeout(240)
 
 
@@ -84,6 +88,30 @@ def drive(running: Cluster, victim: str, seed: int) -> list[load.Fate]:
     return fates
 
 
+def degraded(running: Cluster, missing: str) -> float:
+    """Answers that placements of both schedulers had to do without."""
+    total = 0.0
+    for name in ("scheduler-0", "scheduler-1"):
+        text = httpx.get(f"{running.component(name)['address']}/metrics").text
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                counts = sample.name == "foretell_degraded_total"
+                total += sample.value * (counts and sample.labels["missing"] == missing)
+    return total
+
+
+def await_predictions(running: Cluster) -> None:
+    """Wait until requests are placed by predictions for every instance again."""
+
+    def nothing_is_missing() -> bool:
+        before = degraded(running, "predictor")
+        fates = asyncio.run(load.run(running.endpoint, model_of(running), 8, seed=9, over_s=0.2))
+        assert not [fate.error for fate in fates if fate.error]
+        return degraded(running, "predictor") == before
+
+    until(nothing_is_missing, RECOVERY_S)
+
+
 def test_without_mishap_everything_is_answered_and_labelled_emulated(running: Cluster) -> None:
     fates = asyncio.run(load.run(running.endpoint, model_of(running), REQUESTS, seed=1))
     assert not [fate.error for fate in fates if fate.error]
@@ -97,6 +125,23 @@ def test_without_mishap_everything_is_answered_and_labelled_emulated(running: Cl
 def test_a_killed_predictor_costs_no_request(running: Cluster) -> None:
     fates = drive(running, "engine-1.predictor", seed=2)
     assert not [fate.error for fate in fates if fate.error]
+    await_predictions(running)
+
+
+@pytest.mark.parametrize("victim", ["engine-1.predictor", "tagger", "scheduler-1"])
+def test_who_hangs_for_a_while_costs_no_request(running: Cluster, victim: str) -> None:
+    async def mishap() -> None:
+        await busy(running, victim)
+        running.pause(victim)
+        await asyncio.sleep(PAUSE_S)
+        running.resume(victim)
+
+    fates = asyncio.run(
+        load.run(running.endpoint, model_of(running), REQUESTS, seed=6, mishap=mishap)
+    )
+    assert not [fate.error for fate in fates if fate.error], running.logs()
+    assert [fate.text for fate in fates] == truth(running, fates)
+    await_predictions(running)
 
 
 def test_a_killed_scheduler_costs_only_streams_it_had_begun(running: Cluster) -> None:

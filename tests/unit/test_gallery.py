@@ -106,7 +106,8 @@ def followed(gallery: Gallery, running: int = 8) -> tuple[SnapshotPredictor, Fol
 
 
 def newcomer(request_id: str = "n", **fields: object) -> RequestSpec:
-    return RequestSpec(request_id, 500, 0, LengthEstimate(100.0), **fields)  # type: ignore[arg-type]
+    values: dict[str, object] = {"max_tokens": 0} | fields
+    return RequestSpec(request_id, 500, length=LengthEstimate(100.0), **values)  # type: ignore[arg-type]
 
 
 def test_clocks_of_hosts_may_differ() -> None:
@@ -132,6 +133,44 @@ def test_own_requests_count_until_they_end_or_the_picture_has_them() -> None:
     assert gallery.load("engine-0").reserved == 2
     engine.hear(sent(predictor, now_s, notices=1), now_s)  # it knows of "a", which has ended
     assert gallery.load("engine-0").reserved == 1
+
+
+def test_what_is_learnt_later_replaces_what_was_announced() -> None:
+    gallery = Gallery(knots)
+    predictor, engine, now_s = followed(gallery)
+    engine.hear(sent(predictor, now_s), now_s)
+    engine.reserve(newcomer("a"), now_s)
+    longer = newcomer("a", max_tokens=900)
+    assert engine.revise(longer, now_s + 2) == 2.0
+    assert gallery.load("engine-0").reserved == 1
+    assert engine.begin(now_s + 3) == [(longer, 3.0)]
+    assert engine.revise(newcomer("gone"), now_s) == 0.0
+    assert gallery.load("engine-0").reserved == 1
+
+
+def test_a_single_rollout_is_of_the_medians_and_near_the_mean_of_several() -> None:
+    gallery = Gallery(knots)
+    for i in range(6):
+        snapshot = make_case(Size(40, 20), i, async_scheduling=True).snapshot
+        predictor, engine = new_predictor(snapshot), gallery.follow(f"engine-{i}")
+        now_s = snapshot.taken_unix_s
+        engine.hear(sent(predictor, now_s), 0.0)
+    fresh = gallery.fresh([f"engine-{i}" for i in range(6)], 0.0)
+
+    def seconds(*, single: bool) -> list[float]:
+        found = gallery.predict(
+            fresh,
+            newcomer(),
+            0.0,
+            announced_only=True,
+            externality=False,
+            with_quantiles=False,
+            single=single,
+        )
+        return [prediction.e2e_s for prediction in found]
+
+    assert seconds(single=True) == pytest.approx(seconds(single=False), rel=0.5)
+    assert seconds(single=True) == seconds(single=True)
 
 
 def test_a_new_stream_is_told_of_open_requests_again() -> None:
