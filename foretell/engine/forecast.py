@@ -205,19 +205,24 @@ class Forecaster:
         index: int,
         figures: Figures,
         shapes: Seq[Seq[int]],
-        taken_s: float,
+        known_s: float,
         begun_s: float,
     ) -> None:
         """Complete a picture of engine `index` whose rows have been filled in.
 
-        `shapes` are those of the steps in flight, the oldest first, which began at `begun_s`.
+        `shapes` are those of the steps in flight, the oldest first, which began at `begun_s`. Until
+        `known_s` nothing has happened but what the picture shows.
         """
         header = self.pictures.headers[index : index + 1]
         header["version"] += 1
         header["figures"], header["steps"] = figures, len(shapes)
-        header["taken_s"], header["begun_s"] = taken_s, begun_s
+        header["known_s"], header["begun_s"] = known_s, begun_s
         for place, shape in enumerate(shapes):
             header["shapes"][0, place] = shape
+
+    def still_true(self, index: int, known_s: float) -> None:
+        """Until `known_s` nothing has happened on engine `index` but what its picture shows."""
+        self.pictures.headers["known_s"][index] = known_s
 
     def figures(self, index: int) -> Figures:
         """The load that an engine's picture shows."""

@@ -35,6 +35,7 @@ _CLOCKS = 16
 """Latest messages among which the quickest one tells how two clocks differ."""
 _ESTIMATES = 256
 """Latest estimates whose distributions are kept."""
+_CLOCK_JUMP_S = 1.0
 _NO_TABLES = LinearStepTime((0.0,) * len(FEATURES)).packed()
 
 LengthRow = Callable[[LengthEstimate], Row]
@@ -127,7 +128,6 @@ class FollowedEngine:
         self._notices = 0
         self._open: dict[str, tuple[RequestSpec, float]] = {}
         self._shifts: deque[float] = deque(maxlen=_CLOCKS)
-        self._shift_s = 0.0
         self._told_s = self._heard_s = float("-inf")
         self._tables = _NO_TABLES
 
@@ -178,10 +178,12 @@ class FollowedEngine:
 
     def hear(self, message: Published, now_s: float) -> None:
         """Take in what the predictor published; PictureError where it cannot be true."""
-        self._shifts.append(now_s - message.sent_s)
-        shift_s = min(self._shifts)  # the one that was quickest on its way
+        shift_s = self._shift_s(now_s - message.sent_s)
         if message.picture is not None:
-            self._show(message.picture, shift_s)
+            self._show(message.picture, shift_s, message.sent_s)
+        elif self.predictor is not None:
+            self._forecaster.still_true(self.index, message.sent_s + shift_s)
+            self.predictor.published()
         self._heard_s, self._told_s = message.heard_s + shift_s, now_s
         underway = self._underway
         if message.all_prefixes:
@@ -194,11 +196,18 @@ class FollowedEngine:
         row = arrival(request, self._length_row(request.length), at_s)
         self._underway.announce(self._notices, request, row)
 
-    def _show(self, picture: PublishedPicture, shift_s: float) -> None:
+    def _shift_s(self, latest_s: float) -> float:
+        """What to add to the predictor's times, by the message that was quickest on its way."""
+        if self._shifts and abs(latest_s - min(self._shifts)) > _CLOCK_JUMP_S:
+            self._shifts.clear()  # a clock was set, or this process stood still
+        self._shifts.append(latest_s)
+        return min(self._shifts)
+
+    def _show(self, picture: PublishedPicture, shift_s: float, sent_s: float) -> None:
         # All that may be refused comes first: half a picture must not be shown.
         config, underway = picture.config, self._underway
         rows = requests_of(picture)
-        told = arrivals_of(picture.reservations, config.max_model_len, shift_s)
+        told = arrivals_of(picture.reservations, config.max_model_len, shift_s, sent_s)
         coming = arrivals_of(picture.expected, config.max_model_len, shift_s)
         tables = picture.step_tables or self._tables
         model = step_time_of(picture, tables)
@@ -206,7 +215,7 @@ class FollowedEngine:
         predictor = self._configured(picture, model)
         variances = picture.step_error
         predictor.believe(model, lambda steps: spread(variances, steps), picture.calibration_steps)
-        show(self._forecaster, self.index, picture, rows, shift_s)
+        show(self._forecaster, self.index, picture, rows, shift_s, sent_s)
         underway.tell(told, picture.notices)
         underway.coming = coming
         underway.dispatch_delay_s = picture.dispatch_delay_s

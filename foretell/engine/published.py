@@ -43,6 +43,7 @@ class PublishedPicture:
     instance_id: str
     config: EngineConfig
     taken_s: float
+    """When the snapshot was taken that it shows."""
     running: int
     """The first of `requests`."""
     free_blocks: int
@@ -95,8 +96,12 @@ def show(
     picture: PublishedPicture,
     rows: NDArray[np.void],
     shift_s: float,
+    sent_s: float,
 ) -> None:
-    """Make `picture`, with its checked `rows`, that of engine `index`; instants `shift_s` later."""
+    """Make `picture`, with its checked `rows`, that of engine `index`; instants `shift_s` later.
+
+    Its predictor knew of nothing else when it sent it, at `sent_s`.
+    """
     count = len(rows)
     forecaster.make_room(count)
     own = forecaster.pictures.requests[index, :count]
@@ -115,8 +120,8 @@ def show(
         index,
         figures,
         list(map(sums, picture.shapes)),
-        picture.taken_s + shift_s,
-        picture.step_began_s + shift_s,
+        sent_s + shift_s,
+        min(picture.step_began_s, sent_s) + shift_s,
     )
 
 
@@ -161,8 +166,13 @@ def _most_of(config: EngineConfig) -> tuple[float, ...]:
     return tuple(most[name] for name in _COUNTS)
 
 
-def arrivals_of(packed: bytes, max_model_len: int, shift_s: float) -> list[Arrival]:
-    """Requests on their way, `shift_s` later; PictureError where they cannot be true."""
+def arrivals_of(
+    packed: bytes, max_model_len: int, shift_s: float, latest_s: float = inf
+) -> list[Arrival]:
+    """Requests on their way, `shift_s` later; PictureError where they cannot be true.
+
+    What was sent after `latest_s` was sent before the predictor's clock was set back.
+    """
     if not packed:
         return []
     rows = _rows(packed, ARRIVAL)
@@ -176,7 +186,7 @@ def arrivals_of(packed: bytes, max_model_len: int, shift_s: float) -> list[Arriv
     _check(int(rows["sequences"].min()) >= 1, "sequences")
     _check(int(rows["sequences"].sum()) <= MOST_REQUESTS, "sequences")
     return [
-        Arrival(tuple(length.tolist()), at_s + shift_s, *rest)
+        Arrival(tuple(length.tolist()), min(at_s, latest_s) + shift_s, *rest)
         for length, at_s, *rest in rows.tolist()
     ]
 

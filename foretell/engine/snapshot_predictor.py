@@ -64,6 +64,11 @@ class SnapshotPredictor:
         """From a prediction to the request's arrival in the engine's queue, as learned so far."""
         return self.ledger.dispatch_delay_s
 
+    @property
+    def is_busy(self) -> bool:
+        """The latest snapshot shows requests."""
+        return self.snapshot is not None and bool(self.snapshot.running or self.snapshot.waiting)
+
     def age_s(self, now_unix_s: float) -> float:
         """Seconds since the engine was last heard from."""
         return max(0.0, now_unix_s - self.heard_unix_s)

@@ -158,7 +158,7 @@ def publish(live: Live, pictures: Pictures, index: int, now_s: float) -> None:
     """Make the engine's picture from what a published snapshot would say of it at this moment."""
     header, at = pictures.headers[index], live.records[0].at
     requests, engine = pictures.requests[index], at.engine
-    header.engine, header.taken_s = engine, now_s
+    header.engine, header.known_s = engine, now_s
     header.version += 1
     batches = (Batch(at.older, live.older), Batch(at.newer, live.newer))
     newest_step = batches[(at.clock.oldest + at.clock.in_flight + 1) % 2]

@@ -51,7 +51,7 @@ PICTURE = np.dtype(
         ("steps", np.int64),  # steps in flight
         ("shapes", np.int64, (STEPS, SHAPE)),  # of the steps in flight, the oldest first
         ("begun_s", np.float64),  # when the oldest step in flight began
-        ("taken_s", np.float64),  # the moment that the picture shows
+        ("known_s", np.float64),  # until when nothing happened but what the picture shows
     ],
     align=True,
 )

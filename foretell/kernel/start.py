@@ -177,18 +177,17 @@ def set_clock(
     """Say when the steps in flight end, by when they began and what they should take.
 
     `every_step`: every step is published, so silence means that the step in flight is still
-    running. Otherwise a step that should have ended is taken to have ended, and the engine is
-    rolled on from the moment that the picture shows.
+    running. Otherwise that holds only until the moment up to which the picture is known to be true,
+    and the engine is rolled on from there.
     """
     header, clock = pictures.headers[index], scratch.records[START].clock
-    clock.now_s = now_s if every_step else header.taken_s
+    clock.now_s = now_s if every_step else header.known_s
     first_s = last_s = clock.now_s
     end_s = header.begun_s
     for i in range(header.steps):
         shape = header.shapes[i]
         end_s += step_s(model, shape[0], shape[1], shape[2], shape[3], shape[4])
-        if every_step:
-            end_s = max(end_s, now_s)
+        end_s = max(end_s, clock.now_s)
         if i == 0:
             first_s = end_s
         last_s = end_s

@@ -1,7 +1,8 @@
 """Publishes what the predictor knows to the schedulers that follow it.
 
 A picture is sent when something has changed, at most ten times a second; more often only where one
-scheduler must hear of what another one has sent here. `docs/adr/0008-pictures.md` has the reasons.
+scheduler must hear of what another one has sent here. While the engine is busy and nothing changes,
+that is said as often: a step still lasts. `docs/adr/0008-pictures.md` has the reasons.
 """
 
 import asyncio
@@ -45,6 +46,7 @@ class Publisher:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._sent_s = float("-inf")
+        self._changes = 0
         service.changed = self.changed
 
     def stream(self) -> "Follower":
@@ -73,6 +75,7 @@ class Publisher:
         """Something is another since the last picture: `by` a follower's notice, or otherwise."""
         if not self._followers:
             return
+        self._changes += 1
         others = by is not None and len(self._followers) > 1
         self._at(self._sent_s + (URGENT_INTERVAL_S if others else INTERVAL_S))
 
@@ -90,10 +93,14 @@ class Publisher:
         if not self._followers:
             return
         self._sent_s = self._loop.time()
-        picture, now_s, heard_s = self._service.publish()
+        service, picture = self._service, None
+        if any(follower.changes != self._changes for follower in self._followers):
+            picture = service.publish()
+        message = Published(service.now_s(), service.predictor.heard_unix_s, picture)
         for follower in self._followers:
-            follower.publish(Published(now_s, heard_s, picture), self._profile)
-        self._at(self._sent_s + HEARTBEAT_S)
+            follower.publish(message, self._profile, self._changes)
+        busy = service.predictor.is_busy  # then its silence says that a step still lasts
+        self._at(self._sent_s + (INTERVAL_S if busy else HEARTBEAT_S))
 
 
 class Follower(FrameStream):
@@ -111,6 +118,8 @@ class Follower(FrameStream):
         self._index: PrefixIndex | None = None
         self._known_changes = 0
         self._profile_sent = False
+        self.changes = -1
+        """The number of changes that the follower knows of."""
 
     def began(self) -> None:
         self._deadline = asyncio.get_running_loop().call_later(HELLO_S, self.close)
@@ -127,12 +136,13 @@ class Follower(FrameStream):
             logger.warning("a scheduler's stream ends: %s", error)
             self.close()
 
-    def publish(self, message: Published, profile: str) -> None:
+    def publish(self, message: Published, profile: str, changes: int) -> None:
         """Send what is new, unless the follower is behind with reading."""
         if self.congested:
             return  # the next picture says it all
         if message.picture is not None:
             message = replace(message, picture=replace(message.picture, notices=self._notices))
+            self.changes = changes
         message = self._with_prefixes(message)
         sent = published_to_proto(message, "" if self._profile_sent else profile)
         sent.ended.extend(self._ended)

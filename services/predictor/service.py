@@ -77,10 +77,13 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
             cached_tokens=seen.cached_tokens,
         )
 
-    def publish(self) -> tuple[PublishedPicture | None, float, float]:
-        """What is known of the engine, the time, and when the engine was last heard from."""
-        now = self._clock()
-        return self.predictor.publish(self.step_time, now), now, self.predictor.heard_unix_s
+    def publish(self) -> PublishedPicture | None:
+        """What is known of the engine; None before any snapshot."""
+        return self.predictor.publish(self.step_time, self._clock())
+
+    def now_s(self) -> float:
+        """Seconds of the clock that snapshots and pictures are stamped with."""
+        return self._clock()
 
     async def Predict(
         self,

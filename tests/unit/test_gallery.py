@@ -30,9 +30,7 @@ def tables_of(text: str) -> StepTime:
 
 
 def new_predictor(snapshot: EngineSnapshot) -> SnapshotPredictor:
-    predictor = SnapshotPredictor(
-        dispatch_delay_s=0.003, length_row=knots, prior_tokens=100.0, every_step_published=False
-    )
+    predictor = SnapshotPredictor(dispatch_delay_s=0.003, length_row=knots, prior_tokens=100.0)
     predictor.hear(snapshot)
     return predictor
 
@@ -198,6 +196,28 @@ def test_who_falls_silent_is_not_believed() -> None:
     engine.hear(Published(now_s + 4, now_s), now_s + 4)  # it lives; its engine is silent
     assert gallery.fresh(["engine-0"], now_s + 4) == ["engine-0"]
     assert engine.age_s(now_s + 4) == pytest.approx(4.0)
+
+
+def test_an_engine_that_hangs_does_not_look_idle() -> None:
+    gallery = Gallery(knots)
+    predictor, engine, now_s = followed(gallery, running=30)
+    engine.hear(sent(predictor, now_s), now_s)
+    before = foretold(gallery, newcomer(), now_s)[0]
+    for tick in range(1, 300):  # its predictor says that nothing has come
+        engine.hear(Published(now_s + tick, now_s), now_s + tick)
+    after = foretold(gallery, newcomer(), now_s + 299)[0]
+    assert after.e2e_s == pytest.approx(before.e2e_s, rel=0.2)
+
+
+def test_a_clock_that_is_set_is_followed_at_once() -> None:
+    gallery = Gallery(knots)
+    predictor, engine, now_s = followed(gallery)
+    engine.hear(sent(predictor, now_s), now_s)
+    before = foretold(gallery, newcomer(), now_s)[0]
+    for jump_s in (-7200.0, 3600.0):
+        message = sent(predictor, now_s)
+        engine.hear(replace(message, sent_s=now_s + jump_s), now_s)
+        assert foretold(gallery, newcomer(), now_s)[0].e2e_s < before.e2e_s + 1.0
 
 
 def test_engines_leave_and_others_take_their_places() -> None:
