@@ -45,6 +45,7 @@ class Publisher:
         self._followers: set[Follower] = set()
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._due_s = float("inf")
         self._sent_s = float("-inf")
         self._changes = 0
         service.changed = self.changed
@@ -81,10 +82,11 @@ class Publisher:
 
     def _at(self, when_s: float) -> None:
         if self._timer is not None:
-            if self._timer.when() <= when_s:
+            if self._due_s <= when_s:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_at(when_s, self._publish)
+        # The handle does not tell when: uvloop's has no `when` if that is over.
+        self._timer, self._due_s = self._loop.call_at(when_s, self._publish), when_s
 
     def _publish(self) -> None:
         if self._timer is not None:

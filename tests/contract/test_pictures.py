@@ -18,8 +18,15 @@ from foretell.length.prefix import chained
 from foretell.model import EngineSnapshot, LengthEstimate, RequestSpec
 from foretell.telemetry import PredictorMetrics
 from foretell.v1 import predictor_pb2 as pb
-from services.predictor.pictures import HELLO_BYTES, MAX_FOLLOWERS, VERSION, Publisher
+from services.predictor.pictures import (
+    HELLO_BYTES,
+    MAX_FOLLOWERS,
+    URGENT_INTERVAL_S,
+    VERSION,
+    Publisher,
+)
 from services.predictor.service import PredictorService
+from services.process import runtime
 from services.process.frames import FrameStream, open_frames, pictures_address, serve_frames
 from services.process.traffic import OPEN, Traffic
 from services.scheduler.placing.following import Following
@@ -315,3 +322,27 @@ async def test_a_follower_that_does_not_read_costs_no_memory(tmp_path: Path) -> 
         client._transport.resume_reading()  # type: ignore[attr-defined]
         await until(lambda: not follower.congested)
         client.close()
+
+
+def test_notices_of_several_followers_on_the_loop_that_services_run_on(tmp_path: Path) -> None:
+    errors: list[object] = []
+
+    async def notify_in_pairs() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: errors.append(context))
+        async with (
+            sidecar(tmp_path) as here,
+            replica(here.address) as one,
+            replica(here.address) as other,
+        ):
+            here.service.hear(snapshot(running=4))
+            await until(lambda: one.running() == other.running() == 4)
+            for number in range(10):  # whatever the time since the last picture
+                await asyncio.sleep(1.3 * URGENT_INTERVAL_S)
+                one.following.reserve(request(f"{number}-a"))
+                one.following.reserve(request(f"{number}-b"))
+            await until(lambda: here.reserved() == other.reserved() == 20)
+
+    with asyncio.Runner(loop_factory=runtime.loop_factory()) as runner:
+        runner.run(notify_in_pairs())
+    assert not errors
