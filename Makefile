@@ -121,6 +121,7 @@ test-compose: setup-dev ## The compose file on a Docker engine
 bench: setup-dev setup-vllm ## Measure overheads; writes bench/overhead
 	$(VLLM_PYTHON) -m bench overhead.plugin
 	$(BIN)/python -m bench overhead.predict
+	$(BIN)/python -m bench overhead.placement_load
 
 bench-gateway: setup-dev ## The cost of the gateway beside others, each from the registry; writes bench/gateway
 	$(BIN)/python -m bench gateway.compare

@@ -16,7 +16,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.gateway.gateways import BASE, GATEWAYS, MODEL, PATH, Running, install, start
+from bench.fake_engine import MODEL, compiled, start_fake_engines
+from bench.gateway.gateways import BASE, GATEWAYS, PATH, Running, install, start
 from bench.report import BUILD, Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.stats import percentile
 from services.process.children import Child, ChildFailed
@@ -30,7 +31,6 @@ BENCH = Benchmark(
 )
 ENGINES = 4
 TICK_MS = 20
-_HERE = Path(__file__).parent
 _ENVIRONMENTS = BUILD / "gateway"
 
 
@@ -92,12 +92,12 @@ def measure(options: argparse.Namespace) -> Numbers:
 
 
 async def _measure(folder: Path, rounds: int, keys: Sequence[str]) -> Numbers:
-    engine, client = (_compiled(name, folder) for name in ("engine", "load"))
+    client = compiled(Path(__file__).with_name("load.c"), folder)
     children: list[Child] = []
     running: list[Running] = []
     failed: dict[str, str] = {}
     try:
-        urls = await _start_engine(engine, folder, children)
+        urls = await start_fake_engines(ENGINES, TICK_MS, folder, children)
         for gateway in GATEWAYS:
             if gateway.key in keys:
                 try:
@@ -124,24 +124,6 @@ async def _measure(folder: Path, rounds: int, keys: Sequence[str]) -> Numbers:
         }
     finally:
         await asyncio.gather(*(child.stop(5.0) for child in children))
-
-
-def _compiled(name: str, folder: Path) -> Path:
-    program = folder / name
-    subprocess.run(["gcc", "-O2", "-o", str(program), str(_HERE / f"{name}.c")], check=True)  # noqa: S607
-    return program
-
-
-async def _start_engine(program: Path, folder: Path, children: list[Child]) -> list[str]:
-    log = folder / "engine.log"
-    children.append(
-        await Child.spawn("engine", [str(program), str(ENGINES), str(1000 * TICK_MS)], log)
-    )
-    while not (ports := log.read_text().split()):
-        if children[-1].exit_code is not None:
-            raise children[-1].failure("ended")
-        await asyncio.sleep(0.01)
-    return [f"http://127.0.0.1:{port}" for port in ports]
 
 
 def _run(client: Path, gateway: Running, load: Load) -> Round:

@@ -13,11 +13,11 @@ from pathlib import Path
 import httpx
 import psutil  # type: ignore[import-untyped]
 
+from bench.fake_engine import MODEL
 from foretell.config import Cluster, Layout
 from services.process.children import Child, describe_exit
 from tools.envoy import FLAGS, configuration
 
-MODEL = "fake"
 PATH = "/v1/chat/completions"
 _START_TIMEOUT_S = 120.0
 _REQUEST = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}

@@ -1,0 +1,1 @@
+"""A cluster under load, in which only the engines are no engines."""

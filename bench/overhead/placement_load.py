@@ -1,0 +1,196 @@
+"""What does placing by predictions cost beyond relaying, and what happens up to overload?
+
+Schedulers, sidecars and the tagger are processes as they are deployed. The engines are not: what
+they publish is made up, one snapshot per step, and a fake engine answers.
+"""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from bench.overhead.load.client import send
+from bench.overhead.load.cluster import (
+    TICK_MS,
+    Cluster,
+    Schedulers,
+    Variant,
+    running_cluster,
+    running_schedulers,
+)
+from bench.overhead.load.page import draw, tables
+from bench.report import Benchmark, Numbers
+from bench.stats import percentile
+from services.process import runtime
+from tools.harness.cases import Size
+
+__all__ = ["BENCH", "arguments", "measure", "tables"]
+BENCH = Benchmark(
+    __file__,
+    __doc__,
+    takes="10 minutes",
+    needs="gcc, Linux",
+    packages=("foretell", "numba", "numpy", "grpcio", "protobuf", "uvloop", "onnxruntime"),
+)
+ENGINES = 12
+RATES = (50.0, 100.0, 200.0, 300.0, 400.0)
+MANY = 1000
+CHUNKS = 3
+"""Of each answer, one per tick of the fake engine: requests are under way for two or three."""
+RELAYING = "relaying"
+VARIANTS = (
+    Variant(RELAYING, "`least_outstanding`, no tagger", "least_outstanding", tagger=False),
+    Variant("tagged", "`least_outstanding` with tagger", "least_outstanding"),
+    Variant("latency", "`predicted_latency`", "predicted_latency"),
+    Variant("slo", "`slo`", "slo"),
+    Variant("called", "`slo`, no pictures", "slo", pictures=False, most_per_s=200.0),
+    Variant("slo-48", "`slo`", "slo", Size(48, 0)),
+    Variant("slo-48-50", "`slo`", "slo", Size(48, 50)),
+    Variant("slo-4", "`slo`, 4 instances", "slo", instances=4, most_per_s=200.0),
+    Variant("slo-x2", "`slo`, 2 schedulers", "slo", schedulers=2, most_per_s=300.0),
+    Variant("slo-1000", f"`slo`, {MANY:,} instances", "slo", instances=MANY, most_per_s=100.0),
+)
+_WARM_UP_PER_S, _WARM_UP_S = 50.0, 1.0
+_IDLE_S = 2.0
+_LOGGED_S = 0.3
+"""Until the last lines are in the request logs: sidecars are waited for."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    keys = [variant.key for variant in VARIANTS]
+    parser.add_argument("--rounds", type=int, default=2, help="Rounds over all variants.")
+    parser.add_argument("--seconds", type=float, default=2.5, help="Seconds of each rate.")
+    parser.add_argument("--engines", type=int, default=ENGINES, help="Busy engines.")
+    parser.add_argument("--rates", nargs="+", type=float, default=RATES, help="Requests per s.")
+    parser.add_argument("--only", nargs="+", choices=keys, default=keys, help="Variants.")
+
+
+def measure(options: argparse.Namespace) -> Numbers:
+    """Load all variants in turn, round after round."""
+    wanted = [v for v in VARIANTS if v.key in (RELAYING, *options.only)]
+    with (
+        TemporaryDirectory(prefix="foretell-bench-") as folder,
+        asyncio.Runner(loop_factory=runtime.loop_factory()) as runner,
+    ):
+        found = runner.run(_measure(Path(folder), wanted, options))
+    numbers = {
+        "setup": {
+            "engines": options.engines,
+            "rounds": options.rounds,
+            "seconds": options.seconds,
+            "chunks": CHUNKS,
+            "tick_ms": TICK_MS,
+        },
+        "variants": {v.key: _summary(v, found[v.key], found[RELAYING]) for v in wanted},
+    }
+    if options.write:
+        draw(numbers, BENCH.result(".svg"))
+    return numbers
+
+
+Round = dict[float, dict[str, Any]]
+"""What one variant did in one round, by rate."""
+
+
+async def _measure(
+    folder: Path, variants: Sequence[Variant], options: argparse.Namespace
+) -> dict[str, list[Round]]:
+    found: dict[str, list[Round]] = {variant.key: [] for variant in variants}
+    async with running_cluster(folder, options.engines) as cluster:
+        for number in range(options.rounds):
+            for variant in variants:
+                rates = [r for r in options.rates if r <= (variant.most_per_s or r)]
+                found[variant.key].append(
+                    await _round(cluster, variant, rates, options.seconds, number)
+                )
+    return found
+
+
+async def _round(
+    cluster: Cluster, variant: Variant, rates: Iterable[float], seconds: float, seed: int
+) -> Round:
+    async with running_schedulers(cluster, variant) as schedulers:
+        ports = schedulers.ports
+        await send(ports, _WARM_UP_PER_S, _WARM_UP_S, seed=-1 - seed, chunks=CHUNKS)
+        began = schedulers.cpu_s()
+        await asyncio.sleep(_IDLE_S)
+        idle = {name: (s - began[name]) / _IDLE_S for name, s in schedulers.cpu_s().items()}
+        found = {}
+        for rate in rates:
+            found[rate] = await _load(schedulers, rate, seconds, seed, idle)
+            print(f"{variant.key} {variant.size} {rate:g}/s {found[rate]}", file=sys.stderr)
+    return found
+
+
+async def _load(
+    schedulers: Schedulers, rate: float, seconds: float, seed: int, idle: dict[str, float]
+) -> dict[str, Any]:
+    schedulers.logged()
+    degraded, began = await schedulers.degraded(), schedulers.cpu_s()
+    answers = await send(schedulers.ports, rate, seconds, seed=seed, chunks=CHUNKS)
+    ended = schedulers.cpu_s()
+    await asyncio.sleep(_LOGGED_S)
+    degraded = await schedulers.degraded() - degraded
+    lines = schedulers.logged()
+    count = max(1, len(lines))
+    ages = [1e3 * line["snapshot_age_s"] for line in lines if line["snapshot_age_s"] is not None]
+    return {
+        "cpu_ms": {
+            name: 1e3 * (ended[name] - began[name] - idle[name] * answers.took_s) / count
+            for name in began
+        },
+        "idle_cores": idle,
+        "answered_per_s": len(answers.first_ms) / answers.took_s,
+        "failed": answers.failed,
+        "first_p50_ms": percentile(answers.first_ms or [0.0], 50),
+        "first_p99_ms": percentile(answers.first_ms or [0.0], 99),
+        "blind_ratio": sum(line["predicted_e2e_s"] is None for line in lines) / count,
+        **{
+            f"{source}_ratio": sum(line["length_source"] == source for line in lines) / count
+            for source in ("model", "small_model")
+        },
+        "age_p50_ms": percentile(ages, 50) if ages else None,
+        "age_p99_ms": percentile(ages, 99) if ages else None,
+        "degraded": dict(degraded),
+    }
+
+
+def _summary(variant: Variant, own: Sequence[Round], base: Sequence[Round]) -> dict[str, Any]:
+    """Medians over the rounds, each less what relaying took at the same rate in the same round."""
+    rates = {
+        f"{rate:g}": _point([each[rate] for each in own], [each[rate] for each in base])
+        for rate in own[0]
+    }
+    return {"title": variant.title, "size": str(variant.size), "rates": rates}
+
+
+def _point(own: Sequence[dict[str, Any]], base: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    def beyond(first: str, then: str = "") -> float:
+        pairs = [
+            [each[first][then] if then else each[first] for each in two]
+            for two in zip(own, base, strict=True)
+        ]
+        return round(float(median(a - b for a, b in pairs)), 3)
+
+    def middle(name: str) -> float | None:
+        values = [each[name] for each in own if each[name] is not None]
+        return round(median(values), 4) if values else None
+
+    groups = ("scheduler", "sidecars", "tagger")
+    plain = (
+        *("answered_per_s", "failed", "first_p50_ms", "first_p99_ms"),
+        *("blind_ratio", "model_ratio", "small_model_ratio", "age_p50_ms", "age_p99_ms"),
+    )
+    missing = sorted({name for each in own for name in each["degraded"]})
+    return {
+        **{name: middle(name) for name in plain},
+        **{f"{g}_ms": round(median(e["cpu_ms"][g] for e in own), 3) for g in groups},
+        **{f"{g}_beyond_ms": beyond("cpu_ms", g) for g in groups},
+        **{f"{g}_idle_cores": round(median(e["idle_cores"][g] for e in own), 3) for g in groups},
+        **{f"{name}_beyond": beyond(name) for name in plain[2:4]},
+        "degraded": {n: median(e["degraded"].get(n, 0) for e in own) for n in missing},
+    }
