@@ -40,7 +40,7 @@ ENGINES = 12
 RATES = (50.0, 100.0, 200.0, 300.0, 400.0)
 MANY = 1000
 CHUNKS = 3
-"""Of each answer, one per tick of the fake engine: requests are under way for two or three."""
+"""Chunks of each answer, one per tick of the fake engine: requests are under way for two ticks."""
 RELAYING = "relaying"
 VARIANTS = (
     Variant(RELAYING, "`least_outstanding`, no tagger", "least_outstanding", tagger=False),
