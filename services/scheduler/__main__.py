@@ -1,6 +1,7 @@
 """`python -m services.scheduler` runs one replica of the scheduler."""
 
 import asyncio
+import gc
 import os
 import socket
 from contextlib import AsyncExitStack
@@ -20,6 +21,7 @@ from services.scheduler.app import App, Replica
 from services.scheduler.background import Background
 from services.scheduler.http.auth import ApiKeys
 from services.scheduler.http.limits import InProgress
+from services.scheduler.http.server import Server
 from services.scheduler.http.slo import default_terms
 from services.scheduler.picker.server import Picker
 from services.scheduler.placing.peers import open_channel
@@ -106,10 +108,14 @@ async def serve(
                 engines=engines,
                 placer=placer,
                 recorder=Recorder(
-                    metrics, lessons, request_log, placer.core.policy.name, placer.predictors
+                    metrics,
+                    lessons,
+                    request_log,
+                    placer.core.policy.name,
+                    placer.predictors,
+                    background,
                 ),
                 metrics=metrics,
-                background=background,
             ),
             api_keys=ApiKeys(settings.api_keys.get_secret_value()),
             in_progress=in_progress,
@@ -143,8 +149,7 @@ async def _run(
     probing = asyncio.create_task(replica.pool.run())
     draining = asyncio.create_task(drain_first())
     try:
-        await runtime.serve_http(
-            app,
+        await Server(app).run(
             sockets,
             stop,
             on_ready=lambda: runtime.announce(
@@ -172,6 +177,7 @@ def _placement_config(settings: SchedulerSettings) -> PlacementConfig:
 def main() -> None:
     settings = runtime.load_settings(SchedulerSettings)
     runtime.setup_logging(settings.log_level)
+    gc.freeze()  # what was imported stays: collections need not look at it again and again
     runtime.run(lambda stop: serve(settings, stop))
 
 

@@ -10,11 +10,12 @@ from typing import get_args
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from services.scheduler.http.accepting import accepted, request_id_of
-from services.scheduler.http.asgi import ClientLeft, Receive, Response, Scope, Send, headers_of
 from services.scheduler.http.auth import ApiKeys
 from services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError, unavailable
-from services.scheduler.http.limits import InProgress, read_body
+from services.scheduler.http.exchange import ClientLeft, Exchange
+from services.scheduler.http.limits import InProgress
 from services.scheduler.http.parsing import PRIORITY_HEADER, Endpoint
+from services.scheduler.http.response import Response
 from services.scheduler.http.slo import NO_TERMS, Terms, terms_of
 from services.scheduler.placing.placer import Placer
 from services.scheduler.placing.pool import Instance, Pool
@@ -49,7 +50,7 @@ Page = Callable[[Headers], Response]
 
 
 class App:
-    """The ASGI application of one replica."""
+    """The application of one replica."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -62,21 +63,17 @@ class App:
             "/status": self._status,
         }
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        assert scope["type"] == "http"
-        headers = headers_of(scope)
+    async def __call__(self, exchange: Exchange) -> None:
         try:
-            endpoint = self._endpoints.get(scope["path"])
-            if endpoint is None or scope["method"] != "POST":
-                await self.page(scope["method"], scope["path"], headers).send(send)
+            endpoint = self._endpoints.get(exchange.path)
+            if endpoint is None or exchange.method != "POST":
+                exchange.respond(self.page(exchange.method, exchange.path, exchange.headers))
             else:
-                await self._generate(endpoint, headers, receive, send)
+                await self._generate(endpoint, exchange)
         except ApiError as error:
-            await error.response().send(send)
+            exchange.respond(error.response())
 
-    async def _generate(
-        self, endpoint: Endpoint, headers: Headers, receive: Receive, send: Send
-    ) -> None:
+    async def _generate(self, endpoint: Endpoint, exchange: Exchange) -> None:
         """Generate text.
 
         One block holds the request's place among those in progress from the first byte of its body
@@ -85,25 +82,22 @@ class App:
         replica = self._replica
         refused = replica.relay.metrics.requests
         try:
-            tenant = self._tenant(headers)
+            tenant = self._tenant(exchange.headers)
             with replica.in_progress.place():
-                relay = await self._prepare(endpoint, headers, receive, tenant)
+                relay = await self._prepare(endpoint, exchange, tenant)
                 replica.accepted_total += 1
-                await relay.serve(receive, send)
+                await relay.serve(exchange)
         except ApiError as error:
             refused.labels("", "", "", str(error.status)).inc()
             raise
         except ClientLeft:
             refused.labels("", "", "", str(CLIENT_CLOSED_REQUEST)).inc()
 
-    async def _prepare(
-        self, endpoint: Endpoint, headers: Headers, receive: Receive, tenant: str
-    ) -> Relay:
+    async def _prepare(self, endpoint: Endpoint, exchange: Exchange, tenant: str) -> Relay:
         """Refuse whatever can be refused before an engine hears of it; raises `ApiError`."""
-        replica = self._replica
+        replica, headers = self._replica, exchange.headers
         terms = terms_of(headers, replica.terms)
-        declared = headers.get("content-length", "")
-        body = await read_body(receive, declared, replica.max_body_bytes)
+        body = await exchange.body(replica.max_body_bytes)
         models = replica.pool.models()
         parsed = accepted(endpoint, headers, body, tenant=tenant, terms=terms, models=models)
         wanted = {name: headers[name] for name in _FORWARDED_HEADERS if name in headers}

@@ -1,11 +1,12 @@
 """A connection to an engine: what it makes of the bytes that come, without a socket."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from services.scheduler.relay.connection import Connection, ConnectionBroken
+from services.scheduler.relay.connection import Connection
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\nX-A: one\r\nx-a: two\r\n\r\nbody"
 ENDLESS = b"HTTP/1.1 200 OK\r\n\r\n"
@@ -27,6 +28,9 @@ class Wire(asyncio.Transport):
     def abort(self) -> None:
         self.aborted = True
 
+    def is_closing(self) -> bool:
+        return self.aborted
+
     def pause_reading(self) -> None:
         self.paused = True
 
@@ -34,52 +38,92 @@ class Wire(asyncio.Transport):
         self.paused = False
 
 
-def opened(read_timeout_s: float = 60.0) -> tuple[Connection, Wire]:
-    connection, wire = Connection(read_timeout_s), Wire()
+class Heard:
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: Mapping[bytes, bytes] = {}
+        self.parts: list[bytes] = []
+        self.over = ""
+        """"end", or why the answer broke."""
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self.parts)
+
+    def head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
+        assert not self.status
+        self.status, self.headers = status, headers
+
+    def data(self, data: bytes) -> None:
+        assert self.status
+        assert not self.over
+        self.parts.append(data)
+
+    def end(self) -> None:
+        self._note("end")
+
+    def broken(self, reason: str) -> None:
+        self._note(reason)
+
+    def _note(self, over: str) -> None:
+        assert not self.over
+        self.over = over
+
+
+def opened(read_timeout_s: float = 60.0) -> tuple[Connection, Wire, Heard]:
+    connection, wire, heard = Connection(read_timeout_s, lambda _: None), Wire(), Heard()
     connection.connection_made(wire)
-    connection.send(b"head", b"body")
+    connection.send(b"head", b"body", heard)
     assert wire.written == b"headbody"
-    return connection, wire
+    return connection, wire, heard
 
 
-async def whole(connection: Connection) -> bytes:
-    parts = []
-    while part := await connection.read():
-        parts.append(part)
-    return b"".join(parts)
+async def until_over(heard: Heard) -> None:
+    async with asyncio.timeout(20):
+        while not heard.over:  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.001)
 
 
 @pytest.mark.parametrize("cut", range(0, len(OK) + 1, 7))
 async def test_an_answer_cut_anywhere_is_read_and_the_connection_kept(cut: int) -> None:
-    connection, wire = opened()
+    connection, wire, heard = opened()
     for part in filter(None, (OK[:cut], OK[cut:])):
         connection.data_received(part)
-    await connection.head()
-    assert connection.status == 200
-    assert connection.headers == {b"content-length": b"4", b"x-a": b"one"}
-    assert await whole(connection) == b"body"
+    assert heard.status == 200
+    assert heard.headers == {b"content-length": b"4", b"x-a": b"one"}
+    assert (heard.body, heard.over) == (b"body", "end")
     assert connection.reusable
-    connection.send(b"head", b"body")
+    again = Heard()
+    connection.send(b"head", b"body", again)
     connection.data_received(b"HTTP/1.1 204 No Content\r\n\r\n")
-    await connection.head()
-    assert (connection.status, await whole(connection)) == (204, b"")
+    assert (again.status, again.body, again.over) == (204, b"", "end")
     assert connection.reusable
     assert not wire.aborted
 
 
+async def test_what_one_read_brings_is_handed_on_at_once_and_in_one_piece() -> None:
+    connection, _, heard = opened()
+    connection.data_received(CHUNKED + b"3\r\none\r\n3\r\ntwo\r\n")
+    assert heard.parts == [b"onetwo"]
+    connection.data_received(b"5\r\nthree\r\n0\r\n\r\n")
+    assert (heard.parts, heard.over) == ([b"onetwo", b"three"], "end")
+
+
 async def test_an_interim_answer_is_passed_over() -> None:
-    connection, _ = opened()
+    connection, _, heard = opened()
     connection.data_received(b"HTTP/1.1 100 Continue\r\n\r\n" + OK)
-    await connection.head()
-    assert (connection.status, await whole(connection)) == (200, b"body")
+    assert (heard.status, heard.body) == (200, b"body")
 
 
 async def test_a_body_without_a_length_ends_with_its_connection() -> None:
-    connection, _ = opened()
+    connection, _, heard = opened()
     connection.data_received(ENDLESS + b"bo")
     connection.data_received(b"dy")
+    assert not heard.over
     connection.connection_lost(None)
-    assert await whole(connection) == b"body"
+    assert (heard.body, heard.over) == (b"body", "end")
     assert not connection.reusable
 
 
@@ -88,64 +132,80 @@ async def test_a_body_without_a_length_ends_with_its_connection() -> None:
 async def test_a_lost_connection_breaks_the_answer_after_what_came(
     begun: bytes, error: Exception | None
 ) -> None:
-    connection, _ = opened()
+    connection, _, heard = opened()
     connection.data_received(begun)
     connection.connection_lost(error)
-    assert await connection.read() == b"bod"
-    with pytest.raises(ConnectionBroken, match="connection_lost"):
-        await connection.read()
+    assert (heard.body, heard.over) == (b"bod", "connection_lost")
 
 
 @pytest.mark.parametrize(
     "nonsense", [b"no HTTP at all\r\n\r\n", b"HTTP/1.1 200 OK\r\nx: " + b"y" * 70_000]
 )
 async def test_nonsense_and_endless_heads_break_it(nonsense: bytes) -> None:
-    connection, wire = opened()
+    connection, wire, heard = opened()
     connection.data_received(nonsense)
-    with pytest.raises(ConnectionBroken):
-        await connection.head()
+    assert (heard.status, heard.over) == (0, "connection_lost")
     assert wire.aborted
 
 
 async def test_a_connection_that_the_engine_closes_is_not_kept() -> None:
-    connection, wire = opened()
+    connection, wire, heard = opened()
     connection.data_received(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 1\r\n\r\nx")
-    assert await whole(connection) == b"x"
+    assert (heard.body, heard.over) == (b"x", "end")
     assert not connection.reusable
     assert wire.aborted
 
 
 async def test_bytes_that_nobody_asked_for_end_it() -> None:
-    connection, wire = opened()
+    connection, wire, _ = opened()
     connection.data_received(OK)
-    await whole(connection)
     connection.data_received(b"more")
     assert wire.aborted
     assert not connection.reusable
 
 
-async def test_silence_ends_it() -> None:
-    connection, _ = opened(read_timeout_s=0.01)
-    with pytest.raises(ConnectionBroken, match="timeout"):
-        await connection.head()
+async def test_silence_ends_it_in_every_request() -> None:
+    connection, _, heard = opened(read_timeout_s=0.02)
+    connection.data_received(OK)
+    assert heard.over == "end"
+    await asyncio.sleep(0.03)  # between requests it may be silent
+    assert connection.reusable
+    again = Heard()
+    connection.send(b"head", b"body", again)
+    await until_over(again)
+    assert again.over == "timeout"
 
 
-async def test_what_is_not_read_stops_the_flow_and_its_silence_is_not_the_engines() -> None:
-    connection, wire = opened(read_timeout_s=0.01)
-    connection.data_received(CHUNKED + b"30000\r\n" + b"x" * 0x30000)
+async def test_the_silence_of_a_paused_connection_is_not_the_engines() -> None:
+    connection, wire, heard = opened(read_timeout_s=0.01)
+    connection.data_received(CHUNKED + b"1\r\nx\r\n")
+    connection.pause()
     assert wire.paused
     await asyncio.sleep(0.05)
-    assert len(await connection.read()) == 0x30000
+    assert not heard.over
+    connection.resume()
     assert not wire.paused
-    with pytest.raises(ConnectionBroken, match="timeout"):
-        await connection.read()
+    await until_over(heard)
+    assert heard.over == "timeout"
 
 
-async def test_whoever_waits_is_told_why_it_was_lost() -> None:
-    connection, _ = opened()
-    waiting = asyncio.create_task(connection.head())
-    await asyncio.sleep(0)
-    connection.lose("engine_down")
+async def test_whoever_wants_to_hear_no_more_is_told_nothing() -> None:
+    connection, wire, heard = opened()
+    connection.data_received(CHUNKED + b"1\r\nx\r\n")
+    connection.pause()
+    connection.forget()
+    assert not wire.paused
+    connection.data_received(b"1\r\ny\r\n")
+    connection.lose("given_up")
+    assert (heard.body, heard.over) == (b"x", "")
+
+
+async def test_the_first_reason_of_a_loss_is_told_and_its_owner_hears_of_it_once() -> None:
+    lost: list[Connection] = []
+    connection, heard = Connection(60.0, lost.append), Heard()
+    connection.connection_made(Wire())
+    connection.send(b"head", b"body", heard)
+    connection.engine_down()
     connection.lose("later")
-    with pytest.raises(ConnectionBroken, match="engine_down"):
-        await waiting
+    assert heard.over == "engine_down"
+    assert lost == [connection]

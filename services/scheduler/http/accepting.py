@@ -1,9 +1,7 @@
 """What is refused of a request before an engine hears of it, and what is known of the others."""
 
 import re
-import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 
 from services.scheduler.http.errors import ApiError, unavailable
 from services.scheduler.http.parsing import (
@@ -14,7 +12,9 @@ from services.scheduler.http.parsing import (
     with_priority_header,
 )
 from services.scheduler.http.slo import Terms
+from services.scheduler.ids import unique_ids
 
+_OWN_IDS = unique_ids()
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
@@ -28,17 +28,19 @@ def accepted(
     models: Collection[str],
 ) -> ParsedRequest:
     """The request in `body`; raises `ApiError` if it is wrong or none of `models` is meant."""
-    parsed = with_priority_header(parse(endpoint, body), headers.get(PRIORITY_HEADER, ""))
+    parsed = parse(endpoint, body, tenant=tenant, terms=terms)
+    if PRIORITY_HEADER in headers:
+        parsed = with_priority_header(parsed, headers[PRIORITY_HEADER])
     if not models:
         raise unavailable("no engine is up yet", "no_instance")
     if parsed.model not in models:
         raise ApiError(
             404, f"The model '{parsed.model}' does not exist.", "model", "model_not_found"
         )
-    return replace(parsed, tenant=tenant, terms=terms)
+    return parsed
 
 
 def request_id_of(headers: Mapping[str, str]) -> str:
     """The client's own id where it can be one, otherwise a new one."""
     given = headers.get("x-request-id", "")
-    return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+    return given if _REQUEST_ID.fullmatch(given) else next(_OWN_IDS)

@@ -2,7 +2,7 @@
 
 import json
 
-from services.scheduler.http.asgi import Response
+from services.scheduler.http.response import Response
 
 CLIENT_CLOSED_REQUEST = 499
 """The status that nginx logs for a client that left; it appears only in our metrics."""
@@ -14,6 +14,7 @@ _TYPES = {
     408: "invalid_request_error",
     413: "invalid_request_error",
     429: "rate_limit_error",
+    431: "invalid_request_error",
 }
 
 

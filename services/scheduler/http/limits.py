@@ -1,10 +1,8 @@
-"""Limits on requests: how many are in progress, and how long a body may be."""
+"""How many requests may be in progress."""
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from services.scheduler.http.asgi import ClientLeft, Receive
 from services.scheduler.http.errors import ApiError
 
 BODY_DEADLINE_S = 60.0
@@ -44,33 +42,6 @@ class InProgress:
         finally:
             assert self._now > 0, "a place was given back twice"
             self._now -= 1
-
-
-async def read_body(receive: Receive, declared: str, limit_bytes: int) -> bytes:
-    """The body of a request with the `content-length` that was `declared`, or "".
-
-    Never more than `limit_bytes` and one chunk are held in memory.
-
-    Raises `ApiError` 413 for a longer body and 408 for one that does not arrive in time, and
-    `ClientLeft` when the client leaves before the end.
-    """
-    if declared.isdigit() and int(declared) > limit_bytes:
-        raise body_too_long(limit_bytes)
-    body = bytearray()
-    try:
-        async with asyncio.timeout(BODY_DEADLINE_S):
-            more = True
-            while more:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientLeft
-                body += message["body"]
-                if len(body) > limit_bytes:
-                    raise body_too_long(limit_bytes)
-                more = message["more_body"]
-    except TimeoutError as error:
-        raise body_too_late() from error
-    return bytes(body)
 
 
 def body_too_long(limit_bytes: int) -> ApiError:

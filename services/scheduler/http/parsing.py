@@ -53,7 +53,9 @@ class ParsedRequest:
     """Names of the only instances that may answer; None: any."""
 
 
-def parse(endpoint: Endpoint, raw: bytes) -> ParsedRequest:
+def parse(
+    endpoint: Endpoint, raw: bytes, *, tenant: str = "", terms: Terms = NO_TERMS
+) -> ParsedRequest:
     """Validate a request body; raises `ApiError`."""
     body, in_utf8 = _json_object(raw)
     model = body.get("model")
@@ -83,6 +85,8 @@ def parse(endpoint: Endpoint, raw: bytes) -> ParsedRequest:
         characters=len(longest) if isinstance(longest, str) else 0,
         messages=len(body["messages"]) if chat else 0,
         token_ids=0 if isinstance(longest, str) else len(longest),
+        tenant=tenant,
+        terms=terms,
     )
 
 

@@ -14,10 +14,10 @@ from google.protobuf.message import DecodeError
 from foretell.v1 import ext_proc_pb2 as pb
 from services.scheduler.app import App, Replica
 from services.scheduler.http.accepting import accepted, request_id_of
-from services.scheduler.http.asgi import Response
 from services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError, unavailable
 from services.scheduler.http.limits import body_too_long
 from services.scheduler.http.parsing import PRIORITY_HEADER, Endpoint, ParsedRequest, for_engine
+from services.scheduler.http.response import Response
 from services.scheduler.http.slo import NO_TERMS, SloUnattainable, terms_of
 from services.scheduler.picker import messages
 from services.scheduler.picker.addresses import Addresses
@@ -326,9 +326,7 @@ class Exchange:
     def _record(self, placement: Placement, result: Result) -> None:
         assert self._request is not None, "only what was understood is placed"
         relay = self._replica.relay
-        relay.background.spawn(
-            relay.recorder.record(self._request, self._request_id, placement, result)
-        )
+        relay.recorder.record(self._request, self._request_id, placement, result)
 
 
 def _defect() -> ApiError:

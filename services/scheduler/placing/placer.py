@@ -2,7 +2,6 @@
 
 import logging
 import time
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
@@ -18,6 +17,7 @@ from services.scheduler.background import Background
 from services.scheduler.http.errors import unavailable
 from services.scheduler.http.parsing import ParsedRequest
 from services.scheduler.http.slo import SloUnattainable
+from services.scheduler.ids import unique_ids
 from services.scheduler.placing.conversation import conversation_of
 from services.scheduler.placing.driver import AsyncDriver
 from services.scheduler.placing.peers import NoAnswer
@@ -105,6 +105,7 @@ class Placer(AsyncDriver[Placement]):
         self._tagger = tagger
         self._metrics = metrics
         self._background = background
+        self._keys = unique_ids()
         self._requests: dict[str, _Request] = {}
         pool.listener = self._hear_of_instance
 
@@ -115,7 +116,7 @@ class Placer(AsyncDriver[Placement]):
         would rather be told.
         """
         # An id of its own: clients may use one X-Request-Id for many requests.
-        key = uuid.uuid4().hex
+        key = next(self._keys)
         began_s = time.perf_counter()
         spec = self._described(parsed, key)
         self._requests[key] = _Request(parsed, request_id, spec.prompt_tokens, began_s)

@@ -1,8 +1,12 @@
 """Accounts for each attempt once it has ended: the sidecar's view, metrics, lessons, log."""
 
+from collections.abc import Callable
+from functools import lru_cache
 from math import isfinite
+from typing import Any
 
 from foretell.telemetry import SchedulerMetrics
+from services.scheduler.background import Background
 from services.scheduler.http.parsing import ParsedRequest
 from services.scheduler.http.slo import Outcome, SloUnattainable
 from services.scheduler.placing.placer import Placement
@@ -12,6 +16,7 @@ from services.scheduler.record.request_log import RequestLog
 from services.scheduler.record.result import Result
 
 _CLOCK_SLACK_S = 0.1
+_MOST_SERIES = 10_000
 _MAX_TOKENS = 2**31 - 1  # no context is as long: a sidecar that says more is not believed
 
 
@@ -25,25 +30,52 @@ class Recorder:
         request_log: RequestLog,
         policy: str,
         predictors: Predictors,
+        background: Background,
     ) -> None:
-        self._metrics = metrics
         self._lessons = lessons
         self._request_log = request_log
         self._policy = policy
         self._predictors = predictors
+        self._background = background
+        self._requests = _series(metrics.requests)
+        self._slo_requests = _series(metrics.slo_requests)
+        self._ttft = _series(metrics.ttft)
+        self._e2e = _series(metrics.e2e)
+        self._ttft_error = _series(metrics.ttft_error)
+        self._e2e_error = _series(metrics.e2e_error)
+        self._length_error = _series(metrics.length_error)
 
-    async def record(
+    def count(self, model: str, placement: Placement | None, status: int) -> None:
+        """Count a request that has ended; `placement` is that of its last attempt."""
+        instance_id = placement.instance.config.instance_id if placement else ""
+        policy = placement.policy if placement else ""
+        self._requests(model, instance_id, policy, str(status)).inc()
+
+    def record(
         self, request: ParsedRequest, request_id: str, placement: Placement, result: Result
     ) -> None:
-        """Account for one attempt that has ended; failures of peers are survived."""
+        """Account for one attempt that has ended: at once, or when its sidecar has answered."""
+        if placement.instance.stub is None:
+            self._account(request, request_id, placement, result)
+        else:
+            self._background.spawn(self._completed(request, request_id, placement, result))
+
+    async def _completed(
+        self, request: ParsedRequest, request_id: str, placement: Placement, result: Result
+    ) -> None:
         await self._complete(placement, result)
+        self._account(request, request_id, placement, result)
+
+    def _account(
+        self, request: ParsedRequest, request_id: str, placement: Placement, result: Result
+    ) -> None:
         accepted = result.status < 400
         answered = accepted and result.finished
         ttft_s = _since(placement, result.first_byte_unix_s)
         e2e_s = _since(placement, result.ended_unix_s) if result.finished else 0.0
         outcome = _outcome(request, placement, result) if answered else None
         if outcome is not None:
-            self._metrics.slo_requests.labels(request.model, placement.policy, outcome).inc()
+            self._slo_requests(request.model, placement.policy, outcome).inc()
         if answered:
             self._observe_latencies(request, placement, ttft_s, e2e_s)
             self._observe_errors(request, placement, result, ttft_s, e2e_s)
@@ -57,7 +89,7 @@ class Recorder:
         self, request: ParsedRequest, request_id: str, refusal: SloUnattainable
     ) -> None:
         """Account for a request that was not admitted."""
-        self._metrics.slo_requests.labels(request.model, self._policy, "rejected").inc()
+        self._slo_requests(request.model, self._policy, "rejected").inc()
         self._request_log.rejected(request, request_id, self._policy, refusal)
 
     async def _complete(self, placement: Placement, result: Result) -> None:
@@ -82,9 +114,9 @@ class Recorder:
         self, request: ParsedRequest, placement: Placement, ttft_s: float, e2e_s: float
     ) -> None:
         labels = (request.model, placement.instance.config.instance_id, placement.policy)
-        self._metrics.e2e.labels(*labels).observe(e2e_s)
+        self._e2e(*labels).observe(e2e_s)
         if ttft_s:
-            self._metrics.ttft.labels(*labels).observe(ttft_s)
+            self._ttft(*labels).observe(ttft_s)
 
     def _observe_errors(
         self,
@@ -99,12 +131,17 @@ class Recorder:
         engine = "emulated" if instance.emulated else "vllm"
         labels = (request.model, instance.config.instance_id, engine)
         if prediction is not None and isfinite(prediction.e2e_s) and e2e_s > 0:
-            self._metrics.e2e_error.labels(*labels).observe(prediction.e2e_s / e2e_s - 1)
+            self._e2e_error(*labels).observe(prediction.e2e_s / e2e_s - 1)
         if prediction is not None and isfinite(prediction.ttft_s) and ttft_s > 0:
-            self._metrics.ttft_error.labels(*labels).observe(prediction.ttft_s / ttft_s - 1)
+            self._ttft_error(*labels).observe(prediction.ttft_s / ttft_s - 1)
         if result.output_tokens:
             expected = placement.spec.length.expected_tokens * placement.spec.sequences
-            self._metrics.length_error.labels(*labels).observe(expected / result.output_tokens - 1)
+            self._length_error(*labels).observe(expected / result.output_tokens - 1)
+
+
+def _series(metric: Any) -> Callable[..., Any]:
+    """`metric.labels`, which takes longer than to count, remembered for each set of labels."""
+    return lru_cache(_MOST_SERIES)(metric.labels)
 
 
 def _learn_answer_delay(placement: Placement, engine_ttft_s: float, result: Result) -> None:

@@ -1,24 +1,39 @@
 """The request log: one JSON object a line for each attempt, in a file rotated by size."""
 
-import json
+import asyncio
 import logging
 import time
-from logging.handlers import RotatingFileHandler
 from math import isfinite
 from pathlib import Path
+from typing import BinaryIO
+
+import orjson
 
 from services.scheduler.http.parsing import ParsedRequest
 from services.scheduler.http.slo import Outcome, SloUnattainable, Terms
 from services.scheduler.placing.placer import Placement
 from services.scheduler.record.result import Result
 
+logger = logging.getLogger(__name__)
+
+_GATHER_S = 0.1  # to write one line takes longer than to make it
+
 
 class RequestLog:
-    """Writes what was predicted for each attempt beside what happened."""
+    """Writes what was predicted for each attempt beside what happened.
+
+    Lines are gathered for `_GATHER_S` and written together, each of them whole.
+    """
 
     def __init__(self, path: str, max_bytes: int) -> None:
         """`path` "" writes nothing. At most two files of `max_bytes` are kept."""
-        self._log = _logger(path, max_bytes) if path else None
+        self._path = Path(path) if path else None
+        self._max_bytes = max_bytes
+        self._lines: list[bytes] = []
+        self._file: BinaryIO | None = None
+        if self._path is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("ab", buffering=0)
 
     def ended(
         self,
@@ -32,7 +47,7 @@ class RequestLog:
         outcome: Outcome | None,
     ) -> None:
         """Write the line of an attempt that has ended; latencies are 0 where not known."""
-        if self._log is None:
+        if self._file is None:
             return
         prediction, spec = placement.prediction, placement.spec
         line = {
@@ -63,13 +78,13 @@ class RequestLog:
             "calibration_steps": prediction.calibration_steps if prediction else None,
             **_targets(request.terms, outcome),
         }
-        self._log.info(json.dumps(line))
+        self._add(line)
 
     def rejected(
         self, request: ParsedRequest, request_id: str, policy: str, refusal: SloUnattainable
     ) -> None:
         """Write the line of a request that was refused because nobody could answer in time."""
-        if self._log is None:
+        if self._file is None:
             return
         line = {
             "request_id": request_id,
@@ -82,14 +97,45 @@ class RequestLog:
             "predicted_ttft_s": _seconds(refusal.ttft_s),
             **_targets(request.terms, "rejected"),
         }
-        self._log.info(json.dumps(line))
+        self._add(line)
 
     def close(self) -> None:
-        """Flush and close the file."""
-        if self._log is not None:
-            for handler in list(self._log.handlers):
-                self._log.removeHandler(handler)
-                handler.close()
+        """Write what is left and close the file."""
+        self._write()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _add(self, line: dict[str, object]) -> None:
+        self._lines.append(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+        if len(self._lines) == 1:
+            asyncio.get_running_loop().call_later(_GATHER_S, self._write)
+
+    def _write(self) -> None:
+        lines, self._lines = self._lines, []
+        if self._file is None or not lines:
+            return
+        try:
+            room_bytes = self._max_bytes - self._file.tell()
+            text = bytearray()
+            for line in lines:
+                if len(text) + len(line) > room_bytes:
+                    self._file.write(text)
+                    self._file = self._rotated()
+                    text.clear()
+                    room_bytes = self._max_bytes
+                text += line
+            self._file.write(text)
+        except OSError as error:  # a full disk: serving goes on
+            logger.warning("lines of the request log were lost: %s", error)
+
+    def _rotated(self) -> BinaryIO:
+        assert self._path is not None
+        assert self._file is not None
+        self._path.replace(f"{self._path}.1")
+        fresh = self._path.open("ab", buffering=0)
+        self._file.close()
+        return fresh
 
 
 def _targets(terms: Terms, outcome: Outcome | None) -> dict[str, object]:
@@ -102,15 +148,3 @@ def _targets(terms: Terms, outcome: Outcome | None) -> dict[str, object]:
 
 def _seconds(seconds: float) -> float | None:
     return round(seconds, 6) if isfinite(seconds) else None  # JSON has no infinity
-
-
-def _logger(path: str, max_bytes: int) -> logging.Logger:
-    """A logger of its own that writes bare lines."""
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    log = logging.getLogger(f"foretell.requests.{path}")
-    log.propagate = False
-    log.setLevel(logging.INFO)
-    handler = RotatingFileHandler(path, maxBytes=max_bytes, backupCount=1)
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    log.addHandler(handler)
-    return log

@@ -1,9 +1,10 @@
 """One attempt: the request goes to the engine that was chosen, its answer to the client."""
 
+import asyncio
 import logging
 import time
+from collections.abc import Callable, Mapping
 
-from services.scheduler.http.asgi import RawHeaders
 from services.scheduler.http.errors import ApiError
 from services.scheduler.http.parsing import PRIORITY_HEADER, ParsedRequest, for_engine
 from services.scheduler.placing.placer import Placement
@@ -12,6 +13,7 @@ from services.scheduler.relay.framing import (
     LONGEST_BODY_BYTES,
     Broken,
     End,
+    Event,
     Framing,
     Lines,
     StreamFraming,
@@ -20,7 +22,7 @@ from services.scheduler.relay.framing import (
     WholeFraming,
 )
 from services.scheduler.relay.reply import Reply
-from services.scheduler.relay.transport import EngineClient, Unreachable, Upstream
+from services.scheduler.relay.transport import EngineClient, Unreachable
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +39,11 @@ class AttemptFailed(Exception):
 
 
 class Attempt:
-    """Carries one request to one engine, and the answer back as it comes."""
+    """Carries one request to one engine, and the answer back as it comes.
+
+    It listens to the engine's connection: what comes from there goes to the client at once, from
+    the connection's own callback.
+    """
 
     def __init__(
         self,
@@ -53,6 +59,12 @@ class Attempt:
         self._forwarded_headers = forwarded_headers
         self._placement = placement
         self._reply = reply
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._failure: Exception | None = None
+        self._framing: Framing | None = None
+        self._engine_headers: Mapping[bytes, bytes] = {}
+        self._streamed = False
+        self._broken = False
 
     async def run(self, engines: EngineClient) -> None:
         """Relay the answer to its end, or to a break after its first token.
@@ -65,55 +77,99 @@ class Attempt:
         path = f"/v1/{self._request.endpoint}"
         headers = self._request_headers()
         try:
-            upstream = await engines.post(self._placement.instance, path, body, headers)
+            upstream = await engines.post(self._placement.instance, path, body, headers, self)
         except Unreachable as error:
             raise AttemptFailed(error.reason) from error
+        self._reply.flow(upstream.pause, upstream.resume)
         try:
-            await self._relay(upstream)
+            await self._over
         finally:
             upstream.close()
+        if self._failure is not None:
+            raise self._failure
 
-    async def _relay(self, upstream: Upstream) -> None:
-        self.result.status = upstream.status
+    # --- what the connection tells ---
+
+    def head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
+        """The engine begins to answer."""
+        self.result.status = status
         # 401 and 403: the engine refuses our key, for which the client is not to blame.
-        if upstream.status >= 500 or upstream.status in (401, 403):
-            raise AttemptFailed(f"http_{upstream.status}")
-        streamed = self._request.stream and upstream.status < 400
-        framing: Framing = StreamFraming() if streamed else WholeFraming()
-        broken = False
-        while not framing.ended:
-            for event in await upstream.receive(framing):
-                match event:
-                    case Lines(data):
-                        if not self._reply.started:
-                            await self._start_stream(upstream)
-                        await self._reply.send(data)
-                    case Usage():
-                        self._note_usage(event)
-                    case End(data, truncated):
-                        self.result.truncated = truncated
-                        self.result.finished = not broken
-                        await self._end(upstream, data, streamed=streamed)
-                    case Broken():
-                        broken = True
-                        self._note_break(event)
-                        if framing.ended:
-                            await self._tell_break()
-                    case TooLong():
-                        raise _too_long()
+        if status >= 500 or status in (401, 403):
+            self._end_attempt(AttemptFailed(f"http_{status}"))
+            return
+        self._engine_headers = headers
+        self._streamed = self._request.stream and status < 400
+        self._framing = StreamFraming() if self._streamed else WholeFraming()
 
-    async def _start_stream(self, upstream: Upstream) -> None:
+    def data(self, data: bytes) -> None:
+        """A part of the answer's body has come."""
+        if self._framing is not None and not self._framing.ended:
+            self._carry_out(self._framing.feed, data)
+
+    def end(self) -> None:
+        """The answer is whole."""
+        if self._framing is not None and not self._framing.ended:
+            self._carry_out(self._framing.feed_end)
+
+    def broken(self, reason: str) -> None:
+        """The connection was lost."""
+        if self._framing is None:
+            self._end_attempt(AttemptFailed(reason))
+        elif not self._framing.ended:
+            self._carry_out(self._framing.feed_break, reason)
+
+    # --- what becomes of it ---
+
+    def _carry_out(self, feed: Callable[..., list[Event]], *fed: object) -> None:
+        framing = self._framing
+        assert framing is not None
+        try:
+            for event in feed(*fed):
+                if type(event) is Lines:
+                    if not self._reply.started:
+                        self._start_stream()
+                    self._reply.send(event.data)
+                else:
+                    self._take(event, framing)
+        except Exception as error:
+            self._end_attempt(error)
+        else:
+            if framing.ended:
+                self._end_attempt(None)
+
+    def _take(self, event: Event, framing: Framing) -> None:
+        match event:
+            case Usage():
+                self._note_usage(event)
+            case End(data, truncated):
+                self.result.truncated = truncated
+                self.result.finished = not self._broken
+                self._end_answer(data)
+            case Broken():
+                self._broken = True
+                self._note_break(event)
+                if framing.ended:
+                    self._tell_break()
+            case TooLong():
+                raise _too_long()
+
+    def _end_attempt(self, failure: Exception | None) -> None:
+        if not self._over.done():
+            self._failure = failure
+            self._over.set_result(None)
+
+    def _start_stream(self) -> None:
         self.result.first_byte_unix_s = time.time()
-        await self._reply.start(upstream.status, self._response_headers(upstream))
+        self._reply.start(self.result.status, self._response_headers(), has_length=False)
 
-    async def _end(self, upstream: Upstream, data: bytes, *, streamed: bool) -> None:
-        if streamed and not self._reply.started:
-            await self._start_stream(upstream)
-        elif not streamed:
+    def _end_answer(self, data: bytes) -> None:
+        if not self._streamed:
             length = (b"content-length", b"%d" % len(data))
-            headers = [*self._response_headers(upstream), length]
-            await self._reply.start(upstream.status, headers)
-        await self._reply.send(data, last=True)
+            headers = [*self._response_headers(), length]
+            self._reply.start(self.result.status, headers, has_length=True)
+        elif not self._reply.started:
+            self._start_stream()
+        self._reply.end(data)
 
     def _note_break(self, broken: Broken) -> None:
         """Raise `AttemptFailed` for an answer of which the client has seen nothing."""
@@ -128,11 +184,11 @@ class Attempt:
             broken.reason,
         )
 
-    async def _tell_break(self) -> None:
+    def _tell_break(self) -> None:
         """End a stream whose engine was lost with an error event of our own."""
         self.result.broken = self.result.abandoned = True
-        await self._reply.send(b"\n")  # closes an event that had come as far as its data
-        await self._reply.fail(ApiError(502, "the engine failed in mid-answer", code="engine_lost"))
+        self._reply.send(b"\n")  # closes an event that had come as far as its data
+        self._reply.fail(ApiError(502, "the engine failed in mid-answer", code="engine_lost"))
 
     def _note_usage(self, usage: Usage) -> None:
         self.result.prompt_tokens = usage.prompt_tokens
@@ -141,18 +197,15 @@ class Attempt:
             self.result.cached_tokens = usage.cached_tokens
 
     def _request_headers(self) -> dict[str, str]:
-        headers = {
-            "content-type": "application/json",
-            "x-request-id": self._request_id,
-            **self._forwarded_headers,
-        }
+        headers = {"x-request-id": self._request_id, **self._forwarded_headers}
         if self._placement.spec.priority != self._request.priority:
             headers[PRIORITY_HEADER] = str(self._placement.spec.priority)
         return headers
 
-    def _response_headers(self, upstream: Upstream) -> RawHeaders:
+    def _response_headers(self) -> list[tuple[bytes, bytes]]:
         placement, prediction = self._placement, self._placement.prediction
-        headers = [(n, upstream.headers[n]) for n in _RETURNED_HEADERS if n in upstream.headers]
+        theirs = self._engine_headers
+        headers = [(name, theirs[name]) for name in _RETURNED_HEADERS if name in theirs]
         headers += [
             (b"x-request-id", self._request_id.encode()),
             (b"x-foretell-instance", placement.instance.config.instance_id.encode()),

@@ -1,123 +1,134 @@
 """A kept-alive HTTP/1.1 connection to an engine, which carries one request at a time."""
 
 import asyncio
-from typing import cast
+from collections.abc import Callable, Mapping
+from typing import Protocol, cast
 
 import httptools
 
-_MOST_WAITING_BYTES = 1 << 17
-"""When so much of an answer waits to be read, no more is taken from the socket."""
+ENGINE_DOWN = "engine_down"
 _LONGEST_HEAD_BYTES = 1 << 16
 _BODILESS = (204, 304)
 
 
-class ConnectionBroken(Exception):
-    """The answer will not be completed. `reason` is a label for metrics."""
+class Listener(Protocol):
+    """Whoever a request's answer is for. It is told in this order, and nothing after an end."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    def head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
+        """The status and the headers, by their names in lower case."""
+
+    def data(self, data: bytes) -> None:
+        """What one read brought of the body, at least one byte."""
+
+    def end(self) -> None:
+        """The body is whole."""
+
+    def broken(self, reason: str) -> None:
+        """The answer will not be completed. `reason` is a label for metrics."""
 
 
 class Connection(asyncio.Protocol):
-    """The client's side: writes a request, parses what comes, wakes whoever waits for it."""
+    """The client's side: writes a request, parses what comes and hands it on at once."""
 
-    def __init__(self, read_timeout_s: float) -> None:
-        self.status = 0
-        self.headers: dict[bytes, bytes] = {}
-        """The answer's headers by their names in lower case."""
+    def __init__(self, read_timeout_s: float, on_lost: Callable[["Connection"], None]) -> None:
         self.idle_since_s = 0.0
         self._loop = asyncio.get_running_loop()
         self._timeout_s = read_timeout_s
+        self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
-        self._waiter: asyncio.Future[None] | None = None
+        self._listener: Listener | None = None
         self._timer: asyncio.TimerHandle | None = None
+        """Checks for silence; it is not stopped between requests."""
         self._heard_s = 0.0
         """When the last byte came; silence is counted from here."""
+        self._status = 0
+        self._headers: dict[bytes, bytes] = {}
         self._head_bytes = 0
         self._head_done = False
+        self._head_told = False
         self._arrived: list[bytes] = []
-        self._waiting_bytes = 0
         self._paused = False
         self._done = True
-        self._broken = ""
-        """Why nothing more will come; "" while something may."""
+        self._keep_alive = True
+        self._lost = False
 
     @property
     def reusable(self) -> bool:
         """The last answer has come to its end, and the engine keeps the connection open."""
-        return self._done and not self._broken
+        return self._done and not self._lost
 
-    def send(self, head: bytes, body: bytes) -> None:
+    def send(self, head: bytes, body: bytes, listener: Listener) -> None:
         """Send a request; the connection must be reusable or new."""
         assert self.reusable
         assert self._transport is not None
-        self.status, self.headers = 0, {}
-        self._head_bytes, self._head_done, self._done = 0, False, False
-        self._arrived.clear()
-        self._waiting_bytes = 0
+        self._headers = {}
+        self._head_bytes, self._head_done, self._head_told, self._done = 0, False, False, False
+        self._listener = listener
         self._heard_s = self._loop.time()
-        self._timer = self._loop.call_later(self._timeout_s, self._check_silence)
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._timeout_s, self._check_silence)
         self._transport.writelines((head, body))
 
-    async def head(self) -> None:
-        """Wait for the answer's status and headers; raises `ConnectionBroken`."""
-        while not self._head_done:
-            await self._news()
+    def forget(self) -> None:
+        """The listener wants to hear no more."""
+        self._listener = None
+        self.resume()
 
-    async def read(self) -> bytes:
-        """What has come of the body since the last call; b"" at its end.
+    def pause(self) -> None:
+        """Take nothing more from the socket."""
+        assert self._transport is not None
+        if not self._paused and not self._transport.is_closing():
+            self._paused = True
+            self._transport.pause_reading()
 
-        Raises `ConnectionBroken` when all that came before the break was read.
-        """
-        while not self._arrived:
-            if self._done:
-                return b""
-            await self._news()
-        data = self._arrived[0] if len(self._arrived) == 1 else b"".join(self._arrived)
-        self._arrived.clear()
-        self._waiting_bytes = 0
-        if self._paused and self._transport is not None:
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        assert self._transport is not None
+        if self._paused and not self._transport.is_closing():
             self._paused = False
             self._heard_s = self._loop.time()
             self._transport.resume_reading()
-        return data
 
     def lose(self, reason: str) -> None:
         """Close the connection; whoever waits for an answer is told `reason`."""
-        if not self._broken:
-            self._broken = reason
-            self._stop_timer()
-            if self._transport is not None:
-                self._transport.abort()
-            self._wake()
+        if self._lost:
+            return
+        self._lost = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+        self._on_lost(self)
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.broken(reason)
 
-    async def _news(self) -> None:
-        if self._broken:
-            raise ConnectionBroken(self._broken)
-        assert self._waiter is None, "one reader at a time"
-        self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+    def engine_down(self) -> None:
+        """The engine does not answer health probes."""
+        self.lose(ENGINE_DOWN)
 
     def _check_silence(self) -> None:
+        self._timer = None
+        if self._done:
+            return
         silent_s = 0.0 if self._paused else self._loop.time() - self._heard_s
         if silent_s < self._timeout_s:
             self._timer = self._loop.call_later(self._timeout_s - silent_s, self._check_silence)
         else:
             self.lose("timeout")
 
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _deliver(self) -> None:
+        """Tell the listener what the last read brought."""
+        arrived, self._arrived = self._arrived, []
+        if self._head_done and not self._head_told and self._listener is not None:
+            self._head_told = True
+            self._listener.head(self._status, self._headers)
+        if arrived and self._listener is not None:
+            self._listener.data(arrived[0] if len(arrived) == 1 else b"".join(arrived))
+        if self._done and self._listener is not None:
+            listener, self._listener = self._listener, None
+            listener.end()
 
     # --- what the transport tells ---
 
@@ -131,48 +142,41 @@ class Connection(asyncio.Protocol):
         self._heard_s = self._loop.time()
         if not self._head_done:
             self._head_bytes += len(data)
+        valid = True
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            valid = False
+        self._deliver()
+        endless = not self._head_done and self._head_bytes > _LONGEST_HEAD_BYTES
+        if endless or not valid or (self._done and not self._keep_alive):
             self.lose("connection_lost")
-        if not self._head_done and self._head_bytes > _LONGEST_HEAD_BYTES:
-            self.lose("connection_lost")
-        if self._waiting_bytes > _MOST_WAITING_BYTES and not self._paused and not self._broken:
-            assert self._transport is not None
-            self._paused = True
-            self._transport.pause_reading()
-        self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        counted = b"content-length" in self.headers or b"transfer-encoding" in self.headers
+        counted = b"content-length" in self._headers or b"transfer-encoding" in self._headers
         if exc is None and self._head_done and not self._done and not counted:
-            self._finish()  # a body without a length ends with its connection
+            self._done = True  # a body without a length ends with its connection
+            self._deliver()
         self.lose("connection_lost")
 
     # --- what the parser tells ---
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.setdefault(name.lower(), value)
+        self._headers.setdefault(name.lower(), value)
 
     def on_headers_complete(self) -> None:
-        self.status = self._parser.get_status_code()
-        if self.status < 200:  # such as 100: the answer itself is still to come
-            self.headers = {}
+        self._status = self._parser.get_status_code()
+        if self._status < 200:  # such as 100: the answer itself is still to come
+            self._headers = {}
             return
         self._head_done = True
-        if self.status in _BODILESS:
-            self._finish()
+        if self._status in _BODILESS:
+            self._done = True
 
     def on_body(self, data: bytes) -> None:
         self._arrived.append(data)
-        self._waiting_bytes += len(data)
 
     def on_message_complete(self) -> None:
         if self._head_done:
-            self._finish()
-            if not self._parser.should_keep_alive():
-                self.lose("connection_lost")
-
-    def _finish(self) -> None:
-        self._done = True
-        self._stop_timer()
+            self._done = True
+            self._keep_alive = self._parser.should_keep_alive()

@@ -6,10 +6,11 @@ came, and what the answer tells about itself. It does not know where its bytes c
 """
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+import orjson
 
 LONGEST_LINE_BYTES = 1 << 20
 """A longer line of a stream is handed out in parts and not read."""
@@ -19,15 +20,9 @@ LONGEST_READ_BYTES = 16 << 20
 """The usage of a longer answer that is not a stream is not read: parsing it would take too long."""
 
 _ERROR = b'data: {"error"'  # how vLLM begins the event that tells about a failure
+_ERROR_LATER = b"\n" + _ERROR
 _DATA = b"data: "
 _OBJECT = _DATA + b"{"
-_CHOICE_GOES_ON = b'"finish_reason":null'
-# An event that matches tells more than that each of its choices got more text. None of this can
-# match inside a JSON string: the quotes would be escaped. One search is cheaper than to parse.
-_TELLING = re.compile(
-    rb'"finish_reason":(?!null)|"completion_tokens":|"token_ids":\['
-    rb'|"(?:text|content)":""|"role":|"delta":\{\}|"error"'
-)
 _MAX_TOKENS = 2**31 - 1
 
 
@@ -128,12 +123,17 @@ class StreamFraming:
         """Take what has arrived, at least one byte."""
         assert data
         assert not self.ended
-        unfinished = self._held or self._within_line or not data.endswith(b"\n")
-        if not unfinished and not _TELLING.search(data):
-            # Whole events that only add text, as nearly all do.
-            self._begun = True
-            self._count_text(data)
-            return [Lines(data)]
+        lines = data if data.endswith(b"\n") and not self._held else self._whole_lines(data)
+        error_at = self._error_at(lines)
+        if error_at is None:
+            return self._hand_out(lines)
+        if error_at == 0 and not self._begun:
+            return self.feed_break("error_event")
+        before = self._hand_out(lines[:error_at])
+        return [*before, self._told(), *self._hand_out(lines[error_at:])]
+
+    def _whole_lines(self, data: bytes) -> bytes:
+        """The lines that `data` completes; what follows them is held."""
         end = data.rfind(b"\n") + 1
         lines, rest = data[:end], data[end:]
         if lines and self._held:
@@ -143,13 +143,7 @@ class StreamFraming:
         if len(self._held) > LONGEST_LINE_BYTES:
             lines += self._held
             self._held.clear()
-        error_at = self._error_at(lines)
-        if error_at is None:
-            return self._hand_out(lines)
-        if error_at == 0 and not self._begun:
-            return self.feed_break("error_event")
-        before = self._hand_out(lines[:error_at])
-        return [*before, self._told(), *self._hand_out(lines[error_at:])]
+        return lines
 
     def feed_end(self) -> list[Event]:
         """The engine has ended its stream as HTTP wants it."""
@@ -181,44 +175,44 @@ class StreamFraming:
             return None
         if lines.startswith(_ERROR) and not self._within_line:
             return 0
-        found = lines.find(b"\n" + _ERROR)
+        found = lines.find(_ERROR_LATER)
         return found + 1 if found >= 0 else None
 
     def _hand_out(self, lines: bytes) -> list[Event]:
         if not lines:
             return []
         self._begun = True
-        return [*self._read(lines), Lines(lines)]
+        events = self._read(lines)
+        events.append(Lines(lines))
+        return events
 
     def _read(self, data: bytes) -> list[Event]:
+        """What whole lines tell, and perhaps the part of one that was too long."""
         events: list[Event] = []
-        *lines, part = data.split(b"\n")
+        if data.endswith(b"\n") and data.find(b"\n") >= len(data) - 2:  # one line, as mostly
+            lines, part = [data], b""
+        else:
+            *lines, part = data.split(b"\n")
         for line in lines[1:] if self._within_line else lines:
-            if not _TELLING.search(line):
-                self._count_text(line)
-            elif line.startswith(_OBJECT):
-                events += self._read_object(line[len(_DATA) :])
+            if line.startswith(_OBJECT):
+                self._read_object(line[len(_DATA) :], events)
         self._within_line = bool(part)
         return events
 
-    def _count_text(self, data: bytes) -> None:
-        """Count the choices in whole events that only add text to them."""
-        choices = data.count(_CHOICE_GOES_ON)
-        if choices:
-            self._tokens_out += choices
-            self._exact = False
-
-    def _read_object(self, text: bytes) -> Iterator[Event]:
+    def _read_object(self, text: bytes, events: list[Event]) -> None:
+        """Count the tokens of an event. To parse it is no dearer than to search its bytes."""
         answer = _parse(text)
         for choice in _choices(answer):
-            self._truncated |= _truncated(choice)
+            if choice.get("finish_reason") == "length":
+                self._truncated = True
             token_ids = choice.get("token_ids")
             if isinstance(token_ids, list):
                 self._tokens_out += len(token_ids)
             elif _has_output(choice):
                 self._tokens_out += 1
                 self._exact = False
-        yield from _usage(answer)
+        if answer.get("usage") is not None:
+            events += _usage(answer)
 
 
 class WholeFraming:
@@ -257,10 +251,18 @@ class WholeFraming:
 def _parse(text: bytes) -> dict[str, Any]:
     """The JSON object in `text`; empty if it is none. It is relayed all the same."""
     try:
-        answer = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
+        answer = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        answer = _parsed_slowly(text)
     return answer if isinstance(answer, dict) else {}
+
+
+def _parsed_slowly(text: bytes) -> object:
+    """What orjson refuses and others accept, such as lone surrogates."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _choices(answer: dict[str, Any]) -> list[dict[str, Any]]:
@@ -274,9 +276,11 @@ def _truncated(choice: dict[str, Any]) -> bool:
 
 def _has_output(choice: dict[str, Any]) -> bool:
     delta = choice.get("delta")
-    if isinstance(delta, dict):
-        return any(value for name, value in delta.items() if name != "role")
-    return bool(choice.get("text"))
+    if not isinstance(delta, dict):
+        return bool(choice.get("text"))
+    return bool(delta.get("content")) or any(
+        value for name, value in delta.items() if name != "role"
+    )
 
 
 def _usage(answer: dict[str, Any]) -> Iterator[Usage]:

@@ -10,15 +10,14 @@ import time
 from dataclasses import dataclass
 
 from foretell.telemetry import SchedulerMetrics
-from services.scheduler.background import Background
-from services.scheduler.http.asgi import Receive, Send
 from services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError
+from services.scheduler.http.exchange import ClientLeft, Exchange
 from services.scheduler.http.parsing import ParsedRequest
 from services.scheduler.http.slo import SloUnattainable
 from services.scheduler.placing.placer import Placement, Placer
 from services.scheduler.record.recorder import Recorder
 from services.scheduler.relay.attempt import Attempt, AttemptFailed
-from services.scheduler.relay.reply import Reply, disconnected
+from services.scheduler.relay.reply import Reply
 from services.scheduler.relay.transport import EngineClient
 
 logger = logging.getLogger(__name__)
@@ -32,7 +31,6 @@ class RelayContext:
     placer: Placer
     recorder: Recorder
     metrics: SchedulerMetrics
-    background: Background
 
 
 class Relay:
@@ -52,20 +50,23 @@ class Relay:
         self._placement: Placement | None = None
         """The last attempt's."""
 
-    async def serve(self, receive: Receive, send: Send) -> None:
-        """Answer on the ASGI connection; returns when the answer has ended or the client left."""
-        reply = Reply(send, self._request_id)
+    async def serve(self, exchange: Exchange) -> None:
+        """Answer; returns when the answer has ended or the client left.
+
+        Raises `ClientLeft` if it has left already.
+        """
+        if exchange.left:
+            raise ClientLeft
+        reply = Reply(exchange, self._request_id)
         work = asyncio.current_task()
         assert work is not None
         left = False
 
-        def leave(_: asyncio.Task[None]) -> None:
+        def leave() -> None:
             nonlocal left
-            if not reply.ended:
-                left = work.cancel()
+            left = work.cancel()
 
-        gone = asyncio.create_task(disconnected(receive))
-        gone.add_done_callback(leave)
+        exchange.on_left = leave
         try:
             await self._answer(reply)
         except asyncio.CancelledError:
@@ -74,16 +75,9 @@ class Relay:
             work.uncancel()
             reply.status = CLIENT_CLOSED_REQUEST
         finally:
-            gone.remove_done_callback(leave)
-            gone.cancel()
-            self._count(reply.status)
-
-    def _count(self, status: int) -> None:
-        placement = self._placement
-        instance_id = placement.instance.config.instance_id if placement else ""
-        policy = placement.policy if placement else ""
-        requests = self._context.metrics.requests
-        requests.labels(self._request.model, instance_id, policy, str(status)).inc()
+            exchange.on_left = None
+            placement = self._placement
+            self._context.recorder.count(self._request.model, placement, reply.status)
 
     async def _answer(self, reply: Reply) -> None:
         """Send the answer or an error; raises nothing but a cancellation."""
@@ -91,15 +85,13 @@ class Relay:
             await self._try_engines(reply)
         except SloUnattainable as error:
             self._context.recorder.record_rejection(self._request, self._request_id, error)
-            await reply.fail(error)
+            reply.fail(error)
         except ApiError as error:
-            await reply.fail(error)
+            reply.fail(error)
         except Exception:
             # The last line of defence: even a defect of ours must end as an answer.
             logger.exception("request %s failed", self._request_id)
-            await reply.fail(
-                ApiError(500, "the scheduler failed; see its log", code="internal_error")
-            )
+            reply.fail(ApiError(500, "the scheduler failed; see its log", code="internal_error"))
 
     async def _try_engines(self, reply: Reply) -> None:
         """Try one engine after the other, until one answers or placing raises `ApiError`."""
@@ -140,8 +132,6 @@ class Relay:
             raise
         finally:
             attempt.result.ended_unix_s = time.time()
-            self._context.background.spawn(
-                self._context.recorder.record(
-                    self._request, self._request_id, placement, attempt.result
-                )
+            self._context.recorder.record(
+                self._request, self._request_id, placement, attempt.result
             )

@@ -1,49 +1,52 @@
 """The response of one request as the client gets it."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from services.scheduler.http.asgi import RawHeaders, Receive, Send
 from services.scheduler.http.errors import ApiError
+from services.scheduler.http.exchange import Exchange
+from services.scheduler.http.response import Headers
 
 
 class Reply:
     """A response that is begun once and from then on only continued."""
 
-    def __init__(self, send: Send, request_id: str) -> None:
-        self._send = send
+    def __init__(self, exchange: Exchange, request_id: str) -> None:
+        self._exchange = exchange
         self._request_id = request_id
         self.started = False
         """The client may have seen a part: from here on nothing can be repeated."""
-        self.ended = False
         self.status = 0
         """What metrics count: the HTTP status, 502 for an answer that broke off, 499 for nobody."""
 
-    async def start(self, status: int, headers: RawHeaders) -> None:
-        """Send the status and the headers."""
+    def flow(self, on_full: Callable[[], None], on_room: Callable[[], None]) -> None:
+        """Call `on_full` while the client reads too slowly, and `on_room` when it has caught up."""
+        self._exchange.flow(on_full, on_room)
+
+    def start(self, status: int, headers: Headers, *, has_length: bool) -> None:
+        """Begin with the status and the headers."""
         assert not self.started
         self.started = True
         self.status = status
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        self._exchange.start(status, headers, has_length=has_length)
 
-    async def send(self, data: bytes, *, last: bool = False) -> None:
-        """Send a part of the body; `last` ends the response."""
+    def send(self, data: bytes) -> None:
+        """Send a part of the body."""
         assert self.started
-        self.ended = last
-        await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+        self._exchange.write(data)
 
-    async def fail(self, error: ApiError) -> None:
+    def end(self, data: bytes = b"") -> None:
+        """End the response with the last bytes of its body."""
+        assert self.started
+        self._exchange.end(data)
+
+    def fail(self, error: ApiError) -> None:
         """End the response with `error`: as its whole, or as the last event of its stream."""
+        self.status = error.status
         if self.started:
-            self.status = error.status
-            await self.send(error.sse_event(), last=True)
+            self.end(error.sse_event())
             return
+        self.started = True
         response = error.response()
         headers = {**response.headers, "x-request-id": self._request_id}
-        await self.start(error.status, replace(response, headers=headers).raw_headers())
-        await self.send(response.body, last=True)
-
-
-async def disconnected(receive: Receive) -> None:
-    """Wait until the client has left."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
+        self._exchange.respond(replace(response, headers=headers))

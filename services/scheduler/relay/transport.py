@@ -10,10 +10,8 @@ from weakref import WeakKeyDictionary
 from yarl import URL
 
 from services.scheduler.placing.pool import Instance, engine_authorization
-from services.scheduler.relay.connection import Connection, ConnectionBroken
-from services.scheduler.relay.framing import Event, Framing
+from services.scheduler.relay.connection import ENGINE_DOWN, Connection, Listener
 
-ENGINE_DOWN = "engine_down"
 # Shorter than uvicorn's 5 s: a connection that the engine is closing must not be used.
 _KEEP_ALIVE_S = 2.0
 
@@ -27,29 +25,20 @@ class Unreachable(Exception):
 
 
 class Upstream:
-    """An engine's answer, from its headers on. It must be closed."""
+    """An engine's answer that is under way. It must be closed."""
 
-    def __init__(self, engine: "_Engine", connection: Connection, lose: Callable[[], None]) -> None:
+    def __init__(self, engine: "_Engine", connection: Connection) -> None:
         self._engine = engine
         self._connection = connection
-        self._lose = lose
-        self.status = connection.status
-        self.headers: Mapping[bytes, bytes] = connection.headers
-
-    async def receive(self, framing: Framing) -> list[Event]:
-        """Wait for what comes next and feed it to `framing`; returns the events of `framing`."""
-        try:
-            data = await self._connection.read()
-        except ConnectionBroken as error:
-            return framing.feed_break(error.reason)
-        return framing.feed(data) if data else framing.feed_end()
+        self.pause = connection.pause
+        self.resume = connection.resume
 
     def close(self) -> None:
         """Keep the connection if the answer was read to its end.
 
         Otherwise it is closed, which tells the engine to stop generating.
         """
-        self._engine.when_down.discard(self._lose)
+        self._connection.forget()
         self._engine.give_back(self._connection)
 
 
@@ -65,36 +54,31 @@ class EngineClient:
         self._engines: WeakKeyDictionary[Instance, _Engine] = WeakKeyDictionary()
 
     async def post(
-        self, instance: Instance, path: str, body: bytes, headers: Mapping[str, str]
+        self,
+        instance: Instance,
+        path: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        listener: Listener,
     ) -> Upstream:
-        """Send a request; returns when the engine's headers are here.
+        """Send a request of JSON, whose answer `listener` gets; returns when it is on its way.
 
-        It is given up when the engine does not answer health probes. Raises `Unreachable`.
+        It breaks when the engine does not answer health probes. Raises `Unreachable`.
         """
         engine = self._engines.get(instance)
         if engine is None:
-            url = URL(instance.config.url)
-            engine = _Engine(url, instance.down, self._connect_timeout_s, self._read_timeout_s)
+            engine = _Engine(
+                URL(instance.config.url),
+                instance.down,
+                self._authorization,
+                self._connect_timeout_s,
+                self._read_timeout_s,
+            )
             self._engines[instance] = engine
-        head = engine.head(path, len(body), {**headers, **self._authorization})
-        connection = await engine.connection()
-
-        def lose() -> None:
-            connection.lose(ENGINE_DOWN)
-
-        engine.when_down.add(lose)
-        upstream = None
-        try:
-            connection.send(head, body)
-            await connection.head()
-            upstream = Upstream(engine, connection, lose)
-            return upstream
-        except ConnectionBroken as error:
-            raise Unreachable(error.reason) from error
-        finally:
-            if upstream is None:
-                engine.when_down.discard(lose)
-                connection.lose("connection_lost")
+        head = engine.head(path, len(body), headers)
+        connection = engine.idle() or await engine.connect()
+        connection.send(head, body, listener)
+        return Upstream(engine, connection)
 
     def close(self) -> None:
         """Close the connections that wait for a request."""
@@ -106,31 +90,37 @@ class _Engine:
     """The connections to one engine."""
 
     def __init__(
-        self, url: URL, down: asyncio.Event, connect_timeout_s: float, read_timeout_s: float
+        self,
+        url: URL,
+        down: asyncio.Event,
+        authorization: Mapping[str, str],
+        connect_timeout_s: float,
+        read_timeout_s: float,
     ) -> None:
         assert url.raw_host
         assert url.port
         self._host, self._port = url.raw_host, url.port
         self._ssl = ssl.create_default_context() if url.scheme == "https" else None
         self._prefix = url.raw_path.rstrip("/")
-        self._host_header = url.host_port_subcomponent
+        # Answers are relayed as they come: they must not be compressed.
+        self._fixed = (
+            f" HTTP/1.1\r\nhost: {url.host_port_subcomponent}\r\naccept: */*\r\n"
+            "accept-encoding: identity\r\ncontent-type: application/json\r\n"
+        ) + _lines(authorization)
         self._connect_timeout_s = connect_timeout_s
         self._read_timeout_s = read_timeout_s
         self._idle: deque[Connection] = deque()
-        self.when_down = _WhenSet(down)
+        self._when_down = _WhenSet(down)
 
     def head(self, path: str, body_bytes: int, headers: Mapping[str, str]) -> bytes:
         """The head of a request; no header holds a line end."""
-        lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
-        # Answers are relayed as they come: they must not be compressed.
         return (
-            f"POST {self._prefix}{path} HTTP/1.1\r\nhost: {self._host_header}\r\n"
-            f"accept: */*\r\naccept-encoding: identity\r\ncontent-length: {body_bytes}\r\n"
-            f"{''.join(lines)}\r\n"
+            f"POST {self._prefix}{path}{self._fixed}content-length: {body_bytes}\r\n"
+            f"{_lines(headers)}\r\n"
         ).encode()
 
-    async def connection(self) -> Connection:
-        """A connection that carries no request; raises `Unreachable`."""
+    def idle(self) -> Connection | None:
+        """A kept connection that carries no request."""
         oldest_s = asyncio.get_running_loop().time() - _KEEP_ALIVE_S
         while self._idle and self._idle[0].idle_since_s < oldest_s:
             self._idle.popleft().lose("idle")
@@ -138,7 +128,7 @@ class _Engine:
             connection = self._idle.pop()
             if connection.reusable:
                 return connection
-        return await self._connect()
+        return None
 
     def give_back(self, connection: Connection) -> None:
         """Keep a connection for the next request, or close it."""
@@ -153,7 +143,8 @@ class _Engine:
         while self._idle:
             self._idle.pop().lose("closing")
 
-    async def _connect(self) -> Connection:
+    async def connect(self) -> Connection:
+        """A new connection; raises `Unreachable`."""
         loop = asyncio.get_running_loop()
         is_down = False
         try:
@@ -164,21 +155,31 @@ class _Engine:
                     is_down = True
                     until.reschedule(loop.time())
 
-                self.when_down.add(give_up)
+                self._when_down.add(give_up)
                 try:
                     _, connection = await loop.create_connection(
-                        lambda: Connection(self._read_timeout_s),
+                        lambda: Connection(self._read_timeout_s, self._forget),
                         self._host,
                         self._port,
                         ssl=self._ssl,
                     )
                 finally:
-                    self.when_down.discard(give_up)
+                    self._when_down.discard(give_up)
         except TimeoutError as error:
             raise Unreachable(ENGINE_DOWN if is_down else "timeout") from error
         except OSError as error:
             raise Unreachable("connect") from error
+        if not connection.reusable:
+            raise Unreachable("connection_lost")
+        self._when_down.add(connection.engine_down)
         return connection
+
+    def _forget(self, connection: Connection) -> None:
+        self._when_down.discard(connection.engine_down)
+
+
+def _lines(headers: Mapping[str, str]) -> str:
+    return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
 
 
 class _WhenSet:

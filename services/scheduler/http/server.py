@@ -1,0 +1,120 @@
+"""The HTTP server of the scheduler: its listening sockets, connections and tasks."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from services.scheduler.http.connection import STALL_S, Connection
+from services.scheduler.http.errors import ApiError
+from services.scheduler.http.exchange import Exchange
+
+logger = logging.getLogger(__name__)
+
+Application = Callable[[Exchange], Awaitable[None]]
+"""Is called as soon as a request's head is here."""
+
+_SWEEP_S = 1.0
+
+
+class Server:
+    """All connections of clients, and the tasks that answer them."""
+
+    def __init__(self, application: Application) -> None:
+        self.connections: set[Connection] = set()
+        self.draining = False
+        self._application = application
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._no_connection = asyncio.Event()
+
+    async def run(
+        self,
+        sockets: list[socket.socket],
+        stop: asyncio.Event,
+        *,
+        on_ready: Callable[[], None],
+        drain_s: float,
+    ) -> None:
+        """Serve on `sockets` until `stop`; requests in progress get `drain_s` to end."""
+        loop = asyncio.get_running_loop()
+        listening = []
+        for sock in sockets:
+            _notice_lost_clients(sock)
+            listening.append(
+                await loop.create_server(lambda: Connection(self), sock=sock, backlog=2048)
+            )
+        sweeping = asyncio.create_task(self._sweep())
+        on_ready()
+        try:
+            await stop.wait()
+        finally:
+            for server in listening:
+                server.close()
+            self.draining = True
+            for connection in list(self.connections):
+                connection.retire()
+            await self._drain(drain_s)
+            sweeping.cancel()
+            with suppress(asyncio.CancelledError):
+                await sweeping
+
+    async def _drain(self, drain_s: float) -> None:
+        if self.connections:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._no_connection.wait(), drain_s)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for connection in list(self.connections):
+            connection.abort()
+
+    def opened(self, connection: Connection) -> None:
+        """A client has come."""
+        self.connections.add(connection)
+
+    def closed(self, connection: Connection) -> None:
+        """A connection has ended."""
+        self.connections.discard(connection)
+        if self.draining and not self.connections:
+            self._no_connection.set()
+
+    def begin(self, exchange: Exchange) -> None:
+        """Have a request answered."""
+        task = asyncio.get_running_loop().create_task(self._answer(exchange))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, exchange: Exchange) -> None:
+        try:
+            await self._application(exchange)
+        except Exception:
+            logger.exception("%s %s failed", exchange.method, exchange.path)
+            if not exchange.begun:
+                failed = ApiError(500, "the scheduler failed; see its log", code="internal_error")
+                exchange.respond(failed.response())
+        finally:
+            if not exchange.ended:  # the client has left, or the server ends, or it is a defect
+                exchange.abandon()
+
+    async def _sweep(self) -> None:
+        """Close connections that are overdue."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            now_s = loop.time()
+            for connection in [each for each in self.connections if each.deadline_s < now_s]:
+                connection.overdue()
+
+
+def _notice_lost_clients(sock: socket.socket) -> None:
+    """Have the kernel find out about clients whose hosts have gone without a word."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # accepted sockets inherit it
+    for name, value in (
+        ("TCP_KEEPIDLE", 60),
+        ("TCP_KEEPINTVL", 15),
+        ("TCP_KEEPCNT", 4),
+        ("TCP_USER_TIMEOUT", int(1000 * STALL_S)),
+    ):
+        if hasattr(socket, name):  # not on every platform
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
