@@ -24,6 +24,7 @@ from foretell.placement import PlacementConfig, PlacementCore, effects, events
 from foretell.policy import Policy, make_policy
 from services.predictor.__main__ import serve as serve_predictor
 from services.scheduler.placing import placer
+from services.tagger.models import Models
 from services.tagger.server import serve as serve_tagger
 
 ENGINES, REQUESTS = 3, 60
@@ -82,7 +83,7 @@ async def cluster(folder: Path) -> AsyncIterator[tuple[Scheduler, AsyncExitStack
         tagger = TaggerSettings(
             listen=f"unix://{folder}/tagger", ready_file=str(folder / "tagger.ready")
         )
-        peers.append(asyncio.create_task(serve_tagger(tagger, None, stop)))
+        peers.append(asyncio.create_task(serve_tagger(tagger, Models(), stop)))
         await until(lambda: len(list(folder.glob("*.ready"))) == len(peers))
         async with running(
             folder,
