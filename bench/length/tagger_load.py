@@ -59,7 +59,7 @@ class Cpu:
 
     tagger: float
     encoder: float
-    """Of the encoder's process, which runs when nobody else does."""
+    """CPU of the encoder's process, which runs when nobody else does."""
     client: float
 
     def __sub__(self, other: "Cpu") -> "Cpu":
@@ -74,7 +74,7 @@ class Round:
 
     sources: Counter[str]
     took_s: list[float]
-    """Of each estimate; of late ones until they were given up."""
+    """Seconds to each estimate; to late ones until they were given up."""
     seconds: float
     cpu: Cpu
 

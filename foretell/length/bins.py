@@ -36,7 +36,7 @@ _TAIL_MEAN = LONGEST_TOKENS / 2.0
 CENTRE_LOGS: Floats = np.log((EDGES + np.append(EDGES[1:], EDGES[-1] + _TAIL_MEAN) + 1.0) / 2.0)
 """Logarithms of the mean of each bin's lengths; of the last one, of a length somewhat within."""
 _MEANS: Floats = np.append((EDGES[1:] + EDGES[:-1]) / 2.0, LONGEST_TOKENS + _TAIL_MEAN)
-"""Of the lengths in each bin."""
+"""The mean length in each bin."""
 _BEYOND: Floats = np.array([0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
 _KNOTS: Floats = np.concatenate((EDGES, LONGEST_TOKENS + _TAIL_MEAN * _BEYOND))
 _ENDED: Floats = -np.expm1(-_BEYOND)

@@ -63,7 +63,7 @@ QUICK_NAMES = tuple(
 
 
 def quick_features(conversation: Conversation) -> tuple[float, ...]:
-    """The same as `features`, of `QUICK_NAMES`."""
+    """The features of `QUICK_NAMES`; otherwise like `features`."""
     if not conversation.earlier:
         return (0.0,) * len(QUICK_NAMES)
     exchanges = conversation.earlier[: -MOST_EXCHANGES - 1 : -1]

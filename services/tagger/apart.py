@@ -41,7 +41,7 @@ class EncoderApart:
 
     @property
     def pid(self) -> int:
-        """Of the process; 0 while there is none."""
+        """The id of the process; 0 while there is none."""
         return self._process.pid if self._process else 0
 
     def read(self, conversations: Sequence[Conversation], models: Sequence[str]) -> Read:

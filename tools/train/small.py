@@ -88,7 +88,7 @@ def _drawn(rng: np.random.Generator, rows: int, columns: int, deviation: float) 
 
 
 def _counted(numbers: list[list[int]]) -> sparse.csr_matrix:
-    """As `small.mean_of_words` counts them."""
+    """Words, as `small.mean_of_words` counts them."""
     lengths = np.array([len(row) for row in numbers])
     values = np.repeat(1.0 / np.sqrt(np.maximum(lengths, 1)), lengths).astype(np.float32)
     columns = np.array([number for row in numbers for number in row], np.int64)
@@ -97,7 +97,7 @@ def _counted(numbers: list[list[int]]) -> sparse.csr_matrix:
 
 
 def _targets(examples: Sequence[Example], taught: Array) -> Array:
-    """Of an answer that was cut off, what the length model says of lengths from there on."""
+    """What the length model says of lengths beyond the end of an answer that was cut off."""
     bins = bin_of(np.array([example.output_tokens for example in examples]))
     every = np.arange(BINS)
     near = np.exp(-0.5 * ((every - every[:, None]) / _NEIGHBOURS) ** 2)
