@@ -238,7 +238,7 @@ class PlacementCore:
         if not eligible:
             self._refuse(request, "no_instance")
             return
-        self._effort.arrived(self._now_s)
+        self._effort.arrived(self._now_s, request.arrived.late_s)
         request.plan = plan = self._effort.plan(len(eligible), self._now_s)
         picked = self._shortlist.pick(
             eligible, self.instances.outstanding, self._random, self._now_s, plan.candidates

@@ -7,6 +7,12 @@ from typing import NamedTuple
 
 SHARE = 0.5
 """Share of its time that a scheduler spends on predictions at most: the rest is for relaying."""
+LATE_S = 0.01
+"""Lateness of a scheduler beyond which it has too much to do, whatever the reason."""
+_LESS, _MORE = 0.9, 1.02
+"""Factors on the budget for each placement while it is late, and while it is not."""
+_LEAST = 0.01
+"""Least factor on the budget."""
 LEAST_CANDIDATES = 2
 """Comparing fewer is not choosing."""
 _MEMORY_S = 1.0
@@ -33,9 +39,10 @@ class Plan(NamedTuple):
 class Effort:
     """Spends as much on each placement as the rate of arrivals allows; pure, time is an argument.
 
-    The budget of one placement is `SHARE` of the time to the next. Where that is too little for
-    all, first rollouts are saved, then candidates, and at last there is no prediction at all. So
-    placements never queue for predictions, whatever arrives: they get coarser, bit by bit.
+    The budget of one placement is `SHARE` of the time to the next, less while the scheduler does
+    everything late. Where that is too little for all, first rollouts are saved, then candidates,
+    and at last there is no prediction at all. So placements never queue for predictions, whatever
+    arrives: they get coarser, bit by bit.
     """
 
     def __init__(self) -> None:
@@ -45,9 +52,12 @@ class Effort:
         self._full_s = deque[float](maxlen=_LATEST)
         self._single_s = deque[float](maxlen=_LATEST)
         self._tried_s = -inf
+        self._factor = 1.0
 
-    def arrived(self, now_s: float) -> None:
-        """A request is to be placed."""
+    def arrived(self, now_s: float, late_s: float = 0.0) -> None:
+        """A request is to be placed; the scheduler does things `late_s` after their time."""
+        factor = self._factor * (_LESS if late_s > LATE_S else _MORE)
+        self._factor = min(1.0, max(_LEAST, factor))
         if self._first_s is None:
             self._first_s = self._latest_s = now_s
         self._rate_weight = 1.0 + self._faded(now_s)
@@ -65,6 +75,8 @@ class Effort:
             return Plan(instances, False)
         full_s = median(self._full_s)
         budget_s = SHARE / max(self._rate_per_s(now_s), 1e-9)
+        if self._factor < 1.0:  # in proportion to what all would cost, for that is too much
+            budget_s = min(budget_s, instances * full_s) * self._factor
         if instances * full_s <= budget_s:
             self._tried_s = now_s
             return Plan(instances, False)

@@ -25,6 +25,8 @@ class Arrived:
     """The client has said how long the answer will be: nobody need estimate it."""
     waited_s: float = 0.0
     """Seconds since the request reached this scheduler, its body's way included."""
+    late_s: float = 0.0
+    """Seconds by which this scheduler, being busy, is behind with everything."""
     among: frozenset[str] | None = None
     """The only instances that may get it; None: any."""
 

@@ -29,6 +29,8 @@ INTERVAL_S = 0.1
 URGENT_INTERVAL_S = 0.02
 """Least time between two where a scheduler does not know yet what another one has sent here."""
 HEARTBEAT_S = 1.0
+SETTLE_S = 0.05
+"""Time that an answer's last snapshots have to arrive after its end."""
 HELLO_S, HELLO_BYTES = 5.0, 4096
 """The time that a follower has for its first frame, and the most bytes of it."""
 MAX_FOLLOWERS = 256
@@ -172,11 +174,14 @@ class Follower(FrameStream):
         if notice.HasField("reserved"):
             self._service.reserve(wire.request_from_proto(notice.reserved), notice.age_s)
         elif notice.HasField("ended"):
-            self._ended.append(
-                predictor_pb2.Ended(
-                    request_id=notice.ended.request_id, seen=self._service.complete(notice.ended)
-                )
-            )
+            # Notices are faster than snapshots: the engine's last ones of it are on their way.
+            wait_s = SETTLE_S if notice.ended.answered else 0.0
+            asyncio.get_running_loop().call_later(wait_s, self._settle, notice.ended)
+        self._publisher.changed(self)
+
+    def _settle(self, ended: predictor_pb2.CompleteRequest) -> None:
+        seen = self._service.complete(ended)
+        self._ended.append(predictor_pb2.Ended(request_id=ended.request_id, seen=seen))
         self._publisher.changed(self)
 
     def _with_prefixes(self, message: Published) -> Published:

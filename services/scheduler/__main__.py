@@ -94,7 +94,7 @@ async def serve(
             metrics=metrics,
             background=background,
         )
-        stack.callback(placer.predictors.close)
+        stack.callback(placer.close)
         request_log = RequestLog(settings.request_log, REQUEST_LOG_MAX_BYTES)
         stack.callback(request_log.close)
         lessons = Lessons(estimators, stub, background)

@@ -6,7 +6,8 @@ begin with `->` are all of its effects, in their order. `-> ...` stands for any 
 
     policy infaas turn_deadline_s=0.2
     0.0 up engine-0                          # models=a,b  predictor=no
-    0.0 arrive r1 prompt=100                 # priority= ttft= late=reject model= known=20 among=
+    0.0 arrive r1 prompt=100                 # priority= ttft= late=reject model= known=20
+                                             # behind= among=
         -> estimate r1
     0.1 estimated r1 20                      # or: estimated r1 silent
         -> ask r1 engine-0
@@ -179,6 +180,7 @@ def _arrived(key: str, facts: dict[str, str]) -> events.Arrived:
         late,
         length_known=known > 0,
         among=frozenset(facts["among"].split(",")) if "among" in facts else None,
+        late_s=float(facts.get("behind", 0)),
     )
 
 

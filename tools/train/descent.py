@@ -58,7 +58,7 @@ def descend(layers: Layers, examples: Examples, rng: np.random.Generator) -> Lay
 def _slopes(
     layers: Layers, examples: Examples, chosen: NDArray[np.int64], rng: np.random.Generator
 ) -> Layers:
-    """Gradients of the mean cross entropy of a batch, by layer; some inputs and units are dropped."""
+    """Gradients of a batch's mean cross entropy, by layer; some inputs and units are dropped."""
     words, width = examples.words[chosen], examples.rows.shape[1]
     inputs = np.concatenate((examples.rows[chosen], words @ layers["words"]), axis=1)
     kept = _kept(inputs.shape, _DROPPED_INPUTS, rng)

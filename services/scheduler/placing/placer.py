@@ -20,6 +20,7 @@ from services.scheduler.http.slo import SloUnattainable
 from services.scheduler.ids import unique_ids
 from services.scheduler.placing.conversation import conversation_of
 from services.scheduler.placing.driver import AsyncDriver
+from services.scheduler.placing.lateness import Lateness
 from services.scheduler.placing.peers import NoAnswer
 from services.scheduler.placing.pool import Instance, Pool
 from services.scheduler.placing.predictors import (
@@ -107,6 +108,7 @@ class Placer(AsyncDriver[Placement]):
         self._background = background
         self._keys = unique_ids()
         self._requests: dict[str, _Request] = {}
+        self._lateness = Lateness()
         pool.listener = self._hear_of_instance
 
     async def place(self, parsed: ParsedRequest, request_id: str) -> Placement:
@@ -124,7 +126,13 @@ class Placer(AsyncDriver[Placement]):
         if parsed.terms.arrived_unix_s:
             waited_s = max(0.0, time.time() - parsed.terms.arrived_unix_s)
         arrived = events.Arrived(
-            spec, parsed.model, parsed.terms.late, bool(parsed.hint_tokens), waited_s, parsed.among
+            spec,
+            parsed.model,
+            parsed.terms.late,
+            length_known=bool(parsed.hint_tokens),
+            waited_s=waited_s,
+            among=parsed.among,
+            late_s=self._lateness.seconds,
         )
         return await self._place(key, arrived)
 
@@ -136,6 +144,11 @@ class Placer(AsyncDriver[Placement]):
         request = self._requests[placement.key]
         request.placement, request.began_s = None, time.perf_counter()
         return await self._place(placement.key, events.Failed(placement.key))
+
+    def close(self) -> None:
+        """Follow and watch nothing any more."""
+        self._lateness.close()
+        self.predictors.close()
 
     def counts(self, instance_id: str) -> tuple[int, int]:
         """This replica's requests in progress at an instance, and all that it has sent there."""
