@@ -151,6 +151,7 @@ class PlacementCore:
         assert key not in self._requests, f"{key} arrived twice"
         arrived_s = self._now_s - event.waited_s
         request = self._requests[key] = _Request(event, arrived_s, event.spec)
+        self._effort.arrived(self._now_s, event.late_s)
         if event.length_known:
             self._described(request, event.spec.length)
         elif self._has_tagger and not self._tagger_breaker.open(self._now_s):
@@ -238,7 +239,6 @@ class PlacementCore:
         if not eligible:
             self._refuse(request, "no_instance")
             return
-        self._effort.arrived(self._now_s, request.arrived.late_s)
         request.plan = plan = self._effort.plan(len(eligible), self._now_s)
         picked = self._shortlist.pick(
             eligible, self.instances.outstanding, self._random, self._now_s, plan.candidates
