@@ -10,7 +10,10 @@ SHARE = 0.5
 LATE_S = 0.01
 """Lateness of a scheduler beyond which it has too much to do, whatever the reason."""
 _LESS, _MORE = 0.9, 1.02
-"""Factors on the budget for each placement while it is late, and while it is not."""
+"""Factors on the budget with each placement while it is late, and while it is not."""
+_MORE_PER_S = 4.0
+"""Factor on the budget with each second in which it is not late."""
+_LONG_S = 60.0
 _LEAST = 0.01
 """Least factor on the budget."""
 LEAST_CANDIDATES = 2
@@ -56,8 +59,9 @@ class Effort:
 
     def arrived(self, now_s: float, late_s: float = 0.0) -> None:
         """A request is to be placed; the scheduler does things `late_s` after their time."""
-        factor = self._factor * (_LESS if late_s > LATE_S else _MORE)
-        self._factor = min(1.0, max(_LEAST, factor))
+        pause_s = min(_LONG_S, now_s - self._latest_s)
+        factor = _LESS if late_s > LATE_S else _MORE * _MORE_PER_S**pause_s
+        self._factor = min(1.0, max(_LEAST, self._factor * factor))
         if self._first_s is None:
             self._first_s = self._latest_s = now_s
         self._rate_weight = 1.0 + self._faded(now_s)
@@ -70,7 +74,10 @@ class Effort:
 
     def plan(self, instances: int, now_s: float) -> Plan:
         """What is to be predicted for a request that `instances` could serve."""
-        if not self._full_s or now_s - self._tried_s > _TRY_EVERY_S:
+        if not self._full_s:  # predictors are called: what that costs is not known
+            self._tried_s, least = now_s, min(instances, LEAST_CANDIDATES)
+            return Plan(max(least, int(instances * self._factor)), False)
+        if now_s - self._tried_s > _TRY_EVERY_S:
             self._tried_s = now_s
             return Plan(instances, False)
         full_s = median(self._full_s)

@@ -115,14 +115,12 @@ class AsyncDriver(ABC, Generic[Placed]):
 
     async def _heard(self, effect: effects.Ask, known: Sequence[events.Answer]) -> None:
         answers: Sequence[events.Answer]
-        began_s = self._seconds()
         try:
             answers = await self._ask(effect)
         except Exception:  # a defect of ours: the request is placed without predictions
             logger.exception("asking predictors failed")
             answers = [events.Answer(name, silent=True) for name in effect.instance_ids]
-        took_s = self._seconds() - began_s
-        self.tell(events.Heard(effect.key, (*known, *answers), took_s))
+        self.tell(events.Heard(effect.key, (*known, *answers)))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
