@@ -14,9 +14,9 @@ pytest.importorskip("onnxscript")
 from rich.console import Console  # noqa: E402
 from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
 
-from foretell.config import TaggerSettings  # noqa: E402
 from foretell.length.bins import BINS  # noqa: E402
-from services.tagger.__main__ import load_model  # noqa: E402
+from services.tagger.adapted import EncoderModel  # noqa: E402
+from services.tagger.apart import EncoderApart  # noqa: E402
 from services.tagger.models import Question  # noqa: E402
 from services.tagger.reading import (  # noqa: E402
     DESCRIPTION,
@@ -81,10 +81,12 @@ def test_what_was_learnt_is_served_as_it_was_trained(answers: Path, tmp_path: Pa
         expected = LENGTHS[example.conversation.prompt.split()[0]]
         assert dict(estimate.quantiles)[0.5] == pytest.approx(expected, rel=0.5)
     # The service, too, loads it and says the same of an answer that it knows nothing of yet.
-    served = load_model(TaggerSettings(model=str(out)))
+    encoder = EncoderApart(out)
+    served = EncoderModel(encoder)
     question = Question(examples[0].model_name, examples[0].conversation)
     (found,) = served.infer([question])
     assert served.estimates([(question, found)]) == load_tagger(str(out)).estimate(examples[:1])
+    encoder.close()
     assert "Spearman" in (out / "README.md").read_text()
     # Ended, it has nothing to go on with: the same command says the same again.
     assert (
