@@ -82,16 +82,16 @@ class Effort:
             return Plan(instances, False)
         full_s = median(self._full_s)
         budget_s = SHARE / max(self._rate_per_s(now_s), 1e-9)
-        if self._factor < 1.0:  # in proportion to what all would cost, for that is too much
-            budget_s = min(budget_s, instances * full_s) * self._factor
-        if instances * full_s <= budget_s:
+        all_s, least = instances * full_s, min(instances, LEAST_CANDIDATES)
+        if all_s <= budget_s and self._factor >= 1.0:
             self._tried_s = now_s
             return Plan(instances, False)
         single_s = median(self._single_s) if self._single_s else _SINGLE_RATIO * full_s
-        affordable = int(budget_s / single_s)
-        if affordable >= min(instances, LEAST_CANDIDATES):
-            return Plan(min(instances, affordable), True)
-        return Plan(0, True)
+        if int(budget_s / single_s) < least:
+            return Plan(0, True)
+        # Lateness has other reasons, too: it does not forbid the little that comparing two takes.
+        affordable = int(min(budget_s, all_s) * self._factor / single_s)
+        return Plan(min(instances, max(least, affordable)), True)
 
     def _rate_per_s(self, now_s: float) -> float:
         if self._first_s is None:
