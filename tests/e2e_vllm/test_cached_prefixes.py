@@ -4,6 +4,7 @@ And the request log says what was foretold and what was found. It runs before th
 bursts: predictors expect more of the kind for a while.
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
@@ -25,6 +26,8 @@ BLOCK_TOKENS = 128  # of vLLM on a CPU
 pytestmark = [pytest.mark.timeout(600), pytest.mark.vllm]
 
 Chat = list[dict[str, str]]
+PICTURES_S = 1.0
+"""Until every scheduler has surely heard of what a predictor was told by others: nothing shows it."""
 
 
 def text_of(draws: Random, words: int) -> str:
@@ -63,9 +66,11 @@ def reserved(running: Cluster, instance: str) -> Iterator[None]:
         for name in names:
             spec = RequestSpec(name, 1500, 0, LengthEstimate(10.0))
             stub.Reserve(predictor_pb2.ReserveRequest(request=wire.request_to_proto(spec)))
+        time.sleep(PICTURES_S)
         yield
         for name in names:
             stub.Complete(predictor_pb2.CompleteRequest(request_id=name))
+        time.sleep(PICTURES_S)
 
 
 def talk(running: Cluster, model: str, chats: list[Chat]) -> list[list[str]]:
