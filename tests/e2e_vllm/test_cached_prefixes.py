@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.vllm]
 
 Chat = list[dict[str, str]]
 PICTURES_S = 1.0
-"""Until every scheduler has surely heard of what a predictor was told by others: nothing shows it."""
+"""Time until every scheduler has surely heard what a predictor was told by others."""
 
 
 def text_of(draws: Random, words: int) -> str:
