@@ -7,6 +7,7 @@ that is said as often: a step still lasts. `docs/adr/0008-pictures.md` has the r
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -18,12 +19,11 @@ from foretell.engine.published import Published
 from foretell.v1 import predictor_pb2
 from foretell.wire_published import published_to_proto
 from services.predictor.service import PredictorService
-from services.process.frames import FrameStream
+from services.process.frames import PICTURES_VERSION, FrameStream
 from services.process.traffic import Traffic
 
 logger = logging.getLogger(__name__)
 
-VERSION = 1
 INTERVAL_S = 0.1
 """Least time between two pictures."""
 URGENT_INTERVAL_S = 0.02
@@ -34,6 +34,8 @@ SETTLE_S = 0.05
 HELLO_S, HELLO_BYTES = 5.0, 4096
 """The time that a follower has for its first frame, and the most bytes of it."""
 MAX_FOLLOWERS = 256
+MAX_ENDED = 10_000
+"""Answers that are kept for a follower which does not read."""
 
 
 class Publisher:
@@ -118,7 +120,7 @@ class Follower(FrameStream):
         self._receive: Callable[[bytes], None] = self._hello
         self._deadline: asyncio.TimerHandle | None = None
         self._notices = 0
-        self._ended: list[predictor_pb2.Ended] = []
+        self._ended = deque[predictor_pb2.Ended](maxlen=MAX_ENDED)
         self._index: PrefixIndex | None = None
         self._known_changes = 0
         self._profile_sent = False
@@ -157,7 +159,9 @@ class Follower(FrameStream):
     def _hello(self, payload: bytes) -> None:
         hello = predictor_pb2.Hello.FromString(payload)
         traffic = self._publisher.traffic
-        if hello.version != VERSION or (traffic.secret and not traffic.knows(hello.secret)):
+        if hello.version != PICTURES_VERSION or (
+            traffic.secret and not traffic.knows(hello.secret)
+        ):
             logger.warning("a stream was refused: wrong version or secret")
             self.close()
             return

@@ -13,6 +13,8 @@ from typing import cast
 from foretell.config.cluster import PICTURES_PORTS_ABOVE
 from services.process.traffic import Traffic, require_proof
 
+PICTURES_VERSION = 1
+"""Version of the stream of pictures; both ends must have the same."""
 MAX_FRAME_BYTES = 16 << 20
 _LENGTH_BYTES = 4
 

@@ -22,12 +22,17 @@ from services.predictor.pictures import (
     HELLO_BYTES,
     MAX_FOLLOWERS,
     URGENT_INTERVAL_S,
-    VERSION,
     Publisher,
 )
 from services.predictor.service import PredictorService
 from services.process import runtime
-from services.process.frames import FrameStream, open_frames, pictures_address, serve_frames
+from services.process.frames import (
+    PICTURES_VERSION,
+    FrameStream,
+    open_frames,
+    pictures_address,
+    serve_frames,
+)
 from services.process.traffic import OPEN, Traffic
 from services.scheduler.placing.following import Following
 from tools.harness.cases import Size, make_case
@@ -227,7 +232,7 @@ class _Client(FrameStream):
         self.over.set()
 
 
-HELLO = pb.Hello(version=VERSION).SerializeToString()
+HELLO = pb.Hello(version=PICTURES_VERSION).SerializeToString()
 NO_PROMPT = pb.Notice(reserved=pb.RequestSpec(request_id="x")).SerializeToString()
 
 
@@ -235,7 +240,7 @@ NO_PROMPT = pb.Notice(reserved=pb.RequestSpec(request_id="x")).SerializeToString
     "frames",
     [
         [b"\xff\xff"],
-        [pb.Hello(version=VERSION + 1).SerializeToString()],
+        [pb.Hello(version=PICTURES_VERSION + 1).SerializeToString()],
         [b"x" * (HELLO_BYTES + 1)],
         [HELLO, b"\xff\xff"],
         [HELLO, NO_PROMPT],

@@ -17,12 +17,11 @@ from foretell.latency.tables import profile_step_time
 from foretell.model import RequestSpec
 from foretell.v1 import predictor_pb2
 from foretell.wire_published import published_from_proto
-from services.process.frames import FrameStream, open_frames, pictures_address
+from services.process.frames import PICTURES_VERSION, FrameStream, open_frames, pictures_address
 from services.process.traffic import Traffic
 
 logger = logging.getLogger(__name__)
 
-VERSION = 1
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _CONNECT_S = 2.0
 
@@ -98,7 +97,7 @@ class Following:
     def began(self, stream: "_Stream") -> None:
         """A stream is open: say who is here, and what is on its way."""
         self._stream = stream
-        hello = predictor_pb2.Hello(version=VERSION, secret=self._traffic.secret.encode())
+        hello = predictor_pb2.Hello(version=PICTURES_VERSION, secret=self._traffic.secret.encode())
         stream.send(hello.SerializeToString())
         for request, age_s in self.engine.begin(self._loop.time()):
             reserved = wire.request_to_proto(request)
@@ -131,6 +130,9 @@ class Following:
 
     def _notify(self, notice: predictor_pb2.Notice) -> bool:
         if self._stream is None:
+            return False
+        if self._stream.congested:  # a predictor that hangs must not take memory
+            self._stream.close()
             return False
         self._stream.send(notice.SerializeToString())
         return True
