@@ -10,6 +10,7 @@ from cli.settings import settings
 from cli.simulate import simulate
 from cli.status import status
 from cli.train import train_small_tagger, train_tagger
+from cli.tune import tune
 from cli.up import up
 
 app = typer.Typer(
@@ -25,6 +26,7 @@ for _command in (
     accuracy,
     simulate,
     capacity,
+    tune,
     train_tagger,
     train_small_tagger,
 ):

@@ -1,4 +1,4 @@
-"""What `foretell simulate` and `foretell capacity` share."""
+"""What the commands that simulate a cluster share."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated
@@ -11,17 +11,10 @@ INSTALL = "pip install -e '.[profiles]' in the checkout"
 _PER_ENGINE = "Give it once, or once for each profile; the default is the profile's."
 
 
-@dataclass(frozen=True, slots=True)
-class EngineFlags:
-    """The engines, and what befalls them; a field for each option."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLimits:
+    """The engines but for their profiles, and what befalls them; a field for each option."""
 
-    profile: Annotated[
-        list[str],
-        typer.Option(
-            help="GPU profile, a shipped name or a file; several as P1xN1,P2xN2.",
-            show_default=False,
-        ),
-    ]
     instances: Annotated[
         int, typer.Option(min=0, help="Number of engines, where there is one profile; 0: one.")
     ] = 0
@@ -47,9 +40,29 @@ class EngineFlags:
         ),
     ] = None
 
+    def limits(self) -> dict[str, list[int]]:
+        """What was given of each limit, by its name."""
+        names = ("max_num_seqs", "max_num_batched_tokens", "num_blocks", "block_size")
+        return {name: getattr(self, name) or [] for name in (*names, "max_model_len")}
+
+    def with_engines(self, options: SimulateOptions, profiles: list[str]) -> SimulateOptions:
+        """The options with engines of these profiles; ValueError where flags contradict."""
+        engines = parse_engines(profiles, self.instances, self.limits())
+        return replace(options, engines=engines, faults=tuple(self.fault or ()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFlags(EngineLimits):
+    """The engines, and what befalls them."""
+
+    profile: Annotated[
+        list[str],
+        typer.Option(
+            help="GPU profile, a shipped name or a file; several as P1xN1,P2xN2.",
+            show_default=False,
+        ),
+    ]
+
     def added_to(self, options: SimulateOptions) -> SimulateOptions:
         """The options with these engines; ValueError where flags contradict each other."""
-        limits = ("max_num_seqs", "max_num_batched_tokens", "num_blocks", "block_size")
-        given = {name: getattr(self, name) or [] for name in (*limits, "max_model_len")}
-        engines = parse_engines(self.profile, self.instances, given)
-        return replace(options, engines=engines, faults=tuple(self.fault or ()))
+        return self.with_engines(options, self.profile)

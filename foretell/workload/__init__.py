@@ -3,6 +3,7 @@
 from foretell.workload.arrivals import Draws, gamma, poisson
 from foretell.workload.estimates import noisy_length, told_length
 from foretell.workload.lengths import EmpiricalLengths, Lengths, LogNormal, LogNormalLengths
+from foretell.workload.request_log import parse_request_log
 from foretell.workload.sessions import Conversations, conversations
 from foretell.workload.stream import Arrival, stream
 from foretell.workload.traces import Trace, arrivals_of, parse_csv, parse_mooncake
@@ -22,6 +23,7 @@ __all__ = [
     "noisy_length",
     "parse_csv",
     "parse_mooncake",
+    "parse_request_log",
     "poisson",
     "stream",
     "told_length",

@@ -56,6 +56,8 @@ FOREIGN_FLAGS = {
     "--api-key",
     "--enable-prompt-tokens-details",
     "--enforce-eager",
+    "--gpu-memory-utilization",
+    "--kv-cache-dtype",
     "--scheduler-cls",
     "--scheduling-policy",
     "--strict",

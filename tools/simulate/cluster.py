@@ -66,6 +66,7 @@ def instance_config(engine: EngineOptions, options: SimulateOptions) -> Instance
         enable_prefix_caching=options.prefix_caching,
         async_scheduling=options.async_scheduling,
         policy=options.scheduling_policy,
+        watermark_ratio=options.watermark,
     )
     return InstanceConfig(config, profile_step_time(with_graphs(profile, config.max_num_seqs)))
 

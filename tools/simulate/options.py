@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-TraceFormat = Literal["auto", "csv", "mooncake"]
+TraceFormat = Literal["auto", "csv", "mooncake", "log"]
 
 _PROFILE_TIMES_COUNT = re.compile(r"(.+)x(\d+)")
 
@@ -30,7 +30,11 @@ class SimulateOptions:
     """A cluster and its requests, without their rate and seed."""
 
     trace: Annotated[
-        str, typer.Option(help="CSV or Mooncake JSON lines, gzipped or not.", show_default=False)
+        str,
+        typer.Option(
+            help="CSV, Mooncake JSON lines or a scheduler's request log, gzipped or not.",
+            show_default=False,
+        ),
     ]
     engines: tuple[EngineOptions, ...] = ()
     policy: Annotated[str, typer.Option(help="Placement policy.")] = "slo"
@@ -39,6 +43,9 @@ class SimulateOptions:
     )
     requests: Annotated[
         int, typer.Option(min=0, help="Number of requests; 0: as many as the trace has.")
+    ] = 0
+    skip: Annotated[
+        int, typer.Option(min=0, help="Requests at the beginning of the trace to leave out.")
     ] = 0
     cv: Annotated[
         float,
@@ -100,6 +107,12 @@ class SimulateOptions:
         Literal["fcfs", "priority"],
         typer.Option(help="vLLM's scheduling policy: fcfs, or priority by the trace."),
     ] = "fcfs"
+    watermark: Annotated[
+        float,
+        typer.Option(
+            min=0, max=0.99, help="vLLM's watermark: ratio of KV blocks that admissions leave free."
+        ),
+    ] = 0.0
     largest_last: Annotated[
         float,
         typer.Option(min=0, max=0.5, help="Ratio of the largest requests that are served last."),

@@ -13,10 +13,11 @@ from foretell.policy import make_policy
 from foretell.sim import Report, Served, check_fits, simulate
 from foretell.sim.accuracy import quantile
 from foretell.workload import Arrival, Trace, arrivals_of, parse_csv, parse_mooncake
+from foretell.workload.request_log import MARK, parse_request_log
 from tools.files import read_bytes
 from tools.progress import progress
-from tools.simulate.cluster import cluster_config, engine_facts
-from tools.simulate.options import SimulateOptions
+from tools.simulate.cluster import cluster_config, engine_facts, instance_config
+from tools.simulate.options import EngineOptions, SimulateOptions
 
 SAMPLES = 400  # of free blocks, where they are drawn
 _DIGITS = 6
@@ -73,19 +74,25 @@ def run(
     started: Callable[[int], None] = lambda requests: None,
     ended: Callable[[], None] = lambda: None,
     sampled: bool = False,
+    fitting_too: tuple[EngineOptions, ...] = (),
 ) -> Run:
     """Simulate; ValueError says what is wrong with the options.
 
     `started` is told how many requests there are, `ended` of each. `sampled`: free blocks are
-    noted over time. Equal arguments give equal results.
+    noted over time. Requests that do not fit into all of `fitting_too` are left out as well. Equal
+    arguments give equal results.
     """
     trace = read_trace(options.trace, options.trace_format)
+    if options.skip >= len(trace.requests):
+        raise ValueError(f"--skip {options.skip}: the trace has {len(trace.requests):,} requests")
+    trace = replace(trace, requests=trace.requests[options.skip :])
     prefixes = any(request.prefix for request in trace.requests)
     config = cluster_config(options, seed, prefixes=prefixes)
     draws = Random(f"{seed} trace")
     arrivals = arrivals_of(trace, draws, count=options.requests, qps=qps, cv=options.cv)
     arrivals = [with_targets(arrival, options) for arrival in arrivals]
     engines = {instance.engine for instance in config.instances}
+    engines |= {instance_config(engine, options).engine for engine in fitting_too}
     fitting = [arrival for arrival in arrivals if fits(arrival, engines)]
     if not fitting:
         raise ValueError("none of the requests fits into every engine")
@@ -139,13 +146,20 @@ def with_targets(arrival: Arrival, options: SimulateOptions) -> Arrival:
 @lru_cache(maxsize=4)
 def read_trace(path: str, trace_format: str) -> Trace:
     """The trace in a file, which may be gzipped; ValueError where there is none."""
-    parsers = {"csv": parse_csv, "mooncake": parse_mooncake}
-    if trace_format == "auto":
-        trace_format = "mooncake" if ".jsonl" in Path(path).suffixes else "csv"
+    parsers = {"csv": parse_csv, "mooncake": parse_mooncake, "log": parse_request_log}
     try:
-        return parsers[trace_format](read_bytes(Path(path)).decode().splitlines())
+        lines = read_bytes(Path(path)).decode().splitlines()
+        if trace_format == "auto":
+            trace_format = _format_of(path, lines)
+        return parsers[trace_format](lines)
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from error
+
+
+def _format_of(path: str, lines: Sequence[str]) -> str:
+    if ".jsonl" not in Path(path).suffixes:
+        return "csv"
+    return "log" if lines and f'"{MARK}"' in lines[0] else "mooncake"
 
 
 def fits(arrival: Arrival, engines: Iterable[EngineConfig]) -> bool:

@@ -1,0 +1,1 @@
+"""Finds the engines' flags that serve a trace better."""
