@@ -1,7 +1,7 @@
 """Seeded request streams: arrival times, lengths, and both together."""
 
 from foretell.workload.arrivals import Draws, gamma, poisson
-from foretell.workload.estimates import noisy_length, told_length
+from foretell.workload.estimates import noisy_length, residual_length, told_length
 from foretell.workload.lengths import EmpiricalLengths, Lengths, LogNormal, LogNormalLengths
 from foretell.workload.request_log import parse_request_log
 from foretell.workload.sessions import Conversations, conversations
@@ -25,6 +25,7 @@ __all__ = [
     "parse_mooncake",
     "parse_request_log",
     "poisson",
+    "residual_length",
     "stream",
     "told_length",
 ]

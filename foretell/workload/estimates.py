@@ -1,14 +1,21 @@
 """What is believed of output lengths, where no tagger is at hand."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import exp
 from statistics import NormalDist
 
+import numpy as np
+
 from foretell.model import LengthEstimate
 from foretell.workload.arrivals import Draws
+from foretell.workload.residuals import shipped_residuals
 from foretell.workload.stream import Arrival
 
 _LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
+_NEAREST = 50
+"""Answers of about the same rank, one of which lends its estimate."""
+_MEAN_LEVELS = (np.arange(64) + 0.5) / 64
+"""Levels over which the mean of a distribution is taken."""
 
 
 def told_length(arrival: Arrival) -> LengthEstimate:
@@ -33,5 +40,47 @@ def noisy_length(sigma: float, draws: Draws) -> Callable[[Arrival], LengthEstima
         median = arrival.output_tokens * exp(draws.gauss(0.0, sigma))
         quantiles = tuple((level, median * factor) for level, factor in factors)
         return LengthEstimate(median * mean, quantiles, source="model")
+
+    return estimate
+
+
+def residual_length(lengths: Sequence[int], draws: Draws) -> Callable[[Arrival], LengthEstimate]:
+    """What the shipped length model would say of a trace whose output `lengths` are these.
+
+    An arrival takes the estimate of a held-out answer whose length has about the same rank among
+    its own as the arrival's has among `lengths` (`foretell.workload.residuals`), each quantile as
+    the length of that rank here. So estimates rank requests as well as the model does, and their
+    intervals hold as many lengths, whatever the distribution of `lengths`.
+    """
+    if not lengths:
+        raise ValueError("estimates by the tagger's residuals need the trace's output lengths")
+    residuals = shipped_residuals()
+    ordered = np.sort(np.asarray(lengths, dtype=np.float64))
+    levels = np.array((0.0, *residuals.levels, 1.0))
+    beyond = (levels[-1] - levels[-2]) / (levels[-2] - levels[-3])
+    own, believed = residuals.ranks, residuals.quantiles
+
+    def length_at(ranks: np.ndarray[tuple[int], np.dtype[np.float64]]) -> list[float]:
+        places = np.ceil(ranks * len(ordered)).astype(np.int64) - 1
+        found: list[float] = ordered[np.clip(places, 0, len(ordered) - 1)].tolist()
+        return found
+
+    def estimate(arrival: Arrival) -> LengthEstimate:
+        first, last = (
+            int(np.searchsorted(ordered, arrival.output_tokens, side)) for side in ("left", "right")
+        )
+        rank = (first + draws.random() * (last - first)) / len(ordered)
+        nearest = int(np.searchsorted(own, rank)) - _NEAREST // 2
+        nearest = min(max(0, nearest), len(own) - _NEAREST)
+        chosen = nearest + int(draws.random() * _NEAREST)
+        ranks = np.clip(believed[chosen] + (rank - own[chosen]), 0.0, 1.0)
+        # Beyond the last quantile as between the last two.
+        most = min(1.0, ranks[-1] + (ranks[-1] - ranks[-2]) * beyond)
+        curve = np.interp(_MEAN_LEVELS, levels, np.concatenate(([0.0], ranks, [most])))
+        return LengthEstimate(
+            float(np.mean(length_at(curve))),
+            tuple(zip(residuals.levels, length_at(ranks), strict=True)),
+            source="model",
+        )
 
     return estimate

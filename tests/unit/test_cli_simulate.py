@@ -175,6 +175,13 @@ def test_noise_is_the_same_for_every_policy(lengths: Path) -> None:
     assert seeded(asked[0]) != cluster_config(noisy, 1, prefixes=False).estimate(asked[0])
 
 
+def test_the_taggers_errors_are_drawn_from_the_traces_lengths(lengths: Path) -> None:
+    tagged = options(lengths, estimates="tagger")
+    assert run(tagged, 40.0, 1).summary()["estimates"] == "tagger"
+    with pytest.raises(ValueError, match="output lengths"):
+        cluster_config(tagged, 1, prefixes=False)
+
+
 def test_cached_prefixes_shorten_prefills(prefixed: Path) -> None:
     one = options(prefixed, engines=(EngineOptions(A30, 1),), policy="round_robin")
     cached = run(one, 0.0, 1).summary()

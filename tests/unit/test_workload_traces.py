@@ -1,7 +1,8 @@
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 from random import Random
-from statistics import fmean, stdev
+from statistics import correlation, fmean, stdev
 
 import pytest
 
@@ -14,6 +15,7 @@ from foretell.workload import (
     noisy_length,
     parse_csv,
     parse_mooncake,
+    residual_length,
     told_length,
 )
 
@@ -167,3 +169,44 @@ def test_noisy_lengths_are_honest() -> None:
     assert knots(estimates[0])[3] == pytest.approx(estimates[0].quantiles[2][1])
     with pytest.raises(ValueError, match="sigma"):
         noisy_length(0.0, Random(1))
+
+
+_DRAWS = Random(11)
+UNLIKE_LENGTHS = {
+    "log-normal": [max(1, round(_DRAWS.lognormvariate(5.0, 1.2))) for _ in range(4000)],
+    "two humps": [_DRAWS.randint(50, 400) + 2000 * (_DRAWS.random() < 0.4) for _ in range(4000)],
+    "uniform": [_DRAWS.randint(200, 8000) for _ in range(4000)],
+}
+
+
+@pytest.mark.parametrize("lengths", UNLIKE_LENGTHS.values(), ids=UNLIKE_LENGTHS)
+def test_the_taggers_errors_are_honest_on_every_trace(lengths: list[int]) -> None:
+    """Its intervals hold as many lengths as they say, and its means rank requests as it does."""
+    estimate = residual_length(lengths, Random(1))
+    estimates = [estimate(Arrival(0.0, 1, tokens, "r")) for tokens in lengths]
+    levels = [level for level, _ in estimates[0].quantiles]
+    for low, high in ((0.25, 0.75), (0.1, 0.9), (0.025, 0.975)):
+        first, last = levels.index(low), levels.index(high)
+        held = fmean(
+            e.quantiles[first][1] <= tokens <= e.quantiles[last][1]
+            for e, tokens in zip(estimates, lengths, strict=True)
+        )
+        assert held == pytest.approx(high - low, abs=0.03)
+    assert fmean(e.expected_tokens for e in estimates) == pytest.approx(fmean(lengths), rel=0.15)
+    means = [e.expected_tokens for e in estimates]
+    assert correlation(ranks(means), ranks(lengths)) == pytest.approx(0.72, abs=0.05)
+
+
+def test_the_taggers_errors_need_the_traces_lengths() -> None:
+    with pytest.raises(ValueError, match="output lengths"):
+        residual_length([], Random(1))
+    constant = residual_length([7] * 9, Random(1))(Arrival(0.0, 1, 7, "r"))
+    assert constant.expected_tokens == 7.0
+    assert {tokens for _, tokens in constant.quantiles} == {7.0}
+
+
+def ranks(values: Sequence[float]) -> list[float]:
+    found = [0.0] * len(values)
+    for rank, at in enumerate(sorted(range(len(values)), key=values.__getitem__)):
+        found[at] = float(rank)
+    return found

@@ -1,6 +1,6 @@
 """Makes the simulated cluster from options."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -9,7 +9,7 @@ from foretell.latency.tables import profile_step_time
 from foretell.model import EngineConfig, LengthEstimate
 from foretell.placement import PlacementConfig
 from foretell.sim import ClusterConfig, Fault, FaultKind, InstanceConfig, true_length
-from foretell.workload import Arrival, noisy_length, told_length
+from foretell.workload import Arrival, noisy_length, residual_length, told_length
 from tools.profiles.imports import ProfileError, profile_of, with_graphs
 from tools.simulate.options import EngineOptions, SimulateOptions
 
@@ -17,8 +17,14 @@ _FORETELL_EVERY = 10
 """A tenth of all predictions tells their error as well, and each costs as much as a placement."""
 
 
-def cluster_config(options: SimulateOptions, seed: int, *, prefixes: bool) -> ClusterConfig:
-    """The cluster; `prefixes`: its requests name their prompts' blocks. ValueError says why not."""
+def cluster_config(
+    options: SimulateOptions, seed: int, *, prefixes: bool, lengths: Sequence[int] = ()
+) -> ClusterConfig:
+    """The cluster; ValueError says why not.
+
+    `prefixes`: its requests name their prompts' blocks. `lengths`: the output lengths of the trace,
+    in tokens, from which `--estimates tagger` is drawn.
+    """
     if options.largest_last and options.scheduling_policy != "priority":
         raise ValueError("--largest-last needs engines with --scheduling-policy priority")
     instances: list[InstanceConfig] = []
@@ -26,7 +32,7 @@ def cluster_config(options: SimulateOptions, seed: int, *, prefixes: bool) -> Cl
         instances += [instance_config(engine, options)] * engine.instances
     return ClusterConfig(
         instances=tuple(instances),
-        estimate=estimator(options.estimates, seed),
+        estimate=estimator(options.estimates, seed, lengths),
         length_rule=options.length_rule,
         publish_interval_s=options.publish_interval_s,
         tagger_delay_s=options.tagger_delay_s,
@@ -85,19 +91,22 @@ def engine_facts(engine: EngineOptions, options: SimulateOptions) -> dict[str, A
     }
 
 
-def estimator(text: str, seed: int) -> Callable[[Arrival], LengthEstimate]:
-    """The estimates that `true`, `told` or `noise:SIGMA` stands for."""
+def estimator(text: str, seed: int, lengths: Sequence[int]) -> Callable[[Arrival], LengthEstimate]:
+    """The estimates that `true`, `told`, `tagger` or `noise:SIGMA` stands for."""
     kind, _, sigma = text.partition(":")
     if text == "true":
         return true_length
     if text == "told":
         return told_length
+    draws = Random(f"{seed} estimates")
     try:
+        if text == "tagger":
+            return residual_length(lengths, draws)
         if kind == "noise":
-            return noisy_length(float(sigma), Random(f"{seed} estimates"))
+            return noisy_length(float(sigma), draws)
     except ValueError as error:
         raise ValueError(f"--estimates {text}: {error}") from error
-    raise ValueError(f"--estimates is true, told or noise:SIGMA, not {text}")
+    raise ValueError(f"--estimates is true, told, tagger or noise:SIGMA, not {text}")
 
 
 def parse_fault(text: str) -> Fault:

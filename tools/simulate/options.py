@@ -58,8 +58,9 @@ class SimulateOptions:
     estimates: Annotated[
         str,
         typer.Option(
-            help="Estimates of output lengths: true; told, by the trace; or noise:SIGMA, where "
-            "SIGMA is the standard deviation of the logarithm."
+            help="Estimates of output lengths: true; told, by the trace; tagger, with the shipped "
+            "length model's errors; or noise:SIGMA, where SIGMA is the standard deviation of the "
+            "logarithm."
         ),
     ] = "true"
     length_rule: Annotated[
