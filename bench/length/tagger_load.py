@@ -114,7 +114,7 @@ async def _round(model: str, examples: list[Example], rate: float, seconds: floa
             tagger = await services.start("tagger", "services.tagger", listen, f"--model={model}")
             async with open_channel(tagger.facts["address"]) as channel:
                 stub = tagger_pb2_grpc.TaggerStub(channel)
-                client = TaggerClient(stub, DEADLINE_S)
+                client = TaggerClient(tagger.facts["address"], DEADLINE_S)
                 try:
                     load = _Load(stub, client)
                     await load.run(examples[:_WARM_UP], rate)
@@ -171,7 +171,8 @@ class _Load:
         began_s = time.perf_counter()
         try:
             async with asyncio.timeout(DEADLINE_S):
-                source = (await self._client.estimate(request)).source
+                estimate = await self._client.estimate(request)
+            source = estimate.source if estimate else "late"
         except (NoAnswer, TimeoutError):
             source = "late"
         self.took_s.append(time.perf_counter() - began_s)

@@ -26,8 +26,8 @@ from foretell.config.sections import (
 )
 
 _FIRST_PORT, _FIRST_PREDICTOR_PORT = 8100, 8200
-PICTURES_PORTS_ABOVE = 1000
-"""A predictor publishes its pictures on the port so far above its own."""
+FRAMES_PORTS_ABOVE = 1000
+"""Predictors and the tagger take streams of frames on the port so far above their own."""
 _LAST_PORT = 65535
 
 
@@ -211,7 +211,7 @@ def _clashes(cluster: Cluster) -> Iterator[tuple[Location, str]]:
             yield ("engines", index, "name"), f"two engines are called {twice[0]}"
         if shared := [e.port for e in mine if ports[e.host, e.port] > 1]:
             yield ("engines", index, "port"), f"two engines on this host have port {shared[0]}"
-        if max(mine[-1].port, mine[-1].predictor_port + PICTURES_PORTS_ABOVE) > _LAST_PORT:
+        if max(mine[-1].port, mine[-1].predictor_port + FRAMES_PORTS_ABOVE) > _LAST_PORT:
             yield ("engines", index, "port"), f"no port is above {_LAST_PORT}"
 
 

@@ -3,11 +3,16 @@
 The first process after an installation takes tens of seconds, the others a fraction of one.
 """
 
+import numpy as np
+
 from foretell.engine.sequence import Sequence
 from foretell.engine.snapshot_predictor import SnapshotPredictor
 from foretell.engine.twin import Twin
 from foretell.latency.calibration import OnlineStepTime
+from foretell.length.adapt import Adapter
+from foretell.length.bins import BINS, estimates
 from foretell.length.distribution import knots
+from foretell.length.layers import forward, standardise, sum_words
 from foretell.model import BatchShape, EngineConfig, EngineSnapshot, LengthEstimate, RequestSpec
 
 _CONFIG = EngineConfig("warm", 16, 8, 1, 64, 64)
@@ -35,6 +40,19 @@ def warm_forecast() -> None:
     predictor.predict(request, step_time.current(), 0.0, externality=True)
 
 
+def warm_lengths() -> None:
+    """Call all that length models call."""
+    words, layer = np.zeros((1, 1), np.float32), np.zeros((2, 1), np.float32)
+    row, last, shares = words.copy(), np.zeros((2, BINS), np.float32), np.empty((1, BINS))
+    standardise(row, words[0], words[0], 1.0)
+    sum_words(words, np.zeros(1, np.int64), np.ones(1, np.int64), row)
+    forward(row, row, np.zeros((3, 1), np.float32), layer, last, np.empty((2, 1)), shares)
+    adapter = Adapter()
+    adapter.observe("m", shares[0], 10, seen=np.zeros(1))
+    estimates(adapter.adjust("m", shares, seen=np.zeros((1, 1))), [0], "model")
+
+
 if __name__ == "__main__":
     warm_twin()
     warm_forecast()
+    warm_lengths()

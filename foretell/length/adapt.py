@@ -13,6 +13,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from foretell.kernel.jit import compiled
 from foretell.length.bins import BINS, bin_at, share_of_bin
 from foretell.length.experience import Experience
 from foretell.length.recalibration import Recalibration
@@ -115,8 +116,8 @@ class _Model:
         for weight, part in zip(self._weights.of(list(parts)), parts.values(), strict=True):
             mixed += weight * part
         adjusted = self._recalibration.correct(mixed)
-        adjusted[:, 1:] -= adjusted[:, :-1].copy()
-        return np.maximum(adjusted, 0.0)
+        _differences(adjusted)
+        return adjusted
 
     def observe(
         self, probabilities: Floats, tokens: int, censored: bool, group: str, seen: Floats | None
@@ -211,3 +212,11 @@ class _Weights:
 
 def _dot(weights: list[float], values: list[float]) -> float:
     return sum(weight * value for weight, value in zip(weights, values, strict=True))
+
+
+@compiled
+def _differences(below: Floats) -> None:
+    """Make P(length <= upper edge) of each bin that bin's own probability."""
+    for row in range(len(below)):
+        for at in range(below.shape[1] - 1, 0, -1):
+            below[row, at] = max(0.0, below[row, at] - below[row, at - 1])

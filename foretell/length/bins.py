@@ -10,6 +10,7 @@ from bisect import bisect_left
 import numpy as np
 from numpy.typing import NDArray
 
+from foretell.kernel.jit import compiled, inlined
 from foretell.model import LengthEstimate
 
 Floats = NDArray[np.float64]
@@ -35,12 +36,10 @@ _WIDTHS = np.diff(EDGES)
 _TAIL_MEAN = LONGEST_TOKENS / 2.0
 CENTRE_LOGS: Floats = np.log((EDGES + np.append(EDGES[1:], EDGES[-1] + _TAIL_MEAN) + 1.0) / 2.0)
 """Logarithms of the mean of each bin's lengths; of the last one, of a length somewhat within."""
-_MEANS: Floats = np.append((EDGES[1:] + EDGES[:-1]) / 2.0, LONGEST_TOKENS + _TAIL_MEAN)
-"""The mean length in each bin."""
 _BEYOND: Floats = np.array([0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
-_KNOTS: Floats = np.concatenate((EDGES, LONGEST_TOKENS + _TAIL_MEAN * _BEYOND))
-_ENDED: Floats = -np.expm1(-_BEYOND)
-_NONE: Floats = np.zeros(1)
+KNOTS: Floats = np.concatenate((EDGES, LONGEST_TOKENS + _TAIL_MEAN * _BEYOND))
+"""Lengths between which distributions are straight: also those into which the last bin's
+exponential is divided."""
 
 
 def bin_of(tokens: NDArray[np.int64] | int) -> NDArray[np.int64]:
@@ -51,15 +50,28 @@ def bin_of(tokens: NDArray[np.int64] | int) -> NDArray[np.int64]:
 
 def quantiles(probabilities: Floats, levels: tuple[float, ...] = LEVELS) -> Floats:
     """Tokens at each level: (n, levels) of `probabilities`, (n, `BINS`), whose rows add up to 1."""
-    below, wanted = probabilities.cumsum(axis=1), np.array(levels)
-    at = np.minimum((below[:, :, None] < wanted).sum(axis=1), BINS - 1)
-    flat = at + np.arange(0, below.size, BINS)[:, None]
-    own = probabilities.take(flat)
-    inside = (wanted - below.take(flat) + own) / np.maximum(own, 1e-12)
-    share = np.minimum(np.maximum(inside, 0.0), 1.0 - 1e-9)
-    linear = share * _WIDTHS.take(np.minimum(at, BINS - 2))
-    tail = -np.log1p(-share) * _TAIL_MEAN
-    return np.asarray(EDGES.take(at) + np.where(at < BINS - 1, linear, tail))
+    found = np.empty((len(probabilities), len(levels)))
+    _quantiles(probabilities, np.array(levels), EDGES, found)
+    return found
+
+
+@compiled
+def _quantiles(probabilities: Floats, levels: Floats, edges: Floats, found: Floats) -> None:
+    last = len(edges) - 1
+    for row in range(len(found)):
+        for column in range(len(levels)):
+            wanted, at = levels[column], 0
+            below = own = probabilities[row, 0]
+            while below < wanted and at < last:
+                at += 1
+                own = probabilities[row, at]
+                below += own
+            share = min(max((wanted - below + own) / max(own, 1e-12), 0.0), 1.0 - 1e-9)
+            if at < last:
+                inside = share * (edges[at + 1] - edges[at])
+            else:
+                inside = -math.log1p(-share) * _TAIL_MEAN
+            found[row, column] = edges[at] + inside
 
 
 def bin_at(tokens: int) -> int:
@@ -79,31 +91,38 @@ def level_at(below: Floats, at: int, share: float) -> float:
     return before + share * (float(below[at]) - before)
 
 
-def below_at(below: Floats, tokens: Floats) -> Floats:
-    """P(length <= tokens) at some `tokens`, of one distribution.
-
-    `below` (`BINS`,): its P(length <= upper edge) of each bin. The last bin's exponential is
-    followed in straight lines.
-    """
+@inlined
+def level_of_knot(below: Floats, knot: int) -> float:
+    """P(length <= KNOTS[knot]) of a distribution; `below` (`BINS`,) as for `level_at`."""
+    if knot == 0:
+        return 0.0
+    if knot < len(below):
+        return float(below[knot - 1])
     before = below[-2]
-    levels = np.concatenate((_NONE, below[:-1], before + (1.0 - before) * _ENDED))
-    return np.asarray(np.interp(tokens, _KNOTS, levels, right=1.0))
+    return float(before + (1.0 - before) * -math.expm1(-_BEYOND[knot - len(below)]))
 
 
 def means(probabilities: Floats, limits: Floats) -> Floats:
     """E[min(length, limit)] of each row; `limits` (n,) may be infinite."""
-    if np.isinf(limits).all():
-        return np.asarray(probabilities @ _MEANS)
-    upper = np.append(EDGES[1:], np.inf)
-    low = np.minimum(EDGES, limits[:, None])
-    high = np.minimum(upper, limits[:, None])
-    with np.errstate(invalid="ignore"):
-        reached = np.clip((limits[:, None] - EDGES) / (upper - EDGES), 0.0, 1.0)
-    # Those of a bin that the limit cuts: a share lies below it, the rest is cut to it.
-    inside = reached * (low + high) / 2 + (1.0 - reached) * np.maximum(low, high)
-    beyond = np.maximum(0.0, limits - LONGEST_TOKENS)
-    inside[:, -1] = np.minimum(LONGEST_TOKENS, limits) - _TAIL_MEAN * np.expm1(-beyond / _TAIL_MEAN)
-    return np.asarray((probabilities * inside).sum(axis=1))
+    found = np.empty(len(probabilities))
+    _means(probabilities, limits, EDGES, found)
+    return found
+
+
+@compiled
+def _means(probabilities: Floats, limits: Floats, edges: Floats, found: Floats) -> None:
+    last = len(edges) - 1
+    for row in range(len(found)):
+        limit, mean = limits[row], 0.0
+        for at in range(last):
+            low, high = min(edges[at], limit), min(edges[at + 1], limit)
+            # Of a bin that the limit cuts a share lies below it, the rest is cut to it.
+            reached = (limit - edges[at]) / (edges[at + 1] - edges[at])
+            reached = min(max(reached, 0.0), 1.0)
+            mean += probabilities[row, at] * (reached * (low + high) / 2 + (1.0 - reached) * high)
+        beyond = max(0.0, limit - edges[last])
+        longest = min(edges[last], limit) - _TAIL_MEAN * math.expm1(-beyond / _TAIL_MEAN)
+        found[row] = mean + probabilities[row, last] * longest
 
 
 def estimates(probabilities: Floats, max_tokens: list[int], source: str) -> list[LengthEstimate]:

@@ -3,6 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from foretell.kernel.jit import compiled
+
 Floats = NDArray[np.float64]
 
 MEMORY = 1000.0
@@ -52,16 +54,23 @@ class Experience:
 
         `prior`: the same as it was believed to be before any observation, worth so many `answers`.
         """
-        worth = answers * self._unit
-        beyond = worth * (1.0 - prior)
-        going_on = self._passed + beyond
-        beyond[..., 1:] = beyond[..., :-1]
-        beyond[..., 0] = worth
-        beyond += self._reached
-        going_on /= np.maximum(beyond, _LEAST)
-        below: Floats = 1.0 - going_on.cumprod(axis=-1)
-        below[..., -1] = 1.0
+        below = np.empty(prior.shape)
+        rows = prior.reshape(-1, prior.shape[-1])
+        _below(rows, self._reached, self._passed, answers * self._unit, below.reshape(rows.shape))
         return below
 
 
 _LEAST = 1e-300
+
+
+@compiled
+def _below(prior: Floats, reached: Floats, passed: Floats, worth: float, below: Floats) -> None:
+    last = prior.shape[1] - 1
+    for row in range(len(prior)):
+        going_on, came = 1.0, worth
+        for cell in range(last):
+            beyond = worth * (1.0 - prior[row, cell])
+            going_on *= (passed[cell] + beyond) / max(came + reached[cell], _LEAST)
+            below[row, cell] = 1.0 - going_on
+            came = beyond
+        below[row, last] = 1.0

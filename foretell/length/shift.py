@@ -5,7 +5,16 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.length.bins import CENTRE_LOGS, EDGES, below_at, bin_at, level_at, share_of_bin
+from foretell.kernel.jit import compiled
+from foretell.length.bins import (
+    CENTRE_LOGS,
+    EDGES,
+    KNOTS,
+    bin_at,
+    level_at,
+    level_of_knot,
+    share_of_bin,
+)
 from foretell.length.experience import MEMORY
 
 Floats = NDArray[np.float64]
@@ -49,15 +58,8 @@ class Shift:
         """
         if self._weight == 0.0:
             return below
-        slope, offset = self._line()
-        centres = probabilities @ CENTRE_LOGS
-        # The logarithm of the length that is moved to a bin's upper edge.
-        logs = (_UPPER_LOGS - (slope * centres + offset)[:, None]) / self._spread()
-        logs += centres[:, None]
-        tokens = np.exp(logs)
-        moved = np.ones(below.shape)
-        for row, before, at in zip(moved, below, tokens, strict=True):
-            row[:-1] = below_at(before, at)
+        moved = np.empty(below.shape)
+        _move(probabilities, below, *self._line(), self._spread(), moved)
         return moved
 
     def end(self, probabilities: Floats, tokens: int) -> None:
@@ -119,3 +121,28 @@ class Shift:
         slope = 1.0 + self._products / (self._squares + _SLOPE_PRIOR)
         slope = max(_LEAST_SLOPE, min(slope, _MOST_SLOPE))
         return slope, shift + (1.0 - slope) * self._mean
+
+
+@compiled
+def _move(
+    probabilities: Floats, below: Floats, slope: float, offset: float, spread: float, moved: Floats
+) -> None:
+    last_knot = len(KNOTS) - 1
+    for row in range(len(moved)):
+        centre = 0.0
+        for at in range(len(CENTRE_LOGS)):
+            centre += probabilities[row, at] * CENTRE_LOGS[at]
+        knot = 0
+        for at in range(len(_UPPER_LOGS)):
+            # The length that is moved to the bin's upper edge; they ascend.
+            log_tokens = (_UPPER_LOGS[at] - (slope * centre + offset)) / spread + centre
+            tokens = math.exp(log_tokens)
+            while knot < last_knot and KNOTS[knot + 1] < tokens:
+                knot += 1
+            if knot == last_knot:
+                moved[row, at] = 1.0
+                continue
+            low, high = level_of_knot(below[row], knot), level_of_knot(below[row], knot + 1)
+            share = (tokens - KNOTS[knot]) / (KNOTS[knot + 1] - KNOTS[knot])
+            moved[row, at] = low + share * (high - low)
+        moved[row, len(_UPPER_LOGS)] = 1.0

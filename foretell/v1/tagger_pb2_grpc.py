@@ -39,11 +39,6 @@ class TaggerStub(object):
                 request_serializer=foretell_dot_v1_dot_tagger__pb2.TagRequest.SerializeToString,
                 response_deserializer=foretell_dot_v1_dot_tagger__pb2.LengthEstimate.FromString,
                 _registered_method=True)
-        self.TagAll = channel.stream_stream(
-                '/foretell.v1.Tagger/TagAll',
-                request_serializer=foretell_dot_v1_dot_tagger__pb2.TagBatch.SerializeToString,
-                response_deserializer=foretell_dot_v1_dot_tagger__pb2.EstimateBatch.FromString,
-                _registered_method=True)
         self.Observe = channel.unary_unary(
                 '/foretell.v1.Tagger/Observe',
                 request_serializer=foretell_dot_v1_dot_tagger__pb2.ObserveRequest.SerializeToString,
@@ -56,14 +51,6 @@ class TaggerServicer(object):
 
     def Tag(self, request, context):
         """Estimates the output length of one request. Concurrent calls are batched.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def TagAll(self, request_iterator, context):
-        """Estimates many requests over one stream, at a fraction of what as many calls of Tag cost. Each
-        request gets one estimate or one refusal; they come as they are made, in any order.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -83,11 +70,6 @@ def add_TaggerServicer_to_server(servicer, server):
                     servicer.Tag,
                     request_deserializer=foretell_dot_v1_dot_tagger__pb2.TagRequest.FromString,
                     response_serializer=foretell_dot_v1_dot_tagger__pb2.LengthEstimate.SerializeToString,
-            ),
-            'TagAll': grpc.stream_stream_rpc_method_handler(
-                    servicer.TagAll,
-                    request_deserializer=foretell_dot_v1_dot_tagger__pb2.TagBatch.FromString,
-                    response_serializer=foretell_dot_v1_dot_tagger__pb2.EstimateBatch.SerializeToString,
             ),
             'Observe': grpc.unary_unary_rpc_method_handler(
                     servicer.Observe,
@@ -122,33 +104,6 @@ class Tagger(object):
             '/foretell.v1.Tagger/Tag',
             foretell_dot_v1_dot_tagger__pb2.TagRequest.SerializeToString,
             foretell_dot_v1_dot_tagger__pb2.LengthEstimate.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def TagAll(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/foretell.v1.Tagger/TagAll',
-            foretell_dot_v1_dot_tagger__pb2.TagBatch.SerializeToString,
-            foretell_dot_v1_dot_tagger__pb2.EstimateBatch.FromString,
             options,
             channel_credentials,
             insecure,

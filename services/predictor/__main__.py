@@ -21,7 +21,7 @@ from services.predictor.pictures import Publisher
 from services.predictor.service import PredictorService
 from services.predictor.subscriber import SnapshotSubscriber, cancel
 from services.process import runtime
-from services.process.frames import pictures_address, serve_frames
+from services.process.frames import frames_address, serve_frames
 from services.process.traffic import Traffic
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def _profile_json(name: str) -> str:
 async def _serve_pictures(
     publisher: Publisher, address: str, traffic: Traffic
 ) -> asyncio.Server | None:
-    where = pictures_address(address)
+    where = frames_address(address)
     try:
         server, _ = await serve_frames(publisher.stream, where, traffic)
     except OSError as error:

@@ -6,12 +6,8 @@ that is said as often: a step still lasts. `docs/adr/0008-pictures.md` has the r
 """
 
 import asyncio
-import logging
 from collections import deque
-from collections.abc import Callable
 from dataclasses import replace
-
-from google.protobuf.message import DecodeError
 
 from foretell import wire
 from foretell.engine.prefixes import PrefixIndex
@@ -19,10 +15,8 @@ from foretell.engine.published import Published
 from foretell.v1 import predictor_pb2
 from foretell.wire_published import published_to_proto
 from services.predictor.service import PredictorService
-from services.process.frames import PICTURES_VERSION, FrameStream
+from services.process.frames import ServedStream
 from services.process.traffic import Traffic
-
-logger = logging.getLogger(__name__)
 
 INTERVAL_S = 0.1
 """Least time between two pictures."""
@@ -31,9 +25,8 @@ URGENT_INTERVAL_S = 0.02
 HEARTBEAT_S = 1.0
 SETTLE_S = 0.05
 """Time that an answer's last snapshots have to arrive after its end."""
-HELLO_S, HELLO_BYTES = 5.0, 4096
-"""The time that a follower has for its first frame, and the most bytes of it."""
 MAX_FOLLOWERS = 256
+MAX_NOTICE_BYTES = 1 << 20
 MAX_ENDED = 10_000
 """Answers that are kept for a follower which does not read."""
 
@@ -109,16 +102,13 @@ class Publisher:
         self._at(self._sent_s + (INTERVAL_S if busy else HEARTBEAT_S))
 
 
-class Follower(FrameStream):
+class Follower(ServedStream):
     """One scheduler that follows: its notices come in, pictures go out."""
 
     def __init__(self, publisher: Publisher, service: PredictorService) -> None:
-        super().__init__()
-        self.most_bytes = HELLO_BYTES
+        super().__init__(publisher.traffic, MAX_NOTICE_BYTES)
         self._publisher = publisher
         self._service = service
-        self._receive: Callable[[bytes], None] = self._hello
-        self._deadline: asyncio.TimerHandle | None = None
         self._notices = 0
         self._ended = deque[predictor_pb2.Ended](maxlen=MAX_ENDED)
         self._index: PrefixIndex | None = None
@@ -127,20 +117,11 @@ class Follower(FrameStream):
         self.changes = -1
         """The number of changes that the follower knows of."""
 
-    def began(self) -> None:
-        self._deadline = asyncio.get_running_loop().call_later(HELLO_S, self.close)
+    def joined(self) -> bool:
+        return self._publisher.joined(self)
 
-    def ended(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
+    def left(self) -> None:
         self._publisher.left(self)
-
-    def received(self, payload: bytes) -> None:
-        try:
-            self._receive(payload)
-        except (DecodeError, wire.WireError) as error:
-            logger.warning("a scheduler's stream ends: %s", error)
-            self.close()
 
     def publish(self, message: Published, profile: str, changes: int) -> None:
         """Send what is new, unless the follower is behind with reading."""
@@ -156,23 +137,7 @@ class Follower(FrameStream):
         self._profile_sent |= message.picture is not None
         self.send(sent.SerializeToString())
 
-    def _hello(self, payload: bytes) -> None:
-        hello = predictor_pb2.Hello.FromString(payload)
-        traffic = self._publisher.traffic
-        if hello.version != PICTURES_VERSION or (
-            traffic.secret and not traffic.knows(hello.secret)
-        ):
-            logger.warning("a stream was refused: wrong version or secret")
-            self.close()
-            return
-        if self._deadline is not None:
-            self._deadline.cancel()
-        self.most_bytes = 1 << 20
-        self._receive = self._notice
-        if not self._publisher.joined(self):
-            self.close()
-
-    def _notice(self, payload: bytes) -> None:
+    def heard(self, payload: bytes) -> None:
         notice = predictor_pb2.Notice.FromString(payload)
         self._notices += 1
         if notice.HasField("reserved"):

@@ -4,32 +4,47 @@ Addresses are written as those of gRPC: `unix:PATH` or `HOST:PORT`.
 """
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
-from foretell.config.cluster import PICTURES_PORTS_ABOVE
+from google.protobuf.message import DecodeError
+
+from foretell import wire
+from foretell.config.cluster import FRAMES_PORTS_ABOVE
+from foretell.v1 import predictor_pb2
 from services.process.traffic import Traffic, require_proof
 
-PICTURES_VERSION = 1
-"""Version of the stream of pictures; both ends must have the same."""
+logger = logging.getLogger(__name__)
+
+FRAMES_VERSION = 1
+"""Version of what is said in frames; both ends must have the same."""
 MAX_FRAME_BYTES = 16 << 20
+HELLO_S, HELLO_BYTES = 5.0, 4096
+"""The time that a client has for its first frame, and the most bytes of it."""
 _LENGTH_BYTES = 4
 
 
-def pictures_address(address: str) -> str:
-    """Where the predictor that gRPC reaches at `address` publishes its pictures."""
+def frames_address(address: str) -> str:
+    """Where the predictor or tagger that gRPC reaches at `address` takes streams of frames."""
     if address.startswith("unix:"):
-        return f"{address}.pictures"
+        return f"{address}.frames"
     host, _, port = address.rpartition(":")
-    return f"{host}:{pictures_port(int(port))}"
+    return f"{host}:{frames_port(int(port))}"
 
 
-def pictures_port(port: int) -> int:
-    """The port of the stream of pictures beside a predictor's own."""
-    return port + PICTURES_PORTS_ABOVE
+def frames_port(port: int) -> int:
+    """The port for streams of frames beside that for gRPC."""
+    return port + FRAMES_PORTS_ABOVE
+
+
+def hello_of(traffic: Traffic) -> bytes:
+    """The first frame of whoever opens a stream."""
+    hello = predictor_pb2.Hello(version=FRAMES_VERSION, secret=traffic.secret.encode())
+    return hello.SerializeToString()
 
 
 class FrameStream(asyncio.Protocol):
@@ -40,7 +55,7 @@ class FrameStream(asyncio.Protocol):
         """The largest frame that is taken; a larger one ends the stream."""
         self.congested = False
         """The other end does not read fast enough."""
-        self._transport: asyncio.WriteTransport | None = None
+        self._transport: asyncio.Transport | None = None
         self._read = bytearray()
 
     @property
@@ -57,6 +72,21 @@ class FrameStream(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def finish(self) -> None:
+        """End the stream once what was sent has left."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def read_on(self, wanted: bool) -> None:
+        """Whether frames are taken from the other end; those that have come are."""
+        transport = self._transport
+        if transport is None or transport.is_closing() or transport.is_reading() == wanted:
+            return
+        if wanted:
+            transport.resume_reading()
+        else:
+            transport.pause_reading()
+
     def received(self, payload: bytes) -> None:
         """A whole frame has come."""
         raise NotImplementedError
@@ -68,7 +98,7 @@ class FrameStream(asyncio.Protocol):
         """The stream has ended, whoever ended it."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's is no subclass
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         self.began()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -98,6 +128,58 @@ class FrameStream(asyncio.Protocol):
                 return
         if at:
             del self._read[:at]
+
+
+class ServedStream(FrameStream):
+    """The end of whoever listens: nothing is heard before a hello with the shared secret."""
+
+    def __init__(self, traffic: Traffic, most_bytes: int) -> None:
+        """`most_bytes`: the largest frame after the hello."""
+        super().__init__()
+        self.most_bytes = HELLO_BYTES
+        self._traffic = traffic
+        self._most_heard_bytes = most_bytes
+        self._is_known = False
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def joined(self) -> bool:
+        """The client has proved who it is; False ends the stream."""
+        return True
+
+    def left(self) -> None:
+        """The stream has ended, whether the client had joined or not."""
+
+    def heard(self, payload: bytes) -> None:
+        """A frame has come; raises DecodeError or WireError where it makes no sense."""
+        raise NotImplementedError
+
+    def began(self) -> None:
+        self._deadline = asyncio.get_running_loop().call_later(HELLO_S, self.close)
+
+    def ended(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self.left()
+
+    def received(self, payload: bytes) -> None:
+        try:
+            if self._is_known:
+                self.heard(payload)
+            else:
+                self._greeted(predictor_pb2.Hello.FromString(payload))
+        except (DecodeError, wire.WireError) as error:
+            logger.warning("a scheduler's stream ends: %s", error)
+            self.close()
+
+    def _greeted(self, hello: predictor_pb2.Hello) -> None:
+        secret = self._traffic.secret
+        if hello.version != FRAMES_VERSION or (secret and not self._traffic.knows(hello.secret)):
+            raise wire.WireError("wrong version or secret")
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._is_known, self.most_bytes = True, self._most_heard_bytes
+        if not self.joined():
+            self.close()
 
 
 async def serve_frames(

@@ -88,11 +88,6 @@ class Traffic:
             address, credentials, options=options, interceptors=interceptors
         )
 
-    def metadata(self, address: str) -> Sequence[tuple[str, str]]:
-        """What a stream to `address` begins with; `channel` adds it to single calls."""
-        local = address.startswith("unix:")
-        return ((METADATA_KEY, self.secret),) if self.secret and not local else ()
-
     def server(self, **arguments: Any) -> grpc.aio.Server:
         """A gRPC server that demands the secret, where there is one."""
         return grpc.aio.server(interceptors=[_Demand(self)] if self.secret else None, **arguments)

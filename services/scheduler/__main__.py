@@ -67,7 +67,7 @@ async def serve(
         if settings.tagger:
             channel = await stack.enter_async_context(open_channel(settings.tagger, traffic))
             stub = tagger_pb2_grpc.TaggerStub(channel)
-            tagger = TaggerClient(stub, tagger_deadline_s, traffic.metadata(settings.tagger))
+            tagger = TaggerClient(settings.tagger, tagger_deadline_s, traffic)
             stack.push_async_callback(tagger.close)
         pool = Pool(
             settings.instances,

@@ -22,11 +22,13 @@ def load_models(settings: TaggerSettings) -> Models:
     if settings.model == "none":
         return Models()
     try:
-        # Without a model the tagger needs neither numpy nor a runtime.
+        # Without a model the tagger needs neither numpy, numba nor a runtime.
+        from foretell.engine.warm import warm_lengths  # noqa: PLC0415
         from services.tagger.adapted import EncoderModel  # noqa: PLC0415
         from services.tagger.apart import EncoderApart  # noqa: PLC0415
         from services.tagger.small import SMALL, SmallModel, Weights, folder_of  # noqa: PLC0415
 
+        warm_lengths()
         folder, small = folder_of(settings.model), None
         if (folder / SMALL).exists():
             small = EncoderModel(SmallModel(Weights.read(folder)), "small_model")

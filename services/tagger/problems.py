@@ -6,7 +6,7 @@ MAX_OBSERVATIONS = 4096
 """In one Observe call."""
 
 MAX_REQUESTS = 256
-"""In one message of TagAll."""
+"""In one message of a stream."""
 
 _MAX_NAME_CHARS = 256
 _MAX_TOKENS = 1 << 24

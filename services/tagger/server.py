@@ -17,14 +17,14 @@ from foretell.length import LengthHistory
 from foretell.model import LengthEstimate
 from foretell.v1 import tagger_pb2, tagger_pb2_grpc
 from services.process import runtime
+from services.process.frames import frames_address, serve_frames
 from services.process.traffic import Traffic
 from services.tagger.batcher import MicroBatcher
 from services.tagger.estimators import Answerer, Estimators
 from services.tagger.metrics import TaggerMetrics
 from services.tagger.models import Models
 from services.tagger.problems import observe_problem, tag_problem
-from services.tagger.streams import Context as _TagAllContext
-from services.tagger.streams import TagStream
+from services.tagger.streams import TagStreams
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,6 @@ class TaggerService(tagger_pb2_grpc.TaggerServicer):
 
     def __init__(self, estimators: Estimators[Any]) -> None:
         self._estimators = estimators
-        self._stopping = asyncio.Event()
 
     async def Tag(
         self, request: tagger_pb2.TagRequest, context: _TagContext
@@ -79,15 +78,6 @@ class TaggerService(tagger_pb2_grpc.TaggerServicer):
 
         self._estimators.ask(request, context.time_remaining(), tell)
         return wire.length_to_proto(await told)
-
-    async def TagAll(
-        self, requests: AsyncIterator[tagger_pb2.TagBatch], context: _TagAllContext
-    ) -> None:
-        await TagStream(self._estimators, context).run(self._stopping)
-
-    def stop(self) -> None:
-        """End the streams, once what was asked is answered."""
-        self._stopping.set()
 
     async def Observe(
         self, request: tagger_pb2.ObserveRequest, context: _ObserveContext
@@ -123,16 +113,27 @@ async def serve(
             estimators = Estimators(
                 LengthHistory(limits.history_size), answerer, metrics, limits.max_prompt_chars
             )
-            service = TaggerService(estimators)
-            tagger_pb2_grpc.add_TaggerServicer_to_server(service, server)
+            tagger_pb2_grpc.add_TaggerServicer_to_server(TaggerService(estimators), server)
             server.add_generic_rpc_handlers((_health_handler(),))
             await server.start()
+            streams = TagStreams(estimators, traffic)
+            listening = await _listen(streams, address, traffic)
             logger.info("serving on %s, metrics on port %d", address, metrics_port)
             runtime.announce(settings.ready_file, address=address, metrics_port=metrics_port)
             await stop.wait()
-            service.stop()
-        # The batcher has closed: calls that waited for it are being answered without it.
-        await server.stop(_DRAIN_S)
+            listening.close()
+        # The batcher has closed: what waited for it is being answered without it.
+        await asyncio.gather(streams.close(_DRAIN_S), server.stop(_DRAIN_S))
+
+
+async def _listen(streams: TagStreams, address: str, traffic: Traffic) -> asyncio.Server:
+    """Where schedulers open their streams; SystemExit where that is taken."""
+    where = frames_address(address)
+    try:
+        server, _ = await serve_frames(streams.stream, where, traffic)
+    except OSError as error:
+        raise SystemExit(f"cannot listen on {where}: {error.strerror}") from error
+    return server
 
 
 @contextlib.asynccontextmanager

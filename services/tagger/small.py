@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from foretell.length.bins import BINS, EDGES
 from foretell.length.conversation import Conversation
 from foretell.length.features import QUICK_NAMES, quick_features
+from foretell.length.layers import forward, standardise, sum_words
 from foretell.length.words import BUCKETS, word_numbers
 
 SMALL = "small.npz"
@@ -98,26 +99,16 @@ class SmallModel:
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
-        matrices = (weights.first, weights.second, weights.last / weights.temperature)
-        self._layers = [(np.ascontiguousarray(each[:-1]), each[-1]) for each in matrices]
+        self._layers = (weights.first, weights.second, weights.last / weights.temperature)
 
     def read(
         self, conversations: Sequence[Conversation], models: Sequence[str]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Probabilities (n, `BINS`), standardised features (n, F); `models` say nothing to it."""
-        # Of a few rows each call of numpy costs more than what it computes: there are few of them.
         rows = standardised(self._weights, conversations)
         words = mean_of_words(self._weights.words, [word_numbers(each) for each in conversations])
-        (first, first_bias), (second, second_bias), (last, last_bias) = self._layers
-        hidden = np.concatenate((rows, words), axis=1) @ first
-        hidden += first_bias
-        np.maximum(hidden, 0.0, out=hidden)
-        hidden = hidden @ second
-        hidden += second_bias
-        np.maximum(hidden, 0.0, out=hidden)
-        shares = (hidden @ last + last_bias).astype(np.float64)
-        np.exp(shares, out=shares)
-        shares /= shares.sum(axis=1, keepdims=True)
+        shares = np.empty((len(rows), BINS))
+        forward(rows, words, *self._layers, np.empty((2, self._layers[1].shape[1])), shares)
         return shares, rows.astype(np.float64)
 
 
@@ -126,16 +117,14 @@ def standardised(
 ) -> Array:
     """Features (n, F), none further than `most` from 0."""
     rows = np.array([quick_features(each) for each in conversations], np.float32)
-    rows -= weights.mean
-    rows *= weights.scale
-    np.minimum(rows, most, out=rows)
-    return np.maximum(rows, -most, out=rows)
+    standardise(rows, weights.mean, weights.scale, most)
+    return rows
 
 
 def mean_of_words(words: Array, numbers: list[list[int]]) -> Array:
     """(n, w): the sum of a row's words over the root of their number; each row has some."""
     counts = np.array([len(row) for row in numbers])
     flat = np.fromiter(chain.from_iterable(numbers), np.int64)
-    # A sum from each beginning to the next.
-    sums = np.add.reduceat(words.take(flat, axis=0), counts.cumsum() - counts, axis=0)
-    return np.asarray(sums / np.sqrt(counts, dtype=np.float32)[:, None])
+    means = np.zeros((len(numbers), words.shape[1]), np.float32)
+    sum_words(words, flat, counts, means)
+    return means

@@ -1,89 +1,133 @@
-"""One stream of requests, and of what is estimated of them."""
+"""Streams of requests, and of what is estimated of them."""
 
 import asyncio
 from functools import partial
 from typing import Any
 
-import grpc
+from google.protobuf.message import DecodeError
 
 from foretell import wire
 from foretell.model import LengthEstimate
 from foretell.v1 import tagger_pb2
+from services.process.frames import ServedStream
+from services.process.traffic import Traffic
 from services.tagger.estimators import Estimators
 from services.tagger.problems import batch_problem, tag_problem
 
+MAX_STREAMS = 256
+_MAX_BATCH_BYTES = 8 << 20  # more than a scheduler accepts as a body
 _MOST_UNANSWERED = 1024  # beyond, nothing more is read from a stream
 
-Context = grpc.aio.ServicerContext[tagger_pb2.TagBatch, tagger_pb2.EstimateBatch]
 
+class TagStreams:
+    """All streams of a tagger. `stream` makes one, `close` ends them."""
 
-class TagStream:
-    """Answers one call of `TagAll`: each request gets one estimate or one refusal."""
-
-    def __init__(self, estimators: Estimators[Any], context: Context) -> None:
+    def __init__(self, estimators: Estimators[Any], traffic: Traffic) -> None:
         self._estimators = estimators
-        self._context = context
+        self._traffic = traffic
+        self._open: set[TagStream] = set()
+        self._none_open = asyncio.Event()
+        self._none_open.set()
+
+    def stream(self) -> "TagStream":
+        """The end of a stream that somebody is opening."""
+        return TagStream(self, self._estimators, self._traffic)
+
+    async def close(self, within_s: float) -> None:
+        """End the streams, once what was asked is answered; at the latest `within_s` from now."""
+        for stream in list(self._open):
+            stream.drain()
+        try:
+            async with asyncio.timeout(within_s):
+                await self._none_open.wait()
+        except TimeoutError:
+            for stream in list(self._open):
+                stream.close()
+
+    def joined(self, stream: "TagStream") -> bool:
+        """A scheduler has proved who it is; False where there are too many."""
+        if len(self._open) >= MAX_STREAMS:
+            return False
+        self._open.add(stream)
+        self._none_open.clear()
+        return True
+
+    def left(self, stream: "TagStream") -> None:
+        self._open.discard(stream)
+        if not self._open:
+            self._none_open.set()
+
+
+class TagStream(ServedStream):
+    """One scheduler's stream: each request gets one estimate or one refusal."""
+
+    def __init__(self, streams: TagStreams, estimators: Estimators[Any], traffic: Traffic) -> None:
+        super().__init__(traffic, _MAX_BATCH_BYTES)
+        self._streams = streams
+        self._estimators = estimators
+        self._loop = asyncio.get_running_loop()
         self._unanswered = 0
         self._estimates: list[tuple[int, LengthEstimate]] = []
         self._refusals: list[tagger_pb2.Refusal] = []
-        self._answered = asyncio.Event()
-        self._has_room = asyncio.Event()
-        self._ending = False
+        self._is_draining = False
 
-    async def run(self, stopping: asyncio.Event) -> None:
-        """Until the client hangs up, or it is `stopping`; what was asked is answered first."""
-        writing = asyncio.create_task(self._write())
-        reading = asyncio.create_task(self._read())
-        stopped = asyncio.create_task(stopping.wait())
-        tasks = {reading, stopped, writing}
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if reading.done() and (problem := reading.result()):
-                await self._context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
-            self._ending = True
-            self._answered.set()
-            await writing
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+    def joined(self) -> bool:
+        return self._streams.joined(self)
 
-    async def _read(self) -> str:
-        """Until the client hangs up; returns what was wrong with its last message."""
-        # At the end comes grpc's EOF, and None for what does not decode.
-        while isinstance(batch := await self._context.read(), tagger_pb2.TagBatch):
-            if problem := batch_problem(batch):
-                return problem
-            within_s = batch.within_ms / 1e3 or None
-            for number, request in enumerate(batch.requests, batch.first):
-                self._ask(number, request, within_s)
-            while self._unanswered >= _MOST_UNANSWERED:
-                self._has_room.clear()
-                await self._has_room.wait()
-        return ""
+    def left(self) -> None:
+        self._streams.left(self)
+
+    def drain(self) -> None:
+        """Take no more requests, and end once all are answered."""
+        self._is_draining = True
+        self._settle()
+
+    def heard(self, payload: bytes) -> None:
+        batch = tagger_pb2.TagBatch.FromString(payload)
+        if problem := batch_problem(batch):
+            raise DecodeError(problem)
+        within_s = batch.within_ms / 1e3 or None
+        for number, request in enumerate(batch.requests, batch.first):
+            self._ask(number, request, within_s)
+        self._settle()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._settle()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._settle()
 
     def _ask(self, number: int, request: tagger_pb2.TagRequest, within_s: float | None) -> None:
         self._unanswered += 1
         if problem := tag_problem(request):
+            self._answer_soon()
             self._refusals.append(tagger_pb2.Refusal(number=number, reason=problem))
-            self._answered.set()
         else:
             self._estimators.ask(request, within_s, partial(self._answer, number))
 
     def _answer(self, number: int, estimate: LengthEstimate) -> None:
+        self._answer_soon()
         self._estimates.append((number, estimate))
-        self._answered.set()
 
-    async def _write(self) -> None:
-        while self._unanswered or not self._ending:
-            await self._answered.wait()
-            self._answered.clear()
-            estimates, self._estimates = self._estimates, []
-            refusals, self._refusals = self._refusals, []
-            if not estimates and not refusals:
-                continue
-            batch = wire.estimates_to_proto(estimates)
-            batch.refusals.extend(refusals)
-            await self._context.write(batch)
-            self._unanswered -= len(estimates) + len(refusals)
-            self._has_room.set()
+    def _answer_soon(self) -> None:
+        """What is found in one turn of the loop leaves in one message."""
+        if not self._estimates and not self._refusals:
+            self._loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        batch = wire.estimates_to_proto(self._estimates)
+        batch.refusals.extend(self._refusals)
+        self._unanswered -= len(self._estimates) + len(self._refusals)
+        self._estimates, self._refusals = [], []
+        self.send(batch.SerializeToString())
+        self._settle()
+
+    def _settle(self) -> None:
+        """Read on, or not: a scheduler that does not read must not take memory."""
+        if self._is_draining and not self._unanswered:
+            self.finish()
+        self.read_on(
+            not self._is_draining and not self.congested and self._unanswered < _MOST_UNANSWERED
+        )

@@ -1,14 +1,16 @@
 """Scripted predictors and taggers: good ones, silent ones and liars, on real sockets."""
 
 import asyncio
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
 
-from foretell import wire
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc, tagger_pb2, tagger_pb2_grpc
+from services.process.frames import FrameStream, frames_address, serve_frames
+from services.process.traffic import OPEN
 
 LOAD = predictor_pb2.Load(
     running=2, waiting=1, used_blocks=10, total_blocks=100, max_num_seqs=8, waiting_prefill_blocks=1
@@ -80,18 +82,45 @@ class Tagger(tagger_pb2_grpc.TaggerServicer):
             await asyncio.Event().wait()
         return self.estimate
 
-    async def TagAll(self, requests: Any, context: Any) -> AsyncIterator[tagger_pb2.EstimateBatch]:
-        async for batch in requests:
-            self.asked += batch.requests
-            if self.hanging:
-                await asyncio.Event().wait()
-            numbers = range(batch.first, batch.first + len(batch.requests))
-            length = wire.length_from_proto(self.estimate)
-            yield wire.estimates_to_proto((number, length) for number in numbers)
-
     async def Observe(self, request: Any, context: Any) -> tagger_pb2.ObserveResponse:
         self.observed += request.observations
         return tagger_pb2.ObserveResponse()
+
+
+class _Stream(FrameStream):
+    """What a scheduler's stream to `tagger` is answered with; None: bytes of no message."""
+
+    def __init__(self, tagger: Tagger | None) -> None:
+        super().__init__()
+        self._tagger = tagger
+        self._greeted = False
+
+    def received(self, payload: bytes) -> None:
+        if self._tagger is None:
+            self.send(UNDECODABLE)
+        elif self._greeted:
+            batch = tagger_pb2.TagBatch.FromString(payload)
+            self._tagger.asked += batch.requests
+            if not self._tagger.hanging:
+                self.send(self._answer(batch, self._tagger.estimate).SerializeToString())
+        self._greeted = True
+
+    def _answer(
+        self, batch: tagger_pb2.TagBatch, length: tagger_pb2.LengthEstimate
+    ) -> tagger_pb2.EstimateBatch:
+        """`length` for every request, whether it makes sense or not."""
+        return tagger_pb2.EstimateBatch(
+            estimates=[
+                tagger_pb2.Estimates(
+                    source=length.source,
+                    levels=[each.level for each in length.quantiles],
+                    numbers=[number],
+                    expected_tokens=[length.expected_tokens],
+                    tokens=[each.tokens for each in length.quantiles],
+                )
+                for number in range(batch.first, batch.first + len(batch.requests))
+            ]
+        )
 
 
 class _Undecodable(grpc.GenericRpcHandler):
@@ -112,12 +141,20 @@ async def serving(peer: Predictor | Tagger | None) -> AsyncIterator[str]:
         tagger_pb2_grpc.add_TaggerServicer_to_server(peer, server)
     else:
         server.add_generic_rpc_handlers((_Undecodable(),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        await server.stop(None)
+    with tempfile.TemporaryDirectory() as folder:
+        address = f"unix:{folder}/peer"
+        server.add_insecure_port(address)
+        await server.start()
+        streams = None
+        if not isinstance(peer, Predictor):
+            where = frames_address(address)
+            streams, _ = await serve_frames(lambda: _Stream(peer), where, OPEN)
+        try:
+            yield address
+        finally:
+            if streams is not None:
+                streams.close()
+            await server.stop(None)
 
 
 @asynccontextmanager

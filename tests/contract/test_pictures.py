@@ -19,7 +19,6 @@ from foretell.model import EngineSnapshot, LengthEstimate, RequestSpec
 from foretell.telemetry import PredictorMetrics
 from foretell.v1 import predictor_pb2 as pb
 from services.predictor.pictures import (
-    HELLO_BYTES,
     MAX_FOLLOWERS,
     URGENT_INTERVAL_S,
     Publisher,
@@ -27,10 +26,11 @@ from services.predictor.pictures import (
 from services.predictor.service import PredictorService
 from services.process import runtime
 from services.process.frames import (
-    PICTURES_VERSION,
+    FRAMES_VERSION,
+    HELLO_BYTES,
     FrameStream,
+    frames_address,
     open_frames,
-    pictures_address,
     serve_frames,
 )
 from services.process.traffic import OPEN, Traffic
@@ -73,7 +73,7 @@ class Sidecar:
 
     async def start(self) -> None:
         self.publisher = Publisher(self.service, self._traffic)
-        where = pictures_address(self.address)
+        where = frames_address(self.address)
         self._server, _ = await serve_frames(self.publisher.stream, where, self._traffic)
 
     async def stop(self) -> None:
@@ -232,7 +232,7 @@ class _Client(FrameStream):
         self.over.set()
 
 
-HELLO = pb.Hello(version=PICTURES_VERSION).SerializeToString()
+HELLO = pb.Hello(version=FRAMES_VERSION).SerializeToString()
 NO_PROMPT = pb.Notice(reserved=pb.RequestSpec(request_id="x")).SerializeToString()
 
 
@@ -240,7 +240,7 @@ NO_PROMPT = pb.Notice(reserved=pb.RequestSpec(request_id="x")).SerializeToString
     "frames",
     [
         [b"\xff\xff"],
-        [pb.Hello(version=PICTURES_VERSION + 1).SerializeToString()],
+        [pb.Hello(version=FRAMES_VERSION + 1).SerializeToString()],
         [b"x" * (HELLO_BYTES + 1)],
         [HELLO, b"\xff\xff"],
         [HELLO, NO_PROMPT],
@@ -253,7 +253,7 @@ async def test_a_predictor_ends_streams_that_make_no_sense(
 ) -> None:
     async with sidecar(tmp_path) as here, replica(here.address) as one:
         here.service.hear(snapshot())
-        client = await open_frames(_Client, pictures_address(here.address), OPEN)
+        client = await open_frames(_Client, frames_address(here.address), OPEN)
         assert isinstance(client, _Client)
         for frame in frames:
             client.send(frame)
@@ -265,7 +265,7 @@ async def test_followers_are_bounded(tmp_path: Path) -> None:
     async with sidecar(tmp_path) as here:
         clients = []
         for _ in range(MAX_FOLLOWERS + 1):
-            client = await open_frames(_Client, pictures_address(here.address), OPEN)
+            client = await open_frames(_Client, frames_address(here.address), OPEN)
             assert isinstance(client, _Client)
             client.send(HELLO)
             clients.append(client)
@@ -294,7 +294,7 @@ async def test_messages_that_are_no_pictures_are_refused_and_counted(tmp_path: P
         pb.Published(sent_unix_s=now, heard_unix_s=now, picture=picture).SerializeToString(),
     ]
     address = f"unix:{tmp_path}/p"
-    server, _ = await serve_frames(_Liar, pictures_address(address), OPEN)
+    server, _ = await serve_frames(_Liar, frames_address(address), OPEN)
     async with replica(address) as one:
         await until(lambda: len(one.refused) >= 3)
         assert one.refused[:3] == ["bytes", "time", "version"]
@@ -304,7 +304,7 @@ async def test_messages_that_are_no_pictures_are_refused_and_counted(tmp_path: P
 
 async def test_a_follower_that_does_not_read_costs_no_memory(tmp_path: Path) -> None:
     async with sidecar(tmp_path) as here:
-        client = await open_frames(_Client, pictures_address(here.address), OPEN)
+        client = await open_frames(_Client, frames_address(here.address), OPEN)
         assert isinstance(client, _Client)
         assert client._transport is not None
         client.send(HELLO)

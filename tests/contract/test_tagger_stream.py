@@ -9,14 +9,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 
-import grpc
 import pytest
 from test_tagger import WAIT_S, FakeRegressor, running, until
 
 from foretell.model import LengthEstimate
-from foretell.v1 import tagger_pb2, tagger_pb2_grpc
+from foretell.v1 import tagger_pb2
+from services.process.frames import FrameStream, frames_address, hello_of, open_frames
+from services.process.traffic import OPEN
 from services.scheduler.placing import tagging
-from services.scheduler.placing.peers import NoAnswer, open_channel
+from services.scheduler.placing.peers import NoAnswer
 from services.scheduler.placing.tagging import TaggerClient
 from services.tagger.problems import MAX_REQUESTS
 
@@ -30,12 +31,11 @@ def request(prompt: str, **fields: object) -> tagger_pb2.TagRequest:
 
 @asynccontextmanager
 async def client(address: str, within_s: float = WAIT_S) -> AsyncIterator[TaggerClient]:
-    async with open_channel(address) as channel:
-        asking = TaggerClient(tagger_pb2_grpc.TaggerStub(channel), within_s)
-        try:
-            yield asking
-        finally:
-            await asking.close()
+    asking = TaggerClient(address, within_s)
+    try:
+        yield asking
+    finally:
+        await asking.close()
 
 
 async def answered(asking: TaggerClient, prompt: str) -> LengthEstimate:
@@ -89,6 +89,45 @@ async def test_what_is_wrong_is_refused_and_the_others_are_answered(tmp_path: Pa
         assert long.source == "prior"
 
 
+class _ByHand(FrameStream):
+    """A scheduler's end of the stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frames: list[bytes] = []
+        self.over = asyncio.Event()
+
+    def received(self, payload: bytes) -> None:
+        self.frames.append(payload)
+
+    def ended(self) -> None:
+        self.over.set()
+
+
+async def test_a_client_that_does_not_read_is_not_read_from(tmp_path: Path) -> None:
+    """Its estimates take memory until it does: no more than those of a bounded number."""
+    async with running(tmp_path) as tagger:
+        own = await open_frames(_ByHand, frames_address(tagger.ready["address"]), OPEN)
+        assert isinstance(own, _ByHand)
+        assert own._transport is not None
+        own._transport.pause_reading()
+        own.send(hello_of(OPEN))
+        sent = 0
+        while not own.congested:
+            batch = tagger_pb2.TagBatch(first=sent, requests=[request("x")] * MAX_REQUESTS)
+            own.send(batch.SerializeToString())
+            sent += MAX_REQUESTS
+            await asyncio.sleep(0)
+        own._transport.resume_reading()
+
+        def answered() -> int:
+            batches = map(tagger_pb2.EstimateBatch.FromString, own.frames)
+            return sum(len(each.numbers) for batch in batches for each in batch.estimates)
+
+        await until(lambda: answered() == sent)
+        own.close()
+
+
 @pytest.mark.parametrize(
     "batch",
     [
@@ -101,12 +140,12 @@ async def test_an_oversized_message_ends_its_stream_alone(
     tmp_path: Path, batch: tagger_pb2.TagBatch
 ) -> None:
     async with running(tmp_path) as tagger, client(tagger.ready["address"]) as own:
-        stream = tagger.stub.TagAll()
-        await stream.write(batch)
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await stream.read()
-        expected = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED)
-        assert error.value.code() in expected
+        other = await open_frames(_ByHand, frames_address(tagger.ready["address"]), OPEN)
+        assert isinstance(other, _ByHand)
+        other.send(hello_of(OPEN))
+        other.send(batch.SerializeToString())
+        await asyncio.wait_for(other.over.wait(), WAIT_S)
+        assert not other.frames
         assert (await own.estimate(request("hello"))).source == "prior"
 
 

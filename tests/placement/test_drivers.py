@@ -221,10 +221,9 @@ class Served(AsyncDriver[effects.Dispatch]):
             told = events.Failed(key)
         self.tell(events.Ended(key))
 
-    async def _estimate(self, effect: effects.Estimate) -> LengthEstimate | None:
+    def _estimate(self, effect: effects.Estimate) -> asyncio.Future[LengthEstimate | None]:
         delay_s, length = self.script.estimate(effect.key)
-        await asyncio.sleep(delay_s)
-        return length
+        return self._loop.create_task(asyncio.sleep(delay_s, length))
 
     async def _ask(self, effect: effects.Ask) -> Sequence[events.Answer]:
         delay_s, answers = self.script.answers(effect, self.asked.next(effect.key))

@@ -28,7 +28,7 @@ from foretell.config.layout import (
     engine_args,
     predictor_name,
 )
-from services.process.frames import pictures_port
+from services.process.frames import frames_port
 from tools.envoy import FLAGS, configuration
 
 _PROMETHEUS_FILE = "deploy/prometheus.yml"
@@ -172,9 +172,6 @@ class _Compose:
         values = self._layout.predictor(engine)
         port = engine.predictor_port
         service = self._service("predictor", values, PredictorSettings, port=port)
-        if "ports" in service:  # the stream of pictures has one of its own
-            above = pictures_port(port), pictures_port(CONTAINER_GRPC_PORT)
-            service["ports"] = [*service["ports"], "{}:{}".format(*above)]
         return service | {"depends_on": [engine.name]}
 
     def _emulator(self, engine: Engine) -> _Service:
@@ -273,6 +270,9 @@ class _Compose:
             "stop_grace_period": f"{grace_s}s",
         }
         reached = self._reached_by_others(port, CONTAINER_GRPC_PORT) if port else {}
+        if "ports" in reached:  # streams of frames have a port of their own
+            above = frames_port(port), frames_port(CONTAINER_GRPC_PORT)
+            reached["ports"] = [*reached["ports"], "{}:{}".format(*above)]
         return self._built_once(service) | reached
 
     def _environment(self, settings: type[BaseSettings], values: Mapping[str, Any]) -> _Service:

@@ -19,7 +19,7 @@ from bench.fake_engine import start_fake_engines
 from bench.processes import Service, Services, feed, running_services, start_predictor
 from foretell.config import setting_of
 from services.process.children import Child
-from services.process.frames import pictures_address
+from services.process.frames import frames_address
 from tools.harness.cases import Size
 from tools.harness.kernel import PROFILE
 
@@ -95,7 +95,7 @@ class Cluster:
     def show_pictures(self, shown: bool) -> None:
         """Whether schedulers that start now can follow the sidecars."""
         for sidecar in self.sidecars:
-            address = pictures_address(sidecar.facts["address"]).removeprefix("unix:")
+            address = frames_address(sidecar.facts["address"]).removeprefix("unix:")
             socket, hidden = Path(address), Path(f"{address}.hidden")
             if shown and hidden.exists():
                 hidden.rename(socket)

@@ -17,7 +17,7 @@ from foretell.latency.tables import profile_step_time
 from foretell.model import RequestSpec
 from foretell.v1 import predictor_pb2
 from foretell.wire_published import published_from_proto
-from services.process.frames import PICTURES_VERSION, FrameStream, open_frames, pictures_address
+from services.process.frames import FrameStream, frames_address, hello_of, open_frames
 from services.process.traffic import Traffic
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class Following:
     ) -> None:
         """`address` is the predictor's own; `refused` is told why a message was refused."""
         self.engine = engine
-        self._address = pictures_address(address)
+        self._address = frames_address(address)
         self._traffic = traffic
         self._refused = refused
         self._loop = asyncio.get_running_loop()
@@ -97,8 +97,7 @@ class Following:
     def began(self, stream: "_Stream") -> None:
         """A stream is open: say who is here, and what is on its way."""
         self._stream = stream
-        hello = predictor_pb2.Hello(version=PICTURES_VERSION, secret=self._traffic.secret.encode())
-        stream.send(hello.SerializeToString())
+        stream.send(hello_of(self._traffic))
         for request, age_s in self.engine.begin(self._loop.time()):
             reserved = wire.request_to_proto(request)
             self._notify(predictor_pb2.Notice(reserved=reserved, age_s=age_s))

@@ -1,5 +1,6 @@
 """Places requests: the asyncio driver of the placement core, before real predictors and engines."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Sequence
@@ -21,7 +22,6 @@ from services.scheduler.ids import unique_ids
 from services.scheduler.placing.conversation import conversation_of
 from services.scheduler.placing.driver import AsyncDriver
 from services.scheduler.placing.lateness import Lateness
-from services.scheduler.placing.peers import NoAnswer
 from services.scheduler.placing.pool import Instance, Pool
 from services.scheduler.placing.predictors import (
     Predictors,
@@ -197,7 +197,7 @@ class Placer(AsyncDriver[Placement]):
             slo=parsed.terms.slo,
         )
 
-    async def _estimate(self, effect: effects.Estimate) -> LengthEstimate | None:
+    def _estimate(self, effect: effects.Estimate) -> "asyncio.Future[LengthEstimate | None] | None":
         request, tagger = self._requests.get(effect.key), self._tagger
         if request is None or tagger is None:
             return None  # its client has left
@@ -208,11 +208,7 @@ class Placer(AsyncDriver[Placement]):
         )
         conversation = conversation_of(request.parsed, request.prompt_tokens)
         wire.conversation_to_proto(conversation, message)
-        try:
-            return await tagger.estimate(message)
-        except (NoAnswer, TimeoutError) as error:
-            logger.debug("tagger: %s", error)
-            return None
+        return tagger.estimate(message)
 
     async def _ask(self, effect: effects.Ask) -> Sequence[events.Answer]:
         return await self.predictors.ask(effect)

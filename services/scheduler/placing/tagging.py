@@ -3,26 +3,25 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
 
-import grpc
+from google.protobuf.message import DecodeError
 
 from foretell import wire
 from foretell.model import LengthEstimate
-from foretell.v1 import tagger_pb2, tagger_pb2_grpc
+from foretell.v1 import tagger_pb2
+from services.process.frames import FrameStream, frames_address, hello_of, open_frames
+from services.process.traffic import OPEN, Traffic
 from services.scheduler.placing.peers import NoAnswer
 
 logger = logging.getLogger(__name__)
 
-_PACE_S = 0.01
-"""Messages leave at most this often: a message costs both sides more than what is in it."""
+_PACE_S = 0.005
+"""Messages leave at most this often: reading two prompts together costs less than one by one."""
 _MOST_TOGETHER = 64  # requests in a message
 _MOST_WAITING = 1024  # requests without an answer; a hung tagger must not take memory
 _LOST_S = 1.0  # without an answer for so long, and the stream is given up
 _PAUSE_S = 0.2  # before the next one
-
-_Stream = grpc.aio.StreamStreamCall[tagger_pb2.TagBatch, tagger_pb2.EstimateBatch]
-Metadata = Sequence[tuple[str, str]]
+_CONNECT_S = 1.0
 
 
 class _Waiting:
@@ -33,7 +32,7 @@ class _Waiting:
     def __init__(
         self,
         request: tagger_pb2.TagRequest,
-        answer: asyncio.Future[LengthEstimate],
+        answer: asyncio.Future[LengthEstimate | None],
         asked_s: float,
     ) -> None:
         self.request = request
@@ -48,25 +47,25 @@ class TaggerClient:
     fails those who wait for it, and is called again.
     """
 
-    def __init__(
-        self, stub: tagger_pb2_grpc.TaggerStub, within_s: float, metadata: Metadata = ()
-    ) -> None:
-        """`within_s`: how long the tagger may take to read a request well. What it could not read
-        by then it estimates with less effort; that, too, may come late."""
-        self._stub = stub
+    def __init__(self, address: str, within_s: float, traffic: Traffic = OPEN) -> None:
+        """`address` is the tagger's own. `within_s`: how long the tagger may take to read a request
+        well. What it could not read by then it estimates with less effort; that, too, may come
+        late."""
+        self._address = frames_address(address)
+        self._traffic = traffic
         self._within_s = within_s
-        self._metadata = metadata
         self._loop = asyncio.get_running_loop()
         self._unsent: deque[_Waiting] = deque()
         self._sent: dict[int, _Waiting] = {}  # by number, which is the order of sending
         self._next_number = 0
-        self._wanted = asyncio.Event()
         self._away = False
+        self._stream: FrameStream | None = None
+        self._pacing: asyncio.TimerHandle | asyncio.Handle | None = None
         self._task = self._loop.create_task(self._run())
 
-    def estimate(self, request: tagger_pb2.TagRequest) -> asyncio.Future[LengthEstimate]:
+    def estimate(self, request: tagger_pb2.TagRequest) -> asyncio.Future[LengthEstimate | None]:
         """The estimate, in about a second at the latest, or `NoAnswer`; it may be cancelled."""
-        answer: asyncio.Future[LengthEstimate] = self._loop.create_future()
+        answer: asyncio.Future[LengthEstimate | None] = self._loop.create_future()
         waiting = _Waiting(request, answer, self._loop.time())
         if self._away:
             _fail(waiting, "the tagger is away")
@@ -74,7 +73,8 @@ class TaggerClient:
             _fail(waiting, "too many requests wait for the tagger")
         else:
             self._unsent.append(waiting)
-            self._wanted.set()
+            if self._pacing is None and self._stream is not None:
+                self._pacing = self._loop.call_soon(self._send)
         return answer
 
     async def close(self) -> None:
@@ -82,47 +82,70 @@ class TaggerClient:
         self._task.cancel()
         await asyncio.wait({self._task})
 
+    def heard(self, payload: bytes) -> None:
+        """The tagger has answered; DecodeError or `wire.WireError` for nonsense."""
+        batch = tagger_pb2.EstimateBatch.FromString(payload)
+        for number, estimate in wire.estimates_from_proto(batch):
+            waiting = self._sent.pop(number, None)
+            if waiting is not None and not waiting.answer.done():
+                waiting.answer.set_result(estimate)
+        for refusal in batch.refusals:
+            _fail(self._sent.pop(refusal.number, None), refusal.reason)
+
     async def _run(self) -> None:
         try:
             while True:
                 self._away = False
-                stream = self._stub.TagAll(metadata=self._metadata)
                 try:
-                    await self._talk(stream)
-                except (NoAnswer, wire.WireError, grpc.aio.AioRpcError) as error:
+                    await self._talk()
+                except OSError as error:  # TimeoutError is one
                     logger.debug("tagger: %s", error)
                 finally:
                     self._away = True
-                    stream.cancel()
                     self._fail_all("the tagger is away")
                 await asyncio.sleep(_PAUSE_S)
         except Exception:  # a defect of ours: requests go on without estimates
             logger.exception("asking the tagger failed")
 
-    async def _talk(self, stream: _Stream) -> None:
-        """Until the stream ends; raises what ended it."""
-        sending = self._loop.create_task(self._send(stream))
-        ends = [self._loop.create_task(end) for end in (self._receive(stream), self._watch())]
-        tasks = [sending, *ends]
+    async def _talk(self) -> None:
+        """Until the stream ends or the tagger hangs; OSError where there is no stream."""
+        over = asyncio.Event()
+        async with asyncio.timeout(_CONNECT_S):
+            stream = await open_frames(lambda: _Stream(self, over), self._address, self._traffic)
         try:
-            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _send(self, stream: _Stream) -> None:
-        while True:
-            await self._wanted.wait()
-            self._wanted.clear()
-            while (batch := self._batch()).requests:
+            stream.send(hello_of(self._traffic))
+            self._stream = stream
+            self._send()
+            while not over.is_set() and not self._is_lost():
                 try:
-                    await stream.write(batch)
-                except asyncio.InvalidStateError:  # it has ended; who receives learns why
-                    return
-                await asyncio.sleep(_PACE_S)
+                    async with asyncio.timeout(_LOST_S / 4):
+                        await over.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            self._stream = None
+            if self._pacing is not None:
+                self._pacing.cancel()
+                self._pacing = None
+            stream.close()
+
+    def _is_lost(self) -> bool:
+        """Whether somebody has waited for too long: the tagger hangs, or its host is gone."""
+        oldest = next(iter(self._sent.values()), self._unsent[0] if self._unsent else None)
+        return oldest is not None and oldest.asked_s < self._loop.time() - _LOST_S
+
+    def _send(self) -> None:
+        """Send what has gathered; what comes within the next moment goes together."""
+        self._pacing = None
+        stream = self._stream
+        if stream is None:
+            return
+        # Of one that hangs the wait ends soon.
+        batch = tagger_pb2.TagBatch() if stream.congested else self._batch()
+        if batch.requests:
+            stream.send(batch.SerializeToString())
+        if batch.requests or self._unsent:
+            self._pacing = self._loop.call_later(_PACE_S, self._send)
 
     def _batch(self) -> tagger_pb2.TagBatch:
         """What is to be sent next; empty if nothing is."""
@@ -141,29 +164,28 @@ class TaggerClient:
             within_ms=max(1, round(1e3 * (self._within_s - waited_s))),
         )
 
-    async def _receive(self, stream: _Stream) -> None:
-        # At the end comes grpc's EOF, and None for what does not decode.
-        while isinstance(batch := await stream.read(), tagger_pb2.EstimateBatch):
-            for number, estimate in wire.estimates_from_proto(batch):
-                waiting = self._sent.pop(number, None)
-                if waiting is not None and not waiting.answer.done():
-                    waiting.answer.set_result(estimate)
-            for refusal in batch.refusals:
-                _fail(self._sent.pop(refusal.number, None), refusal.reason)
-
-    async def _watch(self) -> None:
-        """Return when somebody has waited for too long: the tagger hangs, or its host is gone."""
-        while True:
-            await asyncio.sleep(_LOST_S / 4)
-            oldest = next(iter(self._sent.values()), self._unsent[0] if self._unsent else None)
-            if oldest is not None and oldest.asked_s < self._loop.time() - _LOST_S:
-                return
-
     def _fail_all(self, why: str) -> None:
         for waiting in (*self._sent.values(), *self._unsent):
             _fail(waiting, why)
         self._sent.clear()
         self._unsent.clear()
+
+
+class _Stream(FrameStream):
+    def __init__(self, client: TaggerClient, over: asyncio.Event) -> None:
+        super().__init__()
+        self._client = client
+        self._over = over
+
+    def received(self, payload: bytes) -> None:
+        try:
+            self._client.heard(payload)
+        except (DecodeError, wire.WireError) as error:
+            logger.debug("tagger: %s", error)
+            self.close()
+
+    def ended(self) -> None:
+        self._over.set()
 
 
 def _fail(waiting: _Waiting | None, why: str) -> None:
