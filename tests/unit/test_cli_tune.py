@@ -1,6 +1,7 @@
 """`foretell tune`: what is tried on which cluster, and what it says."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -15,8 +16,10 @@ from tools.simulate.cluster import engine_facts
 from tools.simulate.options import EngineOptions, SimulateOptions
 from tools.tune.changes import applied, propose
 from tools.tune.cluster_file import with_cluster
-from tools.tune.options import Memory
-from tools.tune.run import pieces_of
+from tools.tune.options import Memory, TuneOptions
+from tools.tune.report import verdict
+from tools.tune.run import Tuned, pieces_of
+from tools.tune.search import Judge, Measures, Setup, search
 
 A30, H100 = "A30/Llama-2-7b-hf", "H100/Llama-3.1-8B"
 UNTIMED = Trace((Arrival(0.0, 100, 20, ""),), timed=False)
@@ -78,6 +81,20 @@ def test_more_kv_blocks_are_recommended_where_memory_is_short(
     shown = invoke(*command)
     assert f"vllm serve ... {' '.join(engines['flags'])}    ({A30})" in shown
     assert "answers change a little" in " ".join(shown.split())
+
+
+def test_what_gains_at_the_cost_of_something_else_is_said() -> None:
+    def simulate(runs: Sequence[tuple[Setup, int]]) -> list[Measures]:
+        return [{"ttft_p99": 2.0 - bool(setup), "e2e_p99": 9.0 + bool(setup)} for setup, _ in runs]
+
+    proposals = propose(options(), UNTIMED, Memory(), frozenset())
+    tuning = TuneOptions()
+    judge = Judge(tuning.goal, tuning.tolerance)
+    found = search(proposals.changes[:1], simulate, judge, (1, 2), (3, 4))
+    tuned = Tuned(options(), tuning, proposals, found, pieces=False, timed=False)
+    said = list(verdict(tuned))
+    assert said[0].startswith("Leave everything as it is")
+    assert said[1:] == ["--watermark 0.01 gains, but worsens P99 e2e."]
 
 
 def test_nothing_is_recommended_where_nothing_is_to_be_gained(lengths: Path) -> None:

@@ -32,7 +32,7 @@ class TuneOptions:
     goal: Annotated[Goal, typer.Option(help="What is to become better.")] = "ttft_p99"
     tolerance: Annotated[
         float,
-        typer.Option(min=0, help="Ratio by which anything else may become worse for it."),
+        typer.Option(min=0, help="Ratio up to which no difference matters, for good or ill."),
     ] = 0.03
     seeds: Annotated[
         int,

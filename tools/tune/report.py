@@ -38,11 +38,11 @@ def verdict(tuned: Tuned) -> Iterator[str]:
         yield NOTHING
         if found.after.setup:
             yield f"{_said(found.after.setup)} looked better, but not with other seeds."
+        yield from _trades(tuned)
         return
-    yield "Start the engines with:" if any(f for _, f in engine_lines(tuned)) else "Set:"
+    yield "Start the engines with:" if engine_lines(tuned) else "Set:"
     for profile, flags in engine_lines(tuned):
-        if flags:
-            yield f"  vllm serve ... {flags}    ({profile})"
+        yield f"  vllm serve ... {flags}    ({profile})"
     for name, value in cluster_fields(tuned).items():
         yield f"  {name}: {value}    (in the cluster file)"
     others = [name for name in known(found.before) if name != tuned.tune.goal]
@@ -57,12 +57,22 @@ def verdict(tuned: Tuned) -> Iterator[str]:
         )
 
 
+def _trades(tuned: Tuned) -> Iterator[str]:
+    """Changes that would help, were it not for what they make worse."""
+    judge = Judge(tuned.tune.goal, tuned.tune.tolerance)
+    first = tuned.found.rounds[0]
+    for trial in first.trials:
+        if judge.gains(trial, first.on) and judge.worse(trial, first.on):
+            yield f"{_said(trial.setup)} gains, but {judge.verdict(trial, first.on)}."
+
+
 def engine_lines(tuned: Tuned) -> list[tuple[str, str]]:
     """The flags to give to the engines of each profile."""
     lines = []
     for index, engine in enumerate(tuned.options.engines):
         flags = [c.engine_flags[index] for c in tuned.recommended if c.engine_flags]
-        lines.append((engine.profile, " ".join(flags)))
+        if flags:
+            lines.append((engine.profile, " ".join(flags)))
     return list(dict.fromkeys(lines))
 
 

@@ -103,20 +103,16 @@ class Judge:
 
     goal: Goal
     tolerance: float
-    """By how much any other measure may become worse; 0.03 is 3%."""
+    """Differences up to this ratio do not matter; 0.03 is 3%."""
 
     def gains(self, trial: Trial, reference: Trial) -> bool:
-        """Whether the goal becomes better, and by more than chance."""
-        found = trial.against(reference, self.goal)
-        return found.low > 1.0 if MEASURES[self.goal].more_is_better else found.high < 1.0
+        """Whether the goal becomes better, by more than the tolerance and by more than chance."""
+        return self._better(self.goal, trial, reference)
 
     def worse(self, trial: Trial, reference: Trial) -> list[str]:
         """Measures that become worse by more than the tolerance, and by more than chance."""
-        return [
-            name
-            for name in known(reference)
-            if name != self.goal and self._worse(name, trial, reference)
-        ]
+        others = (name for name in known(reference) if name != self.goal)
+        return [name for name in others if self._better(name, reference, trial)]
 
     def helps(self, trial: Trial, reference: Trial) -> bool:
         """Whether the goal gains and nothing else loses."""
@@ -127,20 +123,19 @@ class Judge:
         if self.gains(trial, reference):
             lost = [MEASURES[name].title for name in self.worse(trial, reference)]
             return f"worsens {', '.join(lost)}" if lost else "gains"
-        found = trial.against(reference, self.goal)
-        loses = found.high < 1.0 if MEASURES[self.goal].more_is_better else found.low > 1.0
-        return "loses" if loses else ""
+        return "loses" if self._better(self.goal, reference, trial) else ""
 
     def badness(self, trial: Trial, reference: Trial) -> float:
         """Lower is better."""
         ratio = trial.against(reference, self.goal).ratio
         return 1.0 / ratio if MEASURES[self.goal].more_is_better else ratio
 
-    def _worse(self, name: str, trial: Trial, reference: Trial) -> bool:
-        found = trial.against(reference, name)
+    def _better(self, name: str, trial: Trial, reference: Trial) -> bool:
+        """Whether a measure is better in `trial` than in `reference`."""
         if MEASURES[name].more_is_better:
-            return found.ratio < 1.0 - self.tolerance and found.high < 1.0
-        return found.ratio > 1.0 + self.tolerance and found.low > 1.0
+            trial, reference = reference, trial
+        found = trial.against(reference, name)
+        return found.high < 1.0 and found.ratio < 1.0 / (1.0 + self.tolerance)
 
 
 def known(trial: Trial) -> list[str]:

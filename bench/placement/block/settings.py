@@ -70,6 +70,7 @@ class Setting:
     windows: bool = False
     """The seeds' requests are stretches of a trace with times, in its own rhythm, one behind the
     other; otherwise they come in a random order, as a Poisson process."""
+    watermark: float = 0.0
     instances: int = INSTANCES
     max_model_len: int = 4096
     trace_format: TraceFormat = "csv"
@@ -138,4 +139,5 @@ class Case:
             length_rule=self.scheduler.length_rule,
             scheduling_policy="priority" if self.scheduler.largest_last else "fcfs",
             largest_last=self.scheduler.largest_last,
+            watermark=self.setting.watermark,
         )
