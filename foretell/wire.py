@@ -5,7 +5,14 @@ from functools import lru_cache
 from itertools import pairwise
 from math import inf, isfinite
 
-from foretell.length.conversation import MOST_EXCHANGES, Conversation, Exchange, head_and_tail
+from foretell.length.conversation import (
+    MOST_EXCHANGES,
+    PLAIN,
+    Conversation,
+    Exchange,
+    Kind,
+    head_and_tail,
+)
 from foretell.length.prefix import MOST_CHUNKS
 from foretell.model import (
     BatchShape,
@@ -295,6 +302,8 @@ def conversation_to_proto(conversation: Conversation, request: tagger_pb2.TagReq
     request.exchanges = conversation.exchanges
     request.max_tokens = conversation.max_tokens
     request.stops = conversation.stops
+    request.min_tokens = conversation.min_tokens
+    request.kind = kind_to_proto(conversation.kind)
     for exchange in conversation.earlier:
         request.earlier.add(
             prompt=exchange.prompt,
@@ -321,4 +330,25 @@ def conversation_from_proto(request: tagger_pb2.TagRequest, most_characters: int
         exchanges=max(request.exchanges, len(request.earlier)),
         max_tokens=request.max_tokens,
         stops=request.stops,
+        min_tokens=request.min_tokens,
+        kind=kind_from_proto(request.kind),
     )
+
+
+def kind_to_proto(kind: Kind) -> tagger_pb2.RequestKind:
+    """The number of a kind."""
+    return _KIND_NUMBERS[kind]
+
+
+def kind_from_proto(number: tagger_pb2.RequestKind) -> Kind:
+    """The kind; plain for one that only a newer peer knows."""
+    return _KINDS.get(number, PLAIN)
+
+
+_KIND_NUMBERS: dict[Kind, tagger_pb2.RequestKind] = {
+    "plain": tagger_pb2.REQUEST_KIND_PLAIN,
+    "stop": tagger_pb2.REQUEST_KIND_STOP,
+    "structured": tagger_pb2.REQUEST_KIND_STRUCTURED,
+    "tools": tagger_pb2.REQUEST_KIND_TOOLS,
+}
+_KINDS = {number: kind for kind, number in _KIND_NUMBERS.items()}

@@ -49,7 +49,7 @@ def warm_lengths() -> None:
     forward(row, row, np.zeros((3, 1), np.float32), layer, last, np.empty((2, 1)), shares)
     adapter = Adapter()
     adapter.observe("m", shares[0], 10, seen=np.zeros(1))
-    estimates(adapter.adjust("m", shares, seen=np.zeros((1, 1))), [0], "model")
+    estimates(adapter.adjust("m", shares, seen=np.zeros((1, 1))), [(0, 0)], "model")
 
 
 if __name__ == "__main__":

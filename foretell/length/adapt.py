@@ -6,6 +6,10 @@ done of late: the base's own; that, moved to where the answers were (`Shift`); w
 answered (`Experience`); what it has answered this group of requests; and what its answers have to
 do with the features of requests (`Regression`). The mixture, which is wider than its parts, is last
 recalibrated (`Recalibration`). No step needs training.
+
+Requests of another kind than plain, such as those that must follow a schema, are taken to be like
+plain ones until their own answers show how they differ: what was learnt of them starts from the
+plain ones' distribution, and teaches nothing of those.
 """
 
 import math
@@ -15,6 +19,7 @@ from numpy.typing import NDArray
 
 from foretell.kernel.jit import compiled
 from foretell.length.bins import BINS, bin_at, share_of_bin
+from foretell.length.conversation import PLAIN, Kind
 from foretell.length.experience import Experience
 from foretell.length.recalibration import Recalibration
 from foretell.length.regression import Regression
@@ -24,7 +29,7 @@ Floats = NDArray[np.float64]
 
 MAX_MODELS = 64
 MAX_GROUPS = 64
-"""Groups that are kept for one model."""
+"""Groups that are kept for one kind of a model's requests."""
 _PRIOR_ANSWERS = 20.0  # that the moved base counts for beside those of a model or a group
 _BASE, _MOVED, _MODEL, _GROUP, _REGRESSED = range(5)  # parts of the mixture
 _RATE = 0.3  # of learning from a likelihood; below 1 as all of them may be wrong
@@ -44,7 +49,7 @@ class Adapter:
             raise ValueError("max_models, max_groups: must be positive")
         self._max_models = max_models
         self._max_groups = max_groups
-        self._models: dict[str, _Model] = {}  # least recently observed first
+        self._models: dict[str, dict[Kind, _Learnt]] = {}  # least recently observed first
 
     def adjust(
         self,
@@ -52,6 +57,7 @@ class Adapter:
         probabilities: Floats,
         group: str = "",
         seen: Floats | None = None,
+        kind: Kind = PLAIN,
     ) -> Floats:
         """The base's `probabilities`, (`BINS`,) or (n, `BINS`), as `model_name` answers.
 
@@ -59,12 +65,10 @@ class Adapter:
         with one system prompt; "" is none. `seen`: standardised features of the requests,
         (features,) or (n, features), as many as were observed; None: not known.
         """
-        model = self._models.get(model_name)
-        if model is None:
-            return probabilities
-        rows = None if seen is None else np.atleast_2d(seen)
-        adjusted = model.adjust(np.atleast_2d(probabilities), group, rows)
-        return adjusted.reshape(probabilities.shape)
+        adjusted = self._plain(model_name, probabilities, group, seen)
+        if kind != PLAIN:
+            adjusted = self._adjusted(model_name, kind, adjusted, group, seen)
+        return adjusted
 
     def observe(
         self,
@@ -74,6 +78,7 @@ class Adapter:
         censored: bool = False,
         group: str = "",
         seen: Floats | None = None,
+        kind: Kind = PLAIN,
     ) -> None:
         """Learn from one answer of which the base said `probabilities`, (`BINS`,).
 
@@ -82,16 +87,40 @@ class Adapter:
         """
         if output_tokens <= 0:
             return
-        model = self._models.pop(model_name, None) or _Model(self._max_groups)
-        self._models[model_name] = model
+        if kind != PLAIN:
+            probabilities = self._plain(model_name, probabilities, group, seen)
+        kinds = self._models.pop(model_name, {})
+        self._models[model_name] = kinds
         if len(self._models) > self._max_models:
             del self._models[next(iter(self._models))]
+        if kind not in kinds:
+            kinds[kind] = _Learnt(self._max_groups)
         rows = None if seen is None else seen[None, :]
-        model.observe(probabilities[None, :], output_tokens, censored, group, rows)
+        kinds[kind].observe(probabilities[None, :], output_tokens, censored, group, rows)
+
+    def _plain(
+        self, model_name: str, probabilities: Floats, group: str, seen: Floats | None
+    ) -> Floats:
+        return self._adjusted(model_name, PLAIN, probabilities, group, seen)
+
+    def _adjusted(
+        self,
+        model_name: str,
+        kind: Kind,
+        probabilities: Floats,
+        group: str,
+        seen: Floats | None,
+    ) -> Floats:
+        learnt = self._models.get(model_name, {}).get(kind)
+        if learnt is None:
+            return probabilities
+        rows = None if seen is None else np.atleast_2d(seen)
+        adjusted = learnt.adjust(np.atleast_2d(probabilities), group, rows)
+        return adjusted.reshape(probabilities.shape)
 
 
-class _Model:
-    """What was learnt of one serving model.
+class _Learnt:
+    """What was learnt of one kind of a serving model's requests.
 
     Distributions are here (n, `BINS`) of P(length <= upper edge) of each bin.
     """

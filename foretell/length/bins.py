@@ -6,6 +6,7 @@ the last one, which has no end, to fall off exponentially.
 
 import math
 from bisect import bisect_left
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,15 +126,24 @@ def _means(probabilities: Floats, limits: Floats, edges: Floats, found: Floats) 
         found[row] = mean + probabilities[row, last] * longest
 
 
-def estimates(probabilities: Floats, max_tokens: list[int], source: str) -> list[LengthEstimate]:
-    """The rows of `probabilities` as estimates, none above its `max_tokens` (0: no limit)."""
-    limits = np.array([float(most) if most > 0 else np.inf for most in max_tokens])
-    tokens = np.minimum(quantiles(probabilities), limits[:, None])
+def estimates(
+    probabilities: Floats, bounds: Sequence[tuple[int, int]], source: str
+) -> list[LengthEstimate]:
+    """The rows of `probabilities` as estimates, none outside its `bounds`.
+
+    Those are the fewest tokens and the most (0: no limit) of each row.
+    """
+    least = np.array([float(fewest) for fewest, _ in bounds])
+    limits = np.array([float(most) if most > 0 else np.inf for _, most in bounds])
+    tokens = np.clip(quantiles(probabilities), least[:, None], limits[:, None])
+    expected = means(probabilities, limits)
+    if least.any():  # E[max(length, least)], with what lies below brought up to it
+        expected += least - means(probabilities, least)
     return [
         LengthEstimate(
             expected_tokens=max(1.0, mean),
             quantiles=tuple(zip(LEVELS, row, strict=True)),
             source=source,
         )
-        for mean, row in zip(means(probabilities, limits).tolist(), tokens.tolist(), strict=True)
+        for mean, row in zip(expected.tolist(), tokens.tolist(), strict=True)
     ]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 MOST_EXCHANGES = 4
 """Earlier exchanges that are looked at: the latest."""
@@ -9,6 +10,11 @@ ASSISTANT = "assistant"
 KEPT_CHARACTERS = 4096
 """Characters that are kept of a text, half from its head and half from its tail."""
 
+
+Kind = Literal["plain", "stop", "structured", "tools"]
+"""What a request asks for beside text: stop strings or tokens, an answer that follows a schema or
+grammar, or calls of tools. Answers of one kind have lengths of their own."""
+PLAIN: Kind = "plain"
 
 INSTRUCTING = ("system", "developer")
 
@@ -42,6 +48,9 @@ class Conversation:
     """0: not limited by the client."""
     stops: int = 0
     """Stop strings."""
+    min_tokens: int = 0
+    """The engine does not end the answer before."""
+    kind: Kind = PLAIN
 
 
 def head_and_tail(text: str, most_characters: int = KEPT_CHARACTERS) -> str:

@@ -1,5 +1,6 @@
 """Arithmetic on length estimates."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -16,18 +17,19 @@ def from_hint(hint_tokens: int) -> LengthEstimate:
     return LengthEstimate(expected_tokens=float(hint_tokens), source="hint")
 
 
-def clip(estimate: LengthEstimate, max_tokens: int) -> LengthEstimate:
-    """`estimate` with no figure above `max_tokens`; 0 means that there is no limit.
+def clip(estimate: LengthEstimate, max_tokens: int, min_tokens: int = 0) -> LengthEstimate:
+    """`estimate` with no figure above `max_tokens`, 0 for no limit, or below `min_tokens`.
 
-    The mean is only cut, which leaves it too high where much of the distribution lies beyond the
-    limit. `LengthHistory.estimate` knows the distribution and takes the limit itself.
+    The mean is only cut, which leaves it wrong where much of the distribution lies beyond a bound.
+    `LengthHistory.estimate` knows the distribution and takes the bounds itself.
     """
-    if max_tokens <= 0:
+    if max_tokens <= 0 and min_tokens <= 0:
         return estimate
+    most, least = float(max_tokens) if max_tokens > 0 else math.inf, float(min_tokens)
     return replace(
         estimate,
-        expected_tokens=min(estimate.expected_tokens, float(max_tokens)),
-        quantiles=tuple((q, min(tokens, float(max_tokens))) for q, tokens in estimate.quantiles),
+        expected_tokens=min(max(estimate.expected_tokens, least), most),
+        quantiles=tuple((q, min(max(tokens, least), most)) for q, tokens in estimate.quantiles),
     )
 
 

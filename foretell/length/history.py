@@ -2,7 +2,10 @@
 
 import math
 from array import array
+from collections.abc import Iterator
 
+from foretell.length.conversation import PLAIN, Kind
+from foretell.length.estimate import clip
 from foretell.length.survival import SurvivalCurve
 from foretell.model import LengthEstimate
 
@@ -20,12 +23,13 @@ def prompt_bucket(prompt_tokens: int) -> int:
 
 
 class LengthHistory:
-    """Output lengths per model and prompt-length bucket, and the estimates they support.
+    """Output lengths per model, kind of request and prompt-length bucket, and the estimates they
+    support.
 
-    The narrowest window with enough observations answers: the bucket, the model, all models, and
-    last the prior, an exponential of mean `prior_tokens`. Memory is bounded: each window keeps
-    its `window` latest observations, and the model unheard of for longest makes room for a new
-    one beyond `max_models`. Deterministic; not thread-safe.
+    The narrowest window with enough observations answers: the bucket, the kind, the same of plain
+    requests, all models, and last the prior, an exponential of mean `prior_tokens`. Memory is
+    bounded: each window keeps its `window` latest observations, and the model unheard of for
+    longest makes room for a new one beyond `max_models`. Deterministic; not thread-safe.
     """
 
     def __init__(
@@ -44,10 +48,15 @@ class LengthHistory:
         self._prior_tokens = prior_tokens
         self._prior = _Fit(SurvivalCurve((), (), prior_tokens))
         self._all = _Window(window, prior_tokens)
-        self._models: dict[str, _ModelHistory] = {}  # least recently observed first
+        self._models: dict[str, dict[Kind, _KindHistory]] = {}  # least recently observed first
 
     def observe(
-        self, model_name: str, prompt_tokens: int, output_tokens: int, censored: bool = False
+        self,
+        model_name: str,
+        prompt_tokens: int,
+        output_tokens: int,
+        censored: bool = False,
+        kind: Kind = PLAIN,
     ) -> None:
         """Learn from one answer of `output_tokens` tokens.
 
@@ -56,30 +65,42 @@ class LengthHistory:
         """
         if output_tokens <= 0:
             return
-        model = self._models.pop(model_name, None) or _ModelHistory(
-            self._window, self._prior_tokens
-        )
-        self._models[model_name] = model
+        kinds = self._models.pop(model_name, {})
+        self._models[model_name] = kinds
         if len(self._models) > self._max_models:
             del self._models[next(iter(self._models))]
-        for window in (model.bucket(prompt_bucket(prompt_tokens)), model.whole, self._all):
+        if kind not in kinds:
+            kinds[kind] = _KindHistory(self._window, self._prior_tokens)
+        known = kinds[kind]
+        for window in (known.bucket(prompt_bucket(prompt_tokens)), known.whole, self._all):
             window.add(output_tokens, censored)
 
-    def estimate(self, model_name: str, prompt_tokens: int, max_tokens: int = 0) -> LengthEstimate:
+    def estimate(
+        self,
+        model_name: str,
+        prompt_tokens: int,
+        max_tokens: int = 0,
+        min_tokens: int = 0,
+        kind: Kind = PLAIN,
+    ) -> LengthEstimate:
         """The length to expect of a request; `max_tokens` 0 means that it has no limit.
 
-        `expected_tokens` is the restricted mean E[min(length, max_tokens)], at least 1, and no
-        quantile exceeds `max_tokens`.
+        `expected_tokens` is the mean of the length brought between `min_tokens` and `max_tokens`,
+        at least 1, and so are the quantiles.
         """
-        model = self._models.get(model_name)
-        if model is not None:
-            bucket = model.buckets.get(prompt_bucket(prompt_tokens))
-            for window in (bucket, model.whole):
-                if window is not None and len(window) >= self._min_observations:
-                    return window.fit().estimate(max_tokens, "history")
-        if len(self._all) >= self._min_observations:
-            return self._all.fit().estimate(max_tokens, "history")
-        return self._prior.estimate(max_tokens, "prior")
+        for window in self._windows(model_name, prompt_bucket(prompt_tokens), kind):
+            if window is not None and len(window) >= self._min_observations:
+                return window.fit().estimate(max_tokens, min_tokens, "history")
+        return self._prior.estimate(max_tokens, min_tokens, "prior")
+
+    def _windows(self, model_name: str, bucket: int, kind: Kind) -> Iterator["_Window | None"]:
+        """The narrowest first."""
+        kinds = self._models.get(model_name, {})
+        for each in dict.fromkeys((kind, PLAIN)):
+            if each in kinds:
+                yield kinds[each].buckets.get(bucket)
+                yield kinds[each].whole
+        yield self._all
 
 
 class _Fit:
@@ -91,13 +112,12 @@ class _Fit:
         self._curve = curve
         self._quantiles = tuple((level, curve.quantile(level)) for level in QUANTILE_LEVELS)
 
-    def estimate(self, max_tokens: int, source: str) -> LengthEstimate:
+    def estimate(self, max_tokens: int, min_tokens: int, source: str) -> LengthEstimate:
         limit = float(max_tokens) if max_tokens > 0 else math.inf
-        return LengthEstimate(
-            expected_tokens=max(1.0, self._curve.mean(limit)),
-            quantiles=tuple((level, min(tokens, limit)) for level, tokens in self._quantiles),
-            source=source,
-        )
+        mean = self._curve.mean(limit)
+        if min_tokens > 0:  # what lies below is brought up to it
+            mean += min_tokens - self._curve.mean(float(min_tokens))
+        return clip(LengthEstimate(max(1.0, mean), self._quantiles, source), max_tokens, min_tokens)
 
 
 class _Window:
@@ -140,8 +160,8 @@ class _Window:
         return self._fit
 
 
-class _ModelHistory:
-    """One model's windows; at most `_LONGEST_BUCKET` + 1 buckets."""
+class _KindHistory:
+    """The windows of one kind of a model's requests; at most `_LONGEST_BUCKET` + 1 buckets."""
 
     __slots__ = ("_size", "_tail_mean", "buckets", "whole")
 

@@ -1,10 +1,22 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class RequestKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    REQUEST_KIND_PLAIN: _ClassVar[RequestKind]
+    REQUEST_KIND_STOP: _ClassVar[RequestKind]
+    REQUEST_KIND_STRUCTURED: _ClassVar[RequestKind]
+    REQUEST_KIND_TOOLS: _ClassVar[RequestKind]
+REQUEST_KIND_PLAIN: RequestKind
+REQUEST_KIND_STOP: RequestKind
+REQUEST_KIND_STRUCTURED: RequestKind
+REQUEST_KIND_TOOLS: RequestKind
 
 class Exchange(_message.Message):
     __slots__ = ("prompt", "answer", "answer_characters")
@@ -17,7 +29,7 @@ class Exchange(_message.Message):
     def __init__(self, prompt: _Optional[str] = ..., answer: _Optional[str] = ..., answer_characters: _Optional[int] = ...) -> None: ...
 
 class TagRequest(_message.Message):
-    __slots__ = ("request_id", "model_name", "prompt", "prompt_tokens", "max_tokens", "hint_tokens", "system", "earlier", "exchanges", "characters", "stops", "tenant")
+    __slots__ = ("request_id", "model_name", "prompt", "prompt_tokens", "max_tokens", "hint_tokens", "system", "earlier", "exchanges", "characters", "stops", "tenant", "min_tokens", "kind")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +42,8 @@ class TagRequest(_message.Message):
     CHARACTERS_FIELD_NUMBER: _ClassVar[int]
     STOPS_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
+    MIN_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model_name: str
     prompt: str
@@ -42,7 +56,9 @@ class TagRequest(_message.Message):
     characters: int
     stops: int
     tenant: str
-    def __init__(self, request_id: _Optional[str] = ..., model_name: _Optional[str] = ..., prompt: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., hint_tokens: _Optional[int] = ..., system: _Optional[str] = ..., earlier: _Optional[_Iterable[_Union[Exchange, _Mapping]]] = ..., exchanges: _Optional[int] = ..., characters: _Optional[int] = ..., stops: _Optional[int] = ..., tenant: _Optional[str] = ...) -> None: ...
+    min_tokens: int
+    kind: RequestKind
+    def __init__(self, request_id: _Optional[str] = ..., model_name: _Optional[str] = ..., prompt: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., hint_tokens: _Optional[int] = ..., system: _Optional[str] = ..., earlier: _Optional[_Iterable[_Union[Exchange, _Mapping]]] = ..., exchanges: _Optional[int] = ..., characters: _Optional[int] = ..., stops: _Optional[int] = ..., tenant: _Optional[str] = ..., min_tokens: _Optional[int] = ..., kind: _Optional[_Union[RequestKind, str]] = ...) -> None: ...
 
 class Quantile(_message.Message):
     __slots__ = ("level", "tokens")
@@ -103,18 +119,20 @@ class EstimateBatch(_message.Message):
     def __init__(self, estimates: _Optional[_Iterable[_Union[Estimates, _Mapping]]] = ..., refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ...) -> None: ...
 
 class Observation(_message.Message):
-    __slots__ = ("model_name", "prompt_tokens", "output_tokens", "censored", "request_id")
+    __slots__ = ("model_name", "prompt_tokens", "output_tokens", "censored", "request_id", "kind")
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CENSORED_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
     model_name: str
     prompt_tokens: int
     output_tokens: int
     censored: bool
     request_id: str
-    def __init__(self, model_name: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., censored: bool = ..., request_id: _Optional[str] = ...) -> None: ...
+    kind: RequestKind
+    def __init__(self, model_name: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., censored: bool = ..., request_id: _Optional[str] = ..., kind: _Optional[_Union[RequestKind, str]] = ...) -> None: ...
 
 class ObserveRequest(_message.Message):
     __slots__ = ("observations",)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from foretell.length.adapt import Adapter
 from foretell.length.bins import BINS, estimates
-from foretell.length.conversation import Conversation
+from foretell.length.conversation import Conversation, Kind
 from foretell.model import LengthEstimate
 from services.tagger.models import Question
 
@@ -48,7 +48,7 @@ class EncoderModel:
         self._encoder = encoder
         self._source = source
         self._adapter = Adapter()
-        self._said: OrderedDict[str, tuple[Found, str]] = OrderedDict()
+        self._said: OrderedDict[str, tuple[Found, str, Kind]] = OrderedDict()
 
     def infer(self, questions: Sequence[Question]) -> Sequence[Found]:
         rows = self._encoder.read(
@@ -59,31 +59,40 @@ class EncoderModel:
 
     def estimates(self, read: Sequence[tuple[Question, Found]]) -> list[LengthEstimate]:
         adapted = np.empty((len(read), BINS))
-        alike: dict[tuple[str, str], list[int]] = {}
+        alike: dict[tuple[str, str, Kind], list[int]] = {}
         for row, (question, _) in enumerate(read):
-            alike.setdefault((question.model_name, group_of(question)), []).append(row)
-        for (model_name, group), rows in alike.items():
+            key = question.model_name, group_of(question), question.conversation.kind
+            alike.setdefault(key, []).append(row)
+        for (model_name, group, kind), rows in alike.items():
             adapted[rows] = self._adapter.adjust(
                 model_name,
                 np.array([read[row][1].probabilities for row in rows]),
                 group,
                 np.array([read[row][1].features for row in rows]),
+                kind,
             )
-        limits = [question.conversation.max_tokens for question, _ in read]
-        return estimates(adapted, limits, self._source)
+        asked = [question.conversation for question, _ in read]
+        bounds = [(each.min_tokens, each.max_tokens) for each in asked]
+        return estimates(adapted, bounds, self._source)
 
     def remember(self, request_id: str, question: Question, found: Found) -> None:
         if request_id:
-            self._said[request_id] = (found, group_of(question))
+            self._said[request_id] = (found, group_of(question), question.conversation.kind)
             if len(self._said) > REMEMBERED:
                 self._said.popitem(last=False)
 
     def observe(self, request_id: str, model_name: str, output_tokens: int, censored: bool) -> None:
         said = self._said.pop(request_id, None)
         if said is not None:
-            found, group = said
+            found, group, kind = said
             self._adapter.observe(
-                model_name, found.probabilities, output_tokens, censored, group, found.features
+                model_name,
+                found.probabilities,
+                output_tokens,
+                censored,
+                group,
+                found.features,
+                kind,
             )
 
 

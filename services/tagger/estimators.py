@@ -164,7 +164,8 @@ class Estimators(Generic[Found]):
     def ask(
         self, request: tagger_pb2.TagRequest, time_remaining_s: float | None, tell: Tell
     ) -> None:
-        """`tell` is called once with the estimate of the best source, within `max_tokens`.
+        """`tell` is called once with the estimate of the best source, between `min_tokens` and
+        `max_tokens`.
 
         `time_remaining_s` is the caller's patience; None is endless.
         """
@@ -173,7 +174,7 @@ class Estimators(Generic[Found]):
         def told(estimate: LengthEstimate) -> None:
             self._metrics.requests.labels(estimate.source).inc()
             self._metrics.latency.observe(time.perf_counter() - began_s)
-            tell(clip(estimate, request.max_tokens))
+            tell(clip(estimate, request.max_tokens, request.min_tokens))
 
         if request.hint_tokens > 0:
             told(from_hint(request.hint_tokens))
@@ -198,7 +199,11 @@ class Estimators(Generic[Found]):
         """
         for each in observations:
             self._history.observe(
-                each.model_name, each.prompt_tokens, each.output_tokens, each.censored
+                each.model_name,
+                each.prompt_tokens,
+                each.output_tokens,
+                each.censored,
+                wire.kind_from_proto(each.kind),
             )
         if self._answerer is not None:
             for each in self._sample.of(observations, now_s):
@@ -209,4 +214,10 @@ class Estimators(Generic[Found]):
         prompt_tokens = request.prompt_tokens or math.ceil(
             len(request.prompt) * PRIOR_TOKENS_PER_CHARACTER
         )
-        return self._history.estimate(request.model_name, prompt_tokens, request.max_tokens)
+        return self._history.estimate(
+            request.model_name,
+            prompt_tokens,
+            request.max_tokens,
+            request.min_tokens,
+            wire.kind_from_proto(request.kind),
+        )

@@ -18,6 +18,8 @@ def tag_problem(request: tagger_pb2.TagRequest) -> str:
         return "prompt, prompt_tokens: one of them is needed"
     if request.hint_tokens > _MAX_TOKENS:
         return f"hint_tokens: at most {_MAX_TOKENS}, got {request.hint_tokens}"
+    if 0 < request.max_tokens < request.min_tokens:
+        return f"min_tokens: at most max_tokens, {request.max_tokens}, got {request.min_tokens}"
     return _name_problem(request.model_name)
 
 

@@ -69,6 +69,19 @@ async def test_a_request_is_answered_once_its_body_has_ended(tmp_path: Path) -> 
         await scheduler.until_idle()
 
 
+async def test_a_length_that_is_certain_is_no_guess(tmp_path: Path) -> None:
+    async with engines(answer) as (engine,), picker(tmp_path, [engine]) as (scheduler, channel):
+        call = process(channel)
+        body = b'{"model": "test-model", "prompt": "hello", "max_tokens": 70, "ignore_eos": true}'
+        for message in asked(body):
+            await call.write(message)
+        await call.read()
+        chunk = (await call.read()).request_body.response.body_mutation.streamed_response
+        assert json.loads(chunk.body)["vllm_xargs"]["foretell_predicted_tokens"] == 70.0
+        call.cancel()
+        await scheduler.until_idle()
+
+
 async def test_a_long_body_goes_back_in_small_chunks(tmp_path: Path) -> None:
     async with engines(answer) as (engine,), picker(tmp_path, [engine]) as (scheduler, channel):
         prompt = json.dumps({"model": "test-model", "prompt": "x" * 3_000_000}).encode()

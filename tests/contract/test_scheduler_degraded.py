@@ -229,6 +229,26 @@ async def test_the_tagger_is_asked_and_taught(tmp_path: Path) -> None:
         }
 
 
+async def test_the_tagger_is_told_bounds_and_kind_and_not_asked_what_is_certain(
+    tmp_path: Path,
+) -> None:
+    tagger = Tagger(expected_tokens=12.0)
+    async with (
+        engines(answer) as (engine,),
+        serving(tagger) as address,
+        running(tmp_path, [engine], tagger=address) as scheduler,
+    ):
+        await ask_tagged(scheduler, max_tokens=64, ignore_eos=True)
+        assert not tagger.asked
+        await ask_tagged(scheduler, max_tokens=64, min_tokens=8, guided_regex="a+")
+        assert (tagger.asked[0].min_tokens, tagger.asked[0].max_tokens) == (8, 64)
+        tokens = [each.body["vllm_xargs"]["foretell_predicted_tokens"] for each in engine.received]
+        assert tokens == [64.0, 12.0]
+        await until(lambda: len(tagger.observed) == 1)  # of the first nothing is learnt
+        structured = tagger_pb2.REQUEST_KIND_STRUCTURED
+        assert tagger.asked[0].kind == tagger.observed[0].kind == structured
+
+
 SILENT_TAGGERS = {
     "dead": _Dead,
     "mute": foreign,

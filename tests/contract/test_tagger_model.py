@@ -64,11 +64,18 @@ async def test_the_conversation_reaches_the_model(tmp_path: Path) -> None:
     async with running_model(tmp_path, EncoderModel(encoder), Limits(max_prompt_chars=4)) as tagger:
         exchange = tagger_pb2.Exchange(prompt="before", answer="answered", answer_characters=900)
         await tagger.tag(
-            "the prompt", system="be kind", earlier=[exchange] * 6, exchanges=9, stops=2
+            "the prompt",
+            system="be kind",
+            earlier=[exchange] * 6,
+            exchanges=9,
+            stops=2,
+            min_tokens=7,
+            kind=tagger_pb2.REQUEST_KIND_STOP,
         )
     (read,) = encoder.asked
     assert (read.prompt, read.system, read.characters) == ("thpt", "bend", 10)
     assert (len(read.earlier), read.exchanges, read.stops) == (4, 9, 2)
+    assert (read.min_tokens, read.kind) == (7, "stop")
     assert (read.earlier[0].prompt, read.earlier[0].answer_characters) == ("bere", 900)
 
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from foretell.length.adapt import Adapter
 from foretell.length.bins import BINS, EDGES, bin_of, quantiles
+from foretell.length.conversation import PLAIN, Kind
 
 Floats = NDArray[np.float64]
 
@@ -35,10 +36,16 @@ def draw(rows: Floats, rng: np.random.Generator) -> NDArray[np.int64]:
 
 
 def learn(
-    adapter: Adapter, rows: Floats, tokens: NDArray[np.int64], *, model: str = "m", group: str = ""
+    adapter: Adapter,
+    rows: Floats,
+    tokens: NDArray[np.int64],
+    *,
+    model: str = "m",
+    group: str = "",
+    kind: Kind = PLAIN,
 ) -> Adapter:
     for row, length in zip(rows, tokens, strict=True):
-        adapter.observe(model, row, int(length), group=group)
+        adapter.observe(model, row, int(length), group=group, kind=kind)
     return adapter
 
 
@@ -105,6 +112,29 @@ def test_a_model_that_answers_so_many_times_as_long_is_known_after_300(
     medians = quantiles(adjusted, (0.5,))[:, 0]
     own = np.abs(np.median(tokens[:300]) - later).mean()
     assert np.abs(medians - later).mean() < 0.85 * own
+
+
+@pytest.mark.parametrize("kind", ["stop", "structured", "tools"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_kind_that_is_much_shorter_is_known_after_300_and_plain_requests_stay_as_they_were(
+    kind: Kind, seed: int
+) -> None:
+    """A tenth as long, and nothing to do with what the base says. Both come in turn."""
+    rng = np.random.default_rng(seed)
+    rows, others = bases(2300, rng), bases(2300, rng)
+    plain = np.maximum(1, np.round(draw(rows, rng) * 1.5)).astype(np.int64)
+    short = np.ceil(np.exp(rng.normal(2.8, 0.6, 2300))).astype(np.int64)
+    alone = learn(Adapter(), rows[:300], plain[:300])
+    assert np.array_equal(alone.adjust("m", others, kind=kind), alone.adjust("m", others))
+    both = Adapter()
+    for at in range(300):
+        learn(both, rows[at : at + 1], plain[at : at + 1])
+        learn(both, others[at : at + 1], short[at : at + 1], kind=kind)
+    adjusted = both.adjust("m", others[300:], kind=kind)
+    for level in (0.5, 0.8, 0.95):
+        assert coverage(adjusted, short[300:], level) == pytest.approx(level, abs=0.06)
+    assert np.array_equal(both.adjust("m", rows[300:]), alone.adjust("m", rows[300:]))
+    assert np.array_equal(both.adjust("other", rows, kind=kind), rows)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

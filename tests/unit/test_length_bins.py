@@ -62,13 +62,16 @@ def test_quantiles_and_means_are_those_of_draws() -> None:
         assert mean == pytest.approx(np.minimum(drawn, limit).mean(), rel=0.02)
 
 
-def test_estimates_keep_to_max_tokens() -> None:
-    probabilities = np.tile(np.random.default_rng(0).dirichlet(np.ones(BINS)), (2, 1))
-    free, cut = estimates(probabilities, [0, 100], "model")
+def test_estimates_keep_to_their_bounds() -> None:
+    probabilities = np.tile(np.random.default_rng(0).dirichlet(np.ones(BINS)), (3, 1))
+    free, cut, between = estimates(probabilities, [(0, 0), (0, 100), (300, 2000)], "model")
     assert free.source == cut.source == "model"
     assert cut.expected_tokens < 100 < free.expected_tokens
     assert [level for level, _ in cut.quantiles] == list(LEVELS)
     assert max(tokens for _, tokens in cut.quantiles) == 100
+    assert {between.quantiles[0][1], between.quantiles[-1][1]} == {300, 2000}
+    drawn = np.clip(draws(probabilities[0], 400_000), 300, 2000)
+    assert between.expected_tokens == pytest.approx(drawn.mean(), rel=0.01)
     certain = np.zeros((1, BINS))
     certain[0, 0] = 1.0
-    assert estimates(certain, [0], "model")[0].expected_tokens == 1.0  # at least one token
+    assert estimates(certain, [(0, 0)], "model")[0].expected_tokens == 1.0  # at least one token

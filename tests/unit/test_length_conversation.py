@@ -39,6 +39,7 @@ def test_a_chat_request_is_told_as_a_conversation() -> None:
         exchanges=1,
         max_tokens=50,
         stops=2,
+        kind="stop",
     )
 
 

@@ -119,3 +119,23 @@ def test_the_same_observations_give_the_same_estimates() -> None:
 def test_limits_must_be_positive(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="positive"):
         LengthHistory(**wrong)
+
+
+def test_min_tokens_bring_shorter_answers_up_to_it() -> None:
+    history = LengthHistory()
+    observe(history, "llama", prompt=100, output=10, times=5)
+    observe(history, "llama", prompt=100, output=90, times=5)
+    estimate = history.estimate("llama", 100, max_tokens=80, min_tokens=20)
+    assert estimate.expected_tokens == pytest.approx((20 + 80) / 2)
+    assert {tokens for _, tokens in estimate.quantiles} == {20.0, 80.0}
+
+
+def test_a_kind_of_request_is_like_plain_ones_until_it_is_known() -> None:
+    history = LengthHistory(min_observations=4)
+    observe(history, "llama", prompt=100, output=300, times=8)
+    assert history.estimate("llama", 100, kind="tools").expected_tokens == pytest.approx(300.0)
+    for _ in range(4):
+        history.observe("llama", 5000, 20, kind="tools")
+    assert history.estimate("llama", 100, kind="tools").expected_tokens == pytest.approx(20.0)
+    assert history.estimate("llama", 100, kind="stop").expected_tokens == pytest.approx(300.0)
+    assert history.estimate("llama", 5000).expected_tokens == pytest.approx(300.0), "plain"

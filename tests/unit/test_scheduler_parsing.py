@@ -28,7 +28,8 @@ JSON = st.recursive(
 )
 KNOWN_FIELDS = (
     "model", "prompt", "messages", "stream", "n", "max_tokens", "max_completion_tokens",
-    "priority", "vllm_xargs",
+    "priority", "vllm_xargs", "min_tokens", "ignore_eos", "stop", "stop_token_ids",
+    "response_format", "structured_outputs", "guided_json", "tools", "tool_choice",
 )  # fmt: skip
 ENDPOINTS: tuple[Endpoint, ...] = ("completions", "chat/completions")
 
@@ -226,3 +227,56 @@ def test_the_engine_gets_our_fields_and_not_the_hint() -> None:
         "foretell_predicted_tokens": 12.3,
     }
     assert math.isclose(json.loads(for_engine(completion(top_p=0.1), "r", 1.0))["top_p"], 0.1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "tokens"),
+    [
+        ({"max_tokens": 70, "ignore_eos": True}, 70),
+        ({"max_tokens": 70, "ignore_eos": False}, 0),
+        ({"max_tokens": 70, "ignore_eos": True, "stop": ["END"]}, 0),
+        ({"max_tokens": 70, "ignore_eos": True, "stop": []}, 70),
+        ({"max_tokens": 70, "ignore_eos": True, "stop_token_ids": [7]}, 0),
+        ({"max_tokens": 70, "min_tokens": 70, "stop": "END"}, 70),
+        ({"max_tokens": 70, "min_tokens": 69}, 0),
+        ({"max_tokens": 1}, 1),
+        ({"max_tokens": 70, "ignore_eos": True, "vllm_xargs": {"foretell_output_tokens": 9}}, 70),
+        ({"max_tokens": 70, "vllm_xargs": {"foretell_output_tokens": 9}}, 9),
+        ({"max_tokens": 70, "ignore_eos": "yes", "min_tokens": "70"}, 0),
+    ],
+)
+def test_a_length_that_is_certain_is_known(fields: dict[str, Any], tokens: int) -> None:
+    assert completion(**fields).hint_tokens == chat(**fields).hint_tokens == tokens
+
+
+def test_an_endless_answer_is_as_long_as_the_endpoint_allows() -> None:
+    assert completion(ignore_eos=True).hint_tokens == 16
+    assert chat(ignore_eos=True).hint_tokens == 0  # the engine's max_model_len decides
+    assert chat(max_completion_tokens=9, max_tokens=70, ignore_eos=True).hint_tokens == 9
+
+
+def test_min_tokens_never_exceed_max_tokens() -> None:
+    assert chat(min_tokens=50).min_tokens == 50
+    assert chat(min_tokens=50, max_tokens=20).min_tokens == 20  # the engine refuses it
+    assert [chat(min_tokens=wrong).min_tokens for wrong in (-1, "5", None, True)] == [0] * 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({}, "plain"),
+        ({"stop": [], "stop_token_ids": [], "tools": None}, "plain"),
+        ({"response_format": {"type": "text"}}, "plain"),
+        ({"stop": "END"}, "stop"),
+        ({"stop_token_ids": [7]}, "stop"),
+        ({"stop": "END", "response_format": {"type": "json_object"}}, "structured"),
+        ({"structured_outputs": {"choice": ["yes", "no"]}}, "structured"),
+        ({"guided_regex": "a+"}, "structured"),
+        ({"guided_regex": None}, "plain"),
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": [{"type": "function"}], "tool_choice": "none"}, "plain"),
+        ({"tools": [{"type": "function"}], "tool_choice": "required", "stop": "x"}, "tools"),
+    ],
+)
+def test_kinds_of_requests_are_told_apart(fields: dict[str, Any], kind: str) -> None:
+    assert chat(**fields).kind == kind

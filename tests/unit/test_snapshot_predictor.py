@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from foretell.engine import SnapshotPredictor
@@ -17,6 +18,7 @@ from foretell.model import (
     RequestSpec,
     RequestState,
 )
+from tests.unit.exact_lengths import conditional_mean
 
 CONFIG = EngineConfig("m", 16, 100, 8, 64, 1024)
 START = 1000.0
@@ -123,6 +125,27 @@ def test_what_has_come_of_late_is_expected_to_come() -> None:
         return seen.e2e_s
 
     assert predicted(announced_only=False) > 1.05 * predicted(announced_only=True)
+
+
+@pytest.mark.parametrize("generated", [1, 50, 300])
+def test_who_waits_for_a_seat_is_told_by_what_has_been_generated_since(generated: int) -> None:
+    """The estimate of a running request is revised by its tokens, and placements go by that."""
+    length = LengthEstimate(210.0, ((0.1, 10.0), (0.5, 30.0), (0.6, 350.0), (0.9, 450.0)))
+    one_seat = replace(CONFIG, max_num_seqs=1)
+    predictor = new_predictor()
+    predictor.hear(replace(snapshot(1, START), config=one_seat))
+    predictor.reserve(RequestSpec("a", 32, 0, length), START, ttl_s=5.0)
+    running = replace(state("a", output=generated), computed_tokens=31 + generated, max_tokens=900)
+    later = replace(snapshot(2, START + 1, running, free=60), config=one_seat)
+    predictor.hear(later)
+    seen = predictor.predict(
+        RequestSpec("new", 32, 0, LengthEstimate(10.0, source="hint")),
+        LinearStepTime((0.01, 0, 0, 0, 0, 0)),
+        START + 1,
+    )
+    assert seen is not None
+    left = conditional_mean(np.array(knots(length)), float(generated)) - generated
+    assert seen.ttft_s == pytest.approx(0.01 * left, rel=0.1)
 
 
 def test_the_error_of_step_times_widens_the_quantiles() -> None:

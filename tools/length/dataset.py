@@ -16,6 +16,7 @@ from foretell.length.conversation import (
     ASSISTANT,
     INSTRUCTING,
     MOST_EXCHANGES,
+    PLAIN,
     Conversation,
     Exchange,
     head_and_tail,
@@ -166,6 +167,7 @@ def _example(row: _Row, earlier: tuple[Exchange, ...], earlier_characters: int) 
         exchanges=len(earlier),
         max_tokens=line.max_tokens,
         stops=len(line.stop),
+        kind="stop" if line.stop else PLAIN,
     )
     censored = line.trunc or 0 < line.max_tokens <= line.out_tok
     return Example(conversation, line.out_tok, censored, line.model)

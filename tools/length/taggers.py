@@ -32,14 +32,15 @@ class HistoryTagger:
         """Estimates by model and prompt length."""
         asked = [(e.model_name, e.conversation) for e in examples]
         return [
-            self._history.estimate(name, asks.prompt_tokens, asks.max_tokens)
+            self._history.estimate(name, asks.prompt_tokens, asks.max_tokens, kind=asks.kind)
             for name, asks in asked
         ]
 
     def observe(self, example: Example) -> None:
         """Learn from one answer."""
-        tokens = (example.conversation.prompt_tokens, example.output_tokens)
-        self._history.observe(example.model_name, *tokens, example.censored)
+        asked = example.conversation
+        tokens = (asked.prompt_tokens, example.output_tokens)
+        self._history.observe(example.model_name, *tokens, example.censored, asked.kind)
 
 
 class EncoderTagger:

@@ -11,17 +11,16 @@ from typing import Any, Literal, NoReturn
 
 import orjson
 
+from foretell.length.conversation import Kind
 from services.scheduler.http.errors import invalid
+from services.scheduler.http.fields import boolean, integer
+from services.scheduler.http.output import HINT_FIELD, output_terms
 from services.scheduler.http.slo import NO_TERMS, Terms
 
 Endpoint = Literal["completions", "chat/completions"]
 
-COMPLETIONS_DEFAULT_MAX_TOKENS = 16
-"""What OpenAI's API and vLLM generate for a completion that names no limit."""
 MAX_SEQUENCES = 1024
 PRIORITY_HEADER = "x-vllm-priority"
-HINT_FIELD = "foretell_output_tokens"
-"""Key of `vllm_xargs` in which a client may say how long it expects the answer to be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +35,13 @@ class ParsedRequest:
     stream: bool
     max_tokens: int
     """The limit of output tokens; 0 where the client named none and the endpoint has no default."""
+    min_tokens: int
+    hint_tokens: int
+    """Output tokens that are certain, or that the client expects; 0: neither is known."""
+    ignore_eos: bool
+    kind: Kind
     sequences: int
     priority: int
-    hint_tokens: int
     text: str
     """The prompt as text; empty when it came as token ids."""
     characters: int
@@ -63,23 +66,27 @@ def parse(
         raise invalid("you must provide a model parameter", "model", "missing_required_parameter")
     if not isinstance(model, str) or not model:
         raise invalid("'model' must be a non-empty string", "model", "invalid_type")
-    n = _integer(body, "n", 1, least=1, most=MAX_SEQUENCES)
+    n = integer(body, "n", 1, least=1, most=MAX_SEQUENCES)
     chat = endpoint == "chat/completions"
     prompts: list[str] | list[list[int]] = [_chat_text(body)] if chat else _prompts(body)
     if len(prompts) * n > MAX_SEQUENCES:
         param = "prompt" if n == 1 else "n"
         raise invalid(f"prompts times n must not exceed {MAX_SEQUENCES}", param, "value_too_large")
     longest = max(prompts, key=len)
+    output = output_terms(body, chat=chat)
     return ParsedRequest(
         endpoint=endpoint,
         body=body,
         head=raw.rstrip()[:-1] if in_utf8 and "vllm_xargs" not in body else b"",
         model=model,
-        stream=_boolean(body, "stream"),
-        max_tokens=_max_tokens(endpoint, body),
+        stream=boolean(body, "stream"),
+        max_tokens=output.max_tokens,
+        min_tokens=output.min_tokens,
+        hint_tokens=output.hint_tokens,
+        ignore_eos=output.ignore_eos,
+        kind=output.kind,
         sequences=len(prompts) * n,
-        priority=_integer(body, "priority", 0, least=-(2**31), most=2**31 - 1),
-        hint_tokens=_hint(body),
+        priority=integer(body, "priority", 0, least=-(2**31), most=2**31 - 1),
         # Lone surrogates are legal JSON but no legal UTF-8: placement sees them replaced.
         text=_without_surrogates(longest) if isinstance(longest, str) else "",
         characters=len(longest) if isinstance(longest, str) else 0,
@@ -215,51 +222,3 @@ def _token_ids(value: object) -> bool:
         and bool(value)
         and all(type(item) is int and item >= 0 for item in value)
     )
-
-
-def _max_tokens(endpoint: Endpoint, body: dict[str, Any]) -> int:
-    default = COMPLETIONS_DEFAULT_MAX_TOKENS if endpoint == "completions" else 0
-    # vLLM: max_completion_tokens replaces the deprecated max_tokens where both are given.
-    for name in ("max_completion_tokens", "max_tokens"):
-        if endpoint == "completions" and name == "max_completion_tokens":
-            continue
-        if body.get(name) is not None:
-            return _integer(body, name, default, least=1, most=2**31 - 1)
-    return default
-
-
-def _hint(body: dict[str, Any]) -> int:
-    xargs = body.get("vllm_xargs")
-    if xargs is None:
-        return 0
-    if not isinstance(xargs, dict):
-        raise invalid("'vllm_xargs' must be an object", "vllm_xargs", "invalid_type")
-    if HINT_FIELD not in xargs:
-        return 0
-    hint = xargs[HINT_FIELD]
-    if type(hint) is not int or not 1 <= hint < 2**31:
-        param = f"vllm_xargs.{HINT_FIELD}"
-        raise invalid(f"'{param}' must be a positive integer", param, "invalid_type")
-    return hint
-
-
-def _integer(body: dict[str, Any], name: str, default: int, *, least: int, most: int) -> int:
-    value = body.get(name)
-    if value is None:
-        return default
-    if type(value) is not int:
-        raise invalid(f"'{name}' must be an integer", name, "invalid_type")
-    if not least <= value <= most:
-        raise invalid(
-            f"'{name}' must be between {least} and {most}, got {value}", name, "invalid_value"
-        )
-    return value
-
-
-def _boolean(body: dict[str, Any], name: str) -> bool:
-    value = body.get(name)
-    if value is None:
-        return False
-    if not isinstance(value, bool):
-        raise invalid(f"'{name}' must be true or false", name, "invalid_type")
-    return value

@@ -31,6 +31,8 @@ def conversation_of(request: ParsedRequest, prompt_tokens: int) -> Conversation:
         ),
         exchanges=len(earlier),
         max_tokens=request.max_tokens,
+        min_tokens=request.min_tokens,
+        kind=request.kind,
         stops=len(stop) if isinstance(stop, list) else int(isinstance(stop, str)),
     )
 

@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import suppress
 
+from foretell import wire
 from foretell.model import RequestSpec
 from foretell.v1 import tagger_pb2, tagger_pb2_grpc
 from services.scheduler.background import Background
@@ -40,8 +41,8 @@ class Lessons:
             self._estimators.prompt_tokens.observe(
                 request.model, request.characters, request.messages, result.prompt_tokens
             )
-        if not result.output_tokens:
-            return
+        if request.ignore_eos or result.output_tokens <= request.min_tokens:
+            return  # the length is the client's, not the model's
         prompt_tokens = result.prompt_tokens or spec.prompt_tokens
         censored = (
             not result.finished
@@ -49,7 +50,7 @@ class Lessons:
             or 0 < request.max_tokens <= result.output_tokens
         )
         self._estimators.history.observe(
-            request.model, prompt_tokens, result.output_tokens, censored=censored
+            request.model, prompt_tokens, result.output_tokens, censored, request.kind
         )
         if self._tagger is None:
             return
@@ -60,6 +61,7 @@ class Lessons:
                 output_tokens=result.output_tokens,
                 censored=censored,
                 request_id=request_id,
+                kind=wire.kind_to_proto(request.kind),
             )
         )
         if len(self._waiting) == 1:

@@ -1,0 +1,98 @@
+"""What a request's body says of the length of its answer, by vLLM's rules.
+
+Fields that only the engine judges are read as if they were absent where they are wrong.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from foretell.length.conversation import PLAIN, Kind
+from services.scheduler.http.errors import invalid
+from services.scheduler.http.fields import integer
+
+HINT_FIELD = "foretell_output_tokens"
+"""Key of `vllm_xargs` in which a client may say how long it expects the answer to be."""
+COMPLETIONS_DEFAULT_MAX_TOKENS = 16
+"""What OpenAI's API and vLLM generate for a completion that names no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTerms:
+    """Bounds of one answer's length in tokens, and what kind of answer it will be."""
+
+    max_tokens: int
+    """0 where the client named no limit and the endpoint has no default."""
+    min_tokens: int
+    """At most `max_tokens`; 0: no bound."""
+    hint_tokens: int
+    """The length, where it is certain; otherwise what the client expects; 0: it does not say."""
+    ignore_eos: bool
+    """The model does not end the answer, whose length says nothing of others'."""
+    kind: Kind
+
+
+def output_terms(body: dict[str, Any], *, chat: bool) -> OutputTerms:
+    """What is known of each sequence that is generated; raises `ApiError`."""
+    max_tokens = _max_tokens(body, chat=chat)
+    min_tokens = _min_tokens(body, max_tokens)
+    ignore_eos = body.get("ignore_eos") is True
+    hint_tokens = _hint(body)
+    if max_tokens and (max(1, min_tokens) == max_tokens or (ignore_eos and not _stops(body))):
+        hint_tokens = max_tokens
+    return OutputTerms(max_tokens, min_tokens, hint_tokens, ignore_eos, _kind(body, chat=chat))
+
+
+def _max_tokens(body: dict[str, Any], *, chat: bool) -> int:
+    # vLLM: max_completion_tokens replaces the deprecated max_tokens where both are given.
+    for name in ("max_completion_tokens", "max_tokens") if chat else ("max_tokens",):
+        if body.get(name) is not None:
+            return integer(body, name, 0, least=1, most=2**31 - 1)
+    return 0 if chat else COMPLETIONS_DEFAULT_MAX_TOKENS
+
+
+def _min_tokens(body: dict[str, Any], max_tokens: int) -> int:
+    value = body.get("min_tokens")
+    if type(value) is not int or value < 0:
+        return 0
+    return min(value, max_tokens or 2**31 - 1)
+
+
+def _hint(body: dict[str, Any]) -> int:
+    xargs = body.get("vllm_xargs")
+    if xargs is None:
+        return 0
+    if not isinstance(xargs, dict):
+        raise invalid("'vllm_xargs' must be an object", "vllm_xargs", "invalid_type")
+    if HINT_FIELD not in xargs:
+        return 0
+    hint = xargs[HINT_FIELD]
+    if type(hint) is not int or not 1 <= hint < 2**31:
+        param = f"vllm_xargs.{HINT_FIELD}"
+        raise invalid(f"'{param}' must be a positive integer", param, "invalid_type")
+    return hint
+
+
+def _stops(body: dict[str, Any]) -> bool:
+    """Something else than the end of text may end the answer."""
+    return any(body.get(name) for name in ("stop", "stop_token_ids", "repetition_detection"))
+
+
+def _kind(body: dict[str, Any], *, chat: bool) -> Kind:
+    if chat and body.get("tools") and body.get("tool_choice") != "none":
+        return "tools"
+    if _structured(body):
+        return "structured"
+    return "stop" if body.get("stop") or body.get("stop_token_ids") else PLAIN
+
+
+def _structured(body: dict[str, Any]) -> bool:
+    """The answer must follow a schema, a grammar or the like.
+
+    Fields whose names begin with `guided_` are those of older engines.
+    """
+    form = body.get("response_format")
+    if isinstance(form, dict) and form.get("type") != "text":
+        return True
+    if body.get("structured_outputs"):
+        return True
+    return any(value for name, value in body.items() if name.startswith("guided_"))
