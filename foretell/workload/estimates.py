@@ -5,6 +5,7 @@ from math import exp
 from statistics import NormalDist
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foretell.model import LengthEstimate
 from foretell.workload.arrivals import Draws
@@ -50,7 +51,8 @@ def residual_length(lengths: Sequence[int], draws: Draws) -> Callable[[Arrival],
     An arrival takes the estimate of a held-out answer whose length has about the same rank among
     its own as the arrival's has among `lengths` (`foretell.workload.residuals`), each quantile as
     the length of that rank here. So estimates rank requests as well as the model does, and their
-    intervals hold as many lengths, whatever the distribution of `lengths`.
+    intervals hold as many lengths, whatever the distribution of `lengths`. Prompts are not looked
+    at: how a trace's prompts and answers belong together has no influence on the errors.
     """
     if not lengths:
         raise ValueError("estimates by the tagger's residuals need the trace's output lengths")
@@ -60,7 +62,7 @@ def residual_length(lengths: Sequence[int], draws: Draws) -> Callable[[Arrival],
     beyond = (levels[-1] - levels[-2]) / (levels[-2] - levels[-3])
     own, believed = residuals.ranks, residuals.quantiles
 
-    def length_at(ranks: np.ndarray[tuple[int], np.dtype[np.float64]]) -> list[float]:
+    def length_at(ranks: NDArray[np.float64]) -> list[float]:
         places = np.ceil(ranks * len(ordered)).astype(np.int64) - 1
         found: list[float] = ordered[np.clip(places, 0, len(ordered) - 1)].tolist()
         return found
