@@ -2,8 +2,8 @@
 
 TRACES holds the traces. At the rate at which the engines as they are just keep the P99 of TTFT
 within the bound, seed by seed, the same requests are served with one flag changed. Placed by `slo`,
-with true lengths, and with noise as large as the shipped length model's error, whose spread the
-predictors know. Finished runs are kept in build/.
+with true lengths, and with estimates that err as the shipped length model does. Finished runs are
+kept in build/.
 """
 
 import argparse
@@ -23,9 +23,8 @@ from bench.stats import change, plus_minus
 BENCH = Benchmark(
     __file__, __doc__, takes="20 minutes", paths={"TRACES": "folder of the traces"}, processes=1
 )
-ESTIMATED = "noise:0.83"
-"""The standard deviation of the logarithm is that of `bench.placement.estimates`."""
-KNOWN = {"true": "true lengths", ESTIMATED: "lengths estimated with the tagger's error"}
+ESTIMATED = "tagger"
+KNOWN = {"true": "true lengths", ESTIMATED: "estimates with the tagger's errors"}
 GUESS_QPS = {
     ("ShareGPT", "true"): 33.0,
     ("ShareGPT", ESTIMATED): 31.0,

@@ -14,6 +14,7 @@ from scripted_peers import Predictor, Tagger, serving
 from foretell.policy import POLICIES
 from foretell.policy.baselines import BASELINES
 from foretell.v1 import predictor_pb2
+from foretell.workload import parse_request_log
 
 ERRORS = ("ttft", "e2e", "output_tokens")
 
@@ -60,6 +61,10 @@ async def test_metrics_and_log_hold_predicted_against_actual(tmp_path: Path) -> 
         assert 0 < line["ttft_s"] <= line["e2e_s"] < 60
         assert (line["prompt_tokens"], line["length_source"]) == (7, "model")
         assert "hello there" not in log.read_text()
+
+        (told,) = parse_request_log(log.read_text().splitlines()).requests  # for `foretell tune`
+        assert (told.prompt_tokens, told.output_tokens) == (7, 20)
+        assert told.t_s == pytest.approx(line["time_unix_s"] - line["e2e_s"], abs=0.1)
 
 
 async def test_the_sidecar_fills_in_what_an_answer_does_not_tell(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def options(**changes: Any) -> SimulateOptions:
 
 
 def invoke(*arguments: str) -> str:
-    result = CliRunner().invoke(app, ["tune", *arguments], env={"COLUMNS": "140"})
+    result = CliRunner().invoke(app, ["tune", *arguments], env={"COLUMNS": "150"})
     assert result.exit_code == 0, result.output
     return result.stdout
 

@@ -16,7 +16,7 @@ from tools.tune.search import MEASURES, Change, Judge, Round, Trial, known
 
 NOTHING = "Leave everything as it is: nothing that was tried gains beyond its interval."
 _DIGITS = 6
-_WIDE_COLUMNS = 132  # of a terminal that has room for all measures
+_WIDE_COLUMNS = 140  # of a terminal that has room for all measures
 
 
 def show(tuned: Tuned) -> None:
@@ -84,12 +84,11 @@ def cluster_fields(tuned: Tuned) -> dict[str, str | float]:
 def notes_of(tuned: Tuned) -> Iterator[str]:
     """What the numbers rest on, and what was not tried."""
     seeds = tuned.tune.seeds
-    known_lengths = "true lengths, which no deployment knows"
     estimates = tuned.options.estimates
+    lengths = "known, as in no deployment" if estimates == "true" else f"estimates, {estimates}"
     yield (
         f"Simulated, not measured: {Path(tuned.options.trace).name} on "
-        f"{', '.join(_engine(facts) for facts in _engines(tuned))}; placed by "
-        f"{known_lengths if estimates == 'true' else estimates}."
+        f"{', '.join(_engine(facts) for facts in _engines(tuned))}; output lengths: {lengths}."
     )
     yield (
         f"Changes with their 95% intervals over {seeds} seeds (Student's t, geometric mean of "
@@ -163,7 +162,7 @@ def _table(tuned: Tuned, shown: tuple[int, Round], *, wide: bool) -> Table:
     table.add_column("change", no_wrap=True)
     for name in (*(MEASURES[name].title for name in names), "preempted"):
         table.add_column(name, justify="right")
-    table.add_column(f"{_goal(tuned)}, 95% interval", justify="right", no_wrap=True)
+    table.add_column(f"{_goal(tuned)}:\n95% interval", justify="right", no_wrap=True)
     table.add_column("", min_width=5)
     table.add_row("as it is" if number == 1 else "as above", *_cells(tried.on, names))
     for trial in tried.trials:
