@@ -91,7 +91,7 @@ def test_what_gains_at_the_cost_of_something_else_is_said() -> None:
     tuning = TuneOptions()
     judge = Judge(tuning.goal, tuning.tolerance)
     found = search(proposals.changes[:1], simulate, judge, (1, 2), (3, 4))
-    tuned = Tuned(options(), tuning, proposals, found, pieces=False, timed=False)
+    tuned = Tuned(options(), tuning, proposals, found, arrivals_shared=False)
     said = list(verdict(tuned))
     assert said[0].startswith("Leave everything as it is")
     assert said[1:] == ["--watermark 0.01 gains, but worsens P99 e2e."]
@@ -128,6 +128,16 @@ def test_flags_are_varied_around_what_there_is() -> None:
     assert "--scheduling-policy priority" in tried
     assert set(proposals.left_out) == {"policy", "enable-prefix-caching"}
     assert [str(change) for change in proposals.changes][-1] == "--kv-cache-dtype fp8"
+
+
+def test_unlike_engines_are_varied_each_around_its_own() -> None:
+    unlike = options(engines=(EngineOptions(A30, 2), EngineOptions(H100, 1)))
+    changes = {str(c): c for c in propose(unlike, UNTIMED, Memory(), frozenset()).changes}
+    seats = changes["--max-num-seqs 96 / --max-num-seqs 512"]
+    assert [e.max_num_seqs for e in applied(unlike, (seats,)).engines] == [96, 512]
+    blocks = applied(unlike, (changes["--kv-cache-dtype fp8"],)).engines
+    assert [engine.num_blocks for engine in blocks] == [2 * 1056, 2 * 24_881]
+    assert "extrapolated" in seats.note  # the profile of the H100 has steps of up to 256 sequences
 
 
 def test_blocks_that_fp8_and_more_of_the_memory_give() -> None:

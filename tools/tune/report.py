@@ -94,10 +94,10 @@ def notes_of(tuned: Tuned) -> Iterator[str]:
         f"Changes with their 95% intervals over {seeds} seeds (Student's t, geometric mean of "
         "ratios to the same seed); those of what is recommended are of as many other seeds."
     )
-    if tuned.timed and not tuned.pieces:
+    if tuned.arrivals_shared:
         yield (
-            "Every seed has the same arrivals, so intervals leave out how days differ: give "
-            "--requests, at most half as many as the trace has, for pieces of it."
+            "Seeds share arrivals, so intervals are too narrow: with fewer --requests (up to "
+            f"1/{2 * seeds} of the trace's) each seed gets a piece of the trace of its own."
         )
     if refused := int(tuned.found.rounds[0].on.mean("refused")):
         yield f"{refused:,} requests do not fit into every engine, and are left out of all runs."

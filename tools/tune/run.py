@@ -28,10 +28,8 @@ class Tuned:
     tune: TuneOptions
     proposals: Proposals
     found: Found
-    pieces: bool
-    """Whether each seed had a piece of the trace of its own."""
-    timed: bool
-    """Whether the trace says when requests came."""
+    arrivals_shared: bool
+    """Whether seeds had the same requests at the same times, all of them or some."""
     capacities_qps: tuple[float, float] | None = None
     """Before and after the recommended changes; None: not asked for, or none is recommended."""
 
@@ -72,7 +70,8 @@ def tune(
             fresh,
             lambda setup: starts(applied(options, setup)),
         )
-    result = Tuned(options, tuning, proposals, found, bool(pieces), trace.timed)
+    apart = bool(pieces) and len(trace.requests) >= len(pieces) * options.requests + options.skip
+    result = Tuned(options, tuning, proposals, found, trace.timed and not apart)
     if tuning.capacity_ttft_p99_s and result.recommended:
         setups = (options, applied(options, result.recommended))
         before, after = (_capacity_qps(each, tuning) for each in setups)
