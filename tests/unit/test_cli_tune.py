@@ -90,7 +90,7 @@ def test_what_gains_at_the_cost_of_something_else_is_said() -> None:
     proposals = propose(options(), UNTIMED, Memory(), frozenset())
     tuning = TuneOptions()
     judge = Judge(tuning.goal, tuning.tolerance)
-    found = search(proposals.changes[:1], simulate, judge, (1, 2), (3, 4))
+    found = search(proposals.changes[:1], simulate, judge, range(1, 7), range(7, 13))
     tuned = Tuned(options(), tuning, proposals, found, arrivals_shared=False)
     said = list(verdict(tuned))
     assert said[0].startswith("Leave everything as it is")
@@ -98,7 +98,7 @@ def test_what_gains_at_the_cost_of_something_else_is_said() -> None:
 
 
 def test_nothing_is_recommended_where_nothing_is_to_be_gained(lengths: Path) -> None:
-    shown = invoke(*limits(lengths, blocks=1056, qps=0.5), "--seeds", "3")
+    shown = invoke(*limits(lengths, blocks=1056, qps=0.5))
     assert shown.startswith("Leave everything as it is")
     assert "--kv-cache-dtype fp8" in shown  # it was tried
 

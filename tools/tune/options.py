@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tools.intervals import MOST_VALUES
+from tools.intervals import FEWEST_VALUES
 from tools.tune.search import Goal
 
 MEMORY_UTILIZATION = 0.92
@@ -37,11 +37,10 @@ class TuneOptions:
     seeds: Annotated[
         int,
         typer.Option(
-            min=2,
-            max=MOST_VALUES,
+            min=FEWEST_VALUES,
             help="Seeds of the search; as many others confirm what it found.",
         ),
-    ] = 5
+    ] = FEWEST_VALUES
     capacity_ttft_p99_s: Annotated[
         float,
         typer.Option(

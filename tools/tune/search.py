@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tools.intervals import ratio_interval
+from tools.intervals import median_interval
 from tools.simulate.options import SimulateOptions
 
 MOST_ROUNDS = 4
@@ -72,7 +72,8 @@ Simulate = Callable[[Sequence[tuple[Setup, int]]], list[Measures]]
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A ratio to another setup's measure, and its 95% interval over seeds; 1 is no change."""
+    """The median over seeds of the ratio to another setup's measure, with its 95% interval; 1 is no
+    change. A median, for seeds with more load gain many times more than others."""
 
     ratio: float
     low: float
@@ -94,7 +95,7 @@ class Trial:
         """How a measure changes from `other` to this one."""
         pairs = zip(self.measured, other.measured, strict=True)
         ratios = [max(_LEAST, a[name]) / max(_LEAST, b[name]) for a, b in pairs]
-        return Interval(*ratio_interval(ratios))
+        return Interval(*median_interval(ratios))
 
 
 @dataclass(frozen=True, slots=True)
