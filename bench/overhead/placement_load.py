@@ -56,7 +56,7 @@ VARIANTS = (
 )
 _WARM_UP_PER_S, _WARM_UP_S = 50.0, 1.0
 _IDLE_S = 2.0
-_LOGGED_S = 0.3
+_LOGGED_S = 0.6
 """Until the last lines are in the request logs: sidecars are waited for."""
 
 

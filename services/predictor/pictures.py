@@ -8,6 +8,7 @@ that is said as often: a step still lasts. `docs/adr/0008-pictures.md` has the r
 import asyncio
 from collections import deque
 from dataclasses import replace
+from math import inf
 
 from foretell import wire
 from foretell.engine.prefixes import PrefixIndex
@@ -77,6 +78,10 @@ class Publisher:
         others = by is not None and len(self._followers) > 1
         self._at(self._sent_s + (URGENT_INTERVAL_S if others else INTERVAL_S))
 
+    def settling(self, due_s: float) -> None:
+        """There will be something to say of a follower's request from `due_s` on."""
+        self._at(max(due_s, self._sent_s + INTERVAL_S))
+
     def _at(self, when_s: float) -> None:
         if self._timer is not None:
             if self._due_s <= when_s:
@@ -92,6 +97,8 @@ class Publisher:
         if not self._followers:
             return
         self._sent_s = self._loop.time()
+        for follower in self._followers:
+            self._changes += follower.settle(self._sent_s)
         service, picture = self._service, None
         if any(follower.changes != self._changes for follower in self._followers):
             picture = service.publish()
@@ -99,7 +106,8 @@ class Publisher:
         for follower in self._followers:
             follower.publish(message, self._profile, self._changes)
         busy = service.predictor.is_busy  # then its silence says that a step still lasts
-        self._at(self._sent_s + (INTERVAL_S if busy else HEARTBEAT_S))
+        waiting = any(follower.is_settling for follower in self._followers)
+        self._at(self._sent_s + (INTERVAL_S if busy or waiting else HEARTBEAT_S))
 
 
 class Follower(ServedStream):
@@ -110,6 +118,7 @@ class Follower(ServedStream):
         self._publisher = publisher
         self._service = service
         self._notices = 0
+        self._settling = deque[tuple[float, predictor_pb2.CompleteRequest]]()
         self._ended = deque[predictor_pb2.Ended](maxlen=MAX_ENDED)
         self._index: PrefixIndex | None = None
         self._known_changes = 0
@@ -122,6 +131,12 @@ class Follower(ServedStream):
 
     def left(self) -> None:
         self._publisher.left(self)
+        self.settle(inf)
+
+    @property
+    def is_settling(self) -> bool:
+        """Requests have ended of which nothing was said yet."""
+        return bool(self._settling)
 
     def publish(self, message: Published, profile: str, changes: int) -> None:
         """Send what is new, unless the follower is behind with reading."""
@@ -142,16 +157,31 @@ class Follower(ServedStream):
         self._notices += 1
         if notice.HasField("reserved"):
             self._service.reserve(wire.request_from_proto(notice.reserved), notice.age_s)
-        elif notice.HasField("ended"):
+            self._publisher.changed(self)
+        elif notice.ended.answered:
             # Notices are faster than snapshots: the engine's last ones of it are on their way.
-            wait_s = SETTLE_S if notice.ended.answered else 0.0
-            asyncio.get_running_loop().call_later(wait_s, self._settle, notice.ended)
-        self._publisher.changed(self)
+            due_s = asyncio.get_running_loop().time() + SETTLE_S
+            self._settling.append((due_s, notice.ended))
+            self._publisher.settling(due_s)
+        elif notice.HasField("ended"):
+            self._settle(notice.ended)
+            self._publisher.changed(self)
+
+    def settle(self, now_s: float) -> int:
+        """Note what was seen of requests that have ended, once that is all there is to see.
+
+        That is done when a picture is due: a timer for each would cost as much as the notice does.
+        Returns how many there were.
+        """
+        count = 0
+        while self._settling and self._settling[0][0] <= now_s:
+            self._settle(self._settling.popleft()[1])
+            count += 1
+        return count
 
     def _settle(self, ended: predictor_pb2.CompleteRequest) -> None:
         seen = self._service.complete(ended)
         self._ended.append(predictor_pb2.Ended(request_id=ended.request_id, seen=seen))
-        self._publisher.changed(self)
 
     def _with_prefixes(self, message: Published) -> Published:
         index = self._service.predictor.ledger.prefixes

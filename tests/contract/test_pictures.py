@@ -351,3 +351,34 @@ def test_notices_of_several_followers_on_the_loop_that_services_run_on(tmp_path:
     with asyncio.Runner(loop_factory=runtime.loop_factory()) as runner:
         runner.run(notify_in_pairs())
     assert not errors
+
+
+class _Hung(FrameStream):
+    """A predictor's end that takes connections and reads nothing."""
+
+    streams: list["_Hung"]
+
+    def began(self) -> None:
+        self.streams.append(self)
+        self.read_on(False)
+
+
+async def test_notices_to_a_predictor_that_hangs_cost_no_memory(tmp_path: Path) -> None:
+    _Hung.streams = []
+    address = f"unix:{tmp_path}/p"
+    server, _ = await serve_frames(_Hung, frames_address(address), OPEN)
+    prefix = tuple(range(2000))
+    async with replica(address) as one:
+        await until(lambda: _Hung.streams and one.following._stream is not None)
+        stream = one.following._stream
+        assert stream is not None
+        told = 0
+        while one.following.reserve(request(f"r{told}", prefix=prefix, prefix_chunk_tokens=1.0)):
+            told += 1
+            assert told < 10_000, "everything was kept for a predictor that does not read"
+            await asyncio.sleep(0)
+        assert not stream.is_open  # so it is called, and followed again once it reads
+        await until(lambda: len(_Hung.streams) > 1)
+    server.close()
+    for each in _Hung.streams:
+        each.close()

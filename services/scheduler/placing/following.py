@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _CONNECT_S = 2.0
+_GATHER_S = 0.1
+"""Time that the end of a request may wait for the next notice to that predictor: nobody is in a
+hurry, and to send both costs as much as to send one."""
 
 Seen = predictor_pb2.CompleteResponse
 
@@ -56,6 +59,8 @@ class Following:
         self._stream: _Stream | None = None
         self._closed = asyncio.Event()
         self._waiting: dict[str, asyncio.Future[Seen | None]] = {}
+        self._unsent: list[bytes] = []
+        self._gathering: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -66,6 +71,8 @@ class Following:
         """Follow no longer."""
         if self._task is not None:
             self._task.cancel()
+        if self._gathering is not None:
+            self._gathering.cancel()
         if self._stream is not None:
             self._stream.close()
 
@@ -91,7 +98,13 @@ class Following:
         found = self._waiting[request_id] = self._loop.create_future()
         found.add_done_callback(lambda _: self._waiting.pop(request_id, None))
         ended = predictor_pb2.CompleteRequest(request_id=request_id, answered=answered)
-        self._notify(predictor_pb2.Notice(ended=ended))
+        notice = predictor_pb2.Notice(ended=ended)
+        if not answered:
+            self._notify(notice)
+            return found
+        self._unsent.append(notice.SerializeToString())
+        if self._gathering is None:
+            self._gathering = self._loop.call_later(_GATHER_S, self._send)
         return found
 
     def began(self, stream: "_Stream") -> None:
@@ -105,6 +118,7 @@ class Following:
     def broke(self) -> None:
         """The stream has ended."""
         self._stream = None
+        self._unsent.clear()
         self._closed.set()
         for found in self._waiting.values():
             if not found.done():
@@ -128,12 +142,21 @@ class Following:
                 found.set_result(ended.seen)
 
     def _notify(self, notice: predictor_pb2.Notice) -> bool:
+        self._unsent.append(notice.SerializeToString())
+        return self._send()
+
+    def _send(self) -> bool:
+        """Send what has gathered; whether that was possible."""
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+        unsent, self._unsent = self._unsent, []
         if self._stream is None:
             return False
         if self._stream.congested:  # a predictor that hangs must not take memory
             self._stream.close()
             return False
-        self._stream.send(notice.SerializeToString())
+        self._stream.send(*unsent)
         return True
 
     async def _run(self) -> None:
