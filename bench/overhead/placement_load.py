@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Iterable, Sequence
+from math import inf
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -37,7 +38,7 @@ BENCH = Benchmark(
     packages=("foretell", "numba", "numpy", "grpcio", "protobuf", "uvloop", "onnxruntime"),
 )
 ENGINES = 12
-RATES = (50.0, 100.0, 200.0, 300.0, 400.0)
+RATES = (50.0, 200.0, 400.0, 600.0)
 MANY = 1000
 CHUNKS = 3
 """Chunks of each answer, one per tick of the fake engine: requests are under way for two ticks."""
@@ -51,11 +52,13 @@ VARIANTS = (
     Variant("slo-48", "`slo`", "slo", Size(48, 0)),
     Variant("slo-48-50", "`slo`", "slo", Size(48, 50)),
     Variant("slo-4", "`slo`, 4 instances", "slo", instances=4, most_per_s=200.0),
-    Variant("slo-x2", "`slo`, 2 schedulers", "slo", schedulers=2, most_per_s=300.0),
-    Variant("slo-1000", f"`slo`, {MANY:,} instances", "slo", instances=MANY, most_per_s=100.0),
+    Variant("slo-x2", "`slo`, 2 schedulers", "slo", schedulers=2, most_per_s=200.0),
+    Variant("slo-x4", "`slo`, 4 schedulers", "slo", schedulers=4, most_per_s=200.0),
+    Variant("slo-1000", f"`slo`, {MANY:,} instances", "slo", instances=MANY, most_per_s=200.0),
 )
 _WARM_UP_PER_S, _WARM_UP_S = 50.0, 1.0
 _IDLE_S = 2.0
+_JUST_S = 0.02
 _LOGGED_S = 0.6
 """Until the last lines are in the request logs: sidecars are waited for."""
 
@@ -115,23 +118,31 @@ async def _round(
 ) -> Round:
     async with running_schedulers(cluster, variant) as schedulers:
         ports = schedulers.ports
-        await send(ports, _WARM_UP_PER_S, _WARM_UP_S, seed=-1 - seed, chunks=CHUNKS)
+        prompts = f"{variant.key} {seed}"
+        warm_up = _WARM_UP_PER_S, _WARM_UP_S
+        await send(ports, *warm_up, seed=seed, prompts=prompts, chunks=CHUNKS)
         began = schedulers.cpu_s()
         await asyncio.sleep(_IDLE_S)
         idle = {name: (s - began[name]) / _IDLE_S for name, s in schedulers.cpu_s().items()}
         found = {}
         for rate in rates:
-            found[rate] = await _load(schedulers, rate, seconds, seed, idle)
+            found[rate] = await _load(schedulers, rate, seconds, seed, prompts, idle)
             print(f"{variant.key} {variant.size} {rate:g}/s {found[rate]}", file=sys.stderr)
     return found
 
 
 async def _load(
-    schedulers: Schedulers, rate: float, seconds: float, seed: int, idle: dict[str, float]
+    schedulers: Schedulers,
+    rate: float,
+    seconds: float,
+    seed: int,
+    prompts: str,
+    idle: dict[str, float],
 ) -> dict[str, Any]:
     schedulers.logged()
     degraded, began = await schedulers.degraded(), schedulers.cpu_s()
-    answers = await send(schedulers.ports, rate, seconds, seed=seed, chunks=CHUNKS)
+    prompts = f"{prompts} {rate:g}"
+    answers = await send(schedulers.ports, rate, seconds, seed=seed, prompts=prompts, chunks=CHUNKS)
     ended = schedulers.cpu_s()
     await asyncio.sleep(_LOGGED_S)
     degraded = await schedulers.degraded() - degraded
@@ -153,10 +164,25 @@ async def _load(
             f"{source}_ratio": sum(line["length_source"] == source for line in lines) / count
             for source in ("model", "small_model")
         },
+        "crowded_ratio": _crowded_ratio(lines),
         "age_p50_ms": percentile(ages, 50) if ages else None,
         "age_p99_ms": percentile(ages, 99) if ages else None,
         "degraded": dict(degraded),
     }
+
+
+def _crowded_ratio(lines: Iterable[dict[str, Any]]) -> float:
+    """The share of requests placed where another one was within `_JUST_S` before, by any replica.
+
+    Replicas that do not know of each other's requests choose the same instance more often.
+    """
+    latest: dict[str, float] = {}
+    crowded = count = 0
+    for placed_s, instance_id in sorted((x["placed_unix_s"], x["instance_id"]) for x in lines):
+        crowded += placed_s - latest.get(instance_id, -inf) < _JUST_S
+        count += 1
+        latest[instance_id] = placed_s
+    return crowded / max(1, count)
 
 
 def _summary(variant: Variant, own: Sequence[Round], base: Sequence[Round]) -> dict[str, Any]:
@@ -180,10 +206,11 @@ def _point(own: Sequence[dict[str, Any]], base: Sequence[dict[str, Any]]) -> dic
         values = [each[name] for each in own if each[name] is not None]
         return round(median(values), 4) if values else None
 
-    groups = ("scheduler", "sidecars", "tagger")
+    groups = ("scheduler", "sidecars", "tagger", "encoder")
     plain = (
         *("answered_per_s", "failed", "first_p50_ms", "first_p99_ms"),
-        *("blind_ratio", "model_ratio", "small_model_ratio", "age_p50_ms", "age_p99_ms"),
+        *("blind_ratio", "model_ratio", "small_model_ratio", "crowded_ratio"),
+        *("age_p50_ms", "age_p99_ms"),
     )
     missing = sorted({name for each in own for name in each["degraded"]})
     return {

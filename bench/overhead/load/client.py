@@ -47,12 +47,15 @@ def bodies(rng: Random, stream_chunks: int) -> Iterator[bytes]:
 
 
 async def send(
-    ports: list[int], rate_per_s: float, seconds: float, *, seed: int, chunks: int
+    ports: list[int], rate_per_s: float, seconds: float, *, seed: int, prompts: str, chunks: int
 ) -> Answers:
-    """Send to the schedulers on `ports` in turn for some seconds; answers are awaited."""
+    """Send to the schedulers on `ports` in turn for some seconds; answers are awaited.
+
+    `seed` is for the instants, `prompts` for the texts: the tagger recalls those it has read.
+    """
     loop, rng, found = asyncio.get_running_loop(), Random(seed), Answers()
     count = round(rate_per_s * seconds)
-    requests = [_head(body) + body for body in islice(bodies(rng, chunks), count)]
+    requests = [_head(body) + body for body in islice(bodies(Random(prompts), chunks), count)]
     idle: dict[int, deque[_Connection]] = {port: deque() for port in ports}
     pending: set[asyncio.Task[None]] = set()
     began_s = due_s = loop.time()

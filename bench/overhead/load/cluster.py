@@ -140,14 +140,16 @@ class Schedulers:
         self._groups = {
             "scheduler": _processes(started),
             "sidecars": _processes(cluster.sidecars),
-            "tagger": _processes([cluster.tagger]),
+            "tagger": [cluster.tagger.process],
+            "encoder": _processes([cluster.tagger])[1:],
         }
         self._urls = [each.facts["url"] for each in started]
         self.ports = [int(url.rpartition(":")[2]) for url in self._urls]
         self._logs = dict.fromkeys(logs, 0)
 
     def cpu_s(self) -> dict[str, float]:
-        """CPU seconds so far of the schedulers, the sidecars and the tagger."""
+        """CPU seconds so far of the schedulers, the sidecars, the tagger, and the process in which
+        its length model runs when nobody else wants to."""
         return {name: sum(map(_cpu_s, each)) for name, each in self._groups.items()}
 
     async def degraded(self) -> Counter[str]:

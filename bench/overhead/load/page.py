@@ -8,14 +8,17 @@ from bench.report import Blocks, Numbers, made_by, markdown_table
 from tools.pictures import figure, save
 
 _GROUPS = ("scheduler", "sidecars", "tagger")
+"""Those that take time from others; the length model's process does not."""
 _COST = (
     *("placed by, running + waiting", "requests/s", "answered/s"),
-    *("scheduler, ms", "sidecars, ms", "tagger, ms", "placements per CPU s"),
+    *("scheduler, ms", "sidecars, ms", "tagger, ms", "length model when idle, ms"),
+    "placements per CPU s",
     *("added p50, ms", "added p99, ms"),
 )
 _QUALITY = (
     *("placed by, running + waiting", "requests/s", "failed", "blind", "tagged by encoder"),
-    *("by small model", "without all predictions", "picture's age p50, ms", "p99, ms"),
+    *("by small model", "without all predictions", "where another just was"),
+    *("picture's age p50, ms", "p99, ms"),
 )
 _IDLE = ("placed by, running + waiting", *(f"{group}, cores" for group in _GROUPS))
 
@@ -57,7 +60,7 @@ def _cost(point: Point) -> list[str]:
     total_ms = sum(point[f"{group}_beyond_ms"] for group in _GROUPS)
     return [
         f"{point['answered_per_s']:.0f}",
-        *(f"{point[f'{group}_beyond_ms']:.2f}" for group in _GROUPS),
+        *(f"{point[f'{group}_beyond_ms']:.2f}" for group in (*_GROUPS, "encoder")),
         f"{1e3 / total_ms:,.0f}" if total_ms > 0 else "",
         f"{point['first_p50_ms_beyond']:.1f}",
         f"{point['first_p99_ms_beyond']:.1f}",
@@ -73,6 +76,7 @@ def _quality(point: Point) -> list[str]:
         f"{point['model_ratio']:.0%}",
         f"{point['small_model_ratio']:.0%}",
         f"{fewer:.0f}",
+        f"{point['crowded_ratio']:.0%}",
         *("" if point[f"age_{p}_ms"] is None else f"{point[f'age_{p}_ms']:.0f}" for p in _AGES),
     ]
 

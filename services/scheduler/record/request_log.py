@@ -62,6 +62,7 @@ class RequestLog:
             "finished": result.finished,
             "sequences": spec.sequences,
             "priority": spec.priority,
+            "placed_unix_s": round(placement.decided_unix_s, 3),
             "placement_s": round(placement.took_s, 6),
             "predicted_prompt_tokens": spec.prompt_tokens,
             "prompt_tokens": result.prompt_tokens or None,
