@@ -1,0 +1,10 @@
+"""Contract tests run on the event loop that services run on: some faults show only there."""
+
+import asyncio
+from collections.abc import Callable
+
+from services.process import runtime
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"service": runtime.loop_factory() or asyncio.new_event_loop}
