@@ -1,14 +1,11 @@
 """Means over seeds with their 95% confidence intervals."""
 
 from collections.abc import Sequence
-from math import comb, exp, log, sqrt
-from statistics import fmean, median, stdev
+from math import exp, log, sqrt
+from statistics import fmean, stdev
 
-FEWEST_VALUES = 6
-"""The fewest values between whose extremes the median is with a confidence of 95%."""
 _T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """The 97.5% quantiles of Student's t with 1, 2, ... degrees of freedom."""
-_MISSED = 0.05
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
@@ -32,11 +29,17 @@ def change(ratios: Sequence[float]) -> str:
     return f"{mean:+.1f}% ({low:+.1f} to {high:+.1f})"
 
 
-def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """The median of at least `FEWEST_VALUES`, and the ends of its confidence interval of at least
-    95%: two of the values, whatever their distribution (the sign test turned round)."""
-    ordered, count = sorted(values), len(values)
-    out, tail = 0, 1.0 / 2**count  # the chance that at most `out` values are on one side
-    while 2 * (more := tail + comb(count, out + 1) / 2**count) <= _MISSED:
-        out, tail = out + 1, more
-    return median(ordered), ordered[out], ordered[-1 - out]
+def mean_ratio_interval(
+    values: Sequence[float], others: Sequence[float]
+) -> tuple[float, float, float]:
+    """The mean of `values` over that of `others`, which belong together pair by pair, and the ends
+    of its 95% confidence interval, for two to ten pairs.
+
+    The ratio estimator of survey sampling with Student's t (Cochran, "Sampling Techniques", 1977,
+    chapter 6): pairs count by their size.
+    """
+    ratio, count = fmean(values) / fmean(others), len(values)
+    errors = (value - ratio * other for value, other in zip(values, others, strict=True))
+    deviation = sqrt(sum(error * error for error in errors) / (count - 1))
+    half = _T_975[count - 2] * deviation / sqrt(count) / fmean(others)
+    return ratio, max(0.0, ratio - half), ratio + half

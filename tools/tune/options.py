@@ -1,13 +1,12 @@
 """What `foretell tune` is told besides the options of a simulated cluster."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from tools.intervals import FEWEST_VALUES
-from tools.tune.search import Goal
-
+Goal = Literal["ttft_mean", "ttft_p99", "e2e_mean", "e2e_p99", "tpot_p99", "goodput"]
+"""What may be searched for: a name of `tools.tune.search.MEASURES`."""
 MEMORY_UTILIZATION = 0.92
 """vLLM's default."""
 
@@ -37,10 +36,11 @@ class TuneOptions:
     seeds: Annotated[
         int,
         typer.Option(
-            min=FEWEST_VALUES,
+            min=3,
+            max=10,
             help="Seeds of the search; as many others confirm what it found.",
         ),
-    ] = FEWEST_VALUES
+    ] = 6
     capacity_ttft_p99_s: Annotated[
         float,
         typer.Option(

@@ -91,8 +91,8 @@ def notes_of(tuned: Tuned) -> Iterator[str]:
         f"{', '.join(_engine(facts) for facts in _engines(tuned))}; output lengths: {lengths}."
     )
     yield (
-        f"Changes are medians over {seeds} seeds of ratios to the same seed, with their 95% "
-        "intervals (order statistics); those of what is recommended are of as many other seeds."
+        f"Changes are ratios of means over {seeds} seeds, with their 95% intervals (Student's t); "
+        "those of what is recommended are of as many other seeds."
     )
     if tuned.arrivals_shared:
         yield (
@@ -193,9 +193,9 @@ def _rounds(tuned: Tuned) -> list[tuple[int, Round]]:
 def _changed(trial: Trial, reference: Trial, name: str) -> str:
     """`-32.0% (-40.1 to -24.2)`, without decimals where a measure more than doubles."""
     found = trial.against(reference, name)
-    middle, low, high = (100 * (value - 1) for value in (found.ratio, found.low, found.high))
+    mean, low, high = (100 * (value - 1) for value in (found.ratio, found.low, found.high))
     digits = 0 if high > 100 else 1
-    return f"{middle:+.{digits}f}% ({low:+.{digits}f} to {high:+.{digits}f})"
+    return f"{mean:+.{digits}f}% ({low:+.{digits}f} to {high:+.{digits}f})"
 
 
 def _changes(trial: Trial, reference: Trial) -> dict[str, dict[str, float]]:
@@ -203,7 +203,7 @@ def _changes(trial: Trial, reference: Trial) -> dict[str, dict[str, float]]:
     for name in known(reference):
         found = trial.against(reference, name)
         changes[name] = {
-            "median": round(found.ratio - 1, _DIGITS),
+            "mean": round(found.ratio - 1, _DIGITS),
             "low": round(found.low - 1, _DIGITS),
             "high": round(found.high - 1, _DIGITS),
         }

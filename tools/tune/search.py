@@ -8,10 +8,10 @@ found is measured once more with seeds that the search has not seen.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from tools.intervals import median_interval
+from tools.intervals import mean_ratio_interval
 from tools.simulate.options import SimulateOptions
+from tools.tune.options import Goal
 
 MOST_ROUNDS = 4
 _LEAST = 1e-6  # seconds, or a ratio: what a ratio is formed with where nothing was measured
@@ -40,7 +40,6 @@ MEASURES = {
         Measure("goodput", "within targets", more_is_better=True),
     )
 }
-Goal = Literal["ttft_mean", "ttft_p99", "e2e_mean", "e2e_p99", "tpot_p99", "goodput"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,8 +71,8 @@ Simulate = Callable[[Sequence[tuple[Setup, int]]], list[Measures]]
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The median over seeds of the ratio to another setup's measure, with its 95% interval; 1 is no
-    change. A median, for seeds with more load gain many times more than others."""
+    """The mean over seeds over another setup's, with its 95% interval; 1 is no change. A ratio of
+    means, for what counts is what changes under load; other seeds may not change at all."""
 
     ratio: float
     low: float
@@ -93,9 +92,10 @@ class Trial:
 
     def against(self, other: "Trial", name: str) -> Interval:
         """How a measure changes from `other` to this one."""
-        pairs = zip(self.measured, other.measured, strict=True)
-        ratios = [max(_LEAST, a[name]) / max(_LEAST, b[name]) for a, b in pairs]
-        return Interval(*median_interval(ratios))
+        mine, others = (
+            [max(_LEAST, found[name]) for found in trial.measured] for trial in (self, other)
+        )
+        return Interval(*mean_ratio_interval(mine, others))
 
 
 @dataclass(frozen=True, slots=True)
