@@ -10,9 +10,9 @@ from pathlib import Path
 
 from bench.accuracy.live_report import scatter, tables
 from bench.accuracy.live_variants import Analysis
-from bench.accuracy.vllm_cpu import running_engine
 from bench.processes import OthersClock
 from bench.report import Benchmark, Numbers
+from bench.vllm_cpu import running_engine
 from services.process.children import ChildFailed
 from tools.live.measure import LiveOptions, completed
 from tools.live.measure import measure as measure_engine

@@ -15,8 +15,8 @@ from typing import Any
 
 from bench.accuracy.record_steps import ENGINE_ARGS, PHASE_S, send_load, steps_of
 from bench.accuracy.recorded_steps import TimedStep, fit
-from bench.accuracy.vllm_cpu import ENVIRONMENT, running_engine
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.vllm_cpu import ENVIRONMENT, running_engine
 from foretell.latency.linear import LinearStepTime
 from foretell.model import Step
 from tools.live.tap import decoded, listening

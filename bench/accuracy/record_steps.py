@@ -24,8 +24,8 @@ from random import Random
 
 import httpx
 
-from bench.accuracy.vllm_cpu import ENVIRONMENT, running_engine
 from bench.report import machine_line
+from bench.vllm_cpu import ENVIRONMENT, running_engine
 from foretell.model import EngineSnapshot, Step
 from foretell.workload import LogNormal, LogNormalLengths, gamma
 from tools.harness.machine import describe_machine

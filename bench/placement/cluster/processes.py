@@ -130,11 +130,11 @@ class Schedulers:
 
 @asynccontextmanager
 async def running_schedulers(
-    folder: Path, engines: Engines, policy: str, count: int
+    folder: Path, engines: Engines, policy: str, count: int, *flags: str
 ) -> AsyncIterator[Schedulers]:
     """Yields `count` replicas once they can place; at the end they drain and their logs are full.
 
-    How long a policy holds requests goes with the engines' clocks.
+    `flags` go to each of them. How long a policy holds requests goes with the engines' clocks.
     """
     slower = 1.0 / engines.setup.speedup
     held = {}
@@ -154,6 +154,7 @@ async def running_schedulers(
                     f"--health-interval-s={_HEALTH_INTERVAL_S:g}",
                     f"--policy-parameters={json.dumps(held)}",
                     "--log-level=warning",
+                    *flags,
                     start_timeout_s=_START_TIMEOUT_S,
                 )
                 for index, log in enumerate(logs)

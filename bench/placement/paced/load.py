@@ -1,0 +1,103 @@
+"""Sends streams of chat completions when they are due, and measures them as a client."""
+
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from bench.placement.cluster.load import LoadError
+from bench.placement.paced.pace import LENGTH_KEY
+from bench.placement.paced.requests import MAX_TOKENS, Ask, Chain
+
+_HEADROOM_S = 0.2  # from the moment when sending begins to the first request
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One request as the client saw it; seconds on its clock, from when it was due."""
+
+    ask: Ask
+    ttft_s: float
+    e2e_s: float
+
+    @property
+    def tpot_s(self) -> float:
+        """Mean time between tokens."""
+        return (self.e2e_s - self.ttft_s) / max(1, self.ask.turn.output_tokens - 1)
+
+    @property
+    def within(self) -> bool:
+        """Whether it met its targets."""
+        pairs = zip((self.ttft_s, self.tpot_s), self.ask.targets_s, strict=True)
+        return all(not target or actual <= target for actual, target in pairs)
+
+
+async def send(chains: Sequence[Chain], url: str, model: str, run: str) -> list[Answered]:
+    """All requests, at one scheduler, in the order of their ids, which get the prefix `run-`.
+
+    Prompts of different runs begin differently, so that no cache knows them from another run.
+    Raises `LoadError` unless every answer has its length.
+    """
+    begin_s = time.monotonic() + _HEADROOM_S
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(
+        url, connector=connector, timeout=aiohttp.ClientTimeout(total=None)
+    ) as session:
+
+        async def follow(chain: Chain) -> list[Answered]:
+            answers, due_s = [], begin_s
+            for ask in chain:
+                due_s += ask.after_s
+                await asyncio.sleep(max(0.0, due_s - time.monotonic()))
+                answers.append(await _ask(session, ask, model, run, due_s))
+                due_s += answers[-1].e2e_s
+            return answers
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(follow(chain)) for chain in chains]
+    return [answer for task in tasks for answer in task.result()]
+
+
+async def _ask(
+    session: aiohttp.ClientSession, ask: Ask, model: str, run: str, due_s: float
+) -> Answered:
+    first_s, tail = 0.0, b""
+    async with session.post(
+        "/v1/chat/completions", json=_body(ask, model, run), headers=_headers(ask, run)
+    ) as answer:
+        async for data in answer.content.iter_any():
+            first_s = first_s or time.monotonic()
+            tail = tail[-4096:] + data
+    ended_s = time.monotonic()
+    usage = [line for line in tail.splitlines() if b'"completion_tokens":' in line]
+    if answer.status != 200 or not usage:
+        raise LoadError(f"{run}-{ask.request_id}: {answer.status}: {tail[:300]!r}")
+    tokens = json.loads(usage[-1].removeprefix(b"data: "))["usage"]["completion_tokens"]
+    if tokens != ask.turn.output_tokens:
+        raise LoadError(f"{run}-{ask.request_id}: {tokens} of {ask.turn.output_tokens} tokens")
+    return Answered(ask, first_s - due_s, ended_s - due_s)
+
+
+def _body(ask: Ask, model: str, run: str) -> dict[str, Any]:
+    return {
+        "model": model,
+        "messages": [{"role": "system", "content": f"Session {run}."}, *ask.turn.messages],
+        "max_tokens": MAX_TOKENS,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "vllm_xargs": {LENGTH_KEY: ask.turn.output_tokens},
+    }
+
+
+def _headers(ask: Ask, run: str) -> dict[str, str]:
+    names = ("x-foretell-ttft-target-ms", "x-foretell-tpot-target-ms")
+    targets = zip(names, ask.targets_s, strict=True)
+    return {
+        "x-request-id": f"{run}-{ask.request_id}",
+        **{name: f"{1e3 * target_s:.0f}" for name, target_s in targets if target_s},
+    }

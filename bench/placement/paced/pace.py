@@ -1,0 +1,62 @@
+"""How long a step of a paced engine has to last, and when its sleep ends."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from foretell.config import load_profile
+from foretell.latency.linear import StepTimeModel
+from foretell.latency.tables import profile_step_time
+from foretell.model import BatchShape
+
+KEY = "foretell_pace"
+"""The entry of vLLM's `--additional-config` that holds the pace of one engine."""
+LENGTH_KEY = "secret_len"
+"""The entry of `vllm_xargs` that holds the length of an answer, which only the engine reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """A GPU profile, slowed down."""
+
+    profile: str
+    """DEVICE/MODEL of a shipped profile."""
+    slowdown: float
+    """Every step lasts this many times as long as the profile says."""
+
+    def as_setting(self) -> dict[str, Any]:
+        """What goes into `--additional-config`."""
+        return {KEY: {"profile": self.profile, "slowdown": self.slowdown}}
+
+    @classmethod
+    def of_setting(cls, additional_config: dict[str, Any]) -> "Pace":
+        """The pace in there; KeyError or TypeError where there is none."""
+        return cls(**additional_config[KEY])
+
+    def step_time(self) -> StepTimeModel:
+        """The profile's step time, which is not slowed down."""
+        return profile_step_time(load_profile(self.profile))
+
+
+class Clock:
+    """Tells how long to sleep before a step's tokens may come out.
+
+    A busy GPU computes steps back to back: what the engine does between two of them is hidden, as
+    far as it takes less than `hidden_s`. After a longer pause a step begins with its scheduling.
+    """
+
+    def __init__(self, step_time: StepTimeModel, slowdown: float, hidden_s: float = 0.01) -> None:
+        self._step_time = step_time
+        self._slowdown = slowdown
+        self._hidden_s = hidden_s
+        self._due_s = 0.0
+
+    def scheduled(self, shape: BatchShape, now_s: float) -> None:
+        """A step of `shape` was scheduled at `now_s`; a step without tokens lasts no time."""
+        if shape.tokens == 0:
+            return
+        begun_s = self._due_s if now_s - self._due_s < self._hidden_s else now_s
+        self._due_s = begun_s + self._slowdown * self._step_time.step_s(shape)
+
+    def rest_s(self, now_s: float) -> float:
+        """Seconds from `now_s` to the end of the last scheduled step; 0 if that is past."""
+        return max(0.0, self._due_s - now_s)

@@ -1,0 +1,165 @@
+"""The arithmetic of `bench.placement.vllm_cluster`: pace, load, and what runs come to."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.placement.paced.load import Answered
+from bench.placement.paced.pace import Clock, Pace
+from bench.placement.paced.page import tables
+from bench.placement.paced.requests import Ask, Turn, draw, read_conversations
+from bench.placement.paced.runs import Kept, Run, foretold, summary
+from bench.placement.paced.settings import SETTINGS, EngineSpec
+from foretell.latency.linear import LinearStepTime
+from foretell.model import BatchShape
+from tools.live.report import FORETELL
+
+# 10 ms a step, 1 ms a prefill token, 2 ms a decoding sequence.
+STEP_TIME = LinearStepTime((0.01, 0.001, 0.0, 0.0, 0.002, 0.0))
+DECODES = BatchShape(decode_seqs=5, decode_pairs=500)
+TURN = Turn(({"role": "user", "content": "x" * 155},), 100)
+
+
+def test_a_step_lasts_as_long_as_the_profile_says() -> None:
+    clock = Clock(STEP_TIME, slowdown=2.0)
+    clock.scheduled(DECODES, 50.0)
+    assert clock.rest_s(50.003) == pytest.approx(0.04 - 0.003)
+    assert clock.rest_s(51.0) == 0.0
+
+
+def test_a_busy_engine_hides_what_it_does_between_steps() -> None:
+    clock = Clock(STEP_TIME, slowdown=1.0)
+    clock.scheduled(DECODES, 50.0)
+    clock.scheduled(DECODES, 50.022)  # 2 ms after the end of the step before
+    assert clock.rest_s(50.022) == pytest.approx(0.018)
+    clock.scheduled(BatchShape(1, 30, 465, 0, 0), 60.0)
+    assert clock.rest_s(60.0) == pytest.approx(0.04)
+
+
+def test_a_step_without_tokens_lasts_no_time() -> None:
+    clock = Clock(STEP_TIME, slowdown=1.0)
+    clock.scheduled(BatchShape(), 50.0)
+    assert clock.rest_s(50.0) == 0.0
+
+
+def test_a_pace_survives_its_setting() -> None:
+    pace = Pace("A30/Llama-2-7b-hf", 1.5)
+    assert Pace.of_setting(json.loads(json.dumps(pace.as_setting()))) == pace
+
+
+def test_an_engine_serves_what_its_seats_or_its_memory_hold() -> None:
+    # Prompts of 102 tokens, answers of 100: 102 ms beside the decodes, then 100 steps.
+    roomy = EngineSpec(seats=8, slowdown=1.0).requests_per_s([TURN], STEP_TIME)
+    prefill_s = 0.001 * TURN.prompt_tokens
+    assert roomy == pytest.approx(1 / (prefill_s + 100 * 0.026 / 8))
+    short = EngineSpec(seats=8, blocks=4, slowdown=1.0).requests_per_s([TURN], STEP_TIME)
+    assert short == pytest.approx(1 / (prefill_s + 100 * 0.014 / 2))
+    slow = EngineSpec(seats=8, slowdown=2.0).requests_per_s([TURN], STEP_TIME)
+    assert slow == pytest.approx(roomy / 2)
+
+
+def test_a_round_is_the_same_for_every_policy() -> None:
+    conversations = read_conversations(None)
+    for setting in SETTINGS.values():
+        drawn = [
+            draw(
+                conversations,
+                40,
+                2.0,
+                seed,
+                whole=setting.conversations,
+                targets_s=setting.targets_s,
+            )
+            for seed in (3, 3, 4)
+        ]
+        assert drawn[0] == drawn[1] != drawn[2]
+        asks = [ask for chain in drawn[0] for ask in chain]
+        assert [ask.request_id for ask in asks] == [f"{i:04d}" for i in range(len(asks))]
+        assert {len(chain) > 1 for chain in drawn[0]} == {setting.conversations}
+        starts = [chain[0].after_s for chain in drawn[0]]
+        assert starts == sorted(starts)
+
+
+def test_targets_are_met_or_not() -> None:
+    ask = Ask("0000", TURN, 0.0, (1.0, 0.1))
+    assert Answered(ask, 0.9, 0.9 + 99 * 0.1).within
+    assert not Answered(ask, 1.1, 5.0).within
+    assert not Answered(ask, 0.9, 0.9 + 99 * 0.11).within
+    assert Answered(replace(ask, targets_s=(0.0, 0.2)), 9.0, 10.0).within
+
+
+def run_of(policy: str, round_: int, ttft_s: float) -> Run:
+    return Run(
+        "alike",
+        round_,
+        policy,
+        2,
+        [ttft_s, ttft_s],
+        [5.0, 5.0],
+        [True, False],
+        4,
+        2,
+        {"tagger": 1},
+        0.01,
+        1.0,
+        1.0,
+        {kind: {FORETELL: [[1.5, 1.0]], "simple": [[2.0, 1.0]]} for kind in ("ttft", "e2e")},
+    )
+
+
+def test_rounds_are_paired_and_only_whole_ones_count(tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "kept.jsonl")
+    for round_, (ours, theirs) in enumerate([(1.0, 2.0), (2.0, 3.0)]):
+        kept.add(run_of("slo", round_, ours))
+        kept.add(run_of("other", round_, theirs))
+    kept.add(run_of("slo", 2, 9.0))
+    again = Kept(tmp_path / "kept.jsonl")
+    assert again.has("alike", 2, "slo", 2)
+    assert not again.has("alike", 2, "other", 2)
+    found = summary(again.complete("alike", ("slo", "other")))
+    assert found["rounds"] == 2
+    other = found["policies"]["other"]
+    assert other["less_reference"]["ttft_mean_s"] == {"mean": 1.0, "half_width": 0.0}
+    assert other["degraded"] == {"tagger": 0.5}
+    assert found["foretold"]["e2e"][FORETELL] == {"median": 0.5, "p90": 0.5, "count": 2}
+    facts = {"packages": {}, "cpu": "", "cores": 2, "memory_gib": 1, "os": "", "python": ""}
+    page = {
+        "command": "",
+        "date": "",
+        "machine": {**facts, "load_1min": 0},
+        "profile": "",
+        "slowdown": 2.0,
+        "utilisation": 0.9,
+        "settings": {"alike": {"what": "eight seats", **found}},
+    }
+    text = tables(page)["tables"]
+    assert "| `other` less `slo` | +1.00 ± 0.00 |" in text
+    assert "| e2e, `simple` | 100% | 100% | 2 |" in text
+
+
+def test_a_log_tells_what_was_foretold(tmp_path: Path) -> None:
+    entry = {
+        "instance_id": "engine-0",
+        "finished": True,
+        "prompt_tokens": 10,
+        "predicted_prompt_tokens": 10,
+        "predicted_output_tokens": 50.0,
+        "placement_s": 0.01,
+        "ttft_s": 1.0,
+        "e2e_s": 4.0,
+        "predicted_ttft_s": 1.5,
+        "predicted_e2e_s": 6.0,
+        "snapshot_age_s": 0.0,
+        "calibration_steps": 9,
+    }
+    lines = [
+        {**entry, "request_id": f"run-{i:04d}", "time_unix_s": 100.0 + 10.0 * i} for i in range(4)
+    ]
+    log = tmp_path / "log.jsonl"
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = foretold(log, {"0002", "0003"})
+    assert found["ttft"][FORETELL] == [[1.5, 1.0]] * 2
+    assert found["e2e"][FORETELL] == [[6.0, 4.0]] * 2
+    assert found["e2e"]["recent_mean"] == [[4.0, 4.0]] * 2
