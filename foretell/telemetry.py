@@ -40,6 +40,11 @@ class SchedulerMetrics:
             "Attempts that failed before the first token, by reason; the request went elsewhere.",
             ["instance_id", "reason"],
         )
+        self.recalls = counter(
+            "foretell_recalls_total",
+            "Requests called back from an engine's queue, to be served elsewhere sooner.",
+            ["instance_id"],
+        )
         self.degraded = counter(
             "foretell_degraded_total",
             "Answers that placements had to do without: the tagger's, one predictor's, or all "

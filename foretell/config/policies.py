@@ -28,7 +28,7 @@ def build_policy(name: str, parameters: dict[str, Any]) -> Policy:
     return make_policy(bare_name, **typed)
 
 
-def holding_times(parameters: dict[str, Any]) -> dict[str, float]:
+def holding_times(parameters: dict[str, Any]) -> dict[str, Any]:
     """Those parameters of a policy that holds requests that the placement core goes by."""
     found = {key: parameters[key] for key in _HOLDING_TIMES if key in parameters}
     return {key: _typed(key, value, float) for key, value in found.items()}

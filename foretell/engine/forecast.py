@@ -13,7 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.engine.arrays import engine_record, new_rows
-from foretell.kernel.forecasts import KEPT, QUESTION, Answers, Costs, cost, forecast
+from foretell.kernel.forecasts import (
+    KEPT,
+    QUESTION,
+    Answers,
+    Costs,
+    cost,
+    follow_others,
+    forecast,
+)
 from foretell.kernel.layout import BLOCK, ENTRY, PLACE
 from foretell.kernel.pictures import ARRIVAL, PICTURE, REQUEST, Pictures
 from foretell.kernel.rollout import MARK
@@ -292,6 +300,51 @@ class Forecaster:
             costs,
         )
         return [Added(*seconds) for seconds in costs.added_s.tolist()]
+
+    def wait_s(
+        self,
+        question: Question,
+        waiting: Arrival,
+        now_s: float,
+        *,
+        every_step_published: bool = True,
+    ) -> float | None:
+        """Mean seconds until the first token of `waiting`, a request of one sequence that is on its
+        way to the engine, or waits in its queue; None where it does not, as far as is known."""
+        slot = self._waiting_slot(question, waiting.key)
+        if slot is None:
+            return None
+        rows, arrivals = self._rows((question,), waiting)
+        if self._costs is None:
+            self._costs = self._new_costs()
+        count = follow_others(
+            self.pictures,
+            self.scratch,
+            self._models,
+            rows,
+            arrivals,
+            now_s,
+            every_step_published,
+            SEED,
+            self._costs,
+        )
+        firsts_s = self._costs.without_s[0, question.picture]
+        firsts_s = firsts_s[slot : question.samples * count : count]
+        return max(0.0, float(firsts_s.mean()) - now_s)
+
+    def _waiting_slot(self, question: Question, key: int) -> int | None:
+        """The slot in rollouts of a request that waits in the queue or is on its way to it."""
+        figures = self.figures(question.picture)
+        rows = self.pictures.requests[question.picture, figures.running : figures.requests]
+        found = np.flatnonzero((rows["key"] == key) & (rows["output"] == 0))  # not preempted
+        if len(found):
+            return figures.running + int(found[0])
+        slot = figures.requests
+        for row in question.announced:
+            if row.key == key:
+                return slot
+            slot += row.sequences
+        return None
 
     def _rows(
         self, questions: Seq[Question], newcomer: Arrival

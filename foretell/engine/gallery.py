@@ -272,6 +272,13 @@ class Gallery:
         """The occupancy of an instance of `fresh`, reservations included."""
         return self._predictor(instance_id).load()
 
+    def wait_s(self, instance_id: str, request: RequestSpec, now_s: float) -> float | None:
+        """Seconds until the first token of a request that was sent to an instance of `fresh`; None
+        where it does not wait in its queue any more, as far as is known."""
+        return self._predictor(instance_id).wait_s(
+            request, self._length_row(request.length), now_s, every_step_published=False
+        )
+
     def predict(
         self,
         instance_ids: Sequence[str],

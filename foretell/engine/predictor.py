@@ -127,6 +127,27 @@ class EnginePredictor:
             ledger.dispatch_delay_s,
         )
 
+    def wait_s(
+        self,
+        request: RequestSpec,
+        length_row: Row,
+        now_s: float,
+        *,
+        every_step_published: bool = True,
+    ) -> float | None:
+        """Seconds until the first token of a request that was sent here; None where it no longer
+        waits, as far as is known, or where it is of several sequences."""
+        if request.sequences > 1:
+            return None
+        question = self.question(request, is_certain(length_row), now_s, announced_only=True)
+        found = self.forecaster.wait_s(
+            question,
+            arrival(request, length_row, now_s),
+            now_s,
+            every_step_published=every_step_published,
+        )
+        return None if found is None else found + self.answer_delay_s
+
 
 def predict(
     forecaster: Forecaster,

@@ -168,36 +168,82 @@ def cost(
     the newcomer's doing and no accident of the draw. Nobody is expected but those who were
     announced: who may come later is not there to be delayed, and will be placed where it suits.
     """
+    newcomers = arrivals[-1].sequences
     for i in range(len(questions)):
         question = questions[i]
+        others = _follow(
+            pictures, scratch, models, question, arrivals, 0, now_s, every_step, seed, costs
+        )
+        _follow(
+            pictures, scratch, models, question, arrivals, newcomers, now_s, every_step, seed, costs
+        )
         index, samples = question.picture, question.samples
-        model = model_at(models, index)
-        known = pictures.headers[index].figures[REQUESTS]
-        arriving = _sequences(arrivals, question.first, question.announced)
-        others, newcomers = known + arriving, arrivals[-1].sequences
-        for coming in (0, newcomers):
-            count = others + coming
-            totals = scratch.totals[: samples * count].reshape(samples, count)
-            _begin(
-                pictures, scratch, model, question, question.announced, arrivals, coming > 0,
-                now_s, every_step, seed, totals,
-            )  # fmt: skip
-            if coming == 0 and not _is_new(costs.kept[index], question, scratch.records[START]):
-                continue
-            seconds, row = (costs.beside_s, 0) if coming > 0 else (costs.without_s, index)
-            futures = Futures(
-                totals,
-                costs.marks,
-                seconds[0, row, : samples * count].reshape(samples, count),
-                seconds[1, row, : samples * count].reshape(samples, count),
-                costs.counts,
-            )
-            sample_futures(scratch, model, arriving + coming, 0, arrivals[-1].length, futures)
         for which in range(2):
             without_s, beside_s = costs.without_s[which, index], costs.beside_s[which, 0]
             costs.added_s[i, which] = _mean_delay_s(
                 without_s, beside_s, samples, others, others + newcomers
             )
+
+
+@compiled
+def follow_others(
+    pictures: Pictures,
+    scratch: Scratch,
+    models: StepTimes,
+    questions: NDArray[np.void],
+    arrivals: NDArray[np.void],
+    now_s: float,
+    every_step: bool,
+    seed: int,
+    costs: Costs,
+) -> int:
+    """Fill `costs.without_s` for the only one of `questions`; the arguments are those of `cost`.
+
+    Returns the number of requests that were followed.
+    """
+    return _follow(
+        pictures, scratch, models, questions[0], arrivals, 0, now_s, every_step, seed, costs
+    )
+
+
+@compiled
+def _follow(
+    pictures: Pictures,
+    scratch: Scratch,
+    models: StepTimes,
+    question: Record,
+    arrivals: NDArray[np.void],
+    newcomers: int,
+    now_s: float,
+    every_step: bool,
+    seed: int,
+    costs: Costs,
+) -> int:
+    """Follow all requests of an engine to their ends, `newcomers` among them; their number.
+
+    What is known without newcomers already is not computed again.
+    """
+    index, samples = question.picture, question.samples
+    model = model_at(models, index)
+    arriving = _sequences(arrivals, question.first, question.announced) + newcomers
+    count = pictures.headers[index].figures[REQUESTS] + arriving
+    totals = scratch.totals[: samples * count].reshape(samples, count)
+    _begin(
+        pictures, scratch, model, question, question.announced, arrivals, newcomers > 0,
+        now_s, every_step, seed, totals,
+    )  # fmt: skip
+    if newcomers == 0 and not _is_new(costs.kept[index], question, scratch.records[START]):
+        return count
+    seconds, row = (costs.beside_s, 0) if newcomers > 0 else (costs.without_s, index)
+    futures = Futures(
+        totals,
+        costs.marks,
+        seconds[0, row, : samples * count].reshape(samples, count),
+        seconds[1, row, : samples * count].reshape(samples, count),
+        costs.counts,
+    )
+    sample_futures(scratch, model, arriving, 0, arrivals[-1].length, futures)
+    return count
 
 
 @compiled

@@ -32,6 +32,9 @@ class PlacementConfig:
     """The ratio of requests to each model, the largest, that engines with vLLM's priority
     scheduling serve last (`foretell.policy.order`); 0: none."""
 
+    recall: bool = True
+    """Requests are called back from an engine's queue that would wait far less elsewhere."""
+
     def __post_init__(self) -> None:
         least = {"candidates": 0, "max_attempts": 1}
         for name in self.__dataclass_fields__:

@@ -12,6 +12,7 @@ from foretell.placement import events as on
 from foretell.placement.config import PlacementConfig
 from foretell.placement.effort import Effort, Plan
 from foretell.placement.instances import Breaker, Instance, Instances, Lease
+from foretell.placement.recall import Unstarted, is_worth_it
 from foretell.placement.turns import Turns
 from foretell.policy import Candidate, Holding, Needs, Policy, Urgency
 from foretell.policy.admission import Unattainable, unattainable
@@ -33,6 +34,8 @@ class Stage(Enum):
     RETRY = "retry"
     END = "end"
     """It is dispatched."""
+    RECALL = "recall"
+    """It is dispatched, and its engine is asked to give it back."""
 
 
 _ALL = Plan(0, False)
@@ -55,6 +58,9 @@ class _Request:
     plan: Plan = _ALL
     lease: Lease | None = None
     ticket: int = 0
+    failures: int = 0
+    better: Candidate | None = None
+    """Where it goes when its engine has given it back."""
 
     @property
     def key(self) -> str:
@@ -89,6 +95,7 @@ class PlacementCore:
         self.config = config
         self.instances = Instances()
         self._holding = policy if isinstance(policy, Holding) else None
+        self._recalls = config.recall and policy.needs.prediction
         self._random = random
         self._fallback_length = fallback_length
         self._has_tagger = has_tagger
@@ -99,6 +106,7 @@ class PlacementCore:
         self._turns = Turns()
         self._passing_turns = False
         self._requests: dict[str, _Request] = {}
+        self._unstarted = Unstarted()
         self._tickets = 0
         self._now_s = 0.0
         self._effects: list[do.Effect] = []
@@ -106,6 +114,9 @@ class PlacementCore:
             on.Arrived: self._arrived,
             on.Estimated: self._estimated,
             on.Heard: self._heard,
+            on.Reviewed: self._reviewed,
+            on.Started: self._started,
+            on.Recalled: self._recalled,
             on.TimePassed: self._time_passed,
             on.Failed: self._failed,
             on.Ended: self._ended,
@@ -204,11 +215,7 @@ class PlacementCore:
 
     def _place(self, request: _Request) -> None:
         """Begin an attempt."""
-        request.attempt += 1
-        request.trial = request.spec
-        if request.attempt > 1:
-            attempt_id = f"{request.key}-{request.attempt}"
-            request.trial = replace(request.spec, request_id=attempt_id)
+        self._next_attempt(request)
         if not self._eligible(request):
             self._refuse(request, "no_instance")  # or it would wait for its turn in vain
         elif self.policy.needs is Needs.NOTHING:
@@ -218,6 +225,13 @@ class PlacementCore:
         else:
             self._queue(request)
             self._wait(request, self.config.turn_deadline_s)
+
+    def _next_attempt(self, request: _Request) -> None:
+        request.attempt += 1
+        request.trial = request.spec
+        if request.attempt > 1:
+            attempt_id = f"{request.key}-{request.attempt}"
+            request.trial = replace(request.spec, request_id=attempt_id)
 
     def _queue(self, request: _Request) -> None:
         request.stage = Stage.TURN
@@ -252,11 +266,12 @@ class PlacementCore:
         if plan.candidates == 0:
             needs = Needs.LOAD
             self._do(do.Degraded(request.key, "effort"))
-        with_quantiles = request.trial.slo.given or needs is Needs.RISK
-        calls = plan.candidates > 0
-        self._do(
-            do.Ask(request.key, request.trial, asked, needs, with_quantiles, plan.single, calls)
-        )
+        risks, calls = self._risks(request.trial), plan.candidates > 0
+        self._do(do.Ask(request.key, request.trial, asked, needs, risks, plan.single, calls))
+
+    def _risks(self, spec: RequestSpec) -> bool:
+        """Whether the quantiles of predictions are wanted."""
+        return spec.slo.given or self.policy.needs is Needs.RISK
 
     def _answers(self, instance: Instance) -> bool:
         return instance.has_predictor and not instance.breaker.open(self._now_s)
@@ -325,15 +340,13 @@ class PlacementCore:
         lowered = request.trial.priority > arrived.spec.priority
         if lowered and waits_too_long(c.prediction for c in candidates):
             request.trial = replace(request.trial, priority=arrived.spec.priority)
-        spec = request.trial
-        if spec.slo.given:
-            spec = replace(spec, slo=spec.slo.after(self._now_s - request.arrived_s))
-            if arrived.late == "reject" and request.attempt == 1:
-                told = [c.prediction for c in candidates if c.prediction is not None]
-                why = unattainable(spec.slo, told)
-                if why is not None:
-                    self._refuse(request, "late", why)
-                    return
+        spec = self._with_time_left(request)
+        if spec.slo.given and arrived.late == "reject" and request.attempt == 1:
+            told = [c.prediction for c in candidates if c.prediction is not None]
+            why = unattainable(spec.slo, told)
+            if why is not None:
+                self._refuse(request, "late", why)
+                return
         if may_hold and self._holding is not None:
             chosen = self._holding.consider(spec, candidates, draw)
             if chosen is None:
@@ -342,6 +355,13 @@ class PlacementCore:
         else:
             chosen = self.policy.choose(spec, candidates, draw)
         self._dispatch(request, spec, next(c for c in candidates if c.instance_id == chosen))
+
+    def _with_time_left(self, request: _Request) -> RequestSpec:
+        """The attempt's `spec` with what is left of its targets."""
+        spec = request.trial
+        if not spec.slo.given:
+            return spec
+        return replace(spec, slo=spec.slo.after(self._now_s - request.arrived_s))
 
     def _hold(self, request: _Request) -> None:
         request.stage, self._turns.held = Stage.NEWS, True
@@ -354,39 +374,126 @@ class PlacementCore:
             spec = replace(spec, priority=request.arrived.spec.priority)
         request.lease, request.stage = instance.lease(self._now_s), Stage.END
         key, prediction = request.key, chosen.prediction
+        if self._recalls and request.arrived.recallable:
+            self._unstarted.add(key, instance.instance_id, request.arrived_s, self._now_s)
         self._do(do.Dispatch(key, spec, instance.instance_id, prediction, request.attempt))
         predict = prediction is not None and not request.plan.single
         self._do(do.Reserve(key, spec, instance.instance_id, predict))
-        self._release_turn(request)
+        self._free_turn(request.key)
+
+    # Requests that wait in an engine's queue.
+
+    def _review(self) -> None:
+        """There is room somewhere: whoever has waited longest elsewhere may be better off there."""
+        if self._turns.holder is not None:
+            return
+        key = self._unstarted.pick(self._now_s, self._may_wait)
+        if key is None:
+            return
+        request = self._requests[key]
+        here, spec = self._lease_of(request).instance.instance_id, self._with_time_left(request)
+        others = tuple(i for i in self._eligible(request) if i != here)
+        others = tuple(i for i in others if self._answers(self.instances[i]))
+        if others and self._effort.is_spare(len(others), self._now_s):
+            self._turns.take(key)
+            self._do(do.Review(key, spec, here, others, self.policy.needs, self._risks(spec)))
+
+    def _may_wait(self, instance_id: str, sent_s: float) -> bool:
+        """Whether what was sent there at that time may wait: no later news says the contrary."""
+        instance = self.instances.get(instance_id)
+        if instance is None:
+            return False
+        return instance.load is None or instance.heard_s <= sent_s or instance.load.waiting > 0
+
+    def _reviewed(self, event: on.Reviewed) -> None:
+        request = self._requests.get(event.key)
+        if request is not None and request.stage is Stage.END:
+            chosen = self._better(request, event)
+            if chosen is not None:
+                here = self._lease_of(request).instance.instance_id
+                self._unstarted.discard(event.key)
+                request.stage, request.better = Stage.RECALL, chosen
+                self._do(do.Recall(event.key, here))
+                return
+            if event.wait_s is None:
+                self._unstarted.discard(event.key)
+        self._free_turn(event.key)
+
+    def _better(self, request: _Request, event: on.Reviewed) -> Candidate | None:
+        """Where the request would wait much less than where it is."""
+        told = [a for a in event.answers if a.prediction and a.instance_id in self.instances]
+        if event.wait_s is None or not told:
+            return None
+        candidates = [
+            self._candidate(self.instances[a.instance_id], a.load, a.prediction) for a in told
+        ]
+        name = self.policy.choose(self._with_time_left(request), candidates, self._random())
+        chosen = next(c for c in candidates if c.instance_id == name)
+        assert chosen.prediction is not None
+        return chosen if is_worth_it(event.wait_s, chosen.prediction.ttft_s) else None
+
+    def _started(self, event: on.Started) -> None:
+        self._unstarted.discard(event.key)
+        request = self._requests.get(event.key)
+        if request is not None:
+            self._keep(request)
+
+    def _keep(self, request: _Request) -> None:
+        """The request cannot be called back, should it have been about to."""
+        self._unstarted.discard(request.key)
+        if request.stage is Stage.RECALL:
+            request.stage, request.better = Stage.END, None
+            self._free_turn(request.key)
+
+    def _recalled(self, event: on.Recalled) -> None:
+        request = self._requests[event.key]
+        self._expect(request, Stage.RECALL)
+        request.stage, chosen, request.better = Stage.END, request.better, None
+        self._give_back(request)
+        assert chosen is not None, f"{event.key} was called back for nothing"
+        if chosen.instance_id in self.instances.eligible(request.arrived.model):
+            self._next_attempt(request)
+            self._dispatch(request, self._with_time_left(request), chosen)
+            self._review()
+        else:  # it went down in this moment
+            self._free_turn(event.key)
+            self._place(request)
 
     def _failed(self, event: on.Failed) -> None:
         request = self._requests[event.key]
+        self._keep(request)
         instance = self._give_back(request)
         self.instances.suspect(instance)
         request.avoid.add(instance.instance_id)
         self._news()
-        if request.attempt >= self.config.max_attempts:
+        request.failures += 1
+        if request.failures >= self.config.max_attempts:
             self._refuse(request, "engine_failed")
         elif self.config.retry_pause_s > 0:
             request.stage = Stage.RETRY
-            self._wait(request, self.config.retry_pause_s * request.attempt)
+            self._wait(request, self.config.retry_pause_s * request.failures)
         else:
             self._place(request)
 
     def _ended(self, event: on.Ended) -> None:
         request = self._requests[event.key]
+        self._keep(request)
         instance = self._give_back(request)
         del self._requests[event.key]
         if event.broken:
             self.instances.suspect(instance)
         self._news()
+        self._review()
 
     def _give_back(self, request: _Request) -> Instance:
         self._expect(request, Stage.END)
-        lease, request.lease = request.lease, None
-        assert lease is not None, f"{request.key} has no lease"
+        lease, request.lease = self._lease_of(request), None
         lease.give_back()
         return lease.instance
+
+    def _lease_of(self, request: _Request) -> Lease:
+        assert request.lease is not None, f"{request.key} has no lease"
+        return request.lease
 
     def _gone(self, event: on.Gone) -> None:
         request = self._requests[event.key]
@@ -394,14 +501,14 @@ class PlacementCore:
         del self._requests[event.key]
         if request.stage is Stage.TURN:
             self._turns.leave(event.key)
-        self._release_turn(request)
+        self._free_turn(request.key)
 
     def _refuse(
         self, request: _Request, because: do.RefusedBecause, why: Unattainable | None = None
     ) -> None:
         del self._requests[request.key]
         self._do(do.Refuse(request.key, because, why))
-        self._release_turn(request)
+        self._free_turn(request.key)
 
     # Time, news and turns.
 
@@ -443,8 +550,8 @@ class PlacementCore:
         else:
             self._ask(request)
 
-    def _release_turn(self, request: _Request) -> None:
-        if self._turns.holder == request.key:
+    def _free_turn(self, key: str) -> None:
+        if self._turns.holder == key:
             self._turns.give_back()
             self._pass_turns()
 
@@ -464,6 +571,7 @@ class PlacementCore:
     def _instance_up(self, event: on.InstanceUp) -> None:
         if self.instances.put_up(event.instance_id, event.models, event.has_predictor):
             self._news()
+        self._review()  # at every probe: of a new instance nothing can be foretold at once
 
     def _instance_down(self, event: on.InstanceDown) -> None:
         if self.instances.put_down(event.instance_id):

@@ -33,6 +33,29 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
+class Review:
+    """Find out what a request that waits in an engine's queue would gain elsewhere, and tell
+    `events.Reviewed`, in any case."""
+
+    key: str
+    spec: RequestSpec
+    instance_id: str
+    """The instance that it was sent to."""
+    others: tuple[str, ...]
+    needs: Needs
+    with_quantiles: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """Take a request back from its engine's queue and tell `events.Recalled`; or, where it has its
+    first token by now, `events.Started`."""
+
+    key: str
+    instance_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class WaitUntil:
     """Tell `events.TimePassed` at this time; a later one for the same request replaces it."""
 
@@ -102,4 +125,6 @@ class Degraded:
     count: int = 1
 
 
-Effect = Estimate | Ask | WaitUntil | Reserve | Revise | Dispatch | Refuse | Degraded
+Effect = (
+    Estimate | Ask | Review | Recall | WaitUntil | Reserve | Revise | Dispatch | Refuse | Degraded
+)

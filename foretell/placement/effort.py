@@ -93,6 +93,13 @@ class Effort:
         affordable = int(min(budget_s, all_s) * self._factor / single_s)
         return Plan(min(instances, max(least, affordable)), True)
 
+    def is_spare(self, instances: int, now_s: float) -> bool:
+        """Whether there is time to predict for so many instances besides placements."""
+        if self._factor * _MORE_PER_S ** min(_LONG_S, now_s - self._latest_s) < 1.0:
+            return False
+        needed_s = instances * median(self._full_s) if self._full_s else 0.0
+        return 2 * needed_s <= SHARE / max(self._rate_per_s(now_s), 1e-9)
+
     def _rate_per_s(self, now_s: float) -> float:
         if self._first_s is None:
             return 0.0

@@ -29,6 +29,8 @@ class Arrived:
     """Seconds by which this scheduler, being busy, is behind with everything."""
     among: frozenset[str] | None = None
     """The only instances that may get it; None: any."""
+    recallable: bool = True
+    """Whoever sends it to its engine could take it back from there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,31 @@ class TimePassed:
     key: str
     ticket: int
     """The ticket of the effect: a time that the request no longer waits for is ignored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reviewed:
+    """The answer to `effects.Review`."""
+
+    key: str
+    wait_s: float | None
+    """Seconds until its first token where it is; None: it no longer waits, or nobody knows."""
+    answers: Sequence[Answer] = ()
+    """The answers of the other instances."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A dispatched request has its first token."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """The engine of `effects.Recall` has nothing of the request any more, and computed nothing."""
+
+    key: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +154,9 @@ Event = (
     Arrived
     | Estimated
     | Heard
+    | Reviewed
+    | Started
+    | Recalled
     | TimePassed
     | Failed
     | Ended

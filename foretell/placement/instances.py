@@ -110,6 +110,10 @@ class Instances:
     def __getitem__(self, instance_id: str) -> Instance:
         return self._known[instance_id]
 
+    def get(self, instance_id: str) -> Instance | None:
+        """The instance of this id, if it still belongs to the cluster."""
+        return self._known.get(instance_id)
+
     def __contains__(self, instance_id: str) -> bool:
         return instance_id in self._known
 

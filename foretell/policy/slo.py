@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from foretell.model import LengthEstimate, Prediction, RequestSpec, Slo
 from foretell.policy.base import Candidate, Needs
-from foretell.policy.total_delay import least_delay
+from foretell.policy.total_delay import TotalDelay
 from foretell.policy.trust import trusted
 
 TOLERANCE = 0.05
@@ -34,12 +34,13 @@ class SloPolicy:
         if not 0.0 <= tolerance <= 1.0:
             raise ValueError(f"tolerance must be a probability, from 0 to 1, not {tolerance}")
         self._tolerance = tolerance
+        self._total_delay = TotalDelay()
 
     def choose(self, request: RequestSpec, candidates: Sequence[Candidate], draw: float) -> str:
         """The candidate of the greatest worth, or the least delay among the nearly best."""
         if request.slo.given:
             candidates = _best(request, candidates, self._tolerance)
-        return least_delay(candidates, draw)
+        return self._total_delay.choose(candidates, draw)
 
 
 def _best(

@@ -1,30 +1,52 @@
 """Total delay: what placing a request costs in latency, to itself and to everyone already there."""
 
 from collections.abc import Sequence
-from math import isnan
+from math import isfinite, isnan
+from statistics import fmean
 
 from foretell.model import Prediction
 from foretell.policy.base import Candidate
 from foretell.policy.scoring import pick_lowest_known
 from foretell.policy.trust import trusted
 
-PATIENCE_S = 1.0
-"""A wait of this length for the first token weighs twice what its seconds say."""
+IMPATIENCE = 5.0
+"""A wait for the first token that is as long as waits usually are weighs this many times more than
+its seconds; one twice as long, twice as many times more."""
+_MEMORY = 50
+"""Choices over which a usual wait is averaged."""
 
 
-def least_delay(candidates: Sequence[Candidate], draw: float) -> str:
-    """The `instance_id` of the candidate with the least `total_delay_s`; `draw` breaks ties."""
-    prediction_of = trusted(candidates)
+class TotalDelay:
+    """Chooses the candidate with the least `total_delay_s`, and learns what a usual wait is.
 
-    def delay_s(candidate: Candidate) -> float | None:
-        answer = prediction_of(candidate)
-        return None if answer is None else total_delay_s(answer)
+    Deterministic given the choices before.
+    """
 
-    return pick_lowest_known(candidates, delay_s, draw)
+    def __init__(self) -> None:
+        self._usual_s = 0.0
+        self._choices = 0
+
+    def choose(self, candidates: Sequence[Candidate], draw: float) -> str:
+        """The `instance_id` of the candidate with the least total delay; `draw` breaks ties."""
+        prediction_of = trusted(candidates)
+        answers = {c.instance_id: prediction_of(c) for c in candidates}
+        waits_s = [a.ttft_s for a in answers.values() if a is not None and isfinite(a.ttft_s)]
+        usual_s = self._usual_s if self._choices or not waits_s else fmean(waits_s)
+
+        def delay_s(candidate: Candidate) -> float | None:
+            answer = answers[candidate.instance_id]
+            return None if answer is None else total_delay_s(answer, usual_s)
+
+        chosen = pick_lowest_known(candidates, delay_s, draw)
+        answer = answers[chosen]
+        if answer is not None and isfinite(answer.ttft_s):
+            self._choices += 1
+            self._usual_s += (answer.ttft_s - self._usual_s) / min(self._choices, _MEMORY)
+        return chosen
 
 
-def total_delay_s(prediction: Prediction) -> float | None:
-    """`ttft_s * (1 + ttft_s / PATIENCE_S) + added_ttft_s + added_e2e_s`, in seconds.
+def total_delay_s(prediction: Prediction, usual_s: float) -> float | None:
+    """`ttft_s * (1 + IMPATIENCE * ttft_s / usual_s) + added_ttft_s + added_e2e_s`, in seconds.
 
     What a request adds to the latencies of others is theirs to bear (an *externality*, as
     economists call a cost that another one pays); whoever is placed elsewhere adds nothing here.
@@ -33,8 +55,9 @@ def total_delay_s(prediction: Prediction) -> float | None:
 
     Requests do come, though, and a sum does not mind who bears it. Queueing behind a full engine
     costs those who are there nothing, so the least sum buries a few requests there. Therefore the
-    request's own wait weighs more the longer it is; its own decoding does not count. What each
-    part is worth is measured by `bench.placement.parts`.
+    request's own wait weighs more the longer it is, beside `usual_s`, the usual wait; its own
+    decoding does not count. What each part is worth is measured by `bench.placement.parts`, and
+    IMPATIENCE was chosen by `bench.placement.yardstick`.
 
     Never below 0, even where the request helps others by more than it costs. None: the delay of
     the others is unknown.
@@ -42,7 +65,9 @@ def total_delay_s(prediction: Prediction) -> float | None:
     added_s = others_delay_s(prediction)
     if added_s is None or isnan(added_s):
         return None
-    return max(0.0, prediction.ttft_s * (1.0 + prediction.ttft_s / PATIENCE_S) + added_s)
+    ttft_s = prediction.ttft_s
+    impatience = IMPATIENCE * ttft_s / usual_s if usual_s > 0 else 0.0
+    return max(0.0, ttft_s * (1.0 + impatience) + added_s)
 
 
 def others_delay_s(prediction: Prediction) -> float | None:

@@ -75,6 +75,7 @@ class _Cluster:
         self._arrived: set[str] = set()
         self._sent: dict[str, Open] = {}  # by the id that its engine knows it by
         self._served: dict[str, Served] = {}
+        self._unstarted: list[dict[str, Open]] = [{} for _ in config.instances]
         self._lost: set[str] = set()
         self._rejected: set[str] = set()
         self._left = len(arrivals)
@@ -106,6 +107,7 @@ class _Cluster:
             deliver=self._deliver,
             lose=self._lose,
             reject=self._reject,
+            withdraw=self._withdraw,
         )
 
     def run(self) -> Report:
@@ -213,6 +215,7 @@ class _Cluster:
             return
         arrival, instance, engine_id = request.arrival, node.instance, request.spec.request_id
         self._sent[engine_id] = request
+        self._unstarted[node.index][engine_id] = request
         instance.deliver(
             engine_id,
             arrival.prompt_tokens,
@@ -229,6 +232,15 @@ class _Cluster:
         else:
             # Not at once: an engine drains all that has arrived before it schedules.
             self._events.at(self._events.now_s, partial(self._wake, node, generation))
+
+    def _withdraw(self, request: Open, node: Node) -> bool:
+        """Take a request back from an engine, unless something of it was computed."""
+        engine_id = request.spec.request_id
+        if not node.instance.take_back(engine_id, self._events.now_s):
+            return False
+        del self._sent[engine_id]
+        self._changed(node)
+        return True
 
     def _content(self, arrival: Arrival, block_size_tokens: int) -> Content | None:
         if not self._config.prefix_cache:
@@ -288,6 +300,7 @@ class _Cluster:
         self._one_less()
 
     def _changed(self, node: Node) -> None:
+        self._tell_started(node)
         node.changed(
             self._events.now_s, lambda due_s: self._events.at(due_s, partial(self._publish, node))
         )
@@ -295,6 +308,16 @@ class _Cluster:
     def _publish(self, node: Node) -> None:
         node.publish_pending = False
         node.publish(self._events.now_s)
+
+    def _tell_started(self, node: Node) -> None:
+        """Whoever has its first token by now: as good as at once, and much cheaper."""
+        unstarted = self._unstarted[node.index]
+        for engine_id in list(unstarted):
+            seq = node.instance.sequence(engine_id)
+            if seq is None:
+                del unstarted[engine_id]
+            elif seq.row["first_token_s"] < inf:
+                self._placer.started(unstarted.pop(engine_id))
 
     def _sample(self) -> None:
         free = (node.instance.twin.free_blocks if node.up else 0 for node in self._nodes)

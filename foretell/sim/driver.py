@@ -36,6 +36,10 @@ class VirtualDriver(ABC):
                 self._estimate(core, effect)
             case effects.Ask():
                 self._ask(core, effect)
+            case effects.Review():
+                self._review(core, effect)
+            case effects.Recall():
+                self._recall(core, effect)
             case effects.WaitUntil(key, at_s, ticket):
                 told = events.TimePassed(key, ticket)
                 self._clock.at(at_s, partial(self.step, core, told))
@@ -53,6 +57,14 @@ class VirtualDriver(ABC):
     @abstractmethod
     def _ask(self, core: PlacementCore, effect: effects.Ask) -> None:
         """Tell `events.Heard`, in time."""
+
+    @abstractmethod
+    def _review(self, core: PlacementCore, effect: effects.Review) -> None:
+        """Tell `events.Reviewed`, in time."""
+
+    @abstractmethod
+    def _recall(self, core: PlacementCore, effect: effects.Recall) -> None:
+        """Tell `events.Recalled` or `events.Started`, in time."""
 
     @abstractmethod
     def _dispatch(self, core: PlacementCore, effect: effects.Dispatch) -> None:

@@ -106,6 +106,16 @@ class Instance:
         except AssertionError as error:
             raise InvariantError(f"{self.instance_id}: {error}") from error
 
+    def take_back(self, request_id: str, now_s: float) -> bool:
+        """Drop a request of which nothing was computed; False where something was."""
+        seq = self._here.get(request_id)
+        if seq is None or int(seq.row["computed"]) or int(seq.row["output"]):
+            return False
+        del self._here[request_id]
+        self.twin.abort(request_id)
+        self._table.change(self._index, now_s)
+        return True
+
     def forget(self, finished: list[Sequence]) -> None:
         """These have ended."""
         for seq in finished:

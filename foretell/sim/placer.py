@@ -60,9 +60,11 @@ class Placer(VirtualDriver):
         deliver: Callable[[Open, Node, int], None],
         lose: Callable[[Open], None],
         reject: Callable[[Open], None],
+        withdraw: Callable[[Open, Node], bool],
     ) -> None:
         """`deliver` gets a request to a node that had this generation when it was chosen, `lose` is
-        told of one that nobody can serve, `reject` of one that is not admitted."""
+        told of one that nobody can serve, `reject` of one that is not admitted. `withdraw` takes
+        one back from a node, unless something of it was computed."""
         super().__init__(clock)
         self.cores = [
             PlacementCore(policy, config.placement, draws.random, fallback_length=_no_fallback)
@@ -75,6 +77,7 @@ class Placer(VirtualDriver):
         self._deliver = deliver
         self._lose = lose
         self._reject = reject
+        self._withdraw = withdraw
         self._open: dict[str, Open] = {}
         self._chosen = 0
         for node in nodes:
@@ -102,6 +105,10 @@ class Placer(VirtualDriver):
         """The answer has ended; `broken`: its engine died in mid-answer."""
         del self._open[request.arrival.request_id]
         self.step(request.core, events.Ended(request.arrival.request_id, broken))
+
+    def started(self, request: Open) -> None:
+        """The request has its first token."""
+        self.step(request.core, events.Started(request.arrival.request_id))
 
     def retry(self, request: Open) -> None:
         """The attempt under way failed before a token."""
@@ -170,6 +177,53 @@ class Placer(VirtualDriver):
         answers = [said.get(i) or events.Answer(i, silent=True) for i in effect.instance_ids]
         told = events.Heard(effect.key, answers)
         self._clock.after(self._config.network_delay_s, partial(self.step, core, told))
+
+    def _review(self, core: PlacementCore, effect: effects.Review) -> None:
+        self._clock.after(self._config.network_delay_s, partial(self._look, core, effect))
+
+    def _look(self, core: PlacementCore, effect: effects.Review) -> None:
+        """The predictors say how long the request waits where it is, and elsewhere."""
+        now_s, node = self._clock.now_s, self._nodes[effect.instance_id]
+        request, others = self._open.get(effect.key), effect.others
+        heard = [n for n in map(self._nodes.__getitem__, others) if n.hears_questions(now_s)]
+        told = events.Reviewed(effect.key, None)
+        if request is not None and node.hears_questions(now_s):
+            self._forecaster.take(now_s)
+            wait_s = node.predictor.wait_s(
+                effect.spec,
+                request.length_row,
+                now_s,
+                every_step_published=self._config.publish_interval_s == 0,
+            )
+            at_s = now_s + self._config.network_delay_s + 2 * self._config.dispatch_delay_s
+            found = self._foretell(
+                request,
+                effect.spec,
+                heard if wait_s is not None else [],
+                at_s,
+                announced_only=self._config.choose_by_announced,
+                externality=effect.needs.externality,
+                with_quantiles=effect.with_quantiles,
+            )
+            answers = [events.Answer(p.instance_id, p.load, p) for p in found]
+            told = events.Reviewed(effect.key, wait_s, answers)
+        self._clock.after(self._config.network_delay_s, partial(self.step, core, told))
+
+    def _recall(self, core: PlacementCore, effect: effects.Recall) -> None:
+        request = self._open[effect.key]
+        told = partial(self._take_back, core, request, request.spec)
+        self._clock.after(self._config.dispatch_delay_s, told)
+
+    def _take_back(self, core: PlacementCore, request: Open, spec: RequestSpec) -> None:
+        """The engine is told, unless the attempt has ended meanwhile."""
+        if request.ended or request.node is None or request.spec is not spec:
+            return
+        key = request.arrival.request_id
+        if self._withdraw(request, request.node):
+            self.let_go(request)
+            self.step(core, events.Recalled(key))
+        else:
+            self.step(core, events.Started(key))
 
     def _late(self) -> bool:
         """A predictor misses its deadline."""

@@ -7,7 +7,7 @@ begin with `->` are all of its effects, in their order. `-> ...` stands for any 
     policy infaas turn_deadline_s=0.2
     0.0 up engine-0                          # models=a,b  predictor=no
     0.0 arrive r1 prompt=100                 # priority= ttft= late=reject model= known=20
-                                             # behind= among=
+                                             # behind= among= recallable=no
         -> estimate r1
     0.1 estimated r1 20                      # or: estimated r1 silent
         -> ask r1 engine-0
@@ -16,9 +16,12 @@ begin with `->` are all of its effects, in their order. `-> ...` stands for any 
         -> dispatch r1 engine-0
         -> reserve r1 engine-0
 
-The other events are `failed KEY`, `ended KEY [broken]`, `gone KEY`, `down`, `draining` and `removed
-INSTANCE`, and `passes KEY`: the time has come that the request's last `wait` named. Keys may be a
-range, `r1..r9`: the event is told for each, and the effects of all are expected together.
+    0.3 reviewed r1 9 engine-1:ttft=1        # waits another 9 s where it is; or: reviewed r1 no
+
+The other events are `started`, `recalled`, `failed` and `gone KEY`, `ended KEY [broken]`, `down`,
+`draining` and `removed INSTANCE`, and `passes KEY`: the time has come that the request's last
+`wait` named. Keys may be a range, `r1..r9`: the event is told for each, and the effects of all are
+expected together.
 """
 
 import re
@@ -67,7 +70,7 @@ class Script:
         for key in _range(subject):
             yield self._event(name, key, rest, facts)
 
-    def _event(  # noqa: PLR0911
+    def _event(  # noqa: PLR0911, PLR0912
         self, name: str, key: str, rest: list[str], facts: dict[str, str]
     ) -> events.Event:
         match name:
@@ -88,6 +91,13 @@ class Script:
             case "heard":
                 answers = [_answer(word) for word in rest if ":" in word]
                 return events.Heard(key, answers, float(facts.get("took", 0)))
+            case "reviewed":
+                wait_s = None if rest[0] == "no" else float(rest[0])
+                return events.Reviewed(key, wait_s, [_answer(word) for word in rest[1:]])
+            case "started":
+                return events.Started(key)
+            case "recalled":
+                return events.Recalled(key)
             case "passes":
                 return events.TimePassed(key, self.tickets[key])
             case "failed":
@@ -106,6 +116,10 @@ class Script:
             case effects.Ask(key, _, instance_ids):
                 less = " load" if effect.needs is Needs.LOAD else " single" * effect.single
                 return f"ask {key} {' '.join(instance_ids)}{less}"
+            case effects.Review(key, _, instance_id, others):
+                return f"review {key} {instance_id} against {' '.join(others)}"
+            case effects.Recall(key, instance_id):
+                return f"recall {key} {instance_id}"
             case effects.Revise(_, spec, instance_id):
                 tokens = spec.length.expected_tokens
                 return f"revise {spec.request_id} {instance_id} {tokens:g}"
@@ -181,6 +195,7 @@ def _arrived(key: str, facts: dict[str, str]) -> events.Arrived:
         length_known=known > 0,
         among=frozenset(facts["among"].split(",")) if "among" in facts else None,
         late_s=float(facts.get("behind", 0)),
+        recallable=facts.get("recallable") != "no",
     )
 
 

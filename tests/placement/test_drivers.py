@@ -84,10 +84,22 @@ class Script:
             self._answer(name, draws) for name in effect.instance_ids
         ]
 
+    def reviewed(self, effect: effects.Review, time: int) -> events.Reviewed:
+        """What is known at once of how long a request waits, here and elsewhere."""
+        draws = self._draws("review", effect.key, time)
+        wait_s = draws.choice([None, 0.1, 5.0, 5.0])
+        return events.Reviewed(
+            effect.key, wait_s, [self._answer(name, draws) for name in effect.others]
+        )
+
+    def gives_back(self, key: str) -> bool:
+        """Whether an engine has not begun with the request that is called back."""
+        return self._draws("back", key).random() < 0.8
+
     def outcome(self, effect: effects.Dispatch) -> tuple[float, bool]:
         """When the attempt ends, and whether it fails before its first token."""
         draws = self._draws("outcome", effect.key, effect.attempt)
-        return draws.uniform(0.005, 0.1), draws.random() < 0.3
+        return draws.uniform(0.005, 0.6), draws.random() < 0.3
 
     def _draws(self, *what: object) -> Random:
         return Random(f"{self.seed} {what}")
@@ -125,8 +137,9 @@ class Simulated(VirtualDriver):
     def __init__(self, script: Script) -> None:
         self.clock = Events()
         super().__init__(self.clock)
-        self.script, self.core = script, script.core()
+        self.script, self.core, self.recalled = script, script.core(), 0
         self.asked, self.decisions, self.left = Asked({}), list[Decision](), set[str]()
+        self.attempts: dict[str, int] = {}
 
     def run(self) -> list[Decision]:
         for at_s, arrived in self.script.arrivals:
@@ -143,14 +156,15 @@ class Simulated(VirtualDriver):
         stage = self.core.stage(key)
         self.left.add(key)
         if stage is not None:
-            gone = events.Ended(key) if stage is Stage.END else events.Gone(key)
+            sent = stage in (Stage.END, Stage.RECALL)
+            gone = events.Ended(key) if sent else events.Gone(key)
             self.step(self.core, gone)
 
     def _at(self, at_s: float, event: events.Event) -> None:
         self.clock.at(at_s, partial(self._happen, event))
 
     def _happen(self, event: events.Event) -> None:
-        ends = isinstance(event, events.Arrived | events.Failed | events.Ended)
+        ends = isinstance(event, events.Arrived | events.Failed | events.Ended | events.Recalled)
         key = event.spec.request_id if isinstance(event, events.Arrived) else None
         if not (ends and (key or getattr(event, "key", "")) in self.left):
             self.step(self.core, event)
@@ -170,7 +184,23 @@ class Simulated(VirtualDriver):
         self.decisions.append((effect.key, effect.instance_id, effect.attempt))
         delay_s, fails = self.script.outcome(effect)
         event = events.Failed(effect.key) if fails else events.Ended(effect.key)
-        self._after(delay_s, event)
+        self.attempts[effect.key] = effect.attempt
+        self.clock.after(delay_s, partial(self._attempt_ends, event, effect.attempt))
+
+    def _attempt_ends(self, event: events.Failed | events.Ended, attempt: int) -> None:
+        if self.attempts[event.key] == attempt:
+            self._happen(event)
+
+    def _review(self, core: PlacementCore, effect: effects.Review) -> None:
+        self.step(core, self.script.reviewed(effect, self.asked.next(effect.key)))
+
+    def _recall(self, core: PlacementCore, effect: effects.Recall) -> None:
+        if self.script.gives_back(effect.key):
+            self.recalled += 1
+            self.attempts[effect.key] = 0
+            self.clock.after(0.0, partial(self._happen, events.Recalled(effect.key)))
+        else:
+            self.step(core, events.Started(effect.key))
 
     def _reserve(self, core: PlacementCore, effect: effects.Reserve) -> None:
         pass
@@ -190,6 +220,7 @@ class Served(AsyncDriver[effects.Dispatch]):
         super().__init__(script.core())
         self.script = script
         self.asked, self.decisions = Asked({}), list[Decision]()
+        self.back: dict[str, asyncio.Future[None]] = {}
 
     async def run(self) -> list[Decision]:
         start_s = self._loop.time()
@@ -208,18 +239,30 @@ class Served(AsyncDriver[effects.Dispatch]):
     async def _client(self, at_s: float, arrived: events.Arrived) -> None:
         """As the relay does it: place, send, and place again after a failure."""
         await asyncio.sleep(at_s - self._loop.time())
-        told: events.Arrived | events.Failed = arrived
+        told: events.Arrived | events.Failed | events.Recalled = arrived
         key, fails = arrived.spec.request_id, True
         while fails:
             placed = await self._placed_after(key, told)
             delay_s, fails = self.script.outcome(placed)
+            back = self.back[key] = self._loop.create_future()
             try:
-                await asyncio.sleep(delay_s)
+                await asyncio.wait({back}, timeout=delay_s)
             except asyncio.CancelledError:
                 self.tell(events.Ended(key))
                 raise
             told = events.Failed(key)
+            if back.done():
+                told, fails = events.Recalled(key), True
         self.tell(events.Ended(key))
+
+    def _review(self, effect: effects.Review) -> events.Reviewed:
+        return self.script.reviewed(effect, self.asked.next(effect.key))
+
+    def _take_back(self, key: str) -> bool:
+        if not self.script.gives_back(key):
+            return False
+        self.back[key].set_result(None)
+        return True
 
     def _estimate(self, effect: effects.Estimate) -> asyncio.Future[LengthEstimate | None]:
         delay_s, length = self.script.estimate(effect.key)
@@ -275,16 +318,19 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 @pytest.mark.parametrize("first", range(0, SCRIPTS, AT_ONCE))
 def test_both_drivers_decide_alike_on_random_scripts(first: int) -> None:
     found: list[Decision] = []
+    recalled = 0
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         for seed in range(first, first + AT_ONCE):
             script = Script(seed)
-            simulated = Simulated(script).run()
+            simulation = Simulated(script)
+            simulated = simulation.run()
+            recalled += simulation.recalled
             served = runner.run(_served(script))
             assert served == simulated, f"seed {seed}; replay: pytest {__file__} -k '[{first}]'"
             found += simulated
     attempts = [attempt for _, _, attempt in found]
     refused, retried = attempts.count(0), sum(attempt > 1 for attempt in attempts)
-    assert min(refused, retried) > AT_ONCE // 20, "the scripts try too little"
+    assert min(refused, retried, 4 * recalled) > AT_ONCE // 20, "the scripts try too little"
 
 
 async def _served(script: Script) -> list[Decision]:

@@ -42,6 +42,8 @@ class World:
         self.removed: set[str] = set()
         self.estimating: set[str] = set()
         self.asking: dict[str, effects.Ask] = {}
+        self.reviewing: dict[str, effects.Review] = {}
+        self.recalling: set[str] = set()
         self.waiting: dict[str, effects.WaitUntil] = {}
         self.sent: dict[str, effects.Dispatch] = {}
         self.ended: Counter[str] = Counter()
@@ -50,7 +52,7 @@ class World:
 
     def run(self, requests: int) -> None:
         """Until so many requests have arrived and all have ended."""
-        while self.arrived < requests or self.core.requests:
+        while self.arrived < requests or self.core.requests or self.reviewing:
             self.now_s += self.draws.choice([0.0, 0.001, 0.03])
             self._happen(requests)
             self._check()
@@ -69,6 +71,9 @@ class World:
         can += [self._arrive] * 3 * (self.arrived < requests)
         can += [self._estimated] * 4 * bool(self.estimating)
         can += [self._heard] * 6 * bool(self.asking)
+        can += [self._reviewed] * 6 * bool(self.reviewing)
+        can += [self._gives_back] * 4 * bool(self.recalling)
+        can += [self._starts] * bool(self.sent)
         can += [self._time_passes] * 2 * bool(self.waiting)
         can += [self._answer_ends] * 2 * bool(self.sent)
         can += [self._client_leaves] * (self.arrived > 0)
@@ -96,6 +101,23 @@ class World:
         answers = [self._answer(name) for name in self.asking.pop(key).instance_ids]
         self.tell(events.Heard(key, answers))
 
+    def _reviewed(self) -> None:
+        key = self._pick(self.reviewing)
+        others = self.reviewing.pop(key).others
+        wait_s = self.draws.choice([None, 0.005, 30.0])
+        self.tell(events.Reviewed(key, wait_s, [self._answer(name) for name in others]))
+
+    def _gives_back(self) -> None:
+        key = self._pick(self.recalling)
+        self.recalling.discard(key)
+        del self.sent[key]
+        self.tell(events.Recalled(key))
+
+    def _starts(self) -> None:
+        key = self._pick(self.sent)
+        self.recalling.discard(key)
+        self.tell(events.Started(key))
+
     def _answer(self, name: str) -> events.Answer:
         draws = self.draws
         if draws.random() < 0.2:
@@ -117,6 +139,7 @@ class World:
     def _answer_ends(self) -> None:
         key = self._pick(self.sent)
         del self.sent[key]
+        self.recalling.discard(key)
         if self.draws.random() < 0.3:
             self.tell(events.Failed(key))
         else:
@@ -153,11 +176,19 @@ class World:
                 assert instance_ids, "nobody is asked"
                 assert self.up.issuperset(instance_ids), "somebody is asked who is down"
                 self.asking[key] = effect
+            case effects.Review(key, _, instance_id, others):
+                assert self.sent[key].instance_id == instance_id, "it is not there"
+                assert instance_id not in others
+                assert self.up.issuperset(others), "somebody is asked who is down"
+                assert key not in self.reviewing
+                self.reviewing[key] = effect
+            case effects.Recall(key, instance_id):
+                assert self.sent[key].instance_id == instance_id, "it is not there"
+                self.recalling.add(key)
             case effects.WaitUntil(key, at_s):
                 assert at_s >= self.now_s
                 self.waiting[key] = effect
-            case effects.Dispatch(key, spec, instance_id, _, attempt):
-                assert attempt <= self.config.max_attempts
+            case effects.Dispatch(key, spec, instance_id):
                 assert key not in self.sent, f"{key} is sent twice"
                 self.dispatched[spec.request_id] += 1
                 assert self.dispatched[spec.request_id] == 1, "an attempt's id is used again"

@@ -139,11 +139,13 @@ def test_sweep_loses_and_retries() -> None:
 
 
 def test_last_forecast_comes_true(seed: int) -> None:
-    """With true lengths, fresh snapshots and nobody behind it, a request does as foretold."""
+    """With true lengths, fresh snapshots and nobody behind it, a request does as foretold, where
+    nobody leaves the queue before it."""
     with replayable(seed, "forecast"):
         config, arrivals = small_cluster(seed)
         config = replace(config, estimate=true_length, silent_ratio=0.0, publish_interval_s=0.0)
         config = replace(config, foretell_every=0, tagger_delay_s=0.0, network_delay_s=0.0)
+        config = replace(config, placement=replace(config.placement, recall=False))
         report = simulate(config, arrivals, [make_policy("predicted_latency")], Random(seed))
         last = report.served[-1]
         assert last.predicted is not None

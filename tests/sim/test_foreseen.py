@@ -5,14 +5,15 @@ from random import Random
 
 from foretell.latency.linear import LinearStepTime
 from foretell.model import EngineConfig, LengthEstimate
+from foretell.placement import PlacementConfig
 from foretell.policy import make_policy
 from foretell.sim import ClusterConfig, InstanceConfig, Report, simulate
 from foretell.workload import Arrival, LogNormal, LogNormalLengths, poisson, stream
 
 ENGINE = EngineConfig("small", 16, 64, 2, 64, 1024)
 INSTANCE = InstanceConfig(ENGINE, LinearStepTime((0.050, 1e-4, 1e-9, 0.0, 1e-4, 1e-7)))
-CONFIG = ClusterConfig((INSTANCE,) * 3)
-"""Six seats, of 50 ms a token."""
+CONFIG = ClusterConfig((INSTANCE,) * 3, placement=PlacementConfig(recall=False))
+"""Six seats, of 50 ms a token; what was placed stays."""
 BELIEVED = replace(CONFIG, estimate=lambda _: LengthEstimate(40.0))
 HOLD_MAX_S = CONFIG.placement.hold_max_s
 

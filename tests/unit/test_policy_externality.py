@@ -12,17 +12,27 @@ def choose(candidates: list[Candidate], draw: float = 0.0) -> str:
 
 
 def test_least_delay_to_all_wins_not_the_least_to_the_newcomer() -> None:
-    quick_but_dear = predicted("a", 4.0, 0.5, added_e2e_s=5.0)  # 0.75 + 5 s
-    slow_but_cheap = predicted("b", 9.0, 1.0, added_e2e_s=3.0)  # 2 + 3 s
+    # Before there is a usual wait, the mean of the candidates' is: 0.75 s.
+    quick_but_dear = predicted("a", 4.0, 0.5, added_e2e_s=9.0)  # 2.17 + 9 s
+    slow_but_cheap = predicted("b", 9.0, 1.0, added_e2e_s=3.0)  # 7.67 + 3 s
     assert choose([quick_but_dear, slow_but_cheap]) == "b"
     assert choose([quick_but_dear, predicted("b", 9.0, 1.0, added_e2e_s=4.0)]) == "a"
 
 
 def test_a_long_wait_weighs_more_than_its_seconds() -> None:
-    # 3 + 9 s of waiting against 0 + 0 of waiting and ten that others wait.
-    buried, dear = predicted("a", 5.0, 3.0), predicted("b", 5.0, 0.0, added_e2e_s=10.0)
+    # 3 * (1 + 5 * 3 / 1.5) = 33 s of waiting against none, and 30 that others wait.
+    buried, dear = predicted("a", 5.0, 3.0), predicted("b", 5.0, 0.0, added_e2e_s=30.0)
     assert choose([buried, dear]) == "b"
-    assert choose([buried, predicted("b", 5.0, 0.0, added_e2e_s=13.0)]) == "a"
+    assert choose([buried, predicted("b", 5.0, 0.0, added_e2e_s=35.0)]) == "a"
+
+
+def test_how_much_a_wait_weighs_depends_on_the_waits_before() -> None:
+    long_wait, dear = predicted("a", 5.0, 3.0), predicted("b", 5.0, 1.0, added_e2e_s=30.0)
+    for usual_s, chosen in ((1.0, "b"), (10.0, "a")):
+        policy = ExternalityPolicy()
+        for _ in range(10):
+            policy.choose(REQUEST, [predicted("a", 20.0, usual_s, added_e2e_s=0.0)], 0.0)
+        assert policy.choose(REQUEST, [long_wait, dear], 0.0) == chosen
 
 
 def test_first_and_last_tokens_of_others_count() -> None:
@@ -40,7 +50,7 @@ def test_draw_breaks_ties_among_the_least_only() -> None:
 
 
 def test_helping_others_is_good_but_never_better_than_free() -> None:
-    helpful = predicted("a", 3.0, 1.0, added_e2e_s=-1.95)
+    helpful = predicted("a", 3.0, 1.0, added_e2e_s=-9.95)
     assert choose([helpful, predicted("b", 1.0, 0.1)]) == "a"
     free = [predicted("a", 3.0, added_e2e_s=-9.0), predicted("b", 3.0, added_e2e_s=-4.0)]
     assert [choose(free, draw) for draw in (0.0, 0.9)] == ["a", "b"]

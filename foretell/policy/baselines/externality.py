@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from foretell.model import RequestSpec
 from foretell.policy.base import Candidate, Needs
-from foretell.policy.total_delay import least_delay
+from foretell.policy.total_delay import TotalDelay
 
 
 class ExternalityPolicy:
@@ -14,6 +14,9 @@ class ExternalityPolicy:
     name: ClassVar[str] = "externality"
     needs: ClassVar[Needs] = Needs.EXTERNALITY
 
+    def __init__(self) -> None:
+        self._total_delay = TotalDelay()
+
     def choose(self, request: RequestSpec, candidates: Sequence[Candidate], draw: float) -> str:
         """The candidate that adds the least delay in total."""
-        return least_delay(candidates, draw)
+        return self._total_delay.choose(candidates, draw)

@@ -49,7 +49,9 @@ class AsyncDriver(ABC, Generic[Placed]):
         finally:
             self._telling = False
 
-    async def _placed_after(self, key: str, event: events.Arrived | events.Failed) -> Placed:
+    async def _placed_after(
+        self, key: str, event: events.Arrived | events.Failed | events.Recalled
+    ) -> Placed:
         """Tell the core of `event`; return once the request is dispatched, or raise why not.
 
         A caller that is cancelled meanwhile counts as a client that has left.
@@ -71,12 +73,17 @@ class AsyncDriver(ABC, Generic[Placed]):
             del self._awaited[key]
             self._forget_timer(key)
 
-    def _carry_out(self, effect: effects.Effect) -> None:
+    def _carry_out(self, effect: effects.Effect) -> None:  # noqa: PLR0912 - a case for each
         match effect:
             case effects.Estimate():
                 self._estimate_soon(effect)
             case effects.Ask():
                 self._ask_or_know(effect)
+            case effects.Review():
+                self.tell(self._review(effect))
+            case effects.Recall(key):
+                if not self._take_back(key):
+                    self.tell(events.Started(key))
             case effects.WaitUntil(key, at_s, ticket):
                 self._forget_timer(key)
                 told = events.TimePassed(key, ticket)
@@ -160,6 +167,17 @@ class AsyncDriver(ABC, Generic[Placed]):
     @abstractmethod
     async def _ask(self, effect: effects.Ask) -> Sequence[events.Answer]:
         """Ask the predictors; one answer for each, in time."""
+
+    def _review(self, effect: effects.Review) -> events.Reviewed:
+        """What is known of a request's wait, here and elsewhere, without asking anybody."""
+        return events.Reviewed(effect.key, None)
+
+    def _take_back(self, key: str) -> bool:
+        """Take a dispatched request back from its engine, unless it has a token; whether it was.
+
+        Whoever awaits its answer is told, and then tells `events.Recalled`.
+        """
+        return False
 
     @abstractmethod
     def _reserve(self, effect: effects.Reserve) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -52,6 +52,9 @@ class Placement:
     decided_unix_s: float
     took_s: float
     """To decide, the wait for its turn and the time in which it was held included."""
+    take_back: Callable[[], bool] | None = None
+    """Takes the request back from its engine, unless it has a token; whether it was. None before it
+    is sent."""
 
 
 @dataclass(slots=True, eq=False)
@@ -111,8 +114,12 @@ class Placer(AsyncDriver[Placement]):
         self._lateness = Lateness()
         pool.listener = self._hear_of_instance
 
-    async def place(self, parsed: ParsedRequest, request_id: str) -> Placement:
+    async def place(
+        self, parsed: ParsedRequest, request_id: str, *, recallable: bool = True
+    ) -> Placement:
         """Choose an instance for a new request.
+
+        `recallable`: its sender will set `Placement.take_back`.
 
         Raises `ApiError` if none is up, or if none could begin to answer in time and the request
         would rather be told.
@@ -133,6 +140,7 @@ class Placer(AsyncDriver[Placement]):
             waited_s=waited_s,
             among=parsed.among,
             late_s=self._lateness.seconds,
+            recallable=recallable,
         )
         return await self._place(key, arrived)
 
@@ -144,6 +152,16 @@ class Placer(AsyncDriver[Placement]):
         request = self._requests[placement.key]
         request.placement, request.began_s = None, time.perf_counter()
         return await self._place(placement.key, events.Failed(placement.key))
+
+    async def place_again(self, placement: Placement) -> Placement:
+        """The instance for a request that `Placement.take_back` has taken back from its engine."""
+        request = self._requests[placement.key]
+        request.placement, request.began_s = None, time.perf_counter()
+        return await self._place(placement.key, events.Recalled(placement.key))
+
+    def started(self, placement: Placement) -> None:
+        """The engine has answered with a first token."""
+        self.tell(events.Started(placement.key))
 
     def close(self) -> None:
         """Follow and watch nothing any more."""
@@ -162,7 +180,9 @@ class Placer(AsyncDriver[Placement]):
         del self._requests[placement.key]
         self.tell(events.Ended(placement.key, broken))
 
-    async def _place(self, key: str, event: events.Arrived | events.Failed) -> Placement:
+    async def _place(
+        self, key: str, event: events.Arrived | events.Failed | events.Recalled
+    ) -> Placement:
         try:
             placement = await self._placed_after(key, event)
         except BaseException:  # refused, or cancelled because the client has left
@@ -212,6 +232,16 @@ class Placer(AsyncDriver[Placement]):
 
     async def _ask(self, effect: effects.Ask) -> Sequence[events.Answer]:
         return await self.predictors.ask(effect)
+
+    def _review(self, effect: effects.Review) -> events.Reviewed:
+        return self.predictors.review(effect)
+
+    def _take_back(self, key: str) -> bool:
+        placement = self._requests[key].placement
+        if placement is None or placement.take_back is None or not placement.take_back():
+            return False
+        self._metrics.recalls.labels(placement.instance.config.instance_id).inc()
+        return True
 
     def _seconds(self) -> float:
         return time.perf_counter()

@@ -117,6 +117,24 @@ class Predictors:
             return []
         return [events.Answer(i, p.load, p) for i, p in zip(fresh, found, strict=True)]
 
+    def review(self, effect: effects.Review) -> events.Reviewed:
+        """How long a request still waits where it is, and how long elsewhere.
+
+        By pictures alone: a call for it would cost more than most waits are worth.
+        """
+        gallery, wait_s = self._gallery, None
+        now_s = self._clock()
+        if gallery is not None and self._fresh(gallery, (effect.instance_id,), now_s):
+            try:
+                wait_s = gallery.wait_s(effect.instance_id, effect.spec, now_s)
+            except AssertionError:  # the kernel's, of a state that cannot be
+                logger.exception("predicting from a picture failed")
+        if wait_s is None:
+            return events.Reviewed(effect.key, None)
+        needs, quantiles = effect.needs, effect.with_quantiles
+        asked = effects.Ask(effect.key, effect.spec, effect.others, needs, quantiles)
+        return events.Reviewed(effect.key, wait_s, self.known(asked))
+
     async def ask(self, effect: effects.Ask) -> list[events.Answer]:
         """One answer for each predictor that is asked; those that fail or are late are silent."""
         if effect.needs is Needs.LOAD:

@@ -38,6 +38,10 @@ class AttemptFailed(Exception):
         """A label for metrics."""
 
 
+class TakenBack(Exception):
+    """The request was called back from its engine's queue, to be sent elsewhere."""
+
+
 class Attempt:
     """Carries one request to one engine, and the answer back as it comes.
 
@@ -52,13 +56,16 @@ class Attempt:
         forwarded_headers: dict[str, str],
         placement: Placement,
         reply: Reply,
+        started: Callable[[Placement], None],
     ) -> None:
+        """`started` is told when the first token is here."""
         self.result = Result()
         self._request = request
         self._request_id = request_id
         self._forwarded_headers = forwarded_headers
         self._placement = placement
         self._reply = reply
+        self._started = started
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._failure: Exception | None = None
         self._framing: Framing | None = None
@@ -69,9 +76,10 @@ class Attempt:
     async def run(self, engines: EngineClient) -> None:
         """Relay the answer to its end, or to a break after its first token.
 
-        Raises `AttemptFailed` if nothing was sent to the client, and `ApiError` if no engine could
-        do better.
+        Raises `AttemptFailed` if nothing was sent to the client, `TakenBack` if the request is to
+        be sent elsewhere, and `ApiError` if no engine could do better.
         """
+        self._placement.take_back = self._take_back
         spec = self._placement.spec
         body = for_engine(self._request, spec.request_id, spec.length.expected_tokens)
         path = f"/v1/{self._request.endpoint}"
@@ -87,6 +95,14 @@ class Attempt:
             upstream.close()
         if self._failure is not None:
             raise self._failure
+
+    def _take_back(self) -> bool:
+        """End the attempt, which tells the engine to stop; False if the client has seen of it."""
+        whole = self._framing is not None and not self._streamed
+        if self._over.done() or self._reply.started or whole:
+            return False
+        self._end_attempt(TakenBack())
+        return True
 
     # --- what the connection tells ---
 
@@ -160,6 +176,7 @@ class Attempt:
 
     def _start_stream(self) -> None:
         self.result.first_byte_unix_s = time.time()
+        self._started(self._placement)
         self._reply.start(self.result.status, self._response_headers(), has_length=False)
 
     def _end_answer(self, data: bytes) -> None:

@@ -16,7 +16,7 @@ from services.scheduler.http.parsing import ParsedRequest
 from services.scheduler.http.slo import SloUnattainable
 from services.scheduler.placing.placer import Placement, Placer
 from services.scheduler.record.recorder import Recorder
-from services.scheduler.relay.attempt import Attempt, AttemptFailed
+from services.scheduler.relay.attempt import Attempt, AttemptFailed, TakenBack
 from services.scheduler.relay.reply import Reply
 from services.scheduler.relay.transport import EngineClient
 
@@ -112,6 +112,8 @@ class Relay:
                 )
                 self._context.metrics.retries.labels(instance_id, failure.reason).inc()
                 placement = await placer.retry(placement)
+            except TakenBack:
+                placement = await placer.place_again(placement)
             except BaseException:  # refused, cancelled, or a defect: no attempt follows
                 placer.end(placement)
                 raise
@@ -122,7 +124,12 @@ class Relay:
     async def _try_engine(self, reply: Reply, placement: Placement) -> bool:
         """Make one attempt and account for it; whether the engine broke off in mid-answer."""
         attempt = Attempt(
-            self._request, self._request_id, self._forwarded_headers, placement, reply
+            self._request,
+            self._request_id,
+            self._forwarded_headers,
+            placement,
+            reply,
+            self._context.placer.started,
         )
         try:
             await attempt.run(self._context.engines)

@@ -1,0 +1,136 @@
+"""What waits in an engine's queue goes to an engine that can serve it sooner, unnoticed.
+
+Emulated engines with one seat, real sidecars, a real scheduler.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+
+import httpx
+import pytest
+from emulated_engine import MODEL, EmulatedEngine, running_engine
+from schedulers import Scheduler, running, until
+
+from foretell.config import PredictorSettings
+from foretell.engine.warm import warm_forecast, warm_twin
+from services.predictor.__main__ import serve as serve_predictor
+from services.process.folders import free_ports
+
+pytestmark = pytest.mark.timeout(600)
+LONG, SHORT = 1500, 4
+"""Output tokens: seconds of an emulated engine, and next to nothing."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _compiled() -> None:
+    """The peers share the test's event loop: a kernel that they had to compile would stop it."""
+    warm_twin()
+    warm_forecast()
+
+
+@asynccontextmanager
+async def engine_with_sidecar(
+    folder: Path, number: int, port: int
+) -> AsyncIterator[EmulatedEngine]:
+    """An engine with one seat on that port, and its sidecar."""
+    name, stop = f"engine-{number}", asyncio.Event()
+    settings = PredictorSettings(
+        name=name,
+        listen=f"unix://{folder}/predictor-{number}",
+        snapshot_endpoint=f"ipc://{folder}/{name}.ipc",
+        profile="A30/Llama-2-7b-hf",
+        ready_file=str(folder / f"predictor-{number}.ready"),
+    )
+    async with running_engine(
+        folder, name=name, port=port, max_num_seqs=1, noise_ratio=0.0, speedup=5.0
+    ) as engine:
+        sidecar = asyncio.create_task(serve_predictor(settings, stop))
+        try:
+            await until(lambda: Path(settings.ready_file).exists() or sidecar.done())
+            yield engine
+        finally:
+            stop.set()
+            await sidecar
+
+
+def body(text: str, tokens: int, **more: object) -> dict[str, object]:
+    messages = [{"role": "user", "content": text}]
+    limits = {"max_tokens": tokens, "min_tokens": tokens, "ignore_eos": True}
+    return {"model": MODEL, "messages": messages, **limits, **more}
+
+
+async def ask(scheduler: Scheduler, tokens: int, *, stream: bool = False) -> httpx.Response:
+    said = body("hello", tokens, stream=stream)
+    answer = await scheduler.client.post("/v1/chat/completions", json=said)
+    answer.raise_for_status()
+    return answer
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_new_engine_takes_over_what_waits(tmp_path: Path, stream: bool) -> None:
+    first, second = free_ports("127.0.0.1", 2)
+    instances = [
+        {
+            "instance_id": f"engine-{number}",
+            "url": f"http://127.0.0.1:{port}",
+            "predictor": f"unix://{tmp_path}/predictor-{number}",
+        }
+        for number, port in enumerate((first, second))
+    ]
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(engine_with_sidecar(tmp_path, 0, first))
+        scheduler = await stack.enter_async_context(
+            running(tmp_path, instances=json.dumps(instances), policy="slo")
+        )
+        await scheduler.until(lambda s: s["instances"][0]["healthy"])
+        while "x-foretell-predicted-ttft-s" not in (await ask(scheduler, SHORT)).headers:
+            pass  # the scheduler has not heard of the engine yet
+        long = asyncio.create_task(ask(scheduler, LONG))
+        await scheduler.until(lambda s: s["instances"][0]["outstanding"] == 1)
+        waiting = asyncio.create_task(ask(scheduler, SHORT, stream=stream))
+        await scheduler.until(lambda s: s["instances"][0]["outstanding"] == 2)
+        await stack.enter_async_context(engine_with_sidecar(tmp_path, 1, second))
+
+        answer = await waiting
+        assert answer.headers["x-foretell-instance"] == "engine-1"
+        assert not long.done(), "it was served in its turn"
+        assert await scheduler.metric("foretell_recalls_total", instance_id="engine-0") == 1
+        if stream:
+            assert answer.text.count("data: ") >= SHORT
+            assert answer.text.endswith("data: [DONE]\n\n")
+        else:
+            assert answer.json()["usage"]["completion_tokens"] == SHORT
+        long.cancel()
+        with suppress(asyncio.CancelledError):
+            await long
+        await scheduler.until(lambda s: all(not i["outstanding"] for i in s["instances"]))
+
+
+async def test_a_client_that_leaves_what_waits_is_forgotten(tmp_path: Path) -> None:
+    (port,) = free_ports("127.0.0.1", 1)
+    async with (
+        engine_with_sidecar(tmp_path, 0, port) as engine,
+        running(
+            tmp_path,
+            instances=json.dumps(
+                [
+                    {
+                        "instance_id": "engine-0",
+                        "url": engine.url,
+                        "predictor": f"unix://{tmp_path}/predictor-0",
+                    }
+                ]
+            ),
+            policy="slo",
+        ) as scheduler,
+    ):
+        await scheduler.until(lambda s: s["instances"][0]["healthy"])
+        asked = [asyncio.create_task(ask(scheduler, LONG)) for _ in range(2)]
+        await scheduler.until(lambda s: s["instances"][0]["outstanding"] == 2)
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+        await scheduler.until(lambda s: not s["instances"][0]["outstanding"])
