@@ -125,6 +125,7 @@ class PlacementCore:
             on.InstanceDown: self._instance_down,
             on.InstanceDraining: lambda event: self.instances.drain(event.instance_id),
             on.InstanceRemoved: lambda event: self.instances.remove(event.instance_id),
+            on.InstanceFollowed: self._instance_followed,
         }
 
     def step(self, event: on.Event, now_s: float) -> list[do.Effect]:
@@ -249,7 +250,7 @@ class PlacementCore:
 
     def _ask(self, request: _Request) -> None:
         """It is the request's turn: ask the predictors of the most promising instances."""
-        eligible = self._eligible(request)
+        eligible = self._near(self._eligible(request))
         if not eligible:
             self._refuse(request, "no_instance")
             return
@@ -577,10 +578,28 @@ class PlacementCore:
         if self.instances.put_down(event.instance_id):
             self._news()
 
+    def _instance_followed(self, event: on.InstanceFollowed) -> None:
+        if event.followed:
+            self.instances.followed.add(event.instance_id)
+        else:
+            self.instances.followed.discard(event.instance_id)
+
     def _eligible(self, request: _Request) -> list[str]:
         among = request.arrived.among
         known = self.instances.eligible(request.arrived.model, request.avoid)
         return known if among is None else [each for each in known if each in among]
+
+    def _near(self, eligible: list[str]) -> list[str]:
+        """Those that answer at once, where more are eligible than can be asked.
+
+        Which they are changes as requests are placed, so all get their turn.
+        """
+        wanted = self.config.candidates
+        if not wanted or len(eligible) <= wanted:
+            return eligible
+        followed = self.instances.followed
+        near = [each for each in eligible if each in followed]
+        return near if len(near) >= wanted else eligible
 
     def _do(self, effect: do.Effect) -> None:
         self._effects.append(effect)

@@ -150,6 +150,14 @@ class InstanceRemoved:
     instance_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class InstanceFollowed:
+    """An instance's predictor answers at once from now on, or no longer."""
+
+    instance_id: str
+    followed: bool = True
+
+
 Event = (
     Arrived
     | Estimated
@@ -165,4 +173,5 @@ Event = (
     | InstanceDown
     | InstanceDraining
     | InstanceRemoved
+    | InstanceFollowed
 )

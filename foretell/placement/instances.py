@@ -106,6 +106,8 @@ class Instances:
     def __init__(self) -> None:
         self._known: dict[str, Instance] = {}
         self._eligible: dict[str, list[str]] = {}
+        self.followed: set[str] = set()
+        """Those whose predictors answer at once."""
 
     def __getitem__(self, instance_id: str) -> Instance:
         return self._known[instance_id]
@@ -154,6 +156,7 @@ class Instances:
 
     def remove(self, instance_id: str) -> None:
         """The instance no longer belongs to the cluster; leases on it stay valid."""
+        self.followed.discard(instance_id)
         if self._known.pop(instance_id, None) is not None:
             self._eligible.clear()
 

@@ -3,9 +3,11 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -16,7 +18,8 @@ from foretell.latency.calibration import OnlineStepTime
 from foretell.length.distribution import knots
 from foretell.length.prefix import chained
 from foretell.model import EngineSnapshot, LengthEstimate, RequestSpec
-from foretell.telemetry import PredictorMetrics
+from foretell.placement import events
+from foretell.telemetry import PredictorMetrics, SchedulerMetrics
 from foretell.v1 import predictor_pb2 as pb
 from services.predictor.pictures import (
     MAX_FOLLOWERS,
@@ -34,7 +37,9 @@ from services.process.frames import (
     serve_frames,
 )
 from services.process.traffic import OPEN, Traffic
+from services.scheduler.placing import predictors
 from services.scheduler.placing.following import Following
+from services.scheduler.placing.pool import Instance, InstanceConfig
 from tools.harness.cases import Size, make_case
 
 WAIT_S = 20.0
@@ -102,7 +107,7 @@ class Replica:
         self.gallery = Gallery(knots)
         self.refused: list[str] = []
         engine = self.gallery.follow("e")
-        self.following = Following(address, traffic, engine, self.refused.append)
+        self.following = Following(address, traffic, engine, self.refused.append, lambda _: None)
 
     def is_fresh(self) -> bool:
         return bool(self.gallery.fresh(["e"], asyncio.get_running_loop().time()))
@@ -382,3 +387,36 @@ async def test_notices_to_a_predictor_that_hangs_cost_no_memory(tmp_path: Path) 
     server.close()
     for each in _Hung.streams:
         each.close()
+
+
+async def test_in_a_large_pool_others_are_followed_in_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(predictors, "MOST_FOLLOWED", 2)
+    monkeypatch.setattr(predictors, "_SWAP_EVERY", 1)
+    heard: list[events.InstanceFollowed] = []
+    async with AsyncExitStack() as stack:
+        pool: Any = SimpleNamespace(instances={}, traffic=OPEN)
+        for number, running in enumerate((1, 8, 1)):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            here = await stack.enter_async_context(sidecar(folder))
+            here.service.hear(snapshot(running=running))
+            config = InstanceConfig(f"e{number}", "http://engine", here.address)
+            pool.instances[f"e{number}"] = Instance(config, stub=object(), healthy=True)  # type: ignore[arg-type]
+        followed = predictors.Predictors(
+            pool,
+            1.0,
+            Gallery(knots),
+            SchedulerMetrics(CollectorRegistry()),
+            listener=heard.append,
+            random=lambda: 0.9,  # the third of three
+        )
+        stack.callback(followed.close)
+        for instance_id in pool.instances:
+            followed.follow(instance_id)
+        await until(lambda: len(heard) == 2)
+        assert {each.instance_id for each in heard} == {"e0", "e1"}
+        assert followed.reserve(pool.instances["e0"], request("a"), predict=False) is None
+        assert events.InstanceFollowed("e1", followed=False) in heard  # the fullest
+        await until(lambda: events.InstanceFollowed("e2") in heard)

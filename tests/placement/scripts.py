@@ -6,6 +6,7 @@ begin with `->` are all of its effects, in their order. `-> ...` stands for any 
 
     policy infaas turn_deadline_s=0.2
     0.0 up engine-0                          # models=a,b  predictor=no
+    0.0 followed engine-0                    # its predictor answers at once; or: left engine-0
     0.0 arrive r1 prompt=100                 # priority= ttft= late=reject model= known=20
                                              # behind= among= recallable=no
         -> estimate r1
@@ -83,6 +84,8 @@ class Script:
                 return events.InstanceDraining(key)
             case "removed":
                 return events.InstanceRemoved(key)
+            case "followed" | "left":
+                return events.InstanceFollowed(key, name == "followed")
             case "arrive":
                 return _arrived(key, facts)
             case "estimated":

@@ -49,12 +49,16 @@ class Following:
         traffic: Traffic,
         engine: FollowedEngine,
         refused: Callable[[str], None],
+        shown: Callable[[bool], None],
     ) -> None:
-        """`address` is the predictor's own; `refused` is told why a message was refused."""
+        """`address` is the predictor's own; `refused` is told why a message was refused, `shown`
+        that there is a picture, or that there will be no new ones."""
         self.engine = engine
         self._address = frames_address(address)
         self._traffic = traffic
         self._refused = refused
+        self._shown = shown
+        self._is_shown = False
         self._loop = asyncio.get_running_loop()
         self._stream: _Stream | None = None
         self._closed = asyncio.Event()
@@ -71,10 +75,10 @@ class Following:
         """Follow no longer."""
         if self._task is not None:
             self._task.cancel()
-        if self._gathering is not None:
-            self._gathering.cancel()
+        if self._unsent:
+            self._send()
         if self._stream is not None:
-            self._stream.close()
+            self._stream.finish()
 
     def reserve(self, request: RequestSpec) -> bool:
         """`request` is on its way to the engine; whether the predictor could be notified."""
@@ -119,6 +123,7 @@ class Following:
         """The stream has ended."""
         self._stream = None
         self._unsent.clear()
+        self._show(False)
         self._closed.set()
         for found in self._waiting.values():
             if not found.done():
@@ -136,6 +141,7 @@ class Following:
         except PictureError as error:
             self._refused(str(error))
             return
+        self._show(self.engine.predictor is not None)
         for ended in message.ended:
             found = self._waiting.get(ended.request_id)
             if found is not None and not found.done():
@@ -158,6 +164,11 @@ class Following:
             return False
         self._stream.send(*unsent)
         return True
+
+    def _show(self, shown: bool) -> None:
+        if shown != self._is_shown:
+            self._is_shown = shown
+            self._shown(shown)
 
     async def _run(self) -> None:
         pause_s = _FIRST_PAUSE_S

@@ -104,7 +104,14 @@ class Placer(AsyncDriver[Placement]):
         self._pool = pool
         follows = core.policy.needs is not Needs.NOTHING
         gallery = open_gallery() if follows else None
-        self.predictors = Predictors(pool, predictor_deadline_s, gallery, metrics)
+        self.predictors = Predictors(
+            pool,
+            predictor_deadline_s,
+            gallery,
+            metrics,
+            listener=self.tell,
+            random=rng.random,
+        )
         self._estimators = estimators
         self._tagger = tagger
         self._metrics = metrics

@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING
 
 import grpc
@@ -27,7 +28,10 @@ logger = logging.getLogger(__name__)
 _RESERVE_DEADLINE_S = 1.0
 _COMPLETE_DEADLINE_S = 5.0  # nobody waits for it
 MOST_FOLLOWED = 64
-"""Predictors that are followed at most: of larger pools a shortlist is called."""
+"""Predictors that are followed at most: of larger pools others in turn."""
+_SWAP_EVERY = 8
+"""Placements after which another predictor is followed in place of one, in a larger pool."""
+_LEAST_SWAP_S = 0.05
 
 ReserveCall = grpc.aio.UnaryUnaryCall[predictor_pb2.ReserveRequest, predictor_pb2.ReserveResponse]
 
@@ -53,10 +57,22 @@ class Predictors:
     """
 
     def __init__(
-        self, pool: Pool, deadline_s: float, gallery: "Gallery | None", metrics: SchedulerMetrics
+        self,
+        pool: Pool,
+        deadline_s: float,
+        gallery: "Gallery | None",
+        metrics: SchedulerMetrics,
+        *,
+        listener: Callable[[events.InstanceFollowed], None],
+        random: Callable[[], float],
     ) -> None:
-        """Without a `gallery` none is followed."""
+        """Without a `gallery` none is followed. `listener` is told who is; `random` draws from
+        [0, 1)."""
         self._pool = pool
+        self._listener = listener
+        self._random = random
+        self._placed = 0
+        self._swapped_s = 0.0
         self._deadline_s = deadline_s
         self._gallery = gallery
         self._refused = metrics.pictures_refused
@@ -77,9 +93,15 @@ class Predictors:
             self._pool.traffic,
             gallery.follow(instance_id),
             lambda reason: self._refused.labels(instance_id, reason).inc(),
+            lambda shown: self._shown(instance_id, shown),
         )
         self._followed[instance_id] = following
         following.start()
+
+    def _shown(self, instance_id: str, shown: bool) -> None:
+        """Where all can be followed, one that is not must not be left out."""
+        if len(self._pool.instances) > MOST_FOLLOWED or not shown:
+            self._listener(events.InstanceFollowed(instance_id, shown))
 
     def leave(self, instance_id: str) -> None:
         """Follow that instance's predictor no longer."""
@@ -87,6 +109,7 @@ class Predictors:
         if following is not None and self._gallery is not None:
             following.close()
             self._gallery.leave(instance_id)
+            self._shown(instance_id, shown=False)
 
     def close(self) -> None:
         """Follow nobody any longer."""
@@ -197,6 +220,9 @@ class Predictors:
         one; without a sidecar there is nothing to do.
         """
         following = self._following(instance)
+        self._placed += 1
+        if self._placed % _SWAP_EVERY == 0 and len(self._pool.instances) > len(self._followed):
+            self._swap()
         if (following is not None and following.reserve(spec)) or instance.stub is None:
             return None
         message = predictor_pb2.ReserveRequest(request=wire.request_to_proto(spec), predict=predict)
@@ -208,6 +234,27 @@ class Predictors:
         following = self._following(instance)
         if following is not None:
             following.revise(spec)
+
+    def _swap(self) -> None:
+        """In a pool too large to follow all, follow one drawn at random in place of the fullest.
+
+        The others are remembered, so each placement chooses among what was good and what is new
+        (Mitzenmacher, Prabhakar and Shah, "Load balancing with memory", FOCS 2002).
+        """
+        gallery, now_s = self._gallery, self._clock()
+        if gallery is None or len(self._followed) < MOST_FOLLOWED:
+            return  # others have no predictor
+        if now_s < self._swapped_s + _LEAST_SWAP_S:
+            return
+        names = list(self._pool.instances)
+        drawn = names[int(self._random() * len(names))]
+        instance = self._pool.instances[drawn]
+        if drawn in self._followed or not instance.healthy or instance.stub is None:
+            return
+        self._swapped_s = now_s
+        fresh = set(gallery.fresh(list(self._followed), now_s))
+        self.leave(max(self._followed, key=lambda each: _fullness(gallery, each, fresh)))
+        self.follow(drawn)
 
     async def complete(
         self, instance: Instance, request_id: str, *, answered: bool
@@ -243,6 +290,14 @@ class Predictors:
         if self._pool.instances.get(instance_id) is not instance:
             return None  # it was removed, and another one may have its id
         return self._followed.get(instance_id)
+
+
+def _fullness(gallery: "Gallery", instance_id: str, fresh: Collection[str]) -> float:
+    """Requests per seat; of whom nothing new is known, infinitely many."""
+    if instance_id not in fresh:
+        return inf
+    load = gallery.load(instance_id)
+    return (load.running + load.waiting + load.reserved) / load.max_num_seqs
 
 
 async def reserved_prediction(call: ReserveCall, instance: Instance) -> Prediction | None:
