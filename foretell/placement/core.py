@@ -1,8 +1,7 @@
 """Which instance gets which request, and when: all of placement as one state machine."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -10,65 +9,18 @@ from foretell.model import LengthEstimate, Load, Prediction, RequestSpec
 from foretell.placement import effects as do
 from foretell.placement import events as on
 from foretell.placement.config import PlacementConfig
-from foretell.placement.effort import Effort, Plan
+from foretell.placement.effort import Effort
 from foretell.placement.instances import Breaker, Instance, Instances, Lease
 from foretell.placement.recall import Unstarted, is_worth_it
+from foretell.placement.request import Request, Stage
 from foretell.placement.turns import Turns
-from foretell.policy import Candidate, Holding, Needs, Policy, Urgency
+from foretell.policy import Candidate, Holding, Needs, Policy
 from foretell.policy.admission import Unattainable, unattainable
 from foretell.policy.order import LargestLast, waits_too_long
 from foretell.policy.shortlist import Shortlist
 
 FallbackLength = Callable[[str, int, int], LengthEstimate]
 """Estimates an output length from the model, the prompt tokens and `max_tokens` (0: no limit)."""
-
-
-class Stage(Enum):
-    """The stages of a request's life, each named after what it waits for."""
-
-    ESTIMATE = "estimate"
-    TURN = "turn"
-    ANSWERS = "answers"
-    NEWS = "news"
-    """The policy holds it, and its turn, until something changes."""
-    RETRY = "retry"
-    END = "end"
-    """It is dispatched."""
-    RECALL = "recall"
-    """It is dispatched, and its engine is asked to give it back."""
-
-
-_ALL = Plan(0, False)
-
-
-@dataclass(slots=True, eq=False)
-class _Request:
-    """A request between arrival and end."""
-
-    arrived: on.Arrived
-    arrived_s: float
-    spec: RequestSpec
-    """With its length, and its priority among the others to its model."""
-    stage: Stage = Stage.ESTIMATE
-    attempt: int = 0
-    trial: RequestSpec = field(init=False)
-    """`spec` for the attempt under way: its own id, perhaps its original priority."""
-    avoid: set[str] = field(default_factory=set)
-    candidates: Sequence[str] = ()
-    plan: Plan = _ALL
-    lease: Lease | None = None
-    ticket: int = 0
-    failures: int = 0
-    better: Candidate | None = None
-    """Where it goes when its engine has given it back."""
-
-    @property
-    def key(self) -> str:
-        return self.arrived.spec.request_id
-
-    @property
-    def urgency(self) -> Urgency:
-        return Urgency(self.trial.priority, self.arrived_s)
 
 
 class PlacementCore:
@@ -105,7 +57,7 @@ class PlacementCore:
         self._orders: dict[str, LargestLast] = {}
         self._turns = Turns()
         self._passing_turns = False
-        self._requests: dict[str, _Request] = {}
+        self._requests: dict[str, Request] = {}
         self._unstarted = Unstarted()
         self._tickets = 0
         self._now_s = 0.0
@@ -162,7 +114,7 @@ class PlacementCore:
         key = event.spec.request_id
         assert key not in self._requests, f"{key} arrived twice"
         arrived_s = self._now_s - event.waited_s
-        request = self._requests[key] = _Request(event, arrived_s, event.spec)
+        request = self._requests[key] = Request(event, arrived_s, event.spec)
         self._effort.arrived(self._now_s, event.late_s)
         if event.length_known:
             self._described(request, event.spec.length)
@@ -188,7 +140,7 @@ class PlacementCore:
         else:
             self._described(request, event.length)
 
-    def _correct(self, request: _Request, length: LengthEstimate | None) -> None:
+    def _correct(self, request: Request, length: LengthEstimate | None) -> None:
         """The tagger has answered after its deadline."""
         if length is None:
             return
@@ -198,14 +150,14 @@ class PlacementCore:
             instance_id = request.lease.instance.instance_id
             self._do(do.Revise(request.key, request.trial, instance_id))
 
-    def _without_tagger(self, request: _Request) -> None:
+    def _without_tagger(self, request: Request) -> None:
         if self._has_tagger:
             self._do(do.Degraded(request.key, "tagger"))
         spec, model = request.spec, request.arrived.model
         length = self._fallback_length(model, spec.prompt_tokens, spec.max_tokens)
         self._described(request, length)
 
-    def _described(self, request: _Request, length: LengthEstimate) -> None:
+    def _described(self, request: Request, length: LengthEstimate) -> None:
         """All that is waited for of the request is known."""
         request.ticket = 0
         request.spec, ratio = replace(request.spec, length=length), self.config.largest_last_ratio
@@ -214,7 +166,7 @@ class PlacementCore:
             request.spec = order.ranked(request.spec)
         self._place(request)
 
-    def _place(self, request: _Request) -> None:
+    def _place(self, request: Request) -> None:
         """Begin an attempt."""
         self._next_attempt(request)
         if not self._eligible(request):
@@ -227,18 +179,18 @@ class PlacementCore:
             self._queue(request)
             self._wait(request, self.config.turn_deadline_s)
 
-    def _next_attempt(self, request: _Request) -> None:
+    def _next_attempt(self, request: Request) -> None:
         request.attempt += 1
         request.trial = request.spec
         if request.attempt > 1:
             attempt_id = f"{request.key}-{request.attempt}"
             request.trial = replace(request.spec, request_id=attempt_id)
 
-    def _queue(self, request: _Request) -> None:
+    def _queue(self, request: Request) -> None:
         request.stage = Stage.TURN
         self._turns.queue(request.key, request.urgency)
 
-    def _place_unasked(self, request: _Request) -> None:
+    def _place_unasked(self, request: Request) -> None:
         """Choose by what is known already."""
         eligible = self._eligible(request)
         if not eligible:
@@ -248,7 +200,7 @@ class PlacementCore:
         candidates = [self._candidate(i, i.recent_load(self._now_s), None) for i in known]
         self._choose(request, candidates, may_hold=False)
 
-    def _ask(self, request: _Request) -> None:
+    def _ask(self, request: Request) -> None:
         """It is the request's turn: ask the predictors of the most promising instances."""
         eligible = self._near(self._eligible(request))
         if not eligible:
@@ -300,7 +252,7 @@ class PlacementCore:
                 instance.instance_id, answer.load, instance.outstanding, self._now_s
             )
 
-    def _choose_among(self, request: _Request, answers: Sequence[on.Answer]) -> None:
+    def _choose_among(self, request: Request, answers: Sequence[on.Answer]) -> None:
         """The predictors have answered, as far as they do."""
         said = {answer.instance_id: answer for answer in answers}
         loads_only = self.policy.needs is Needs.LOAD or request.plan.candidates == 0
@@ -333,9 +285,7 @@ class PlacementCore:
             prediction=prediction,
         )
 
-    def _choose(
-        self, request: _Request, candidates: Sequence[Candidate], *, may_hold: bool
-    ) -> None:
+    def _choose(self, request: Request, candidates: Sequence[Candidate], *, may_hold: bool) -> None:
         """The policy chooses, or holds the request."""
         draw, arrived = self._random(), request.arrived
         lowered = request.trial.priority > arrived.spec.priority
@@ -357,18 +307,18 @@ class PlacementCore:
             chosen = self.policy.choose(spec, candidates, draw)
         self._dispatch(request, spec, next(c for c in candidates if c.instance_id == chosen))
 
-    def _with_time_left(self, request: _Request) -> RequestSpec:
+    def _with_time_left(self, request: Request) -> RequestSpec:
         """The attempt's `spec` with what is left of its targets."""
         spec = request.trial
         if not spec.slo.given:
             return spec
         return replace(spec, slo=spec.slo.after(self._now_s - request.arrived_s))
 
-    def _hold(self, request: _Request) -> None:
+    def _hold(self, request: Request) -> None:
         request.stage, self._turns.held = Stage.NEWS, True
         self._wait(request, self.config.hold_recheck_s)
 
-    def _dispatch(self, request: _Request, spec: RequestSpec, chosen: Candidate) -> None:
+    def _dispatch(self, request: Request, spec: RequestSpec, chosen: Candidate) -> None:
         instance = self.instances[chosen.instance_id]
         if not instance.by_priority and spec.priority != request.arrived.spec.priority:
             # Its engine would refuse a priority that the client did not give.
@@ -420,7 +370,7 @@ class PlacementCore:
                 self._unstarted.discard(event.key)
         self._free_turn(event.key)
 
-    def _better(self, request: _Request, event: on.Reviewed) -> Candidate | None:
+    def _better(self, request: Request, event: on.Reviewed) -> Candidate | None:
         """Where the request would wait much less than where it is."""
         told = [a for a in event.answers if a.prediction and a.instance_id in self.instances]
         if event.wait_s is None or not told:
@@ -439,7 +389,7 @@ class PlacementCore:
         if request is not None:
             self._keep(request)
 
-    def _keep(self, request: _Request) -> None:
+    def _keep(self, request: Request) -> None:
         """The request cannot be called back, should it have been about to."""
         self._unstarted.discard(request.key)
         if request.stage is Stage.RECALL:
@@ -486,13 +436,13 @@ class PlacementCore:
         self._news()
         self._review()
 
-    def _give_back(self, request: _Request) -> Instance:
+    def _give_back(self, request: Request) -> Instance:
         self._expect(request, Stage.END)
         lease, request.lease = self._lease_of(request), None
         lease.give_back()
         return lease.instance
 
-    def _lease_of(self, request: _Request) -> Lease:
+    def _lease_of(self, request: Request) -> Lease:
         assert request.lease is not None, f"{request.key} has no lease"
         return request.lease
 
@@ -505,7 +455,7 @@ class PlacementCore:
         self._free_turn(request.key)
 
     def _refuse(
-        self, request: _Request, because: do.RefusedBecause, why: Unattainable | None = None
+        self, request: Request, because: do.RefusedBecause, why: Unattainable | None = None
     ) -> None:
         del self._requests[request.key]
         self._do(do.Refuse(request.key, because, why))
@@ -530,7 +480,7 @@ class PlacementCore:
             self._do(do.Degraded(request.key, "turn"))
             self._place_unasked(request)
 
-    def _wait(self, request: _Request, pause_s: float) -> None:
+    def _wait(self, request: Request, pause_s: float) -> None:
         self._tickets += 1
         request.ticket = self._tickets
         self._do(do.WaitUntil(request.key, self._now_s + pause_s, request.ticket))
@@ -541,7 +491,7 @@ class PlacementCore:
         if holder is not None and holder.stage is Stage.NEWS:
             self._look_again(holder)
 
-    def _look_again(self, request: _Request) -> None:
+    def _look_again(self, request: Request) -> None:
         """Ask again for a held request, after whoever is more urgent by now."""
         request.ticket = 0
         if self._turns.behind(request.urgency):
@@ -584,7 +534,7 @@ class PlacementCore:
         else:
             self.instances.followed.discard(event.instance_id)
 
-    def _eligible(self, request: _Request) -> list[str]:
+    def _eligible(self, request: Request) -> list[str]:
         among = request.arrived.among
         known = self.instances.eligible(request.arrived.model, request.avoid)
         return known if among is None else [each for each in known if each in among]
@@ -604,5 +554,5 @@ class PlacementCore:
     def _do(self, effect: do.Effect) -> None:
         self._effects.append(effect)
 
-    def _expect(self, request: _Request, stage: Stage) -> None:
+    def _expect(self, request: Request, stage: Stage) -> None:
         assert request.stage is stage, f"{request.key} waits for {request.stage}, not {stage}"

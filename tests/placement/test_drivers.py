@@ -18,7 +18,7 @@ import pytest
 
 from foretell.model import LengthEstimate, Load, Prediction, RequestSpec, Slo
 from foretell.placement import PlacementConfig, PlacementCore, effects, events
-from foretell.placement.core import Stage
+from foretell.placement.request import Stage
 from foretell.policy import make_policy
 from foretell.sim.driver import VirtualDriver
 from foretell.sim.events import Events

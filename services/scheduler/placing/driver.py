@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from foretell.model import LengthEstimate
 from foretell.placement import PlacementCore, effects, events
-from foretell.placement.core import Stage
+from foretell.placement.request import Stage
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,61 @@
+"""One request on its way through the placement core."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from foretell.model import RequestSpec
+from foretell.placement import events as on
+from foretell.placement.effort import Plan
+from foretell.placement.instances import Lease
+from foretell.policy import Candidate, Urgency
+
+
+class Stage(Enum):
+    """The stages of a request's life, each named after what it waits for."""
+
+    ESTIMATE = "estimate"
+    TURN = "turn"
+    ANSWERS = "answers"
+    NEWS = "news"
+    """The policy holds it, and its turn, until something changes."""
+    RETRY = "retry"
+    END = "end"
+    """It is dispatched."""
+    RECALL = "recall"
+    """It is dispatched, and its engine is asked to give it back."""
+
+
+_ALL = Plan(0, False)
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A request between arrival and end."""
+
+    arrived: on.Arrived
+    arrived_s: float
+    spec: RequestSpec
+    """With its length, and its priority among the others to its model."""
+    stage: Stage = Stage.ESTIMATE
+    attempt: int = 0
+    trial: RequestSpec = field(init=False)
+    """`spec` for the attempt under way: its own id, perhaps its original priority."""
+    avoid: set[str] = field(default_factory=set)
+    candidates: Sequence[str] = ()
+    plan: Plan = _ALL
+    lease: Lease | None = None
+    ticket: int = 0
+    failures: int = 0
+    better: Candidate | None = None
+    """Where it goes when its engine has given it back."""
+
+    @property
+    def key(self) -> str:
+        """The id by which events and effects name it."""
+        return self.arrived.spec.request_id
+
+    @property
+    def urgency(self) -> Urgency:
+        """Its place among those that wait for a turn."""
+        return Urgency(self.trial.priority, self.arrived_s)
