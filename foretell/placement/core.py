@@ -19,8 +19,8 @@ from foretell.policy.admission import Unattainable, unattainable
 from foretell.policy.order import LargestLast, waits_too_long
 from foretell.policy.shortlist import Shortlist
 
-FallbackLength = Callable[[str, int, int], LengthEstimate]
-"""Estimates an output length from the model, the prompt tokens and `max_tokens` (0: no limit)."""
+FallbackLength = Callable[[RequestSpec], LengthEstimate]
+"""Estimates the output length of a request as it arrived."""
 
 
 class PlacementCore:
@@ -153,9 +153,7 @@ class PlacementCore:
     def _without_tagger(self, request: Request) -> None:
         if self._has_tagger:
             self._do(do.Degraded(request.key, "tagger"))
-        spec, model = request.spec, request.arrived.model
-        length = self._fallback_length(model, spec.prompt_tokens, spec.max_tokens)
-        self._described(request, length)
+        self._described(request, self._fallback_length(request.spec))
 
     def _described(self, request: Request, length: LengthEstimate) -> None:
         """All that is waited for of the request is known."""

@@ -301,5 +301,5 @@ class Placer(VirtualDriver):
             node.predictor.reserve(spec, request.length_row, at_s, now_s)
 
 
-def _no_fallback(model: str, prompt_tokens: int, max_tokens: int) -> LengthEstimate:
+def _no_fallback(request: RequestSpec) -> LengthEstimate:
     raise InvariantError("the simulated tagger always answers")

@@ -249,6 +249,12 @@ async def test_the_tagger_is_told_bounds_and_kind_and_not_asked_what_is_certain(
         assert tagger.asked[0].kind == tagger.observed[0].kind == structured
 
 
+async def test_without_a_tagger_history_keeps_to_bounds(tmp_path: Path) -> None:
+    async with engines(answer) as (engine,), running(tmp_path, [engine]) as scheduler:
+        await ask_tagged(scheduler, max_tokens=64, min_tokens=60)
+        assert 60 < engine.received[0].body["vllm_xargs"]["foretell_predicted_tokens"] < 64
+
+
 SILENT_TAGGERS = {
     "dead": _Dead,
     "mute": foreign,

@@ -167,7 +167,7 @@ def _core(policy: str, parameters: dict[str, str]) -> PlacementCore:
         make_policy(policy),
         PlacementConfig(**given),
         lambda: 0.5,
-        fallback_length=lambda model, prompt_tokens, max_tokens: FALLBACK,
+        fallback_length=lambda request: FALLBACK,
     )
 
 

@@ -97,7 +97,7 @@ class Placer(AsyncDriver[Placement]):
             policy,
             config,
             rng.random,
-            fallback_length=estimators.history.estimate,
+            fallback_length=self._by_history,
             has_tagger=tagger is not None,
         )
         super().__init__(core)
@@ -208,7 +208,7 @@ class Placer(AsyncDriver[Placement]):
         )
         length = _UNKNOWN_LENGTH
         if parsed.hint_tokens:
-            length = clip(from_hint(parsed.hint_tokens), parsed.max_tokens)
+            length = clip(from_hint(parsed.hint_tokens), parsed.max_tokens, parsed.min_tokens)
         prefix = Prefix()
         if self.core.policy.needs.prediction:
             prefix = prefix_of(parsed, prompt_tokens)
@@ -222,6 +222,13 @@ class Placer(AsyncDriver[Placement]):
             prefix=prefix.hashes,
             prefix_chunk_tokens=prefix.chunk_tokens,
             slo=parsed.terms.slo,
+        )
+
+    def _by_history(self, spec: RequestSpec) -> LengthEstimate:
+        """The estimate of a request's length without the tagger."""
+        parsed = self._requests[spec.request_id].parsed
+        return self._estimators.history.estimate(
+            parsed.model, spec.prompt_tokens, parsed.max_tokens, parsed.min_tokens, parsed.kind
         )
 
     def _estimate(self, effect: effects.Estimate) -> "asyncio.Future[LengthEstimate | None] | None":
