@@ -3,15 +3,24 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from math import inf
 from pathlib import Path
 
+import pytest
 from engines import answer, engines
 from schedulers import PATIENT_MS, WAIT_S, Scheduler, running
 from scripted_peers import Predictor, serving
 
+from foretell.placement import effort
 from foretell.v1 import predictor_pb2
 
 POOL = 5
+
+
+@pytest.fixture(autouse=True)
+def never_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheduler that is late asks fewer, and other work may make this one late."""
+    monkeypatch.setattr(effort, "LATE_S", inf)
 
 
 def predictor(running_requests: int) -> Predictor:
