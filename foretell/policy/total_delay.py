@@ -9,15 +9,16 @@ from foretell.policy.base import Candidate
 from foretell.policy.scoring import pick_lowest_known
 from foretell.policy.trust import trusted
 
-IMPATIENCE = 5.0
-"""A wait for the first token that is as long as waits usually are weighs this many times more than
-its seconds; one twice as long, twice as many times more."""
+IMPATIENCE = 10.0
+"""A wait for the first token of a tenth of what requests usually take weighs twice what its seconds
+say; one twice as long, three times."""
 _MEMORY = 50
-"""Choices over which a usual wait is averaged."""
+"""Choices over which the usual latency is averaged."""
 
 
 class TotalDelay:
-    """Chooses the candidate with the least `total_delay_s`, and learns what a usual wait is.
+    """Chooses the candidate with the least `total_delay_s`, and learns how long requests
+    usually take.
 
     Deterministic given the choices before.
     """
@@ -30,8 +31,8 @@ class TotalDelay:
         """The `instance_id` of the candidate with the least total delay; `draw` breaks ties."""
         prediction_of = trusted(candidates)
         answers = {c.instance_id: prediction_of(c) for c in candidates}
-        waits_s = [a.ttft_s for a in answers.values() if a is not None and isfinite(a.ttft_s)]
-        usual_s = self._usual_s if self._choices or not waits_s else fmean(waits_s)
+        told_s = [a.e2e_s for a in answers.values() if a is not None and isfinite(a.e2e_s)]
+        usual_s = self._usual_s if self._choices or not told_s else fmean(told_s)
 
         def delay_s(candidate: Candidate) -> float | None:
             answer = answers[candidate.instance_id]
@@ -39,9 +40,9 @@ class TotalDelay:
 
         chosen = pick_lowest_known(candidates, delay_s, draw)
         answer = answers[chosen]
-        if answer is not None and isfinite(answer.ttft_s):
+        if answer is not None and isfinite(answer.e2e_s):
             self._choices += 1
-            self._usual_s += (answer.ttft_s - self._usual_s) / min(self._choices, _MEMORY)
+            self._usual_s += (answer.e2e_s - self._usual_s) / min(self._choices, _MEMORY)
         return chosen
 
 
@@ -55,9 +56,9 @@ def total_delay_s(prediction: Prediction, usual_s: float) -> float | None:
 
     Requests do come, though, and a sum does not mind who bears it. Queueing behind a full engine
     costs those who are there nothing, so the least sum buries a few requests there. Therefore the
-    request's own wait weighs more the longer it is, beside `usual_s`, the usual wait; its own
-    decoding does not count. What each part is worth is measured by `bench.placement.parts`, and
-    IMPATIENCE was chosen by `bench.placement.yardstick`.
+    request's own wait weighs more the longer it is beside `usual_s`, the usual end-to-end latency;
+    its own decoding does not count. What each part is worth is measured by `bench.placement.parts`;
+    IMPATIENCE was chosen with the families of `bench.placement.yardstick` that decide.
 
     Never below 0, even where the request helps others by more than it costs. None: the delay of
     the others is unknown.

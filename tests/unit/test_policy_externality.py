@@ -12,26 +12,26 @@ def choose(candidates: list[Candidate], draw: float = 0.0) -> str:
 
 
 def test_least_delay_to_all_wins_not_the_least_to_the_newcomer() -> None:
-    # Before there is a usual wait, the mean of the candidates' is: 0.75 s.
-    quick_but_dear = predicted("a", 4.0, 0.5, added_e2e_s=9.0)  # 2.17 + 9 s
-    slow_but_cheap = predicted("b", 9.0, 1.0, added_e2e_s=3.0)  # 7.67 + 3 s
+    # Before there is a usual latency, the mean of the candidates' counts: 5 s.
+    quick_but_dear = predicted("a", 4.0, 0.5, added_e2e_s=5.0)  # 1 + 5 s
+    slow_but_cheap = predicted("b", 6.0, 1.0, added_e2e_s=2.5)  # 3 + 2.5 s
     assert choose([quick_but_dear, slow_but_cheap]) == "b"
-    assert choose([quick_but_dear, predicted("b", 9.0, 1.0, added_e2e_s=4.0)]) == "a"
+    assert choose([quick_but_dear, predicted("b", 6.0, 1.0, added_e2e_s=3.5)]) == "a"
 
 
 def test_a_long_wait_weighs_more_than_its_seconds() -> None:
-    # 3 * (1 + 5 * 3 / 1.5) = 33 s of waiting against none, and 30 that others wait.
-    buried, dear = predicted("a", 5.0, 3.0), predicted("b", 5.0, 0.0, added_e2e_s=30.0)
+    # 3 * (1 + 10 * 3 / 5) = 21 s of waiting against none, and 20 that others wait.
+    buried, dear = predicted("a", 5.0, 3.0), predicted("b", 5.0, 0.0, added_e2e_s=20.0)
     assert choose([buried, dear]) == "b"
-    assert choose([buried, predicted("b", 5.0, 0.0, added_e2e_s=35.0)]) == "a"
+    assert choose([buried, predicted("b", 5.0, 0.0, added_e2e_s=22.0)]) == "a"
 
 
-def test_how_much_a_wait_weighs_depends_on_the_waits_before() -> None:
-    long_wait, dear = predicted("a", 5.0, 3.0), predicted("b", 5.0, 1.0, added_e2e_s=30.0)
-    for usual_s, chosen in ((1.0, "b"), (10.0, "a")):
+def test_how_much_a_wait_weighs_depends_on_the_latencies_before() -> None:
+    long_wait, dear = predicted("a", 5.0, 3.0), predicted("b", 5.0, 1.0, added_e2e_s=20.0)
+    for usual_s, chosen in ((2.0, "b"), (30.0, "a")):
         policy = ExternalityPolicy()
         for _ in range(10):
-            policy.choose(REQUEST, [predicted("a", 20.0, usual_s, added_e2e_s=0.0)], 0.0)
+            policy.choose(REQUEST, [predicted("a", usual_s, 0.1, added_e2e_s=0.0)], 0.0)
         assert policy.choose(REQUEST, [long_wait, dear], 0.0) == chosen
 
 
