@@ -37,13 +37,16 @@ def model_of(running: Cluster) -> str:
 
 
 def recorded(running: Cluster, wanted: list[str]) -> list[dict[str, Any]]:
-    """The scheduler's log lines of requests, in that order; it writes them after the answers."""
+    """The scheduler's log lines of requests, in that order; it writes them after the answers.
+
+    Attempts that were called back have lines of their own, which do not count.
+    """
     found: dict[str, dict[str, Any]] = {}
 
     def complete() -> bool:
         for path in running.run_dir.glob("*.requests.jsonl"):
             lines = (json.loads(line) for line in path.read_text().splitlines())
-            found.update((line["request_id"], line) for line in lines)
+            found.update((line["request_id"], line) for line in lines if line["finished"])
         return all(request_id in found for request_id in wanted)
 
     until(complete, 20.0)
