@@ -1,9 +1,10 @@
 """The stream of pictures over real sockets: both its ends, and what may fail."""
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -358,35 +359,35 @@ def test_notices_of_several_followers_on_the_loop_that_services_run_on(tmp_path:
     assert not errors
 
 
-class _Hung(FrameStream):
-    """A predictor's end that takes connections and reads nothing."""
-
-    streams: list["_Hung"]
-
-    def began(self) -> None:
-        self.streams.append(self)
-        self.read_on(False)
-
-
 async def test_notices_to_a_predictor_that_hangs_cost_no_memory(tmp_path: Path) -> None:
-    _Hung.streams = []
     address = f"unix:{tmp_path}/p"
-    server, _ = await serve_frames(_Hung, frames_address(address), OPEN)
     prefix = tuple(range(2000))
-    async with replica(address) as one:
-        await until(lambda: _Hung.streams and one.following._stream is not None)
-        stream = one.following._stream
-        assert stream is not None
-        told = 0
-        while one.following.reserve(request(f"r{told}", prefix=prefix, prefix_chunk_tokens=1.0)):
-            told += 1
-            assert told < 10_000, "everything was kept for a predictor that does not read"
-            await asyncio.sleep(0)
-        assert not stream.is_open  # so it is called, and followed again once it reads
-        await until(lambda: len(_Hung.streams) > 1)
-    server.close()
-    for each in _Hung.streams:
-        each.close()
+    with socket.socket(socket.AF_UNIX) as hung:  # takes connections and never reads
+        hung.bind(frames_address(address).removeprefix("unix:"))
+        hung.listen()
+        hung.setblocking(False)
+        streams: list[socket.socket] = []
+
+        def followed(times: int) -> bool:
+            with suppress(BlockingIOError):
+                streams.append(hung.accept()[0])
+            return len(streams) >= times
+
+        async with replica(address) as one:
+            await until(lambda: one.following._stream is not None)
+            stream = one.following._stream
+            assert stream is not None
+            told = 0
+            while one.following.reserve(
+                request(f"r{told}", prefix=prefix, prefix_chunk_tokens=1.0)
+            ):
+                told += 1
+                assert told < 1000, "everything was kept for a predictor that does not read"
+                await asyncio.sleep(0)
+            assert not stream.is_open  # so it is called, and followed again once it reads
+            await until(lambda: followed(2))
+        for each in streams:
+            each.close()
 
 
 async def test_in_a_large_pool_others_are_followed_in_turn(

@@ -1,0 +1,229 @@
+"""Families of traffic that placement is judged by, each with the cluster that serves it.
+
+The first half decides: what a policy is, is chosen by these. The other half only reports: nobody
+looks at it before a choice is made.
+"""
+
+import gzip
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import pi, sin
+from pathlib import Path
+from random import Random
+
+from pyarrow.parquet import read_table
+
+from foretell.sim import check_fits
+from foretell.workload import Arrival, Conversations, Trace, arrivals_of, conversations
+from foretell.workload.arrivals import poisson
+from foretell.workload.lengths import EmpiricalLengths, Lengths, LogNormal, LogNormalLengths
+from foretell.workload.stream import PREFIX_BLOCK_TOKENS, stream
+from tools.simulate.cluster import instance_config
+from tools.simulate.options import EngineOptions, SimulateOptions
+from tools.simulate.run import read_trace
+
+A30 = EngineOptions(
+    "A30/Llama-2-7b-hf",
+    12,
+    max_num_seqs=48,
+    max_num_batched_tokens=512,
+    num_blocks=1056,
+    max_model_len=4096,
+)
+"""The Block paper's cluster."""
+H100 = EngineOptions(
+    "H100/Llama-3.1-8B",
+    4,
+    max_num_seqs=256,
+    max_num_batched_tokens=8192,
+    num_blocks=24_881,
+    max_model_len=131_072,
+)
+Make = Callable[[Path, float, int, Random], list[Arrival]]
+"""Requests of a family: the traces' folder, requests a second, their number, and random draws."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One kind of traffic, and who serves it."""
+
+    name: str
+    what: str
+    decides: bool
+    engines: EngineOptions
+    make: Make
+    guess_qps: float
+    """The rate at which the search for the capacity begins."""
+
+    def arrivals(self, traces: Path, qps: float, count: int, seed: int) -> list[Arrival]:
+        """`count` requests at `qps` a second, or a few less: without those that no engine fits."""
+        options = SimulateOptions("", (self.engines,))
+        engine = instance_config(self.engines, options).engine
+        found = []
+        for arrival in self.make(traces, qps, count, Random(f"{seed} {self.name}")):
+            try:
+                check_fits(arrival, engine)
+            except ValueError:
+                continue
+            found.append(arrival)
+        return found
+
+
+def lengths_of(file: str) -> Make:
+    """Requests with the lengths of a trace without times, as a Poisson process."""
+
+    def make(traces: Path, qps: float, count: int, draws: Random) -> list[Arrival]:
+        trace = replace(_read(traces / file), timed=False)
+        return arrivals_of(trace, draws, count=count, qps=qps)
+
+    return make
+
+
+def stretches_of(file: str) -> Make:
+    """Stretches of a trace, which begin anywhere, in its own rhythm."""
+
+    def make(traces: Path, qps: float, count: int, draws: Random) -> list[Arrival]:
+        trace = _read(traces / file)
+        first = int(draws.random() * max(1, len(trace.requests) - count))
+        part = replace(trace, requests=trace.requests[first : first + count])
+        return arrivals_of(part, draws, count=count, qps=qps)
+
+    return make
+
+
+def drawn(lengths: Lengths) -> Make:
+    """Requests of made-up lengths, as a Poisson process."""
+    return lambda traces, qps, count, draws: stream(count, poisson(qps, draws), lengths, draws)
+
+
+def tides(traces: Path, qps: float, count: int, draws: Random) -> list[Arrival]:
+    """ShareGPT's lengths, at a rate that rises and falls by half every `TIDE_S` seconds."""
+    requests = _read(traces / SHAREGPT).requests
+    lengths = EmpiricalLengths([(r.prompt_tokens, r.output_tokens) for r in requests])
+    return stream(count, _tide(qps, draws), lengths, draws)
+
+
+def _tide(qps: float, draws: Random) -> Iterator[float]:
+    """Poisson arrivals by thinning (Lewis and Shedler, 1979)."""
+    for t_s in poisson(1.5 * qps, draws):
+        if 1.5 * draws.random() < 1.0 + 0.5 * sin(2 * pi * t_s / TIDE_S):
+            yield t_s
+
+
+def talks(traces: Path, qps: float, count: int, draws: Random) -> list[Arrival]:
+    """Conversations, whose prompts repeat all that was said before."""
+    return conversations(count / qps, qps, Conversations(), draws)
+
+
+def agents(traces: Path, qps: float, count: int, draws: Random) -> list[Arrival]:
+    """Sessions of coding agents, which repeat all that went before, begun at random times."""
+    sessions = _sessions(traces / AGENTS)
+    calls = sum(map(len, sessions)) / len(sessions)
+    found: list[Arrival] = []
+    for number, start_s in enumerate(poisson(qps / calls, draws)):
+        if start_s > count / qps + _AGENTS_BEGIN_S:
+            break
+        session = sessions[int(draws.random() * len(sessions))]
+        found += [_call(number, start_s, *call) for call in session]
+    found = [a for a in found if a.t_s >= _AGENTS_BEGIN_S]
+    found.sort(key=lambda arrival: arrival.t_s)
+    return [
+        replace(arrival, t_s=arrival.t_s - _AGENTS_BEGIN_S, request_id=f"r{index}")
+        for index, arrival in enumerate(found[:count])
+    ]
+
+
+def _call(number: int, start_s: float, t_s: float, prompt: int, output: int) -> Arrival:
+    blocks = range(-(-prompt // PREFIX_BLOCK_TOKENS))
+    names = tuple(number * _MOST_BLOCKS + block for block in blocks)
+    return Arrival(start_s + t_s, prompt, output, "", names)
+
+
+@lru_cache(maxsize=4)
+def _sessions(path: Path) -> list[list[tuple[float, int, int]]]:
+    """(seconds since its session began, prompt tokens, output tokens) of each call."""
+    sessions: dict[str, list[tuple[float, int, int]]] = {}
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        for line in lines:
+            row = json.loads(line)
+            call = row["timestamp_us"] / 1e6, max(1, row["in_tok"]), max(1, row["out_tok"])
+            sessions.setdefault(row["session_id"], []).append(call)
+    return [[(t - calls[0][0], i, o) for t, i, o in sorted(calls)] for calls in sessions.values()]
+
+
+@lru_cache(maxsize=4)
+def _read(path: Path) -> Trace:
+    return _parquet(path) if path.suffix == ".parquet" else read_trace(str(path), "auto")
+
+
+def _parquet(path: Path) -> Trace:
+    table = read_table(path, columns=["t", "input_tokens", "output_tokens"])
+    rows = zip(*(table[name].to_pylist() for name in table.column_names), strict=True)
+    requests = [Arrival(t, max(1, i), max(1, o), "") for t, i, o in rows]
+    return Trace(tuple(sorted(requests, key=lambda r: r.t_s)), timed=True)
+
+
+_MOST_BLOCKS = 1 << 16
+_AGENTS_BEGIN_S = 300.0
+TIDE_S = 60.0
+SHAREGPT = "sharegpt_10k_llama2_lengths.csv"
+AGENTS = "agent_miniswe_calls.jsonl.gz"
+FAMILIES: Sequence[Family] = (
+    Family("chat", "ShareGPT's lengths", True, A30, lengths_of(SHAREGPT), 31.0),
+    Family(
+        "conversation",
+        "Azure 2023, conversations",
+        True,
+        A30,
+        stretches_of("azure2023_conv.t0-2100.csv.gz"),
+        15.0,
+    ),
+    Family(
+        "bursts",
+        "ServeGen, large model",
+        True,
+        A30,
+        stretches_of("servegen_m-large_223200_225000.parquet"),
+        40.0,
+    ),
+    Family(
+        "code",
+        "made up: prompts of 2,000 tokens, answers of 30",
+        True,
+        A30,
+        drawn(LogNormalLengths(LogNormal(2000.0, 0.8, 3500), LogNormal(30.0, 1.5, 500))),
+        20.0,
+    ),
+    Family(
+        "shared prefixes",
+        "Mooncake, conversations",
+        True,
+        H100,
+        stretches_of("mooncake_conversation.t0-2100.jsonl.gz"),
+        5.0,
+    ),
+    Family(
+        "short",
+        "ServeGen, small model",
+        False,
+        A30,
+        stretches_of("servegen_m-small_223200_223800.parquet"),
+        150.0,
+    ),
+    Family(
+        "arena", "LMSYS's lengths", False, A30, lengths_of("lengths_lmsys_nanoflow.csv.gz"), 40.0
+    ),
+    Family(
+        "long prompts",
+        "made up: prompts of 8,000 tokens, answers of 250",
+        False,
+        H100,
+        drawn(LogNormalLengths(LogNormal(8000.0, 0.8, 60_000), LogNormal(250.0, 0.6, 2000))),
+        8.0,
+    ),
+    Family("agents", "sessions of a coding agent", False, H100, agents, 20.0),
+    Family("talks", "made up: conversations of 6 turns", False, H100, talks, 40.0),
+    Family("tides", "ShareGPT's lengths, the rate rises and falls", False, A30, tides, 28.0),
+)

@@ -1,0 +1,293 @@
+"""Which policy serves which kind of traffic best, with true lengths and as the tagger would say?
+
+TRACES holds the traces of `bench/placement/families.py`. A family's load is the highest rate at
+which Block's policy, `predicted_latency`, that knows true lengths keeps the P99 of TTFT within a
+bound (found by simulation with a seed of its own), and a part of it. Predictors see their engines
+ten times a second, and asking, tagging and sending take the time that they take in a cluster.
+Finished runs are kept in build/, so that an interrupted run goes on while the code is the same.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from bench.placement.block.runs import state_of_the_code
+from bench.placement.families import FAMILIES, Family
+from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.runs import pool, progress
+from bench.stats import geometric_mean, ratio_interval
+from foretell.policy import make_policy
+from foretell.sim import Report, Served, simulate
+from foretell.workload import Arrival
+from tools.simulate.cluster import cluster_config
+from tools.simulate.options import SimulateOptions
+
+BENCH = Benchmark(
+    __file__,
+    __doc__,
+    takes="40 minutes",
+    paths={"TRACES": "folder of the traces"},
+    processes=2,
+)
+POLICIES = ("slo", "predicted_latency", "llumnix_minus", "least_outstanding", "round_robin")
+PEERS = ("predicted_latency", "llumnix_minus", "least_outstanding")
+"""The policies the best of which the default is compared with; Block's is the first."""
+SIMPLE = ("llumnix_minus", "least_outstanding", "round_robin")
+"""Those that ask no predictor for a forecast."""
+KNOWN = {"tagger": "as the tagger says", "true": "true lengths"}
+LOADS = (0.92,)
+"""Rates, in parts of the family's capacity."""
+SECONDS, MOST_REQUESTS, SEEDS = 100.0, 12_000, 5
+BOUND_S, BOUND_TIMES, CLOSE = 3.0, 3.0, 1.04
+"""The bound on the P99 of TTFT: so long, or so many times as long as without load; and how closely
+the rate at which it is reached is found."""
+PUBLISH_S, TAGGER_S, NETWORK_S, DISPATCH_S = 0.1, 0.02, 0.001, 0.005
+FIGURES: dict[str, Callable[[Report], float]] = {
+    "ttft_mean_s": lambda r: r.mean(_ttft_s),
+    "ttft_p99_s": lambda r: r.quantile(0.99, _ttft_s),
+    "ttft_p999_s": lambda r: r.quantile(0.999, _ttft_s),
+    "ttft_max_s": lambda r: r.quantile(1.0, _ttft_s),
+    "e2e_mean_s": lambda r: r.mean(_e2e_s),
+    "e2e_p99_s": lambda r: r.quantile(0.99, _e2e_s),
+    "tpot_p99_s": lambda r: r.quantile(0.99, lambda s: s.tpot_s),
+    "preemptions_per_1000": lambda r: 1000 * r.preemptions / len(r.served),
+}
+COMPARED = {
+    "ttft_mean_s": "mean TTFT",
+    "ttft_p99_s": "P99 TTFT",
+    "ttft_max_s": "longest TTFT",
+    "e2e_mean_s": "mean e2e",
+    "e2e_p99_s": "P99 e2e",
+}
+
+
+def _ttft_s(served: Served) -> float:
+    return served.ttft_s
+
+
+def _e2e_s(served: Served) -> float:
+    return served.e2e_s
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One run of the simulator."""
+
+    family: str
+    policy: str
+    knows: str
+    qps: float
+    seed: int
+    seconds: float = SECONDS
+
+
+def run(case: Case, traces: Path) -> Numbers:
+    """The figures of one case; its arrivals depend on family, rate and seed alone."""
+    family = next(f for f in FAMILIES if f.name == case.family)
+    count = min(MOST_REQUESTS, int(case.qps * case.seconds))
+    arrivals = family.arrivals(traces, case.qps, count, case.seed)
+    options = SimulateOptions(
+        "",
+        (family.engines,),
+        estimates=case.knows,
+        publish_interval_s=PUBLISH_S,
+        tagger_delay_s=TAGGER_S,
+        network_delay_s=NETWORK_S,
+        dispatch_delay_s=DISPATCH_S,
+    )
+    config = cluster_config(
+        options,
+        case.seed,
+        prefixes=any(arrival.prefix for arrival in arrivals),
+        lengths=_lengths(arrivals),
+    )
+    # Peers are what others offer: what they have placed stays.
+    placement = replace(config.placement, recall=case.policy not in (*PEERS, *SIMPLE))
+    config = replace(config, placement=placement)
+    report = simulate(config, arrivals, [make_policy(case.policy)], Random(f"{case.seed} cluster"))
+    return {**asdict(case), **{name: round(f(report), 5) for name, f in FIGURES.items()}}
+
+
+def _lengths(arrivals: Sequence[Arrival]) -> list[int]:
+    return [arrival.output_tokens for arrival in arrivals]
+
+
+def capacity(family: Family, traces: Path) -> float:
+    """The highest rate at which Block's policy keeps the bound, with a seed that is not used again,
+    in requests a second."""
+
+    def p99_s(qps: float, seconds: float = SECONDS) -> float:
+        case = Case(family.name, PEERS[0], "true", qps, 0, seconds)
+        return float(run(case, traces)["ttft_p99_s"])
+
+    bound_s = max(BOUND_S, BOUND_TIMES * p99_s(family.guess_qps / 10, 4 * SECONDS))
+    low = high = None
+    qps = family.guess_qps
+    while low is None or high is None or high / low > CLOSE:
+        if p99_s(qps) <= bound_s:
+            low, qps = qps, 1.3 * qps if high is None else (qps + high) / 2
+        else:
+            high, qps = qps, qps / 1.3 if low is None else (low + qps) / 2
+    return round(low, 3)
+
+
+class Kept:
+    """Results by what was asked, in a JSON lines file, of this state of the code."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._state = path, state_of_the_code()
+        self._found: dict[str, Any] = {}
+        if path.exists():
+            for line in path.read_text().splitlines():
+                entry = json.loads(line)
+                if entry["state"] == self._state:
+                    self._found[entry["asked"]] = entry["result"]
+
+    def all_of(
+        self, work: Callable[[Any], Any], asked: Sequence[Any], processes: int, what: str
+    ) -> list[Any]:
+        """The result of `work` for each of `asked`, made by several processes where not kept."""
+        missing = [each for each in asked if repr(each) not in self._found]
+        with pool(processes) as workers, progress() as bar:
+            results = bar.track(workers.map(work, missing), len(missing), description=what)
+            for each, result in zip(missing, results, strict=True):
+                self._keep(repr(each), result)
+        return [self._found[repr(each)] for each in asked]
+
+    def _keep(self, asked: str, result: Any) -> None:
+        self._found[asked] = result
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a") as file:
+            entry = {"state": self._state, "asked": asked, "result": result}
+            file.write(json.dumps(entry) + "\n")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    names = [family.name for family in FAMILIES]
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="Number of seeds, 2 to 10.")
+    parser.add_argument(
+        "--families", nargs="+", choices=names, default=names, help="Families to run."
+    )
+    parser.add_argument(
+        "--policies",
+        nargs="+",
+        default=list(POLICIES),
+        help="Policies to run, the first is judged.",
+    )
+
+
+def measure(options: argparse.Namespace) -> Numbers:
+    """Find the families' capacities, and simulate what has not been simulated yet."""
+    kept = Kept(BENCH.kept)
+    find = partial(_capacity, traces=options.traces)
+    found = kept.all_of(find, options.families, options.processes, "capacities")
+    cases = [
+        Case(family, policy, knows, round(load * qps, 3), seed)
+        for seed in range(1, options.seeds + 1)
+        for family, qps in zip(options.families, found, strict=True)
+        for load in LOADS
+        for knows in KNOWN
+        for policy in options.policies
+        if knows == "tagger" or policy not in SIMPLE  # whom lengths do not concern
+    ]
+    rows = kept.all_of(partial(run, traces=options.traces), cases, options.processes, "runs")
+    return {
+        "capacities_qps": dict(zip(options.families, found, strict=True)),
+        "policies": options.policies,
+        "rows": rows,
+    }
+
+
+def _capacity(name: str, traces: Path) -> float:
+    return capacity(next(f for f in FAMILIES if f.name == name), traces)
+
+
+def tables(page: Numbers) -> Blocks:
+    """For each kind of knowledge, ratios to the best peer, family by family."""
+    seeds = len({row["seed"] for row in page["rows"]})
+    text = [
+        made_by(page),
+        f"Each family at {LOADS[0]:.0%} of its capacity, {SECONDS:g} s of it for each of {seeds} "
+        "seeds. Ratios of the first policy's figures to those of the best of some others (the best "
+        "in this figure and family, by its geometric mean over the seeds), with 95% intervals "
+        "(Student's t over the seeds). Only the first policy calls requests back.\n",
+    ]
+    for knows, title in KNOWN.items():
+        text += [
+            f"### {title[0].upper()}{title[1:]}\n",
+            *_ratios(page, knows),
+            _absolute(page, knows),
+        ]
+    return {"tables": "\n".join(text)}
+
+
+def _ratios(page: Numbers, knows: str) -> Iterable[str]:
+    for peers in (PEERS, SIMPLE):
+        names = [f"`{peer}`" for peer in peers if peer in page["policies"]]
+        yield f"Beside the best of {', '.join(names)}:\n"
+        yield _ratios_to(page, knows, peers)
+
+
+def _ratios_to(page: Numbers, knows: str, peers: Sequence[str]) -> str:
+    mine, lines = page["policies"][0], []
+    means: dict[tuple[bool, str], list[float]] = {}
+    for family in _families(page):
+        cells = []
+        for figure in COMPARED:
+            best = min(
+                (
+                    _values(page, family.name, peer, knows, figure)
+                    for peer in peers
+                    if peer in page["policies"]
+                ),
+                key=geometric_mean,
+            )
+            own = _values(page, family.name, mine, knows, figure)
+            ratios = [a / b for a, b in zip(own, best, strict=True)]
+            mean, low, high = ratio_interval(ratios)
+            means.setdefault((family.decides, figure), []).append(mean)
+            cells.append(f"{mean:.2f} ({low:.2f} to {high:.2f})")
+        role = "decides" if family.decides else "reports"
+        lines.append([f"{family.name}, *{role}*", *cells])
+    for decides, title in ((True, "families that decide"), (False, "families that report")):
+        known = [means.get((decides, figure)) for figure in COMPARED]
+        if all(known):
+            lines.append([f"**{title}**", *(f"**{geometric_mean(m or [1]):.2f}**" for m in known)])
+    return markdown_table((f"`{mine}`", *COMPARED.values()), lines)
+
+
+def _absolute(page: Numbers, knows: str) -> str:
+    lines = []
+    for family in _families(page):
+        qps = page["capacities_qps"][family.name] * LOADS[0]
+        for policy in page["policies"]:
+            values = {f: _values(page, family.name, policy, knows, f) for f in FIGURES}
+            if policy in SIMPLE and knows != "tagger":
+                continue
+            seconds = [f"{geometric_mean(values[f]):.2f} s" for f in FIGURES if f.endswith("_s")]
+            preempted = sum(values["preemptions_per_1000"]) / len(values["ttft_mean_s"])
+            name = f"{family.name}, {qps:.1f}/s" if policy == page["policies"][0] else ""
+            lines.append([name, f"`{policy}`", *seconds, f"{preempted:.0f}"])
+    header = ["family", "policy", "mean TTFT", "P99", "P99.9", "longest", "mean e2e", "P99 e2e"]
+    return markdown_table([*header, "P99 TPOT", "preemptions per 1,000"], lines)
+
+
+def _families(page: Numbers) -> Iterable[Family]:
+    return [family for family in FAMILIES if family.name in page["capacities_qps"]]
+
+
+def _values(page: Numbers, family: str, policy: str, knows: str, figure: str) -> list[float]:
+    """The figure of each seed, in their order."""
+    known = "tagger" if policy in SIMPLE else knows
+    found = {
+        row["seed"]: row[figure]
+        for row in page["rows"]
+        if (row["family"], row["policy"], row["knows"]) == (family, policy, known)
+    }
+    floor = 0.0 if figure == "preemptions_per_1000" else 1e-6
+    return [max(floor, found[seed]) for seed in sorted(found)]
