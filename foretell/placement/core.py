@@ -446,7 +446,8 @@ class PlacementCore:
 
     def _gone(self, event: on.Gone) -> None:
         request = self._requests[event.key]
-        assert request.stage is not Stage.END, f"{event.key} is dispatched: tell its end"
+        sent = request.stage in (Stage.END, Stage.RECALL)
+        assert not sent, f"{event.key} is dispatched: tell its end"
         del self._requests[event.key]
         if request.stage is Stage.TURN:
             self._turns.leave(event.key)

@@ -108,6 +108,8 @@ class Attempt:
 
     def head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
         """The engine begins to answer."""
+        if self._over.done():
+            return  # it was taken back: another engine's answer goes to the client
         self.result.status = status
         # 401 and 403: the engine refuses our key, for which the client is not to blame.
         if status >= 500 or status in (401, 403):
@@ -119,19 +121,21 @@ class Attempt:
 
     def data(self, data: bytes) -> None:
         """A part of the answer's body has come."""
-        if self._framing is not None and not self._framing.ended:
+        if self._framing is not None and not self._over.done():
             self._carry_out(self._framing.feed, data)
 
     def end(self) -> None:
         """The answer is whole."""
-        if self._framing is not None and not self._framing.ended:
+        if self._framing is not None and not self._over.done():
             self._carry_out(self._framing.feed_end)
 
     def broken(self, reason: str) -> None:
         """The connection was lost."""
+        if self._over.done():
+            return
         if self._framing is None:
             self._end_attempt(AttemptFailed(reason))
-        elif not self._framing.ended:
+        else:
             self._carry_out(self._framing.feed_break, reason)
 
     # --- what becomes of it ---
