@@ -20,8 +20,8 @@ from services.predictor.__main__ import serve as serve_predictor
 from services.process.folders import free_ports
 
 pytestmark = pytest.mark.timeout(600)
-LONG, SHORT = 1500, 4
-"""Output tokens: seconds of an emulated engine, and next to nothing."""
+LONG, SHORT = 3000, 4
+"""Output tokens: a minute of an emulated engine, and next to nothing."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -45,7 +45,7 @@ async def engine_with_sidecar(
         ready_file=str(folder / f"predictor-{number}.ready"),
     )
     async with running_engine(
-        folder, name=name, port=port, max_num_seqs=1, noise_ratio=0.0, speedup=5.0
+        folder, name=name, port=port, max_num_seqs=1, noise_ratio=0.0, speedup=1.0
     ) as engine:
         sidecar = asyncio.create_task(serve_predictor(settings, stop))
         try:
