@@ -332,6 +332,13 @@ class Forecaster:
         firsts_s = firsts_s[slot : question.samples * count : count]
         return max(0.0, float(firsts_s.mean()) - now_s)
 
+    def has_begun(self, picture: int, key: int) -> bool:
+        """Whether the engine has computed any of that request, as far as its picture goes."""
+        figures = self.figures(picture)
+        rows = self.pictures.requests[picture, : figures.requests]
+        begun = (rows["output"] > 0) | (np.arange(figures.requests) < figures.running)
+        return bool(np.any(begun & (rows["key"] == key)))
+
     def _waiting_slot(self, question: Question, key: int) -> int | None:
         """The slot in rollouts of a request that waits in the queue or is on its way to it."""
         figures = self.figures(question.picture)
@@ -416,9 +423,14 @@ def arrival(request: RequestSpec, length_row: Row, at_s: float, every_s: float =
         request.max_tokens,
         request.priority,
         request.cached_tokens,
-        crc32(request.request_id.encode()),
+        key_of(request.request_id),
         request.sequences,
     )
+
+
+def key_of(request_id: str) -> int:
+    """The number that stands for a request in pictures and draws."""
+    return crc32(request_id.encode())
 
 
 def is_certain(row: Row) -> bool:

@@ -279,6 +279,10 @@ class Gallery:
             request, self._length_row(request.length), now_s, every_step_published=False
         )
 
+    def has_begun(self, instance_id: str, request_id: str) -> bool:
+        """Whether that request runs on an instance of `fresh`, as far as is known."""
+        return self._predictor(instance_id).has_begun(request_id)
+
     def predict(
         self,
         instance_ids: Sequence[str],

@@ -3,7 +3,15 @@
 from collections.abc import Sequence
 
 from foretell.engine.answer import Spread, as_prediction, no_spread
-from foretell.engine.forecast import Added, Figures, Forecaster, Question, arrival, is_certain
+from foretell.engine.forecast import (
+    Added,
+    Figures,
+    Forecaster,
+    Question,
+    arrival,
+    is_certain,
+    key_of,
+)
 from foretell.engine.ledger import Underway
 from foretell.kernel.step_time import StepTime
 from foretell.length.distribution import Row
@@ -147,6 +155,10 @@ class EnginePredictor:
             every_step_published=every_step_published,
         )
         return None if found is None else found + self.answer_delay_s
+
+    def has_begun(self, request_id: str) -> bool:
+        """Whether the engine has computed any of that request, as far as its picture goes."""
+        return self.forecaster.has_begun(self.index, key_of(request_id))
 
 
 def predict(

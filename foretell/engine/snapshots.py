@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from itertools import chain
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foretell.engine.batch import Batch as TwinBatch
-from foretell.engine.forecast import Figures, Forecaster, is_certain
+from foretell.engine.forecast import Figures, Forecaster, is_certain, key_of
 from foretell.engine.twin import Twin
 from foretell.kernel.lengths import WIDTH
 from foretell.kernel.pictures import STEPS
@@ -67,7 +66,7 @@ def fill_picture(
 def _fill_rows(rows: NDArray[np.void], table: RequestTable, cached_tokens: Sequence[int]) -> None:
     rows["arrival_s"] = table.arrival_unix_s[:]
     rows["key"] = [
-        crc32((foretell_id or request_id).encode())
+        key_of(foretell_id or request_id)
         for foretell_id, request_id in zip(table.foretell_id, table.request_id, strict=True)
     ]
     rows["prompt"] = table.prompt_tokens[:]

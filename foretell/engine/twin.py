@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Mapping
 from math import inf
 from typing import Any, NamedTuple
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from foretell.engine.arena import Arena
 from foretell.engine.arrays import new_rows, new_state, steps_in_flight
 from foretell.engine.batch import Batch, Outcome
+from foretell.engine.forecast import key_of
 from foretell.engine.sequence import Sequence
 from foretell.kernel import output, queues
 from foretell.kernel.layout import ENTRY, NONE, Record, State
@@ -179,7 +179,7 @@ class Twin:
         if self._arena is not None:
             self.live = self._arena.place(self.live, seq)
         if length_row is not None:
-            self.live.beliefs[slot] = (length_row, crc32(seq.request_id.encode()))
+            self.live.beliefs[slot] = (length_row, key_of(seq.request_id))
         queues.enqueue(self._state, slot)
 
     def abort(self, request_id: str) -> bool:

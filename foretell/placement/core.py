@@ -323,7 +323,8 @@ class PlacementCore:
             spec = replace(spec, priority=request.arrived.spec.priority)
         request.lease, request.stage = instance.lease(self._now_s), Stage.END
         key, prediction = request.key, chosen.prediction
-        if self._recalls and request.arrived.recallable:
+        # A part of several sequences may have begun: nobody calls those back.
+        if self._recalls and request.arrived.recallable and spec.sequences == 1:
             self._unstarted.add(key, instance.instance_id, request.arrived_s, self._now_s)
         self._do(do.Dispatch(key, spec, instance.instance_id, prediction, request.attempt))
         predict = prediction is not None and not request.plan.single
@@ -364,7 +365,7 @@ class PlacementCore:
                 request.stage, request.better = Stage.RECALL, chosen
                 self._do(do.Recall(event.key, here))
                 return
-            if event.wait_s is None:
+            if event.begun:
                 self._unstarted.discard(event.key)
         self._free_turn(event.key)
 

@@ -78,9 +78,11 @@ class Reviewed:
 
     key: str
     wait_s: float | None
-    """Seconds until its first token where it is; None: it no longer waits, or nobody knows."""
+    """Seconds until its first token where it is; None where it does not wait or nobody knows."""
     answers: Sequence[Answer] = ()
     """The answers of the other instances."""
+    begun: bool = False
+    """Its engine computes it: it is not reviewed again."""
 
 
 @dataclass(frozen=True, slots=True)

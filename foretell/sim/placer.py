@@ -206,7 +206,8 @@ class Placer(VirtualDriver):
                 with_quantiles=effect.with_quantiles,
             )
             answers = [events.Answer(p.instance_id, p.load, p) for p in found]
-            told = events.Reviewed(effect.key, wait_s, answers)
+            begun = wait_s is None and node.predictor.has_begun(effect.spec.request_id)
+            told = events.Reviewed(effect.key, wait_s, answers, begun)
         self._clock.after(self._config.network_delay_s, partial(self.step, core, told))
 
     def _recall(self, core: PlacementCore, effect: effects.Recall) -> None:

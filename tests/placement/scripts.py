@@ -17,7 +17,7 @@ begin with `->` are all of its effects, in their order. `-> ...` stands for any 
         -> dispatch r1 engine-0
         -> reserve r1 engine-0
 
-    0.3 reviewed r1 9 engine-1:ttft=1        # waits another 9 s where it is; or: reviewed r1 no
+    0.3 reviewed r1 9 engine-1:ttft=1        # waits another 9 s; or: begun, or: unknown
 
 The other events are `started`, `recalled`, `failed` and `gone KEY`, `ended KEY [broken]`, `down`,
 `draining` and `removed INSTANCE`, and `passes KEY`: the time has come that the request's last
@@ -95,8 +95,10 @@ class Script:
                 answers = [_answer(word) for word in rest if ":" in word]
                 return events.Heard(key, answers, float(facts.get("took", 0)))
             case "reviewed":
-                wait_s = None if rest[0] == "no" else float(rest[0])
-                return events.Reviewed(key, wait_s, [_answer(word) for word in rest[1:]])
+                if rest[0] in ("unknown", "begun"):
+                    return events.Reviewed(key, None, begun=rest[0] == "begun")
+                answers = [_answer(word) for word in rest[1:]]
+                return events.Reviewed(key, float(rest[0]), answers)
             case "started":
                 return events.Started(key)
             case "recalled":

@@ -89,7 +89,10 @@ class Script:
         draws = self._draws("review", effect.key, time)
         wait_s = draws.choice([None, 0.1, 5.0, 5.0])
         return events.Reviewed(
-            effect.key, wait_s, [self._answer(name, draws) for name in effect.others]
+            effect.key,
+            wait_s,
+            [self._answer(name, draws) for name in effect.others],
+            begun=wait_s is None and draws.random() < 0.5,
         )
 
     def gives_back(self, key: str) -> bool:

@@ -105,7 +105,9 @@ class World:
         key = self._pick(self.reviewing)
         others = self.reviewing.pop(key).others
         wait_s = self.draws.choice([None, 0.005, 30.0])
-        self.tell(events.Reviewed(key, wait_s, [self._answer(name) for name in others]))
+        begun = wait_s is None and self.draws.random() < 0.5
+        answers = [self._answer(name) for name in others]
+        self.tell(events.Reviewed(key, wait_s, answers, begun))
 
     def _gives_back(self) -> None:
         key = self._pick(self.recalling)

@@ -145,15 +145,16 @@ class Predictors:
 
         By pictures alone: a call for it would cost more than most waits are worth.
         """
-        gallery, wait_s = self._gallery, None
+        gallery, wait_s, begun = self._gallery, None, False
         now_s = self._clock()
         if gallery is not None and self._fresh(gallery, (effect.instance_id,), now_s):
             try:
                 wait_s = gallery.wait_s(effect.instance_id, effect.spec, now_s)
+                begun = gallery.has_begun(effect.instance_id, effect.spec.request_id)
             except AssertionError:  # the kernel's, of a state that cannot be
                 logger.exception("predicting from a picture failed")
         if wait_s is None:
-            return events.Reviewed(effect.key, None)
+            return events.Reviewed(effect.key, None, begun=begun)
         needs, quantiles = effect.needs, effect.with_quantiles
         asked = effects.Ask(effect.key, effect.spec, effect.others, needs, quantiles)
         return events.Reviewed(effect.key, wait_s, self.known(asked))
