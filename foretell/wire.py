@@ -32,7 +32,7 @@ from foretell.v1 import predictor_pb2, snapshot_pb2, tagger_pb2
 _COLUMNS = tuple(RequestTable.__dataclass_fields__)
 _SHAPE_FIELDS = ("prefill_seqs", "prefill_tokens", "prefill_pairs", "decode_seqs", "decode_pairs")
 _CONFIG_FIELDS = tuple(EngineConfig.__dataclass_fields__)
-_LOAD_FIELDS = tuple(Load.__dataclass_fields__)
+_LOAD_FIELDS = Load._fields
 
 
 class WireError(ValueError):

@@ -68,6 +68,18 @@ def new_rows(count: int) -> NDArray[np.void]:
     return rows
 
 
+def copy_of(row: np.void) -> np.void:
+    """The row on its own. Its own method `copy` takes ten times as long."""
+    rows = np.empty(1, SEQUENCE)
+    rows[0] = row
+    copied: np.void = rows[0]
+    return copied
+
+
+BLANK: np.void = new_rows(1)[0]
+"""The row of a blank sequence, not to be written to."""
+
+
 def steps_in_flight(config: EngineConfig) -> int:
     """The most steps in flight at once (vLLM's `max_concurrent_batches`)."""
     return 2 if config.async_scheduling else 1

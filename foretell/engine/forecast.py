@@ -95,10 +95,22 @@ class Forecast(NamedTuple):
     """Preemptions of any request on the instance until the newcomer ends."""
     steps: int
     """Steps of the engine until the newcomer has ended with its longest length."""
-    ttfts_s: Values
-    """(samples,): equally likely values, in no order."""
-    e2es_s: Values
-    """(samples, marks): equally likely values, in no order."""
+    all_ttfts_s: Values
+    """(questions, samples or more): row `row` is this forecast's."""
+    all_e2es_s: Values
+    """(questions, samples or more, marks)."""
+    row: int
+    samples: int
+
+    @property
+    def ttfts_s(self) -> Values:
+        """(samples,): equally likely values, in no order."""
+        return self.all_ttfts_s[self.row, : self.samples]
+
+    @property
+    def e2es_s(self) -> Values:
+        """(samples, marks): equally likely values, in no order."""
+        return self.all_e2es_s[self.row, : self.samples]
 
 
 class Added(NamedTuple):
@@ -453,14 +465,10 @@ def _forecasts(questions: Seq[Question], answers: Answers, now_s: float) -> list
     """One forecast for each question, in seconds from now."""
     first_s = np.maximum(answers.first_token_s - now_s, 0.0)
     last_s = np.maximum(answers.last_token_s - now_s, 0.0)
-    return [
-        Forecast(
-            *(ttft_s, e2e_s, tokens),
-            *(float(preemptions), steps),
-            first_s[i, : question.samples],
-            last_s[i, : question.samples],
-        )
-        for i, (question, (ttft_s, e2e_s, tokens), (preemptions, steps)) in enumerate(
-            zip(questions, answers.means.tolist(), answers.counts.tolist(), strict=True)
-        )
-    ]
+    means, counts = answers.means.tolist(), answers.counts.tolist()
+    found = []
+    for row, question in enumerate(questions):
+        (ttft_s, e2e_s, tokens), (preemptions, steps) = means[row], counts[row]
+        rest = float(preemptions), steps, first_s, last_s, row, question.samples
+        found.append(Forecast(ttft_s, e2e_s, tokens, *rest))
+    return found

@@ -86,14 +86,15 @@ class EnginePredictor:
     @property
     def figures(self) -> Figures:
         """The engine's load as its picture shows it."""
-        if self._figures is None:
-            self._figures = self.forecaster.figures(self.index)
-            self._load = None
+        return self._figures or self._figures_anew()
+
+    def _figures_anew(self) -> Figures:
+        self._figures, self._load = self.forecaster.figures(self.index), None
         return self._figures
 
     def load(self) -> Load:
         """The engine's occupancy as last published, reservations included."""
-        figures, ledger = self.figures, self.ledger
+        figures, ledger = self._figures or self._figures_anew(), self.ledger
         if self._load is None or self._loaded_at != ledger.changes:
             self._loaded_at, config = ledger.changes, self.engine_config
             self._load = Load(
@@ -121,7 +122,7 @@ class EnginePredictor:
 
         `certain`: its length is taken at its word. The other arguments are those of `predict`.
         """
-        figures, ledger = self.figures, self.ledger
+        figures, ledger = self._figures or self._figures_anew(), self.ledger
         samples = 1
         if not (single or (certain and figures.certain and ledger.certain)):
             samples = samples_behind(figures.requests - figures.running + ledger.reserved)

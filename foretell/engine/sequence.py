@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from foretell.engine.arrays import new_rows
+from foretell.engine.arrays import BLANK, copy_of
 from foretell.engine.content import Content
 from foretell.kernel.layout import ENDED
 
@@ -36,7 +36,7 @@ class Sequence:
         self.request_id = request_id
         self.content = content
         self.slot = -1
-        self.row: Any = new_rows(1)[0]
+        self.row: Any = copy_of(BLANK)
         self.row["prompt"] = prompt_tokens
         self.row["stop_after"] = stop_after
         self.row["max_tokens"] = max_tokens

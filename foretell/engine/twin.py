@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.engine.arena import Arena
-from foretell.engine.arrays import new_rows, new_state, steps_in_flight
+from foretell.engine.arrays import BLANK, copy_of, new_rows, new_state, steps_in_flight
 from foretell.engine.batch import Batch, Outcome
 from foretell.engine.forecast import key_of
 from foretell.engine.sequence import Sequence
@@ -277,9 +277,9 @@ class Twin:
         ended = self._ended
         while ended and ended[0][0] <= self._tally["completed"]:
             _, seq = ended.popleft()
-            slot, seq.row, seq.slot = seq.slot, seq.row.copy(), NONE
+            slot, seq.row, seq.slot = seq.slot, copy_of(seq.row), NONE
             self._members[slot] = None
-            self.live.sequences[slot] = new_rows(1)[0]
+            self.live.sequences[slot] = BLANK
             self._unused.append(slot)
 
     def _reserve(self, capacity: int) -> None:

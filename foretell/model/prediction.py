@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from math import inf
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,7 @@ class RequestSpec:
     """Targets that count from now. Policies read them; predictors are not told."""
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(NamedTuple):
     """An engine's occupancy, reservations included."""
 
     running: int
@@ -79,8 +79,7 @@ class Load:
     """It admits by priority; otherwise, in the order of arrival."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(NamedTuple):
     """One instance's future with the request placed on it; seconds from now.
 
     Latencies are means over what output lengths may turn out to be; infinite: it could never run.

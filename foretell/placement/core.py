@@ -1,6 +1,6 @@
 """Which instance gets which request, and when: all of placement as one state machine."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Any
@@ -209,9 +209,9 @@ class PlacementCore:
             eligible, self.instances.outstanding, self._random, self._now_s, plan.candidates
         )
         request.candidates, request.stage = picked, Stage.ANSWERS
-        asked = tuple(key for key in picked if self._answers(self.instances[key]))
+        asked = tuple(self.instances.answering(picked, self._now_s))
         if not asked:
-            self._choose_among(request, ())
+            self._choose_among(request, {})
             return
         needs = self.policy.needs
         if plan.candidates == 0:
@@ -224,41 +224,41 @@ class PlacementCore:
         """Whether the quantiles of predictions are wanted."""
         return spec.slo.given or self.policy.needs is Needs.RISK
 
-    def _answers(self, instance: Instance) -> bool:
-        return instance.has_predictor and not instance.breaker.open(self._now_s)
-
     def _heard(self, event: on.Heard) -> None:
-        for answer in event.answers:
-            if answer.instance_id in self.instances:
-                self._learn(self.instances[answer.instance_id], answer)
+        said = self._learn(event.answers)
         request = self._requests.get(event.key)
         if request is None:
             return  # its client has left, and the turn is somebody else's
         self._expect(request, Stage.ANSWERS)
-        if request.plan.candidates and not any(answer.silent for answer in event.answers):
-            self._effort.took(request.plan, len(event.answers), event.took_s)
-        self._choose_among(request, event.answers)
+        took_s, plan = event.took_s, request.plan
+        if took_s > 0 and plan.candidates and not any(answer.silent for answer in event.answers):
+            self._effort.took(plan, len(event.answers), took_s)
+        self._choose_among(request, said)
 
-    def _learn(self, instance: Instance, answer: on.Answer) -> None:
-        if answer.silent:
-            instance.breaker.failed(self._now_s)
-            return
-        instance.breaker.succeeded()
-        if answer.load is not None:
-            instance.learn(answer.load, self._now_s)
-            self._shortlist.learn(
-                instance.instance_id, answer.load, instance.outstanding, self._now_s
-            )
+    def _learn(self, answers: Sequence[on.Answer]) -> dict[str, on.Answer]:
+        """Note what predictors have told; returns it by instance."""
+        instances, now_s, said = self.instances, self._now_s, dict[str, on.Answer]()
+        for answer in answers:
+            instance, load = instances.get(answer.instance_id), answer.load
+            if instance is None:
+                continue  # removed since it was asked
+            said[answer.instance_id] = answer
+            if answer.silent:
+                instances.silent(instance, now_s)
+                continue
+            instances.heard(instance, load, now_s)
+            if load is not None:
+                self._shortlist.learn(instance.instance_id, load, instance.outstanding, now_s)
+        return said
 
-    def _choose_among(self, request: Request, answers: Sequence[on.Answer]) -> None:
+    def _choose_among(self, request: Request, said: Mapping[str, on.Answer]) -> None:
         """The predictors have answered, as far as they do."""
-        said = {answer.instance_id: answer for answer in answers}
         loads_only = self.policy.needs is Needs.LOAD or request.plan.candidates == 0
         candidates, missing = [], 0
         for key in request.candidates:
-            if key not in self.instances:
+            instance, answer = self.instances.get(key), said.get(key)
+            if instance is None:
                 continue  # removed since it was asked
-            instance, answer = self.instances[key], said.get(key)
             load, prediction = (answer.load, answer.prediction) if answer else (None, None)
             missing += (load if loads_only else prediction) is None
             if load is None:
@@ -275,13 +275,8 @@ class PlacementCore:
     def _candidate(
         self, instance: Instance, load: Load | None, prediction: Prediction | None
     ) -> Candidate:
-        return Candidate(
-            instance_id=instance.instance_id,
-            outstanding=instance.outstanding,
-            dispatched_last_minute=instance.dispatched_last_minute(self._now_s),
-            load=load,
-            prediction=prediction,
-        )
+        sent = instance.dispatched_last_minute(self._now_s)
+        return Candidate(instance.instance_id, instance.outstanding, sent, load, prediction)
 
     def _choose(self, request: Request, candidates: Sequence[Candidate], *, may_hold: bool) -> None:
         """The policy chooses, or holds the request."""
@@ -342,8 +337,8 @@ class PlacementCore:
             return
         request = self._requests[key]
         here, spec = self._lease_of(request).instance.instance_id, self._with_time_left(request)
-        others = tuple(i for i in self._eligible(request) if i != here)
-        others = tuple(i for i in others if self._answers(self.instances[i]))
+        elsewhere = [i for i in self._eligible(request) if i != here]
+        others = tuple(self.instances.answering(elsewhere, self._now_s))
         if others and self._effort.is_spare(len(others), self._now_s):
             self._turns.take(key)
             self._do(do.Review(key, spec, here, others, self.policy.needs, self._risks(spec)))

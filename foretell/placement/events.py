@@ -5,6 +5,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from foretell.model import LengthEstimate, Load, Prediction, RequestSpec
 from foretell.policy.admission import Late
@@ -42,8 +43,7 @@ class Estimated:
     """None: the tagger failed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """One predictor's answer, or the fact that none came in time."""
 
     instance_id: str

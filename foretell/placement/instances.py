@@ -1,7 +1,7 @@
 """The instances as one scheduler knows them: health, load, and what it has sent to each."""
 
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -15,6 +15,8 @@ class Breaker:
     """Spares a peer that fails: after each failure in a row it is left alone twice as long."""
 
     FIRST_S, LONGEST_S = 0.1, 5.0
+
+    __slots__ = ("_failures", "_retry_at_s")
 
     def __init__(self) -> None:
         self._failures = 0
@@ -69,10 +71,6 @@ class Instance:
             self._dispatched_s.popleft()
         return len(self._dispatched_s)
 
-    def learn(self, load: Load, now_s: float) -> None:
-        """The predictor has told the load."""
-        self.load, self.heard_s = load, now_s
-
     def recent_load(self, now_s: float) -> Load | None:
         """The last known load, if it is recent enough to say something."""
         return self.load if now_s - self.heard_s <= STALE_LOAD_S else None
@@ -105,16 +103,15 @@ class Instances:
 
     def __init__(self) -> None:
         self._known: dict[str, Instance] = {}
+        self.get = self._known.get
+        """The instance of an id, if it still belongs to the cluster."""
         self._eligible: dict[str, list[str]] = {}
+        self._doubtful: set[str] = set()  # those that have no predictor, or whose latest was silent
         self.followed: set[str] = set()
         """Those whose predictors answer at once."""
 
     def __getitem__(self, instance_id: str) -> Instance:
         return self._known[instance_id]
-
-    def get(self, instance_id: str) -> Instance | None:
-        """The instance of this id, if it still belongs to the cluster."""
-        return self._known.get(instance_id)
 
     def __contains__(self, instance_id: str) -> bool:
         return instance_id in self._known
@@ -136,8 +133,33 @@ class Instances:
         known.up, known.suspected, known.models, known.has_predictor = after
         if before == after:
             return False
+        if not has_predictor:
+            self._doubtful.add(instance_id)
         self._eligible.clear()
         return True
+
+    def heard(self, instance: Instance, load: Load | None, now_s: float) -> None:
+        """The instance's predictor has answered, perhaps with the load."""
+        if load is not None:
+            instance.load, instance.heard_s = load, now_s
+        if instance.instance_id in self._doubtful and instance.has_predictor:
+            instance.breaker.succeeded()
+            self._doubtful.discard(instance.instance_id)
+
+    def silent(self, instance: Instance, now_s: float) -> None:
+        """The instance's predictor has not answered in time."""
+        instance.breaker.failed(now_s)
+        self._doubtful.add(instance.instance_id)
+
+    def answering(self, instance_ids: Sequence[str], now_s: float) -> Sequence[str]:
+        """Those of the instances whose predictors are to be asked."""
+        if not self._doubtful:
+            return instance_ids
+        return [i for i in instance_ids if i not in self._doubtful or self._answers(i, now_s)]
+
+    def _answers(self, instance_id: str, now_s: float) -> bool:
+        instance = self._known[instance_id]
+        return instance.has_predictor and not instance.breaker.open(now_s)
 
     def put_down(self, instance_id: str) -> bool:
         """The instance is down; whether that changes who may get requests."""
@@ -157,6 +179,7 @@ class Instances:
     def remove(self, instance_id: str) -> None:
         """The instance no longer belongs to the cluster; leases on it stay valid."""
         self.followed.discard(instance_id)
+        self._doubtful.discard(instance_id)
         if self._known.pop(instance_id, None) is not None:
             self._eligible.clear()
 

@@ -1,7 +1,6 @@
 """The contract of a placement policy: facts in, an instance out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
@@ -31,8 +30,7 @@ class Needs(Enum):
         return self in (Needs.EXTERNALITY, Needs.RISK)
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """One healthy instance as the scheduler knows it."""
 
     instance_id: str

@@ -20,9 +20,9 @@ SPREAD = 4
 Key = TypeVar("Key", bound=Hashable)
 
 
-_Heard = tuple[float, int]
-"""The time of an answer, and the requests it reported minus this scheduler's own at that time."""
-_NEVER: _Heard = -math.inf, 0
+_Heard = tuple[float, Load | None, int]
+"""The time of an answer, the load that it told, and this scheduler's own requests at that time."""
+_NEVER: _Heard = -math.inf, None, 0
 
 
 class Shortlist(Generic[Key]):
@@ -72,10 +72,13 @@ class Shortlist(Generic[Key]):
             own, heard = outstanding(key), self._heard.get(key)
             if heard is None:
                 requests.append((own, own))
-            elif now_s - heard[0] > STALE_S:
+                continue
+            at_s, load, own_then = heard
+            if load is None or now_s - at_s > STALE_S:
                 requests.append((own, None))
             else:
-                known.append((own, max(0, heard[1] + own)))
+                reported = load.running + load.waiting + load.reserved
+                known.append((own, max(0, reported - own_then + own)))
                 requests.append(known[-1])
         typical_own = median([own for own, _ in known]) if known else 0.0
         typical = median([count for _, count in known]) if known else 1.0
@@ -91,8 +94,7 @@ class Shortlist(Generic[Key]):
 
     def learn(self, key: Key, load: Load, outstanding: int, now_s: float) -> None:
         """An answer of a predictor told its instance's load."""
-        requests = load.running + load.waiting + load.reserved
-        self._heard[key] = now_s, requests - outstanding
+        self._heard[key] = now_s, load, outstanding
 
     def _forget_leavers(self, count: int) -> None:
         """Bound what is kept: instances come and go. What is forgotten is soon heard again."""

@@ -22,7 +22,8 @@ class VirtualDriver(ABC):
 
     def step(self, core: PlacementCore, event: events.Event) -> None:
         """Tell a core of `event`, do what it wants done, and what follows from that."""
-        self._todo.extend((core, found) for found in core.step(event, self._clock.now_s))
+        for found in core.step(event, self._clock.now_s):
+            self._todo.append((core, found))
         if self._working:
             return  # the loop below goes on
         self._working = True

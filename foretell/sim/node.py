@@ -121,9 +121,10 @@ class Node:
 
     def _show(self, now_s: float) -> None:
         """Publish like `publish`, but the picture is taken together with those of others."""
+        version = self.instance.version
         reaches = self._watched and self.up and self.heard and self.answers
-        if reaches and self._seen != self.instance.version:
-            self._seen = self.instance.version
+        if reaches and self._seen != version:
+            self._seen = version
             self.predictor.see(self.instance, now_s)
 
     def _new_instance(self, now_s: float) -> Instance:

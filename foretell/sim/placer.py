@@ -158,7 +158,9 @@ class Placer(VirtualDriver):
         """The predictors answer."""
         now_s, request = self._clock.now_s, self._open[effect.key]
         asked = [self._nodes[instance_id] for instance_id in effect.instance_ids]
-        heard = [node for node in asked if not self._late() and node.hears_questions(now_s)]
+        if self._config.silent_ratio > 0:
+            asked = [node for node in asked if not self._late()]
+        heard = [node for node in asked if node.hears_questions(now_s)]
         self._forecaster.take(now_s)
         if effect.needs is Needs.LOAD:
             said = {n.instance_id: events.Answer(n.instance_id, n.predictor.load()) for n in heard}
@@ -228,8 +230,7 @@ class Placer(VirtualDriver):
 
     def _late(self) -> bool:
         """A predictor misses its deadline."""
-        silent_ratio = self._config.silent_ratio
-        return silent_ratio > 0 and self._draws.random() < silent_ratio
+        return self._draws.random() < self._config.silent_ratio
 
     def _foretell(
         self,

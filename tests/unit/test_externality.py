@@ -110,7 +110,7 @@ def test_nobody_is_delayed_on_an_idle_engine_and_nobody_asks_in_vain() -> None:
     unasked = predictor.predict(NEWCOMER, STEP_TIME, NOW, announced_only=True)
     assert unasked is not None
     assert (unasked.added_ttft_s, unasked.added_e2e_s) == (None, None)
-    assert replace(added(predictor), added_ttft_s=None, added_e2e_s=None) == unasked
+    assert added(predictor)._replace(added_ttft_s=None, added_e2e_s=None) == unasked
 
 
 def test_a_prompt_delays_who_decodes_by_the_steps_that_it_shares() -> None:

@@ -93,8 +93,8 @@ def test_followers_foretell_what_predictors_foretell(seed: int) -> None:
             engine.hear(sent(predictor, now_s, notices=1), now_s)
         expected.append(asked(predictor, cases[0].newcomer, now_s))
     found = foretold(gallery, cases[0].newcomer, now_s)
-    assert [replace(p, snapshot_age_s=0.0) for p in found] == [
-        replace(p, snapshot_age_s=0.0) for p in expected
+    assert [p._replace(snapshot_age_s=0.0) for p in found] == [
+        p._replace(snapshot_age_s=0.0) for p in expected
     ], f"pytest tests/unit/test_gallery.py -k 'foretell and {seed}'"
 
 

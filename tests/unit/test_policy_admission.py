@@ -1,6 +1,5 @@
 """Whom nobody can answer in time, and who is admitted all the same."""
 
-from dataclasses import replace
 from math import inf
 
 from policy_cases import predicted
@@ -22,7 +21,7 @@ def test_only_if_the_best_instance_is_too_late() -> None:
 
 def test_only_if_even_its_most_optimistic_quantile_is() -> None:
     (late,) = answers(3.0)
-    hopeful = replace(late, ttft_quantiles=((0.1, 0.8), (0.9, 9.0)))
+    hopeful = late._replace(ttft_quantiles=((0.1, 0.8), (0.9, 9.0)))
     assert unattainable(Slo(1.0), [hopeful]) is None
     assert unattainable(Slo(0.5), [hopeful]) == Unattainable(0.8, 0.5)
 

@@ -1,4 +1,3 @@
-from dataclasses import replace
 from math import inf
 
 import pytest
@@ -19,7 +18,7 @@ def waiting(
     candidate = predicted(name, float(ord(name)), calibration_steps=calibration_steps)
     assert candidate.prediction is not None
     quantiles = tuple(zip((0.1, 0.5, 0.9), ttft_s, strict=True))
-    return replace(candidate, prediction=replace(candidate.prediction, ttft_quantiles=quantiles))
+    return candidate._replace(prediction=candidate.prediction._replace(ttft_quantiles=quantiles))
 
 
 def consider(*candidates: Candidate) -> str | None:
@@ -62,7 +61,7 @@ def test_levels_are_interpolated() -> None:
     candidate = predicted("a", 1.0)
     assert candidate.prediction is not None
     quantiles = ((0.05, 1.0), (0.15, 2.0), (0.85, 3.0), (0.95, 5.0))
-    found = uncertainty_s(replace(candidate.prediction, ttft_quantiles=quantiles))
+    found = uncertainty_s(candidate.prediction._replace(ttft_quantiles=quantiles))
     assert found == pytest.approx(4.0 - 1.5)
 
 

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import pytest
 from policy_cases import REQUEST, predicted, silent
 
@@ -16,15 +14,14 @@ def seated(
     """An instance of so many requests; each is as good for a newcomer as its name is early."""
     candidate = predicted(name, float(ord(name)))
     assert candidate.prediction is not None
-    load = replace(
-        candidate.prediction.load,
+    load = candidate.prediction.load._replace(
         running=running,
         waiting=waiting,
         reserved=reserved,
         max_num_seqs=SEATS,
     )
-    prediction = replace(candidate.prediction, load=load, preemptions=preemptions)
-    return replace(candidate, load=load, prediction=prediction)
+    prediction = candidate.prediction._replace(load=load, preemptions=preemptions)
+    return candidate._replace(load=load, prediction=prediction)
 
 
 def consider(*candidates: Candidate) -> str | None:

@@ -26,12 +26,11 @@ def spread(
     """One whose latencies lie evenly between two values."""
     plain = predicted(instance_id, sum(e2e_s) / 2, sum(ttft_s) / 2, added_e2e_s=added_e2e_s)
     assert plain.prediction is not None
-    answer = replace(
-        plain.prediction,
+    answer = plain.prediction._replace(
         ttft_quantiles=((0.0, ttft_s[0]), (1.0, ttft_s[1])),
         e2e_quantiles=((0.0, e2e_s[0]), (1.0, e2e_s[1])),
     )
-    return replace(plain, prediction=answer)
+    return plain._replace(prediction=answer)
 
 
 def answer_of(candidate: Candidate) -> Prediction:
@@ -70,11 +69,11 @@ def test_what_others_lose_is_taken_off() -> None:
 
 
 def test_first_tokens_of_others_are_lost_sooner() -> None:
-    delayed = replace(answer_of(predicted("a", 1.0)), added_ttft_s=0.25, added_e2e_s=1.05)
+    delayed = answer_of(predicted("a", 1.0))._replace(added_ttft_s=0.25, added_e2e_s=1.05)
     assert lost(Slo(0.5, 0.1), HINTED.length, delayed) == pytest.approx(0.5 + 0.1)
     assert lost(Slo(0.5), HINTED.length, delayed) == pytest.approx(0.5)
     assert lost(Slo(), HINTED.length, delayed) == 0.0
-    gained = replace(delayed, added_ttft_s=-1.0, added_e2e_s=nan)
+    gained = delayed._replace(added_ttft_s=-1.0, added_e2e_s=nan)
     assert lost(Slo(0.5, 0.1), HINTED.length, gained) == 0.0
 
 
@@ -143,7 +142,7 @@ def test_tpot_at_a_level_is_of_the_length_at_that_level() -> None:
     unsure = LengthEstimate(61.0, ((0.0, 21.0), (1.0, 101.0)), "model")
     assert tpot_quantiles(unsure, answer) == [(0.0, 0.1), (1.0, 0.1)]
     assert tpot_quantiles(LengthEstimate(9.0), answer) == ((0.5, answer.tpot_s),)
-    endless = replace(answer, e2e_quantiles=((0.5, 2.0), (0.9, inf)))
+    endless = answer._replace(e2e_quantiles=((0.5, 2.0), (0.9, inf)))
     assert tpot_quantiles(certain, endless)[1] == (0.9, inf)
 
 

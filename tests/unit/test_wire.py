@@ -39,7 +39,7 @@ def test_nouns_survive_a_round_trip() -> None:
     prediction = Prediction("e0", 0.1, 1.5, 0.02, 3, 0.004, LOAD, 99, cached_tokens=48)
     assert wire.prediction_from_proto(wire.prediction_to_proto(prediction)) == prediction
     for added in ((0.0, 0.0), (0.5, -1.25), (math.inf, math.inf)):
-        asked = replace(prediction, added_ttft_s=added[0], added_e2e_s=added[1])
+        asked = prediction._replace(added_ttft_s=added[0], added_e2e_s=added[1])
         assert wire.prediction_from_proto(wire.prediction_to_proto(asked)) == asked
 
 
@@ -47,7 +47,7 @@ def test_nouns_survive_a_round_trip() -> None:
 @pytest.mark.parametrize("lie", [math.nan, -math.inf])
 def test_what_is_added_is_no_lie_that_attracts_everyone(name: str, lie: float) -> None:
     prediction = Prediction("e0", 0.1, 1.5, 0.02, 3, 0.004, LOAD, 99)
-    message = wire.prediction_to_proto(replace(prediction, **{name: lie}))  # type: ignore[arg-type]
+    message = wire.prediction_to_proto(prediction._replace(**{name: lie}))  # type: ignore[arg-type]
     with pytest.raises(wire.WireError, match="added"):
         wire.prediction_from_proto(message)
 

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -315,8 +314,7 @@ async def reserved_prediction(call: ReserveCall, instance: Instance) -> Predicti
 def as_seen_here(prediction: Prediction, instance: Instance) -> Prediction:
     """Add the answer's way from the engine back to the scheduler, which the twin does not know."""
     back_s = instance.answer_delay_s
-    return replace(
-        prediction,
+    return prediction._replace(
         ttft_s=prediction.ttft_s + back_s,
         e2e_s=prediction.e2e_s + back_s,
         ttft_quantiles=tuple((q, s + back_s) for q, s in prediction.ttft_quantiles),
