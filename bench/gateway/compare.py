@@ -10,8 +10,8 @@ import asyncio
 import json
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -45,6 +45,8 @@ class Load:
     chunks: int
     """Events of each answer; 0: it is not streamed."""
     prompt_bytes: int
+    token_ids: bool = False
+    """Each event states the ids of its tokens, as `return_token_ids` asks vLLM to."""
 
     def body(self) -> bytes:
         prompt = ("the quick brown fox " * (self.prompt_bytes // 20 + 1))[: self.prompt_bytes]
@@ -54,12 +56,19 @@ class Load:
             "max_tokens": self.chunks or 1,
             "temperature": 0.7,
         }
-        return json.dumps({**request, "stream": True} if self.chunks else request).encode()
+        if self.chunks:
+            request["stream"] = True
+        if self.token_ids:
+            request["return_token_ids"] = True
+        return json.dumps(request).encode()
 
 
+_STREAMS = Load("streams", "64 streams of 128 chunks", 64, 128, 128, 400)
+_TOKEN_IDS = replace(_STREAMS, key="token_ids", title="the same with token ids", token_ids=True)
 LOADS = (
     Load("short", "short requests, 32 in flight", 32, 4000, 0, 400),
-    Load("streams", "64 streams of 128 chunks", 64, 128, 128, 400),
+    _STREAMS,
+    _TOKEN_IDS,
     Load("long", "prompts of 220 KB, 4 in flight", 4, 200, 0, 220_000),
 )
 
@@ -74,6 +83,8 @@ class Round:
     cpu_s: float = 0.0
 
 
+ByLoad = Mapping[str, Round]
+"""One round, by the key of the load."""
 Rounds = dict[tuple[str, str], list[Round]]
 """By the key of a gateway and that of a load."""
 
@@ -143,12 +154,10 @@ def _run(client: Path, gateway: Running, load: Load) -> Round:
 
 def _summary(gateway: Running, found: Rounds) -> dict[str, Any]:
     """Medians over the rounds, and the medians of the ratios to `BASE` in the same rounds."""
-    own = {load.key: found[gateway.gateway.key, load.key] for load in LOADS}
-    base = {load.key: found.get((BASE, load.key), []) for load in LOADS}
+    own, base = (_by_round(found, key) for key in (gateway.gateway.key, BASE))
     summary: dict[str, Any] = {"title": gateway.gateway.title}
     for name, of in _FIGURES.items():
-        each = [of(*rounds) for rounds in zip(*own.values(), strict=True)]
-        theirs = [of(*rounds) for rounds in zip(*base.values(), strict=True)]
+        each, theirs = list(map(of, own)), list(map(of, base))
         summary[name] = round(median(each), 3)
         if theirs:
             ratios = [a / b for a, b in zip(each, theirs, strict=True) if b]
@@ -157,32 +166,39 @@ def _summary(gateway: Running, found: Rounds) -> dict[str, Any]:
     return summary
 
 
-def _cpu_per_request_ms(short: Round) -> float:
-    return 1e3 * short.cpu_s / len(short.total_ms)
+def _by_round(found: Rounds, gateway: str) -> list[ByLoad]:
+    """What a gateway did, round by round."""
+    by_load = [found.get((gateway, load.key), []) for load in LOADS]
+    keys = [load.key for load in LOADS]
+    return [dict(zip(keys, each, strict=True)) for each in zip(*by_load, strict=True)]
 
 
-def _cpu_per_chunk_us(short: Round, streams: Round) -> float:
+def _cpu_per_request_ms(seen: Round) -> float:
+    return 1e3 * seen.cpu_s / len(seen.total_ms)
+
+
+def _cpu_per_chunk_us(seen: ByLoad, load: Load) -> float:
     """A stream costs a request and its chunks: the request is taken off."""
-    requests = len(streams.total_ms)
-    rest_s = streams.cpu_s - 1e-3 * _cpu_per_request_ms(short) * requests
-    chunks = next(load.chunks for load in LOADS if load.key == "streams")
-    return 1e6 * max(0.0, rest_s) / (requests * chunks)
+    requests = len(seen[load.key].total_ms)
+    rest_s = seen[load.key].cpu_s - 1e-3 * _cpu_per_request_ms(seen["short"]) * requests
+    return 1e6 * max(0.0, rest_s) / (requests * load.chunks)
 
 
-_FIGURES: dict[str, Callable[[Round, Round, Round], float]] = {
-    "requests_per_s": lambda short, *_: len(short.total_ms) / short.wall_s,
-    "p50_ms": lambda short, *_: percentile(short.total_ms, 50),
-    "p99_ms": lambda short, *_: percentile(short.total_ms, 99),
-    "cpu_s_per_1000_requests": lambda short, *_: _cpu_per_request_ms(short),
-    "first_byte_p50_ms": lambda _, streams, __: percentile(streams.first_ms, 50),
-    "first_byte_p99_ms": lambda _, streams, __: percentile(streams.first_ms, 99),
-    "cpu_s_per_million_chunks": lambda short, streams, _: _cpu_per_chunk_us(short, streams),
-    "long_p99_ms": lambda _, __, long: percentile(long.total_ms, 99),
-    "cpu_s_per_1000_long": lambda _, __, long: _cpu_per_request_ms(long),
+_FIGURES: dict[str, Callable[[ByLoad], float]] = {
+    "requests_per_s": lambda seen: len(seen["short"].total_ms) / seen["short"].wall_s,
+    "p50_ms": lambda seen: percentile(seen["short"].total_ms, 50),
+    "p99_ms": lambda seen: percentile(seen["short"].total_ms, 99),
+    "cpu_s_per_1000_requests": lambda seen: _cpu_per_request_ms(seen["short"]),
+    "first_byte_p50_ms": lambda seen: percentile(seen["streams"].first_ms, 50),
+    "first_byte_p99_ms": lambda seen: percentile(seen["streams"].first_ms, 99),
+    "cpu_s_per_million_chunks": lambda seen: _cpu_per_chunk_us(seen, _STREAMS),
+    "cpu_s_per_million_token_ids": lambda seen: _cpu_per_chunk_us(seen, _TOKEN_IDS),
+    "long_p99_ms": lambda seen: percentile(seen["long"].total_ms, 99),
+    "cpu_s_per_1000_long": lambda seen: _cpu_per_request_ms(seen["long"]),
 }
 _HEADER = (
     *("gateway", "requests/s", "p50 ms", "p99 ms", "CPU s per 1,000 requests"),
-    *("first byte p50 ms", "p99 ms", "CPU s per million chunks"),
+    *("first byte p50 ms", "p99 ms", "CPU s per million chunks", "the same with token ids"),
     *("220 KB p99 ms", "CPU s per 1,000 of them", "resident MiB"),
 )
 
