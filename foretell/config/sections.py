@@ -123,6 +123,9 @@ class SchedulerOptions(Section):
     """Requests in progress beyond which new ones get status 429."""
     max_attempts: int = Field(_PLACEMENT.max_attempts, gt=0)
     """Engines tried for one request before its first token."""
+    engine_wait_s: float = Field(10.0, ge=0)
+    """Longest time that a request waits for an engine while none that serves its model is up; then
+    it gets status 503."""
     tagger_deadline_ms: float = Field(30.0, gt=0)
     """Longest time that a request waits for the tagger's estimate."""
     predictor_deadline_ms: float = Field(100.0, gt=0)

@@ -24,6 +24,8 @@ class PlacementConfig:
     """Pause before the second attempt; before the third it is twice as long, and so on."""
     turn_deadline_s: float = 0.5
     """Longest wait for the placements before; then one is made without asking predictors."""
+    instance_wait_s: float = 0.0
+    """Longest wait for an instance where none that serves a request's model is up; 0: none."""
     hold_max_s: float = 10.0
     """Longest time after its arrival for which a policy may hold a request in the scheduler."""
     hold_recheck_s: float = 0.05

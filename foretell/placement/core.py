@@ -11,13 +11,18 @@ from foretell.placement import events as on
 from foretell.placement.config import PlacementConfig
 from foretell.placement.effort import Effort
 from foretell.placement.instances import Breaker, Instance, Instances, Lease
+from foretell.placement.patience import Patience, longest_silence_s
 from foretell.placement.recall import Unstarted, is_worth_it
 from foretell.placement.request import Request, Stage
+from foretell.placement.retries import RetryBudget
 from foretell.placement.turns import Turns
 from foretell.policy import Candidate, Holding, Needs, Policy
 from foretell.policy.admission import Unattainable, unattainable
 from foretell.policy.order import LargestLast, waits_too_long
 from foretell.policy.shortlist import Shortlist
+
+MOST_WITHOUT_INSTANCE = 1000
+"""Requests that wait for an instance at most."""
 
 FallbackLength = Callable[[RequestSpec], LengthEstimate]
 """Estimates the output length of a request as it arrived."""
@@ -59,6 +64,10 @@ class PlacementCore:
         self._passing_turns = False
         self._requests: dict[str, Request] = {}
         self._unstarted = Unstarted()
+        self._patience = Patience()
+        self._budget = RetryBudget()
+        self._without_instance: dict[str, None] = {}
+        """Requests that wait for an instance, by their arrival."""
         self._tickets = 0
         self._now_s = 0.0
         self._effects: list[do.Effect] = []
@@ -116,6 +125,7 @@ class PlacementCore:
         arrived_s = self._now_s - event.waited_s
         request = self._requests[key] = Request(event, arrived_s, event.spec)
         self._effort.arrived(self._now_s, event.late_s)
+        self._budget.arrived(self._now_s)
         if event.length_known:
             self._described(request, event.spec.length)
         elif self._has_tagger and not self._tagger_breaker.open(self._now_s):
@@ -166,16 +176,41 @@ class PlacementCore:
 
     def _place(self, request: Request) -> None:
         """Begin an attempt."""
-        self._next_attempt(request)
         if not self._eligible(request):
-            self._refuse(request, "no_instance")  # or it would wait for its turn in vain
-        elif self.policy.needs is Needs.NOTHING:
+            self._await_instance(request)  # or it would wait for its turn in vain
+            return
+        self._next_attempt(request)
+        if self.policy.needs is Needs.NOTHING:
             self._place_unasked(request)
         elif self._turns.take(request.key):
             self._ask(request)
         else:
             self._queue(request)
             self._wait(request, self.config.turn_deadline_s)
+
+    def _await_instance(self, request: Request) -> None:
+        """Nobody who serves the request is up: it waits, or is refused.
+
+        At once, where the gateway has named who may get it: it may name others.
+        """
+        request.instance_by_s = request.instance_by_s or self._now_s + self.config.instance_wait_s
+        full = len(self._without_instance) >= MOST_WITHOUT_INSTANCE
+        if full or request.arrived.among is not None or self._now_s >= request.instance_by_s:
+            self._refuse(request, "no_instance")
+            return
+        request.stage = Stage.INSTANCE
+        self._without_instance[request.key] = None
+        self._wait(request, request.instance_by_s - self._now_s)
+        self._free_turn(request.key)
+
+    def _place_who_waited(self) -> None:
+        """Another instance may get requests: place those that it serves."""
+        waiting = [self._requests[key] for key in self._without_instance]
+        for request in waiting:
+            if self._eligible(request):
+                del self._without_instance[request.key]
+                request.ticket = 0
+                self._place(request)
 
     def _next_attempt(self, request: Request) -> None:
         request.attempt += 1
@@ -192,7 +227,7 @@ class PlacementCore:
         """Choose by what is known already."""
         eligible = self._eligible(request)
         if not eligible:
-            self._refuse(request, "no_instance")
+            self._await_instance(request)
             return
         known = [self.instances[instance_id] for instance_id in eligible]
         candidates = [self._candidate(i, i.recent_load(self._now_s), None) for i in known]
@@ -202,7 +237,7 @@ class PlacementCore:
         """It is the request's turn: ask the predictors of the most promising instances."""
         eligible = self._near(self._eligible(request))
         if not eligible:
-            self._refuse(request, "no_instance")
+            self._await_instance(request)
             return
         request.plan = plan = self._effort.plan(len(eligible), self._now_s)
         picked = self._shortlist.pick(
@@ -267,7 +302,7 @@ class PlacementCore:
         if missing:
             self._do(do.Degraded(request.key, "predictor", missing))
         if not candidates:
-            self._refuse(request, "no_instance")
+            self._await_instance(request)
             return
         held_s = self._now_s - request.arrived_s
         self._choose(request, candidates, may_hold=held_s < self.config.hold_max_s)
@@ -317,10 +352,14 @@ class PlacementCore:
             # Its engine would refuse a priority that the client did not give.
             spec = replace(spec, priority=request.arrived.spec.priority)
         request.lease, request.stage = instance.lease(self._now_s), Stage.END
-        key, prediction = request.key, chosen.prediction
+        key, prediction, request.instance_by_s = request.key, chosen.prediction, 0.0
         # A part of several sequences may have begun: nobody calls those back.
         if self._recalls and request.arrived.recallable and spec.sequences == 1:
             self._unstarted.add(key, instance.instance_id, request.arrived_s, self._now_s)
+        if request.arrived.recallable:
+            self._patience.sent(
+                key, instance.instance_id, _foretold_s(request, chosen), self._now_s
+            )
         self._do(do.Dispatch(key, spec, instance.instance_id, prediction, request.attempt))
         predict = prediction is not None and not request.plan.single
         self._do(do.Reserve(key, spec, instance.instance_id, predict))
@@ -382,6 +421,9 @@ class PlacementCore:
         request = self._requests.get(event.key)
         if request is not None:
             self._keep(request)
+            self._patience.began(event.key, self._now_s)
+            if request.lease is not None:
+                self.instances.answered(request.lease.instance)
 
     def _keep(self, request: Request) -> None:
         """The request cannot be called back, should it have been about to."""
@@ -394,6 +436,7 @@ class PlacementCore:
         request = self._requests[event.key]
         self._expect(request, Stage.RECALL)
         request.stage, chosen, request.better = Stage.END, request.better, None
+        self._patience.ended(event.key, self._now_s)
         self._give_back(request)
         assert chosen is not None, f"{event.key} was called back for nothing"
         if chosen.instance_id in self.instances.eligible(request.arrived.model):
@@ -408,25 +451,48 @@ class PlacementCore:
         request = self._requests[event.key]
         self._keep(request)
         instance = self._give_back(request)
-        self.instances.suspect(instance)
+        cost_s = self._patience.ended(event.key, self._now_s)
+        self.instances.suspect(instance, self._now_s, cost_s)
         request.avoid.add(instance.instance_id)
         self._news()
         request.failures += 1
         if request.failures >= self.config.max_attempts:
             self._refuse(request, "engine_failed")
-        elif self.config.retry_pause_s > 0:
+            return
+        pause_s = self._budget.pause_s(self._now_s)
+        if pause_s is None:
+            self._refuse(request, "retry_budget")
+            return
+        pause_s = max(pause_s, self.config.retry_pause_s * request.failures)
+        if pause_s > 0:
             request.stage = Stage.RETRY
-            self._wait(request, self.config.retry_pause_s * request.failures)
+            self._wait(request, pause_s)
         else:
             self._place(request)
+
+    def _give_up_silent(self, event: on.InstanceUp) -> None:
+        """The instance answers its probes, but perhaps nothing else."""
+        instance, now_s = self.instances[event.instance_id], self._now_s
+        late = self._patience.silent(
+            event.instance_id, event.heard_s, now_s, proven=instance.proven
+        )
+        for key in late:
+            request = self._requests[key]
+            elsewhere = any(each != event.instance_id for each in self._eligible(request))
+            last = request.failures + 1 >= self.config.max_attempts
+            if elsewhere and not last and self._budget.has_spare(now_s):
+                self._do(do.GiveUp(key))
 
     def _ended(self, event: on.Ended) -> None:
         request = self._requests[event.key]
         self._keep(request)
         instance = self._give_back(request)
         del self._requests[event.key]
+        self._patience.ended(event.key, self._now_s)
         if event.broken:
-            self.instances.suspect(instance)
+            self.instances.suspect(instance, self._now_s)
+        elif event.answered:
+            self.instances.answered(instance)
         self._news()
         self._review()
 
@@ -445,6 +511,7 @@ class PlacementCore:
         sent = request.stage in (Stage.END, Stage.RECALL)
         assert not sent, f"{event.key} is dispatched: tell its end"
         del self._requests[event.key]
+        self._without_instance.pop(event.key, None)
         if request.stage is Stage.TURN:
             self._turns.leave(event.key)
         self._free_turn(request.key)
@@ -468,6 +535,9 @@ class PlacementCore:
             self._look_again(request)
         elif request.stage is Stage.RETRY:
             self._place(request)
+        elif request.stage is Stage.INSTANCE:
+            del self._without_instance[request.key]
+            self._refuse(request, "no_instance")
         elif request.stage is Stage.TURN and self._turns.held:
             self._wait(request, self.config.turn_deadline_s)
         elif request.stage is Stage.TURN:
@@ -515,8 +585,11 @@ class PlacementCore:
     # Instances.
 
     def _instance_up(self, event: on.InstanceUp) -> None:
-        if self.instances.put_up(event.instance_id, event.models, event.has_predictor):
+        name, models, now_s = event.instance_id, event.models, self._now_s
+        if self.instances.put_up(name, models, event.has_predictor, now_s):
             self._news()
+            self._place_who_waited()
+        self._give_up_silent(event)
         self._review()  # at every probe: of a new instance nothing can be foretold at once
 
     def _instance_down(self, event: on.InstanceDown) -> None:
@@ -551,3 +624,12 @@ class PlacementCore:
 
     def _expect(self, request: Request, stage: Stage) -> None:
         assert request.stage is stage, f"{request.key} waits for {request.stage}, not {stage}"
+
+
+def _foretold_s(request: Request, chosen: Candidate) -> float | None:
+    """When the first byte of a request's answer is foretold; None: nobody knows."""
+    whole, spec, told = request.arrived.whole, request.trial, chosen.prediction
+    if told is None:
+        return inf if whole else None
+    expected_tokens = spec.length.expected_tokens
+    return longest_silence_s(told.ttft_s, told.e2e_s, expected_tokens, spec.max_tokens, whole=whole)

@@ -56,6 +56,14 @@ class Recall:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The engine has been silent for too long: end the attempt and tell `events.Failed`, unless
+    something of the answer has come by now."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class WaitUntil:
     """Tell `events.TimePassed` at this time; a later one for the same request replaces it."""
 
@@ -100,14 +108,15 @@ class Dispatch:
     """1 for the first."""
 
 
-RefusedBecause = Literal["no_instance", "engine_failed", "late"]
+RefusedBecause = Literal["no_instance", "engine_failed", "retry_budget", "late"]
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
     """Answer the client with an error: the request has ended.
 
-    `no_instance`: nobody who serves its model is up. `engine_failed`: all attempts failed.
+    `no_instance`: nobody who serves its model is up, or was in time. `engine_failed`: all attempts
+    failed. `retry_budget`: an attempt failed, and too much is repeated already.
     `late`: no instance can begin to answer within the target, as `why` says.
     """
 
@@ -126,5 +135,15 @@ class Degraded:
 
 
 Effect = (
-    Estimate | Ask | Review | Recall | WaitUntil | Reserve | Revise | Dispatch | Refuse | Degraded
+    Estimate
+    | Ask
+    | Review
+    | Recall
+    | GiveUp
+    | WaitUntil
+    | Reserve
+    | Revise
+    | Dispatch
+    | Refuse
+    | Degraded
 )

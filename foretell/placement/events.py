@@ -5,6 +5,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 from foretell.model import LengthEstimate, Load, Prediction, RequestSpec
@@ -32,6 +33,8 @@ class Arrived:
     """The only instances that may get it; None: any."""
     recallable: bool = True
     """Whoever sends it to its engine could take it back from there."""
+    whole: bool = False
+    """Its answer comes in one piece: `Started` is not told of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,8 @@ class Ended:
     key: str
     broken: bool = False
     """Its engine broke off in mid-answer."""
+    answered: bool = False
+    """Its engine has answered; otherwise its client left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +134,8 @@ class InstanceUp:
     instance_id: str
     models: frozenset[str] = frozenset({""})
     has_predictor: bool = True
+    heard_s: float = -inf
+    """When its engine last sent a byte of any answer."""
 
 
 @dataclass(frozen=True, slots=True)

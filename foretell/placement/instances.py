@@ -9,6 +9,7 @@ from foretell.model import Load
 from foretell.placement.config import STALE_LOAD_S
 
 QPM_WINDOW_S = 60.0
+LONGEST_SHUN_S = 60.0
 
 
 class Breaker:
@@ -49,6 +50,12 @@ class Instance:
     draining: bool = False
     suspected: bool = False
     """An attempt failed here since the last good probe: others are preferred."""
+    proven: bool = False
+    """It has answered since it came up."""
+    failures: int = 0
+    """Attempts that failed here in a row."""
+    shunned_until_s: float = -inf
+    """Until then good probes do not clear the suspicion."""
     outstanding: int = 0
     """Requests of this scheduler in progress here: its leases."""
     dispatched_total: int = 0
@@ -123,13 +130,16 @@ class Instances:
         """This scheduler's requests in progress at an instance."""
         return self._known[instance_id].outstanding
 
-    def put_up(self, instance_id: str, models: frozenset[str], has_predictor: bool) -> bool:
+    def put_up(
+        self, instance_id: str, models: frozenset[str], has_predictor: bool, now_s: float
+    ) -> bool:
         """The instance is up; whether that changes who may get requests."""
         known = self._known.get(instance_id)
         if known is None:
             known = self._known[instance_id] = Instance(instance_id)
         before = known.up, known.suspected, known.models, known.has_predictor
-        after = True, False, models, has_predictor
+        suspected = known.suspected and now_s < known.shunned_until_s
+        after = True, suspected, models, has_predictor
         known.up, known.suspected, known.models, known.has_predictor = after
         if before == after:
             return False
@@ -166,7 +176,8 @@ class Instances:
         known = self._known.get(instance_id)
         if known is None or not known.up:
             return False
-        known.up = False
+        known.up = known.proven = False
+        known.failures, known.shunned_until_s = 0, -inf  # whatever comes up is another process
         self._eligible.clear()
         return True
 
@@ -183,11 +194,22 @@ class Instances:
         if self._known.pop(instance_id, None) is not None:
             self._eligible.clear()
 
-    def suspect(self, instance: Instance) -> None:
-        """Place nothing there until its next successful probe, if another can serve."""
+    def suspect(self, instance: Instance, now_s: float, cost_s: float = 0.0) -> None:
+        """Place nothing there until its next successful probe, if another can serve.
+
+        Nor for as long as the failed attempt took, `cost_s`, and twice as long after each further
+        failure in a row: an engine may hang, or refuse everything, and answer its probes.
+        """
+        shun_s = min(LONGEST_SHUN_S, cost_s * 2 ** min(instance.failures, 10))
+        instance.shunned_until_s = now_s + shun_s
+        instance.failures += 1
         if not instance.suspected:
             instance.suspected = True
             self._eligible.clear()
+
+    def answered(self, instance: Instance) -> None:
+        """The instance has answered a request: what failed before is forgiven."""
+        instance.proven, instance.failures, instance.shunned_until_s = True, 0, -inf
 
     def eligible(self, model: str, avoid: Collection[str] = ()) -> list[str]:
         """Ids of those that may get a request to `model`, in the order in which they became known.

@@ -20,6 +20,8 @@ class Stage(Enum):
     NEWS = "news"
     """The policy holds it, and its turn, until something changes."""
     RETRY = "retry"
+    INSTANCE = "instance"
+    """Nobody who serves it is up."""
     END = "end"
     """It is dispatched."""
     RECALL = "recall"
@@ -47,6 +49,8 @@ class Request:
     lease: Lease | None = None
     ticket: int = 0
     failures: int = 0
+    instance_by_s: float = 0.0
+    """Until when it waits for an instance; 0: it has not had to."""
     better: Candidate | None = None
     """Where it goes when its engine has given it back."""
 

@@ -48,6 +48,8 @@ class VirtualDriver(ABC):
                 self._dispatch(core, effect)
             case effects.Reserve():
                 self._reserve(core, effect)
+            case effects.GiveUp():
+                pass  # no simulated engine hangs
             case effects.Refuse():
                 self._refuse(effect)
 

@@ -168,6 +168,7 @@ def _placement_config(settings: SchedulerSettings) -> PlacementConfig:
         candidates=settings.candidates,
         estimate_deadline_s=settings.tagger_deadline_ms / 1000,
         max_attempts=settings.max_attempts,
+        instance_wait_s=settings.engine_wait_s,
         turn_deadline_s=settings.turn_deadline_ms / 1000,
         largest_last_ratio=settings.largest_last_ratio,
         **holding_times(settings.policy_parameters),

@@ -104,6 +104,7 @@ async def running(
         "instances": instances_json(engines, predictors),
         "policy": "round_robin",
         "health_interval_s": 0.02,
+        "engine_wait_s": 0.0,
         "tagger_deadline_ms": PATIENT_MS,
         "predictor_deadline_ms": PATIENT_MS,
         "turn_deadline_ms": PATIENT_MS,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from engines import (
+    EVENTS,
     STREAM,
     WHOLE,
     Behaviour,
@@ -29,6 +30,21 @@ from engines import (
 from schedulers import Scheduler, running, until
 from scripted_peers import Predictor, serving
 
+
+async def html_stream(exchange: Exchange) -> None:
+    await exchange.head(200, "text/html")
+    await exchange.chunk(b"<html>\n<body>Sign in</body>\n</html>\n")
+    await exchange.chunk(b"")
+
+
+async def truncated_event(exchange: Exchange) -> None:
+    await exchange.head(200, "text/event-stream")
+    await exchange.chunk(EVENTS[0][:40] + b"\n\n")
+    await exchange.chunk(b"data: [DONE]\n\n")
+    await exchange.chunk(b"")
+
+
+PATIENT_S = 1000.0
 FOREVER_S = 1000.0  # between health probes: what a request finds out, no probe repairs
 
 EVERY_KIND = {
@@ -36,6 +52,14 @@ EVERY_KIND = {
     "http_500": status(500),
     "http_503": status(503),
     "http_502_html": status(502, b"<html>"),
+    "http_401": status(401),
+    "http_403": status(403),
+    "http_404": status(404),
+    "http_429": status(429),
+    "http_307": status(307, b""),
+    "html": status(200, b"<html><body>Sign in</body></html>"),
+    "html_error": status(400, b"<html>"),
+    "truncated_json": status(200, WHOLE[:-30]),
     "garbage": garbage,
     "break_within_the_body": break_within_the_body,
 }
@@ -45,6 +69,8 @@ STREAMED_KINDS = {
     "end_without_a_byte": end_without_a_byte,
     "break_within_the_first_event": break_within_the_first_event,
     "error_event": error_event,
+    "html_stream": html_stream,
+    "truncated_event": truncated_event,
 }
 
 
@@ -261,3 +287,43 @@ async def test_a_hanging_engine_delays_no_news_of_the_others(tmp_path: Path) -> 
         other.health_status = 500
         await scheduler.until(lambda s: not s["instances"][1]["healthy"])
         assert (await scheduler.instance("engine-0"))["healthy"]  # not yet known to hang
+
+
+async def test_requests_wait_for_an_engine_as_long_as_they_may(tmp_path: Path) -> None:
+    """For the first one since the start, and for one that is down for a while."""
+    async with engines(answer) as (engine,):
+        engine.health_status = 500
+        async with running(tmp_path, [engine], all_up=False, engine_wait_s=PATIENT_S) as scheduler:
+            early = [asyncio.create_task(scheduler.complete(stream=s)) for s in (False, True)]
+            await scheduler.until(lambda s: s["in_progress"] == 2)
+            engine.health_status = 200
+            assert [(await each).content for each in early] == [WHOLE, STREAM]
+            await engine.stop()
+            await scheduler.until(lambda s: not s["instances"][0]["healthy"])
+            late = asyncio.create_task(scheduler.complete())
+            await scheduler.until(lambda s: s["in_progress"] == 1)
+            await engine.start()
+            assert (await late).content == WHOLE
+            await scheduler.until_idle()
+
+
+async def test_a_hung_engine_is_left_after_a_few_times_its_foretold_ttft(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its health is good, and it answered before; the one that is only busy is not left."""
+    monkeypatch.setattr("foretell.placement.patience.LEAST_S", 0.2)
+    hung, other = Predictor(e2e_s=0.1), Predictor(e2e_s=9.0)
+    async with (
+        engines(answer, answer) as both,
+        serving(hung) as first,
+        serving(other) as second,
+        running(tmp_path, both, [first, second], policy="predicted_latency") as scheduler,
+    ):
+        warm = await scheduler.complete(stream=True)
+        assert warm.headers["x-foretell-instance"] == "engine-0"
+        both[0].behaviour = hang
+        response = await scheduler.complete(stream=True)
+        assert response.content == STREAM
+        assert response.headers["x-foretell-instance"] == "engine-1"
+        assert await scheduler.metric("foretell_retries_total", reason="silent") == 1
+        await until(both[0].received[1].gone.is_set)

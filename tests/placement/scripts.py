@@ -5,10 +5,10 @@ A script is a text file. `#` begins a comment. Its first line names the policy a
 begin with `->` are all of its effects, in their order. `-> ...` stands for any effects.
 
     policy infaas turn_deadline_s=0.2
-    0.0 up engine-0                          # models=a,b  predictor=no
+    0.0 up engine-0                          # models=a,b  predictor=no  heard=0.0
     0.0 followed engine-0                    # its predictor answers at once; or: left engine-0
     0.0 arrive r1 prompt=100                 # priority= ttft= late=reject model= known=20
-                                             # behind= among= recallable=no
+                                             # behind= among= recallable=no max= whole=yes
         -> estimate r1
     0.1 estimated r1 20                      # or: estimated r1 silent
         -> ask r1 engine-0
@@ -19,10 +19,10 @@ begin with `->` are all of its effects, in their order. `-> ...` stands for any 
 
     0.3 reviewed r1 9 engine-1:ttft=1        # waits another 9 s; or: begun, or: unknown
 
-The other events are `started`, `recalled`, `failed` and `gone KEY`, `ended KEY [broken]`, `down`,
-`draining` and `removed INSTANCE`, and `passes KEY`: the time has come that the request's last
-`wait` named. Keys may be a range, `r1..r9`: the event is told for each, and the effects of all are
-expected together.
+The other events are `started`, `recalled`, `failed` and `gone KEY`, `ended KEY [broken]
+[answered]`, `down`, `draining` and `removed INSTANCE`, and `passes KEY`: the time has come that the
+request's last `wait` named. Keys may be a range, `r1..r9`: the event is told for each, and the
+effects of all are expected together.
 """
 
 import re
@@ -77,7 +77,8 @@ class Script:
         match name:
             case "up":
                 models = frozenset(facts.get("models", "m").split(","))
-                return events.InstanceUp(key, models, facts.get("predictor") != "no")
+                heard_s = float(facts.get("heard", "-inf"))
+                return events.InstanceUp(key, models, facts.get("predictor") != "no", heard_s)
             case "down":
                 return events.InstanceDown(key)
             case "draining":
@@ -108,7 +109,7 @@ class Script:
             case "failed":
                 return events.Failed(key)
             case "ended":
-                return events.Ended(key, broken="broken" in rest)
+                return events.Ended(key, "broken" in rest, "answered" in rest)
             case "gone":
                 return events.Gone(key)
         raise ValueError(f"no event is called {name}")
@@ -128,6 +129,8 @@ class Script:
             case effects.Revise(_, spec, instance_id):
                 tokens = spec.length.expected_tokens
                 return f"revise {spec.request_id} {instance_id} {tokens:g}"
+            case effects.GiveUp(key):
+                return f"give up {key}"
             case effects.WaitUntil(key, at_s, ticket):
                 self.tickets[key] = ticket
                 return f"wait {key} {at_s:g}"
@@ -187,7 +190,7 @@ def _arrived(key: str, facts: dict[str, str]) -> events.Arrived:
     spec = RequestSpec(
         request_id=key,
         prompt_tokens=int(facts.get("prompt", 100)),
-        max_tokens=0,
+        max_tokens=int(facts.get("max", 0)),
         length=LengthEstimate(known),
         priority=int(facts.get("priority", 0)),
         slo=Slo(float(facts.get("ttft", "inf"))),
@@ -201,6 +204,7 @@ def _arrived(key: str, facts: dict[str, str]) -> events.Arrived:
         among=frozenset(facts["among"].split(",")) if "among" in facts else None,
         late_s=float(facts.get("behind", 0)),
         recallable=facts.get("recallable") != "no",
+        whole=facts.get("whole") == "yes",
     )
 
 

@@ -32,6 +32,7 @@ class World:
             turn_deadline_s=draws.choice([0.01, 0.5]),
             hold_max_s=draws.choice([0.0, 0.5, 5.0]),
             largest_last_ratio=draws.choice([0.0, 0.2]),
+            instance_wait_s=draws.choice([0.0, 0.0, 1.0]),
         )
         self.core = PlacementCore(
             make_policy(policy), self.config, draws.random, fallback_length=lambda *_: LENGTH
@@ -87,8 +88,9 @@ class World:
             key, draws.randint(1, 500), 0, LENGTH, draws.choice([0, 0, -1]), slo=Slo(target_s)
         )
         late = draws.choice(["serve", "reject"])
-        known = draws.random() < 0.3
-        self.tell(events.Arrived(spec, draws.choice(["a", "b"]), late, known, draws.random()))
+        known, whole = draws.random() < 0.3, draws.random() < 0.5
+        model, waited_s = draws.choice(["a", "b"]), draws.random()
+        self.tell(events.Arrived(spec, model, late, known, waited_s, whole=whole))
 
     def _estimated(self) -> None:
         key = self._pick(self.estimating)
@@ -146,7 +148,8 @@ class World:
             self.tell(events.Failed(key))
         else:
             self._end(key)
-            self.tell(events.Ended(key, broken=self.draws.random() < 0.1))
+            broken = self.draws.random() < 0.1
+            self.tell(events.Ended(key, broken, answered=not broken))
 
     def _client_leaves(self) -> None:
         key = f"r{self.draws.randrange(self.arrived)}"
@@ -159,7 +162,8 @@ class World:
         kind = self.draws.choice(["up", "up", "up", "down", "draining", "removed"])
         if kind == "up":
             self.up.add(name)
-            self.tell(events.InstanceUp(name, MODELS, self.draws.random() < 0.9))
+            heard_s = self.now_s - self.draws.choice([0.0, 1.0, float("inf")])
+            self.tell(events.InstanceUp(name, MODELS, self.draws.random() < 0.9, heard_s))
         elif kind == "down":
             self.up.discard(name)
             self.tell(events.InstanceDown(name))
@@ -187,6 +191,8 @@ class World:
             case effects.Recall(key, instance_id):
                 assert self.sent[key].instance_id == instance_id, "it is not there"
                 self.recalling.add(key)
+            case effects.GiveUp(key):
+                assert key in self.sent, "it is nowhere"
             case effects.WaitUntil(key, at_s):
                 assert at_s >= self.now_s
                 self.waiting[key] = effect

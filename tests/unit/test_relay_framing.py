@@ -173,7 +173,10 @@ def test_whatever_comes_goes_out_and_cuts_do_not_matter(seed: int) -> None:
     cuts = sorted(rng.choices(range(len(stream) + 1), k=rng.randint(0, 40)))
     chunks = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
     assert read(chunks, broken=broken) == whole
-    if stream.startswith(b'data: {"error"'):
+    first = stream.split(b"\n")[0].strip()
+    if first.startswith(b'data: {"error"') or not (
+        first in (b"", b": a comment", b"data: [DONE]") or first.startswith(b'data: {"')
+    ):
         assert whole.out == b""
     else:
         assert whole.out == (stream[: stream.rfind(b"\n") + 1] if broken else stream)
@@ -249,7 +252,22 @@ def test_a_whole_answer_that_breaks_off_has_given_nothing() -> None:
     whole = WholeFraming()
     assert whole.feed(b'{"choices":[{"text":"half') == []
     assert whole.feed_break("connection_lost") == [Broken("connection_lost", 0, exact=True)]
-    assert WholeFraming().feed_end() == [End(b"", truncated=False)]
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b'{"choices":[{"text":"ha', b"[]", b"null"])
+def test_a_whole_answer_that_is_no_json_object_has_given_nothing(body: bytes) -> None:
+    whole = WholeFraming()
+    if body:
+        whole.feed(body)
+    assert whole.feed_end() == [Broken("not_json", 0, exact=True)]
+
+
+@pytest.mark.parametrize("begin", [b"<html>\n", b"<html>", b"{}\n", b"data: {\n\n", b"data: no\n"])
+def test_a_stream_that_begins_with_anything_else_than_an_event_has_given_nothing(
+    begin: bytes,
+) -> None:
+    assert read([begin]).facts == [Broken("not_events", 0, exact=True)]
+    assert read([begin[:3], begin[3:]]).out == b""
 
 
 def test_a_whole_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +305,7 @@ JSON = st.recursive(
 )
 
 
-@given(JSON)
+@given(st.dictionaries(st.sampled_from(NAMES), JSON))
 def test_nonsense_passes_and_leaves_counts_that_can_be_sent_on(answer: object) -> None:
     text = json.dumps(answer)
     usage = usage_of(text)
@@ -311,7 +329,7 @@ def usage_of(body: str) -> Usage | None:
 @pytest.mark.parametrize("framed", [StreamFraming, WholeFraming])
 def test_after_its_end_nothing_may_be_fed(framed: type[StreamFraming | WholeFraming]) -> None:
     answer = framed()
-    answer.feed(b"x\n")
+    answer.feed(b": {}\n" if framed is StreamFraming else b"{}")
     answer.feed_end()
     with pytest.raises(AssertionError):
         answer.feed(b"x")

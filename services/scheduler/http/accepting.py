@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Mapping
 
-from services.scheduler.http.errors import ApiError, unavailable
+from services.scheduler.http.errors import ApiError
 from services.scheduler.http.parsing import (
     PRIORITY_HEADER,
     Endpoint,
@@ -31,9 +31,7 @@ def accepted(
     parsed = parse(endpoint, body, tenant=tenant, terms=terms)
     if PRIORITY_HEADER in headers:
         parsed = with_priority_header(parsed, headers[PRIORITY_HEADER])
-    if not models:
-        raise unavailable("no engine is up yet", "no_instance")
-    if parsed.model not in models:
+    if models and parsed.model not in models:  # before any is known, the request waits for one
         raise ApiError(
             404, f"The model '{parsed.model}' does not exist.", "model", "model_not_found"
         )

@@ -316,7 +316,7 @@ class Exchange:
             result.finished = result.status > 0 and not result.broken
             result.abandoned = not result.finished
             result.ended_unix_s = time.time()
-            relay.placer.end(placement, broken=result.broken)
+            relay.placer.end(placement, broken=result.broken, answered=result.finished)
             self._record(placement, result)
         model = self._request.model if self._request else ""
         instance_id = placement.instance.config.instance_id if placement else ""

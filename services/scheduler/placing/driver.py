@@ -84,6 +84,8 @@ class AsyncDriver(ABC, Generic[Placed]):
             case effects.Recall(key):
                 if not self._take_back(key):
                     self.tell(events.Started(key))
+            case effects.GiveUp(key):
+                self._give_up(key)
             case effects.WaitUntil(key, at_s, ticket):
                 self._forget_timer(key)
                 told = events.TimePassed(key, ticket)
@@ -178,6 +180,12 @@ class AsyncDriver(ABC, Generic[Placed]):
         Whoever awaits its answer is told, and then tells `events.Recalled`.
         """
         return False
+
+    def _give_up(self, key: str) -> None:
+        """End a dispatched request's attempt, unless something of its answer has come.
+
+        Whoever awaits its answer then tells `events.Failed`.
+        """
 
     @abstractmethod
     def _reserve(self, effect: effects.Reserve) -> None:

@@ -55,6 +55,8 @@ class Placement:
     take_back: Callable[[], bool] | None = None
     """Takes the request back from its engine, unless it has a token; whether it was. None before it
     is sent."""
+    give_up: Callable[[], None] | None = None
+    """Ends the attempt as failed, unless something of the answer has come."""
 
 
 @dataclass(slots=True, eq=False)
@@ -148,6 +150,7 @@ class Placer(AsyncDriver[Placement]):
             among=parsed.among,
             late_s=self._lateness.seconds,
             recallable=recallable,
+            whole=not parsed.stream,
         )
         return await self._place(key, arrived)
 
@@ -182,10 +185,13 @@ class Placer(AsyncDriver[Placement]):
         known = self.core.instances[instance_id]
         return known.outstanding, known.dispatched_total
 
-    def end(self, placement: Placement, *, broken: bool = False) -> None:
-        """The answer has ended, well or badly; `broken`: the engine failed in the midst of it."""
+    def end(self, placement: Placement, *, broken: bool = False, answered: bool = False) -> None:
+        """The answer has ended, well or badly.
+
+        `broken`: the engine failed in the midst of it; `answered`: the client did not leave.
+        """
         del self._requests[placement.key]
-        self.tell(events.Ended(placement.key, broken))
+        self.tell(events.Ended(placement.key, broken, answered))
 
     async def _place(
         self, key: str, event: events.Arrived | events.Failed | events.Recalled
@@ -257,6 +263,11 @@ class Placer(AsyncDriver[Placement]):
         self._metrics.recalls.labels(placement.instance.config.instance_id).inc()
         return True
 
+    def _give_up(self, key: str) -> None:
+        placement = self._requests[key].placement
+        if placement is not None and placement.give_up is not None:
+            placement.give_up()
+
     def _seconds(self) -> float:
         return time.perf_counter()
 
@@ -317,6 +328,8 @@ class Placer(AsyncDriver[Placement]):
             tried = self.core.config.max_attempts
             text = f"the engines that were tried ({tried}) failed before a first token"
             return unavailable(text, "engine_failed")
+        if effect.because == "retry_budget":
+            return unavailable("an engine failed, and many others fail too", "engine_failed")
         text = f"no engine that serves '{parsed.model}' is up at the moment"
         return unavailable(text, "no_instance")
 

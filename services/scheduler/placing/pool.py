@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 
 import aiohttp
@@ -49,6 +50,8 @@ class Instance:
     emulated: bool = False
     answer_delay_s: float = 0.0
     """Learned: from the engine's first token to its first byte here."""
+    heard_s: Callable[[], float] = lambda: -inf
+    """When the last byte of an answer came from it, on the event loop's clock."""
     failures: int = 0
     probes: int = 0
     probing: asyncio.Task[None] | None = None
@@ -142,7 +145,10 @@ class Pool:
         if self.instances.get(instance.config.instance_id) is instance:
             self.listener(
                 InstanceUp(
-                    instance.config.instance_id, instance.model_names, instance.stub is not None
+                    instance.config.instance_id,
+                    instance.model_names,
+                    instance.stub is not None,
+                    instance.heard_s(),
                 )
             )
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from services.scheduler.http.errors import ApiError
 from services.scheduler.http.parsing import PRIORITY_HEADER, ParsedRequest, for_engine
@@ -26,16 +27,31 @@ from services.scheduler.relay.transport import EngineClient, Unreachable
 
 logger = logging.getLogger(__name__)
 
+_FAULTS = frozenset((401, 403, 405, 408))
+"""Statuses below 500 that are not about the request: the engine refuses our key, or is none."""
+_REFUSALS = frozenset((404, 429))
+"""Statuses that the client gets only if all engines say so: one may have lost its model, or have
+too much to do."""
 _RETURNED_HEADERS = (b"content-type", b"retry-after", b"x-foretell-emulated")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An engine's answer that the client gets if no other engine says anything else."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
 
 
 class AttemptFailed(Exception):
     """The engine gave nothing that the client could have seen; another one may do better."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, refusal: Refusal | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         """A label for metrics."""
+        self.refusal = refusal
 
 
 class TakenBack(Exception):
@@ -79,7 +95,7 @@ class Attempt:
         Raises `AttemptFailed` if nothing was sent to the client, `TakenBack` if the request is to
         be sent elsewhere, and `ApiError` if no engine could do better.
         """
-        self._placement.take_back = self._take_back
+        self._placement.take_back, self._placement.give_up = self._take_back, self._give_up
         spec = self._placement.spec
         body = for_engine(self._request, spec.request_id, spec.length.expected_tokens)
         path = f"/v1/{self._request.endpoint}"
@@ -104,6 +120,11 @@ class Attempt:
         self._end_attempt(TakenBack())
         return True
 
+    def _give_up(self) -> None:
+        """The engine is silent: end the attempt, unless something has come after all."""
+        if not self._reply.started:
+            self._end_attempt(AttemptFailed("silent"))
+
     # --- what the connection tells ---
 
     def head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
@@ -111,8 +132,7 @@ class Attempt:
         if self._over.done():
             return  # it was taken back: another engine's answer goes to the client
         self.result.status = status
-        # 401 and 403: the engine refuses our key, for which the client is not to blame.
-        if status >= 500 or status in (401, 403):
+        if status >= 500 or 300 <= status < 400 or status in _FAULTS:
             self._end_attempt(AttemptFailed(f"http_{status}"))
             return
         self._engine_headers = headers
@@ -184,10 +204,13 @@ class Attempt:
         self._reply.start(self.result.status, self._response_headers(), has_length=False)
 
     def _end_answer(self, data: bytes) -> None:
+        status = self.result.status
         if not self._streamed:
             length = (b"content-length", b"%d" % len(data))
             headers = [*self._response_headers(), length]
-            self._reply.start(self.result.status, headers, has_length=True)
+            if status in _REFUSALS:
+                raise AttemptFailed(f"http_{status}", Refusal(status, headers, data))
+            self._reply.start(status, headers, has_length=True)
         elif not self._reply.started:
             self._start_stream()
         self._reply.end(data)

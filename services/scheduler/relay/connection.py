@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Protocol, cast
 
 import httptools
@@ -40,8 +41,9 @@ class Connection(asyncio.Protocol):
         self._listener: Listener | None = None
         self._timer: asyncio.TimerHandle | None = None
         """Checks for silence; it is not stopped between requests."""
-        self._heard_s = 0.0
-        """When the last byte came; silence is counted from here."""
+        self.heard_s = -inf
+        """When the last byte came."""
+        self._silent_since_s = 0.0
         self._status = 0
         self._headers: dict[bytes, bytes] = {}
         self._head_bytes = 0
@@ -65,7 +67,7 @@ class Connection(asyncio.Protocol):
         self._headers = {}
         self._head_bytes, self._head_done, self._head_told, self._done = 0, False, False, False
         self._listener = listener
-        self._heard_s = self._loop.time()
+        self._silent_since_s = self._loop.time()
         if self._timer is None:
             self._timer = self._loop.call_later(self._timeout_s, self._check_silence)
         self._transport.writelines((head, body))
@@ -87,7 +89,7 @@ class Connection(asyncio.Protocol):
         assert self._transport is not None
         if self._paused and not self._transport.is_closing():
             self._paused = False
-            self._heard_s = self._loop.time()
+            self._silent_since_s = self._loop.time()
             self._transport.resume_reading()
 
     def lose(self, reason: str) -> None:
@@ -112,7 +114,8 @@ class Connection(asyncio.Protocol):
         self._timer = None
         if self._done:
             return
-        silent_s = 0.0 if self._paused else self._loop.time() - self._heard_s
+        since_s = max(self._silent_since_s, self.heard_s)
+        silent_s = 0.0 if self._paused else self._loop.time() - since_s
         if silent_s < self._timeout_s:
             self._timer = self._loop.call_later(self._timeout_s - silent_s, self._check_silence)
         else:
@@ -139,7 +142,7 @@ class Connection(asyncio.Protocol):
         if self._done:  # nobody has asked for anything
             self.lose("connection_lost")
             return
-        self._heard_s = self._loop.time()
+        self.heard_s = self._loop.time()
         if not self._head_done:
             self._head_bytes += len(data)
         valid = True

@@ -23,6 +23,8 @@ _ERROR = b'data: {"error"'  # how vLLM begins the event that tells about a failu
 _ERROR_LATER = b"\n" + _ERROR
 _DATA = b"data: "
 _OBJECT = _DATA + b"{"
+_FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
+"""How the lines of server-sent events begin."""
 _MAX_TOKENS = 2**31 - 1
 
 
@@ -102,8 +104,9 @@ class StreamFraming:
     """A stream of server-sent events.
 
     Only whole lines are handed out: after a part of one, no event of ours could follow. A stream
-    whose first line is an error event, or which ends without a byte, is `Broken` with nothing
-    handed out, so that the request can be repeated elsewhere.
+    whose first line is an error event, which does not begin with server-sent events of JSON, or
+    which ends without a byte, is `Broken` with nothing handed out, so that the request can be
+    repeated elsewhere.
     """
 
     def __init__(self) -> None:
@@ -125,10 +128,12 @@ class StreamFraming:
         assert not self.ended
         lines = data if data.endswith(b"\n") and not self._held else self._whole_lines(data)
         error_at = self._error_at(lines)
+        if not self._begun and error_at == 0:
+            return self.feed_break("error_event")
+        if not self._begun and not _begins_with_event(lines):
+            return self.feed_break("not_events")
         if error_at is None:
             return self._hand_out(lines)
-        if error_at == 0 and not self._begun:
-            return self.feed_break("error_event")
         before = self._hand_out(lines[:error_at])
         return [*before, self._told(), *self._hand_out(lines[error_at:])]
 
@@ -152,6 +157,8 @@ class StreamFraming:
         error = self._error_at(rest) is not None
         if not self._begun and (error or not rest):
             return self.feed_break("error_event" if error else "empty_stream")
+        if not self._begun and not _begins_with_event(rest + b"\n"):
+            return self.feed_break("not_events")
         self.ended = True
         told = [self._told()] if error else []
         return [*told, *self._read(rest + b"\n"), End(rest, self._truncated)]
@@ -201,7 +208,7 @@ class StreamFraming:
 
     def _read_object(self, text: bytes, events: list[Event]) -> None:
         """Count the tokens of an event. To parse it is no dearer than to search its bytes."""
-        answer = _parse(text)
+        answer = _parse(text) or {}  # what is none is relayed all the same
         for choice in _choices(answer):
             if choice.get("finish_reason") == "length":
                 self._truncated = True
@@ -216,7 +223,10 @@ class StreamFraming:
 
 
 class WholeFraming:
-    """An answer in one piece. It is handed out when it is whole: until then it can be repeated."""
+    """An answer in one piece. It is handed out when it is whole: until then it can be repeated.
+
+    So can one that is no JSON object, as from a proxy in place of the engine.
+    """
 
     def __init__(self) -> None:
         self.ended = False
@@ -238,7 +248,9 @@ class WholeFraming:
         assert not self.ended
         self.ended = True
         body = bytes(self._body)
-        answer = _parse(body) if len(body) <= LONGEST_READ_BYTES else {}
+        answer = _parse(body) if len(body) <= LONGEST_READ_BYTES else _seen(body)
+        if answer is None:
+            return [Broken("not_json", tokens_out=0, exact=True)]
         return [*_usage(answer), End(body, any(map(_truncated, _choices(answer))))]
 
     def feed_break(self, reason: str) -> list[Event]:
@@ -248,13 +260,29 @@ class WholeFraming:
         return [Broken(reason, tokens_out=0, exact=True)]
 
 
-def _parse(text: bytes) -> dict[str, Any]:
-    """The JSON object in `text`; empty if it is none. It is relayed all the same."""
+def _begins_with_event(lines: bytes) -> bool:
+    """Whether a stream that begins so is one of server-sent events of JSON, by its first line."""
+    line, end, _ = lines.partition(b"\n")
+    if not line.startswith(_FIELDS):
+        return not line.strip()
+    if not line.startswith(_FIELDS[0]) or not end or len(line) > LONGEST_LINE_BYTES:
+        return True
+    text = line[len(_FIELDS[0]) :].strip()
+    return text == b"[DONE]" or _parse(text) is not None
+
+
+def _seen(body: bytes) -> dict[str, Any] | None:
+    """An object that is too long to be read: empty, if it looks like one."""
+    return {} if body.lstrip()[:1] == b"{" and body.rstrip()[-1:] == b"}" else None
+
+
+def _parse(text: bytes) -> dict[str, Any] | None:
+    """The JSON object in `text`; None if it is none."""
     try:
         answer = orjson.loads(text)
     except orjson.JSONDecodeError:
         answer = _parsed_slowly(text)
-    return answer if isinstance(answer, dict) else {}
+    return answer if isinstance(answer, dict) else None
 
 
 def _parsed_slowly(text: bytes) -> object:

@@ -16,7 +16,7 @@ from services.scheduler.http.parsing import ParsedRequest
 from services.scheduler.http.slo import SloUnattainable
 from services.scheduler.placing.placer import Placement, Placer
 from services.scheduler.record.recorder import Recorder
-from services.scheduler.relay.attempt import Attempt, AttemptFailed, TakenBack
+from services.scheduler.relay.attempt import Attempt, AttemptFailed, Refusal, TakenBack
 from services.scheduler.relay.reply import Reply
 from services.scheduler.relay.transport import EngineClient
 
@@ -31,6 +31,14 @@ class RelayContext:
     placer: Placer
     recorder: Recorder
     metrics: SchedulerMetrics
+
+
+class Refused(Exception):
+    """All engines that were tried refuse the request."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.status)
+        self.refusal = refusal
 
 
 class Relay:
@@ -49,6 +57,8 @@ class Relay:
         self._forwarded_headers = forwarded_headers
         self._placement: Placement | None = None
         """The last attempt's."""
+        self._failures: list[str] = []
+        """Why attempts failed."""
 
     async def serve(self, exchange: Exchange) -> None:
         """Answer; returns when the answer has ended or the client left.
@@ -86,6 +96,10 @@ class Relay:
         except SloUnattainable as error:
             self._context.recorder.record_rejection(self._request, self._request_id, error)
             reply.fail(error)
+        except Refused as refused:
+            refusal = refused.refusal
+            reply.start(refusal.status, refusal.headers, has_length=True)
+            reply.end(refusal.body)
         except ApiError as error:
             reply.fail(error)
         except Exception:
@@ -111,15 +125,25 @@ class Relay:
                     failure.reason,
                 )
                 self._context.metrics.retries.labels(instance_id, failure.reason).inc()
-                placement = await placer.retry(placement)
+                placement = await self._retry(placement, failure)
             except TakenBack:
                 placement = await placer.place_again(placement)
             except BaseException:  # refused, cancelled, or a defect: no attempt follows
                 placer.end(placement)
                 raise
             else:
-                placer.end(placement, broken=broken)
+                placer.end(placement, broken=broken, answered=not broken)
                 return
+
+    async def _retry(self, placement: Placement, failure: AttemptFailed) -> Placement:
+        """Where the next attempt goes; raises `ApiError`, or `Refused`, where there is none."""
+        self._failures.append(failure.reason)
+        try:
+            return await self._context.placer.retry(placement)
+        except ApiError as error:
+            if failure.refusal is not None and len(set(self._failures)) == 1:
+                raise Refused(failure.refusal) from error
+            raise
 
     async def _try_engine(self, reply: Reply, placement: Placement) -> bool:
         """Make one attempt and account for it; whether the engine broke off in mid-answer."""

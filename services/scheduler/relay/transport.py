@@ -5,6 +5,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from math import inf
 from weakref import WeakKeyDictionary
 
 from yarl import URL
@@ -75,6 +76,7 @@ class EngineClient:
                 self._read_timeout_s,
             )
             self._engines[instance] = engine
+            instance.heard_s = engine.heard_s
         head = engine.head(path, len(body), headers)
         connection = engine.idle() or await engine.connect()
         connection.send(head, body, listener)
@@ -110,6 +112,7 @@ class _Engine:
         self._connect_timeout_s = connect_timeout_s
         self._read_timeout_s = read_timeout_s
         self._idle: deque[Connection] = deque()
+        self._open: set[Connection] = set()
         self._when_down = _WhenSet(down)
 
     def head(self, path: str, body_bytes: int, headers: Mapping[str, str]) -> bytes:
@@ -172,9 +175,15 @@ class _Engine:
         if not connection.reusable:
             raise Unreachable("connection_lost")
         self._when_down.add(connection.engine_down)
+        self._open.add(connection)
         return connection
 
+    def heard_s(self) -> float:
+        """When the last byte came over a connection that is still open."""
+        return max((connection.heard_s for connection in self._open), default=-inf)
+
     def _forget(self, connection: Connection) -> None:
+        self._open.discard(connection)
         self._when_down.discard(connection.engine_down)
 
 

@@ -1,0 +1,106 @@
+"""How long an engine may be silent before an attempt on it is given up.
+
+An engine may hang and still answer its health probes. Its forecast tells when the first byte of an
+answer should have come, so silence of several times that long is a reason to go elsewhere. An
+engine that sends anything at all, be it of other answers, does not hang: it is only late.
+"""
+
+from dataclasses import dataclass
+from math import exp, inf
+
+TIMES = 4.0
+"""Silence that is given up, in multiples of the foretold one: forecasts err."""
+LEAST_S = 2.0
+"""Engines are silent for so long without hanging: they collect garbage or compile for a shape."""
+UNKNOWN_S = 60.0
+"""Silence of an engine that has not answered yet since it came up: it loads and compiles."""
+_MEMORY_S = 600.0
+"""Time constant by which the longest silence seen is forgotten."""
+
+
+@dataclass(slots=True)
+class _Attempt:
+    instance_id: str
+    sent_s: float
+    longest_s: float
+
+
+class Patience:
+    """The attempts of which nothing has come yet; pure, time is an argument.
+
+    Without a forecast, and at least, an engine is given as long as first bytes took lately. The
+    last attempt of a request is never given up, so what becomes slow everywhere is soon known.
+    """
+
+    def __init__(self) -> None:
+        self._attempts: dict[str, dict[str, _Attempt]] = {}
+        self._where: dict[str, str] = {}
+        self._slowest_s, self._slowest_at_s = 0.0, 0.0
+
+    def sent(self, key: str, instance_id: str, foretold_s: float | None, now_s: float) -> None:
+        """An attempt begins. Its first byte is foretold after `foretold_s`; None: nobody knows,
+        infinite: it may take any time."""
+        if foretold_s is None:
+            foretold_s = self.usual_s(now_s) or UNKNOWN_S / TIMES
+        self._where[key] = instance_id
+        attempts = self._attempts.setdefault(instance_id, {})
+        attempts[key] = _Attempt(instance_id, now_s, TIMES * foretold_s)
+
+    def began(self, key: str, now_s: float) -> None:
+        """The attempt's first byte has come."""
+        attempt = self._pop(key)
+        if attempt is not None:
+            self._saw(now_s - attempt.sent_s, now_s)
+
+    def ended(self, key: str, now_s: float) -> float:
+        """Nothing will come of the attempt; how long it was waited for, 0 where something came."""
+        attempt = self._pop(key)
+        return 0.0 if attempt is None else now_s - attempt.sent_s
+
+    def silent(self, instance_id: str, heard_s: float, now_s: float, *, proven: bool) -> list[str]:
+        """The attempts there that have waited too long, given when the last byte came from there.
+
+        `proven`: the instance has answered since it came up.
+        """
+        attempts = self._attempts.get(instance_id)
+        if not attempts:
+            return []
+        least_s = max(LEAST_S if proven else UNKNOWN_S, self.usual_s(now_s))
+        return [
+            key
+            for key, attempt in attempts.items()
+            if now_s - max(attempt.sent_s, heard_s) > max(least_s, attempt.longest_s)
+        ]
+
+    def usual_s(self, now_s: float) -> float:
+        """The slowest first byte lately; 0 where none is known."""
+        return self._slowest_s * exp((self._slowest_at_s - now_s) / _MEMORY_S)
+
+    def _saw(self, seconds: float, now_s: float) -> None:
+        if seconds > self.usual_s(now_s):
+            self._slowest_s, self._slowest_at_s = seconds, now_s
+
+    def _pop(self, key: str) -> _Attempt | None:
+        instance_id = self._where.pop(key, None)
+        if instance_id is None:
+            return None
+        attempts = self._attempts[instance_id]
+        attempt = attempts.pop(key)
+        if not attempts:
+            del self._attempts[instance_id]
+        return attempt
+
+
+def longest_silence_s(
+    ttft_s: float, e2e_s: float, expected_tokens: float, max_tokens: int, *, whole: bool
+) -> float:
+    """When the first byte should come, from a forecast.
+
+    Of an answer that comes `whole` that is its end: where it is as long as it may be, since
+    lengths are foretold badly. Infinite where no limit is known.
+    """
+    if not whole:
+        return ttft_s
+    if not max_tokens:
+        return inf
+    return ttft_s + (e2e_s - ttft_s) * max(1.0, max_tokens / max(1.0, expected_tokens))
