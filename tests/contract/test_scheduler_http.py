@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -20,6 +21,10 @@ from engines import (
     hang_after_first_event,
 )
 from schedulers import WAIT_S, Scheduler, running, until
+
+from services.scheduler.http.exchange import Exchange as Answered
+from services.scheduler.http.response import Response
+from services.scheduler.http.server import Server
 
 CONNECTION = "services.scheduler.http.connection"
 HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -339,6 +344,7 @@ async def test_a_client_that_does_not_read_stops_its_engine_and_is_given_up(
     async def endless(exchange: Exchange) -> None:
         nonlocal written
         await exchange.head(200, "text/event-stream")
+        await exchange.chunk(b"data: {}\n\n")
         while written < 1 << 30:
             await exchange.chunk(b"data: " + b"x" * 65_536 + b"\n\n")
             written += 65_536
@@ -356,7 +362,7 @@ async def test_a_client_that_reads_slowly_gets_all(tmp_path: Path, connect: Conn
     async def much(exchange: Exchange) -> None:
         await exchange.head(200, "text/event-stream")
         for i in range(300):
-            await exchange.chunk(b"data: %d" % i + b"x" * 65_536 + b"\n\n")
+            await exchange.chunk(b'data: {"%d' % i + b"x" * 65_536 + b'": 0}\n\n')
         await exchange.chunk(b"")
 
     async with engines(much) as (engine,), running(tmp_path, [engine]) as scheduler:
@@ -364,8 +370,8 @@ async def test_a_client_that_reads_slowly_gets_all(tmp_path: Path, connect: Conn
         client.send(post(stream=True))
         await asyncio.sleep(0.2)
         _, _, body = await client.response()
-        assert [line[:9] for line in body.split(b"\n\n")[:-1]] == [
-            (b"data: %dxxx" % i)[:9] for i in range(300)
+        assert [line[:11] for line in body.split(b"\n\n")[:-1]] == [
+            (b'data: {"%dxxx' % i)[:11] for i in range(300)
         ]
         await scheduler.until_idle()
 
@@ -397,3 +403,36 @@ async def test_idle_connections_end_with_the_server(
         begun.send(HEALTH[:9])
     assert await idle.closed() == b""
     assert await begun.closed() == b""
+
+
+async def test_a_server_that_ends_answers_what_is_on_its_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A request on an idle connection, and a connection that waits to be accepted."""
+    monkeypatch.setattr(f"{CONNECTION}._RETIRE_S", 1000.0)
+    ready, stop = asyncio.Event(), asyncio.Event()
+    sock = socket.socket()
+    sock.bind(("127.0.0.1", 0))
+    sock.setblocking(False)
+
+    async def page(exchange: Answered) -> None:
+        exchange.respond(Response(200, b"here"))
+
+    server = Server(page)
+    ending = asyncio.create_task(server.run([sock], stop, on_ready=ready.set, drain_s=WAIT_S))
+    await ready.wait()
+    idle = Client(*await asyncio.open_connection(*sock.getsockname()))
+    idle.send(HEALTH)
+    assert (await idle.response())[0] == 200
+    with socket.create_connection(sock.getsockname()) as late:
+        stop.set()  # nothing of the server has run since `late` was connected
+        late.setblocking(False)
+        new = Client(*await asyncio.open_connection(sock=late))
+        for client in (idle, new):
+            client.send(HEALTH)
+            status, headers, body = await client.response()
+            assert (status, headers["connection"], body) == (200, "close", b"here")
+            assert await client.closed() == b""
+        await ending
+        for client in (idle, new):
+            client.writer.close()

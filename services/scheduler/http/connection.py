@@ -22,6 +22,8 @@ _LONGEST_HEAD_BYTES = 1 << 16
 _MOST_HEADERS = 256
 _HEAD_DEADLINE_S = 20.0
 _IDLE_S = 75.0  # longer than clients and balancers keep a connection: it is theirs to close
+_RETIRE_S = 1.0
+"""While the server ends, an idle connection is kept so long: a request may be on its way."""
 _LINGER_S = 5.0
 _DRAIN_S = 60.0
 _MOST_DRAINED_BYTES = 64 << 20
@@ -198,9 +200,9 @@ class Connection(asyncio.Protocol):
     # --- what the server tells ---
 
     def retire(self) -> None:
-        """Answer what has come and take no more."""
+        """Answer what has come, or comes at once, and take no more."""
         if self._current is None:
-            self._close()
+            self._due_in(_RETIRE_S)
         else:
             self._current.keep_alive = False
 
@@ -213,7 +215,7 @@ class Connection(asyncio.Protocol):
             self._due_in(STALL_S)  # it reads, slowly
         elif unsent_bytes or self._current is not None or self._deaf:
             self.abort()
-        elif self._reads_head:
+        elif self._reads_head and not self._server.draining:
             self._refuse(ApiError(408, "the request's head did not arrive in time"))
         else:
             self._close()

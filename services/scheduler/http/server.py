@@ -49,9 +49,12 @@ class Server:
         try:
             await stop.wait()
         finally:
+            self.draining = True
+            waiting = [client for sock in sockets for client in _accepted(sock)]
             for server in listening:
                 server.close()
-            self.draining = True
+            for client in waiting:
+                await loop.connect_accepted_socket(lambda: Connection(self), client)
             for connection in list(self.connections):
                 connection.retire()
             await self._drain(drain_s)
@@ -105,6 +108,17 @@ class Server:
             now_s = loop.time()
             for connection in [each for each in self.connections if each.deadline_s < now_s]:
                 connection.overdue()
+
+
+def _accepted(sock: socket.socket) -> list[socket.socket]:
+    """The clients that wait to be accepted: they would be lost with the listening socket."""
+    clients: list[socket.socket] = []
+    with suppress(OSError):
+        while True:
+            client, _ = sock.accept()
+            client.setblocking(False)
+            clients.append(client)
+    return clients
 
 
 def _notice_lost_clients(sock: socket.socket) -> None:
