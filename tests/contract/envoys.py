@@ -67,8 +67,9 @@ async def started(
         }
     )
     file = folder / "envoy.yaml"
-    file.write_text(envoy.configuration(Layout(cluster)))
-    command = [envoy.program(), "-c", str(file), "--concurrency", "1", *envoy.FLAGS]
+    layout = Layout(cluster)
+    file.write_text(envoy.configuration(layout))
+    command = [envoy.program(), "-c", str(file), *envoy.flags(layout)]
     child = await Child.spawn("envoy", command, folder / "envoy.log")
     url = f"http://127.0.0.1:{port}"
     try:

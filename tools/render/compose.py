@@ -29,7 +29,7 @@ from foretell.config.layout import (
     predictor_name,
 )
 from services.process.frames import frames_port
-from tools.envoy import FLAGS, configuration
+from tools.envoy import configuration, flags
 
 _PROMETHEUS_FILE = "deploy/prometheus.yml"
 _ENVOY_FILE = "envoy/envoy.yaml"
@@ -147,7 +147,7 @@ class _Compose:
         service = self._service("envoy", {}, SchedulerSettings, grace_s=30)
         del service["environment"]
         return service | {
-            "command": ["envoy", "-c", config, *FLAGS],
+            "command": ["envoy", "-c", config, *flags(self._layout)],
             "networks": ["outside", "inside"],
             "ports": [f"${{BIND:-{section.listen}}}:${{PORT:-{section.port}}}:{CONTAINER_PORT}"],
             "volumes": [f"run:{CONTAINER_RUN_DIR}", f"./{_ENVOY_FILE}:{config}:ro"],

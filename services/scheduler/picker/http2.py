@@ -1,18 +1,25 @@
 """The server's end of an HTTP/2 connection (RFC 9113) that carries gRPC calls, and no more of it.
 
-The peer is a gateway, not the public. Its header blocks are decoded by `hpack`; frames are read and
-written here, because nothing that does so in Python is as cheap (ADR 9).
+The peer is a gateway, not the public. Frames are read and written here, because nothing that does
+so in Python is as cheap (ADR 9).
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import lru_cache
 from struct import Struct
 from typing import Protocol, cast
 
-from hpack import Decoder, Encoder
 from hpack.exceptions import HPACKError
+
+from services.scheduler.picker.header_blocks import (
+    LONGEST_HEADERS,
+    RESPONSE,
+    Decode,
+    decoded_alone,
+    decoding,
+    trailers,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +33,6 @@ _LONGEST_FRAME = 16384  # what a peer may send, and what any peer takes
 _LARGEST_WINDOW = 2**31 - 1
 _DEFAULT_WINDOW = 65535
 _TOP_UP = 1 << 30  # of the connection's window: half of it is left by then
-_LONGEST_HEADERS = 65536
 # No dynamic table: a header block means the same wherever it comes, so it is decoded once.
 _OWN_SETTINGS = b"".join(
     key.to_bytes(2) + value.to_bytes(4) for key, value in ((1, 0), (4, _LARGEST_WINDOW))
@@ -89,7 +95,7 @@ class Stream:
             return
         if not self._begun:
             self._begun = True
-            self._connection.write_frame(_HEADERS, _END_HEADERS, self.id, _RESPONSE)
+            self._connection.write_frame(_HEADERS, _END_HEADERS, self.id, RESPONSE)
         self._connection.write_data(
             self, b"".join([part for m in messages for part in (_MESSAGE.pack(0, len(m)), m)])
         )
@@ -98,7 +104,7 @@ class Stream:
         """End the call with a status of gRPC."""
         if self.closed:
             return
-        self._connection.close_stream(self, _trailers(status, text, whole=not self._begun))
+        self._connection.close_stream(self, trailers(status, text, whole=not self._begun))
 
 
 class Connection(asyncio.Protocol):
@@ -113,8 +119,7 @@ class Connection(asyncio.Protocol):
         self._connections = connections
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        decoder = Decoder(_LONGEST_HEADERS)
-        self._decode: Callable[[bytes], dict[str, str]] = lambda block: _decoded(decoder, block)
+        self._decode: Decode = decoding()
         """Until the peer knows our settings, it may use a dynamic table."""
         self._streams: dict[int, Stream] = {}
         self._highest_stream = 0
@@ -243,7 +248,7 @@ class Connection(asyncio.Protocol):
         elif kind == _WINDOW_UPDATE:
             self._window_update(stream_id, payload)
         elif kind == _SETTINGS and flags & _ACK:
-            self._decode = _decoded_alone
+            self._decode = decoded_alone
         elif kind == _SETTINGS:
             self._settings(payload)
         elif kind == _PING and not flags & _ACK:
@@ -253,7 +258,7 @@ class Connection(asyncio.Protocol):
 
     def _block(self, stream_id: int, flags: int, block: bytes) -> None:
         """A header block, or a part of it."""
-        if len(block) > _LONGEST_HEADERS:
+        if len(block) > LONGEST_HEADERS:
             raise _Broken(PROTOCOL_ERROR, "a header block is too long")
         if not flags & _END_HEADERS:
             self._headers = stream_id, flags, block
@@ -380,33 +385,3 @@ def _unpadded(flags: int, payload: bytes) -> bytes:
     if not payload or payload[0] >= len(payload):
         raise _Broken(PROTOCOL_ERROR, "a frame is all padding")
     return payload[1 : len(payload) - payload[0]]
-
-
-def _decoded(decoder: Decoder, block: bytes) -> dict[str, str]:
-    return {str(name): str(value) for name, value in decoder.decode(block)}
-
-
-@lru_cache(256)
-def _decoded_alone(block: bytes) -> dict[str, str]:
-    """The headers of a block of a peer without a dynamic table: they are always the same."""
-    decoder = Decoder(_LONGEST_HEADERS)
-    decoder.header_table_size = decoder.max_allowed_table_size = 0
-    return _decoded(decoder, block)
-
-
-def _encoded(*headers: tuple[str, str]) -> bytes:
-    encoder = Encoder()
-    encoder.header_table_size = 0
-    block: bytes = encoder.encode(headers)
-    return block
-
-
-_HEAD = ((":status", "200"), ("content-type", "application/grpc"))
-_RESPONSE = _encoded(*_HEAD)
-
-
-@lru_cache(256)
-def _trailers(status: int, text: str, *, whole: bool) -> bytes:
-    """The header block that ends a call; `whole`: it is all that the call answers."""
-    fields = [("grpc-status", str(status)), ("grpc-message", text)]
-    return _encoded(*(_HEAD if whole else ()), *fields[: 2 if text else 1])
