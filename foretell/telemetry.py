@@ -47,9 +47,15 @@ class SchedulerMetrics:
         )
         self.degraded = counter(
             "foretell_degraded_total",
-            "Answers that placements had to do without: the tagger's, one predictor's, or all "
-            "predictors' because the wait for a turn was too long.",
+            "Answers that placements had to do without: one predictor's, or all predictors' as the "
+            "wait for a turn was too long.",
             ["missing"],
+        )
+        self.lengths_revised = counter(
+            "foretell_lengths_revised_total",
+            "Requests of which the tagger said, after they were placed, that their answers will be "
+            "much longer or shorter than was believed.",
+            [],
         )
         self.pictures_refused = Counter(
             "foretell_pictures_refused_total",

@@ -23,7 +23,7 @@ from bench.length.data import convert
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from foretell.length.conversation import Conversation
 from services.tagger.encoder import Encoder
-from services.tagger.small import folder_of
+from services.tagger.models import folder_of
 from tools.length.dataset import Example, read_examples
 from tools.length.evaluate import evaluate, running_medians
 from tools.length.scores import Floats, Scores, quantiles_of, score

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bench.report import ROOT
 from foretell.length.bins import LEVELS
 from foretell.workload.residuals import FILE, SCALE
-from services.tagger.small import folder_of
+from services.tagger.models import folder_of
 from tools.length.dataset import read_examples
 from tools.length.scores import quantiles_of
 from tools.length.taggers import load_tagger

@@ -44,9 +44,17 @@ CHUNKS = 3
 """Chunks of each answer, one per tick of the fake engine: requests are under way for two ticks."""
 RELAYING = "relaying"
 VARIANTS = (
-    Variant(RELAYING, "`least_outstanding`, no tagger", "least_outstanding", tagger=False),
-    Variant("tagged", "`least_outstanding` with tagger", "least_outstanding"),
+    Variant(
+        RELAYING,
+        "`least_outstanding`, no lengths",
+        "least_outstanding",
+        lengths=False,
+        tagger=False,
+    ),
+    Variant("lengths", "`least_outstanding`, no tagger", "least_outstanding", tagger=False),
+    Variant("tagged", "`least_outstanding`", "least_outstanding"),
     Variant("latency", "`predicted_latency`", "predicted_latency"),
+    Variant("untagged", "`slo`, no tagger", "slo", tagger=False),
     Variant("slo", "`slo`", "slo"),
     Variant("called", "`slo`, no pictures", "slo", pictures=False, most_per_s=200.0),
     Variant("slo-48", "`slo`", "slo", Size(48, 0)),

@@ -11,7 +11,7 @@ import numpy as np
 
 from bench.report import ROOT
 from foretell.model import LengthEstimate
-from services.tagger.small import folder_of
+from services.tagger.models import folder_of
 from tools.length.dataset import Example, read_examples
 from tools.length.scores import quantiles_of, score
 from tools.length.taggers import HistoryTagger, load_tagger

@@ -3,7 +3,7 @@
 TRACES holds the traces of `bench/placement/families.py`. A family's load is the highest rate at
 which Block's policy, `predicted_latency`, that knows true lengths keeps the P99 of TTFT within a
 bound (found by simulation with a seed of its own), and a part of it. Predictors see their engines
-ten times a second, and asking, tagging and sending take the time that they take in a cluster.
+ten times a second, and asking and sending take the time that they take in a cluster.
 Finished runs are kept in build/, so that an interrupted run goes on while the code is the same.
 """
 
@@ -46,7 +46,7 @@ SECONDS, MOST_REQUESTS, SEEDS = 100.0, 12_000, 5
 BOUND_S, BOUND_TIMES, CLOSE = 3.0, 3.0, 1.04
 """The bound on the P99 of TTFT: so long, or so many times as long as without load; and how closely
 the rate at which it is reached is found."""
-PUBLISH_S, TAGGER_S, NETWORK_S, DISPATCH_S = 0.1, 0.02, 0.001, 0.005
+PUBLISH_S, NETWORK_S, DISPATCH_S = 0.1, 0.001, 0.005
 FIGURES: dict[str, Callable[[Report], float]] = {
     "ttft_mean_s": lambda r: r.mean(_ttft_s),
     "ttft_p99_s": lambda r: r.quantile(0.99, _ttft_s),
@@ -96,7 +96,6 @@ def run(case: Case, traces: Path) -> Numbers:
         (family.engines,),
         estimates=case.knows,
         publish_interval_s=PUBLISH_S,
-        tagger_delay_s=TAGGER_S,
         network_delay_s=NETWORK_S,
         dispatch_delay_s=DISPATCH_S,
     )

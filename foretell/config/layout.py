@@ -126,6 +126,11 @@ class Layout:
     def _files(self, section: Any, *settings: str) -> Values:
         return {setting: self.file(getattr(section, setting), setting) for setting in settings}
 
+    def _folder(self, section: Any, setting: str) -> Values:
+        """Of a model that may also have a name."""
+        named = getattr(section, setting) in ("shipped", "none")
+        return {} if named else self._files(section, setting)
+
     # --- the settings of each kind of process ---------------------------------------------------
 
     def values(self, service: Service, name: str) -> Values:
@@ -156,6 +161,7 @@ class Layout:
             "instances": json.dumps(self.instances()),
             "tagger": self.tagger_address(),
             **self._files(section, "tokenizer", "api_keys_file", "engine_api_key_file"),
+            **self._folder(section, "length_model"),
         }
         if section.envoy:
             values["picker"] = self.picker_address(chosen)
@@ -171,9 +177,7 @@ class Layout:
         """Settings of the tagger."""
         section = self.cluster.tagger
         values = _options(section, TaggerOptions) | self._shared()
-        if section.model not in ("shipped", "none"):
-            values |= self._files(section, "model")
-        values |= self._files(section, "checkpoint")
+        values |= self._folder(section, "model") | self._files(section, "checkpoint")
         return values | {"listen": self.listen(self.tagger_address())}
 
     def predictor(self, engine: Engine) -> Values:

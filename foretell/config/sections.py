@@ -126,8 +126,6 @@ class SchedulerOptions(Section):
     engine_wait_s: float = Field(10.0, ge=0)
     """Longest time that a request waits for an engine while none that serves its model is up; then
     it gets status 503."""
-    tagger_deadline_ms: float = Field(30.0, gt=0)
-    """Longest time that a request waits for the tagger's estimate."""
     predictor_deadline_ms: float = Field(100.0, gt=0)
     """Longest time that a request waits for the predictors' answers."""
     turn_deadline_ms: float = Field(1000 * _PLACEMENT.turn_deadline_s, gt=0)
@@ -144,6 +142,10 @@ class SchedulerOptions(Section):
     tokenizer: FilePath = ""
     """tokenizer.json, or the folder that holds it, to count the tokens of prompts with; empty:
     their number is estimated from the characters by a learned ratio."""
+    length_model: FolderOrName = "shipped"
+    """Folder of a small length model made by `foretell train-small-tagger`, which estimates the
+    length of each answer when its request arrives; `shipped` is the one that comes with the
+    package, `none` estimates from finished requests alone."""
 
 
 class TaggerOptions(Section):

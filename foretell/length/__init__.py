@@ -1,6 +1,13 @@
 """How long answers and prompts will be, in tokens."""
 
-from foretell.length.estimate import OVERRUN_TOKENS, clip, expected_output, from_hint, remaining
+from foretell.length.estimate import (
+    OVERRUN_TOKENS,
+    clip,
+    expected_output,
+    from_hint,
+    remaining,
+    says_more,
+)
 from foretell.length.history import PRIOR_TOKENS, QUANTILE_LEVELS, LengthHistory
 from foretell.length.prompt import PRIOR_TOKENS_PER_CHARACTER, PromptTokenEstimator
 from foretell.length.survival import SurvivalCurve
@@ -17,4 +24,5 @@ __all__ = [
     "expected_output",
     "from_hint",
     "remaining",
+    "says_more",
 ]

@@ -53,6 +53,16 @@ class Conversation:
     kind: Kind = PLAIN
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """How many tokens will the answer of `model_name` have?"""
+
+    model_name: str
+    conversation: Conversation
+    tenant: str = ""
+    """Who asks; "" where that is not known."""
+
+
 def head_and_tail(text: str, most_characters: int = KEPT_CHARACTERS) -> str:
     """At most so many characters of `text`: instructions stand at either end, seldom between."""
     if len(text) <= most_characters:

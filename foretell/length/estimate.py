@@ -33,6 +33,18 @@ def clip(estimate: LengthEstimate, max_tokens: int, min_tokens: int = 0) -> Leng
     )
 
 
+def says_more(later: LengthEstimate, former: LengthEstimate) -> bool:
+    """Whether a later, better estimate differs enough to be worth telling.
+
+    That is by more than the factor that half of the lengths are within, as the `former` has it: the
+    root of the ratio of its quartiles. One without quartiles claims to be exact.
+    """
+    quantiles = dict(former.quantiles)
+    low, high = quantiles.get(0.25, 1.0), quantiles.get(0.75, 1.0)
+    ratio = max(later.expected_tokens, 1.0) / max(former.expected_tokens, 1.0)
+    return max(ratio, 1.0 / ratio) ** 2 > high / max(low, 1.0)
+
+
 def remaining(expected_tokens: float, generated: int) -> float:
     """Tokens still expected of a live request that has `generated` tokens; positive.
 

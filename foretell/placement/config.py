@@ -1,7 +1,6 @@
 """The parameters of placement that no policy owns."""
 
 from dataclasses import dataclass
-from math import inf
 
 STALE_LOAD_S = 10.0
 """Age beyond which a load that a predictor once reported says nothing."""
@@ -16,8 +15,6 @@ class PlacementConfig:
 
     candidates: int = 16
     """Predictors asked for one placement at most (`foretell.policy.shortlist`); 0: all."""
-    estimate_deadline_s: float = inf
-    """Longest wait for the tagger; an answer that is later corrects the reservation."""
     max_attempts: int = 3
     """Instances tried for one request before its first token."""
     retry_pause_s: float = 0.05

@@ -5,12 +5,13 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from foretell.model import LengthEstimate, Load, Prediction, RequestSpec
+from foretell.length import says_more
+from foretell.model import Load, Prediction, RequestSpec
 from foretell.placement import effects as do
 from foretell.placement import events as on
 from foretell.placement.config import PlacementConfig
 from foretell.placement.effort import Effort
-from foretell.placement.instances import Breaker, Instance, Instances, Lease
+from foretell.placement.instances import Instance, Instances, Lease
 from foretell.placement.patience import Patience, longest_silence_s
 from foretell.placement.recall import Unstarted, is_worth_it
 from foretell.placement.request import Request, Stage
@@ -24,18 +25,15 @@ from foretell.policy.shortlist import Shortlist
 MOST_WITHOUT_INSTANCE = 1000
 """Requests that wait for an instance at most."""
 
-FallbackLength = Callable[[RequestSpec], LengthEstimate]
-"""Estimates the output length of a request as it arrived."""
-
 
 class PlacementCore:
     """One scheduler's placements. Deterministic, given its events and draws; for one thread.
 
-    A request goes through these stages: its length is estimated; it takes its turn, if the policy
-    asks predictors; predictors are asked; the policy chooses, or holds the request and asks again
-    later; the request is reserved and dispatched; it ends, or fails and is placed again elsewhere.
-    Whatever is missing degrades the choice: without the tagger the fallback estimates, without a
-    predictor the last known load counts, without anything the outstanding requests.
+    A request goes through these stages: it takes its turn, if the policy asks predictors;
+    predictors are asked; the policy chooses, or holds the request and asks again later; the request
+    is reserved and dispatched; it ends, or fails and is placed again elsewhere. Whatever is missing
+    degrades the choice: without a predictor the last known load counts, without anything the
+    outstanding requests.
     """
 
     def __init__(
@@ -43,9 +41,6 @@ class PlacementCore:
         policy: Policy,
         config: PlacementConfig,
         random: Callable[[], float],
-        *,
-        fallback_length: FallbackLength,
-        has_tagger: bool = True,
     ) -> None:
         """`random` draws uniformly from [0, 1)."""
         self.policy = policy
@@ -54,9 +49,6 @@ class PlacementCore:
         self._holding = policy if isinstance(policy, Holding) else None
         self._recalls = config.recall and policy.needs.prediction
         self._random = random
-        self._fallback_length = fallback_length
-        self._has_tagger = has_tagger
-        self._tagger_breaker = Breaker()
         self._shortlist = Shortlist[str](config.candidates)
         self._effort = Effort()
         self._orders: dict[str, LargestLast] = {}
@@ -126,53 +118,21 @@ class PlacementCore:
         request = self._requests[key] = Request(event, arrived_s, event.spec)
         self._effort.arrived(self._now_s, event.late_s)
         self._budget.arrived(self._now_s)
-        if event.length_known:
-            self._described(request, event.spec.length)
-        elif self._has_tagger and not self._tagger_breaker.open(self._now_s):
-            self._do(do.Estimate(key))
-            if self.config.estimate_deadline_s < inf:
-                self._wait(request, self.config.estimate_deadline_s)
-        else:
-            self._without_tagger(request)
+        ratio = self.config.largest_last_ratio
+        if ratio:
+            order = self._orders.setdefault(event.model, LargestLast(ratio))
+            request.spec = order.ranked(request.spec)
+        self._place(request)
 
     def _estimated(self, event: on.Estimated) -> None:
         request = self._requests.get(event.key)
-        if event.length is None:
-            self._tagger_breaker.failed(self._now_s)
-        else:
-            self._tagger_breaker.succeeded()
-        if request is None:
-            return  # its client has left, or it has ended
-        if request.stage is not Stage.ESTIMATE:
-            self._correct(request, event.length)
-        elif event.length is None:
-            self._without_tagger(request)
-        else:
-            self._described(request, event.length)
-
-    def _correct(self, request: Request, length: LengthEstimate | None) -> None:
-        """The tagger has answered after its deadline."""
-        if length is None:
+        if request is None or not says_more(event.length, request.spec.length):
             return
-        request.spec = replace(request.spec, length=length)
-        request.trial = replace(request.trial, length=length)
+        request.spec = replace(request.spec, length=event.length)
+        request.trial = replace(request.trial, length=event.length)
         if request.lease is not None:
             instance_id = request.lease.instance.instance_id
             self._do(do.Revise(request.key, request.trial, instance_id))
-
-    def _without_tagger(self, request: Request) -> None:
-        if self._has_tagger:
-            self._do(do.Degraded(request.key, "tagger"))
-        self._described(request, self._fallback_length(request.spec))
-
-    def _described(self, request: Request, length: LengthEstimate) -> None:
-        """All that is waited for of the request is known."""
-        request.ticket = 0
-        request.spec, ratio = replace(request.spec, length=length), self.config.largest_last_ratio
-        if ratio:
-            order = self._orders.setdefault(request.arrived.model, LargestLast(ratio))
-            request.spec = order.ranked(request.spec)
-        self._place(request)
 
     def _place(self, request: Request) -> None:
         """Begin an attempt."""
@@ -529,9 +489,7 @@ class PlacementCore:
         request = self._requests.get(event.key)
         if request is None or request.ticket != event.ticket:
             return
-        if request.stage is Stage.ESTIMATE:
-            self._without_tagger(request)
-        elif request.stage is Stage.NEWS:
+        if request.stage is Stage.NEWS:
             self._look_again(request)
         elif request.stage is Stage.RETRY:
             self._place(request)

@@ -9,13 +9,6 @@ from foretell.policy.admission import Unattainable
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
-    """Ask the tagger how long the answer will be, and tell `events.Estimated`, in any case."""
-
-    key: str
-
-
-@dataclass(frozen=True, slots=True)
 class Ask:
     """Ask these predictors about the request, and tell `events.Heard` of all, in any case."""
 
@@ -86,7 +79,7 @@ class Reserve:
 
 @dataclass(frozen=True, slots=True)
 class Revise:
-    """Tell the instance's predictor what the tagger has said since the request was dispatched."""
+    """Tell the instance's predictor what was estimated since the request was dispatched."""
 
     key: str
     spec: RequestSpec
@@ -130,20 +123,10 @@ class Degraded:
     """A placement does without answers that it wanted; to be counted."""
 
     key: str
-    missing: Literal["tagger", "predictor", "turn", "effort"]
+    missing: Literal["predictor", "turn", "effort"]
     count: int = 1
 
 
 Effect = (
-    Estimate
-    | Ask
-    | Review
-    | Recall
-    | GiveUp
-    | WaitUntil
-    | Reserve
-    | Revise
-    | Dispatch
-    | Refuse
-    | Degraded
+    Ask | Review | Recall | GiveUp | WaitUntil | Reserve | Revise | Dispatch | Refuse | Degraded
 )

@@ -20,11 +20,8 @@ class Arrived:
     """
 
     spec: RequestSpec
-    """Its length is believed only if `length_known`."""
     model: str = ""
     late: Late = "serve"
-    length_known: bool = False
-    """The client has said how long the answer will be: nobody need estimate it."""
     waited_s: float = 0.0
     """Seconds since the request reached this scheduler, its body's way included."""
     late_s: float = 0.0
@@ -39,11 +36,10 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Estimated:
-    """The answer to `effects.Estimate`."""
+    """The length of a request is estimated again, with more effort than when it arrived."""
 
     key: str
-    length: LengthEstimate | None
-    """None: the tagger failed."""
+    length: LengthEstimate
 
 
 class Answer(NamedTuple):

@@ -14,7 +14,6 @@ from foretell.policy import Candidate, Urgency
 class Stage(Enum):
     """The stages of a request's life, each named after what it waits for."""
 
-    ESTIMATE = "estimate"
     TURN = "turn"
     ANSWERS = "answers"
     NEWS = "news"
@@ -39,7 +38,7 @@ class Request:
     arrived_s: float
     spec: RequestSpec
     """With its length, and its priority among the others to its model."""
-    stage: Stage = Stage.ESTIMATE
+    stage: Stage = Stage.TURN
     attempt: int = 0
     trial: RequestSpec = field(init=False)
     """`spec` for the attempt under way: its own id, perhaps its original priority."""
@@ -53,6 +52,9 @@ class Request:
     """Until when it waits for an instance; 0: it has not had to."""
     better: Candidate | None = None
     """Where it goes when its engine has given it back."""
+
+    def __post_init__(self) -> None:
+        self.trial = self.spec
 
     @property
     def key(self) -> str:

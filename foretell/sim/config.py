@@ -63,8 +63,6 @@ class ClusterConfig:
     length_rule: LengthRule = "survival"
     publish_interval_s: float = 0.0
     """Least time between two snapshots of an engine; 0 publishes every change."""
-    tagger_delay_s: float = 0.0
-    """Seconds from a request's arrival to its length estimate."""
     network_delay_s: float = 0.0
     """Seconds from a scheduler to a predictor, and again back."""
     dispatch_delay_s: float = 0.002

@@ -33,8 +33,6 @@ class VirtualDriver(ABC):
 
     def _carry_out(self, core: PlacementCore, effect: effects.Effect) -> None:
         match effect:
-            case effects.Estimate():
-                self._estimate(core, effect)
             case effects.Ask():
                 self._ask(core, effect)
             case effects.Review():
@@ -52,10 +50,6 @@ class VirtualDriver(ABC):
                 pass  # no simulated engine hangs
             case effects.Refuse():
                 self._refuse(effect)
-
-    @abstractmethod
-    def _estimate(self, core: PlacementCore, effect: effects.Estimate) -> None:
-        """Tell `events.Estimated`, in time."""
 
     @abstractmethod
     def _ask(self, core: PlacementCore, effect: effects.Ask) -> None:

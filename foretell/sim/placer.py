@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from foretell.length.distribution import Row, knots
-from foretell.model import LengthEstimate, Prediction, RequestSpec
+from foretell.model import Prediction, RequestSpec
 from foretell.placement import PlacementCore, effects, events
 from foretell.policy import Needs, Policy
 from foretell.policy.admission import Late
@@ -32,7 +32,6 @@ class Open:
     arrival: Arrival
     core: PlacementCore
     """The placement core of the scheduler that it came to."""
-    estimate: LengthEstimate
     length_row: Row
     spec: RequestSpec
     """With the id of the attempt under way."""
@@ -66,10 +65,7 @@ class Placer(VirtualDriver):
         told of one that nobody can serve, `reject` of one that is not admitted. `withdraw` takes
         one back from a node, unless something of it was computed."""
         super().__init__(clock)
-        self.cores = [
-            PlacementCore(policy, config.placement, draws.random, fallback_length=_no_fallback)
-            for policy in policies
-        ]
+        self.cores = [PlacementCore(each, config.placement, draws.random) for each in policies]
         self._config = config
         self._nodes = {node.instance_id: node for node in nodes}
         self._forecaster = forecaster
@@ -84,12 +80,12 @@ class Placer(VirtualDriver):
             self.found_up(node)
 
     def arrive(self, arrival: Arrival, spec: RequestSpec) -> None:
-        """A scheduler, any of them, gets a request; `spec.length` is what the tagger will say."""
+        """A scheduler, any of them, gets a request; `spec.length` is what it believes."""
         core = self.cores[0]
         if len(self.cores) > 1:
             core = self.cores[int(self._draws.random() * len(self.cores))]
         row = knots(spec.length, self._config.length_rule)
-        self._open[arrival.request_id] = Open(arrival, core, spec.length, row, spec)
+        self._open[arrival.request_id] = Open(arrival, core, row, spec)
         late: Late = "reject" if self._config.reject_late else "serve"
         self.step(core, events.Arrived(spec, late=late))
 
@@ -140,10 +136,6 @@ class Placer(VirtualDriver):
     def _probe(self, node: Node) -> None:
         if node.up:
             self.found_up(node)
-
-    def _estimate(self, core: PlacementCore, effect: effects.Estimate) -> None:
-        told = events.Estimated(effect.key, self._open[effect.key].estimate)
-        self._clock.after(self._config.tagger_delay_s, partial(self.step, core, told))
 
     def _refuse(self, effect: effects.Refuse) -> None:
         request = self._open.pop(effect.key)
@@ -301,7 +293,3 @@ class Placer(VirtualDriver):
             )
         if node.answers:
             node.predictor.reserve(spec, request.length_row, at_s, now_s)
-
-
-def _no_fallback(request: RequestSpec) -> LengthEstimate:
-    raise InvariantError("the simulated tagger always answers")

@@ -23,8 +23,8 @@ class Served:
     """The chosen instance's prediction; None if the policy did not ask or no answer came."""
     attempts: int = 1
     placed_s: float = 0.0
-    """The time at which its instance was chosen: later than `arrival_s` by the tagger's time, the
-    wait for its turn, and the time for which it was held."""
+    """The time at which its instance was chosen: later than `arrival_s` by the wait for its
+    turn, and the time for which it was held."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
     """Prompt tokens found in the prefix cache at its latest admission."""

@@ -11,7 +11,7 @@ import aiohttp
 from prometheus_client import CollectorRegistry
 
 from foretell.config import SchedulerSettings, build_policy, holding_times
-from foretell.length import LengthHistory, PromptTokenEstimator
+from foretell.length import PromptTokenEstimator
 from foretell.placement import PlacementConfig
 from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import tagger_pb2_grpc
@@ -24,6 +24,7 @@ from services.scheduler.http.limits import InProgress
 from services.scheduler.http.server import Server
 from services.scheduler.http.slo import default_terms
 from services.scheduler.picker.server import Picker
+from services.scheduler.placing.lengths import Lengths, open_model
 from services.scheduler.placing.peers import open_channel
 from services.scheduler.placing.placer import Estimators, Placer
 from services.scheduler.placing.pool import Pool, engine_authorization
@@ -63,11 +64,10 @@ async def serve(
         background = Background()
         traffic = Traffic.of(settings)
         stub, tagger = None, None
-        tagger_deadline_s = settings.tagger_deadline_ms / 1000
         if settings.tagger:
             channel = await stack.enter_async_context(open_channel(settings.tagger, traffic))
             stub = tagger_pb2_grpc.TaggerStub(channel)
-            tagger = TaggerClient(settings.tagger, tagger_deadline_s, traffic)
+            tagger = TaggerClient(settings.tagger, traffic)
             stack.push_async_callback(tagger.close)
         pool = Pool(
             settings.instances,
@@ -81,7 +81,9 @@ async def serve(
         )
         stack.push_async_callback(pool.close)
         estimators = Estimators(
-            LengthHistory(), PromptTokenEstimator(), PromptCounter(settings.tokenizer)
+            Lengths(open_model(settings.length_model)),
+            PromptTokenEstimator(),
+            PromptCounter(settings.tokenizer),
         )
         placer = Placer(
             build_policy(settings.policy, settings.policy_parameters),
@@ -166,7 +168,6 @@ async def _run(
 def _placement_config(settings: SchedulerSettings) -> PlacementConfig:
     return PlacementConfig(
         candidates=settings.candidates,
-        estimate_deadline_s=settings.tagger_deadline_ms / 1000,
         max_attempts=settings.max_attempts,
         instance_wait_s=settings.engine_wait_s,
         turn_deadline_s=settings.turn_deadline_ms / 1000,

@@ -2,37 +2,34 @@
 
 import asyncio
 import sys
+from typing import Any
 
 from foretell.config import TaggerSettings
 from services.process import runtime
 from services.tagger import checkpoint
-from services.tagger.models import Models, RegressorModel
+from services.tagger.models import LengthModel, RegressorModel, folder_of
 from services.tagger.server import MAX_PROMPT_CHARS, serve
 
 _SWITCH_INTERVAL_S = 0.0005
 
 
-def load_models(settings: TaggerSettings) -> Models:
-    """The models that the settings name, if any; `SystemExit` says why they cannot serve."""
+def load_model(settings: TaggerSettings) -> LengthModel[Any] | None:
+    """The model that the settings name, if any; `SystemExit` says why it cannot serve."""
     if settings.checkpoint:
         if settings.model not in ("shipped", "none"):
             raise SystemExit("tagger: model and checkpoint are two models; name one")
         regressor = checkpoint.load(settings.checkpoint, settings.checkpoint_target)
-        return Models(RegressorModel(regressor, MAX_PROMPT_CHARS))
+        return RegressorModel(regressor, MAX_PROMPT_CHARS)
     if settings.model == "none":
-        return Models()
+        return None
     try:
         # Without a model the tagger needs neither numpy, numba nor a runtime.
         from foretell.engine.warm import warm_lengths  # noqa: PLC0415
-        from services.tagger.adapted import EncoderModel  # noqa: PLC0415
+        from foretell.length.adapted import EncoderModel  # noqa: PLC0415
         from services.tagger.apart import EncoderApart  # noqa: PLC0415
-        from services.tagger.small import SMALL, SmallModel, Weights, folder_of  # noqa: PLC0415
 
         warm_lengths()
-        folder, small = folder_of(settings.model), None
-        if (folder / SMALL).exists():
-            small = EncoderModel(SmallModel(Weights.read(folder)), "small_model")
-        return Models(EncoderModel(EncoderApart(folder, threads=settings.threads)), small)
+        return EncoderModel(EncoderApart(folder_of(settings.model), threads=settings.threads))
     except ImportError as error:
         raise SystemExit(
             f"tagger: {error}; pip install -e '.[tagger]' in the checkout, or set "
@@ -47,10 +44,10 @@ def main() -> None:
     runtime.setup_logging(settings.log_level)
     # A checkpoint reads prompts in a thread beside the server's: it must not hold the interpreter.
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    models = load_models(settings)
+    model = load_model(settings)
 
     async def serve_until(stop: asyncio.Event) -> None:
-        await serve(settings, models, stop)
+        await serve(settings, model, stop)
 
     runtime.run(serve_until)
 

@@ -1,4 +1,4 @@
-"""Which source answers: the client's hint, a model, or history."""
+"""Which source answers: the client's hint, the model, or history."""
 
 import asyncio
 import logging
@@ -7,17 +7,18 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic
+from typing import Generic
 
 from foretell import wire
 from foretell.length import PRIOR_TOKENS_PER_CHARACTER, LengthHistory, clip, from_hint
+from foretell.length.conversation import Question
+from foretell.length.sampling import Sample
 from foretell.model import LengthEstimate
 from foretell.v1 import tagger_pb2
 from services.tagger.batcher import MicroBatcher, Unanswered
 from services.tagger.metrics import TaggerMetrics
-from services.tagger.models import Found, LengthModel, Models, Question
+from services.tagger.models import Found, LengthModel
 from services.tagger.recall import Recall
-from services.tagger.sampling import Sample
 
 logger = logging.getLogger(__name__)
 
@@ -33,31 +34,23 @@ class Asked:
     request_id: str
     question: Question
     within_s: float | None
-    """How long the larger model may take; None: as long as it wants."""
+    """How long the model may take; None: as long as it wants."""
     tell: Tell
     without: Callable[[], LengthEstimate]
-    """What is said where no model says anything."""
-    small: Any = None
-    """What the small model found, if there is one."""
+    """What is said where the model says nothing."""
 
 
 class Answerer(Generic[Found]):
-    """A model behind its batcher and its memory, and a small one before it.
-
-    The small model, where there is one, reads every request at once. What the model reads within
-    the deadline replaces that; what it cannot read loses nothing but the difference.
-    """
+    """A model behind its batcher and its memory."""
 
     def __init__(
         self,
-        models: Models,
+        model: LengthModel[Found],
         batcher: MicroBatcher[Question, Found],
         metrics: TaggerMetrics,
         recalled: int,
     ) -> None:
-        assert models.large is not None, "without a model there is nothing to wait for"
-        self._model: LengthModel[Found] = models.large
-        self._small = models.small
+        self._model = model
         self._batcher = batcher
         self._metrics = metrics
         self._recall: Recall[Found] = Recall(recalled)
@@ -72,18 +65,16 @@ class Answerer(Generic[Found]):
         self._asked.append(asked)
 
     def observe(self, observation: tagger_pb2.Observation) -> None:
-        """Teach the models one finished request."""
-        for model in filter(None, (self._model, self._small)):
-            model.observe(
-                observation.request_id,
-                observation.model_name,
-                observation.output_tokens,
-                observation.censored,
-            )
+        """Teach the model one finished request."""
+        self._model.observe(
+            observation.request_id,
+            observation.model_name,
+            observation.output_tokens,
+            observation.censored,
+        )
 
     def _take(self) -> None:
         asked, self._asked = self._asked, []
-        self._read_quickly(asked)
         for each in asked:
             key = Recall.key(each.question)
             found = self._recall.get(key)
@@ -97,18 +88,6 @@ class Answerer(Generic[Found]):
             else:
                 reading.add_done_callback(partial(self._was_read, each, key))
         self._tell()
-
-    def _read_quickly(self, asked: list[Asked]) -> None:
-        if self._small is None:
-            return
-        try:
-            found = self._small.infer([each.question for each in asked])
-        except Exception:  # whatever a model can raise: there are the other one, and history
-            logger.exception("the small model failed at %d prompts", len(asked))
-            return
-        for each, small in zip(asked, found, strict=True):
-            each.small = small
-            self._small.remember(each.request_id, each.question, small)
 
     def _was_read(self, asked: Asked, key: bytes, reading: asyncio.Future[Found]) -> None:
         if not self._read and not self._unread:
@@ -130,19 +109,11 @@ class Answerer(Generic[Found]):
         unread, self._unread = self._unread, []
         for asked, found in read:
             self._model.remember(asked.request_id, asked.question, found)
-        _tell_all(self._model, read)
-        _tell_all(self._small, [(asked, asked.small) for asked in unread if asked.small])
+        estimates = self._model.estimates([(asked.question, found) for asked, found in read])
+        for (asked, _), estimate in zip(read, estimates, strict=True):
+            asked.tell(estimate)
         for asked in unread:
-            if not asked.small:
-                asked.tell(asked.without())
-
-
-def _tell_all(model: LengthModel[Found] | None, read: list[tuple[Asked, Found]]) -> None:
-    if model is None or not read:
-        return
-    estimates = model.estimates([(asked.question, found) for asked, found in read])
-    for (asked, _), estimate in zip(read, estimates, strict=True):
-        asked.tell(estimate)
+            asked.tell(asked.without())
 
 
 class Estimators(Generic[Found]):
@@ -193,7 +164,7 @@ class Estimators(Generic[Found]):
             )
 
     def observe(self, observations: Sequence[tagger_pb2.Observation], now_s: float) -> None:
-        """Teach the history all of these finished requests, and the models as many as they need.
+        """Teach the history all of these finished requests, and the model as many as it needs.
 
         `now_s`: of a clock that never goes back.
         """

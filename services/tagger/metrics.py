@@ -13,7 +13,7 @@ class TaggerMetrics:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "foretell_tagger_requests_total",
-            "Estimates given, by source: hint, model, small_model, history or prior.",
+            "Estimates given, by source: hint, model, history or prior.",
             ["source"],
             registry=self.registry,
         )
@@ -25,8 +25,7 @@ class TaggerMetrics:
         )
         self.misses = Counter(
             "foretell_tagger_model_misses_total",
-            "Prompts that the model did not read in time: the small one or history answered, by "
-            "reason.",
+            "Prompts that the model did not read in time: history answered, by reason.",
             ["reason"],
             registry=self.registry,
         )

@@ -1,23 +1,19 @@
 """What stands behind the batcher; a regressor of one figure is one such model."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from pathlib import Path
+from typing import Protocol, TypeVar
 
-from foretell.length.conversation import Conversation, head_and_tail
+from foretell.length.conversation import Conversation, Question, head_and_tail
 from foretell.model import LengthEstimate
 
 Found = TypeVar("Found")
+_SHIPPED = Path(__file__).with_name("shipped")
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """How many tokens will the answer of `model_name` have?"""
-
-    model_name: str
-    conversation: Conversation
-    tenant: str = ""
-    """Who asks; "" where that is not known."""
+def folder_of(model: str) -> Path:
+    """Where the length model lies that a setting names: `shipped`, or a folder."""
+    return _SHIPPED if model == "shipped" else Path(model)
 
 
 class LengthModel(Protocol[Found]):
@@ -34,16 +30,6 @@ class LengthModel(Protocol[Found]):
 
     def observe(self, request_id: str, model_name: str, output_tokens: int, censored: bool) -> None:
         """Learn from the answer to a request that is remembered."""
-
-
-@dataclass(frozen=True, slots=True)
-class Models:
-    """The models of a tagger."""
-
-    large: LengthModel[Any] | None = None
-    """Reads what it has time for; None: history answers what hints do not."""
-    small: LengthModel[Any] | None = None
-    """Quick: reads every prompt, and answers where the large one does not."""
 
 
 class Regressor(Protocol):

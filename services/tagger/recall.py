@@ -4,7 +4,8 @@ from collections import OrderedDict
 from hashlib import blake2b
 from typing import Generic
 
-from services.tagger.models import Found, Question
+from foretell.length.conversation import Question
+from services.tagger.models import Found
 
 
 class Recall(Generic[Found]):

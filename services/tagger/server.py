@@ -22,7 +22,7 @@ from services.process.traffic import Traffic
 from services.tagger.batcher import MicroBatcher
 from services.tagger.estimators import Answerer, Estimators
 from services.tagger.metrics import TaggerMetrics
-from services.tagger.models import Models
+from services.tagger.models import LengthModel
 from services.tagger.problems import observe_problem, tag_problem
 from services.tagger.streams import TagStreams
 
@@ -91,11 +91,11 @@ class TaggerService(tagger_pb2_grpc.TaggerServicer):
 
 async def serve(
     settings: TaggerSettings,
-    models: Models,
+    model: LengthModel[Any] | None,
     stop: asyncio.Event,
     limits: Limits = LIMITS,
 ) -> None:
-    """Serve until `stop`."""
+    """Serve until `stop`. `model` None: history answers what hints do not."""
     metrics = TaggerMetrics()
     traffic = Traffic.of(settings)
     server = traffic.server(
@@ -109,7 +109,7 @@ async def serve(
     port = traffic.bind(server, settings.grpc_address)
     address = settings.listen or f"{settings.host}:{port}"
     with _metrics_http(settings, metrics) as metrics_port:
-        async with _answerer(settings, models, metrics, limits) as answerer:
+        async with _answerer(settings, model, metrics, limits) as answerer:
             estimators = Estimators(
                 LengthHistory(limits.history_size), answerer, metrics, limits.max_prompt_chars
             )
@@ -139,22 +139,22 @@ async def _listen(streams: TagStreams, address: str, traffic: Traffic) -> asynci
 @contextlib.asynccontextmanager
 async def _answerer(
     settings: TaggerSettings,
-    models: Models,
+    model: LengthModel[Any] | None,
     metrics: TaggerMetrics,
     limits: Limits,
 ) -> AsyncIterator[Answerer[Any] | None]:
-    if models.large is None:
+    if model is None:
         yield None
         return
     batcher = MicroBatcher(
-        models.large.infer,
+        model.infer,
         metrics,
         max_batch=limits.max_batch,
         budget_s=settings.batch_ms / 1000.0,
         max_queue=limits.max_queue,
     )
     try:
-        yield Answerer(models, batcher, metrics, limits.recalled)
+        yield Answerer(model, batcher, metrics, limits.recalled)
     finally:
         await batcher.close()
 

@@ -105,7 +105,6 @@ async def running(
         "policy": "round_robin",
         "health_interval_s": 0.02,
         "engine_wait_s": 0.0,
-        "tagger_deadline_ms": PATIENT_MS,
         "predictor_deadline_ms": PATIENT_MS,
         "turn_deadline_ms": PATIENT_MS,
         **changes,

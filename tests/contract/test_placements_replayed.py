@@ -16,15 +16,13 @@ import httpx
 import pytest
 from emulated_engine import MODEL, running_engine
 from pydantic import TypeAdapter
-from schedulers import PATIENT_MS, Scheduler, running, until
+from schedulers import Scheduler, running, until
 
 from foretell.config import PredictorSettings, TaggerSettings
-from foretell.model import LengthEstimate
 from foretell.placement import PlacementConfig, PlacementCore, effects, events
 from foretell.policy import Policy, make_policy
 from services.predictor.__main__ import serve as serve_predictor
 from services.scheduler.placing import placer
-from services.tagger.models import Models
 from services.tagger.server import serve as serve_tagger
 
 ENGINES, REQUESTS = 3, 60
@@ -35,15 +33,8 @@ class Recording(PlacementCore):
 
     path: Path
 
-    def __init__(self, policy: Policy, config: PlacementConfig, random: Any, **rest: Any) -> None:
-        fallback = rest.pop("fallback_length")
-        super().__init__(
-            policy,
-            config,
-            lambda: self._note("draw", random()),
-            fallback_length=lambda *asked: self._note("fallback", fallback(*asked)),
-            **rest,
-        )
+    def __init__(self, policy: Policy, config: PlacementConfig, random: Any) -> None:
+        super().__init__(policy, config, lambda: self._note("draw", random()))
 
     def step(self, event: events.Event, now_s: float) -> list[effects.Effect]:
         self._note(type(event).__name__, event, now_s)
@@ -83,7 +74,7 @@ async def cluster(folder: Path) -> AsyncIterator[tuple[Scheduler, AsyncExitStack
         tagger = TaggerSettings(
             listen=f"unix://{folder}/tagger", ready_file=str(folder / "tagger.ready")
         )
-        peers.append(asyncio.create_task(serve_tagger(tagger, Models(), stop)))
+        peers.append(asyncio.create_task(serve_tagger(tagger, None, stop)))
         await until(lambda: len(list(folder.glob("*.ready"))) == len(peers))
         async with running(
             folder,
@@ -127,25 +118,18 @@ async def test_a_live_run_replayed_gives_the_same_decisions(
     lines = [json.loads(line) for line in Recording.path.read_text().splitlines()]
     decided = [what for kind, what, *_ in lines if kind == "effect"]
     kinds = {text.split("(")[0].split(".")[-1] for text in decided}
-    assert kinds >= {"Estimate", "Ask", "Dispatch", "Reserve", "WaitUntil"}
+    assert kinds >= {"Ask", "Dispatch", "Reserve", "WaitUntil"}
     assert sum("Dispatch(" in text for text in decided) > REQUESTS // 2
     assert list(replayed(lines)) == decided
 
 
 def replayed(lines: list[list[Any]]) -> Iterator[str]:
     """What a fresh core wants done when it is told the events of a recording."""
-    told = {
-        kind: [what for name, what, *_ in lines if name == kind] for kind in ("draw", "fallback")
-    }
-    draws, fallbacks = iter(told["draw"]), iter(told["fallback"])
-    core = PlacementCore(
-        make_policy("slo"),
-        PlacementConfig(turn_deadline_s=0.02, estimate_deadline_s=PATIENT_MS / 1000),
-        lambda: next(draws),
-        fallback_length=lambda *_: TypeAdapter(LengthEstimate).validate_python(next(fallbacks)),
-    )
+    draws = iter([what for name, what, *_ in lines if name == "draw"])
+    config = PlacementConfig(turn_deadline_s=0.02)
+    core = PlacementCore(make_policy("slo"), config, lambda: next(draws))
     for kind, what, *more in lines:
-        if kind not in ("draw", "fallback", "effect"):
+        if kind not in ("draw", "effect"):
             event = TypeAdapter(getattr(events, kind)).validate_python(what)
             yield from map(str, core.step(event, more[0]))
     assert next(draws, None) is None, "the recorded core drew more often"

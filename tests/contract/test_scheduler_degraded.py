@@ -13,9 +13,10 @@ from schedulers import Scheduler, running, until
 from scripted_peers import LOAD, Predictor, Tagger, foreign, serving
 
 from foretell.v1 import predictor_pb2, tagger_pb2
+from services.scheduler.placing.lengths import open_model
 
 DEAD = "127.0.0.1:1"  # nothing listens there
-QUICK = {"predictor_deadline_ms": 50, "tagger_deadline_ms": 50, "turn_deadline_ms": 5_000}
+QUICK = {"predictor_deadline_ms": 50, "turn_deadline_ms": 5_000}
 
 
 def hanging_predictor() -> Predictor:
@@ -192,41 +193,40 @@ async def test_lies_about_the_end_are_not_learned(tmp_path: Path) -> None:
         assert tagger.observed == []
 
 
-async def ask_tagged(scheduler: Scheduler, **fields: object) -> float:
-    """The prediction that reaches the engine."""
-    response = await scheduler.complete(**fields)
-    assert response.content == WHOLE
-    return await scheduler.metric("foretell_degraded_total", missing="tagger")
-
-
-async def test_the_tagger_is_asked_and_taught(tmp_path: Path) -> None:
-    tagger, sidecar = Tagger(expected_tokens=12.0), Predictor()
+async def test_a_request_is_placed_at_once_and_the_tagger_corrects_its_length(
+    tmp_path: Path,
+) -> None:
+    tagger, sidecar, gate = Tagger(expected_tokens=1.0), Predictor(), asyncio.Event()
     async with (
-        engines(answer) as (engine,),
+        engines(gated(gate)) as (engine,),
         serving(tagger) as address,
         serving(sidecar) as predictor,
         running(
             tmp_path, [engine], [predictor], tagger=address, policy="predicted_latency"
         ) as scheduler,
     ):
-        assert await ask_tagged(scheduler, prompt="a\ud83d b", max_tokens=20) == 0
+        work = asyncio.create_task(scheduler.complete(prompt="a\ud83d b", max_tokens=20))
+        await scheduler.until_metric("foretell_lengths_revised_total", 1)
+        assert 1 < sidecar.reserved[0].length.expected_tokens <= 20
+        assert sidecar.reserved[0].length.source == "small_model"
+        sent = engine.received[0].body["vllm_xargs"]["foretell_predicted_tokens"]
+        assert sent == pytest.approx(sidecar.reserved[0].length.expected_tokens, abs=0.1)
         assert tagger.asked[0].prompt == "a? b"
-        assert engine.received[0].body["vllm_xargs"]["foretell_predicted_tokens"] == 12.0
-        await until(lambda: len(sidecar.reserved) == 1)
-        assert sidecar.reserved[0].length.expected_tokens == 12.0
+        gate.set()
+        assert (await work).content == WHOLE
         await until(lambda: len(tagger.observed) == 1)
         learned = tagger.observed[0]
+        assert learned.request_id == tagger.asked[0].request_id
         assert (learned.model_name, learned.prompt_tokens) == ("test-model", 7)
         assert (learned.output_tokens, learned.censored) == (20, True)  # 20 of 20: cut off
 
-        hint = {"vllm_xargs": {"foretell_output_tokens": 9}}
-        await ask_tagged(scheduler, **hint)
-        assert len(tagger.asked) == 1
+        await scheduler.complete(vllm_xargs={"foretell_output_tokens": 9})
         await until(lambda: len(sidecar.reserved) == 2)
         assert engine.received[1].body["vllm_xargs"] == {
             "foretell_id": sidecar.reserved[1].request_id,
             "foretell_predicted_tokens": 9.0,
         }
+        assert len(tagger.asked) == 1
 
 
 async def test_the_tagger_is_told_bounds_and_kind_and_not_asked_what_is_certain(
@@ -238,21 +238,28 @@ async def test_the_tagger_is_told_bounds_and_kind_and_not_asked_what_is_certain(
         serving(tagger) as address,
         running(tmp_path, [engine], tagger=address) as scheduler,
     ):
-        await ask_tagged(scheduler, max_tokens=64, ignore_eos=True)
-        assert not tagger.asked
-        await ask_tagged(scheduler, max_tokens=64, min_tokens=8, guided_regex="a+")
+        await scheduler.complete(max_tokens=64, ignore_eos=True)
+        await scheduler.complete(max_tokens=64, min_tokens=8, guided_regex="a+")
+        await until(lambda: len(tagger.asked) == 1)
         assert (tagger.asked[0].min_tokens, tagger.asked[0].max_tokens) == (8, 64)
         tokens = [each.body["vllm_xargs"]["foretell_predicted_tokens"] for each in engine.received]
-        assert tokens == [64.0, 12.0]
+        assert tokens[0] == 64.0
+        assert 8 <= tokens[1] <= 64
         await until(lambda: len(tagger.observed) == 1)  # of the first nothing is learnt
         structured = tagger_pb2.REQUEST_KIND_STRUCTURED
         assert tagger.asked[0].kind == tagger.observed[0].kind == structured
 
 
-async def test_without_a_tagger_history_keeps_to_bounds(tmp_path: Path) -> None:
-    async with engines(answer) as (engine,), running(tmp_path, [engine]) as scheduler:
-        await ask_tagged(scheduler, max_tokens=64, min_tokens=60)
-        assert 60 < engine.received[0].body["vllm_xargs"]["foretell_predicted_tokens"] < 64
+@pytest.mark.parametrize("model", ["shipped", "none"])
+async def test_estimates_keep_to_bounds(tmp_path: Path, model: str) -> None:
+    async with engines(answer) as (engine,), running(tmp_path, [engine], length_model=model) as own:
+        await own.complete(max_tokens=64, min_tokens=60)
+        assert 60 <= engine.received[0].body["vllm_xargs"]["foretell_predicted_tokens"] <= 64
+
+
+def test_a_folder_without_a_length_model_is_told_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="length model"):
+        open_model(str(tmp_path))
 
 
 SILENT_TAGGERS = {
@@ -281,23 +288,21 @@ def _bad_level_tagger() -> Tagger:
 
 
 @pytest.mark.parametrize("kind", SILENT_TAGGERS)
-async def test_without_a_tagger_history_answers(tmp_path: Path, kind: str) -> None:
+async def test_no_tagger_holds_a_request_up_or_is_believed_what_makes_no_sense(
+    tmp_path: Path, kind: str
+) -> None:
     async with (
         engines(answer) as (engine,),
         SILENT_TAGGERS[kind]() as address,
-        running(tmp_path, [engine], tagger=address, **QUICK) as scheduler,
+        running(tmp_path, [engine], tagger=address) as scheduler,
     ):
-        for i in range(1, 6):
-            assert await ask_tagged(scheduler, max_tokens=64) == i
+        for _ in range(5):
+            assert (await scheduler.complete(max_tokens=64)).content == WHOLE
         for received in engine.received:
             tokens = received.body["vllm_xargs"]["foretell_predicted_tokens"]
             assert 0 < tokens <= 64
-
-
-async def test_without_a_tagger_configured_nothing_counts_as_missing(tmp_path: Path) -> None:
-    async with engines(answer) as (engine,), running(tmp_path, [engine]) as scheduler:
-        assert await ask_tagged(scheduler) == 0
         assert await scheduler.metric("foretell_degraded_total") == 0
+        assert await scheduler.metric("foretell_lengths_revised_total") == 0
 
 
 async def test_the_last_known_load_stands_in_for_a_predictor_that_dies(tmp_path: Path) -> None:

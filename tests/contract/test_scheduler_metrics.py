@@ -9,7 +9,7 @@ import pytest
 from engines import MODEL, answer, engines, gated
 from prometheus_client.parser import text_string_to_metric_families
 from schedulers import Scheduler, running, until
-from scripted_peers import Predictor, Tagger, serving
+from scripted_peers import Predictor, serving
 
 from foretell.policy import POLICIES
 from foretell.policy.baselines import BASELINES
@@ -25,17 +25,20 @@ async def test_metrics_and_log_hold_predicted_against_actual(tmp_path: Path) -> 
     async with (
         engines(answer) as (engine,),
         serving(sidecar) as address,
-        serving(Tagger(30.0)) as tagger,
         running(
             tmp_path,
             [engine],
             [address],
-            tagger=tagger,
             policy="predicted_latency",
             request_log=str(log),
         ) as scheduler,
     ):
-        response = await scheduler.complete(stream=True, prompt="hello there")
+        response = await scheduler.complete(
+            stream=True,
+            max_tokens=64,
+            prompt="hello there",
+            vllm_xargs={"foretell_output_tokens": 30},
+        )
         await until(lambda: len(log.read_text().splitlines()) == 1)
         families = {f.name: f for f in text_string_to_metric_families(await scheduler.metrics())}
         for name in ERRORS:
@@ -59,7 +62,7 @@ async def test_metrics_and_log_hold_predicted_against_actual(tmp_path: Path) -> 
         assert (line["predicted_output_tokens"], line["output_tokens"]) == (30.0, 20)
         assert (line["predicted_ttft_s"], line["predicted_e2e_s"]) == (0.5, 5.0)
         assert 0 < line["ttft_s"] <= line["e2e_s"] < 60
-        assert (line["prompt_tokens"], line["length_source"]) == (7, "model")
+        assert (line["prompt_tokens"], line["length_source"]) == (7, "hint")
         assert "hello there" not in log.read_text()
 
         (told,) = parse_request_log(log.read_text().splitlines()).requests  # for `foretell tune`

@@ -15,7 +15,6 @@ from foretell.config import PredictorSettings, TaggerSettings
 from foretell.engine.warm import warm_forecast, warm_twin
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 from services.predictor.__main__ import serve as serve_predictor
-from services.tagger.models import Models
 from services.tagger.server import serve as serve_tagger
 
 pytestmark = pytest.mark.timeout(600)
@@ -43,7 +42,7 @@ async def cluster(folder: Path) -> AsyncIterator[tuple[Scheduler, str]]:
         tagger = TaggerSettings(listen=f"unix://{folder}/tagger", ready_file=str(ready["tagger"]))
         peers = [
             asyncio.create_task(serve_predictor(predictor, stop)),
-            asyncio.create_task(serve_tagger(tagger, Models(), stop)),
+            asyncio.create_task(serve_tagger(tagger, None, stop)),
         ]
         try:
             await until(lambda: all(path.exists() for path in ready.values()))

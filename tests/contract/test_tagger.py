@@ -20,7 +20,7 @@ import pytest
 from foretell.config import TaggerSettings
 from foretell.length import QUANTILE_LEVELS
 from foretell.v1 import tagger_pb2, tagger_pb2_grpc
-from services.tagger.models import LengthModel, Models, Regressor, RegressorModel
+from services.tagger.models import LengthModel, Regressor, RegressorModel
 from services.tagger.problems import MAX_OBSERVATIONS
 from services.tagger.server import LIMITS, Limits, serve
 
@@ -91,7 +91,6 @@ async def running_model(
     folder: Path,
     model: LengthModel[Any] | None,
     limits: Limits = LIMITS,
-    small: LengthModel[Any] | None = None,
     **changes: Any,
 ) -> AsyncIterator[Tagger]:
     """The same with a model of any kind."""
@@ -99,7 +98,7 @@ async def running_model(
     values = {"listen": f"unix://{folder}/s", "metrics_port": 0, **changes}
     settings = TaggerSettings(ready_file=str(ready_file), **values)
     stop = asyncio.Event()
-    task = asyncio.create_task(serve(settings, Models(model, small), stop, limits))
+    task = asyncio.create_task(serve(settings, model, stop, limits))
     try:
         await until(lambda: ready_file.exists() or task.done())
         if task.done():

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from test_tagger import WAIT_S, Tagger, running_model
 
+from foretell.length.adapted import EncoderModel
 from foretell.length.bins import BINS, bin_of
 from foretell.length.conversation import Conversation
 from foretell.v1 import tagger_pb2
-from services.tagger.adapted import EncoderModel
 from services.tagger.server import Limits
 
 

@@ -17,7 +17,6 @@ from foretell.config import TaggerSettings
 from foretell.v1 import tagger_pb2, tagger_pb2_grpc
 from services.process.frames import FrameStream, open_frames, serve_frames
 from services.process.traffic import OPEN, Traffic, is_loopback
-from services.tagger.models import Models
 from services.tagger.server import serve
 
 SECRET = "s3cret"
@@ -28,7 +27,7 @@ async def tagger(folder: Path, **settings: object) -> AsyncIterator[str]:
     """The address of a real tagger on TCP."""
     ready, stop = folder / "ready", asyncio.Event()
     wanted = TaggerSettings(model="none", ready_file=str(ready), **settings)  # type: ignore[arg-type]
-    task = asyncio.create_task(serve(wanted, Models(), stop))
+    task = asyncio.create_task(serve(wanted, None, stop))
     async with asyncio.timeout(20):
         while not ready.exists() and not task.done():  # noqa: ASYNC110 - a file has no event
             await asyncio.sleep(0.01)

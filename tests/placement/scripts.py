@@ -35,7 +35,6 @@ from foretell.placement import PlacementConfig, PlacementCore, effects, events
 from foretell.policy import Needs, make_policy
 
 FOLDER = Path(__file__).parent / "scripts"
-FALLBACK = LengthEstimate(77.0, source="history")
 TOTAL_BLOCKS = 1056
 
 
@@ -90,8 +89,7 @@ class Script:
             case "arrive":
                 return _arrived(key, facts)
             case "estimated":
-                silent = rest[0] == "silent"
-                return events.Estimated(key, None if silent else LengthEstimate(float(rest[0])))
+                return events.Estimated(key, LengthEstimate(float(rest[0])))
             case "heard":
                 answers = [_answer(word) for word in rest if ":" in word]
                 return events.Heard(key, answers, float(facts.get("took", 0)))
@@ -117,8 +115,6 @@ class Script:
     def _told(self, effect: effects.Effect) -> str:  # noqa: PLR0911
         """An effect as scripts write it."""
         match effect:
-            case effects.Estimate(key):
-                return f"estimate {key}"
             case effects.Ask(key, _, instance_ids):
                 less = " load" if effect.needs is Needs.LOAD else " single" * effect.single
                 return f"ask {key} {' '.join(instance_ids)}{less}"
@@ -168,12 +164,7 @@ def read(path: Path) -> Script:
 def _core(policy: str, parameters: dict[str, str]) -> PlacementCore:
     types = {f.name: f.type for f in fields(PlacementConfig)}
     given = {n: int(v) if types[n] in (int, "int") else float(v) for n, v in parameters.items()}
-    return PlacementCore(
-        make_policy(policy),
-        PlacementConfig(**given),
-        lambda: 0.5,
-        fallback_length=lambda request: FALLBACK,
-    )
+    return PlacementCore(make_policy(policy), PlacementConfig(**given), lambda: 0.5)
 
 
 def _range(subject: str) -> Iterator[str]:
@@ -186,12 +177,14 @@ def _range(subject: str) -> Iterator[str]:
 
 
 def _arrived(key: str, facts: dict[str, str]) -> events.Arrived:
-    known = float(facts.get("known", 0))
+    quartiles = map(float, facts["quartiles"].split("-")) if "quartiles" in facts else ()
     spec = RequestSpec(
         request_id=key,
         prompt_tokens=int(facts.get("prompt", 100)),
         max_tokens=int(facts.get("max", 0)),
-        length=LengthEstimate(known),
+        length=LengthEstimate(
+            float(facts.get("known", 77)), tuple(zip((0.25, 0.75), quartiles, strict=False))
+        ),
         priority=int(facts.get("priority", 0)),
         slo=Slo(float(facts.get("ttft", "inf"))),
     )
@@ -200,7 +193,6 @@ def _arrived(key: str, facts: dict[str, str]) -> events.Arrived:
         spec,
         facts.get("model", "m"),
         late,
-        length_known=known > 0,
         among=frozenset(facts["among"].split(",")) if "among" in facts else None,
         late_s=float(facts.get("behind", 0)),
         recallable=facts.get("recallable") != "no",

@@ -26,7 +26,7 @@ from services.scheduler.placing.driver import AsyncDriver
 
 SCRIPTS, AT_ONCE = 10_000, 500
 POLICIES = ("slo", "least_outstanding", "round_robin", "infaas", "late_binding", "random")
-FALLBACK = LengthEstimate(33.0)
+LENGTH = LengthEstimate(33.0)
 
 Decision = tuple[str, str, int]
 """A request, the instance that it is sent to or why it is refused, and which attempt that is."""
@@ -61,21 +61,10 @@ class Script:
 
     def core(self) -> PlacementCore:
         """A fresh one, with all instances up."""
-        core = PlacementCore(
-            make_policy(self.policy),
-            self.config,
-            Random(self.seed).random,
-            fallback_length=lambda *_: FALLBACK,
-        )
+        core = PlacementCore(make_policy(self.policy), self.config, Random(self.seed).random)
         for name in self.instances:
             core.step(events.InstanceUp(name), 0.0)
         return core
-
-    def estimate(self, key: str) -> tuple[float, LengthEstimate | None]:
-        """When the tagger answers, and what."""
-        draws = self._draws("estimate", key)
-        length = LengthEstimate(draws.uniform(1, 500)) if draws.random() < 0.8 else None
-        return draws.uniform(0.001, 0.01), length
 
     def answers(self, effect: effects.Ask, time: int) -> tuple[float, list[events.Answer]]:
         """When the predictors have answered for the so many-th `time`, and what."""
@@ -109,9 +98,9 @@ class Script:
 
     def _arrival(self, key: str, draws: Random) -> events.Arrived:
         slo = Slo(draws.choice([float("inf"), 0.5]))
-        spec = RequestSpec(key, 100, 0, FALLBACK, draws.choice([0, 0, 1]), slo=slo)
+        spec = RequestSpec(key, 100, 0, LENGTH, draws.choice([0, 0, 1]), slo=slo)
         late = draws.choice(["serve", "reject"])
-        return events.Arrived(spec, "", late, length_known=draws.random() < 0.3)
+        return events.Arrived(spec, "", late)
 
     def _answer(self, name: str, draws: Random) -> events.Answer:
         if draws.random() < 0.2:
@@ -174,10 +163,6 @@ class Simulated(VirtualDriver):
 
     def _after(self, delay_s: float, event: events.Event) -> None:
         self._at(self.clock.now_s + delay_s, event)
-
-    def _estimate(self, core: PlacementCore, effect: effects.Estimate) -> None:
-        delay_s, length = self.script.estimate(effect.key)
-        self._after(delay_s, events.Estimated(effect.key, length))
 
     def _ask(self, core: PlacementCore, effect: effects.Ask) -> None:
         delay_s, answers = self.script.answers(effect, self.asked.next(effect.key))
@@ -266,10 +251,6 @@ class Served(AsyncDriver[effects.Dispatch]):
             return False
         self.back[key].set_result(None)
         return True
-
-    def _estimate(self, effect: effects.Estimate) -> asyncio.Future[LengthEstimate | None]:
-        delay_s, length = self.script.estimate(effect.key)
-        return self._loop.create_task(asyncio.sleep(delay_s, length))
 
     async def _ask(self, effect: effects.Ask) -> Sequence[events.Answer]:
         delay_s, answers = self.script.answers(effect, self.asked.next(effect.key))

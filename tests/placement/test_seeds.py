@@ -34,14 +34,11 @@ class World:
             largest_last_ratio=draws.choice([0.0, 0.2]),
             instance_wait_s=draws.choice([0.0, 0.0, 1.0]),
         )
-        self.core = PlacementCore(
-            make_policy(policy), self.config, draws.random, fallback_length=lambda *_: LENGTH
-        )
+        self.core = PlacementCore(make_policy(policy), self.config, draws.random)
         self.names = [f"engine-{number}" for number in range(draws.randint(1, 6))]
         self.now_s = 0.0
         self.up: set[str] = set()
         self.removed: set[str] = set()
-        self.estimating: set[str] = set()
         self.asking: dict[str, effects.Ask] = {}
         self.reviewing: dict[str, effects.Review] = {}
         self.recalling: set[str] = set()
@@ -70,7 +67,7 @@ class World:
         """One thing that can happen now."""
         can = [self._instance_changes]
         can += [self._arrive] * 3 * (self.arrived < requests)
-        can += [self._estimated] * 4 * bool(self.estimating)
+        can += [self._estimated] * (self.arrived > 0)
         can += [self._heard] * 6 * bool(self.asking)
         can += [self._reviewed] * 6 * bool(self.reviewing)
         can += [self._gives_back] * 4 * bool(self.recalling)
@@ -88,15 +85,13 @@ class World:
             key, draws.randint(1, 500), 0, LENGTH, draws.choice([0, 0, -1]), slo=Slo(target_s)
         )
         late = draws.choice(["serve", "reject"])
-        known, whole = draws.random() < 0.3, draws.random() < 0.5
-        model, waited_s = draws.choice(["a", "b"]), draws.random()
-        self.tell(events.Arrived(spec, model, late, known, waited_s, whole=whole))
+        model, waited_s, whole = draws.choice(["a", "b"]), draws.random(), draws.random() < 0.5
+        self.tell(events.Arrived(spec, model, late, waited_s, whole=whole))
 
     def _estimated(self) -> None:
-        key = self._pick(self.estimating)
-        self.estimating.discard(key)
-        length = LengthEstimate(self.draws.uniform(1, 900)) if self.draws.random() < 0.8 else None
-        self.tell(events.Estimated(key, length))
+        """Late perhaps, when the request has ended."""
+        key = f"r{self.draws.randrange(self.arrived)}"
+        self.tell(events.Estimated(key, LengthEstimate(self.draws.uniform(1, 900))))
 
     def _heard(self) -> None:
         key = self._pick(self.asking)
@@ -175,8 +170,6 @@ class World:
 
     def _note(self, effect: effects.Effect) -> None:
         match effect:
-            case effects.Estimate(key):
-                self.estimating.add(key)
             case effects.Ask(key, _, instance_ids):
                 assert key not in self.asking, f"{key} is asked about twice at once"
                 assert instance_ids, "nobody is asked"
@@ -228,20 +221,15 @@ def test_seed(seed: int, policy: str) -> None:
 
 def new_core() -> PlacementCore:
     policy = make_policy("round_robin")
-    return PlacementCore(policy, PlacementConfig(), lambda: 0.0, fallback_length=lambda *_: LENGTH)
+    return PlacementCore(policy, PlacementConfig(), lambda: 0.0)
 
 
 def test_what_cannot_happen_is_refused() -> None:
-    core = PlacementCore(
-        make_policy("round_robin"),
-        PlacementConfig(),
-        lambda: 0.0,
-        fallback_length=lambda *_: LENGTH,
-    )
+    core = new_core()
     core.step(events.InstanceUp("engine-0"), 1.0)
-    core.step(events.Arrived(RequestSpec("r", 1, 0, LENGTH), length_known=True), 1.0)
+    core.step(events.Arrived(RequestSpec("r", 1, 0, LENGTH)), 1.0)
     with pytest.raises(AssertionError, match="arrived twice"):
-        core.step(events.Arrived(RequestSpec("r", 1, 0, LENGTH), length_known=True), 1.0)
+        core.step(events.Arrived(RequestSpec("r", 1, 0, LENGTH)), 1.0)
     with pytest.raises(AssertionError, match="is dispatched"):
         core.step(events.Gone("r"), 1.0)
     with pytest.raises(AssertionError, match="time went"):
@@ -249,12 +237,7 @@ def test_what_cannot_happen_is_refused() -> None:
 
 
 def test_a_lease_is_given_back_once() -> None:
-    core = PlacementCore(
-        make_policy("round_robin"),
-        PlacementConfig(),
-        lambda: 0.0,
-        fallback_length=lambda *_: LENGTH,
-    )
+    core = new_core()
     core.step(events.InstanceUp("engine-0"), 0.0)
     lease = core.instances["engine-0"].lease(0.0)
     lease.give_back()

@@ -70,7 +70,6 @@ def small_cluster(seed: int) -> tuple[ClusterConfig, list[Arrival]]:
         estimate=draws.choice([true_length, lambda arrival: LengthEstimate(20.0)]),
         publish_interval_s=draws.choice([0.0, 0.05, 0.5]),
         silent_ratio=draws.choice([0.0, 0.3]),
-        tagger_delay_s=draws.choice([0.0, 0.01]),
         network_delay_s=draws.choice([0.0, 0.003]),
     )
     return config, stream(24, times_s, lengths, draws)
@@ -144,7 +143,7 @@ def test_last_forecast_comes_true(seed: int) -> None:
     with replayable(seed, "forecast"):
         config, arrivals = small_cluster(seed)
         config = replace(config, estimate=true_length, silent_ratio=0.0, publish_interval_s=0.0)
-        config = replace(config, foretell_every=0, tagger_delay_s=0.0, network_delay_s=0.0)
+        config = replace(config, foretell_every=0, network_delay_s=0.0)
         config = replace(config, placement=replace(config.placement, recall=False))
         report = simulate(config, arrivals, [make_policy("predicted_latency")], Random(seed))
         last = report.served[-1]

@@ -81,9 +81,9 @@ def test_without_targets_nothing_is_missed() -> None:
 
 
 def test_what_has_passed_of_a_target_is_not_hoped_for() -> None:
-    """The tagger takes longer than the target leaves."""
-    slow = replace(CLUSTER, reject_late=True, tagger_delay_s=0.2)
-    assert len(run(slow, arrivals(1, TIGHT)).rejected) == 60
+    """Predictors take longer to answer than the target leaves."""
+    slow = replace(CLUSTER, reject_late=True, network_delay_s=0.1)
+    assert len(run(slow, arrivals(1, TIGHT, qps=0.5)).rejected) == 60
 
 
 def test_priorities_reach_engines_that_schedule_by_them() -> None:

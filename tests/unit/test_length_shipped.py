@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from foretell.length.conversation import Conversation, Exchange
-from services.tagger.small import folder_of
+from services.tagger.models import folder_of
 from tools.length.dataset import Example
 from tools.length.taggers import Tagger, load_tagger
 

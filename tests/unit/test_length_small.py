@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from foretell.length.bins import BINS, quantiles
 from foretell.length.conversation import Conversation, Exchange
 from foretell.length.features import NAMES, QUICK_NAMES, features, quick_features
+from foretell.length.small import SMALL, SmallModel, Weights, shipped
 from foretell.length.words import BUCKETS, word_numbers
-from services.tagger.small import SMALL, SmallModel, Weights, folder_of
 
 texts = st.text(max_size=80)
 
@@ -23,7 +23,7 @@ def conversation(prompt: str, *exchanges: tuple[str, str]) -> Conversation:
 
 @pytest.fixture(scope="module")
 def small() -> SmallModel:
-    return SmallModel(Weights.read(folder_of("shipped")))
+    return SmallModel(Weights.read(shipped()))
 
 
 @given(texts, st.lists(st.tuples(texts, texts), max_size=4))
@@ -53,7 +53,7 @@ def test_word_numbers_stay_the_same() -> None:
 
 @given(st.lists(st.tuples(texts, texts), min_size=1, max_size=5))
 def test_each_row_is_a_distribution_and_its_own(asked: list[tuple[str, str]]) -> None:
-    small = SmallModel(Weights.read(folder_of("shipped")))
+    small = SmallModel(Weights.read(shipped()))
     said = [conversation(prompt, (prompt, answer)) for prompt, answer in asked]
     together, seen = small.read(said, [""] * len(said))
     assert together.shape == (len(said), BINS)
@@ -74,11 +74,11 @@ def test_what_is_asked_for_tells_how_long_the_answer_will_be(small: SmallModel) 
 def test_another_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=SMALL):
         Weights.read(tmp_path)
-    for content in (b"", b"no weights", (folder_of("shipped") / SMALL).read_bytes()[:9000]):
+    for content in (b"", b"no weights", (shipped() / SMALL).read_bytes()[:9000]):
         (tmp_path / SMALL).write_bytes(content)
         with pytest.raises((ValueError, OSError)):
             Weights.read(tmp_path)
-    with np.load(folder_of("shipped") / SMALL) as found:
+    with (shipped() / SMALL).open("rb") as file, np.load(file) as found:
         arrays = dict(found)
     for name, wrong in (("format", 99), ("features", np.array(["x"])), ("last", np.zeros((3, 3)))):
         np.savez(tmp_path / SMALL, **{**arrays, name: wrong})

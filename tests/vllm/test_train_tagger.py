@@ -14,10 +14,10 @@ pytest.importorskip("onnxscript")
 from rich.console import Console  # noqa: E402
 from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
 
+from foretell.length.adapted import EncoderModel  # noqa: E402
 from foretell.length.bins import BINS  # noqa: E402
-from services.tagger.adapted import EncoderModel  # noqa: E402
+from foretell.length.conversation import Question  # noqa: E402
 from services.tagger.apart import EncoderApart  # noqa: E402
-from services.tagger.models import Question  # noqa: E402
 from services.tagger.reading import (  # noqa: E402
     DESCRIPTION,
     Description,

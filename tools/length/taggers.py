@@ -1,14 +1,16 @@
 """What can be evaluated: estimators of output lengths behind one interface."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 from foretell.length import LengthHistory
+from foretell.length.adapted import EncoderModel
+from foretell.length.conversation import Question
+from foretell.length.small import SmallModel, Weights, shipped
 from foretell.model import LengthEstimate
-from services.tagger.adapted import EncoderModel
 from services.tagger.encoder import Encoder
-from services.tagger.models import Question
-from services.tagger.small import SmallModel, Weights, folder_of
+from services.tagger.models import folder_of
 from tools.length.dataset import Example
 
 
@@ -75,8 +77,10 @@ def load_tagger(model: str, *, small: bool = False) -> Tagger:
     """
     if model == "none":
         return HistoryTagger()
-    folder = folder_of(model)
     try:
-        return EncoderTagger(SmallModel(Weights.read(folder)) if small else Encoder(folder))
+        if small:
+            read = Weights.read(shipped() if model == "shipped" else Path(model))
+            return EncoderTagger(SmallModel(read))
+        return EncoderTagger(Encoder(folder_of(model)))
     except OSError as error:
         raise ValueError(f"{model} holds no length model: {error}") from error

@@ -35,7 +35,6 @@ def cluster_config(
         estimate=estimator(options.estimates, seed, lengths),
         length_rule=options.length_rule,
         publish_interval_s=options.publish_interval_s,
-        tagger_delay_s=options.tagger_delay_s,
         network_delay_s=options.network_delay_s,
         dispatch_delay_s=options.dispatch_delay_s,
         placement=PlacementConfig(

@@ -88,9 +88,6 @@ class SimulateOptions:
     dispatch_delay_s: Annotated[
         float, typer.Option(min=0, help="Seconds from a choice to the engine's queue.")
     ] = 0.002
-    tagger_delay_s: Annotated[
-        float, typer.Option(min=0, help="Seconds until a request's length is estimated.")
-    ] = 0.0
     network_delay_s: Annotated[
         float, typer.Option(min=0, help="Seconds from scheduler to predictor, and back.")
     ] = 0.0

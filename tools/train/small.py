@@ -12,8 +12,8 @@ from scipy import sparse
 
 from foretell.length.bins import BINS, bin_of, quantiles
 from foretell.length.features import QUICK_NAMES
+from foretell.length.small import SmallModel, Weights, standardised
 from foretell.length.words import BUCKETS, word_numbers
-from services.tagger.small import SmallModel, Weights, standardised
 from tools.length.dataset import Example, read_examples
 from tools.length.scores import INTERVALS, Scores, coverage, score
 from tools.progress import showing
@@ -43,7 +43,7 @@ def train_small(
         taught = taught_by([str(folder)], kept, work, show)
     with console.status("training"):
         weights = _trained(kept, taught, np.random.default_rng(seed))
-    replace(weights, temperature=np.float32(_temperature(weights, held))).write(folder)
+    replace(weights, temperature=np.float32(_temperature(weights, held))).write(str(folder))
     served = SmallModel(Weights.read(folder))
     return {
         "held out": _scores(served, held),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from foretell.length.bins import BINS
 from services.tagger.encoder import Encoder
-from services.tagger.small import folder_of
+from services.tagger.models import folder_of
 from tools.length.dataset import Example
 from tools.progress import Show
 

@@ -16,8 +16,8 @@ _COST = (
     *("added p50, ms", "added p99, ms"),
 )
 _QUALITY = (
-    *("placed by, running + waiting", "requests/s", "failed", "blind", "tagged by encoder"),
-    *("by small model", "without all predictions", "where another just was"),
+    *("placed by, running + waiting", "requests/s", "failed", "blind", "length by small model"),
+    *("corrected by tagger", "without all predictions", "where another just was"),
     *("picture's age p50, ms", "p99, ms"),
 )
 _IDLE = ("placed by, running + waiting", *(f"{group}, cores" for group in _GROUPS))
@@ -73,8 +73,8 @@ def _quality(point: Point) -> list[str]:
     return [
         f"{point['failed']:.0f}",
         f"{point['blind_ratio']:.1%}",
+        f"{point['small_model_ratio'] + point['model_ratio']:.0%}",
         f"{point['model_ratio']:.0%}",
-        f"{point['small_model_ratio']:.0%}",
         f"{fewer:.0f}",
         f"{point['crowded_ratio']:.0%}",
         *("" if point[f"age_{p}_ms"] is None else f"{point[f'age_{p}_ms']:.0f}" for p in _AGES),

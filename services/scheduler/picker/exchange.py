@@ -211,7 +211,7 @@ class Exchange:
     async def _address(self, request: ParsedRequest) -> str:
         """The address of the engine that is chosen; raises `ApiError` if none is."""
         placer = self._replica.relay.placer
-        placement = await placer.place(request, self._request_id, recallable=False)
+        placement = await placer.place(request, recallable=False)
         while True:
             self._placement = placement
             try:

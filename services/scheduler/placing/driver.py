@@ -6,10 +6,8 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Generic, TypeVar
 
-from foretell.model import LengthEstimate
 from foretell.placement import PlacementCore, effects, events
 from foretell.placement.request import Stage
 
@@ -75,8 +73,6 @@ class AsyncDriver(ABC, Generic[Placed]):
 
     def _carry_out(self, effect: effects.Effect) -> None:  # noqa: PLR0912 - a case for each
         match effect:
-            case effects.Estimate():
-                self._estimate_soon(effect)
             case effects.Ask():
                 self._ask_or_know(effect)
             case effects.Review():
@@ -103,26 +99,6 @@ class AsyncDriver(ABC, Generic[Placed]):
                     self._awaited[key].set_exception(self._refused(effect))
             case effects.Degraded():
                 self._degraded(effect)
-
-    def _estimate_soon(self, effect: effects.Estimate) -> None:
-        try:
-            asked = self._estimate(effect)
-        except Exception:  # a defect of ours: the request goes on without an estimate
-            logger.exception("asking for the length of an answer failed")
-            asked = None
-        if asked is None:
-            self.tell(events.Estimated(effect.key, None))
-        else:
-            # No task: at hundreds of requests a second they cost more than what they do.
-            asked.add_done_callback(partial(self._estimated, effect.key))
-
-    def _estimated(self, key: str, asked: "asyncio.Future[LengthEstimate | None]") -> None:
-        if asked.cancelled():
-            return  # the loop ends
-        missed = asked.exception()
-        if missed is not None:
-            logger.debug("no estimate: %s", missed)
-        self.tell(events.Estimated(key, asked.result() if missed is None else None))
 
     def _ask_or_know(self, effect: effects.Ask) -> None:
         began_s = self._seconds()
@@ -153,10 +129,6 @@ class AsyncDriver(ABC, Generic[Placed]):
         timer = self._timers.pop(key, None)
         if timer is not None:
             timer.cancel()
-
-    @abstractmethod
-    def _estimate(self, effect: effects.Estimate) -> "asyncio.Future[LengthEstimate | None] | None":
-        """Ask the tagger: what it will say, or its failure. None: there is nobody to ask."""
 
     def _seconds(self) -> float:
         """The time by which it is measured what answers cost; where it stands they cost nothing."""

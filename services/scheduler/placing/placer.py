@@ -1,14 +1,14 @@
 """Places requests: the asyncio driver of the placement core, before real predictors and engines."""
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from foretell import wire
-from foretell.length import LengthHistory, PromptTokenEstimator, clip, from_hint
+from foretell.length import PromptTokenEstimator
 from foretell.model import LengthEstimate, Prediction, RequestSpec
 from foretell.placement import PlacementConfig, PlacementCore, effects, events
 from foretell.policy import Needs, Policy
@@ -22,6 +22,7 @@ from services.scheduler.ids import unique_ids
 from services.scheduler.placing.conversation import conversation_of
 from services.scheduler.placing.driver import AsyncDriver
 from services.scheduler.placing.lateness import Lateness
+from services.scheduler.placing.lengths import Lengths
 from services.scheduler.placing.pool import Instance, Pool
 from services.scheduler.placing.predictors import (
     Predictors,
@@ -34,8 +35,6 @@ from services.scheduler.placing.tagging import TaggerClient
 from services.scheduler.placing.tokens import PromptCounter
 
 logger = logging.getLogger(__name__)
-
-_UNKNOWN_LENGTH = LengthEstimate(0.0)
 
 
 @dataclass(slots=True, eq=False)
@@ -64,8 +63,6 @@ class _Request:
     """The facts about a request that placing it needs until it ends."""
 
     parsed: ParsedRequest
-    request_id: str
-    prompt_tokens: int
     began_s: float
     placement: Placement | None = None
 
@@ -74,7 +71,7 @@ class _Request:
 class Estimators:
     """The estimators of prompt and output lengths, which learn from finished requests."""
 
-    history: LengthHistory
+    lengths: Lengths
     prompt_tokens: PromptTokenEstimator
     counter: PromptCounter
 
@@ -95,16 +92,9 @@ class Placer(AsyncDriver[Placement]):
         metrics: SchedulerMetrics,
         background: Background,
     ) -> None:
-        core = PlacementCore(
-            policy,
-            config,
-            rng.random,
-            fallback_length=self._by_history,
-            has_tagger=tagger is not None,
-        )
-        super().__init__(core)
+        super().__init__(PlacementCore(policy, config, rng.random))
         self._pool = pool
-        follows = core.policy.needs is not Needs.NOTHING
+        follows = policy.needs is not Needs.NOTHING
         gallery = open_gallery() if follows else None
         self.predictors = Predictors(
             pool,
@@ -122,10 +112,10 @@ class Placer(AsyncDriver[Placement]):
         self._requests: dict[str, _Request] = {}
         self._lateness = Lateness()
         pool.listener = self._hear_of_instance
+        if tagger is not None:
+            tagger.listener = self._hear_of_length
 
-    async def place(
-        self, parsed: ParsedRequest, request_id: str, *, recallable: bool = True
-    ) -> Placement:
+    async def place(self, parsed: ParsedRequest, *, recallable: bool = True) -> Placement:
         """Choose an instance for a new request.
 
         `recallable`: its sender will set `Placement.take_back`.
@@ -137,7 +127,7 @@ class Placer(AsyncDriver[Placement]):
         key = next(self._keys)
         began_s = time.perf_counter()
         spec = self._described(parsed, key)
-        self._requests[key] = _Request(parsed, request_id, spec.prompt_tokens, began_s)
+        self._requests[key] = _Request(parsed, began_s)
         waited_s = 0.0
         if parsed.terms.arrived_unix_s:
             waited_s = max(0.0, time.time() - parsed.terms.arrived_unix_s)
@@ -145,14 +135,16 @@ class Placer(AsyncDriver[Placement]):
             spec,
             parsed.model,
             parsed.terms.late,
-            length_known=bool(parsed.hint_tokens),
             waited_s=waited_s,
             among=parsed.among,
             late_s=self._lateness.seconds,
             recallable=recallable,
             whole=not parsed.stream,
         )
-        return await self._place(key, arrived)
+        placement = await self._place(key, arrived)
+        if self._tagger is not None and parsed.text and spec.length.source != "hint":
+            self._tagger.ask(key, partial(_described_to_tagger, parsed, placement))
+        return placement
 
     async def retry(self, placement: Placement) -> Placement:
         """Choose another instance after an attempt that failed before its first token.
@@ -212,9 +204,6 @@ class Placer(AsyncDriver[Placement]):
             or known.counter.count(parsed)
             or known.prompt_tokens.estimate(parsed.model, parsed.characters, parsed.messages)
         )
-        length = _UNKNOWN_LENGTH
-        if parsed.hint_tokens:
-            length = clip(from_hint(parsed.hint_tokens), parsed.max_tokens, parsed.min_tokens)
         prefix = Prefix()
         if self.core.policy.needs.prediction:
             prefix = prefix_of(parsed, prompt_tokens)
@@ -222,33 +211,13 @@ class Placer(AsyncDriver[Placement]):
             request_id=key,
             prompt_tokens=prompt_tokens,
             max_tokens=parsed.max_tokens,
-            length=length,
+            length=known.lengths.estimate(key, parsed, prompt_tokens),
             priority=parsed.priority,
             sequences=parsed.sequences,
             prefix=prefix.hashes,
             prefix_chunk_tokens=prefix.chunk_tokens,
             slo=parsed.terms.slo,
         )
-
-    def _by_history(self, spec: RequestSpec) -> LengthEstimate:
-        """The estimate of a request's length without the tagger."""
-        parsed = self._requests[spec.request_id].parsed
-        return self._estimators.history.estimate(
-            parsed.model, spec.prompt_tokens, parsed.max_tokens, parsed.min_tokens, parsed.kind
-        )
-
-    def _estimate(self, effect: effects.Estimate) -> "asyncio.Future[LengthEstimate | None] | None":
-        request, tagger = self._requests.get(effect.key), self._tagger
-        if request is None or tagger is None:
-            return None  # its client has left
-        message = tagger_pb2.TagRequest(
-            request_id=request.request_id,
-            model_name=request.parsed.model,
-            tenant=request.parsed.tenant,
-        )
-        conversation = conversation_of(request.parsed, request.prompt_tokens)
-        wire.conversation_to_proto(conversation, message)
-        return tagger.estimate(message)
 
     async def _ask(self, effect: effects.Ask) -> Sequence[events.Answer]:
         return await self.predictors.ask(effect)
@@ -273,6 +242,9 @@ class Placer(AsyncDriver[Placement]):
 
     def _known(self, effect: effects.Ask) -> Sequence[events.Answer]:
         return self.predictors.known(effect)
+
+    def _hear_of_length(self, key: str, length: LengthEstimate) -> None:
+        self.tell(events.Estimated(key, length))
 
     def _hear_of_instance(self, event: events.Event) -> None:
         if isinstance(event, events.InstanceUp):
@@ -309,6 +281,7 @@ class Placer(AsyncDriver[Placement]):
         placement = self._requests[effect.key].placement
         assert placement is not None, "corrected before it was dispatched"
         placement.spec = effect.spec
+        self._metrics.lengths_revised.inc()
         self.predictors.revise(placement.instance, effect.spec)
 
     def _unsent(self, key: str) -> None:
@@ -335,6 +308,14 @@ class Placer(AsyncDriver[Placement]):
 
     def _degraded(self, effect: effects.Degraded) -> None:
         self._metrics.degraded.labels(effect.missing).inc(effect.count)
+
+
+def _described_to_tagger(parsed: ParsedRequest, placement: Placement) -> tagger_pb2.TagRequest:
+    message = tagger_pb2.TagRequest(
+        request_id=placement.key, model_name=parsed.model, tenant=parsed.tenant
+    )
+    wire.conversation_to_proto(conversation_of(parsed, placement.spec.prompt_tokens), message)
+    return message
 
 
 async def _foretold(placement: Placement, call: ReserveCall) -> None:

@@ -4,12 +4,11 @@ import asyncio
 from contextlib import suppress
 
 from foretell import wire
-from foretell.model import RequestSpec
 from foretell.v1 import tagger_pb2, tagger_pb2_grpc
 from services.scheduler.background import Background
 from services.scheduler.http.parsing import ParsedRequest
 from services.scheduler.placing.peers import NoAnswer, answer_of
-from services.scheduler.placing.placer import Estimators
+from services.scheduler.placing.placer import Estimators, Placement
 from services.scheduler.record.result import Result
 
 _OBSERVE_DEADLINE_S = 5.0  # nobody waits for it
@@ -31,10 +30,9 @@ class Lessons:
         self._background = background
         self._waiting: list[tagger_pb2.Observation] = []
 
-    def learn(
-        self, request: ParsedRequest, request_id: str, spec: RequestSpec, result: Result
-    ) -> None:
+    def learn(self, request: ParsedRequest, placement: Placement, result: Result) -> None:
         """Learn from an answer that was accepted by its engine and is whole or abandoned."""
+        spec = placement.spec
         if spec.sequences != 1:
             return  # usage sums over sequences: it does not tell the length of one answer
         if result.prompt_tokens and not request.token_ids:
@@ -49,8 +47,8 @@ class Lessons:
             or result.truncated
             or 0 < request.max_tokens <= result.output_tokens
         )
-        self._estimators.history.observe(
-            request.model, prompt_tokens, result.output_tokens, censored, request.kind
+        self._estimators.lengths.observe(
+            placement.key, request, prompt_tokens, result.output_tokens, censored
         )
         if self._tagger is None:
             return
@@ -60,7 +58,7 @@ class Lessons:
                 prompt_tokens=prompt_tokens,
                 output_tokens=result.output_tokens,
                 censored=censored,
-                request_id=request_id,
+                request_id=placement.key,
                 kind=wire.kind_to_proto(request.kind),
             )
         )

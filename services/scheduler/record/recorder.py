@@ -80,7 +80,7 @@ class Recorder:
             self._observe_latencies(request, placement, ttft_s, e2e_s)
             self._observe_errors(request, placement, result, ttft_s, e2e_s)
         if accepted and (result.finished or result.abandoned):
-            self._lessons.learn(request, request_id, placement.spec, result)
+            self._lessons.learn(request, placement, result)
         self._request_log.ended(
             request, request_id, placement, result, ttft_s=ttft_s, e2e_s=e2e_s, outcome=outcome
         )

@@ -110,7 +110,7 @@ class Relay:
     async def _try_engines(self, reply: Reply) -> None:
         """Try one engine after the other, until one answers or placing raises `ApiError`."""
         placer = self._context.placer
-        placement = await placer.place(self._request, self._request_id)
+        placement = await placer.place(self._request)
         while True:
             self._placement = placement
             try:

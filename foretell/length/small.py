@@ -1,12 +1,14 @@
-"""A small length model: words by number and a few features, through two layers, in numpy.
+"""A small length model: words by number and a few features, through two layers.
 
-It takes a hundredth of the encoder's time. `tools/train/small.py` makes it.
+It takes a hundredth of the time of the tagger's encoder, from which it has learnt.
+`tools/train/small.py` makes it.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from importlib import resources
+from importlib.resources.abc import Traversable
 from itertools import chain
-from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
@@ -25,12 +27,9 @@ Array = NDArray[np.float32]
 _MOST_FEATURE = 8.0
 
 
-_SHIPPED = Path(__file__).with_name("shipped")
-
-
-def folder_of(model: str) -> Path:
-    """Where the length model lies that a setting names: `shipped`, or a folder."""
-    return _SHIPPED if model == "shipped" else Path(model)
+def shipped() -> Traversable:
+    """Where the small model lies that comes with the package."""
+    return resources.files("foretell.length")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +51,20 @@ class Weights:
     temperature: np.float32
     """What log probabilities are divided by."""
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: str) -> None:
         """Into `folder`, in half precision."""
         arrays: dict[str, Any] = {
             each.name: np.asarray(getattr(self, each.name), np.float16) for each in fields(self)
         }
         arrays |= {"format": FORMAT, "edges": EDGES, "features": np.array(QUICK_NAMES)}
-        np.savez_compressed(folder / SMALL, **arrays)
+        np.savez_compressed(f"{folder}/{SMALL}", **arrays)
 
     @classmethod
-    def read(cls, folder: Path) -> "Weights":
+    def read(cls, folder: Traversable) -> "Weights":
         """ValueError or OSError for something else than this version's small model."""
+        path = folder / SMALL
         try:
-            with (
-                (folder / SMALL).open("rb") as file,
-                np.load(file, allow_pickle=False) as found,
-            ):
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
                 same = (
                     int(found["format"]) == FORMAT
                     and tuple(found["features"]) == QUICK_NAMES
@@ -77,9 +74,9 @@ class Weights:
                     raise ValueError("trained with other features or bins; train it anew")
                 weights = cls(*(found[each.name].astype(np.float32)[()] for each in fields(cls)))
         except (KeyError, BadZipFile, EOFError, ValueError) as error:
-            raise ValueError(f"{folder / SMALL}: {error}") from error
+            raise ValueError(f"{path}: {error}") from error
         if weights._shapes_differ():
-            raise ValueError(f"{folder / SMALL}: arrays do not fit together")
+            raise ValueError(f"{path}: arrays do not fit together")
         return weights
 
     def _shapes_differ(self) -> bool:
@@ -95,7 +92,7 @@ class Weights:
 
 
 class SmallModel:
-    """Reads conversations as `encoder.Encoder` does."""
+    """Implements `adapted.Encoder`."""
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from foretell.length.adapt import Adapter
 from foretell.length.bins import BINS, estimates
-from foretell.length.conversation import Conversation, Kind
+from foretell.length.conversation import Conversation, Kind, Question
 from foretell.model import LengthEstimate
-from services.tagger.models import Question
 
 Floats = NDArray[np.float64]
 
@@ -22,7 +21,7 @@ REMEMBERED = 16_384
 
 
 class Encoder(Protocol):
-    """What reads conversations: `encoder.Encoder`."""
+    """What reads conversations: the tagger's encoder, or `small.SmallModel`."""
 
     def read(
         self, conversations: Sequence[Conversation], models: Sequence[str]
@@ -41,7 +40,7 @@ class Found:
 
 
 class EncoderModel:
-    """Implements `models.LengthModel`."""
+    """What an encoder says, and what it has learnt of each serving model's answers."""
 
     def __init__(self, encoder: Encoder, source: str = "model") -> None:
         """`source` is what its estimates name as theirs."""
@@ -51,6 +50,7 @@ class EncoderModel:
         self._said: OrderedDict[str, tuple[Found, str, Kind]] = OrderedDict()
 
     def infer(self, questions: Sequence[Question]) -> Sequence[Found]:
+        """What the encoder says of a batch, in its order."""
         rows = self._encoder.read(
             [question.conversation for question in questions],
             [question.model_name for question in questions],
@@ -58,6 +58,7 @@ class EncoderModel:
         return [Found(*row) for row in zip(*rows, strict=True)]
 
     def estimates(self, read: Sequence[tuple[Question, Found]]) -> list[LengthEstimate]:
+        """What is to be expected of requests that were read, as of now, within their bounds."""
         adapted = np.empty((len(read), BINS))
         alike: dict[tuple[str, str, Kind], list[int]] = {}
         for row, (question, _) in enumerate(read):
@@ -76,12 +77,14 @@ class EncoderModel:
         return estimates(adapted, bounds, self._source)
 
     def remember(self, request_id: str, question: Question, found: Found) -> None:
+        """A request is under way, and its answer will be told to `observe`."""
         if request_id:
             self._said[request_id] = (found, group_of(question), question.conversation.kind)
             if len(self._said) > REMEMBERED:
                 self._said.popitem(last=False)
 
     def observe(self, request_id: str, model_name: str, output_tokens: int, censored: bool) -> None:
+        """Learn from the answer to a request that is remembered."""
         said = self._said.pop(request_id, None)
         if said is not None:
             found, group, kind = said

@@ -1,0 +1,90 @@
+"""How long answers will be: estimated when requests arrive, and learnt when they have ended."""
+
+import logging
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from foretell.length import LengthHistory, clip, from_hint
+from foretell.length.conversation import Question
+from foretell.length.sampling import Sample
+from foretell.model import LengthEstimate
+from services.scheduler.http.parsing import ParsedRequest
+from services.scheduler.placing.conversation import conversation_of
+
+if TYPE_CHECKING:
+    from foretell.length.adapted import EncoderModel
+
+logger = logging.getLogger(__name__)
+
+
+def open_model(name: str) -> "EncoderModel | None":
+    """The small length model that a setting names; None for `none`, or where numpy or numba is
+    missing.
+
+    `SystemExit` says why a folder cannot serve.
+    """
+    if name == "none":
+        return None
+    try:
+        from foretell.engine.warm import warm_lengths  # noqa: PLC0415
+        from foretell.length.adapted import EncoderModel  # noqa: PLC0415
+        from foretell.length.small import SmallModel, Weights, shipped  # noqa: PLC0415
+    except ImportError as error:
+        logger.warning("lengths are estimated from finished requests alone: %s", error)
+        return None
+    try:
+        weights = Weights.read(shipped() if name == "shipped" else Path(name))
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"scheduler length model {name!r}: {error}") from error
+    warm_lengths()
+    return EncoderModel(SmallModel(weights), "small_model")
+
+
+class Lengths:
+    """Estimates that take no time: of the model, where there is one and a text to read, otherwise
+    of the lengths of earlier answers."""
+
+    def __init__(self, model: "EncoderModel | None" = None) -> None:
+        self._model = model
+        self._history = LengthHistory()
+        self._sample = Sample()
+
+    def estimate(self, key: str, request: ParsedRequest, prompt_tokens: int) -> LengthEstimate:
+        """The length of the answer to a request, between its `min_tokens` and `max_tokens`.
+
+        `key`: by which `observe` is told of the answer.
+        """
+        if request.hint_tokens:
+            return clip(from_hint(request.hint_tokens), request.max_tokens, request.min_tokens)
+        if self._model is not None and request.text:
+            try:
+                return self._read(self._model, key, request, prompt_tokens)
+            except Exception:  # whatever a model can raise
+                logger.exception("the length model failed")
+        return self._history.estimate(
+            request.model, prompt_tokens, request.max_tokens, request.min_tokens, request.kind
+        )
+
+    def observe(
+        self,
+        key: str,
+        request: ParsedRequest,
+        prompt_tokens: int,
+        output_tokens: int,
+        censored: bool,
+    ) -> None:
+        """Learn from an answer. `censored`: something else than the model ended it."""
+        self._history.observe(request.model, prompt_tokens, output_tokens, censored, request.kind)
+        if self._model is not None and self._sample.of((key,), time.monotonic()):
+            self._model.observe(key, request.model, output_tokens, censored)
+
+    def _read(
+        self, model: "EncoderModel", key: str, request: ParsedRequest, prompt_tokens: int
+    ) -> LengthEstimate:
+        conversation = conversation_of(request, prompt_tokens)
+        question = Question(request.model, conversation, request.tenant)
+        (found,) = model.infer([question])
+        model.remember(key, question, found)
+        (estimate,) = model.estimates([(question, found)])
+        return estimate
