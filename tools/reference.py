@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from foretell.telemetry import PredictorMetrics, SchedulerMetrics
+from services.scheduler.http.surface import ENDPOINTS
 from services.tagger.metrics import TaggerMetrics
 from tools.settings_reference import groups
 
@@ -18,14 +19,24 @@ Flags win over environment variables, and these over the cluster file. Every pro
 `--cluster FILE`, and `--name NAME` where the file has several of its kind, and finds its own part:
 sockets, ports and names are derived. An empty default is an empty string."""
 
+_ENDPOINTS = """\
+What is sent by POST to these paths goes to an engine that serves `model`, with all its fields.
+Whether the engine offers the path depends on its model; where none does, its 404 comes back. The
+scheduler itself answers GET `/v1/models`, `/v1/models/NAME`, `/health`, `/ready`, `/status` and
+`/metrics`. A response that an engine stores, or makes in the background, cannot be asked for."""
+
 REQUEST_HEADERS = (
-    ("authorization", "`Bearer KEY`, where the scheduler has API keys."),
+    ("authorization", "`Bearer KEY`, where the scheduler has API keys; or `x-api-key: KEY`."),
     ("x-request-id", "The request's id, kept if it is valid; otherwise a new one is made."),
     ("x-foretell-ttft-target-ms", "Longest time from arrival to the first token; 0: no target."),
     ("x-foretell-tpot-target-ms", "Longest mean time per output token after the first; 0: none."),
     ("x-foretell-when-late", "`serve` or `reject` if no instance can meet the TTFT target."),
     ("x-vllm-priority", "vLLM's priority, as `priority` in the body; a lower number goes first."),
-    ("traceparent", "Trace context, forwarded to the engine; so is `tracestate`."),
+    (
+        "others",
+        "Forwarded to the engine, as `traceparent`, but for those of the connection, credentials, "
+        "cookies and `x-foretell-*`.",
+    ),
 )
 RESPONSE_HEADERS = (
     ("x-request-id", "The request's id, also in the request log."),
@@ -35,6 +46,7 @@ RESPONSE_HEADERS = (
     ("x-foretell-predicted-e2e-s", "Predicted seconds from placement to the last token."),
     ("x-foretell-emulated", "`true` if an emulated engine, without a model, made the answer."),
     ("retry-after", "Seconds after which to try again, with 429 and 503."),
+    ("others", "The engine's, but for those of the connection, `server`, `date` and cookies."),
 )
 XARGS = (
     ("foretell_output_tokens", "The client's own estimate of the output length, in tokens."),
@@ -50,11 +62,19 @@ def markdown(foretell: TyperGroup) -> str:
         "## Settings\n\n" + "\n\n".join(_settings()),
         "## Command line\n\n" + "\n\n".join(_commands(foretell)),
         "## Metrics\n\n" + "\n\n".join(_metrics()),
+        "## Endpoints\n\n" + _ENDPOINTS + "\n\n" + _table(("path", "placed by"), _endpoints()),
         "## Request headers\n\n" + _table(("header", "meaning"), _coded(REQUEST_HEADERS)),
         "## Response headers\n\n" + _table(("header", "meaning"), _coded(RESPONSE_HEADERS)),
         "## Keys in `vllm_xargs`\n\n" + _table(("key", "meaning"), _coded(XARGS)),
     )
     return "\n\n".join(sections) + "\n"
+
+
+def _endpoints() -> list[tuple[str, str]]:
+    return [
+        (f"`{each.path}`", "prediction" if each.generates else "load")
+        for each in ENDPOINTS.values()
+    ]
 
 
 def _settings() -> Iterator[str]:

@@ -140,7 +140,7 @@ class PlacementCore:
             self._await_instance(request)  # or it would wait for its turn in vain
             return
         self._next_attempt(request)
-        if self.policy.needs is Needs.NOTHING:
+        if self.policy.needs is Needs.NOTHING or not request.arrived.foreseeable:
             self._place_unasked(request)
         elif self._turns.take(request.key):
             self._ask(request)
@@ -322,7 +322,8 @@ class PlacementCore:
             )
         self._do(do.Dispatch(key, spec, instance.instance_id, prediction, request.attempt))
         predict = prediction is not None and not request.plan.single
-        self._do(do.Reserve(key, spec, instance.instance_id, predict))
+        if request.arrived.foreseeable:
+            self._do(do.Reserve(key, spec, instance.instance_id, predict))
         self._free_turn(request.key)
 
     # Requests that wait in an engine's queue.

@@ -32,6 +32,8 @@ class Arrived:
     """Whoever sends it to its engine could take it back from there."""
     whole: bool = False
     """Its answer comes in one piece: `Started` is not told of it."""
+    foreseeable: bool = True
+    """It generates tokens; otherwise it is placed by load, and nobody is told of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,29 +1,26 @@
 """The HTTP surface of one replica: OpenAI's endpoints, health, metrics and status."""
 
 import json
-import re
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import get_args
+from functools import partial
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from services.scheduler.http.accepting import accepted, request_id_of
+from services.scheduler.http.accepting import accepted, model_not_found, request_id_of
 from services.scheduler.http.auth import ApiKeys
 from services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError, unavailable
 from services.scheduler.http.exchange import ClientLeft, Exchange
+from services.scheduler.http.headers import forwarded
 from services.scheduler.http.limits import InProgress
-from services.scheduler.http.parsing import PRIORITY_HEADER, Endpoint
 from services.scheduler.http.response import Response
 from services.scheduler.http.slo import NO_TERMS, Terms, terms_of
+from services.scheduler.http.surface import ENDPOINTS, Endpoint
 from services.scheduler.placing.placer import Placer
 from services.scheduler.placing.pool import Instance, Pool
 from services.scheduler.relay.relay import Relay, RelayContext
 
-_FORWARDED_HEADERS = ("traceparent", "tracestate", PRIORITY_HEADER)
-"""The client's headers that engines get. The client's API key is not among them."""
-_PRINTABLE = re.compile(r"[ -~]+")
+_MODELS = "/v1/models"
 
 
 @dataclass(slots=True)
@@ -54,9 +51,8 @@ class App:
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._endpoints: dict[str, Endpoint] = {f"/v1/{e}": e for e in get_args(Endpoint)}
         self._pages: dict[str, Page] = {
-            "/v1/models": self._models,
+            _MODELS: self._models,
             "/health": lambda _: Response(200, content_type="text/plain"),
             "/ready": self._ready,
             "/metrics": self._metrics,
@@ -65,16 +61,16 @@ class App:
 
     async def __call__(self, exchange: Exchange) -> None:
         try:
-            endpoint = self._endpoints.get(exchange.path)
+            endpoint = ENDPOINTS.get(exchange.path)
             if endpoint is None or exchange.method != "POST":
                 exchange.respond(self.page(exchange.method, exchange.path, exchange.headers))
             else:
-                await self._generate(endpoint, exchange)
+                await self._place(endpoint, exchange)
         except ApiError as error:
-            exchange.respond(error.response())
+            exchange.respond(error.response(exchange.path))
 
-    async def _generate(self, endpoint: Endpoint, exchange: Exchange) -> None:
-        """Generate text.
+    async def _place(self, endpoint: Endpoint, exchange: Exchange) -> None:
+        """Have an engine answer.
 
         One block holds the request's place among those in progress from the first byte of its body
         to the last of its answer.
@@ -100,27 +96,34 @@ class App:
         body = await exchange.body(replica.max_body_bytes)
         models = replica.pool.models()
         parsed = accepted(endpoint, headers, body, tenant=tenant, terms=terms, models=models)
-        wanted = {name: headers[name] for name in _FORWARDED_HEADERS if name in headers}
-        forward = {name: value for name, value in wanted.items() if _PRINTABLE.fullmatch(value)}
-        return Relay(replica.relay, parsed, request_id_of(headers), forward)
+        return Relay(replica.relay, parsed, request_id_of(headers), forwarded(headers))
 
     def page(self, method: str, path: str, headers: Headers) -> Response:
         """The answer to a request that generates nothing; raises `ApiError` where there is none."""
         page = self._pages.get(path)
+        if page is None and path.startswith(f"{_MODELS}/"):
+            page = partial(self._model, path.removeprefix(f"{_MODELS}/"))
         if page is not None and method == "GET":
             return page(headers)
-        if page is None and path not in self._endpoints:
+        if page is None and path not in ENDPOINTS:
             raise ApiError(404, f"Not Found: {method} {path}")
         allow = {"allow": "POST" if page is None else "GET"}
         raise ApiError(405, f"Method Not Allowed: {method} {path}", headers=allow)
 
     def _tenant(self, headers: Headers) -> str:
-        return self._replica.api_keys.tenant(headers.get("authorization", ""))
+        return self._replica.api_keys.tenant(headers)
 
     def _models(self, headers: Headers) -> Response:
         self._tenant(headers)
-        known = sorted(self._replica.pool.models().items())
-        return _json({"object": "list", "data": [_model_card(*each) for each in known]})
+        cards = sorted(self._replica.pool.cards().items())
+        return _json({"object": "list", "data": [card for _, card in cards]})
+
+    def _model(self, name: str, headers: Headers) -> Response:
+        self._tenant(headers)
+        card = self._replica.pool.cards().get(name)
+        if card is None:
+            raise model_not_found(name)
+        return _json(card)
 
     def _ready(self, _: Headers) -> Response:
         if self._replica.draining:
@@ -140,15 +143,6 @@ class App:
 
 def _json(value: object) -> Response:
     return Response(200, json.dumps(value).encode())
-
-
-def _model_card(name: str, emulated: bool) -> dict[str, object]:
-    return {
-        "id": name,
-        "object": "model",
-        "created": int(time.time()),
-        "owned_by": "foretell-emulated" if emulated else "foretell",
-    }
 
 
 def _status(replica: Replica) -> dict[str, object]:

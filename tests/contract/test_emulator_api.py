@@ -242,3 +242,13 @@ async def test_long_bodies_are_refused_while_they_are_read(
         chunked = await engine.http.post("/v1/completions", content=endless())
         for answer in (announced, chunked):
             assert (answer.status_code, answer.json()["error"]["code"]) == (413, 413)
+
+
+async def test_what_it_cannot_do_it_refuses_clearly(engine: EmulatedEngine) -> None:
+    for field, value in {"guided_choice": ["a", "b"], "guided_json": {}, "logprobs": 1}.items():
+        answer = await engine.http.post("/v1/completions", json={"prompt": "x", field: value})
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == field
+    answer = await engine.http.post("/v1/embeddings", json={"input": "x"})
+    assert answer.status_code == 404
+    assert "does not offer /v1/embeddings" in answer.json()["error"]["message"]

@@ -73,7 +73,7 @@ async def test_unknown_paths_and_methods_have_the_same_shape(
     tmp_path: Path, engine: Engine
 ) -> None:
     async with running(tmp_path, [engine]) as scheduler:
-        error_of(await scheduler.client.post("/v1/embeddings", json={}), 404)
+        error_of(await scheduler.client.post("/v1/nothing", json={}), 404)
         response = await scheduler.client.get("/v1/completions")
         error_of(response, 405)
         assert response.headers["allow"] == "POST"

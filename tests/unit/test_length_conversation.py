@@ -6,7 +6,10 @@ from foretell import wire
 from foretell.length.conversation import Conversation, Exchange, split_chat
 from foretell.v1 import tagger_pb2
 from services.scheduler.http.parsing import parse
+from services.scheduler.http.surface import ENDPOINTS
 from services.scheduler.placing.conversation import conversation_of
+
+COMPLETIONS, CHATS = ENDPOINTS["/v1/completions"], ENDPOINTS["/v1/chat/completions"]
 
 CHAT = b"""{"model": "m", "stop": ["a", "b"], "max_tokens": 50, "messages": [
   {"role": "system", "content": "Be kind."},
@@ -29,7 +32,7 @@ def test_the_beginning_of_an_answer_belongs_to_what_is_to_be_answered() -> None:
 
 
 def test_a_chat_request_is_told_as_a_conversation() -> None:
-    found = conversation_of(parse("chat/completions", CHAT), 40)
+    found = conversation_of(parse(CHATS, CHAT), 40)
     assert found == Conversation(
         prompt="three ?\nfour",
         characters=12,
@@ -48,13 +51,13 @@ def test_a_chat_request_is_told_as_a_conversation() -> None:
 )
 def test_a_completion_has_one_prompt(prompt: str, text: str) -> None:
     raw = f'{{"model": "m", "prompt": {prompt}, "stop": "x"}}'.encode()
-    found = conversation_of(parse("completions", raw), 3)
+    found = conversation_of(parse(COMPLETIONS, raw), 3)
     assert (found.prompt, found.earlier, found.stops) == (text, (), 1)
     assert found.max_tokens == 16  # what engines generate where none is named
 
 
 def test_the_wire_keeps_a_conversation() -> None:
-    said = conversation_of(parse("chat/completions", CHAT), 40)
+    said = conversation_of(parse(CHATS, CHAT), 40)
     request = tagger_pb2.TagRequest()
     wire.conversation_to_proto(said, request)
     assert wire.conversation_from_proto(request, 1_000) == said

@@ -8,8 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretell.length.prefix import CHUNK_BYTES, CHUNK_TOKENS, MOST_CHUNKS
-from services.scheduler.http.parsing import Endpoint, parse
+from services.scheduler.http.parsing import parse
+from services.scheduler.http.surface import ENDPOINTS, Endpoint
 from services.scheduler.placing.prefixes import Prefix, prefix_of
+
+COMPLETIONS, CHAT = ENDPOINTS["/v1/completions"], ENDPOINTS["/v1/chat/completions"]
 
 LONG = "All work and no play makes Jack a dull boy. " * 100
 TURNS = [
@@ -26,7 +29,7 @@ def of(endpoint: Endpoint, prompt_tokens: int = 1000, **body: Any) -> Prefix:
 
 
 def chat(messages: list[dict[str, Any]], **body: Any) -> Prefix:
-    return of("chat/completions", messages=messages, **body)
+    return of(CHAT, messages=messages, **body)
 
 
 def common(one: Prefix, other: Prefix) -> int:
@@ -76,20 +79,20 @@ def test_roles_images_and_calls_are_told_apart() -> None:
 
 
 def test_tokens_of_text_are_estimated_and_of_token_ids_known() -> None:
-    text = of("completions", 2000, prompt="x" * (10 * CHUNK_BYTES))
+    text = of(COMPLETIONS, 2000, prompt="x" * (10 * CHUNK_BYTES))
     assert (len(text.hashes), text.chunk_tokens) == (10, 200.0)
-    assert of("completions", 2000, prompt=["x" * (10 * CHUNK_BYTES)]) == text
+    assert of(COMPLETIONS, 2000, prompt=["x" * (10 * CHUNK_BYTES)]) == text
     ids = list(range(3 * CHUNK_TOKENS + 5))
-    tokens = of("completions", prompt=ids)
+    tokens = of(COMPLETIONS, prompt=ids)
     assert (len(tokens.hashes), tokens.chunk_tokens) == (3, CHUNK_TOKENS)
-    assert of("completions", prompt=[ids]) == tokens
+    assert of(COMPLETIONS, prompt=[ids]) == tokens
 
 
 def test_short_and_several_prompts_have_none_and_long_ones_not_too_many() -> None:
-    assert of("completions", prompt="hello") == Prefix()
-    assert of("completions", prompt=[LONG, LONG]) == Prefix()
-    assert of("completions", prompt=[[1] * 500, [1] * 500]) == Prefix()
-    long = of("completions", 10_000_000, prompt="x" * (CHUNK_BYTES * (MOST_CHUNKS + 5)))
+    assert of(COMPLETIONS, prompt="hello") == Prefix()
+    assert of(COMPLETIONS, prompt=[LONG, LONG]) == Prefix()
+    assert of(COMPLETIONS, prompt=[[1] * 500, [1] * 500]) == Prefix()
+    long = of(COMPLETIONS, 10_000_000, prompt="x" * (CHUNK_BYTES * (MOST_CHUNKS + 5)))
     assert len(long.hashes) == MOST_CHUNKS
 
 
@@ -97,7 +100,7 @@ def test_a_body_nested_too_deeply_has_none() -> None:
     deep: Any = "x"
     for _ in range(300):
         deep = [deep]
-    request = parse("chat/completions", json.dumps({"model": "m", "messages": TURNS}).encode())
+    request = parse(CHAT, json.dumps({"model": "m", "messages": TURNS}).encode())
     for _ in range(100_000):
         deep = [deep]
     request.body["tools"] = deep

@@ -8,7 +8,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from foretell.length.prompt import PRIOR_TOKENS_PER_MESSAGE
 from services.scheduler.http.parsing import parse
+from services.scheduler.http.surface import ENDPOINTS
 from services.scheduler.placing.tokens import COUNTED_CHARS, PromptCounter
+
+COMPLETIONS, CHAT = ENDPOINTS["/v1/completions"], ENDPOINTS["/v1/chat/completions"]
 
 
 @pytest.fixture
@@ -21,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def count(counter: PromptCounter, text: str) -> int:
-    return counter.count(parse("completions", json.dumps({"model": "m", "prompt": text}).encode()))
+    return counter.count(parse(COMPLETIONS, json.dumps({"model": "m", "prompt": text}).encode()))
 
 
 def test_words_are_counted_with_the_file_or_its_folder(folder: Path) -> None:
@@ -31,7 +34,7 @@ def test_words_are_counted_with_the_file_or_its_folder(folder: Path) -> None:
 
 def test_a_chat_counts_its_messages_too(folder: Path) -> None:
     messages = [{"role": "user", "content": "two words"}] * 3
-    request = parse("chat/completions", json.dumps({"model": "m", "messages": messages}).encode())
+    request = parse(CHAT, json.dumps({"model": "m", "messages": messages}).encode())
     assert PromptCounter(str(folder)).count(request) == 6 + round(3 * PRIOR_TOKENS_PER_MESSAGE)
 
 
@@ -48,7 +51,7 @@ def test_without_a_tokenizer_nothing_is_counted() -> None:
 
 
 def test_token_ids_need_no_tokenizer(folder: Path) -> None:
-    request = parse("completions", json.dumps({"model": "m", "prompt": [1, 2]}).encode())
+    request = parse(COMPLETIONS, json.dumps({"model": "m", "prompt": [1, 2]}).encode())
     assert PromptCounter(str(folder)).count(request) == 0
 
 

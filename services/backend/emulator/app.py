@@ -138,11 +138,12 @@ def create_app(engine: Engine) -> ASGIApp:
     return EmulatedLabel(app)
 
 
-async def _on_error(_request: Request, error: Exception) -> Response:
+async def _on_error(request: Request, error: Exception) -> Response:
     if isinstance(error, ClientDisconnect):
         return Response(status_code=_CLIENT_GONE)
     if isinstance(error, HTTPException):
-        error = ApiError(error.status_code, error.detail)
+        missing = f"an emulated engine does not offer {request.url.path}"
+        error = ApiError(error.status_code, missing if error.status_code == 404 else error.detail)
     if not isinstance(error, ApiError):
         error = ApiError(500, "internal error")
     headers = {"retry-after": "1"} if error.status == 503 else None

@@ -201,7 +201,8 @@ def parse(request_class: type[RequestT], body: bytes) -> RequestT:
 
 def _check(request: GenerationRequest, extra: Mapping[str, Any]) -> None:
     """What types alone do not say; raises `ApiError`."""
-    for name in _UNSUPPORTED:
+    guided = [name for name in extra if name.startswith("guided_")]  # as older engines have it
+    for name in (*_UNSUPPORTED, *guided):
         value = extra.get(name)
         if value is not None and value is not False and value != "":
             raise ApiError(400, f"{name} is not supported by an emulated engine", name)

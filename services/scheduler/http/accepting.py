@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping
 from services.scheduler.http.errors import ApiError
 from services.scheduler.http.parsing import (
     PRIORITY_HEADER,
-    Endpoint,
     ParsedRequest,
     parse,
     with_priority_header,
 )
 from services.scheduler.http.slo import Terms
+from services.scheduler.http.surface import Endpoint
 from services.scheduler.ids import unique_ids
 
 _OWN_IDS = unique_ids()
@@ -32,10 +32,13 @@ def accepted(
     if PRIORITY_HEADER in headers:
         parsed = with_priority_header(parsed, headers[PRIORITY_HEADER])
     if models and parsed.model not in models:  # before any is known, the request waits for one
-        raise ApiError(
-            404, f"The model '{parsed.model}' does not exist.", "model", "model_not_found"
-        )
+        raise model_not_found(parsed.model)
     return parsed
+
+
+def model_not_found(name: str) -> ApiError:
+    """The error 404 for a model that no engine serves."""
+    return ApiError(404, f"The model '{name}' does not exist.", "model", "model_not_found")
 
 
 def request_id_of(headers: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""Errors in the shape of OpenAI's API."""
+"""Errors in the shape of OpenAI's API, and of Anthropic's."""
 
 import json
 
@@ -15,6 +15,17 @@ _TYPES = {
     413: "invalid_request_error",
     429: "rate_limit_error",
     431: "invalid_request_error",
+}
+
+
+_ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
 }
 
 
@@ -48,15 +59,28 @@ class ApiError(Exception):
             }
         }
 
-    def response(self) -> Response:
-        """The error as a whole HTTP response."""
-        # ASCII: a lone surrogate that a client sent, and a message quotes, is no UTF-8.
-        text = json.dumps(self.body(), separators=(",", ":"))
-        return Response(self.status, text.encode(), headers=self.headers)
+    def anthropic_body(self) -> dict[str, object]:
+        """The error object of Anthropic's API."""
+        kind = _ANTHROPIC_TYPES.get(self.status, "api_error")
+        return {"type": "error", "error": {"type": kind, "message": self.message}}
 
-    def sse_event(self) -> bytes:
+    def response(self, path: str = "") -> Response:
+        """The error as a whole HTTP response, as the API at `path` has it."""
+        return Response(self.status, self._text(path), headers=self.headers)
+
+    def sse_event(self, path: str = "") -> bytes:
         """The error as an event inside a stream that has already begun."""
-        return b"data: " + json.dumps(self.body(), separators=(",", ":")).encode() + b"\n\n"
+        name = b"event: error\n" if _is_anthropic(path) else b""
+        return b"%bdata: %b\n\n" % (name, self._text(path))
+
+    def _text(self, path: str) -> bytes:
+        body = self.anthropic_body() if _is_anthropic(path) else self.body()
+        # ASCII: a lone surrogate that a client sent, and a message quotes, is no UTF-8.
+        return json.dumps(body, separators=(",", ":")).encode()
+
+
+def _is_anthropic(path: str) -> bool:
+    return path.startswith("/v1/messages")
 
 
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:

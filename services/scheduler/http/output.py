@@ -9,11 +9,10 @@ from typing import Any
 from foretell.length.conversation import PLAIN, Kind
 from services.scheduler.http.errors import invalid
 from services.scheduler.http.fields import integer
+from services.scheduler.http.surface import Endpoint
 
 HINT_FIELD = "foretell_output_tokens"
 """Key of `vllm_xargs` in which a client may say how long it expects the answer to be."""
-COMPLETIONS_DEFAULT_MAX_TOKENS = 16
-"""What OpenAI's API and vLLM generate for a completion that names no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,23 +30,28 @@ class OutputTerms:
     kind: Kind
 
 
-def output_terms(body: dict[str, Any], *, chat: bool) -> OutputTerms:
+NO_OUTPUT = OutputTerms(1, 1, 1, ignore_eos=True, kind=PLAIN)
+"""The terms of requests that generate nothing: their prompts are processed, as for one token."""
+
+
+def output_terms(body: dict[str, Any], endpoint: Endpoint) -> OutputTerms:
     """What is known of each sequence that is generated; raises `ApiError`."""
-    max_tokens = _max_tokens(body, chat=chat)
+    if not endpoint.generates:
+        return NO_OUTPUT
+    max_tokens = _max_tokens(body, endpoint)
     min_tokens = _min_tokens(body, max_tokens)
     ignore_eos = body.get("ignore_eos") is True
     hint_tokens = _hint(body)
     if max_tokens and (max(1, min_tokens) == max_tokens or (ignore_eos and not _stops(body))):
         hint_tokens = max_tokens
-    return OutputTerms(max_tokens, min_tokens, hint_tokens, ignore_eos, _kind(body, chat=chat))
+    return OutputTerms(max_tokens, min_tokens, hint_tokens, ignore_eos, _kind(body, endpoint))
 
 
-def _max_tokens(body: dict[str, Any], *, chat: bool) -> int:
-    # vLLM: max_completion_tokens replaces the deprecated max_tokens where both are given.
-    for name in ("max_completion_tokens", "max_tokens") if chat else ("max_tokens",):
+def _max_tokens(body: dict[str, Any], endpoint: Endpoint) -> int:
+    for name in endpoint.limits:
         if body.get(name) is not None:
             return integer(body, name, 0, least=1, most=2**31 - 1)
-    return 0 if chat else COMPLETIONS_DEFAULT_MAX_TOKENS
+    return endpoint.default_max_tokens
 
 
 def _min_tokens(body: dict[str, Any], max_tokens: int) -> int:
@@ -77,8 +81,8 @@ def _stops(body: dict[str, Any]) -> bool:
     return any(body.get(name) for name in ("stop", "stop_token_ids", "repetition_detection"))
 
 
-def _kind(body: dict[str, Any], *, chat: bool) -> Kind:
-    if chat and body.get("tools") and body.get("tool_choice") != "none":
+def _kind(body: dict[str, Any], endpoint: Endpoint) -> Kind:
+    if endpoint.messages and body.get("tools") and body.get("tool_choice") != "none":
         return "tools"
     if _structured(body):
         return "structured"

@@ -7,7 +7,7 @@ answer is relayed.
 import json
 from dataclasses import dataclass, replace
 from math import isinf
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 import orjson
 
@@ -16,8 +16,7 @@ from services.scheduler.http.errors import invalid
 from services.scheduler.http.fields import boolean, integer
 from services.scheduler.http.output import HINT_FIELD, output_terms
 from services.scheduler.http.slo import NO_TERMS, Terms
-
-Endpoint = Literal["completions", "chat/completions"]
+from services.scheduler.http.surface import Endpoint, Message, Prompts, content_text
 
 MAX_SEQUENCES = 1024
 PRIORITY_HEADER = "x-vllm-priority"
@@ -46,7 +45,8 @@ class ParsedRequest:
     """The prompt as text; empty when it came as token ids."""
     characters: int
     """Length of the prompt; of the longest one where there are several."""
-    messages: int
+    messages: list[Message]
+    """The conversation, in the form of chat completions; empty where there is none."""
     token_ids: int
     """Length of a prompt that was given as token ids; 0 for text."""
     tenant: str = ""
@@ -66,20 +66,24 @@ def parse(
         raise invalid("you must provide a model parameter", "model", "missing_required_parameter")
     if not isinstance(model, str) or not model:
         raise invalid("'model' must be a non-empty string", "model", "invalid_type")
-    n = integer(body, "n", 1, least=1, most=MAX_SEQUENCES)
-    chat = endpoint == "chat/completions"
-    prompts: list[str] | list[list[int]] = [_chat_text(body)] if chat else _prompts(body)
+    n = integer(body, "n", 1, least=1, most=MAX_SEQUENCES) if endpoint.generates else 1
+    messages = endpoint.messages(body) if endpoint.messages else []
+    prompts: Prompts = [""]
+    if messages:
+        prompts = ["\n".join(content_text(each.get("content")) for each in messages)]
+    elif endpoint.prompts:
+        prompts = endpoint.prompts(body)
     if len(prompts) * n > MAX_SEQUENCES:
         param = "prompt" if n == 1 else "n"
         raise invalid(f"prompts times n must not exceed {MAX_SEQUENCES}", param, "value_too_large")
     longest = max(prompts, key=len)
-    output = output_terms(body, chat=chat)
+    output = output_terms(body, endpoint)
     return ParsedRequest(
         endpoint=endpoint,
         body=body,
-        head=raw.rstrip()[:-1] if in_utf8 and "vllm_xargs" not in body else b"",
+        head=raw.rstrip()[:-1] if in_utf8 and _keeps_form(endpoint, body) else b"",
         model=model,
-        stream=boolean(body, "stream"),
+        stream=endpoint.generates and boolean(body, "stream"),
         max_tokens=output.max_tokens,
         min_tokens=output.min_tokens,
         hint_tokens=output.hint_tokens,
@@ -90,11 +94,16 @@ def parse(
         # Lone surrogates are legal JSON but no legal UTF-8: placement sees them replaced.
         text=_without_surrogates(longest) if isinstance(longest, str) else "",
         characters=len(longest) if isinstance(longest, str) else 0,
-        messages=len(body["messages"]) if chat else 0,
+        messages=messages,
         token_ids=0 if isinstance(longest, str) else len(longest),
         tenant=tenant,
         terms=terms,
     )
+
+
+def _keeps_form(endpoint: Endpoint, body: dict[str, Any]) -> bool:
+    """What the engine gets can be written behind what came."""
+    return not endpoint.generates or "vllm_xargs" not in body
 
 
 def with_priority_header(request: ParsedRequest, header: str) -> ParsedRequest:
@@ -112,19 +121,24 @@ def with_priority_header(request: ParsedRequest, header: str) -> ParsedRequest:
 def for_engine(request: ParsedRequest, request_id: str, predicted_tokens: float) -> bytes:
     """The body that the engine gets: the client's with two fields of ours in `vllm_xargs`.
 
+    Without them where nothing is generated.
+
     Raises `ApiError` for a body that is nested too deeply to be written again.
     """
     ours = {
         "foretell_id": request_id,
         "foretell_predicted_tokens": round(predicted_tokens, 1),
     }
+    if not request.endpoint.generates and request.head:
+        return request.head + b"}"
     if request.head:
         return b'%b,"vllm_xargs":%b}' % (request.head, orjson.dumps(ours))
-    theirs = dict(request.body.get("vllm_xargs") or {})
+    given = request.body.get("vllm_xargs") if request.endpoint.generates else None
+    theirs = dict(given or {})
     theirs.pop(HINT_FIELD, None)
-    xargs = {**theirs, **ours}
+    xargs = {"vllm_xargs": {**theirs, **ours}} if request.endpoint.generates else {}
     try:
-        text = json.dumps({**request.body, "vllm_xargs": xargs}, separators=(",", ":"))
+        text = json.dumps({**request.body, **xargs}, separators=(",", ":"))
     except RecursionError as error:  # what the parser just managed may be too deep from here
         raise invalid(
             "the body of your request is nested too deeply", code="json_invalid"
@@ -165,60 +179,3 @@ def _finite(text: str) -> float:
     if isinf(value):  # an overflow such as 1e999, which would reach the engine as Infinity
         raise ValueError(f"{text} is too large")
     return value
-
-
-def _chat_text(body: dict[str, Any]) -> str:
-    messages = body.get("messages")
-    if messages is None:
-        raise invalid("'messages' is required", "messages", "missing_required_parameter")
-    if not isinstance(messages, list) or not messages:
-        raise invalid("'messages' must be a non-empty array", "messages", "invalid_type")
-    parts: list[str] = []
-    for i, message in enumerate(messages):
-        if not isinstance(message, dict):
-            raise invalid(f"'messages[{i}]' must be an object", f"messages[{i}]", "invalid_type")
-        if not isinstance(message.get("role"), str):
-            raise invalid(
-                f"'messages[{i}].role' must be a string", f"messages[{i}].role", "invalid_type"
-            )
-        parts.append(content_text(message.get("content"), f"messages[{i}].content"))
-    return "\n".join(parts)
-
-
-def content_text(content: object, param: str) -> str:
-    """The text of a message's `content`; raises `ApiError` that names `param`."""
-    if content is None:  # an assistant message that only calls tools
-        return ""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise invalid(f"'{param}' must be a string or an array", param, "invalid_type")
-    texts = (part.get("text") for part in content if isinstance(part, dict))
-    return "\n".join(text for text in texts if isinstance(text, str))
-
-
-def _prompts(body: dict[str, Any]) -> list[str] | list[list[int]]:
-    prompt = body.get("prompt")
-    if prompt is None:
-        raise invalid("'prompt' is required", "prompt", "missing_required_parameter")
-    if isinstance(prompt, str) or _token_ids(prompt):
-        prompt = [prompt]
-    good = isinstance(prompt, list) and prompt
-    if good and all(isinstance(item, str) and item for item in prompt):
-        return list(prompt)
-    if good and all(_token_ids(item) for item in prompt):
-        return list(prompt)
-    raise invalid(
-        "'prompt' must be a non-empty string, an array of strings, an array of token ids, "
-        "or an array of arrays of token ids",
-        "prompt",
-        "invalid_type",
-    )
-
-
-def _token_ids(value: object) -> bool:
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(type(item) is int and item >= 0 for item in value)
-    )

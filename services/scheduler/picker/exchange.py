@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
-from typing import get_args
 
 from google.protobuf.message import DecodeError
 
@@ -16,9 +15,10 @@ from services.scheduler.app import App, Replica
 from services.scheduler.http.accepting import accepted, request_id_of
 from services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError, unavailable
 from services.scheduler.http.limits import body_too_long
-from services.scheduler.http.parsing import PRIORITY_HEADER, Endpoint, ParsedRequest, for_engine
+from services.scheduler.http.parsing import PRIORITY_HEADER, ParsedRequest, for_engine
 from services.scheduler.http.response import Response
 from services.scheduler.http.slo import NO_TERMS, SloUnattainable, terms_of
+from services.scheduler.http.surface import ENDPOINTS
 from services.scheduler.picker import messages
 from services.scheduler.picker.addresses import Addresses
 from services.scheduler.picker.http2 import UNKNOWN, Stream
@@ -28,8 +28,7 @@ from services.scheduler.record.result import Result
 
 logger = logging.getLogger(__name__)
 
-_ENDPOINTS: dict[str, Endpoint] = {f"/v1/{name}": name for name in get_args(Endpoint)}
-_CREDENTIALS = ("authorization", "proxy-authorization", "cookie")
+_CREDENTIALS = ("authorization", "proxy-authorization", "x-api-key", "cookie")
 """Headers of clients that no engine gets."""
 _DUPLEX = pb.ProtocolConfiguration.FULL_DUPLEX_STREAMED
 
@@ -57,7 +56,7 @@ class Exchange:
         self._replica = context.replica
         self._held = ExitStack()
         """The request's place among those in progress."""
-        self._endpoint: Endpoint = "completions"
+        self._endpoint = ENDPOINTS["/v1/completions"]
         self._headers: dict[str, str] = {}
         self._tenant = ""
         self._terms = NO_TERMS
@@ -107,7 +106,7 @@ class Exchange:
         if error.status in (429, 503) and error.code:
             headers[messages.DROPPED] = error.code
         self._settle(error.status)
-        self._reply(replace(error.response(), headers=headers))
+        self._reply(replace(error.response(self._endpoint.path), headers=headers))
 
     def _reply(self, response: Response) -> None:
         self._stream.send(messages.immediate(response))
@@ -138,11 +137,11 @@ class Exchange:
         self._duplex_response = protocol.response_body_mode == _DUPLEX
         headers = self._headers = messages.headers_of(request.request_headers)
         method, path = headers.get(":method", ""), headers.get(":path", "").partition("?")[0]
-        if path not in _ENDPOINTS or method != "POST":
+        if path not in ENDPOINTS or method != "POST":
             self._show(method, path)
             return
-        self._endpoint = _ENDPOINTS[path]
-        self._tenant = replica.api_keys.tenant(headers.get("authorization", ""))
+        self._endpoint = ENDPOINTS[path]
+        self._tenant = replica.api_keys.tenant(headers)
         self._held.enter_context(replica.in_progress.place())
         self._request_id = request_id_of(headers)
         self._terms = terms_of(headers, replica.terms)

@@ -7,7 +7,8 @@ from foretell.length.conversation import (
     head_and_tail,
     split_chat,
 )
-from services.scheduler.http.parsing import ParsedRequest, content_text
+from services.scheduler.http.parsing import ParsedRequest
+from services.scheduler.http.surface import content_text
 
 
 def conversation_of(request: ParsedRequest, prompt_tokens: int) -> Conversation:
@@ -16,8 +17,7 @@ def conversation_of(request: ParsedRequest, prompt_tokens: int) -> Conversation:
     earlier: list[Exchange] = []
     if request.messages:
         system, earlier, prompt = split_chat(
-            (message["role"], content_text(message.get("content"), ""))
-            for message in request.body["messages"]
+            (message["role"], content_text(message.get("content"))) for message in request.messages
         )
     stop = request.body.get("stop")
     return Conversation(

@@ -140,6 +140,7 @@ class Placer(AsyncDriver[Placement]):
             late_s=self._lateness.seconds,
             recallable=recallable,
             whole=not parsed.stream,
+            foreseeable=parsed.endpoint.generates,
         )
         placement = await self._place(key, arrived)
         if self._tagger is not None and parsed.text and spec.length.source != "hint":
@@ -202,10 +203,10 @@ class Placer(AsyncDriver[Placement]):
         prompt_tokens = (
             parsed.token_ids
             or known.counter.count(parsed)
-            or known.prompt_tokens.estimate(parsed.model, parsed.characters, parsed.messages)
+            or known.prompt_tokens.estimate(parsed.model, parsed.characters, len(parsed.messages))
         )
         prefix = Prefix()
-        if self.core.policy.needs.prediction:
+        if self.core.policy.needs.prediction and parsed.endpoint.generates:
             prefix = prefix_of(parsed, prompt_tokens)
         return RequestSpec(
             request_id=key,
@@ -285,8 +286,11 @@ class Placer(AsyncDriver[Placement]):
         self.predictors.revise(placement.instance, effect.spec)
 
     def _unsent(self, key: str) -> None:
-        placement = self._requests[key].placement
+        request = self._requests[key]
+        placement = request.placement
         assert placement is not None, "a request without a placement counts as dispatched"
+        if not request.parsed.endpoint.generates:
+            return
         ended = self.predictors.complete(
             placement.instance, placement.spec.request_id, answered=False
         )

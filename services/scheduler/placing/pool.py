@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
@@ -46,6 +47,8 @@ class Instance:
     healthy: bool = False
     down: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while probes fail: whoever waits for this engine's first byte gives up."""
+    cards: dict[str, dict[str, object]] = field(default_factory=dict)
+    """What the engine says of its models and LoRA adapters, by their names."""
     model_names: frozenset[str] = frozenset()
     emulated: bool = False
     answer_delay_s: float = 0.0
@@ -83,6 +86,7 @@ class Pool:
         self.traffic = traffic
         self._mtime = 0.0
         self._complaint = ""
+        self._first_seen_unix_s: dict[str, int] = {}
         self._client = client
         self._headers = engine_authorization(engine_api_key)
         self._metrics = metrics
@@ -112,6 +116,24 @@ class Pool:
             for name in instance.model_names:
                 known[name] = known.get(name, True) and instance.emulated
         return known
+
+    def cards(self) -> dict[str, dict[str, object]]:
+        """Each model as `/v1/models` shows it: `created` is when it was first seen here, because
+        vLLM says the present time; of several engines the shortest `max_model_len` counts."""
+        found: dict[str, dict[str, object]] = {}
+        for name, emulated in self.models().items():
+            cards = [i.cards[name] for i in self.instances.values() if name in i.cards]
+            lengths = [card.get("max_model_len") for card in cards]
+            found[name] = {
+                "id": name,
+                "object": "model",
+                "created": self._first_seen_unix_s[name],
+                "owned_by": "foretell-emulated" if emulated else "foretell",
+                "root": cards[0].get("root", name),
+                "parent": cards[0].get("parent"),
+                "max_model_len": min((n for n in lengths if isinstance(n, int)), default=None),
+            }
+        return found
 
     @property
     def ready(self) -> bool:
@@ -170,7 +192,11 @@ class Pool:
         async with self._client.get(url, headers=self._headers) as answer:
             answer.raise_for_status()
             cards = (await answer.json(content_type=None))["data"]
-        instance.model_names = frozenset(str(card["id"]) for card in cards)
+        instance.cards = {str(card["id"]): card for card in cards}
+        instance.model_names = frozenset(instance.cards)
+        now = int(time.time())
+        for name in instance.cards:
+            self._first_seen_unix_s.setdefault(name, now)
         instance.emulated = any(card.get("owned_by") == "foretell-emulated" for card in cards)
 
     def _report(self, instance: Instance) -> None:

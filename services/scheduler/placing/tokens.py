@@ -35,4 +35,4 @@ class PromptCounter:
             return 0
         head = request.text[:COUNTED_CHARS]
         tokens = len(self._tokenizer.encode(head).ids) * len(request.text) / len(head)
-        return round(tokens + PRIOR_TOKENS_PER_MESSAGE * request.messages)
+        return round(tokens + PRIOR_TOKENS_PER_MESSAGE * len(request.messages))

@@ -37,7 +37,7 @@ class Lessons:
             return  # usage sums over sequences: it does not tell the length of one answer
         if result.prompt_tokens and not request.token_ids:
             self._estimators.prompt_tokens.observe(
-                request.model, request.characters, request.messages, result.prompt_tokens
+                request.model, request.characters, len(request.messages), result.prompt_tokens
             )
         if request.ignore_eos or result.output_tokens <= request.min_tokens:
             return  # the length is the client's, not the model's

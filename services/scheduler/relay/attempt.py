@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from services.scheduler.http.errors import ApiError
+from services.scheduler.http.headers import returned
 from services.scheduler.http.parsing import PRIORITY_HEADER, ParsedRequest, for_engine
 from services.scheduler.placing.placer import Placement
 from services.scheduler.record.result import Result
@@ -32,7 +33,6 @@ _FAULTS = frozenset((401, 403, 405, 408))
 _REFUSALS = frozenset((404, 429))
 """Statuses that the client gets only if all engines say so: one may have lost its model, or have
 too much to do."""
-_RETURNED_HEADERS = (b"content-type", b"retry-after", b"x-foretell-emulated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Attempt:
         self._placement.take_back, self._placement.give_up = self._take_back, self._give_up
         spec = self._placement.spec
         body = for_engine(self._request, spec.request_id, spec.length.expected_tokens)
-        path = f"/v1/{self._request.endpoint}"
+        path = self._request.endpoint.path
         headers = self._request_headers()
         try:
             upstream = await engines.post(self._placement.instance, path, body, headers, self)
@@ -137,7 +137,12 @@ class Attempt:
             return
         self._engine_headers = headers
         self._streamed = self._request.stream and status < 400
-        self._framing = StreamFraming() if self._streamed else WholeFraming()
+        endpoint = self._request.endpoint
+        if self._streamed:
+            self._framing = StreamFraming(endpoint.opening)
+        else:
+            is_bytes = headers.get(b"content-type", b"").startswith(b"application/octet-stream")
+            self._framing = WholeFraming(any_form=is_bytes and not endpoint.generates)
 
     def data(self, data: bytes) -> None:
         """A part of the answer's body has come."""
@@ -235,7 +240,8 @@ class Attempt:
         self._reply.fail(ApiError(502, "the engine failed in mid-answer", code="engine_lost"))
 
     def _note_usage(self, usage: Usage) -> None:
-        self.result.prompt_tokens = usage.prompt_tokens
+        # Anthropic's API tells the one at the beginning of a stream, the other at its end.
+        self.result.prompt_tokens = usage.prompt_tokens or self.result.prompt_tokens
         self.result.output_tokens = usage.output_tokens
         if usage.cached_tokens is not None:
             self.result.cached_tokens = usage.cached_tokens
@@ -248,8 +254,7 @@ class Attempt:
 
     def _response_headers(self) -> list[tuple[bytes, bytes]]:
         placement, prediction = self._placement, self._placement.prediction
-        theirs = self._engine_headers
-        headers = [(name, theirs[name]) for name in _RETURNED_HEADERS if name in theirs]
+        headers = returned(self._engine_headers)
         headers += [
             (b"x-request-id", self._request_id.encode()),
             (b"x-foretell-instance", placement.instance.config.instance_id.encode()),

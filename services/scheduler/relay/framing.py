@@ -6,7 +6,7 @@ came, and what the answer tells about itself. It does not know where its bytes c
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -109,8 +109,12 @@ class StreamFraming:
     repeated elsewhere.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, opening: Sequence[bytes] = ()) -> None:
+        """`opening` names events that come before there is a token: they wait for the next one."""
         self.ended = False
+        self._opening = tuple(b"event: " + name for name in opening)
+        self._waiting = bytearray()
+        """Events of the opening."""
         self._begun = False
         """Something was handed out."""
         self._held = bytearray()
@@ -161,6 +165,8 @@ class StreamFraming:
             return self.feed_break("not_events")
         self.ended = True
         told = [self._told()] if error else []
+        if not self._begun:
+            rest = bytes(self._waiting) + rest
         return [*told, *self._read(rest + b"\n"), End(rest, self._truncated)]
 
     def feed_break(self, reason: str) -> list[Event]:
@@ -188,10 +194,19 @@ class StreamFraming:
     def _hand_out(self, lines: bytes) -> list[Event]:
         if not lines:
             return []
+        if self._opening and not self._begun:
+            self._waiting += lines
+            if self._is_opening(bytes(self._waiting)):
+                return []
+            lines = bytes(self._waiting)
         self._begun = True
         events = self._read(lines)
         events.append(Lines(lines))
         return events
+
+    def _is_opening(self, lines: bytes) -> bool:
+        names = [line.rstrip(b"\r") for line in lines.split(b"\n") if line.startswith(b"event:")]
+        return all(name in self._opening for name in names)
 
     def _read(self, data: bytes) -> list[Event]:
         """What whole lines tell, and perhaps the part of one that was too long."""
@@ -218,8 +233,18 @@ class StreamFraming:
             elif _has_output(choice):
                 self._tokens_out += 1
                 self._exact = False
-        if answer.get("usage") is not None:
+        self._read_others(answer)
+        if answer.get("usage") is not None or "type" in answer:
             events += _usage(answer)
+
+    def _read_others(self, answer: dict[str, Any]) -> None:
+        """The events of the Responses API and of Anthropic's, which have no choices."""
+        kind = answer.get("type")
+        if isinstance(kind, str) and kind.endswith("delta") and kind != "message_delta":
+            self._tokens_out += 1
+            self._exact = False
+        elif kind is not None and _is_cut(answer):
+            self._truncated = True
 
 
 class WholeFraming:
@@ -228,8 +253,10 @@ class WholeFraming:
     So can one that is no JSON object, as from a proxy in place of the engine.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, any_form: bool = False) -> None:
+        """`any_form`: it need not be JSON."""
         self.ended = False
+        self._any_form = any_form
         self._body = bytearray()
 
     def feed(self, data: bytes) -> list[Event]:
@@ -249,9 +276,11 @@ class WholeFraming:
         self.ended = True
         body = bytes(self._body)
         answer = _parse(body) if len(body) <= LONGEST_READ_BYTES else _seen(body)
-        if answer is None:
+        if answer is None and not self._any_form:
             return [Broken("not_json", tokens_out=0, exact=True)]
-        return [*_usage(answer), End(body, any(map(_truncated, _choices(answer))))]
+        answer = answer or {}
+        truncated = any(map(_truncated, _choices(answer))) or _is_cut(answer)
+        return [*_usage(answer), End(body, truncated)]
 
     def feed_break(self, reason: str) -> list[Event]:
         """The answer broke off for `reason`; what came of it is dropped."""
@@ -311,15 +340,28 @@ def _has_output(choice: dict[str, Any]) -> bool:
     )
 
 
+def _is_cut(answer: dict[str, Any]) -> bool:
+    """The limit of tokens ended an answer of the Responses API or of Anthropic's."""
+    whole = answer.get("response") or answer.get("delta") or answer
+    return isinstance(whole, dict) and (
+        whole.get("stop_reason") == "max_tokens" or whole.get("status") == "incomplete"
+    )
+
+
 def _usage(answer: dict[str, Any]) -> Iterator[Usage]:
     usage = answer.get("usage")
+    if usage is None:  # in events of the Responses API and of Anthropic's
+        whole = answer.get("response") or answer.get("message")
+        usage = whole.get("usage") if isinstance(whole, dict) else None
     if not isinstance(usage, dict):
         return
-    details = usage.get("prompt_tokens_details")
+    others = "input_tokens" in usage or "output_tokens" in usage
+    names = ("input", "output") if others else ("prompt", "completion")
+    details = usage.get(f"{names[0]}_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else None
     yield Usage(
-        prompt_tokens=_count(usage.get("prompt_tokens")),
-        output_tokens=_count(usage.get("completion_tokens")),
+        prompt_tokens=_count(usage.get(f"{names[0]}_tokens")),
+        output_tokens=_count(usage.get(f"{names[1]}_tokens")),
         cached_tokens=None if cached is None else _count(cached),
     )
 

@@ -67,7 +67,7 @@ class Relay:
         """
         if exchange.left:
             raise ClientLeft
-        reply = Reply(exchange, self._request_id)
+        reply = Reply(exchange, self._request_id, self._request.endpoint)
         work = asyncio.current_task()
         assert work is not None
         left = False
@@ -163,6 +163,7 @@ class Relay:
             raise
         finally:
             attempt.result.ended_unix_s = time.time()
-            self._context.recorder.record(
-                self._request, self._request_id, placement, attempt.result
-            )
+            if self._request.endpoint.generates:
+                self._context.recorder.record(
+                    self._request, self._request_id, placement, attempt.result
+                )

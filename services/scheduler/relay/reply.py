@@ -6,14 +6,16 @@ from dataclasses import replace
 from services.scheduler.http.errors import ApiError
 from services.scheduler.http.exchange import Exchange
 from services.scheduler.http.response import Headers
+from services.scheduler.http.surface import Endpoint
 
 
 class Reply:
     """A response that is begun once and from then on only continued."""
 
-    def __init__(self, exchange: Exchange, request_id: str) -> None:
+    def __init__(self, exchange: Exchange, request_id: str, endpoint: Endpoint) -> None:
         self._exchange = exchange
         self._request_id = request_id
+        self._path = endpoint.path
         self.started = False
         """The client may have seen a part: from here on nothing can be repeated."""
         self.status = 0
@@ -44,9 +46,9 @@ class Reply:
         """End the response with `error`: as its whole, or as the last event of its stream."""
         self.status = error.status
         if self.started:
-            self.end(error.sse_event())
+            self.end(error.sse_event(self._path))
             return
         self.started = True
-        response = error.response()
+        response = error.response(self._path)
         headers = {**response.headers, "x-request-id": self._request_id}
         self._exchange.respond(replace(response, headers=headers))

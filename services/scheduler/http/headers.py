@@ -1,0 +1,52 @@
+"""Which headers pass between client and engine: all but those that are not for the other side."""
+
+import re
+from collections.abc import Mapping
+
+_HOP_BY_HOP = frozenset(
+    (
+        *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization"),
+        *("proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
+    )
+)
+"""RFC 9110, section 7.6.1, and older ones: they are about one connection."""
+_NOT_FORWARDED = _HOP_BY_HOP | frozenset(
+    (
+        *("authorization", "x-api-key", "api-key", "cookie"),  # whose secrets they are is known
+        *("host", "content-length", "content-type", "accept", "accept-encoding", "expect"),
+        "x-request-id",  # these and the former are written anew
+    )
+)
+_NOT_RETURNED = frozenset(
+    name.encode()
+    for name in (
+        *_HOP_BY_HOP,
+        *("content-length", "date", "server", "set-cookie", "x-request-id"),
+    )
+)
+_OURS = "x-foretell-"
+_EMULATED = b"x-foretell-emulated"
+_PRINTABLE = re.compile(r"[ -~]*")
+
+
+def forwarded(headers: Mapping[str, str]) -> dict[str, str]:
+    """The client's headers that its engine gets; not those that name what they are connected to."""
+    options = headers.get("connection", "")
+    named = {each.strip().lower() for each in options.split(",")} if options else ()
+    return {
+        name: value
+        for name, value in headers.items()
+        if name not in _NOT_FORWARDED
+        and name not in named
+        and not name.startswith((_OURS, ":"))
+        and _PRINTABLE.fullmatch(value)
+    }
+
+
+def returned(headers: Mapping[bytes, bytes]) -> list[tuple[bytes, bytes]]:
+    """The engine's headers that the client gets."""
+    return [
+        (name, value)
+        for name, value in headers.items()
+        if name not in _NOT_RETURNED and (not name.startswith(_OURS.encode()) or name == _EMULATED)
+    ]
