@@ -436,3 +436,22 @@ async def test_a_server_that_ends_answers_what_is_on_its_way(
         await ending
         for client in (idle, new):
             client.writer.close()
+
+
+async def flood(client: Client) -> None:
+    """Send until the server has closed the connection."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            client.send(b"a" * 65_536)
+            await client.writer.drain()
+
+
+async def test_who_sends_a_head_without_end_is_cut_off(
+    tmp_path: Path, connect: Connect, engine: Engine
+) -> None:
+    async with running(tmp_path, [engine]) as scheduler:
+        client = await connect(scheduler)
+        client.send(b"GET /health HTTP/1.1\r\nhost: x\r\nx-a: ")
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):
+            await flood(client)
+        assert (await scheduler.client.get("/health")).status_code == 200

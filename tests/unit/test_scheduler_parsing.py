@@ -1,5 +1,6 @@
 """Bytes in, a request or an error that names the field out; never anything else."""
 
+import gc
 import json
 import math
 from typing import Any
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from services.scheduler.http.errors import ApiError
 from services.scheduler.http.parsing import (
     MAX_SEQUENCES,
+    MOST_BRACKETS,
     ParsedRequest,
     for_engine,
     parse,
@@ -284,3 +286,14 @@ def test_min_tokens_never_exceed_max_tokens() -> None:
 )
 def test_kinds_of_requests_are_told_apart(fields: dict[str, Any], kind: str) -> None:
     assert chat(**fields).kind == kind
+
+
+def test_a_body_of_countless_small_objects_is_not_parsed() -> None:
+    """It would take half a second, in which nobody else is answered."""
+    junk = b",".join([b"[]"] * (MOST_BRACKETS + 1))
+    raw = b'{"model": "m", "prompt": "x", "junk": [%b]}' % junk
+    assert refusal(COMPLETIONS, raw).code == "request_too_large"
+    assert gc.isenabled()
+    code = "{[()]}\n" * 60_000
+    assert completion(prompt=code).text == code
+    assert gc.isenabled()

@@ -25,9 +25,11 @@ _IDLE_S = 75.0  # longer than clients and balancers keep a connection: it is the
 _RETIRE_S = 1.0
 """While the server ends, an idle connection is kept so long: a request may be on its way."""
 _LINGER_S = 5.0
-_DRAIN_S = 60.0
+_DRAIN_S = 10.0
 _MOST_DRAINED_BYTES = 64 << 20
 """A body of which more comes after its answer, or for longer, ends the connection."""
+_MOST_UNREAD_BYTES = 1 << 20
+"""Of what comes behind bytes that are no request; more of it ends the connection at once."""
 _MOST_AHEAD_BYTES = 1 << 16
 """When more than that waits behind the request that is being answered, reading stops."""
 
@@ -83,6 +85,9 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._deaf:
+            self._read_bytes += len(data)
+            if self._read_bytes > _MOST_UNREAD_BYTES:
+                self.abort()
             return
         if self._reads_head:
             self._read_bytes += len(data)

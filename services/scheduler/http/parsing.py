@@ -4,6 +4,7 @@ Only what placement reads is checked here; everything else is the engine's to ju
 answer is relayed.
 """
 
+import gc
 import json
 from dataclasses import dataclass, replace
 from math import isinf
@@ -19,6 +20,10 @@ from services.scheduler.http.slo import NO_TERMS, Terms
 from services.scheduler.http.surface import Endpoint, Message, Prompts, content_text
 
 MAX_SEQUENCES = 1024
+MOST_BRACKETS = 300_000
+"""Brackets in a body, those in its texts included: each may be an object that takes time to make.
+Texts of programs have some 2 of them in 100 characters."""
+_LARGE_BYTES = 1 << 18
 PRIORITY_HEADER = "x-vllm-priority"
 
 
@@ -149,10 +154,18 @@ def for_engine(request: ParsedRequest, request_id: str, predicted_tokens: float)
 def _json_object(raw: bytes) -> tuple[dict[str, Any], bool]:
     """The JSON object in `raw`, and whether its bytes can go to the engine as they are."""
     in_utf8 = True
+    large = len(raw) > _LARGE_BYTES
+    if large and raw.count(b"{") + raw.count(b"[") > MOST_BRACKETS:
+        raise invalid("your request has too many objects and arrays", code="request_too_large")
+    if large:
+        gc.disable()  # it would look again and again at what is just being made
     try:
         body = orjson.loads(raw)
     except orjson.JSONDecodeError:
         body, in_utf8 = _parsed_slowly(raw), False
+    finally:
+        if large:
+            gc.enable()
     if not isinstance(body, dict):
         raise invalid("the body of your request must be a JSON object", code="json_invalid")
     return body, in_utf8
