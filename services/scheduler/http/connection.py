@@ -29,7 +29,7 @@ _DRAIN_S = 10.0
 _MOST_DRAINED_BYTES = 64 << 20
 """A body of which more comes after its answer, or for longer, ends the connection."""
 _MOST_UNREAD_BYTES = 1 << 20
-"""Of what comes behind bytes that are no request; more of it ends the connection at once."""
+"""What is read behind bytes that are no request; more of it ends the connection at once."""
 _MOST_AHEAD_BYTES = 1 << 16
 """When more than that waits behind the request that is being answered, reading stops."""
 
