@@ -46,6 +46,11 @@ RESPONSE_HEADERS = (
     ("x-foretell-predicted-e2e-s", "Predicted seconds from placement to the last token."),
     ("x-foretell-emulated", "`true` if an emulated engine, without a model, made the answer."),
     ("retry-after", "Seconds after which to try again, with 429 and 503."),
+    (
+        "x-ratelimit-*",
+        "`limit`, `remaining` and `reset`, each of `requests` and `tokens`, as OpenAI's API tells "
+        "them, where the key has such limits; those of this replica.",
+    ),
     ("others", "The engine's, but for those of the connection, `server`, `date` and cookies."),
 )
 XARGS = (

@@ -112,8 +112,9 @@ class SchedulerOptions(Section):
     """What the OpenAI endpoint accepts, and how long it waits for others."""
 
     api_keys_file: FilePath = ""
-    """File with the bearer keys that may call, one in each line; empty: those of the environment
-    variable FORETELL_SCHEDULER_API_KEYS, or anyone where there is none."""
+    """File with the bearer keys that may call, one in each line, or a YAML file that names callers
+    and their limits; empty: the keys of the environment variable FORETELL_SCHEDULER_API_KEYS, or
+    anyone where there is none."""
     engine_api_key_file: FilePath = ""
     """File with the bearer key that the engines want, which launchers hand to vLLM; empty: that of
     FORETELL_SCHEDULER_ENGINE_API_KEY, if any."""

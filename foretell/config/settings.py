@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, SecretStr, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from foretell.config.keys import is_key_file, read_api_keys
 from foretell.config.layout import EMULATED_PROFILE, values_from
 from foretell.config.policies import build_policy
 from foretell.config.profiles import check_shipped_profile
@@ -128,6 +129,18 @@ def _or_from_file(given: SecretStr, setting: str, path: str) -> SecretStr:
     return SecretStr(",".join(lines))
 
 
+def _has_named_keys(path: str) -> bool:
+    """Whether a file names its keys; ValueError if it does, and they are wrong."""
+    try:
+        text = Path(path).read_text(encoding="utf-8") if path else ""
+    except (OSError, UnicodeDecodeError):
+        return False  # what reads it next says so
+    if not is_key_file(text):
+        return False
+    read_api_keys(text)
+    return True
+
+
 class SchedulerSettings(TrafficSettings, PlacementOptions, TargetsSection, SchedulerOptions):
     """The OpenAI endpoint."""
 
@@ -162,7 +175,8 @@ class SchedulerSettings(TrafficSettings, PlacementOptions, TargetsSection, Sched
 
     @model_validator(mode="after")
     def _keys_are_read(self) -> Self:
-        self.api_keys = _or_from_file(self.api_keys, "api_keys_file", self.api_keys_file)
+        if not _has_named_keys(self.api_keys_file):
+            self.api_keys = _or_from_file(self.api_keys, "api_keys_file", self.api_keys_file)
         self.engine_api_key = _or_from_file(
             self.engine_api_key, "engine_api_key_file", self.engine_api_key_file
         )

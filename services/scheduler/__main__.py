@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import os
 import socket
 from contextlib import AsyncExitStack
@@ -35,6 +36,8 @@ from services.scheduler.record.recorder import Recorder
 from services.scheduler.record.request_log import RequestLog
 from services.scheduler.relay.relay import RelayContext
 from services.scheduler.relay.transport import EngineClient
+
+logger = logging.getLogger(__name__)
 
 REQUEST_LOG_MAX_BYTES = 64 << 20
 """Size at which the request log is rotated; one old file is kept."""
@@ -119,7 +122,7 @@ async def serve(
                 ),
                 metrics=metrics,
             ),
-            api_keys=ApiKeys(settings.api_keys.get_secret_value()),
+            api_keys=_api_keys(settings),
             in_progress=in_progress,
             max_body_bytes=settings.max_body_bytes,
             terms=default_terms(
@@ -163,6 +166,14 @@ async def _run(
         for task in (probing, draining):
             task.cancel()
         await asyncio.gather(probing, draining, return_exceptions=True)
+
+
+def _api_keys(settings: SchedulerSettings) -> ApiKeys:
+    keys = ApiKeys(settings.api_keys.get_secret_value(), settings.api_keys_file)
+    local = settings.host == "localhost" or settings.host.startswith(("127.", "::1"))
+    if not keys.needed and not local:
+        logger.warning("anyone who can reach %s may call: there are no API keys", settings.host)
+    return keys
 
 
 def _placement_config(settings: SchedulerSettings) -> PlacementConfig:

@@ -13,6 +13,8 @@ from services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError, unav
 from services.scheduler.http.exchange import ClientLeft, Exchange
 from services.scheduler.http.headers import forwarded
 from services.scheduler.http.limits import InProgress
+from services.scheduler.http.parsing import PRIORITY_HEADER
+from services.scheduler.http.quota import Grant, Tenant
 from services.scheduler.http.response import Response
 from services.scheduler.http.slo import NO_TERMS, Terms, terms_of
 from services.scheduler.http.surface import ENDPOINTS, Endpoint
@@ -79,8 +81,8 @@ class App:
         refused = replica.relay.metrics.requests
         try:
             tenant = self._tenant(exchange.headers)
-            with replica.in_progress.place():
-                relay = await self._prepare(endpoint, exchange, tenant)
+            with replica.in_progress.place(), tenant.place() as grant:
+                relay = await self._prepare(endpoint, exchange, tenant, grant)
                 replica.accepted_total += 1
                 await relay.serve(exchange)
         except ApiError as error:
@@ -89,14 +91,21 @@ class App:
         except ClientLeft:
             refused.labels("", "", "", str(CLIENT_CLOSED_REQUEST)).inc()
 
-    async def _prepare(self, endpoint: Endpoint, exchange: Exchange, tenant: str) -> Relay:
+    async def _prepare(
+        self, endpoint: Endpoint, exchange: Exchange, tenant: Tenant, grant: Grant | None
+    ) -> Relay:
         """Refuse whatever can be refused before an engine hears of it; raises `ApiError`."""
         replica, headers = self._replica, exchange.headers
         terms = terms_of(headers, replica.terms)
         body = await exchange.body(replica.max_body_bytes)
         models = replica.pool.models()
-        parsed = accepted(endpoint, headers, body, tenant=tenant, terms=terms, models=models)
-        return Relay(replica.relay, parsed, request_id_of(headers), forwarded(headers))
+        parsed = accepted(
+            endpoint, headers, body, tenant=tenant, grant=grant, terms=terms, models=models
+        )
+        forward = forwarded(headers)
+        if tenant.key is not None and tenant.key.priority is not None:
+            forward[PRIORITY_HEADER] = str(parsed.priority)
+        return Relay(replica.relay, parsed, request_id_of(headers), forward)
 
     def page(self, method: str, path: str, headers: Headers) -> Response:
         """The answer to a request that generates nothing; raises `ApiError` where there is none."""
@@ -110,18 +119,19 @@ class App:
         allow = {"allow": "POST" if page is None else "GET"}
         raise ApiError(405, f"Method Not Allowed: {method} {path}", headers=allow)
 
-    def _tenant(self, headers: Headers) -> str:
+    def _tenant(self, headers: Headers) -> Tenant:
         return self._replica.api_keys.tenant(headers)
 
     def _models(self, headers: Headers) -> Response:
-        self._tenant(headers)
+        tenant = self._tenant(headers)
         cards = sorted(self._replica.pool.cards().items())
-        return _json({"object": "list", "data": [card for _, card in cards]})
+        usable = [card for name, card in cards if tenant.may_use(name)]
+        return _json({"object": "list", "data": usable})
 
     def _model(self, name: str, headers: Headers) -> Response:
-        self._tenant(headers)
+        tenant = self._tenant(headers)
         card = self._replica.pool.cards().get(name)
-        if card is None:
+        if card is None or not tenant.may_use(name):
             raise model_not_found(name)
         return _json(card)
 

@@ -192,6 +192,7 @@ async def test_the_tagger_is_told_tenants_apart_by_their_keys_but_no_key(
     ):
         for key in ("client-key-1", "client-key-2", "client-key-1"):
             await scheduler.complete(headers={"authorization": f"Bearer {key}"})
+        await until(lambda: len(tagger.asked) == 3)
         assert [request.tenant for request in tagger.asked] == ["1", "2", "1"]
         assert "client-key" not in repr(tagger.asked)
 

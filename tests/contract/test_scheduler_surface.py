@@ -1,6 +1,7 @@
 """The endpoints beside completions: what passes, where it goes, and how errors look."""
 
 import asyncio
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from engines import (
     answer,
     close_before_headers,
     engines,
+    gated,
     hang,
     status,
 )
@@ -251,3 +253,48 @@ async def test_an_endpoint_that_no_engine_has_is_not_found(tmp_path: Path) -> No
     ):
         response = await scheduler.client.post("/v1/rerank", json={"model": MODEL})
         assert (response.status_code, response.json()) == (404, {"detail": "Not Found"})
+
+
+async def test_callers_with_names_have_their_limits(tmp_path: Path) -> None:
+    keys: dict[str, dict[str, Any]] = {
+        "team": {"tokens_per_min": 6000, "requests_per_min": 3, "priority": 2},
+        "busy": {"concurrency": 1},
+        "other": {"models": ["else"]},
+    }
+    for name, fields in keys.items():
+        fields["sha256"] = hashlib.sha256(name.encode()).hexdigest()
+    file = tmp_path / "keys.yaml"
+    file.write_text(json.dumps(keys))  # which is YAML, too
+    gate = asyncio.Event()
+    async with (
+        engines(answer) as (engine,),
+        running(
+            tmp_path, [engine], api_keys_file=str(file), headers={"x-api-key": "team"}
+        ) as scheduler,
+    ):
+        response = await scheduler.complete(max_tokens=50)
+        assert response.headers["x-ratelimit-limit-tokens"] == "6000"
+        assert int(response.headers["x-ratelimit-remaining-tokens"]) < 6000
+        assert response.headers["x-ratelimit-remaining-requests"] == "2"
+        assert engine.received[0].headers["x-vllm-priority"] == "2"
+        beyond = await scheduler.complete(max_tokens=6000, min_tokens=6000)
+        assert beyond.status_code == 429
+        assert beyond.json()["error"]["code"] == "rate_limit_exceeded"
+        assert int(beyond.headers["retry-after"]) >= 1
+        assert beyond.headers["x-ratelimit-limit-tokens"] == "6000"
+
+        other = {"x-api-key": "other"}
+        refused = await scheduler.complete(headers=other)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "model_not_allowed")
+        listed = await scheduler.client.get("/v1/models", headers=other)
+        assert listed.json()["data"] == []
+
+        engine.behaviour = gated(gate)
+        busy = {"x-api-key": "busy"}
+        first = asyncio.create_task(scheduler.complete(headers=busy))
+        await until(lambda: len(engine.received) == 2)
+        assert (await scheduler.complete(headers=busy)).status_code == 429
+        gate.set()
+        assert (await first).status_code == 200
+        assert (await scheduler.complete(headers=busy)).status_code == 200
+        assert len(engine.received) == 3

@@ -17,6 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from cli.main import app
 from foretell.config import ALL_SETTINGS
 from foretell.config.cluster import parse_cluster
+from foretell.config.keys import read_api_keys
 from foretell.policy import POLICIES
 from foretell.telemetry import PredictorMetrics, SchedulerMetrics
 from services.tagger.metrics import TaggerMetrics
@@ -258,6 +259,8 @@ def test_cluster_files_are_valid(page: Path) -> None:
     for block in _CODE_BLOCK.finditer(page.read_text()):
         if block["info"].strip() == "yaml":
             parse_cluster(dedent(block["code"]), _name(page))
+        elif block["info"].strip() == "yaml keys":
+            assert read_api_keys(dedent(block["code"]))
 
 
 def test_the_policies_page_has_every_policy() -> None:

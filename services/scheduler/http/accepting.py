@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from services.scheduler.http.errors import ApiError
 from services.scheduler.http.parsing import (
@@ -10,6 +11,7 @@ from services.scheduler.http.parsing import (
     parse,
     with_priority_header,
 )
+from services.scheduler.http.quota import Grant, Tenant
 from services.scheduler.http.slo import Terms
 from services.scheduler.http.surface import Endpoint
 from services.scheduler.ids import unique_ids
@@ -23,14 +25,18 @@ def accepted(
     headers: Mapping[str, str],
     body: bytes,
     *,
-    tenant: str,
+    tenant: Tenant,
+    grant: Grant | None,
     terms: Terms,
     models: Collection[str],
 ) -> ParsedRequest:
     """The request in `body`; raises `ApiError` if it is wrong or none of `models` is meant."""
-    parsed = parse(endpoint, body, tenant=tenant, terms=terms)
+    parsed = parse(endpoint, body, tenant=tenant.name, terms=terms, grant=grant)
+    tenant.check_model(parsed.model)
     if PRIORITY_HEADER in headers:
         parsed = with_priority_header(parsed, headers[PRIORITY_HEADER])
+    if tenant.key is not None and tenant.key.priority is not None:
+        parsed = replace(parsed, priority=max(parsed.priority, tenant.key.priority))
     if models and parsed.model not in models:  # before any is known, the request waits for one
         raise model_not_found(parsed.model)
     return parsed

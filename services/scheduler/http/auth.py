@@ -1,37 +1,92 @@
 """Authentication of clients by API key."""
 
+import hashlib
 import hmac
-from collections.abc import Mapping
+import logging
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
+from foretell.config.keys import is_key_file, read_api_keys
 from services.scheduler.http.errors import ApiError
+from services.scheduler.http.quota import NOBODY, Tenant
+
+logger = logging.getLogger(__name__)
+
+_LOOK_EVERY_S = 1.0
 
 
 class ApiKeys:
-    """The keys that clients may use; without any, everyone is served."""
+    """The keys that clients may use; without any, everyone is served.
 
-    def __init__(self, keys: str) -> None:
-        """`keys` is a list separated by commas; empty entries are ignored."""
-        self._keys = tuple(key.strip().encode() for key in keys.split(",") if key.strip())
+    A file that names them is read again when it changes. One that cannot be read is reported, and
+    what was known stays.
+    """
 
-    def tenant(self, headers: Mapping[str, str]) -> str:
+    def __init__(
+        self, keys: str = "", file: str = "", clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`keys` is a list separated by commas, whose tenants are called by their positions from 1;
+        `file` may name keys (`foretell.config.keys`). ValueError if it cannot be read."""
+        listed = [key.strip().encode() for key in keys.split(",") if key.strip()]
+        digests = [hashlib.sha256(key).digest() for key in listed]
+        self._tenants = {d: Tenant(str(i)) for i, d in enumerate(digests, 1)}
+        self._clock = clock
+        self._file = Path(file) if file and is_key_file(Path(file).read_text()) else None
+        self._read_ns = 0
+        self._looked_s = clock()
+        if self._file is not None:
+            self._read(self._file)
+
+    @property
+    def needed(self) -> bool:
+        """Clients need a key."""
+        return bool(self._tenants) or self._file is not None
+
+    def tenant(self, headers: Mapping[str, str]) -> Tenant:
         """The tenant that a request's `Authorization` header names, or its `X-Api-Key`.
 
-        Tenants are called by the position of their key, counted from 1; the name is empty where no
-        key is needed. Raises `ApiError` 401 if the header holds none of the keys.
+        Raises `ApiError` 401 if the headers hold none of the keys.
         """
-        if not self._keys:
-            return ""
+        if not self.needed:
+            return NOBODY
+        self._look()
         scheme, _, key = headers.get("authorization", "").partition(" ")
         if not scheme and "x-api-key" in headers:  # as Anthropic's clients do
             scheme, key = "bearer", headers["x-api-key"]
-        given = key.strip().encode()
+        given = hashlib.sha256(key.strip().encode()).digest()
         # All keys are compared, each in constant time, so that timing tells nothing about them.
-        matches = [hmac.compare_digest(given, known) for known in self._keys]
-        if scheme.lower() != "bearer" or not any(matches):
+        found = [t for known, t in self._tenants.items() if hmac.compare_digest(given, known)]
+        if scheme.lower() != "bearer" or not found:
             raise ApiError(
                 401,
                 "a valid API key is needed: send 'Authorization: Bearer KEY'",
                 code="invalid_api_key",
                 headers={"www-authenticate": "Bearer"},
             )
-        return str(matches.index(True) + 1)
+        return found[0]
+
+    def _look(self) -> None:
+        """Take in a file that has changed."""
+        now_s = self._clock()
+        if self._file is None or now_s < self._looked_s + _LOOK_EVERY_S:
+            return
+        self._looked_s = now_s
+        try:
+            if self._file.stat().st_mtime_ns != self._read_ns:
+                self._read(self._file)
+        except (OSError, ValueError) as error:
+            logger.warning("API keys not taken in, the old ones stay: %s", error)
+
+    def _read(self, file: Path) -> None:
+        self._read_ns = file.stat().st_mtime_ns
+        before = {tenant.name: tenant for tenant in self._tenants.values()}
+        tenants: dict[bytes, Tenant] = {}
+        text = file.read_text()
+        if not is_key_file(text):
+            raise ValueError(f"{file} names no keys")
+        for name, key in read_api_keys(text).items():
+            old = before.get(name)
+            same = old is not None and old.key == key
+            tenants[bytes.fromhex(key.sha256)] = old if old and same else Tenant(name, key)
+        self._tenants = tenants

@@ -9,6 +9,7 @@ CLIENT_CLOSED_REQUEST = 499
 _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
+    403: "permission_error",
     404: "invalid_request_error",
     405: "invalid_request_error",
     408: "invalid_request_error",

@@ -16,6 +16,7 @@ from foretell.length.conversation import Kind
 from services.scheduler.http.errors import invalid
 from services.scheduler.http.fields import boolean, integer
 from services.scheduler.http.output import HINT_FIELD, output_terms
+from services.scheduler.http.quota import Grant
 from services.scheduler.http.slo import NO_TERMS, Terms
 from services.scheduler.http.surface import Endpoint, Message, Prompts, content_text
 
@@ -57,12 +58,19 @@ class ParsedRequest:
     tenant: str = ""
     """The tenant whose API key came with the request; "" where no key is needed."""
     terms: Terms = NO_TERMS
+    grant: Grant | None = None
+    """What its tenant has left; None: it has no limits."""
     among: frozenset[str] | None = None
     """Names of the only instances that may answer; None: any."""
 
 
 def parse(
-    endpoint: Endpoint, raw: bytes, *, tenant: str = "", terms: Terms = NO_TERMS
+    endpoint: Endpoint,
+    raw: bytes,
+    *,
+    tenant: str = "",
+    terms: Terms = NO_TERMS,
+    grant: Grant | None = None,
 ) -> ParsedRequest:
     """Validate a request body; raises `ApiError`."""
     body, in_utf8 = _json_object(raw)
@@ -103,6 +111,7 @@ def parse(
         token_ids=0 if isinstance(longest, str) else len(longest),
         tenant=tenant,
         terms=terms,
+        grant=grant,
     )
 
 

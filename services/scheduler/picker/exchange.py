@@ -16,6 +16,7 @@ from services.scheduler.http.accepting import accepted, request_id_of
 from services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError, unavailable
 from services.scheduler.http.limits import body_too_long
 from services.scheduler.http.parsing import PRIORITY_HEADER, ParsedRequest, for_engine
+from services.scheduler.http.quota import NOBODY, Grant
 from services.scheduler.http.response import Response
 from services.scheduler.http.slo import NO_TERMS, SloUnattainable, terms_of
 from services.scheduler.http.surface import ENDPOINTS
@@ -58,7 +59,8 @@ class Exchange:
         """The request's place among those in progress."""
         self._endpoint = ENDPOINTS["/v1/completions"]
         self._headers: dict[str, str] = {}
-        self._tenant = ""
+        self._tenant = NOBODY
+        self._grant: Grant | None = None
         self._terms = NO_TERMS
         self._subset: frozenset[str] | None = None
         self._duplex_response = False
@@ -143,6 +145,7 @@ class Exchange:
         self._endpoint = ENDPOINTS[path]
         self._tenant = replica.api_keys.tenant(headers)
         self._held.enter_context(replica.in_progress.place())
+        self._grant = self._held.enter_context(self._tenant.place())
         self._request_id = request_id_of(headers)
         self._terms = terms_of(headers, replica.terms)
         self._subset = messages.subset_of(request)
@@ -200,6 +203,7 @@ class Exchange:
             self._headers,
             self._body,
             tenant=self._tenant,
+            grant=self._grant,
             terms=self._terms,
             models=self._replica.pool.models(),
         )

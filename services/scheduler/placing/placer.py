@@ -120,13 +120,17 @@ class Placer(AsyncDriver[Placement]):
 
         `recallable`: its sender will set `Placement.take_back`.
 
-        Raises `ApiError` if none is up, or if none could begin to answer in time and the request
-        would rather be told.
+        Raises `ApiError` if none is up, if none could begin to answer in time and the request
+        would rather be told, or if its tenant has too few tokens left.
         """
         # An id of its own: clients may use one X-Request-Id for many requests.
         key = next(self._keys)
         began_s = time.perf_counter()
         spec = self._described(parsed, key)
+        if parsed.grant is not None:
+            answer_tokens = spec.sequences * spec.length.expected_tokens
+            generates = parsed.endpoint.generates
+            parsed.grant.reserve(spec.prompt_tokens + (answer_tokens if generates else 0))
         self._requests[key] = _Request(parsed, began_s)
         waited_s = 0.0
         if parsed.terms.arrived_unix_s:
@@ -143,6 +147,8 @@ class Placer(AsyncDriver[Placement]):
             foreseeable=parsed.endpoint.generates,
         )
         placement = await self._place(key, arrived)
+        if parsed.grant is not None and placement.prediction is not None:
+            parsed.grant.foretell(placement.prediction.e2e_s)
         if self._tagger is not None and parsed.text and spec.length.source != "hint":
             self._tagger.ask(key, partial(_described_to_tagger, parsed, placement))
         return placement

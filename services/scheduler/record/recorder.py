@@ -69,6 +69,8 @@ class Recorder:
     def _account(
         self, request: ParsedRequest, request_id: str, placement: Placement, result: Result
     ) -> None:
+        if request.grant is not None and result.output_tokens:
+            request.grant.settle(result.prompt_tokens + result.output_tokens)
         accepted = result.status < 400
         answered = accepted and result.finished
         ttft_s = _since(placement, result.first_byte_unix_s)

@@ -260,6 +260,9 @@ class Attempt:
             (b"x-foretell-instance", placement.instance.config.instance_id.encode()),
             (b"x-foretell-policy", placement.policy.encode()),
         ]
+        if self._request.grant is not None:
+            limits = self._request.grant.headers()
+            headers += [(name.encode(), value.encode()) for name, value in limits.items()]
         if prediction is not None:
             headers += [
                 (b"x-foretell-predicted-ttft-s", b"%.4f" % prediction.ttft_s),

@@ -23,6 +23,10 @@ from services.scheduler.relay.transport import EngineClient
 logger = logging.getLogger(__name__)
 
 
+_SPENT = (CLIENT_CLOSED_REQUEST, 502)
+"""Statuses with which an engine may have generated tokens all the same."""
+
+
 @dataclass(frozen=True, slots=True)
 class RelayContext:
     """What all requests of this replica share."""
@@ -86,7 +90,9 @@ class Relay:
             reply.status = CLIENT_CLOSED_REQUEST
         finally:
             exchange.on_left = None
-            placement = self._placement
+            placement, grant = self._placement, self._request.grant
+            if grant is not None and reply.status >= 400 and reply.status not in _SPENT:
+                grant.settle(0)
             self._context.recorder.count(self._request.model, placement, reply.status)
 
     async def _answer(self, reply: Reply) -> None:
@@ -167,3 +173,5 @@ class Relay:
                 self._context.recorder.record(
                     self._request, self._request_id, placement, attempt.result
                 )
+            elif self._request.grant is not None and attempt.result.prompt_tokens:
+                self._request.grant.settle(attempt.result.prompt_tokens)

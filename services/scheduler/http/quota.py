@@ -1,0 +1,155 @@
+"""How much one caller may do: token buckets, as in RFC 2697, and a count of requests in progress.
+
+Tokens are reserved as predicted when a request is placed, and settled when its answer has ended.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import ceil, inf
+
+from foretell.config.keys import ApiKey
+from services.scheduler.http.errors import ApiError
+
+_LONGEST_RETRY_S = 60.0
+
+
+class Bucket:
+    """What may be spent: `per_min` at once, refilled in a minute."""
+
+    def __init__(self, per_min: int, clock: Callable[[], float]) -> None:
+        self.per_min = per_min
+        self._clock = clock
+        self._level = float(per_min)
+        self._filled_s = clock()
+
+    @property
+    def level(self) -> float:
+        """What is left now; below 0 where more was spent than was there."""
+        now_s = self._clock()
+        gained = (now_s - self._filled_s) * self.per_min / 60.0
+        self._level, self._filled_s = min(float(self.per_min), self._level + gained), now_s
+        return self._level
+
+    def wait_s(self, amount: float) -> float:
+        """Seconds until `amount` is there; more than fits counts as a full bucket."""
+        return max(0.0, (min(amount, self.per_min) - self.level) * 60.0 / self.per_min)
+
+    def spend(self, amount: float) -> None:
+        """Take out `amount`, or put it back where it is negative."""
+        self._level = min(float(self.per_min), self.level - amount)
+
+
+def _bucket(per_min: int, clock: Callable[[], float]) -> Bucket | None:
+    return Bucket(per_min, clock) if per_min else None
+
+
+class Grant:
+    """One request of a caller, from its arrival to its end."""
+
+    __slots__ = ("_reserved", "_tenant", "ends_s")
+
+    def __init__(self, tenant: "Tenant") -> None:
+        self._tenant = tenant
+        self._reserved = 0.0
+        self.ends_s = inf
+        """When its answer is predicted to end, on the clock of the tenant."""
+
+    def reserve(self, tokens: float) -> None:
+        """The request will take so many tokens; raises `ApiError` 429 if they are not there."""
+        bucket = self._tenant.tokens
+        if bucket is None:
+            return
+        wait_s = bucket.wait_s(tokens)
+        if wait_s > 0:
+            raise self._tenant.refusal(f"{bucket.per_min} tokens per minute", wait_s)
+        bucket.spend(tokens)
+        self._reserved = tokens
+
+    def foretell(self, e2e_s: float) -> None:
+        """Its answer is predicted to end then."""
+        self.ends_s = self._tenant.clock() + e2e_s
+
+    def settle(self, tokens: float) -> None:
+        """It took so many."""
+        if self._tenant.tokens is not None:
+            self._tenant.tokens.spend(tokens - self._reserved)
+            self._reserved = tokens
+
+    def headers(self) -> dict[str, str]:
+        """What is left of the caller's limits, as OpenAI's API tells it."""
+        return self._tenant.headers()
+
+
+class Tenant:
+    """A caller: its name, what it may use, and what it has spent."""
+
+    def __init__(
+        self, name: str, key: ApiKey | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`key`: its limits; None: it has none."""
+        self.name = name
+        self.key = key
+        self.clock = clock
+        self.requests = (
+            Bucket(key.requests_per_min, clock) if key and key.requests_per_min else None
+        )
+        self.tokens = Bucket(key.tokens_per_min, clock) if key and key.tokens_per_min else None
+        self._grants: set[Grant] = set()
+
+    def check_model(self, model: str) -> None:
+        """Raises `ApiError` 403 for a model that it may not use."""
+        if not self.may_use(model):
+            text = f"your API key does not allow the model '{model}'"
+            raise ApiError(403, text, "model", "model_not_allowed")
+
+    def may_use(self, model: str) -> bool:
+        """Whether it may use the model."""
+        return self.key is None or not self.key.models or model in self.key.models
+
+    @contextmanager
+    def place(self) -> Iterator[Grant | None]:
+        """Hold a place while the block runs; raises `ApiError` 429 beyond a limit.
+
+        There is no grant where there are no limits.
+        """
+        if self.key is None:
+            yield None
+            return
+        most = self.key.concurrency
+        if most and len(self._grants) >= most:
+            soonest_s = min(grant.ends_s for grant in self._grants)
+            raise self.refusal(f"{most} requests in progress", soonest_s - self.clock())
+        if self.requests is not None:
+            wait_s = self.requests.wait_s(1)
+            if wait_s > 0:
+                raise self.refusal(f"{self.requests.per_min} requests per minute", wait_s)
+            self.requests.spend(1)
+        grant = Grant(self)
+        self._grants.add(grant)
+        try:
+            yield grant
+        finally:
+            self._grants.discard(grant)
+
+    def refusal(self, limit: str, wait_s: float) -> ApiError:
+        """The error for a request beyond a limit, which is there again after `wait_s`."""
+        wait_s = wait_s if wait_s < inf else 1.0
+        seconds = max(1, ceil(min(_LONGEST_RETRY_S, wait_s)))
+        headers = {"retry-after": str(seconds), **self.headers()}
+        text = f"'{self.name}' has reached its limit of {limit}; retry in {seconds} s"
+        return ApiError(429, text, code="rate_limit_exceeded", headers=headers)
+
+    def headers(self) -> dict[str, str]:
+        """What is left of its limits, as OpenAI's API tells it."""
+        found: dict[str, str] = {}
+        for name, bucket in (("requests", self.requests), ("tokens", self.tokens)):
+            if bucket is not None:
+                found[f"x-ratelimit-limit-{name}"] = str(bucket.per_min)
+                found[f"x-ratelimit-remaining-{name}"] = str(max(0, int(bucket.level)))
+                found[f"x-ratelimit-reset-{name}"] = f"{bucket.wait_s(bucket.per_min):.3f}s"
+        return found
+
+
+NOBODY = Tenant("")
+"""The caller where no key is needed."""
