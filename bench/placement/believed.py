@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 
 from bench.report import ROOT
+from foretell.length.small import SMALL
 from foretell.model import LengthEstimate
 from services.tagger.models import folder_of
 from tools.length.dataset import Example, read_examples
 from tools.length.scores import quantiles_of, score
 from tools.length.taggers import HistoryTagger, load_tagger
 
-SOURCES = ("tagger", "history")
-"""The shipped length model, which has learnt nothing from these answers, and what the tagger
-service says without a model: the lengths of other answers to prompts of about this length."""
+SOURCES = ("small", "tagger", "history")
+"""The schedulers' small model and the tagger's, which have learnt nothing from these answers, and
+what is said without a model: the lengths of other answers to prompts of about this length."""
 _PARTS = 10
 
 
@@ -33,6 +34,7 @@ def traces_of(prompts: Path, folder: Path) -> dict[str, Path]:
     if not all(trace.exists() for trace in traces.values()):
         examples = read_examples(prompts)
         folder.mkdir(parents=True, exist_ok=True)
+        _write(traces["small"], examples, load_tagger("shipped", small=True).estimate(examples))
         _write(traces["tagger"], examples, load_tagger("shipped").estimate(examples))
         _write(traces["history"], examples, _of_history(examples))
     return traces
@@ -100,6 +102,7 @@ def _digest(prompts: Path) -> str:
 
 def _sources() -> Iterator[Path]:
     yield from sorted(folder_of("shipped").iterdir())
+    yield ROOT / "foretell" / "length" / SMALL
     for folder in ("foretell/length", "services/tagger", "tools/length"):
         yield from sorted((ROOT / folder).glob("*.py"))
     yield Path(__file__)

@@ -190,6 +190,7 @@ def _placement_config(settings: SchedulerSettings) -> PlacementConfig:
 def main() -> None:
     settings = runtime.load_settings(SchedulerSettings)
     runtime.setup_logging(settings.log_level)
+    open_model(settings.length_model)  # which imports nearly all that is ever imported
     gc.freeze()  # what was imported stays: collections need not look at it again and again
     runtime.run(lambda stop: serve(settings, stop))
 

@@ -1,7 +1,7 @@
 """`python -m services.tagger`: settings from flags and FORETELL_TAGGER_* variables."""
 
 import asyncio
-import sys
+import os
 from typing import Any
 
 from foretell.config import TaggerSettings
@@ -10,7 +10,8 @@ from services.tagger import checkpoint
 from services.tagger.models import LengthModel, RegressorModel, folder_of
 from services.tagger.server import MAX_PROMPT_CHARS, serve
 
-_SWITCH_INTERVAL_S = 0.0005
+_NICENESS = 19
+"""The lowest priority beside idleness: no request waits for the tagger."""
 
 
 def load_model(settings: TaggerSettings) -> LengthModel[Any] | None:
@@ -42,9 +43,8 @@ def load_model(settings: TaggerSettings) -> LengthModel[Any] | None:
 def main() -> None:
     settings = runtime.load_settings(TaggerSettings)
     runtime.setup_logging(settings.log_level)
-    # A checkpoint reads prompts in a thread beside the server's: it must not hold the interpreter.
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     model = load_model(settings)
+    os.nice(_NICENESS)
 
     async def serve_until(stop: asyncio.Event) -> None:
         await serve(settings, model, stop)

@@ -1,8 +1,8 @@
 """The encoder in a process of its own, which computes only when nobody else wants to.
 
-In a thread it would hold the interpreter's lock now and then, and whoever needs it would wait for a
-thread without priority. Apart, the encoder gets what the machine has left over, and nothing else
-has to wait for it: under load it becomes slow, and the tagger stops asking it.
+In a thread it would hold the interpreter's lock now and then, and probes of the tagger would wait
+for a thread without priority. Apart, the encoder gets what the machine has left over: under load it
+becomes slow, and is asked less.
 """
 
 import contextlib

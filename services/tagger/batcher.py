@@ -3,9 +3,6 @@
 import asyncio
 import logging
 import math
-import os
-import sys
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,7 +14,6 @@ logger = logging.getLogger(__name__)
 
 _SMOOTHING = 0.2  # weight of the latest batch in the running estimates of how long one takes
 _FORGIVE_EVERY_S = 0.3
-_NICENESS = 10  # of the thread that reads prompts
 _DEVIATIONS = 2.0  # by which a batch is expected to take longer than it does on average
 
 Q = TypeVar("Q")
@@ -61,9 +57,7 @@ class MicroBatcher(Generic[Q, A]):
         self._max_batch = max_batch
         self._budget_s = budget_s
         self._queue: asyncio.Queue[_Waiting[Q, A]] = asyncio.Queue(max_queue)
-        self._worker = ThreadPoolExecutor(
-            1, thread_name_prefix="tagger-inference", initializer=_give_way
-        )
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="tagger-inference")
         self._prompt_s = 0.0
         self._deviation_s = 0.0  # mean distance of a batch's duration from what its size promised
         self._busy_until_s = 0.0  # as expected; 0: nothing is under way
@@ -189,15 +183,6 @@ class MicroBatcher(Generic[Q, A]):
         off_s = abs(took_s - self._prompt_s * prompts)
         self._deviation_s += _SMOOTHING * (off_s - self._deviation_s)
         self._prompt_s += _SMOOTHING * (took_s / prompts - self._prompt_s)
-
-
-def _give_way() -> None:
-    """Let this thread run behind the one that answers calls.
-
-    On Linux alone a thread has a priority of its own.
-    """
-    if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
 
 
 def _fail(batch: Sequence[_Waiting[Q, A]], reason: str) -> None:

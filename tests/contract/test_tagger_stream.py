@@ -236,6 +236,7 @@ async def tagger_process(folder: Path) -> AsyncIterator[tuple[asyncio.subprocess
 async def test_a_killed_tagger_is_found_again(tmp_path: Path) -> None:
     async with tagger_process(tmp_path) as (child, address), client(address) as own:
         assert (await own.answered("hello")).source == "model"
+        assert os.getpriority(os.PRIO_PROCESS, child.pid) == 19, "nobody waits for it"
         for number in range(200):
             own.ask(str(number), f"x {number}")
             if number == 100:

@@ -12,7 +12,7 @@ from services.scheduler.placing.lengths import Lengths, open_model
 
 def request(prompt: str | list[int] = "Why is the sky blue?", **fields: object) -> ParsedRequest:
     body = {"model": "m", "prompt": prompt, "max_tokens": 4000, **fields}
-    return parse("completions", json.dumps(body).encode())
+    return parse(COMPLETIONS, json.dumps(body).encode())
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """The micro-batcher's memory of how long a batch takes."""
 
 import asyncio
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -119,16 +117,3 @@ async def test_an_unsteady_model_is_given_less() -> None:
             await batcher.submit("y", 0.12)
     finally:
         await batcher.close()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
-async def test_the_model_gives_way_to_the_calls() -> None:
-    def niceness(prompts: Sequence[str]) -> list[float]:
-        return [os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) for _ in prompts]
-
-    batcher = make(niceness)
-    try:
-        of_model = await batcher.submit("x", None)
-    finally:
-        await batcher.close()
-    assert of_model > os.getpriority(os.PRIO_PROCESS, threading.get_native_id())

@@ -51,6 +51,8 @@ class Placement:
     decided_unix_s: float
     took_s: float
     """To decide, the wait for its turn and the time in which it was held included."""
+    tagged: bool = False
+    """The tagger was asked about it."""
     take_back: Callable[[], bool] | None = None
     """Takes the request back from its engine, unless it has a token; whether it was. None before it
     is sent."""
@@ -321,6 +323,7 @@ class Placer(AsyncDriver[Placement]):
 
 
 def _described_to_tagger(parsed: ParsedRequest, placement: Placement) -> tagger_pb2.TagRequest:
+    placement.tagged = True
     message = tagger_pb2.TagRequest(
         request_id=placement.key, model_name=parsed.model, tenant=parsed.tenant
     )

@@ -15,8 +15,9 @@ from services.process.traffic import OPEN, Traffic
 
 logger = logging.getLogger(__name__)
 
-_PACE_S = 0.05
-"""Messages leave at most this often: reading many prompts together costs less than one by one."""
+_PACE_S = 0.25
+"""Messages leave at most this often. To ask takes time of processors that others could use, and
+what is answered has never been seen to be worth much of it."""
 _MOST_TOGETHER = 16  # requests in a message
 _LOST_S = 10.0  # without an answer for so long, and the stream is given up
 _PAUSE_S = 0.2  # before the next one
@@ -26,7 +27,7 @@ Describe = Callable[[], tagger_pb2.TagRequest]
 
 
 class TaggerClient:
-    """Asks about as many requests as the tagger has time for, and nobody waits for it.
+    """Asks about some requests, and nobody waits for the answers.
 
     One message is under way at a time, and then there is another one, of the latest requests: a
     tagger that is slow, since it takes only what processors have left over, is asked about few.

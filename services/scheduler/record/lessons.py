@@ -12,7 +12,9 @@ from services.scheduler.placing.placer import Estimators, Placement
 from services.scheduler.record.result import Result
 
 _OBSERVE_DEADLINE_S = 5.0  # nobody waits for it
-_GATHER_S = 0.2
+_GATHER_S = 1.0
+"""Longer than it takes until the tagger is asked: of requests that it does not know it learns
+nothing, and short answers must not be among those more often than others."""
 _MAX_LESSONS = 4096  # the most that a tagger takes in one call
 
 
@@ -28,7 +30,7 @@ class Lessons:
         self._estimators = estimators
         self._tagger = tagger
         self._background = background
-        self._waiting: list[tagger_pb2.Observation] = []
+        self._waiting: list[tuple[Placement, tagger_pb2.Observation]] = []
 
     def learn(self, request: ParsedRequest, placement: Placement, result: Result) -> None:
         """Learn from an answer that was accepted by its engine and is whole or abandoned."""
@@ -52,23 +54,25 @@ class Lessons:
         )
         if self._tagger is None:
             return
-        self._waiting.append(
-            tagger_pb2.Observation(
-                model_name=request.model,
-                prompt_tokens=prompt_tokens,
-                output_tokens=result.output_tokens,
-                censored=censored,
-                request_id=placement.key,
-                kind=wire.kind_to_proto(request.kind),
-            )
+        lesson = tagger_pb2.Observation(
+            model_name=request.model,
+            prompt_tokens=prompt_tokens,
+            output_tokens=result.output_tokens,
+            censored=censored,
+            request_id=placement.key,
+            kind=wire.kind_to_proto(request.kind),
         )
+        self._waiting.append((placement, lesson))
         if len(self._waiting) == 1:
             self._background.spawn(self._teach(self._tagger))
 
     async def _teach(self, tagger: tagger_pb2_grpc.TaggerStub) -> None:
-        """Tell the tagger what has gathered for a moment: one call for many answers."""
+        """Tell the tagger what has gathered about requests that it was asked about, in one call."""
         await asyncio.sleep(_GATHER_S)
-        lessons, self._waiting = self._waiting[-_MAX_LESSONS:], []
-        message = tagger_pb2.ObserveRequest(observations=lessons)
+        waiting, self._waiting = self._waiting, []
+        lessons = [lesson for placement, lesson in waiting if placement.tagged]
+        message = tagger_pb2.ObserveRequest(observations=lessons[-_MAX_LESSONS:])
+        if not lessons:
+            return
         with suppress(NoAnswer):  # the next lessons will do as well
             await answer_of(tagger.Observe(message, timeout=_OBSERVE_DEADLINE_S))
