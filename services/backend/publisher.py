@@ -2,6 +2,7 @@
 
 import threading
 import time
+from pathlib import Path
 
 import zmq
 
@@ -23,6 +24,9 @@ class SnapshotPublisher:
         self._socket = self._context.socket(zmq.PUB)
         self._socket.setsockopt(zmq.SNDHWM, _SEND_QUEUE_LENGTH)
         self._socket.setsockopt(zmq.LINGER, 0)
+        if endpoint.startswith("ipc://"):  # whoever of several processes is first makes the folder
+            folder = Path(endpoint.removeprefix("ipc://")).parent
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             self._socket.bind(endpoint)
         except zmq.ZMQError:

@@ -7,12 +7,13 @@ import pytest
 from foretell.length import says_more
 from foretell.model import LengthEstimate
 from services.scheduler.http.parsing import ParsedRequest, parse
+from services.scheduler.http.surface import ENDPOINTS
 from services.scheduler.placing.lengths import Lengths, open_model
 
 
 def request(prompt: str | list[int] = "Why is the sky blue?", **fields: object) -> ParsedRequest:
     body = {"model": "m", "prompt": prompt, "max_tokens": 4000, **fields}
-    return parse(COMPLETIONS, json.dumps(body).encode())
+    return parse(ENDPOINTS["/v1/completions"], json.dumps(body).encode())
 
 
 @pytest.fixture
