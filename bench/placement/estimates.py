@@ -51,15 +51,12 @@ class Variant:
     source: str = "tagger"
     estimates: str = "told"
     length_rule: LengthRule = "survival"
-    held: bool = False
-    """Placed by `foreseen`, which is the policy where lengths are certain."""
 
     @property
     def scheduler(self) -> Scheduler:
         """The scheduler of the simulator's cases."""
-        policy = "foreseen" if self.held else self.policy
         title = f"{self.policy}, {self.knows}"
-        return Scheduler(title, policy, self.estimates, self.length_rule)
+        return Scheduler(title, self.policy, self.estimates, self.length_rule)
 
 
 def variants() -> list[Variant]:
@@ -71,11 +68,7 @@ def variants() -> list[Variant]:
             Variant(policy, "tagger's means, Block's rule", length_rule="block"),
             Variant(policy, "history", source="history"),
         ]
-    return [
-        *known,
-        Variant(POLICIES[0], "tagger's distributions, *foreseen*", held=True),
-        Variant(POLICIES[0], "history, *foreseen*", source="history", held=True),
-    ]
+    return known
 
 
 Searches = dict[tuple[Variant, int], Search]
@@ -177,8 +170,7 @@ def tables(page: Numbers) -> Blocks:
         "± is half of a 95% confidence interval (Student's t); *of true* the geometric mean of "
         "ratios to the same policy's capacity with true lengths, seed by seed, with its interval. "
         "The other columns are means at the capacity of `predicted_latency` with true lengths, "
-        "seed by seed. *foreseen*: placed by that policy, which is `externality` where lengths are "
-        "certain.\n",
+        "seed by seed.\n",
     ]
     for policy in dict.fromkeys(row["policy"] for row in rows):
         mine = [row for row in rows if row["policy"] == policy]

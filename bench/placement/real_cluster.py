@@ -41,7 +41,7 @@ BENCH = Benchmark(
     paths={"LENGTHS.csv": "prompt and output lengths"},
     packages=("foretell", "numba", "numpy", "grpcio", "uvicorn"),
 )
-POLICIES = ("random", "llumnix_minus", "predicted_latency", "externality", "late_binding")
+POLICIES = ("random", "llumnix_minus", "predicted_latency", "externality")
 SCHEDULERS = 2
 WARMUP = tuple(Arrival(0.05 * i, 64, 16, f"w{i}") for i in range(40))
 """Sent to new schedulers first: they open connections and load code."""

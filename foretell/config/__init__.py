@@ -3,7 +3,7 @@
 from foretell.config.cluster import Cluster, load_cluster
 from foretell.config.layout import Layout, parse_instances
 from foretell.config.marks import ClusterError
-from foretell.config.policies import build_policy, holding_times, setting_of
+from foretell.config.policies import build_policy, setting_of
 from foretell.config.profiles import check_profile, list_profiles, load_profile
 from foretell.config.settings import (
     ALL_SETTINGS,
@@ -28,7 +28,6 @@ __all__ = [
     "TaggerSettings",
     "build_policy",
     "check_profile",
-    "holding_times",
     "list_profiles",
     "load_cluster",
     "load_profile",

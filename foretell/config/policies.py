@@ -8,7 +8,6 @@ from foretell.policy import POLICIES, Policy, make_policy
 from foretell.policy.baselines import BASELINES
 
 _LABORATORY = "baselines."
-_HOLDING_TIMES = ("hold_max_s", "hold_recheck_s")  # fields of `PlacementConfig`
 
 
 def build_policy(name: str, parameters: dict[str, Any]) -> Policy:
@@ -22,16 +21,8 @@ def build_policy(name: str, parameters: dict[str, Any]) -> Policy:
         raise ValueError(f"unknown policy {name!r}; choose one of {', '.join(sorted(known))}")
     policy = known[bare_name]
     types = get_type_hints(policy.__init__)
-    held = holding_times(parameters) if hasattr(policy, "consider") else {}
-    own = {key: value for key, value in parameters.items() if key not in held}
-    typed = {key: _typed(key, value, types.get(key, Any)) for key, value in own.items()}
+    typed = {key: _typed(key, value, types.get(key, Any)) for key, value in parameters.items()}
     return make_policy(bare_name, **typed)
-
-
-def holding_times(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Those parameters of a policy that holds requests that the placement core goes by."""
-    found = {key: parameters[key] for key in _HOLDING_TIMES if key in parameters}
-    return {key: _typed(key, value, float) for key, value in found.items()}
 
 
 def setting_of(bare_name: str) -> str:

@@ -23,10 +23,6 @@ class PlacementConfig:
     """Longest wait for the placements before; then one is made without asking predictors."""
     instance_wait_s: float = 0.0
     """Longest wait for an instance where none that serves a request's model is up; 0: none."""
-    hold_max_s: float = 10.0
-    """Longest time after its arrival for which a policy may hold a request in the scheduler."""
-    hold_recheck_s: float = 0.05
-    """Pause until predictors are asked again for a held request, unless something changes."""
     largest_last_ratio: float = 0.0
     """The ratio of requests to each model, the largest, that engines with vLLM's priority
     scheduling serve last (`foretell.policy.order`); 0: none."""

@@ -17,7 +17,7 @@ from foretell.placement.recall import Unstarted, is_worth_it
 from foretell.placement.request import Request, Stage
 from foretell.placement.retries import RetryBudget
 from foretell.placement.turns import Turns
-from foretell.policy import Candidate, Holding, Needs, Policy
+from foretell.policy import Candidate, Needs, Policy
 from foretell.policy.admission import Unattainable, unattainable
 from foretell.policy.order import LargestLast, waits_too_long
 from foretell.policy.shortlist import Shortlist
@@ -30,10 +30,10 @@ class PlacementCore:
     """One scheduler's placements. Deterministic, given its events and draws; for one thread.
 
     A request goes through these stages: it takes its turn, if the policy asks predictors;
-    predictors are asked; the policy chooses, or holds the request and asks again later; the request
-    is reserved and dispatched; it ends, or fails and is placed again elsewhere. Whatever is missing
-    degrades the choice: without a predictor the last known load counts, without anything the
-    outstanding requests.
+    predictors are asked; the policy chooses; the request is reserved and dispatched, and called
+    back from its engine's queue where it would wait far less elsewhere; it ends, or fails and is
+    placed again elsewhere. Whatever is missing degrades the choice: without a predictor the last
+    known load counts, without anything the outstanding requests.
     """
 
     def __init__(
@@ -46,7 +46,6 @@ class PlacementCore:
         self.policy = policy
         self.config = config
         self.instances = Instances()
-        self._holding = policy if isinstance(policy, Holding) else None
         self._recalls = config.recall and policy.needs.prediction
         self._random = random
         self._shortlist = Shortlist[str](config.candidates)
@@ -191,7 +190,7 @@ class PlacementCore:
             return
         known = [self.instances[instance_id] for instance_id in eligible]
         candidates = [self._candidate(i, i.recent_load(self._now_s), None) for i in known]
-        self._choose(request, candidates, may_hold=False)
+        self._choose(request, candidates)
 
     def _ask(self, request: Request) -> None:
         """It is the request's turn: ask the predictors of the most promising instances."""
@@ -212,12 +211,8 @@ class PlacementCore:
         if plan.candidates == 0:
             needs = Needs.LOAD
             self._do(do.Degraded(request.key, "effort"))
-        risks, calls = self._risks(request.trial), plan.candidates > 0
-        self._do(do.Ask(request.key, request.trial, asked, needs, risks, plan.single, calls))
-
-    def _risks(self, spec: RequestSpec) -> bool:
-        """Whether the quantiles of predictions are wanted."""
-        return spec.slo.given or self.policy.needs is Needs.RISK
+        trial, calls = request.trial, plan.candidates > 0
+        self._do(do.Ask(request.key, trial, asked, needs, trial.slo.given, plan.single, calls))
 
     def _heard(self, event: on.Heard) -> None:
         said = self._learn(event.answers)
@@ -264,8 +259,7 @@ class PlacementCore:
         if not candidates:
             self._await_instance(request)
             return
-        held_s = self._now_s - request.arrived_s
-        self._choose(request, candidates, may_hold=held_s < self.config.hold_max_s)
+        self._choose(request, candidates)
 
     def _candidate(
         self, instance: Instance, load: Load | None, prediction: Prediction | None
@@ -273,8 +267,8 @@ class PlacementCore:
         sent = instance.dispatched_last_minute(self._now_s)
         return Candidate(instance.instance_id, instance.outstanding, sent, load, prediction)
 
-    def _choose(self, request: Request, candidates: Sequence[Candidate], *, may_hold: bool) -> None:
-        """The policy chooses, or holds the request."""
+    def _choose(self, request: Request, candidates: Sequence[Candidate]) -> None:
+        """The policy chooses."""
         draw, arrived = self._random(), request.arrived
         lowered = request.trial.priority > arrived.spec.priority
         if lowered and waits_too_long(c.prediction for c in candidates):
@@ -286,13 +280,7 @@ class PlacementCore:
             if why is not None:
                 self._refuse(request, "late", why)
                 return
-        if may_hold and self._holding is not None:
-            chosen = self._holding.consider(spec, candidates, draw)
-            if chosen is None:
-                self._hold(request)
-                return
-        else:
-            chosen = self.policy.choose(spec, candidates, draw)
+        chosen = self.policy.choose(spec, candidates, draw)
         self._dispatch(request, spec, next(c for c in candidates if c.instance_id == chosen))
 
     def _with_time_left(self, request: Request) -> RequestSpec:
@@ -301,10 +289,6 @@ class PlacementCore:
         if not spec.slo.given:
             return spec
         return replace(spec, slo=spec.slo.after(self._now_s - request.arrived_s))
-
-    def _hold(self, request: Request) -> None:
-        request.stage, self._turns.held = Stage.NEWS, True
-        self._wait(request, self.config.hold_recheck_s)
 
     def _dispatch(self, request: Request, spec: RequestSpec, chosen: Candidate) -> None:
         instance = self.instances[chosen.instance_id]
@@ -341,7 +325,7 @@ class PlacementCore:
         others = tuple(self.instances.answering(elsewhere, self._now_s))
         if others and self._effort.is_spare(len(others), self._now_s):
             self._turns.take(key)
-            self._do(do.Review(key, spec, here, others, self.policy.needs, self._risks(spec)))
+            self._do(do.Review(key, spec, here, others, self.policy.needs, spec.slo.given))
 
     def _may_wait(self, instance_id: str, sent_s: float) -> bool:
         """Whether what was sent there at that time may wait: no later news says the contrary."""
@@ -415,7 +399,6 @@ class PlacementCore:
         cost_s = self._patience.ended(event.key, self._now_s)
         self.instances.suspect(instance, self._now_s, cost_s)
         request.avoid.add(instance.instance_id)
-        self._news()
         request.failures += 1
         if request.failures >= self.config.max_attempts:
             self._refuse(request, "engine_failed")
@@ -454,7 +437,6 @@ class PlacementCore:
             self.instances.suspect(instance, self._now_s)
         elif event.answered:
             self.instances.answered(instance)
-        self._news()
         self._review()
 
     def _give_back(self, request: Request) -> Instance:
@@ -484,21 +466,17 @@ class PlacementCore:
         self._do(do.Refuse(request.key, because, why))
         self._free_turn(request.key)
 
-    # Time, news and turns.
+    # Time and turns.
 
     def _time_passed(self, event: on.TimePassed) -> None:
         request = self._requests.get(event.key)
         if request is None or request.ticket != event.ticket:
             return
-        if request.stage is Stage.NEWS:
-            self._look_again(request)
-        elif request.stage is Stage.RETRY:
+        if request.stage is Stage.RETRY:
             self._place(request)
         elif request.stage is Stage.INSTANCE:
             del self._without_instance[request.key]
             self._refuse(request, "no_instance")
-        elif request.stage is Stage.TURN and self._turns.held:
-            self._wait(request, self.config.turn_deadline_s)
         elif request.stage is Stage.TURN:
             self._turns.leave(request.key)
             self._do(do.Degraded(request.key, "turn"))
@@ -508,22 +486,6 @@ class PlacementCore:
         self._tickets += 1
         request.ticket = self._tickets
         self._do(do.WaitUntil(request.key, self._now_s + pause_s, request.ticket))
-
-    def _news(self) -> None:
-        """Something has changed: a request that is held may look again."""
-        holder = self._requests.get(self._turns.holder or "")
-        if holder is not None and holder.stage is Stage.NEWS:
-            self._look_again(holder)
-
-    def _look_again(self, request: Request) -> None:
-        """Ask again for a held request, after whoever is more urgent by now."""
-        request.ticket = 0
-        if self._turns.behind(request.urgency):
-            self._queue(request)  # without a deadline: it is held in any case
-            self._turns.give_back()
-            self._pass_turns()
-        else:
-            self._ask(request)
 
     def _free_turn(self, key: str) -> None:
         if self._turns.holder == key:
@@ -546,14 +508,12 @@ class PlacementCore:
     def _instance_up(self, event: on.InstanceUp) -> None:
         name, models, now_s = event.instance_id, event.models, self._now_s
         if self.instances.put_up(name, models, event.has_predictor, now_s):
-            self._news()
             self._place_who_waited()
         self._give_up_silent(event)
         self._review()  # at every probe: of a new instance nothing can be foretold at once
 
     def _instance_down(self, event: on.InstanceDown) -> None:
-        if self.instances.put_down(event.instance_id):
-            self._news()
+        self.instances.put_down(event.instance_id)
 
     def _instance_followed(self, event: on.InstanceFollowed) -> None:
         if event.followed:

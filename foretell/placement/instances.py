@@ -171,15 +171,14 @@ class Instances:
         instance = self._known[instance_id]
         return instance.has_predictor and not instance.breaker.open(now_s)
 
-    def put_down(self, instance_id: str) -> bool:
-        """The instance is down; whether that changes who may get requests."""
+    def put_down(self, instance_id: str) -> None:
+        """The instance is down."""
         known = self._known.get(instance_id)
         if known is None or not known.up:
-            return False
+            return
         known.up = known.proven = False
         known.failures, known.shunned_until_s = 0, -inf  # whatever comes up is another process
         self._eligible.clear()
-        return True
 
     def drain(self, instance_id: str) -> None:
         """The instance gets nothing new from now on."""

@@ -16,8 +16,6 @@ class Stage(Enum):
 
     TURN = "turn"
     ANSWERS = "answers"
-    NEWS = "news"
-    """The policy holds it, and its turn, until something changes."""
     RETRY = "retry"
     INSTANCE = "instance"
     """Nobody who serves it is up."""

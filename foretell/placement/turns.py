@@ -15,9 +15,6 @@ class Turns:
     def __init__(self) -> None:
         self.holder: str | None = None
         """The key of the request that has the turn."""
-        self.held = False
-        """The holder has been held back during this turn. Whoever is behind waits for the same
-        news, and would fare no better by being placed without asking."""
         self._waiting: list[tuple[Urgency, int, str]] = []
         self._tickets = count()
 
@@ -28,7 +25,7 @@ class Turns:
         """Give the turn to `key` if it is free."""
         if self.holder is not None:
             return False
-        self.holder, self.held = key, False
+        self.holder = key
         return True
 
     def queue(self, key: str, urgency: Urgency) -> None:
@@ -40,10 +37,6 @@ class Turns:
         self._waiting = [waiter for waiter in self._waiting if waiter[2] != key]
         heapify(self._waiting)
 
-    def behind(self, urgency: Urgency) -> bool:
-        """Whether somebody who waits is more urgent."""
-        return bool(self._waiting) and self._waiting[0][0] < urgency
-
     def give_back(self) -> None:
         """The holder's turn has ended."""
         assert self.holder is not None, "nobody has the turn"
@@ -53,5 +46,5 @@ class Turns:
         """Give the turn to the most urgent who waits; None if it is taken or nobody waits."""
         if self.holder is not None or not self._waiting:
             return None
-        self.holder, self.held = heappop(self._waiting)[2], False
+        self.holder = heappop(self._waiting)[2]
         return self.holder

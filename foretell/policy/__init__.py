@@ -6,11 +6,11 @@ laboratory.
 
 from inspect import Parameter, signature
 
-from foretell.policy.base import Candidate, Holding, Needs, Policy, Urgency
+from foretell.policy.base import Candidate, Needs, Policy, Urgency
 from foretell.policy.baselines import BASELINES
 from foretell.policy.discovery import policies_in
 
-__all__ = ["POLICIES", "Candidate", "Holding", "Needs", "Policy", "Urgency", "make_policy"]
+__all__ = ["POLICIES", "Candidate", "Needs", "Policy", "Urgency", "make_policy"]
 
 POLICIES = policies_in(__name__, __path__)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol
 
 from foretell.model import Load, Prediction, RequestSpec
 
@@ -15,9 +15,6 @@ class Needs(Enum):
     PREDICTION = "prediction"
     EXTERNALITY = "externality"
     """A prediction that says also what the request adds to the latencies of others."""
-    RISK = "risk"
-    """An externality with the quantiles of the latencies, which predictions for other policies have
-    only where the request has targets."""
 
     @property
     def prediction(self) -> bool:
@@ -27,7 +24,7 @@ class Needs(Enum):
     @property
     def externality(self) -> bool:
         """Whether predictions must say what the request adds to the latencies of others."""
-        return self in (Needs.EXTERNALITY, Needs.RISK)
+        return self is Needs.EXTERNALITY
 
 
 class Candidate(NamedTuple):
@@ -55,20 +52,6 @@ class Policy(Protocol):
 
         `candidates` is never empty; `draw` is uniform in [0, 1) and breaks ties.
         """
-        ...
-
-
-@runtime_checkable
-class Holding(Policy, Protocol):
-    """A policy that may rather have a request wait in the scheduler than in an engine's queue.
-
-    How long a request may wait is the scheduler's to say: past its bound it calls `choose`.
-    """
-
-    def consider(
-        self, request: RequestSpec, candidates: Sequence[Candidate], draw: float
-    ) -> str | None:
-        """Choose like `Policy.choose`; None to be asked again when something has changed."""
         ...
 
 

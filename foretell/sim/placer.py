@@ -287,9 +287,8 @@ class Placer(VirtualDriver):
         predicts = request.predicted is not None and self._config.foretell_every > 0
         if predicts and node.hears_questions(now_s):
             self._forecaster.take(now_s)
-            quantiles = spec.slo.given or request.core.policy.needs is Needs.RISK
             (request.predicted,) = self._foretell(
-                request, spec, [node], at_s, with_quantiles=quantiles
+                request, spec, [node], at_s, with_quantiles=spec.slo.given
             )
         if node.answers:
             node.predictor.reserve(spec, request.length_row, at_s, now_s)

@@ -11,7 +11,7 @@ from random import Random
 import aiohttp
 from prometheus_client import CollectorRegistry
 
-from foretell.config import SchedulerSettings, build_policy, holding_times
+from foretell.config import SchedulerSettings, build_policy
 from foretell.length import PromptTokenEstimator
 from foretell.placement import PlacementConfig
 from foretell.telemetry import SchedulerMetrics
@@ -183,7 +183,6 @@ def _placement_config(settings: SchedulerSettings) -> PlacementConfig:
         instance_wait_s=settings.engine_wait_s,
         turn_deadline_s=settings.turn_deadline_ms / 1000,
         largest_last_ratio=settings.largest_last_ratio,
-        **holding_times(settings.policy_parameters),
     )
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from engines import MODEL, answer, engines, gated
 from prometheus_client.parser import text_string_to_metric_families
 from schedulers import Scheduler, running, until
-from scripted_peers import Predictor, serving
+from scripted_peers import LOAD, Predictor, serving
 
 from foretell.policy import POLICIES
 from foretell.policy.baselines import BASELINES
@@ -165,6 +166,26 @@ async def run_together(
     return instances
 
 
+async def test_what_is_told_is_what_reserve_foretells(tmp_path: Path) -> None:
+    """Instances are compared as if nobody else came; the prediction that is told knows better."""
+    predictor, gate = Predictor(e2e_s=1.0), asyncio.Event()
+    predictor.foretold = predictor_pb2.PredictResponse(ttft_s=2.0, e2e_s=3.0, load=LOAD)
+    async with AsyncExitStack() as stack:
+        one = await stack.enter_async_context(engines(gated(gate)))
+        address = await stack.enter_async_context(serving(predictor))
+        log = tmp_path / "requests.jsonl"
+        scheduler = await stack.enter_async_context(
+            running(tmp_path, one, [address], policy="predicted_latency", request_log=str(log))
+        )
+        request = asyncio.create_task(scheduler.complete())
+        await until(lambda: bool(predictor.reserved))
+        gate.set()
+        await request
+        await until(lambda: log.exists() and bool(log.read_text()))
+        assert json.loads(log.read_text())["predicted_e2e_s"] == 3.0
+        assert predictor.announced_only == [True]
+
+
 @pytest.mark.parametrize("policy", [*POLICIES, *BASELINES])
 async def test_every_policy_works_by_its_name(tmp_path: Path, policy: str) -> None:
     gate = asyncio.Event()
@@ -172,7 +193,6 @@ async def test_every_policy_works_by_its_name(tmp_path: Path, policy: str) -> No
     slow.predicted.load.used_blocks = 90
     for sidecar in (slow, fast):
         sidecar.predicted.added_ttft_s = sidecar.predicted.added_e2e_s = 0.5
-        sidecar.predicted.load.waiting = 0  # or late_binding would wait
     async with (
         engines(gated(gate), gated(gate)) as both,
         serving(slow) as first,
@@ -185,8 +205,6 @@ async def test_every_policy_works_by_its_name(tmp_path: Path, policy: str) -> No
             "predicted_latency": "Predict",
             "externality": "Predict",
             "slo": "Predict",
-            "late_binding": "Predict",
-            "foreseen": "Predict",
             "infaas": "Status",
             "llumnix_minus": "Status",
         }
@@ -197,9 +215,8 @@ async def test_every_policy_works_by_its_name(tmp_path: Path, policy: str) -> No
         else:
             assert placed == [3, 3]
         assert set(fast.asked) == ({asked[policy]} if policy in asked else set())
-        counting_others = ("externality", "slo", "late_binding", "foreseen")
-        assert set(fast.externality) <= {policy in counting_others}
-        assert set(fast.means_only) <= {policy != "foreseen"}
+        assert set(fast.externality) <= {policy in ("externality", "slo")}
+        assert set(fast.means_only) <= {True}
         # Every policy keeps the ledger.
         await until(lambda: len(slow.reserved) + len(fast.reserved) == 6)
         assert (await scheduler.status())["policy"] == policy

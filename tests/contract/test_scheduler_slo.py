@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from engines import MODEL, Exchange, answer, close_before_headers, engines
-from schedulers import WAIT_S, Scheduler, running, until
+from schedulers import Scheduler, running, until
 from scripted_peers import Predictor, serving
 
 from foretell.v1 import predictor_pb2
@@ -121,29 +121,6 @@ async def test_who_was_admitted_is_not_turned_away_after_a_failure(tmp_path: Pat
         response = await scheduler.complete(headers={TTFT: "2000", **REJECT})
         assert response.status_code == 200
         assert response.headers["x-foretell-instance"] == "engine-1"
-
-
-async def test_who_is_held_too_long_to_be_in_time_is_told(tmp_path: Path) -> None:
-    """A TTFT of 0.1 s is foretold all the time, of an engine that has no seat."""
-    full = Predictor(e2e_s=1.0)
-    full.predicted.load.CopyFrom(
-        predictor_pb2.Load(running=8, waiting=1, max_num_seqs=8, total_blocks=100)
-    )
-    async with (
-        engines(answer) as (engine,),
-        serving(full) as address,
-        running(
-            tmp_path,
-            [engine],
-            [address],
-            policy="late_binding",
-            policy_parameters={"hold_max_s": 10 * WAIT_S, "hold_recheck_s": 0.005},
-        ) as scheduler,
-    ):
-        late = await scheduler.complete(headers={TTFT: "300", **REJECT})
-        assert "the target is 300 ms" in refusal_of(late)["message"]
-        assert (engine.received, full.reserved) == ([], [])
-        assert (await outcomes(scheduler, "late_binding"))["rejected"] == 1
 
 
 async def test_outcomes_are_what_happened(tmp_path: Path) -> None:

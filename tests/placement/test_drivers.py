@@ -25,7 +25,7 @@ from foretell.sim.events import Events
 from services.scheduler.placing.driver import AsyncDriver
 
 SCRIPTS, AT_ONCE = 10_000, 500
-POLICIES = ("slo", "least_outstanding", "round_robin", "infaas", "late_binding", "random")
+POLICIES = ("slo", "least_outstanding", "round_robin", "infaas", "predicted_latency", "random")
 LENGTH = LengthEstimate(33.0)
 
 Decision = tuple[str, str, int]
@@ -45,8 +45,6 @@ class Script:
             max_attempts=draws.randint(1, 3),
             retry_pause_s=draws.choice([0.0, 0.01]),
             turn_deadline_s=draws.choice([0.005, 0.4]),
-            hold_max_s=draws.choice([0.0, 0.3]),
-            hold_recheck_s=0.02,
         )
         at_s = 0.0
         self.arrivals: list[tuple[float, events.Arrived]] = []

@@ -14,7 +14,7 @@ from foretell.model import LengthEstimate, Load, Prediction, RequestSpec, Slo
 from foretell.placement import PlacementConfig, PlacementCore, effects, events
 from foretell.policy import make_policy
 
-POLICIES = ("slo", "least_outstanding", "round_robin", "infaas", "late_binding", "foreseen")
+POLICIES = ("slo", "least_outstanding", "round_robin", "infaas", "predicted_latency")
 SEEDS_EACH = 60
 MODELS = frozenset({"a", "b"})
 LENGTH = LengthEstimate(50.0)
@@ -30,7 +30,6 @@ class World:
             max_attempts=draws.randint(1, 3),
             retry_pause_s=draws.choice([0.0, 0.05]),
             turn_deadline_s=draws.choice([0.01, 0.5]),
-            hold_max_s=draws.choice([0.0, 0.5, 5.0]),
             largest_last_ratio=draws.choice([0.0, 0.2]),
             instance_wait_s=draws.choice([0.0, 0.0, 1.0]),
         )

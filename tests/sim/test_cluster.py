@@ -11,7 +11,6 @@ import pytest
 from foretell.engine import Sequence, Twin
 from foretell.latency.linear import LinearStepTime
 from foretell.model import EngineConfig, LengthEstimate
-from foretell.placement import PlacementConfig
 from foretell.policy import POLICIES, make_policy
 from foretell.policy.baselines import BASELINES
 from foretell.sim import (
@@ -196,17 +195,6 @@ def test_computed_tokens_count_what_is_computed_again(async_scheduling: bool) ->
 def test_same_seed_same_report(policy: str) -> None:
     assert run(7, policy) == run(7, policy)
     assert run_badly(7, policy) == run_badly(7, policy)
-
-
-def test_any_number_of_requests_may_be_held() -> None:
-    """Without delays, they are all placed within one call when there is room at last."""
-    engine = EngineConfig("model", 16, 64, 4, 256, 512)
-    lengths = LogNormalLengths(LogNormal(16, 0.1, 64), LogNormal(8, 0.1, 16))
-    crowd = [replace(a, t_s=0.5) for a in stream(400, poisson(1.0, Random(1)), lengths, Random(1))]
-    config = ClusterConfig(
-        (InstanceConfig(engine, STEP_TIME),), placement=PlacementConfig(hold_max_s=0.2)
-    )
-    assert len(simulate(config, crowd, [make_policy("late_binding")], Random(1)).served) == 400
 
 
 def saturated(seed: int, policy: str) -> Report:

@@ -28,15 +28,10 @@ NOISE = f"noise:{NOISE_SIGMA}"
 SEEDS = (1, 2, 3, 4, 5)
 BLOCK = Scheduler("Block", "predicted_latency", knows_prefixes=False)
 EXTERNALITY = Scheduler("externality", "externality")
-LATE_BINDING = Scheduler("late_binding", "late_binding")
-TRUE_LENGTHS = (BLOCK, EXTERNALITY, LATE_BINDING)
+TRUE_LENGTHS = (BLOCK, EXTERNALITY)
 BLOCK_STAR = Scheduler("Block", "predicted_latency", NOISE, length_rule="block")
-NOISY = (
-    BLOCK_STAR,
-    Scheduler("externality", "externality", NOISE),
-    Scheduler("late_binding", "late_binding", NOISE),
-)
-WITH_PREFIXES = (BLOCK, Scheduler("predicted_latency", "predicted_latency"), *TRUE_LENGTHS[1:])
+NOISY = (BLOCK_STAR, Scheduler("externality", "externality", NOISE))
+WITH_PREFIXES = (BLOCK, Scheduler("predicted_latency", "predicted_latency"), EXTERNALITY)
 SETTINGS = (
     Setting("ShareGPT, true lengths", 33.0, searched=TRUE_LENGTHS, seeds=SEEDS),
     Setting("ShareGPT, 24 seats", 28.5, seats=24, searched=TRUE_LENGTHS, seeds=SEEDS),

@@ -21,7 +21,6 @@ from bench.processes import (
     start_predictor,
 )
 from foretell.config import setting_of
-from foretell.policy import Holding, make_policy
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 
 _START_TIMEOUT_S = 240.0  # two dozen processes at once, perhaps on a machine of two cores
@@ -29,7 +28,6 @@ _READY_TIMEOUT_S = 60.0
 _POLL_S = 0.05
 # Probes are not what is measured, and each scheduler probes every engine.
 _HEALTH_INTERVAL_S = 5.0
-_HOLD_MAX_S, _HOLD_RECHECK_S = 10.0, 0.05  # the scheduler's defaults, and the simulator's
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +132,8 @@ async def running_schedulers(
 ) -> AsyncIterator[Schedulers]:
     """Yields `count` replicas once they can place; at the end they drain and their logs are full.
 
-    `flags` go to each of them. How long a policy holds requests goes with the engines' clocks.
+    `flags` go to each of them.
     """
-    slower = 1.0 / engines.setup.speedup
-    held = {}
-    if isinstance(make_policy(policy), Holding):
-        held = {"hold_max_s": _HOLD_MAX_S * slower, "hold_recheck_s": _HOLD_RECHECK_S * slower}
     async with running_services(folder) as services:
         logs = tuple(folder / f"{policy}-{index}.jsonl" for index in range(count))
         started = await asyncio.gather(
@@ -152,7 +146,6 @@ async def running_schedulers(
                     f"--request-log={log}",
                     f"--name={index}",
                     f"--health-interval-s={_HEALTH_INTERVAL_S:g}",
-                    f"--policy-parameters={json.dumps(held)}",
                     "--log-level=warning",
                     *flags,
                     start_timeout_s=_START_TIMEOUT_S,
