@@ -114,7 +114,6 @@ def test_two_hosts_get_a_file_each_and_prove_who_they_are(tmp_path: Path) -> Non
         ("http://10.0.0.2:8100", "10.0.0.2:8200"),
     ]
     assert second["engine-2"]["ports"] == ["8100:8000"]
-    assert second["engine-2-predictor"]["ports"] == ["8200:50051", "9200:51051"]
     assert gpus(second["engine-2"]) == ["0", "1"]
     assert "--tensor-parallel-size=2" in second["engine-2"]["command"]
 
@@ -125,10 +124,24 @@ def test_two_hosts_get_a_file_each_and_prove_who_they_are(tmp_path: Path) -> Non
     assert second["engine-2"]["environment"]["VLLM_API_KEY"].startswith("${ENGINE_API_KEY:?")
     assert environment["FORETELL_SCHEDULER_ENGINE_API_KEY"].startswith("${ENGINE_API_KEY:?")
 
+
+def test_prometheus_reaches_what_it_scrapes_on_every_host(tmp_path: Path) -> None:
+    found = rendered(tmp_path, f"{TWO_HOSTS}\ntagger: {{host: 10.0.0.2}}\n")
     scraped = found["deploy/prometheus.yml"]["scrape_configs"]
     targets = {job["job_name"]: job["static_configs"][0]["targets"] for job in scraped}
+    assert targets["scheduler"] == ["scheduler-0:8000", "scheduler-1:8000"]
     assert targets["engine"] == ["engine-0:8000", "engine-1:8000", "10.0.0.2:8100"]
-    assert targets["predictor"] == ["engine-0-predictor:9100", "engine-1-predictor:9100"]
+    near = ["engine-0-predictor:9100", "engine-1-predictor:9100"]
+    assert targets["predictor"] == [*near, "10.0.0.2:10200"]
+    assert targets["tagger"] == ["10.0.0.2:10300"]
+    far = found["docker-compose.10.0.0.2.yml"]["services"]
+    assert far["engine-2-predictor"]["ports"] == ["8200:50051", "9200:51051", "10200:9100"]
+    assert far["tagger"]["ports"] == ["8300:50051", "9300:51051", "10300:9100"]
+    front = found["docker-compose.10.0.0.1.yml"]["services"]
+    assert not any("9100" in port for each in front.values() for port in each.get("ports", []))
+    unwatched = rendered(tmp_path, TWO_HOSTS.replace("{prometheus_port: 9090}", "{}"))
+    far = unwatched["docker-compose.10.0.0.2.yml"]["services"]
+    assert far["engine-2-predictor"]["ports"] == ["8200:50051", "9200:51051"]
 
 
 def test_files_are_mounted_where_the_services_look_for_them(tmp_path: Path) -> None:

@@ -34,6 +34,8 @@ from tools.envoy import configuration, flags
 _PROMETHEUS_FILE = "deploy/prometheus.yml"
 _ENVOY_FILE = "envoy/envoy.yaml"
 _METRICS_PORT = 9100
+_METRICS_PORTS_ABOVE = 2000
+"""The metrics of a predictor or tagger on another host are so far above its gRPC port there."""
 _HEADER = """\
 # Made by `foretell render compose --cluster {cluster}`: change that file and run it again.
 #
@@ -272,7 +274,7 @@ class _Compose:
         reached = self._reached_by_others(port, CONTAINER_GRPC_PORT) if port else {}
         if "ports" in reached:  # streams of frames have a port of their own
             above = frames_port(port), frames_port(CONTAINER_GRPC_PORT)
-            reached["ports"] = [*reached["ports"], "{}:{}".format(*above)]
+            reached["ports"] = [*reached["ports"], "{}:{}".format(*above), *self._metrics(port)]
         return self._built_once(service) | reached
 
     def _environment(self, settings: type[BaseSettings], values: Mapping[str, Any]) -> _Service:
@@ -312,6 +314,12 @@ class _Compose:
             return {}
         return {"networks": ["inside", "outside"], "ports": [f"{port}:{container_port}"]}
 
+    def _metrics(self, port: int) -> list[str]:
+        """What Prometheus needs on a host that is not its own."""
+        far = self._host != self._layout.front_host
+        wanted = far and self._cluster.observability.prometheus_port
+        return [f"{port + _METRICS_PORTS_ABOVE}:{_METRICS_PORT}"] if wanted else []
+
     def _build(self, dockerfile: str, **images: str) -> _Service:
         (variable, image), *_ = images.items()
         args = {"BASE_IMAGE": f"${{{variable}:-{image}}}", "PIP_INDEX_URL": "${PIP_INDEX_URL:-}"}
@@ -340,11 +348,17 @@ _COMMON: _Service = {
 def _prometheus(layout: Layout) -> dict[str, Any]:
     cluster = layout.cluster
     engines = cluster.engine_list()
-    here = [engine for engine in engines if engine.host == layout.front_host]
+
+    def metrics(name: str, host: str, port: int) -> str:
+        here = host == layout.front_host
+        return f"{name}:{_METRICS_PORT}" if here else f"{host}:{port + _METRICS_PORTS_ABOVE}"
+
     jobs = {
         "scheduler": [f"{name}:{CONTAINER_PORT}" for name in cluster.scheduler_names()],
-        "predictor": [f"{predictor_name(engine)}:{_METRICS_PORT}" for engine in here],
-        "tagger": [f"tagger:{_METRICS_PORT}"] if layout.tagger_host == layout.front_host else [],
+        "predictor": [
+            metrics(predictor_name(each), each.host, each.predictor_port) for each in engines
+        ],
+        "tagger": [metrics("tagger", layout.tagger_host, cluster.tagger.port)],
         # vLLM's own metrics; emulated engines have none and show as down.
         "engine": [layout.engine_url(engine).removeprefix("http://") for engine in engines],
     }
@@ -353,7 +367,6 @@ def _prometheus(layout: Layout) -> dict[str, Any]:
         "scrape_configs": [
             {"job_name": job, "static_configs": [{"targets": targets}]}
             for job, targets in jobs.items()
-            if targets
         ],
     }
 
