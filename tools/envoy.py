@@ -101,7 +101,24 @@ def _picker_filter() -> dict[str, Any]:
     return _filter(
         "ext_proc",
         "ExternalProcessor",
-        grpc_service={"envoy_grpc": {"cluster_name": "pickers"}},
+        grpc_service={
+            "envoy_grpc": {"cluster_name": "pickers"},
+            # A replica that has just died is not known to be down: the request goes to another.
+            "retry_policy": {
+                "retry_on": "connect-failure,refused-stream",
+                "num_retries": 3,
+                "retry_back_off": {"base_interval": "0.01s", "max_interval": "0.1s"},
+                "retry_host_predicate": [
+                    {
+                        "name": "envoy.retry_host_predicates.previous_hosts",
+                        "typed_config": _typed(
+                            "retry.host.previous_hosts.v3.PreviousHostsPredicate", {}
+                        ),
+                    }
+                ],
+                "host_selection_retry_max_attempts": 3,
+            },
+        },
         failure_mode_allow=False,
         status_on_error={"code": 503},
         message_timeout=f"{_PLACING_S}s",

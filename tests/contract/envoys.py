@@ -50,9 +50,9 @@ async def front(
 
 @asynccontextmanager
 async def started(
-    folder: Path, engines: Sequence[Engine], **changes: Any
+    folder: Path, engines: Sequence[Engine], *, replicas: int = 1, **changes: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """An Envoy that may not have found its picker yet."""
+    """An Envoy that may not have found its pickers, one a replica, yet."""
     (port,) = free_ports("127.0.0.1", 1)
     named = ("max_body_bytes", "max_attempts", "request_timeout_s")
     options = {name: changes[name] for name in named if name in changes}
@@ -62,7 +62,7 @@ async def started(
                 {"name": each.instance_id, "kind": "emulated", "port": each.port}
                 for each in engines
             ],
-            "schedulers": {"replicas": 1, "envoy": True, "port": port, **options},
+            "schedulers": {"replicas": replicas, "envoy": True, "port": port, **options},
             "run_dir": str(folder),
         }
     )

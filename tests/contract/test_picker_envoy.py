@@ -4,13 +4,25 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import httpx
-from engines import EVENTS, MODEL, WHOLE, answer, close_before_headers, engines, gated, hang, status
+from engines import (
+    EVENTS,
+    MODEL,
+    WHOLE,
+    Engine,
+    answer,
+    close_before_headers,
+    engines,
+    gated,
+    hang,
+    status,
+)
 from envoys import body, front, started
-from schedulers import instances_json, until
+from schedulers import WAIT_S, instances_json, until
 
 from services.process.children import Child
 
@@ -189,30 +201,60 @@ async def test_a_giant_body_is_refused_before_it_has_come(tmp_path: Path) -> Non
         await envoy.scheduler.until_idle()
 
 
+def scheduler(folder: Path, engines: Sequence[Engine], number: int, policy: str) -> list[str]:
+    """The command of a scheduler process that is a picker."""
+    return [
+        *(sys.executable, "-m", "services.scheduler", f"--policy={policy}"),
+        *(f"--instances={instances_json(engines)}", "--health-interval-s=0.05"),
+        f"--picker=unix:{folder}/scheduler-{number}.picker.sock",
+    ]
+
+
+async def until_answered(
+    client: httpx.AsyncClient, fits: Callable[[httpx.Response], bool]
+) -> httpx.Response:
+    """The first answer that fits."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            with suppress(httpx.ConnectError):  # Envoy does not serve yet
+                found = await client.post("/v1/completions", content=body())
+                if fits(found):
+                    return found
+            await asyncio.sleep(0.05)
+
+
+async def test_a_scheduler_that_has_just_died_costs_no_new_request(tmp_path: Path) -> None:
+    policies = ("round_robin", "least_outstanding")
+    async with engines(answer) as (engine,), started(tmp_path, [engine], replicas=2) as client:
+        children = [
+            await Child.spawn("scheduler", scheduler(tmp_path, [engine], i, policy), log)
+            for i, policy in enumerate(policies)
+            if (log := tmp_path / f"scheduler-{i}.log")
+        ]
+        try:
+            asked = set()  # by Envoy
+            while asked < set(policies):
+                found = await until_answered(client, lambda found: found.status_code == 200)
+                asked.add(found.headers["x-foretell-policy"])
+            os.kill(children[0].pid, signal.SIGKILL)
+            await children[0].wait()
+            for _ in range(20):  # Envoy has not noticed yet
+                assert (await client.post("/v1/completions", content=body())).status_code == 200
+        finally:
+            for child in children:
+                await child.stop(0.0)
+
+
 async def test_while_the_scheduler_is_gone_clients_are_told(tmp_path: Path) -> None:
     async with engines(answer, answer) as both, started(tmp_path, both) as client:
-        command = [
-            *(sys.executable, "-m", "services.scheduler", "--policy=round_robin"),
-            *(f"--instances={instances_json(both)}", "--health-interval-s=0.05"),
-            f"--picker=unix:{tmp_path}/scheduler-0.picker.sock",
-        ]
-
-        async def until_answered(status: int) -> httpx.Response:
-            async with asyncio.timeout(30):
-                while True:
-                    with suppress(httpx.ConnectError):  # Envoy does not serve yet
-                        found = await client.post("/v1/completions", content=body())
-                        if found.status_code == status:
-                            return found
-                    await asyncio.sleep(0.05)
-
+        command = scheduler(tmp_path, both, 0, "round_robin")
         for _ in range(2):
             child = await Child.spawn("scheduler", command, tmp_path / "scheduler.log")
             try:
-                await until_answered(200)
+                await until_answered(client, lambda found: found.status_code == 200)
                 os.kill(child.pid, signal.SIGKILL)
                 await child.wait()
-                response = await until_answered(503)
+                response = await until_answered(client, lambda found: found.status_code == 503)
             finally:
                 await child.stop(0.0)
             assert code_of(response) == "scheduler_unavailable"

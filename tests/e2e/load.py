@@ -56,14 +56,20 @@ async def run(
     seed: int,
     mishap: Callable[[], Awaitable[None]] | None = None,
     over_s: float = 3.0,
+    retries: int = 2,
 ) -> list[Fate]:
-    """`requests` spread over so many seconds, with `mishap` in their midst."""
+    """`requests` spread over so many seconds, with `mishap` in their midst.
+
+    `retries` is how often the SDK asks again where no answer has begun; 2 is its own default.
+    """
     rng = Random(seed)
     fates = [
         Fate(f"{i} " + "word " * rng.randint(1, 200), rng.randint(5, 120), i % 2 == 0)
         for i in range(requests)
     ]
-    async with AsyncOpenAI(base_url=f"{endpoint}/v1", api_key="none", timeout=60) as client:
+    async with AsyncOpenAI(
+        base_url=f"{endpoint}/v1", api_key="none", timeout=60, max_retries=retries
+    ) as client:
 
         async def later(fate: Fate, delay_s: float) -> Fate:
             await asyncio.sleep(delay_s)

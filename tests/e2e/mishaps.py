@@ -1,0 +1,104 @@
+"""Mishaps of a cluster under load, and what clients may see of them."""
+
+import asyncio
+
+import httpx
+import load
+from cluster import Cluster, until
+from prometheus_client.parser import text_string_to_metric_families
+
+REQUESTS = 80
+RECOVERY_S = 30.0
+
+
+def model_of(running: Cluster) -> str:
+    answer = httpx.get(f"{running.endpoint}/v1/models").raise_for_status()
+    return str(answer.json()["data"][0]["id"])
+
+
+def truth(running: Cluster, fates: list[load.Fate]) -> list[str]:
+    """What an engine answers directly; an emulated engine's text depends on the prompt alone."""
+    url = running.component("engine-3")["address"]
+    bodies = [{"prompt": f.prompt, "max_tokens": f.max_tokens, "temperature": 0} for f in fates]
+    model = model_of(running)
+
+    async def ask() -> list[str]:
+        async with httpx.AsyncClient(timeout=60) as client:
+            answers = await asyncio.gather(
+                *(client.post(f"{url}/v1/completions", json={"model": model} | b) for b in bodies)
+            )
+        return [answer.json()["choices"][0]["text"] for answer in answers]
+
+    return asyncio.run(ask())
+
+
+async def busy(running: Cluster, victim: str) -> None:
+    """Wait until requests depend on `victim`: killing an idle process would prove nothing."""
+    schedulers = [running.component(f"scheduler-{i}") for i in range(2)]
+
+    async def depends(client: httpx.AsyncClient) -> bool:
+        for scheduler in schedulers:
+            status = (await client.get(f"{scheduler['address']}/status")).json()
+            if victim in (scheduler["name"], "tagger") and status["in_progress"]:
+                return True
+            outstanding = {i["instance_id"]: i["outstanding"] for i in status["instances"]}
+            if outstanding.get(victim.removesuffix(".predictor")):
+                return True
+        return False
+
+    async with httpx.AsyncClient() as client:
+        for _ in range(300):
+            if await depends(client):
+                return
+            await asyncio.sleep(0.01)
+    raise AssertionError(f"no request ever depended on {victim}")
+
+
+def drive(running: Cluster, victim: str, seed: int, *, retries: int = 2) -> list[load.Fate]:
+    """Load the cluster, kill `victim` in the midst of it, and wait until all is well again."""
+    before = running.component(victim)
+
+    async def mishap() -> None:
+        await busy(running, victim)
+        running.kill(victim)
+
+    fates = asyncio.run(
+        load.run(
+            running.endpoint,
+            model_of(running),
+            REQUESTS,
+            seed=seed,
+            mishap=mishap,
+            retries=retries,
+        )
+    )
+    lost = [fate for fate in fates if fate.lost]
+    assert not lost, f"{lost}\n{running.logs()}"
+    whole = [fate for fate in fates if not fate.error]
+    running.await_restart(victim, before)
+    assert [fate.text for fate in whole] == truth(running, whole)
+    return fates
+
+
+def degraded(running: Cluster, missing: str) -> float:
+    """Answers that placements of both schedulers had to do without."""
+    total = 0.0
+    for name in ("scheduler-0", "scheduler-1"):
+        text = httpx.get(f"{running.component(name)['address']}/metrics").text
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                counts = sample.name == "foretell_degraded_total"
+                total += sample.value * (counts and sample.labels["missing"] == missing)
+    return total
+
+
+def await_predictions(running: Cluster) -> None:
+    """Wait until requests are placed by predictions for every instance again."""
+
+    def nothing_is_missing() -> bool:
+        before = degraded(running, "predictor")
+        fates = asyncio.run(load.run(running.endpoint, model_of(running), 8, seed=9, over_s=0.2))
+        assert not [fate.error for fate in fates if fate.error]
+        return degraded(running, "predictor") == before
+
+    until(nothing_is_missing, RECOVERY_S)
