@@ -6,13 +6,14 @@ from math import inf
 from typing import Any
 
 from foretell.length import says_more
-from foretell.model import Load, Prediction, RequestSpec
+from foretell.model import RequestSpec
 from foretell.placement import effects as do
 from foretell.placement import events as on
 from foretell.placement.config import PlacementConfig
 from foretell.placement.effort import Effort
 from foretell.placement.instances import Instance, Instances, Lease
 from foretell.placement.patience import Patience, longest_silence_s
+from foretell.placement.predictors import Predictors
 from foretell.placement.recall import Unstarted, is_worth_it
 from foretell.placement.request import Request, Stage
 from foretell.placement.retries import RetryBudget
@@ -20,7 +21,6 @@ from foretell.placement.turns import Turns
 from foretell.policy import Candidate, Needs, Policy
 from foretell.policy.admission import Unattainable, unattainable
 from foretell.policy.order import LargestLast, waits_too_long
-from foretell.policy.shortlist import Shortlist
 
 MOST_WITHOUT_INSTANCE = 1000
 """Requests that wait for an instance at most."""
@@ -48,7 +48,7 @@ class PlacementCore:
         self.instances = Instances()
         self._recalls = config.recall and policy.needs.prediction
         self._random = random
-        self._shortlist = Shortlist[str](config.candidates)
+        self._predictors = Predictors(self.instances, config.candidates, random)
         self._effort = Effort()
         self._orders: dict[str, LargestLast] = {}
         self._turns = Turns()
@@ -188,20 +188,16 @@ class PlacementCore:
         if not eligible:
             self._await_instance(request)
             return
-        known = [self.instances[instance_id] for instance_id in eligible]
-        candidates = [self._candidate(i, i.recent_load(self._now_s), None) for i in known]
-        self._choose(request, candidates)
+        self._choose(request, self._predictors.candidates(eligible, {}, self._now_s))
 
     def _ask(self, request: Request) -> None:
         """It is the request's turn: ask the predictors of the most promising instances."""
-        eligible = self._near(self._eligible(request))
+        eligible = self._predictors.near(self._eligible(request))
         if not eligible:
             self._await_instance(request)
             return
         request.plan = plan = self._effort.plan(len(eligible), self._now_s)
-        picked = self._shortlist.pick(
-            eligible, self.instances.outstanding, self._random, self._now_s, plan.candidates
-        )
+        picked = self._predictors.pick(eligible, plan.candidates, self._now_s)
         request.candidates, request.stage = picked, Stage.ANSWERS
         asked = tuple(self.instances.answering(picked, self._now_s))
         if not asked:
@@ -215,7 +211,7 @@ class PlacementCore:
         self._do(do.Ask(request.key, trial, asked, needs, trial.slo.given, plan.single, calls))
 
     def _heard(self, event: on.Heard) -> None:
-        said = self._learn(event.answers)
+        said = self._predictors.learn(event.answers, self._now_s)
         request = self._requests.get(event.key)
         if request is None:
             return  # its client has left, and the turn is somebody else's
@@ -225,47 +221,18 @@ class PlacementCore:
             self._effort.took(plan, len(event.answers), took_s)
         self._choose_among(request, said)
 
-    def _learn(self, answers: Sequence[on.Answer]) -> dict[str, on.Answer]:
-        """Note what predictors have told; returns it by instance."""
-        instances, now_s, said = self.instances, self._now_s, dict[str, on.Answer]()
-        for answer in answers:
-            instance, load = instances.get(answer.instance_id), answer.load
-            if instance is None:
-                continue  # removed since it was asked
-            said[answer.instance_id] = answer
-            if answer.silent:
-                instances.silent(instance, now_s)
-                continue
-            instances.heard(instance, load, now_s)
-            if load is not None:
-                self._shortlist.learn(instance.instance_id, load, instance.outstanding, now_s)
-        return said
-
     def _choose_among(self, request: Request, said: Mapping[str, on.Answer]) -> None:
         """The predictors have answered, as far as they do."""
+        asked, now_s = request.candidates, self._now_s
         loads_only = self.policy.needs is Needs.LOAD or request.plan.candidates == 0
-        candidates, missing = [], 0
-        for key in request.candidates:
-            instance, answer = self.instances.get(key), said.get(key)
-            if instance is None:
-                continue  # removed since it was asked
-            load, prediction = (answer.load, answer.prediction) if answer else (None, None)
-            missing += (load if loads_only else prediction) is None
-            if load is None:
-                load = instance.recent_load(self._now_s)
-            candidates.append(self._candidate(instance, load, prediction))
+        candidates = self._predictors.candidates(asked, said, now_s)
+        missing = sum(_is_missing(said.get(c.instance_id), loads_only) for c in candidates)
         if missing:
             self._do(do.Degraded(request.key, "predictor", missing))
         if not candidates:
             self._await_instance(request)
             return
         self._choose(request, candidates)
-
-    def _candidate(
-        self, instance: Instance, load: Load | None, prediction: Prediction | None
-    ) -> Candidate:
-        sent = instance.dispatched_last_minute(self._now_s)
-        return Candidate(instance.instance_id, instance.outstanding, sent, load, prediction)
 
     def _choose(self, request: Request, candidates: Sequence[Candidate]) -> None:
         """The policy chooses."""
@@ -316,7 +283,7 @@ class PlacementCore:
         """There is room somewhere: whoever has waited longest elsewhere may be better off there."""
         if self._turns.holder is not None:
             return
-        key = self._unstarted.pick(self._now_s, self._may_wait)
+        key = self._unstarted.pick(self.instances, self._now_s)
         if key is None:
             return
         request = self._requests[key]
@@ -326,13 +293,6 @@ class PlacementCore:
         if others and self._effort.is_spare(len(others), self._now_s):
             self._turns.take(key)
             self._do(do.Review(key, spec, here, others, self.policy.needs, spec.slo.given))
-
-    def _may_wait(self, instance_id: str, sent_s: float) -> bool:
-        """Whether what was sent there at that time may wait: no later news says the contrary."""
-        instance = self.instances.get(instance_id)
-        if instance is None:
-            return False
-        return instance.load is None or instance.heard_s <= sent_s or instance.load.waiting > 0
 
     def _reviewed(self, event: on.Reviewed) -> None:
         request = self._requests.get(event.key)
@@ -350,12 +310,10 @@ class PlacementCore:
 
     def _better(self, request: Request, event: on.Reviewed) -> Candidate | None:
         """Where the request would wait much less than where it is."""
-        told = [a for a in event.answers if a.prediction and a.instance_id in self.instances]
-        if event.wait_s is None or not told:
+        told = {a.instance_id: a for a in event.answers if a.prediction}
+        candidates = self._predictors.candidates(list(told), told, self._now_s)
+        if event.wait_s is None or not candidates:
             return None
-        candidates = [
-            self._candidate(self.instances[a.instance_id], a.load, a.prediction) for a in told
-        ]
         name = self.policy.choose(self._with_time_left(request), candidates, self._random())
         chosen = next(c for c in candidates if c.instance_id == name)
         assert chosen.prediction is not None
@@ -526,18 +484,6 @@ class PlacementCore:
         known = self.instances.eligible(request.arrived.model, request.avoid)
         return known if among is None else [each for each in known if each in among]
 
-    def _near(self, eligible: list[str]) -> list[str]:
-        """Those that answer at once, where more are eligible than can be asked.
-
-        Which they are changes as requests are placed, so all get their turn.
-        """
-        wanted = self.config.candidates
-        if not wanted or len(eligible) <= wanted:
-            return eligible
-        followed = self.instances.followed
-        near = [each for each in eligible if each in followed]
-        return near if len(near) >= wanted else eligible
-
     def _do(self, effect: do.Effect) -> None:
         self._effects.append(effect)
 
@@ -552,3 +498,8 @@ def _foretold_s(request: Request, chosen: Candidate) -> float | None:
         return inf if whole else None
     expected_tokens = spec.length.expected_tokens
     return longest_silence_s(told.ttft_s, told.e2e_s, expected_tokens, spec.max_tokens, whole=whole)
+
+
+def _is_missing(answer: on.Answer | None, loads_only: bool) -> bool:
+    """Whether a predictor did not tell what was wanted of it."""
+    return answer is None or (answer.load if loads_only else answer.prediction) is None

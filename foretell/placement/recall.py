@@ -6,8 +6,9 @@ back and sent elsewhere, and its client notices nothing. That is work stealing (
 Leiserson, JACM 46(5), 1999) with a forecast in the place of an idle worker's attempt.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
+
+from foretell.placement.instances import Instances
 
 REVIEW_PAUSE_S = 0.1
 """Pause between two reviews of one request: about as often news of engines come."""
@@ -38,22 +39,27 @@ class Unstarted:
         """The request has a token or has ended, or cannot be called back any more."""
         self._waiting.pop(key, None)
 
-    def pick(self, now_s: float, may_wait: Callable[[str, float], bool]) -> str | None:
-        """The oldest request that is due for a review; None where none is.
-
-        `may_wait` says whether what was sent to an instance at a time may wait in its queue.
-        """
+    def pick(self, instances: Instances, now_s: float) -> str | None:
+        """The oldest request that is due for a review; None where none is."""
         due = [
             (waiting.arrived_s, key)
             for key, waiting in self._waiting.items()
-            if now_s - waiting.reviewed_s >= REVIEW_PAUSE_S
-            and may_wait(waiting.instance_id, waiting.sent_s)
+            if now_s - waiting.reviewed_s >= REVIEW_PAUSE_S and _may_wait(waiting, instances)
         ]
         if not due:
             return None
         _, key = min(due)
         self._waiting[key].reviewed_s = now_s
         return key
+
+
+def _may_wait(waiting: _Waiting, instances: Instances) -> bool:
+    """Whether it may still wait in the engine's queue: no later news says the contrary."""
+    instance = instances.get(waiting.instance_id)
+    if instance is None:
+        return False
+    load = instance.load
+    return load is None or instance.heard_s <= waiting.sent_s or load.waiting > 0
 
 
 def is_worth_it(wait_s: float, elsewhere_s: float) -> bool:

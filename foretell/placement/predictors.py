@@ -1,0 +1,76 @@
+"""Which predictors are asked about a request, and what they have told, as candidates."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from foretell.model import Load, Prediction
+from foretell.placement import events as on
+from foretell.placement.instances import Instance, Instances
+from foretell.policy import Candidate
+from foretell.policy.shortlist import Shortlist
+
+
+class Predictors:
+    """The predictors of the instances: whom to ask, and what is known by their answers.
+
+    `most` are asked for one placement; 0: all. `random` draws uniformly from [0, 1).
+    """
+
+    def __init__(self, instances: Instances, most: int, random: Callable[[], float]) -> None:
+        self._instances = instances
+        self._most = most
+        self._random = random
+        self._shortlist = Shortlist[str](most)
+
+    def near(self, eligible: list[str]) -> list[str]:
+        """Those that answer at once, where more are eligible than can be asked.
+
+        Which they are changes as requests are placed, so all get their turn.
+        """
+        if not self._most or len(eligible) <= self._most:
+            return eligible
+        followed = self._instances.followed
+        near = [each for each in eligible if each in followed]
+        return near if len(near) >= self._most else eligible
+
+    def pick(self, among: Sequence[str], affordable: int, now_s: float) -> Sequence[str]:
+        """The most promising of these, as many as there is time to predict for; 0: no matter."""
+        outstanding = self._instances.outstanding
+        return self._shortlist.pick(among, outstanding, self._random, now_s, affordable)
+
+    def learn(self, answers: Sequence[on.Answer], now_s: float) -> dict[str, on.Answer]:
+        """Note what predictors have told; returns it by instance."""
+        instances, said = self._instances, dict[str, on.Answer]()
+        for answer in answers:
+            instance, load = instances.get(answer.instance_id), answer.load
+            if instance is None:
+                continue  # removed since it was asked
+            said[answer.instance_id] = answer
+            if answer.silent:
+                instances.silent(instance, now_s)
+                continue
+            instances.heard(instance, load, now_s)
+            if load is not None:
+                self._shortlist.learn(instance.instance_id, load, instance.outstanding, now_s)
+        return said
+
+    def candidates(
+        self, asked: Sequence[str], said: Mapping[str, on.Answer], now_s: float
+    ) -> list[Candidate]:
+        """Those of `asked` that are still there, each with what it said, or its last known load."""
+        found = []
+        for key in asked:
+            instance, answer = self._instances.get(key), said.get(key)
+            if instance is None:
+                continue  # removed since it was asked
+            load, prediction = (answer.load, answer.prediction) if answer else (None, None)
+            found.append(_candidate(instance, load, prediction, now_s))
+        return found
+
+
+def _candidate(
+    instance: Instance, load: Load | None, prediction: Prediction | None, now_s: float
+) -> Candidate:
+    if load is None:
+        load = instance.recent_load(now_s)
+    sent = instance.dispatched_last_minute(now_s)
+    return Candidate(instance.instance_id, instance.outstanding, sent, load, prediction)
