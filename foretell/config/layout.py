@@ -127,7 +127,7 @@ class Layout:
         return {setting: self.file(getattr(section, setting), setting) for setting in settings}
 
     def _folder(self, section: Any, setting: str) -> Values:
-        """Of a model that may also have a name."""
+        """The setting of a model's folder, which may also be a name."""
         named = getattr(section, setting) in ("shipped", "none")
         return {} if named else self._files(section, setting)
 
