@@ -289,9 +289,9 @@ async def test_a_head_that_does_not_arrive_is_given_up(
 async def test_an_idle_connection_is_closed(
     tmp_path: Path, connect: Connect, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"{CONNECTION}._IDLE_S", 0.1)
     monkeypatch.setattr("services.scheduler.http.server._SWEEP_S", 0.01)
     async with running(tmp_path, [engine]) as scheduler:
+        monkeypatch.setattr(f"{CONNECTION}._IDLE_S", 0.1)
         client = await connect(scheduler)
         client.send(HEALTH)
         assert (await client.response())[0] == 200
@@ -302,11 +302,13 @@ async def test_an_answer_may_take_longer_than_any_wait_for_the_client(
     tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("services.scheduler.http.server._SWEEP_S", 0.01)
-    for name in ("_IDLE_S", "_HEAD_DEADLINE_S", "STALL_S"):
-        monkeypatch.setattr(f"{CONNECTION}.{name}", 0.01)
     gate = asyncio.Event()
     async with engines(gated(gate)) as (engine,), running(tmp_path, [engine]) as scheduler:
         client = await connect(scheduler)
+        client.send(HEALTH)
+        await client.response()
+        for name in ("_IDLE_S", "_HEAD_DEADLINE_S", "STALL_S"):
+            monkeypatch.setattr(f"{CONNECTION}.{name}", 0.01)
         client.send(post(stream=True))
         assert (await client.head())[0] == 200
         await asyncio.sleep(0.1)
