@@ -26,6 +26,9 @@ _OBJECT = _DATA + b"{"
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 """How the lines of server-sent events begin."""
 _MAX_TOKENS = 2**31 - 1
+_NAMES = ("prompt_tokens", "completion_tokens", "prompt_tokens_details")
+_OTHER_NAMES = ("input_tokens", "output_tokens", "input_tokens_details")
+"""The counts in a usage, as in completions; as in the Responses API and in Anthropic's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +135,11 @@ class StreamFraming:
         assert not self.ended
         lines = data if data.endswith(b"\n") and not self._held else self._whole_lines(data)
         error_at = self._error_at(lines)
-        if not self._begun and error_at == 0:
-            return self.feed_break("error_event")
-        if not self._begun and not _begins_with_event(lines):
-            return self.feed_break("not_events")
+        if not self._begun:
+            if error_at == 0:
+                return self.feed_break("error_event")
+            if not _begins_with_event(lines):
+                return self.feed_break("not_events")
         if error_at is None:
             return self._hand_out(lines)
         before = self._hand_out(lines[:error_at])
@@ -194,12 +198,13 @@ class StreamFraming:
     def _hand_out(self, lines: bytes) -> list[Event]:
         if not lines:
             return []
-        if self._opening and not self._begun:
-            self._waiting += lines
-            if self._is_opening(bytes(self._waiting)):
-                return []
-            lines = bytes(self._waiting)
-        self._begun = True
+        if not self._begun:
+            if self._opening:
+                self._waiting += lines
+                if self._is_opening(bytes(self._waiting)):
+                    return []
+                lines = bytes(self._waiting)
+            self._begun = True
         events = self._read(lines)
         events.append(Lines(lines))
         return events
@@ -233,17 +238,19 @@ class StreamFraming:
             elif _has_output(choice):
                 self._tokens_out += 1
                 self._exact = False
-        self._read_others(answer)
-        if answer.get("usage") is not None or "type" in answer:
+        if "type" in answer:
+            self._read_typed(answer)
+            events += _usage(answer)
+        elif answer.get("usage") is not None:
             events += _usage(answer)
 
-    def _read_others(self, answer: dict[str, Any]) -> None:
-        """The events of the Responses API and of Anthropic's, which have no choices."""
-        kind = answer.get("type")
+    def _read_typed(self, answer: dict[str, Any]) -> None:
+        """An event of the Responses API or of Anthropic's, which have no choices."""
+        kind = answer["type"]
         if isinstance(kind, str) and kind.endswith("delta") and kind != "message_delta":
             self._tokens_out += 1
             self._exact = False
-        elif kind is not None and _is_cut(answer):
+        elif _is_cut(answer):
             self._truncated = True
 
 
@@ -279,7 +286,8 @@ class WholeFraming:
         if answer is None and not self._any_form:
             return [Broken("not_json", tokens_out=0, exact=True)]
         answer = answer or {}
-        truncated = any(map(_truncated, _choices(answer))) or _is_cut(answer)
+        choices = _choices(answer)
+        truncated = any(map(_truncated, choices)) if choices else _is_cut(answer)
         return [*_usage(answer), End(body, truncated)]
 
     def feed_break(self, reason: str) -> list[Event]:
@@ -356,12 +364,12 @@ def _usage(answer: dict[str, Any]) -> Iterator[Usage]:
     if not isinstance(usage, dict):
         return
     others = "input_tokens" in usage or "output_tokens" in usage
-    names = ("input", "output") if others else ("prompt", "completion")
-    details = usage.get(f"{names[0]}_tokens_details")
+    prompt, output, told = _OTHER_NAMES if others else _NAMES
+    details = usage.get(told)
     cached = details.get("cached_tokens") if isinstance(details, dict) else None
     yield Usage(
-        prompt_tokens=_count(usage.get(f"{names[0]}_tokens")),
-        output_tokens=_count(usage.get(f"{names[1]}_tokens")),
+        prompt_tokens=_count(usage.get(prompt)),
+        output_tokens=_count(usage.get(output)),
         cached_tokens=None if cached is None else _count(cached),
     )
 
