@@ -54,7 +54,14 @@ class Recorder:
     def record(
         self, request: ParsedRequest, request_id: str, placement: Placement, result: Result
     ) -> None:
-        """Account for one attempt that has ended: at once, or when its sidecar has answered."""
+        """Account for one attempt that has ended: at once, or when its sidecar has answered.
+
+        Of a request that generates nothing, only what it took of its tenant's tokens counts.
+        """
+        if not request.endpoint.generates:
+            if request.grant is not None and result.prompt_tokens:
+                request.grant.settle(result.prompt_tokens)
+            return
         if placement.instance.stub is None:
             self._account(request, request_id, placement, result)
         else:

@@ -169,9 +169,6 @@ class Relay:
             raise
         finally:
             attempt.result.ended_unix_s = time.time()
-            if self._request.endpoint.generates:
-                self._context.recorder.record(
-                    self._request, self._request_id, placement, attempt.result
-                )
-            elif self._request.grant is not None and attempt.result.prompt_tokens:
-                self._request.grant.settle(attempt.result.prompt_tokens)
+            self._context.recorder.record(
+                self._request, self._request_id, placement, attempt.result
+            )
