@@ -46,13 +46,12 @@ RELAYING = "relaying"
 VARIANTS = (
     Variant(
         RELAYING,
-        "`least_outstanding`, no lengths",
+        "`least_outstanding`, no length model",
         "least_outstanding",
         lengths=False,
         tagger=False,
     ),
-    Variant("lengths", "`least_outstanding`, no tagger", "least_outstanding", tagger=False),
-    Variant("tagged", "`least_outstanding`", "least_outstanding"),
+    Variant("lengths", "`least_outstanding`", "least_outstanding", tagger=False),
     Variant("latency", "`predicted_latency`", "predicted_latency"),
     Variant("untagged", "`slo`, no tagger", "slo", tagger=False),
     Variant("slo", "`slo`", "slo"),
