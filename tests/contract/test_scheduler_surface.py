@@ -253,6 +253,7 @@ async def test_an_endpoint_that_no_engine_has_is_not_found(tmp_path: Path) -> No
     ):
         response = await scheduler.client.post("/v1/rerank", json={"model": MODEL})
         assert (response.status_code, response.json()) == (404, {"detail": "Not Found"})
+        assert len(engine.received) == 1
 
 
 async def test_callers_with_names_have_their_limits(tmp_path: Path) -> None:

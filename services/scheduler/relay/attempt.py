@@ -35,6 +35,9 @@ _REFUSALS = frozenset((404, 429))
 too much to do."""
 
 
+_UNKNOWN_PATH = b'{"detail":"Not Found"}'
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """An engine's answer that the client gets if no other engine says anything else."""
@@ -213,12 +216,16 @@ class Attempt:
         if not self._streamed:
             length = (b"content-length", b"%d" % len(data))
             headers = [*self._response_headers(), length]
-            if status in _REFUSALS:
+            if status in _REFUSALS and not self._is_unknown(data):
                 raise AttemptFailed(f"http_{status}", Refusal(status, headers, data))
             self._reply.start(status, headers, has_length=True)
         elif not self._reply.started:
             self._start_stream()
         self._reply.end(data)
+
+    def _is_unknown(self, data: bytes) -> bool:
+        """vLLM has no such path for its model: so say all engines that serve it."""
+        return not self._request.endpoint.generates and data == _UNKNOWN_PATH
 
     def _note_break(self, broken: Broken) -> None:
         """Raise `AttemptFailed` for an answer of which the client has seen nothing."""
