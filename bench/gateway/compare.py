@@ -66,7 +66,7 @@ class Load:
 _STREAMS = Load("streams", "64 streams of 128 chunks", 64, 128, 128, 400)
 _TOKEN_IDS = replace(_STREAMS, key="token_ids", title="the same with token ids", token_ids=True)
 LOADS = (
-    Load("short", "short requests, 32 in flight", 32, 4000, 0, 400),
+    Load("short", "short requests, 32 in flight", 32, 12_000, 0, 400),
     _STREAMS,
     _TOKEN_IDS,
     Load("long", "prompts of 220 KB, 4 in flight", 4, 200, 0, 220_000),
