@@ -38,13 +38,14 @@ def predicted(
     calibration_steps: int = 1000,
     added_e2e_s: float | None = 0.0,
     added_ttft_s: float | None = 0.0,
+    preemptions: float = 0.0,
 ) -> Candidate:
     answer = Prediction(
         instance_id,
         ttft_s,
         e2e_s,
         tpot_s=0.01,
-        preemptions=0,
+        preemptions=preemptions,
         snapshot_age_s=0.0,
         load=load(),
         calibration_steps=calibration_steps,

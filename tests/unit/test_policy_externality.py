@@ -35,6 +35,20 @@ def test_how_much_a_wait_weighs_depends_on_the_latencies_before() -> None:
         assert policy.choose(REQUEST, [long_wait, dear], 0.0) == chosen
 
 
+def test_a_wait_that_all_have_weighs_little_more_than_its_seconds_where_all_preempt() -> None:
+    def chosen(added_e2e_s: float, preemptions: float) -> str:
+        longer = predicted("a", 20.0, 11.5, preemptions=preemptions)
+        shorter = predicted("b", 20.0, 10.0, added_e2e_s=added_e2e_s, preemptions=preemptions)
+        return choose([longer, shorter])
+
+    # A wait is long beyond 0.1 * 20 s and the least one, 10 s: 22.5 s against 18.3 s.
+    assert (chosen(4.3, preemptions=1.0), chosen(4.1, preemptions=7.0)) == ("a", "b")
+    # Half as many preemptions, and it is long beyond 7 s: 30.4 s against 24.3 s.
+    assert (chosen(6.2, preemptions=0.5), chosen(6.0, preemptions=0.5)) == ("a", "b")
+    # Nobody is preempted: 77.6 s against 60 s.
+    assert (chosen(18.0, preemptions=0.0), chosen(17.0, preemptions=0.0)) == ("a", "b")
+
+
 def test_first_and_last_tokens_of_others_count() -> None:
     later_start = predicted("a", 1.0, added_e2e_s=2.0, added_ttft_s=3.0)
     assert choose([later_start, predicted("b", 1.0, added_e2e_s=4.0, added_ttft_s=0.5)]) == "b"
