@@ -19,14 +19,14 @@ class SnapshotPublisher:
     """
 
     def __init__(self, endpoint: str, heartbeat_s: float) -> None:
+        if endpoint.startswith("ipc://"):  # whoever of several processes is first makes the folder
+            folder = Path(endpoint.removeprefix("ipc://")).parent
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._heartbeat_s = heartbeat_s
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.PUB)
         self._socket.setsockopt(zmq.SNDHWM, _SEND_QUEUE_LENGTH)
         self._socket.setsockopt(zmq.LINGER, 0)
-        if endpoint.startswith("ipc://"):  # whoever of several processes is first makes the folder
-            folder = Path(endpoint.removeprefix("ipc://")).parent
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             self._socket.bind(endpoint)
         except zmq.ZMQError:
