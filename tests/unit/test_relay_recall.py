@@ -7,6 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from services.scheduler.http.surface import ENDPOINTS
 from services.scheduler.relay import attempt as relay_attempt
 from services.scheduler.relay.attempt import Attempt, TakenBack
 from services.scheduler.relay.reply import Reply
@@ -32,8 +33,10 @@ async def begun(
     spec = SimpleNamespace(request_id="r", length=SimpleNamespace(expected_tokens=1), priority=0)
     instance = SimpleNamespace(config=SimpleNamespace(instance_id="engine-0"))
     placement = SimpleNamespace(spec=spec, instance=instance, policy="slo", prediction=None)
-    request = SimpleNamespace(stream=True, endpoint="completions", priority=0)
-    reply, engines = Reply(Mock(), "id"), Engines()
+    request = SimpleNamespace(
+        stream=True, endpoint=ENDPOINTS["/v1/completions"], priority=0, grant=None
+    )
+    reply, engines = Reply(Mock(), "id", request.endpoint), Engines()
     attempt = Attempt(
         request,  # type: ignore[arg-type]
         "id",
