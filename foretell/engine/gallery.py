@@ -157,17 +157,17 @@ class FollowedEngine:
         self._open[request.request_id] = request, now_s
         self._announce(request, now_s)
 
-    def revise(self, request: RequestSpec, now_s: float) -> float:
+    def revise(self, request: RequestSpec, now_s: float) -> float | None:
         """More is known of a request than when it was sent, of which its predictor is notified.
 
-        Returns how many seconds ago it was sent.
+        Returns how many seconds ago it was sent; None where it has ended: nobody is notified then.
         """
-        _, at_s = self._open.get(request.request_id, (request, now_s))
+        if request.request_id not in self._open:
+            return None
+        _, at_s = self._open[request.request_id]
         self._notices += 1
-        if request.request_id in self._open:
-            self._open[request.request_id] = request, at_s
-            row = arrival(request, self._length_row(request.length), at_s)
-            self._underway.revise(request, row)
+        self._open[request.request_id] = request, at_s
+        self._underway.revise(request, arrival(request, self._length_row(request.length), at_s))
         return max(0.0, now_s - at_s)
 
     def ended(self, request_id: str) -> None:

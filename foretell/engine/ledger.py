@@ -73,6 +73,8 @@ class Observed:
     only if a snapshot showed them running: of a few steps there may be none."""
     length_row: Row = ()
     """Its output length as it is believed."""
+    reserved: bool = False
+    """It was announced: what it brings to the cache is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,17 +164,24 @@ class Ledger:
     ) -> int:
         """Count `request` as on its way, unless a snapshot has already shown it.
 
-        It joins the engine's queue a dispatch delay after `made_s`. Returns how many tokens of its
+        It joins the engine's queue a dispatch delay after `made_s`. A request that is reserved
+        again, as more is known of its length, stays the one it was. Returns how many tokens of its
         prompt the engine is believed to find in its cache.
         """
-        if self.prefixes is not None:
+        before, seen = self._drop(request.request_id), self._observed.get(request.request_id)
+        if before is not None:
+            cached_tokens = before.request.cached_tokens
+        elif (seen is not None and seen.reserved) or self.prefixes is None:
+            cached_tokens = 0
+        else:
             cached_tokens = self.prefixes.reserve(request)
-            if cached_tokens > request.cached_tokens:
-                request = replace(request, cached_tokens=cached_tokens)
-        if (seen := self._observed.get(request.request_id)) is not None:
+        if cached_tokens > request.cached_tokens:
+            request = replace(request, cached_tokens=cached_tokens)
+        if seen is not None:
+            seen.reserved = True
             seen.length_row = length_row  # a distribution, where the engine was told a number
             return request.cached_tokens
-        if self._drop(request.request_id) is None:  # otherwise it was announced before
+        if before is None:
             for _ in range(request.sequences):
                 self._note(request, now_s)
         row = arrival(request, length_row, made_s)
@@ -215,6 +224,7 @@ class Ledger:
             if len(self._observed) > MAX_OBSERVED:
                 self._observed.popitem(last=False)
         if reservation is not None:
+            seen.reserved = True
             seen.length_row = reservation.row.length
             seen.since_s = reservation.made_s
             if joined_after_s is not None:

@@ -142,7 +142,7 @@ def test_what_is_learnt_later_replaces_what_was_announced() -> None:
     assert engine.revise(longer, now_s + 2) == 2.0
     assert gallery.load("engine-0").reserved == 1
     assert engine.begin(now_s + 3) == [(longer, 3.0)]
-    assert engine.revise(newcomer("gone"), now_s) == 0.0
+    assert engine.revise(newcomer("gone"), now_s) is None
     assert gallery.load("engine-0").reserved == 1
 
 

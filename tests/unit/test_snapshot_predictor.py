@@ -176,9 +176,9 @@ def test_a_restart_forgets_what_the_engine_did_and_memory_is_bounded() -> None:
     assert predictor.ledger.reserved == MAX_RESERVATIONS
 
 
-def asks(name: str, chunks: int) -> RequestSpec:
-    """Of one long text, the first `chunks` of 128 tokens and ten tokens more."""
-    prefix = chained(b"%d" % i for i in range(chunks))
+def asks(name: str, chunks: int, text: bytes = b"") -> RequestSpec:
+    """Of a long text, the first `chunks` of 128 tokens and ten tokens more."""
+    prefix = chained((b"%d" % i for i in range(chunks)), text)
     length = LengthEstimate(10.0, source="hint")
     return RequestSpec(name, 128 * chunks + 10, 0, length, prefix=prefix, prefix_chunk_tokens=128.0)
 
@@ -238,6 +238,38 @@ def test_hits_of_those_who_wait_are_believed_until_they_run() -> None:
         return predicted(predictor, spec("c")).ttft_s
 
     assert behind(known=False) - behind(known=True) == pytest.approx(0.64, rel=0.05)
+
+
+@pytest.mark.parametrize("when", ["on its way", "waiting", "running"])
+def test_a_request_whose_length_is_revised_finds_and_proves_what_it_did_before(when: str) -> None:
+    """Its own chunks are no hits of it, and that it did not find them says nothing of others."""
+    predictor, revised = new_predictor(), asks("b", 3, b"another")
+    predictor.hear(snapshot(1, START))
+    predictor.reserve(asks("a", 5), START, ttl_s=5.0)
+    predictor.hear(snapshot(2, START, shown(asks("a", 5), output=1)))
+    predictor.hear(snapshot(3, START))
+    predictor.complete("a", answered=True)
+    predictor.reserve(revised, START, ttl_s=5.0)
+    if when == "waiting":
+        predictor.hear(replace(snapshot(4, START), waiting=(shown(revised),)))
+    elif when == "running":
+        predictor.hear(snapshot(4, START, shown(revised, output=1)))
+    before = predicted(predictor, spec("d"))
+    predictor.reserve(replace(revised, length=LengthEstimate(10.0)), START, ttl_s=5.0)
+    assert predicted(predictor, spec("d")).ttft_s == pytest.approx(before.ttft_s)
+    predictor.hear(snapshot(5, START, shown(revised, output=2)))
+    assert predictor.complete("b", answered=True).cached_tokens == 0
+    assert predicted(predictor, asks("c", 5)).cached_tokens == 640
+
+
+def test_a_snapshot_that_was_faster_than_the_announcement_still_tells_what_is_cached() -> None:
+    predictor = new_predictor()
+    predictor.hear(snapshot(1, START))
+    predictor.hear(snapshot(2, START, shown(asks("a", 5), output=1)))
+    predictor.reserve(asks("a", 5), START, ttl_s=5.0)
+    predictor.hear(snapshot(3, START, shown(asks("a", 5), output=2)))
+    predictor.complete("a", answered=True)
+    assert predicted(predictor, asks("b", 5)).cached_tokens == 640
 
 
 @pytest.mark.parametrize("why", ["no caching", "another run", "never arrived", "never ran"])

@@ -85,11 +85,12 @@ class Following:
         self.engine.reserve(request, self._loop.time())
         return self._notify(predictor_pb2.Notice(reserved=wire.request_to_proto(request)))
 
-    def revise(self, request: RequestSpec) -> bool:
-        """More is known of `request`; whether the predictor could be notified."""
+    def revise(self, request: RequestSpec) -> None:
+        """More is known of `request`, which the predictor is told while it is open."""
         age_s = self.engine.revise(request, self._loop.time())
-        reserved = wire.request_to_proto(request)
-        return self._notify(predictor_pb2.Notice(reserved=reserved, age_s=age_s))
+        if age_s is not None:
+            reserved = wire.request_to_proto(request)
+            self._notify(predictor_pb2.Notice(reserved=reserved, age_s=age_s))
 
     def ended(self, request_id: str, *, answered: bool) -> "asyncio.Future[Seen | None] | None":
         """The request has ended; the future is what the predictor has seen of it.
