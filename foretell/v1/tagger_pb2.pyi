@@ -79,14 +79,12 @@ class LengthEstimate(_message.Message):
     def __init__(self, expected_tokens: _Optional[float] = ..., quantiles: _Optional[_Iterable[_Union[Quantile, _Mapping]]] = ..., source: _Optional[str] = ...) -> None: ...
 
 class TagBatch(_message.Message):
-    __slots__ = ("requests", "first", "within_ms")
+    __slots__ = ("requests", "first")
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
-    WITHIN_MS_FIELD_NUMBER: _ClassVar[int]
     requests: _containers.RepeatedCompositeFieldContainer[TagRequest]
     first: int
-    within_ms: int
-    def __init__(self, requests: _Optional[_Iterable[_Union[TagRequest, _Mapping]]] = ..., first: _Optional[int] = ..., within_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, requests: _Optional[_Iterable[_Union[TagRequest, _Mapping]]] = ..., first: _Optional[int] = ...) -> None: ...
 
 class Estimates(_message.Message):
     __slots__ = ("source", "levels", "numbers", "expected_tokens", "tokens")

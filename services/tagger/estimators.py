@@ -22,8 +22,6 @@ from services.tagger.recall import Recall
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE = 0.75  # share of a call's remaining time spent on the model; the rest is for the reply
-
 Tell = Callable[[LengthEstimate], None]
 
 
@@ -33,8 +31,6 @@ class Asked:
 
     request_id: str
     question: Question
-    within_s: float | None
-    """How long the model may take; None: as long as it wants."""
     tell: Tell
     without: Callable[[], LengthEstimate]
     """What is said where the model says nothing."""
@@ -82,7 +78,7 @@ class Answerer(Generic[Found]):
                 self._metrics.recalled.inc()
                 self._read.append((each, found))
                 continue
-            reading = self._batcher.submit(each.question, each.within_s)
+            reading = self._batcher.submit(each.question)
             if reading.done():
                 self._sort(each, key, reading)
             else:
@@ -117,7 +113,7 @@ class Answerer(Generic[Found]):
 
 
 class Estimators(Generic[Found]):
-    """Answers every valid request; overload, deadlines and failures lead to lesser sources."""
+    """Answers every valid request; overload and failures lead to lesser sources."""
 
     def __init__(
         self,
@@ -132,14 +128,9 @@ class Estimators(Generic[Found]):
         self._max_prompt_chars = max_prompt_chars
         self._sample = Sample()
 
-    def ask(
-        self, request: tagger_pb2.TagRequest, time_remaining_s: float | None, tell: Tell
-    ) -> None:
+    def ask(self, request: tagger_pb2.TagRequest, tell: Tell) -> None:
         """`tell` is called once with the estimate of the best source, between `min_tokens` and
-        `max_tokens`.
-
-        `time_remaining_s` is the caller's patience; None is endless.
-        """
+        `max_tokens`."""
         began_s = time.perf_counter()
 
         def told(estimate: LengthEstimate) -> None:
@@ -157,7 +148,6 @@ class Estimators(Generic[Found]):
                 Asked(
                     request.request_id,
                     Question(request.model_name, conversation, request.tenant),
-                    None if time_remaining_s is None else _PATIENCE * time_remaining_s,
                     told,
                     partial(self._by_history, request),
                 )

@@ -25,7 +25,7 @@ class TaggerMetrics:
         )
         self.misses = Counter(
             "foretell_tagger_model_misses_total",
-            "Prompts that the model did not read in time: history answered, by reason.",
+            "Prompts that the model did not read: history answered, by reason.",
             ["reason"],
             registry=self.registry,
         )

@@ -1,4 +1,4 @@
-"""The gRPC shell: validation, deadlines, sockets."""
+"""The gRPC shell: validation and sockets."""
 
 import asyncio
 import contextlib
@@ -76,7 +76,7 @@ class TaggerService(tagger_pb2_grpc.TaggerServicer):
             if not told.done():  # otherwise the caller has left
                 told.set_result(estimate)
 
-        self._estimators.ask(request, context.time_remaining(), tell)
+        self._estimators.ask(request, tell)
         return wire.length_to_proto(await told)
 
     async def Observe(

@@ -86,9 +86,8 @@ class TagStream(ServedStream):
         batch = tagger_pb2.TagBatch.FromString(payload)
         if problem := batch_problem(batch):
             raise DecodeError(problem)
-        within_s = batch.within_ms / 1e3 or None
         for number, request in enumerate(batch.requests, batch.first):
-            self._ask(number, request, within_s)
+            self._ask(number, request)
         self._settle()
 
     def pause_writing(self) -> None:
@@ -99,13 +98,13 @@ class TagStream(ServedStream):
         super().resume_writing()
         self._settle()
 
-    def _ask(self, number: int, request: tagger_pb2.TagRequest, within_s: float | None) -> None:
+    def _ask(self, number: int, request: tagger_pb2.TagRequest) -> None:
         self._unanswered += 1
         if problem := tag_problem(request):
             self._answer_soon()
             self._refusals.append(tagger_pb2.Refusal(number=number, reason=problem))
         else:
-            self._estimators.ask(request, within_s, partial(self._answer, number))
+            self._estimators.ask(request, partial(self._answer, number))
 
     def _answer(self, number: int, estimate: LengthEstimate) -> None:
         self._answer_soon()

@@ -190,16 +190,6 @@ async def test_a_full_queue_is_answered_from_history(tmp_path: Path) -> None:
         assert await tagger.metric("foretell_tagger_queue_depth") == 0.0
 
 
-async def test_an_answer_comes_within_the_callers_deadline(tmp_path: Path) -> None:
-    regressor = FakeRegressor()
-    regressor.gate.clear()
-    async with running(tmp_path, regressor) as tagger:
-        answer = await tagger.tag("hello", timeout=3.0)  # else: DEADLINE_EXCEEDED
-        assert answer.source == "prior"
-        assert await tagger.metric('foretell_tagger_model_misses_total{reason="deadline"}') == 1.0
-        regressor.gate.set()
-
-
 async def test_a_failing_model_is_replaced_by_history(tmp_path: Path) -> None:
     regressor = FakeRegressor()
     regressor.failing = True
