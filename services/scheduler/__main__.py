@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from foretell.config import SchedulerSettings, build_policy
 from foretell.length import PromptTokenEstimator
 from foretell.placement import PlacementConfig
+from foretell.policy.base import Needs
 from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import tagger_pb2_grpc
 from services.process import runtime
@@ -84,7 +85,7 @@ async def serve(
         )
         stack.push_async_callback(pool.close)
         estimators = Estimators(
-            Lengths(open_model(settings.length_model)),
+            Lengths(open_model(_length_model(settings))),
             PromptTokenEstimator(),
             PromptCounter(settings.tokenizer),
         )
@@ -176,6 +177,15 @@ def _api_keys(settings: SchedulerSettings) -> ApiKeys:
     return keys
 
 
+def _length_model(settings: SchedulerSettings) -> str:
+    """The length model that `open_model` shall open: it takes 110 MB, so none where nothing that is
+    decided depends on lengths."""
+    policy = build_policy(settings.policy, settings.policy_parameters)
+    if policy.needs is Needs.NOTHING and not settings.largest_last_ratio:
+        return "none"
+    return settings.length_model
+
+
 def _placement_config(settings: SchedulerSettings) -> PlacementConfig:
     return PlacementConfig(
         candidates=settings.candidates,
@@ -189,7 +199,7 @@ def _placement_config(settings: SchedulerSettings) -> PlacementConfig:
 def main() -> None:
     settings = runtime.load_settings(SchedulerSettings)
     runtime.setup_logging(settings.log_level)
-    open_model(settings.length_model)  # which imports nearly all that is ever imported
+    open_model(_length_model(settings))  # which imports nearly all that is ever imported
     gc.freeze()  # what was imported stays: collections need not look at it again and again
     runtime.run(lambda stop: serve(settings, stop))
 

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
+import pytest
 from engines import EVENTS, MODEL, STREAM, WHOLE, Engine, answer, engines, gated
 from schedulers import WAIT_S, Scheduler, instances_json, until
 
@@ -81,6 +82,18 @@ async def until_not_ready(scheduler: Scheduler) -> None:
                 assert response.json()["error"]["code"] in ("draining", "no_instance")
                 return
             assert response.status_code == 200
+
+
+@pytest.mark.parametrize(("policy", "compiled"), [("round_robin", False), ("slo", True)])
+async def test_who_predicts_nothing_has_no_compiler_in_memory(
+    tmp_path: Path, policy: str, compiled: bool
+) -> None:
+    async with (
+        engines(answer) as made,
+        process(tmp_path, made, "--policy", policy) as (child, scheduler),
+    ):
+        assert (await scheduler.complete()).content == WHOLE
+        assert ("llvmlite" in Path(f"/proc/{child.pid}/maps").read_text()) is compiled  # noqa: ASYNC240
 
 
 async def test_replicas_share_a_port(tmp_path: Path) -> None:
