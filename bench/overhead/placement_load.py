@@ -44,14 +44,7 @@ CHUNKS = 3
 """Chunks of each answer, one per tick of the fake engine: requests are under way for two ticks."""
 RELAYING = "relaying"
 VARIANTS = (
-    Variant(
-        RELAYING,
-        "`least_outstanding`, no length model",
-        "least_outstanding",
-        lengths=False,
-        tagger=False,
-    ),
-    Variant("lengths", "`least_outstanding`", "least_outstanding", tagger=False),
+    Variant(RELAYING, "`least_outstanding`", "least_outstanding", tagger=False),
     Variant("latency", "`predicted_latency`", "predicted_latency"),
     Variant("untagged", "`slo`, no tagger", "slo", tagger=False),
     Variant("slo", "`slo`", "slo"),

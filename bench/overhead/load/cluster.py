@@ -37,7 +37,6 @@ class Variant:
     title: str
     policy: str
     size: Size = _EIGHT
-    lengths: bool = True
     """Schedulers have their length model."""
     tagger: bool = True
     pictures: bool = True
@@ -191,7 +190,6 @@ async def running_schedulers(cluster: Cluster, variant: Variant) -> AsyncIterato
                 "services.scheduler",
                 f"--instances={cluster.instances(variant)}",
                 f"--policy={setting_of(variant.policy)}",
-                f"--length-model={'shipped' if variant.lengths else 'none'}",
                 f"--tagger={cluster.tagger.facts['address'] if variant.tagger else ''}",
                 f"--request-log={log}",
                 # Probes are not what is measured.
