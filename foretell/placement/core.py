@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import inf
 from typing import Any
 
 from foretell.length import says_more
@@ -10,14 +9,12 @@ from foretell.model import RequestSpec
 from foretell.placement import effects as do
 from foretell.placement import events as on
 from foretell.placement.config import PlacementConfig
-from foretell.placement.effort import Effort
-from foretell.placement.instances import Instance, Instances, Lease
-from foretell.placement.patience import Patience, longest_silence_s
-from foretell.placement.predictors import Predictors
-from foretell.placement.recall import Unstarted, is_worth_it
+from foretell.placement.patience import Patience
+from foretell.placement.predictors import is_missing
+from foretell.placement.recall import Recalls
 from foretell.placement.request import Request, Stage
 from foretell.placement.retries import RetryBudget
-from foretell.placement.turns import Turns
+from foretell.placement.state import State, expect, give_back
 from foretell.policy import Candidate, Needs, Policy
 from foretell.policy.admission import Unattainable, unattainable
 from foretell.policy.order import LargestLast, waits_too_long
@@ -45,23 +42,19 @@ class PlacementCore:
         """`random` draws uniformly from [0, 1)."""
         self.policy = policy
         self.config = config
-        self.instances = Instances()
-        self._recalls = config.recall and policy.needs.prediction
-        self._random = random
-        self._predictors = Predictors(self.instances, config.candidates, random)
-        self._effort = Effort()
+        self._state = State(policy, config, random)
+        self.instances = self._state.instances
+        self._requests = self._state.requests
+        self._predictors = self._state.predictors
+        self._effort = self._state.effort
+        self._turns = self._state.turns
+        self._recalls = Recalls(self._state, enabled=config.recall)
         self._orders: dict[str, LargestLast] = {}
-        self._turns = Turns()
         self._passing_turns = False
-        self._requests: dict[str, Request] = {}
-        self._unstarted = Unstarted()
         self._patience = Patience()
         self._budget = RetryBudget()
         self._without_instance: dict[str, None] = {}
         """Requests that wait for an instance, by their arrival."""
-        self._tickets = 0
-        self._now_s = 0.0
-        self._effects: list[do.Effect] = []
         self._handlers: dict[type, Callable[[Any], None]] = {
             on.Arrived: self._arrived,
             on.Estimated: self._estimated,
@@ -85,11 +78,15 @@ class PlacementCore:
 
         AssertionError for an event that cannot happen, such as a second end of one request.
         """
-        assert now_s >= self._now_s, f"time went from {self._now_s} back to {now_s}"
-        self._now_s = now_s
+        state = self._state
+        assert now_s >= state.now_s, f"time went from {state.now_s} back to {now_s}"
+        state.now_s = now_s
         self._handlers[type(event)](event)
-        found, self._effects = self._effects, []
-        return found
+        return state.take_effects()
+
+    @property
+    def _now_s(self) -> float:
+        return self._state.now_s
 
     @property
     def requests(self) -> int:
@@ -131,11 +128,11 @@ class PlacementCore:
         request.trial = replace(request.trial, length=event.length)
         if request.lease is not None:
             instance_id = request.lease.instance.instance_id
-            self._do(do.Revise(request.key, request.trial, instance_id))
+            self._state.do(do.Revise(request.key, request.trial, instance_id))
 
     def _place(self, request: Request) -> None:
         """Begin an attempt."""
-        if not self._eligible(request):
+        if not self._state.eligible(request):
             self._await_instance(request)  # or it would wait for its turn in vain
             return
         self._next_attempt(request)
@@ -145,7 +142,7 @@ class PlacementCore:
             self._ask(request)
         else:
             self._queue(request)
-            self._wait(request, self.config.turn_deadline_s)
+            self._state.wait(request, self.config.turn_deadline_s)
 
     def _await_instance(self, request: Request) -> None:
         """Nobody who serves the request is up: it waits, or is refused.
@@ -159,14 +156,14 @@ class PlacementCore:
             return
         request.stage = Stage.INSTANCE
         self._without_instance[request.key] = None
-        self._wait(request, request.instance_by_s - self._now_s)
+        self._state.wait(request, request.instance_by_s - self._now_s)
         self._free_turn(request.key)
 
     def _place_who_waited(self) -> None:
         """Another instance may get requests: place those that it serves."""
         waiting = [self._requests[key] for key in self._without_instance]
         for request in waiting:
-            if self._eligible(request):
+            if self._state.eligible(request):
                 del self._without_instance[request.key]
                 request.ticket = 0
                 self._place(request)
@@ -184,7 +181,7 @@ class PlacementCore:
 
     def _place_unasked(self, request: Request) -> None:
         """Choose by what is known already."""
-        eligible = self._eligible(request)
+        eligible = self._state.eligible(request)
         if not eligible:
             self._await_instance(request)
             return
@@ -192,7 +189,7 @@ class PlacementCore:
 
     def _ask(self, request: Request) -> None:
         """It is the request's turn: ask the predictors of the most promising instances."""
-        eligible = self._predictors.near(self._eligible(request))
+        eligible = self._predictors.near(self._state.eligible(request))
         if not eligible:
             self._await_instance(request)
             return
@@ -206,16 +203,18 @@ class PlacementCore:
         needs = self.policy.needs
         if plan.candidates == 0:
             needs = Needs.LOAD
-            self._do(do.Degraded(request.key, "effort"))
+            self._state.do(do.Degraded(request.key, "effort"))
         trial, calls = request.trial, plan.candidates > 0
-        self._do(do.Ask(request.key, trial, asked, needs, trial.slo.given, plan.single, calls))
+        self._state.do(
+            do.Ask(request.key, trial, asked, needs, trial.slo.given, plan.single, calls)
+        )
 
     def _heard(self, event: on.Heard) -> None:
         said = self._predictors.learn(event.answers, self._now_s)
         request = self._requests.get(event.key)
         if request is None:
             return  # its client has left, and the turn is somebody else's
-        self._expect(request, Stage.ANSWERS)
+        expect(request, Stage.ANSWERS)
         took_s, plan = event.took_s, request.plan
         if took_s > 0 and plan.candidates and not any(answer.silent for answer in event.answers):
             self._effort.took(plan, len(event.answers), took_s)
@@ -226,9 +225,9 @@ class PlacementCore:
         asked, now_s = request.candidates, self._now_s
         loads_only = self.policy.needs is Needs.LOAD or request.plan.candidates == 0
         candidates = self._predictors.candidates(asked, said, now_s)
-        missing = sum(_is_missing(said.get(c.instance_id), loads_only) for c in candidates)
+        missing = sum(is_missing(said.get(c.instance_id), loads_only) for c in candidates)
         if missing:
-            self._do(do.Degraded(request.key, "predictor", missing))
+            self._state.do(do.Degraded(request.key, "predictor", missing))
         if not candidates:
             self._await_instance(request)
             return
@@ -236,11 +235,11 @@ class PlacementCore:
 
     def _choose(self, request: Request, candidates: Sequence[Candidate]) -> None:
         """The policy chooses."""
-        draw, arrived = self._random(), request.arrived
+        draw, arrived = self._state.random(), request.arrived
         lowered = request.trial.priority > arrived.spec.priority
         if lowered and waits_too_long(c.prediction for c in candidates):
             request.trial = replace(request.trial, priority=arrived.spec.priority)
-        spec = self._with_time_left(request)
+        spec = self._state.with_time_left(request)
         if spec.slo.given and arrived.late == "reject" and request.attempt == 1:
             told = [c.prediction for c in candidates if c.prediction is not None]
             why = unattainable(spec.slo, told)
@@ -250,13 +249,6 @@ class PlacementCore:
         chosen = self.policy.choose(spec, candidates, draw)
         self._dispatch(request, spec, next(c for c in candidates if c.instance_id == chosen))
 
-    def _with_time_left(self, request: Request) -> RequestSpec:
-        """The attempt's `spec` with what is left of its targets."""
-        spec = request.trial
-        if not spec.slo.given:
-            return spec
-        return replace(spec, slo=spec.slo.after(self._now_s - request.arrived_s))
-
     def _dispatch(self, request: Request, spec: RequestSpec, chosen: Candidate) -> None:
         instance = self.instances[chosen.instance_id]
         if not instance.by_priority and spec.priority != request.arrived.spec.priority:
@@ -264,63 +256,24 @@ class PlacementCore:
             spec = replace(spec, priority=request.arrived.spec.priority)
         request.lease, request.stage = instance.lease(self._now_s), Stage.END
         key, prediction, request.instance_by_s = request.key, chosen.prediction, 0.0
-        # A part of several sequences may have begun: nobody calls those back.
-        if self._recalls and request.arrived.recallable and spec.sequences == 1:
-            self._unstarted.add(key, instance.instance_id, request.arrived_s, self._now_s)
+        self._recalls.sent(request, spec, instance.instance_id)
         if request.arrived.recallable:
             self._patience.sent(
-                key, instance.instance_id, _foretold_s(request, chosen), self._now_s
+                key, instance.instance_id, request.foretold_s(chosen.prediction), self._now_s
             )
-        self._do(do.Dispatch(key, spec, instance.instance_id, prediction, request.attempt))
+        self._state.do(do.Dispatch(key, spec, instance.instance_id, prediction, request.attempt))
         predict = prediction is not None and not request.plan.single
         if request.arrived.foreseeable:
-            self._do(do.Reserve(key, spec, instance.instance_id, predict))
+            self._state.do(do.Reserve(key, spec, instance.instance_id, predict))
         self._free_turn(request.key)
 
     # Requests that wait in an engine's queue.
 
-    def _review(self) -> None:
-        """There is room somewhere: whoever has waited longest elsewhere may be better off there."""
-        if self._turns.holder is not None:
-            return
-        key = self._unstarted.pick(self.instances, self._now_s)
-        if key is None:
-            return
-        request = self._requests[key]
-        here, spec = self._lease_of(request).instance.instance_id, self._with_time_left(request)
-        elsewhere = [i for i in self._eligible(request) if i != here]
-        others = tuple(self.instances.answering(elsewhere, self._now_s))
-        if others and self._effort.is_spare(len(others), self._now_s):
-            self._turns.take(key)
-            self._do(do.Review(key, spec, here, others, self.policy.needs, spec.slo.given))
-
     def _reviewed(self, event: on.Reviewed) -> None:
-        request = self._requests.get(event.key)
-        if request is not None and request.stage is Stage.END:
-            chosen = self._better(request, event)
-            if chosen is not None:
-                here = self._lease_of(request).instance.instance_id
-                self._unstarted.discard(event.key)
-                request.stage, request.better = Stage.RECALL, chosen
-                self._do(do.Recall(event.key, here))
-                return
-            if event.begun:
-                self._unstarted.discard(event.key)
-        self._free_turn(event.key)
-
-    def _better(self, request: Request, event: on.Reviewed) -> Candidate | None:
-        """Where the request would wait much less than where it is."""
-        told = {a.instance_id: a for a in event.answers if a.prediction}
-        candidates = self._predictors.candidates(list(told), told, self._now_s)
-        if event.wait_s is None or not candidates:
-            return None
-        name = self.policy.choose(self._with_time_left(request), candidates, self._random())
-        chosen = next(c for c in candidates if c.instance_id == name)
-        assert chosen.prediction is not None
-        return chosen if is_worth_it(event.wait_s, chosen.prediction.ttft_s) else None
+        if not self._recalls.reviewed(event):
+            self._free_turn(event.key)
 
     def _started(self, event: on.Started) -> None:
-        self._unstarted.discard(event.key)
         request = self._requests.get(event.key)
         if request is not None:
             self._keep(request)
@@ -330,22 +283,18 @@ class PlacementCore:
 
     def _keep(self, request: Request) -> None:
         """The request cannot be called back, should it have been about to."""
-        self._unstarted.discard(request.key)
-        if request.stage is Stage.RECALL:
-            request.stage, request.better = Stage.END, None
+        if self._recalls.keep(request):
             self._free_turn(request.key)
 
     def _recalled(self, event: on.Recalled) -> None:
         request = self._requests[event.key]
-        self._expect(request, Stage.RECALL)
-        request.stage, chosen, request.better = Stage.END, request.better, None
+        chosen = self._recalls.recalled(request)
         self._patience.ended(event.key, self._now_s)
-        self._give_back(request)
-        assert chosen is not None, f"{event.key} was called back for nothing"
+        give_back(request)
         if chosen.instance_id in self.instances.eligible(request.arrived.model):
             self._next_attempt(request)
-            self._dispatch(request, self._with_time_left(request), chosen)
-            self._review()
+            self._dispatch(request, self._state.with_time_left(request), chosen)
+            self._recalls.review()
         else:  # it went down in this moment
             self._free_turn(event.key)
             self._place(request)
@@ -353,7 +302,7 @@ class PlacementCore:
     def _failed(self, event: on.Failed) -> None:
         request = self._requests[event.key]
         self._keep(request)
-        instance = self._give_back(request)
+        instance = give_back(request)
         cost_s = self._patience.ended(event.key, self._now_s)
         self.instances.suspect(instance, self._now_s, cost_s)
         request.avoid.add(instance.instance_id)
@@ -368,7 +317,7 @@ class PlacementCore:
         pause_s = max(pause_s, self.config.retry_pause_s * request.failures)
         if pause_s > 0:
             request.stage = Stage.RETRY
-            self._wait(request, pause_s)
+            self._state.wait(request, pause_s)
         else:
             self._place(request)
 
@@ -380,32 +329,22 @@ class PlacementCore:
         )
         for key in late:
             request = self._requests[key]
-            elsewhere = any(each != event.instance_id for each in self._eligible(request))
+            elsewhere = any(each != event.instance_id for each in self._state.eligible(request))
             last = request.failures + 1 >= self.config.max_attempts
             if elsewhere and not last and self._budget.has_spare(now_s):
-                self._do(do.GiveUp(key))
+                self._state.do(do.GiveUp(key))
 
     def _ended(self, event: on.Ended) -> None:
         request = self._requests[event.key]
         self._keep(request)
-        instance = self._give_back(request)
+        instance = give_back(request)
         del self._requests[event.key]
         self._patience.ended(event.key, self._now_s)
         if event.broken:
             self.instances.suspect(instance, self._now_s)
         elif event.answered:
             self.instances.answered(instance)
-        self._review()
-
-    def _give_back(self, request: Request) -> Instance:
-        self._expect(request, Stage.END)
-        lease, request.lease = self._lease_of(request), None
-        lease.give_back()
-        return lease.instance
-
-    def _lease_of(self, request: Request) -> Lease:
-        assert request.lease is not None, f"{request.key} has no lease"
-        return request.lease
+        self._recalls.review()
 
     def _gone(self, event: on.Gone) -> None:
         request = self._requests[event.key]
@@ -421,7 +360,7 @@ class PlacementCore:
         self, request: Request, because: do.RefusedBecause, why: Unattainable | None = None
     ) -> None:
         del self._requests[request.key]
-        self._do(do.Refuse(request.key, because, why))
+        self._state.do(do.Refuse(request.key, because, why))
         self._free_turn(request.key)
 
     # Time and turns.
@@ -437,13 +376,8 @@ class PlacementCore:
             self._refuse(request, "no_instance")
         elif request.stage is Stage.TURN:
             self._turns.leave(request.key)
-            self._do(do.Degraded(request.key, "turn"))
+            self._state.do(do.Degraded(request.key, "turn"))
             self._place_unasked(request)
-
-    def _wait(self, request: Request, pause_s: float) -> None:
-        self._tickets += 1
-        request.ticket = self._tickets
-        self._do(do.WaitUntil(request.key, self._now_s + pause_s, request.ticket))
 
     def _free_turn(self, key: str) -> None:
         if self._turns.holder == key:
@@ -468,7 +402,7 @@ class PlacementCore:
         if self.instances.put_up(name, models, event.has_predictor, now_s):
             self._place_who_waited()
         self._give_up_silent(event)
-        self._review()  # at every probe: of a new instance nothing can be foretold at once
+        self._recalls.review()  # at every probe: of a new instance nothing can be foretold at once
 
     def _instance_down(self, event: on.InstanceDown) -> None:
         self.instances.put_down(event.instance_id)
@@ -478,28 +412,3 @@ class PlacementCore:
             self.instances.followed.add(event.instance_id)
         else:
             self.instances.followed.discard(event.instance_id)
-
-    def _eligible(self, request: Request) -> list[str]:
-        among = request.arrived.among
-        known = self.instances.eligible(request.arrived.model, request.avoid)
-        return known if among is None else [each for each in known if each in among]
-
-    def _do(self, effect: do.Effect) -> None:
-        self._effects.append(effect)
-
-    def _expect(self, request: Request, stage: Stage) -> None:
-        assert request.stage is stage, f"{request.key} waits for {request.stage}, not {stage}"
-
-
-def _foretold_s(request: Request, chosen: Candidate) -> float | None:
-    """When the first byte of a request's answer is foretold; None: nobody knows."""
-    whole, spec, told = request.arrived.whole, request.trial, chosen.prediction
-    if told is None:
-        return inf if whole else None
-    expected_tokens = spec.length.expected_tokens
-    return longest_silence_s(told.ttft_s, told.e2e_s, expected_tokens, spec.max_tokens, whole=whole)
-
-
-def _is_missing(answer: on.Answer | None, loads_only: bool) -> bool:
-    """Whether a predictor did not tell what was wanted of it."""
-    return answer is None or (answer.load if loads_only else answer.prediction) is None

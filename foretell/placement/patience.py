@@ -6,7 +6,7 @@ engine that sends anything at all, be it of other answers, does not hang: it is 
 """
 
 from dataclasses import dataclass
-from math import exp, inf
+from math import exp
 
 TIMES = 4.0
 """Silence that is given up, in multiples of the foretold one: forecasts err."""
@@ -89,18 +89,3 @@ class Patience:
         if not attempts:
             del self._attempts[instance_id]
         return attempt
-
-
-def longest_silence_s(
-    ttft_s: float, e2e_s: float, expected_tokens: float, max_tokens: int, *, whole: bool
-) -> float:
-    """When the first byte should come, from a forecast.
-
-    Of an answer that comes `whole` that is its end: where it is as long as it may be, since
-    lengths are foretold badly. Infinite where no limit is known.
-    """
-    if not whole:
-        return ttft_s
-    if not max_tokens:
-        return inf
-    return ttft_s + (e2e_s - ttft_s) * max(1.0, max_tokens / max(1.0, expected_tokens))

@@ -74,3 +74,8 @@ def _candidate(
         load = instance.recent_load(now_s)
     sent = instance.dispatched_last_minute(now_s)
     return Candidate(instance.instance_id, instance.outstanding, sent, load, prediction)
+
+
+def is_missing(answer: on.Answer | None, loads_only: bool) -> bool:
+    """Whether a predictor did not tell what was wanted of it."""
+    return answer is None or (answer.load if loads_only else answer.prediction) is None

@@ -8,7 +8,13 @@ Leiserson, JACM 46(5), 1999) with a forecast in the place of an idle worker's at
 
 from dataclasses import dataclass
 
+from foretell.model import RequestSpec
+from foretell.placement import effects as do
+from foretell.placement import events as on
 from foretell.placement.instances import Instances
+from foretell.placement.request import Request, Stage
+from foretell.placement.state import State, expect, lease_of
+from foretell.policy import Candidate
 
 REVIEW_PAUSE_S = 0.1
 """Pause between two reviews of one request: about as often news of engines come."""
@@ -65,3 +71,77 @@ def _may_wait(waiting: _Waiting, instances: Instances) -> bool:
 def is_worth_it(wait_s: float, elsewhere_s: float) -> bool:
     """Whether a request that would wait another `wait_s` is called back for a shorter wait."""
     return wait_s > GAIN * elsewhere_s
+
+
+class Recalls:
+    """Reviews the requests of one placement core that wait in engines' queues, one at a time."""
+
+    def __init__(self, state: State, *, enabled: bool) -> None:
+        self._state = state
+        self._enabled = enabled and state.policy.needs.prediction
+        self._unstarted = Unstarted()
+
+    def sent(self, request: Request, spec: RequestSpec, instance_id: str) -> None:
+        """The request is dispatched."""
+        # A part of several sequences may have begun: nobody calls those back.
+        if self._enabled and request.arrived.recallable and spec.sequences == 1:
+            self._unstarted.add(request.key, instance_id, request.arrived_s, self._state.now_s)
+
+    def review(self) -> None:
+        """There is room somewhere: whoever has waited longest elsewhere may be better off there."""
+        state = self._state
+        if state.turns.holder is not None:
+            return
+        key = self._unstarted.pick(state.instances, state.now_s)
+        if key is None:
+            return
+        request = state.requests[key]
+        here, spec = lease_of(request).instance.instance_id, state.with_time_left(request)
+        elsewhere = [i for i in state.eligible(request) if i != here]
+        others = tuple(state.instances.answering(elsewhere, state.now_s))
+        if others and state.effort.is_spare(len(others), state.now_s):
+            state.turns.take(key)
+            state.do(do.Review(key, spec, here, others, state.policy.needs, spec.slo.given))
+
+    def reviewed(self, event: on.Reviewed) -> bool:
+        """Whether the request is called back now; otherwise its turn has ended."""
+        state = self._state
+        request = state.requests.get(event.key)
+        if request is None or request.stage is not Stage.END:
+            return False
+        chosen = self._better(request, event)
+        if chosen is not None:
+            self._unstarted.discard(event.key)
+            request.stage, request.better = Stage.RECALL, chosen
+            state.do(do.Recall(event.key, lease_of(request).instance.instance_id))
+            return True
+        if event.begun:
+            self._unstarted.discard(event.key)
+        return False
+
+    def _better(self, request: Request, event: on.Reviewed) -> Candidate | None:
+        """Where the request would wait much less than where it is."""
+        state = self._state
+        told = {a.instance_id: a for a in event.answers if a.prediction}
+        candidates = state.predictors.candidates(list(told), told, state.now_s)
+        if event.wait_s is None or not candidates:
+            return None
+        name = state.policy.choose(state.with_time_left(request), candidates, state.random())
+        chosen = next(c for c in candidates if c.instance_id == name)
+        assert chosen.prediction is not None
+        return chosen if is_worth_it(event.wait_s, chosen.prediction.ttft_s) else None
+
+    def keep(self, request: Request) -> bool:
+        """The request cannot be called back any more; whether it was about to."""
+        self._unstarted.discard(request.key)
+        if request.stage is not Stage.RECALL:
+            return False
+        request.stage, request.better = Stage.END, None
+        return True
+
+    def recalled(self, request: Request) -> Candidate:
+        """The request is back; where it goes."""
+        expect(request, Stage.RECALL)
+        request.stage, chosen, request.better = Stage.END, request.better, None
+        assert chosen is not None, f"{request.key} was called back for nothing"
+        return chosen

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
 
-from foretell.model import RequestSpec
+from foretell.model import Prediction, RequestSpec
 from foretell.placement import events as on
 from foretell.placement.effort import Plan
 from foretell.placement.instances import Lease
@@ -63,3 +64,19 @@ class Request:
     def urgency(self) -> Urgency:
         """Its place among those that wait for a turn."""
         return Urgency(self.trial.priority, self.arrived_s)
+
+    def foretold_s(self, prediction: Prediction | None) -> float | None:
+        """When the first byte of the answer should come, in seconds from now; None: nobody knows.
+
+        Of an answer that comes whole that is its end: where it is as long as it may be, since
+        lengths are foretold badly. Infinite where no limit is known.
+        """
+        whole, spec = self.arrived.whole, self.trial
+        if prediction is None:
+            return inf if whole else None
+        if not whole:
+            return prediction.ttft_s
+        if not spec.max_tokens:
+            return inf
+        longer = max(1.0, spec.max_tokens / max(1.0, spec.length.expected_tokens))
+        return prediction.ttft_s + (prediction.e2e_s - prediction.ttft_s) * longer

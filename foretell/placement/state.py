@@ -1,0 +1,81 @@
+"""What all parts of one placement core share."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from foretell.model import RequestSpec
+from foretell.placement.config import PlacementConfig
+from foretell.placement.effects import Effect, WaitUntil
+from foretell.placement.effort import Effort
+from foretell.placement.instances import Instance, Instances, Lease
+from foretell.placement.predictors import Predictors
+from foretell.placement.request import Request, Stage
+from foretell.placement.turns import Turns
+from foretell.policy import Policy
+
+
+class State:
+    """The requests of one scheduler, the instances, and the effects of the event under way."""
+
+    def __init__(
+        self, policy: Policy, config: PlacementConfig, random: Callable[[], float]
+    ) -> None:
+        """`random` draws uniformly from [0, 1)."""
+        self.policy = policy
+        self.random = random
+        self.instances = Instances()
+        self.predictors = Predictors(self.instances, config.candidates, random)
+        self.effort = Effort()
+        self.turns = Turns()
+        self.requests: dict[str, Request] = {}
+        """Those that have arrived and not ended."""
+        self.now_s = 0.0
+        self._tickets = 0
+        self._effects: list[Effect] = []
+
+    def do(self, effect: Effect) -> None:
+        """The driver is to carry this out, after what it is to do already."""
+        self._effects.append(effect)
+
+    def wait(self, request: Request, pause_s: float) -> None:
+        """`events.TimePassed` is to be told of the request then, and of no earlier wait."""
+        self._tickets += 1
+        request.ticket = self._tickets
+        self.do(WaitUntil(request.key, self.now_s + pause_s, request.ticket))
+
+    def take_effects(self) -> list[Effect]:
+        """What is to be done since the last call."""
+        found, self._effects = self._effects, []
+        return found
+
+    def eligible(self, request: Request) -> list[str]:
+        """The instances that may get the request."""
+        among = request.arrived.among
+        known = self.instances.eligible(request.arrived.model, request.avoid)
+        return known if among is None else [each for each in known if each in among]
+
+    def with_time_left(self, request: Request) -> RequestSpec:
+        """The attempt's `spec` with what is left of its targets."""
+        spec = request.trial
+        if not spec.slo.given:
+            return spec
+        return replace(spec, slo=spec.slo.after(self.now_s - request.arrived_s))
+
+
+def expect(request: Request, stage: Stage) -> None:
+    """AssertionError unless the request is in this stage."""
+    assert request.stage is stage, f"{request.key} waits for {request.stage}, not {stage}"
+
+
+def lease_of(request: Request) -> Lease:
+    """The place of a dispatched request."""
+    assert request.lease is not None, f"{request.key} has no lease"
+    return request.lease
+
+
+def give_back(request: Request) -> Instance:
+    """The request is no longer in progress at its instance, which is returned."""
+    expect(request, Stage.END)
+    lease, request.lease = lease_of(request), None
+    lease.give_back()
+    return lease.instance
