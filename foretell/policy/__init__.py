@@ -4,11 +4,9 @@
 laboratory.
 """
 
-from inspect import Parameter, signature
-
 from foretell.policy.base import Candidate, Needs, Policy, Urgency
 from foretell.policy.baselines import BASELINES
-from foretell.policy.discovery import policies_in
+from foretell.policy.discovery import check_parameters, policies_in
 
 __all__ = ["POLICIES", "Candidate", "Needs", "Policy", "Urgency", "make_policy"]
 
@@ -27,11 +25,5 @@ def make_policy(name: str, **parameters: object) -> Policy:
             f"unknown policy {name!r}; choose one of {', '.join(POLICIES)}, "
             f"or for comparison one of {', '.join(BASELINES)}"
         )
-    arguments = signature(policy).parameters.values()
-    known = [argument.name for argument in arguments if argument.kind is Parameter.KEYWORD_ONLY]
-    unknown = sorted(parameters.keys() - set(known))
-    if unknown:
-        raise ValueError(
-            f"policy {name!r} has no parameter {unknown[0]!r}; it has {', '.join(known) or 'none'}"
-        )
+    check_parameters(f"policy {name!r}", policy, parameters)
     return policy(**parameters)

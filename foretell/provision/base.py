@@ -1,0 +1,41 @@
+"""The contract of a provisioning strategy: facts in, a number of instances out."""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, Protocol
+
+from foretell.provision.facts import Facts
+
+
+class Plan(NamedTuple):
+    """What the core knows besides the facts."""
+
+    instances: int
+    """Instances that are warming or ready."""
+    minimum: int
+    maximum: int
+    cold_start_s: float
+    """Seconds from asking for an instance until it is ready, the P90 of those measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What a strategy wants; the core applies bounds and cool-down."""
+
+    instances: int
+    why: str
+    """For people: the numbers that decided."""
+    confidence: float | None = None
+    """The probability that so many keep the target; None: the strategy does not say."""
+
+
+class Strategy(Protocol):
+    """Deterministic given its own history. Parameters are keyword-only arguments of its
+    constructor."""
+
+    name: ClassVar[str]
+    needs_snapshots: ClassVar[bool]
+    """Whether facts must hold the engines' snapshots."""
+
+    def propose(self, facts: Facts, plan: Plan) -> Proposal:
+        """How many instances there should be; called once for every facts, in their order."""
+        ...

@@ -1,0 +1,180 @@
+"""Decides how many instances a cluster should have: facts in, a decision out.
+
+A strategy proposes; everything that holds for all strategies is here. The provisioner service and
+the simulator drive it alike: they carry out what a decision says and report what became of it in
+the next facts.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from math import inf
+from typing import Literal
+
+from foretell.provision.base import Plan, Proposal, Strategy
+from foretell.provision.cold_start import ColdStarts
+from foretell.provision.config import ProvisionConfig
+from foretell.provision.facts import Facts, InstanceFacts, Phase
+
+Because = Literal[
+    "strategy", "bounds", "held", "cool_down", "survivors", "stale", "manual", "stuck"
+]
+"""What decided. `strategy`: the proposal as it was. `bounds`: minimum or maximum. `held`: a request
+waits and no instance is there. `cool_down`: more were wanted a short while ago. `survivors`: those
+that stay could not take over. `stale`: the numbers are too old. `manual`: a person set the number.
+`stuck`: instances that were started never got ready."""
+
+SURVIVORS_RATIO = 0.8
+"""Seats and KV cache that the survivors of a step down may use at most, at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How many instances there should be, and what is to be done about it."""
+
+    at_s: float
+    desired: int
+    because: Because
+    why: str
+    confidence: float | None
+    age_s: float
+    """Age of the oldest number that it rests on."""
+    start: int = 0
+    """Instances to start."""
+    drain: tuple[str, ...] = ()
+    """Ready instances to send nothing more to, and to stop when they are empty."""
+    stop: tuple[str, ...] = ()
+    """Warming instances to stop: they are not needed any more, or never got ready."""
+
+
+class Provisioner:
+    """Deterministic: equal facts in equal order give equal decisions."""
+
+    def __init__(self, strategy: Strategy, config: ProvisionConfig) -> None:
+        self.strategy = strategy
+        self.config = config
+        self.cold_starts = ColdStarts(config.cold_start_s)
+        self.given_up_total = 0
+        """Instances that never got ready."""
+        self._wanted: deque[tuple[float, int]] = deque()  # proposals of the cool-down
+        self._began_s: dict[str, float] = {}  # when warming instances were started
+        self._asked_for: int | None = None
+        self._manual: tuple[float, int] | None = None  # until when, and how many
+        self._failed_starts = 0  # in a row
+        self._start_again_s = -inf
+
+    def decide(self, facts: Facts) -> Decision:
+        """What should be done now."""
+        self._note_starts(facts)
+        given_up = self._give_up(facts)
+        coming = [i for i in facts.in_phase(Phase.WARMING) if i.instance_id not in given_up]
+        ready = facts.in_phase(Phase.READY)
+        here = len(coming) + len(ready)
+        minimum, maximum = self.config.bounds(facts.now_s)
+        plan = Plan(here, minimum, maximum, self.cold_starts.p90_s)
+        # It hears of all facts, so that its history has no holes.
+        proposal = self.strategy.propose(facts, plan)
+        self._note_manual_change(facts)
+        desired, because, why = self._desired(facts, plan, proposal)
+        start = max(0, desired - here)
+        if start and facts.now_s < self._start_again_s:
+            start, because = 0, "stuck"
+            why = f"{self._failed_starts} starts in a row failed"
+        stop, drain = _least_missed(coming, ready, max(0, here - desired))
+        self._asked_for = desired if because != "manual" else facts.asked_for
+        return Decision(
+            facts.now_s,
+            desired,
+            because,
+            why,
+            proposal.confidence if because == "strategy" else None,
+            facts.age_s,
+            start,
+            tuple(drain),
+            (*given_up, *stop),
+        )
+
+    def _desired(self, facts: Facts, plan: Plan, proposal: Proposal) -> tuple[int, Because, str]:
+        if facts.age_s > self.config.stale_s:
+            return plan.instances, "stale", f"the numbers are {facts.age_s:.0f} s old"
+        if self._manual is not None:
+            until_s, instances = self._manual
+            return instances, "manual", f"set by a person, left alone until {until_s:.0f}"
+        wanted, why = proposal.instances, proposal.why
+        because: Because = "strategy"
+        if facts.held and wanted == 0:
+            wanted, because = 1, "held"
+            why = f"{facts.held} requests wait for an instance"
+        if (
+            not self._wanted and self.config.cool_down_s > 0
+        ):  # what was before is not known: it may have been needed
+            self._wanted.append((facts.now_s, plan.instances))
+        self._wanted.append((facts.now_s, wanted))
+        while self._wanted[0][0] < facts.now_s - self.config.cool_down_s:
+            self._wanted.popleft()
+        most = max(count for _, count in self._wanted)
+        bounded = min(max(wanted, plan.minimum), plan.maximum)
+        if bounded != wanted:
+            because, why = "bounds", f"{why}; bounds {plan.minimum} to {plan.maximum}"
+        if bounded >= plan.instances:
+            return bounded, because, why
+        cooled = min(max(bounded, min(most, plan.instances)), plan.maximum)
+        if cooled > bounded:
+            bounded, because = cooled, "cool_down"
+            why = f"{why}; {most} wanted within {self.config.cool_down_s:.0f} s"
+        needed = min(survivors_needed(facts), plan.instances, plan.maximum)
+        if needed > bounded:
+            return needed, "survivors", f"{why}; {needed} hold what is in progress"
+        return bounded, because, why
+
+    def _note_starts(self, facts: Facts) -> None:
+        """Learn how long those took that are ready now."""
+        warming = {i.instance_id: i.since_s for i in facts.in_phase(Phase.WARMING)}
+        for instance in facts.in_phase(Phase.READY):
+            began_s = self._began_s.get(instance.instance_id)
+            if began_s is not None:
+                self.cold_starts.measured(instance.since_s - began_s)
+                self._failed_starts, self._start_again_s = 0, -inf
+        self._began_s = warming
+
+    def _give_up(self, facts: Facts) -> tuple[str, ...]:
+        """Warming instances that will not get ready; after each in a row the pause doubles."""
+        late = tuple(
+            i.instance_id
+            for i in facts.in_phase(Phase.WARMING)
+            if facts.now_s - i.since_s > self.config.give_up_s
+        )
+        if late:
+            self.given_up_total += len(late)
+            pause_s = self.cold_starts.p90_s * 2 ** min(self._failed_starts, 6)
+            self._failed_starts += 1
+            self._start_again_s = facts.now_s + pause_s
+        return late
+
+    def _note_manual_change(self, facts: Facts) -> None:
+        """Somebody else has asked for another number than the latest decision did."""
+        if self._manual is not None and facts.now_s >= self._manual[0]:
+            self._manual = None
+        told = facts.asked_for
+        expected = self._asked_for if self._manual is None else self._manual[1]
+        if told is not None and expected is not None and told != expected:
+            self._manual = facts.now_s + self.config.respect_s, told
+
+
+def survivors_needed(facts: Facts) -> int:
+    """The fewest ready instances that could hold all requests in progress at once."""
+    ready = facts.in_phase(Phase.READY)
+    if not ready:
+        return 0
+    seats = max((i.max_num_seqs for i in ready), default=0)
+    by_memory = sum(i.kv_used_ratio for i in ready) / SURVIVORS_RATIO
+    by_seats = facts.requests / (SURVIVORS_RATIO * seats) if seats else 0.0
+    return max(-int(-by_memory // 1), -int(-by_seats // 1))
+
+
+def _least_missed(
+    coming: list[InstanceFacts], ready: list[InstanceFacts], fewer: int
+) -> tuple[list[str], list[str]]:
+    """Whom to stop and whom to drain: the latest to start first, then those with least to do."""
+    newest = sorted(coming, key=lambda i: -i.since_s)[:fewer]
+    idlest = sorted(ready, key=lambda i: i.requests)[: fewer - len(newest)]
+    return [i.instance_id for i in newest], [i.instance_id for i in idlest]

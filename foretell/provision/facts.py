@@ -1,0 +1,72 @@
+"""What is known of a cluster when the number of its instances is decided."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from foretell.model import EngineSnapshot
+
+
+class Phase(Enum):
+    """Where an instance stands between its start and its end."""
+
+    WARMING = "warming"
+    """Started, but its engine does not answer yet."""
+    READY = "ready"
+    DRAINING = "draining"
+    """It finishes what it has and gets nothing new."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceFacts:
+    """One instance as it was last heard of."""
+
+    instance_id: str
+    phase: Phase
+    since_s: float
+    """When it entered `phase`."""
+    running: int = 0
+    waiting: int = 0
+    """Requests in its engine's queue, and those on their way to it."""
+    max_num_seqs: int = 0
+    """0: not known."""
+    kv_used_ratio: float = 0.0
+    snapshot: EngineSnapshot | None = None
+    """The engine's state; only strategies that simulate the cluster ask for it."""
+
+    @property
+    def requests(self) -> int:
+        """Requests in progress there."""
+        return self.running + self.waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A cluster at `now_s`. Counts and latencies are those since the facts before."""
+
+    now_s: float
+    instances: Sequence[InstanceFacts]
+    arrived: int = 0
+    """Requests that came to the schedulers, counted at their arrival."""
+    lengths: Sequence[tuple[int, float]] = ()
+    """(prompt tokens, foretold output tokens) of a sample of them."""
+    held: int = 0
+    """Requests that wait in the schedulers because no instance is up."""
+    worst_e2e_s: float = 0.0
+    """The longest e2e latency of the requests that ended; 0: none did."""
+    worst_predicted_e2e_s: float = 0.0
+    """The longest e2e latency predicted for the requests that were placed; 0: none was."""
+    age_s: float = 0.0
+    """Age of the oldest of these numbers."""
+    asked_for: int | None = None
+    """Instances that the cluster was last asked to have, by whomever; None: nobody knows."""
+
+    def in_phase(self, phase: Phase) -> list[InstanceFacts]:
+        """The instances in a phase, in their order."""
+        return [instance for instance in self.instances if instance.phase is phase]
+
+    @property
+    def requests(self) -> int:
+        """Requests in progress on instances that are not draining, and those that are held."""
+        staying = (i.requests for i in self.instances if i.phase is not Phase.DRAINING)
+        return sum(staying) + self.held

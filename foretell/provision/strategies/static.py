@@ -1,0 +1,19 @@
+"""A fixed number of instances."""
+
+from typing import ClassVar
+
+from foretell.provision.base import Plan, Proposal
+from foretell.provision.facts import Facts
+
+
+class Static:
+    """`instances`, or the maximum where it is 0."""
+
+    name: ClassVar[str] = "static"
+    needs_snapshots: ClassVar[bool] = False
+
+    def __init__(self, *, instances: int = 0) -> None:
+        self._instances = instances
+
+    def propose(self, facts: Facts, plan: Plan) -> Proposal:
+        return Proposal(self._instances or plan.maximum, "as configured")

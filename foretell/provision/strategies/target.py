@@ -1,0 +1,35 @@
+"""Kubernetes' horizontal autoscaler, as KEDA feeds it: a number of requests for each instance."""
+
+from math import ceil
+from typing import ClassVar
+
+from foretell.provision.base import Plan, Proposal
+from foretell.provision.facts import Facts, Phase
+
+
+class Target:
+    """`ceil(ready * ratio)` where `ratio` is requests in progress per ready instance over
+    `requests`; nothing changes while it is within `tolerance` of 1.
+
+    The formula and the tolerance are those of the HorizontalPodAutoscaler; its stabilisation
+    window is the core's cool-down.
+    """
+
+    name: ClassVar[str] = "target"
+    needs_snapshots: ClassVar[bool] = False
+
+    def __init__(self, *, requests: float = 24.0, tolerance: float = 0.1) -> None:
+        if requests <= 0 or tolerance < 0:
+            raise ValueError("requests must be positive and tolerance not negative")
+        self._requests = requests
+        self._tolerance = tolerance
+
+    def propose(self, facts: Facts, plan: Plan) -> Proposal:
+        ready = len(facts.in_phase(Phase.READY))
+        why = f"{facts.requests} requests in progress, {self._requests:g} an instance wanted"
+        if ready == 0:
+            return Proposal(max(plan.instances, ceil(facts.requests / self._requests)), why)
+        ratio = facts.requests / ready / self._requests
+        if abs(ratio - 1.0) <= self._tolerance:
+            return Proposal(plan.instances, why)
+        return Proposal(ceil(ready * ratio), why)

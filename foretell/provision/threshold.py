@@ -1,0 +1,40 @@
+"""One instance more whenever a latency reaches a threshold: the rule of the Block paper."""
+
+from math import inf
+
+from foretell.provision.base import Plan, Proposal
+
+
+class Threshold:
+    """Adds an instance when a latency reaches `threshold_s`, at most one in `pause_s`.
+
+    The Block paper (section 6.5) adds instances and never takes one away. With `calm_ratio` above 0
+    one is taken away when no latency has reached that ratio of the threshold for `calm_s`.
+    """
+
+    def __init__(
+        self, threshold_s: float, pause_s: float, calm_ratio: float, calm_s: float
+    ) -> None:
+        if threshold_s <= 0 or min(pause_s, calm_ratio, calm_s) < 0:
+            raise ValueError("the threshold must be positive, pauses and ratio not negative")
+        self._threshold_s = threshold_s
+        self._pause_s = pause_s
+        self._calm_below_s = calm_ratio * threshold_s
+        self._calm_s = calm_s
+        self._stepped_s = -inf
+        self._loud_s = -inf  # when a latency last reached the lower bound
+        self._wanted: int | None = None
+
+    def propose(self, latency_s: float, now_s: float, plan: Plan) -> Proposal:
+        """`latency_s` is the longest since the call before."""
+        wanted = plan.instances if self._wanted is None else self._wanted
+        if self._loud_s == -inf or latency_s >= self._calm_below_s:
+            self._loud_s = now_s
+        why = f"longest latency {latency_s:.1f} s, threshold {self._threshold_s:g} s"
+        may_step = now_s - self._stepped_s >= self._pause_s
+        if latency_s >= self._threshold_s and may_step:
+            wanted, self._stepped_s = wanted + 1, now_s
+        elif self._calm_below_s > 0 and now_s - self._loud_s >= self._calm_s:
+            wanted, self._loud_s = wanted - 1, now_s
+        self._wanted = min(max(wanted, plan.minimum), plan.maximum)
+        return Proposal(self._wanted, why)

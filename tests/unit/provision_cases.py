@@ -1,0 +1,23 @@
+"""Clusters for the tests of provisioning."""
+
+from foretell.provision import Facts, InstanceFacts, Phase, Plan
+
+
+def ready(name: str, running: int = 0, waiting: int = 0, kv: float = 0.0) -> InstanceFacts:
+    return InstanceFacts(name, Phase.READY, 0.0, running, waiting, 10, kv)
+
+
+def warming(name: str, since_s: float = 0.0) -> InstanceFacts:
+    return InstanceFacts(name, Phase.WARMING, since_s)
+
+
+def draining(name: str, running: int = 1) -> InstanceFacts:
+    return InstanceFacts(name, Phase.DRAINING, 0.0, running, 0, 10)
+
+
+def facts(now_s: float, *instances: InstanceFacts, **more: object) -> Facts:
+    return Facts(now_s, instances, **more)  # type: ignore[arg-type]
+
+
+def plan(instances: int, maximum: int = 8, cold_start_s: float = 60.0) -> Plan:
+    return Plan(instances, 1, maximum, cold_start_s)
