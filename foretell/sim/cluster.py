@@ -16,6 +16,7 @@ from foretell.model import EngineConfig, RequestSpec
 from foretell.policy import Needs, Policy
 from foretell.sim.config import ClusterConfig, Fault, FaultKind
 from foretell.sim.events import Events
+from foretell.sim.fleet import Fleet
 from foretell.sim.instance import InvariantError, check
 from foretell.sim.node import Node
 from foretell.sim.placer import Open, Placer
@@ -94,6 +95,7 @@ class _Cluster:
                 forecaster,
                 watched=watched,
                 counted_s=(self._first_s, self._last_s),
+                present=config.provisioning is None or index < config.provisioning.initial,
             )
             for index in range(len(config.instances))
         ]
@@ -109,6 +111,14 @@ class _Cluster:
             reject=self._reject,
             withdraw=self._withdraw,
         )
+        self._fleet = Fleet(
+            config.provisioning,
+            self._nodes,
+            self._placer,
+            self._events,
+            busy=lambda: self._left > 0,
+            expected=lambda engine_id: self._sent[engine_id].spec.length.expected_tokens,
+        )
 
     def run(self) -> Report:
         """Process events until none is left; then nothing may be left undone."""
@@ -116,6 +126,7 @@ class _Cluster:
             self._events.at(fault.at_s, partial(self._fail, fault))
         if self._config.sample_every_s > 0:
             self._events.at(self._first_s, self._sample)
+        self._fleet.begin(self._first_s)
         self._events.run(self._arrive_or_step)
         self._check_all_ended()
         return self._report()
@@ -150,6 +161,9 @@ class _Cluster:
             samples=tuple(self._samples),
             rejected=rejected,
             computed_tokens=sum(node.computed_tokens for node in self._nodes),
+            instance_s=self._fleet.instance_s(self._last_s),
+            sizes=tuple(self._fleet.sizes),
+            decisions=tuple(self._fleet.decisions),
         )
 
     # Requests.
@@ -188,6 +202,7 @@ class _Cluster:
             slo=arrival.slo,
         )
         self._arrived.add(key)
+        self._fleet.arrived(spec)
         self._placer.arrive(arrival, spec)
 
     def _lose(self, request: Open) -> None:
@@ -216,6 +231,7 @@ class _Cluster:
         arrival, instance, engine_id = request.arrival, node.instance, request.spec.request_id
         self._sent[engine_id] = request
         self._unstarted[node.index][engine_id] = request
+        self._fleet.placed(request.predicted)
         instance.deliver(
             engine_id,
             arrival.prompt_tokens,
@@ -282,6 +298,7 @@ class _Cluster:
         request.ended = True
         self._placer.ended(request)
         node.served(seq)
+        self._fleet.ended(self._events.now_s - arrival.t_s)
         self._served[arrival.request_id] = Served(
             request_id=arrival.request_id,
             instance_id=node.instance_id,
@@ -320,7 +337,8 @@ class _Cluster:
                 self._placer.started(unstarted.pop(engine_id))
 
     def _sample(self) -> None:
-        free = (node.instance.twin.free_blocks if node.up else 0 for node in self._nodes)
+        present = (node for node in self._nodes if node.present)
+        free = (node.instance.twin.free_blocks if node.up else 0 for node in present)
         self._samples.append((self._events.now_s, tuple(free)))
         if self._left:
             self._events.at(self._events.now_s + self._config.sample_every_s, self._sample)
@@ -363,6 +381,8 @@ class _Cluster:
             return
         node = self._nodes[fault.instance]
         if fault.kind is FaultKind.CRASH:
+            if node.up or not node.present:
+                return  # what crashed is gone for good, or another one is in its place
             node.restart(self._events.now_s)
             self._placer.found_up(node)
         elif fault.kind is FaultKind.SLOW:

@@ -9,6 +9,7 @@ from foretell.latency.linear import StepTimeModel
 from foretell.length.distribution import LengthRule
 from foretell.model import EngineConfig, LengthEstimate
 from foretell.placement import PlacementConfig
+from foretell.provision import ProvisionConfig, Strategy
 from foretell.workload import Arrival
 
 
@@ -54,6 +55,23 @@ class InstanceConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class Provisioning:
+    """How a simulated cluster grows and shrinks; its `instances` are the places there are."""
+
+    strategy: Callable[[], Strategy]
+    """Makes the strategy of one run."""
+    config: ProvisionConfig
+    initial: int
+    """Instances that are ready when the first request arrives."""
+    cold_start_s: float
+    """Seconds from the start of an instance until it is ready."""
+    every_s: float = 15.0
+    """Pause between two decisions."""
+    never_ready: frozenset[int] = frozenset()
+    """Which starts, counted from 0, never get ready."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterConfig:
     """A cluster and what it knows of its requests. Delays are one way."""
 
@@ -84,6 +102,8 @@ class ClusterConfig:
     faults: tuple[Fault, ...] = ()
     sample_every_s: float = 0.0
     """Seconds between two samples of every engine's free blocks; 0: no samples."""
+    provisioning: Provisioning | None = None
+    """How instances come and go; None: all are there all the time."""
     reject_late: bool = False
     """Requests that no instance can give a first token in time are not admitted."""
 
@@ -92,6 +112,8 @@ class ClusterConfig:
             raise ValueError("a cluster needs at least one engine")
         if self.foretell_every < 0:
             raise ValueError("foretell_every must be at least 0")
+        if self.provisioning and self.provisioning.initial > len(self.instances):
+            raise ValueError("there are fewer instances than shall be there at first")
         for fault in self.faults:
             if not 0 <= fault.instance < len(self.instances):
                 raise ValueError(f"there is no instance {fault.instance} to become {fault.kind}")

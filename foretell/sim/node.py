@@ -23,14 +23,18 @@ class Node:
         *,
         watched: bool,
         counted_s: tuple[float, float],
+        present: bool = True,
     ) -> None:
-        """`watched`: somebody asks its predictor, so snapshots are taken."""
+        """`watched`: somebody asks its predictor, so snapshots are taken. `present`: the engine is
+        there from the beginning."""
         self.index = index
         self.instance_id = f"engine-{index}"
         self.generation = 0
         """Number of the engine here; what was meant for an earlier one reaches nobody."""
-        self.up = self.heard = self.answers = True
-        """It lives; its snapshots arrive; its predictor lives."""
+        self.heard = self.answers = True
+        """Its snapshots arrive; its predictor lives."""
+        self.up = self.present = present
+        """It lives; the cluster has an instance here, dead or alive."""
         self.publish_pending = False
         self.dead_steps = self.dead_tokens = 0
         self.dead_free: list[FreeBlocks] = []

@@ -77,7 +77,8 @@ class Placer(VirtualDriver):
         self._open: dict[str, Open] = {}
         self._chosen = 0
         for node in nodes:
-            self.found_up(node)
+            if node.up:
+                self.found_up(node)
 
     def arrive(self, arrival: Arrival, spec: RequestSpec) -> None:
         """A scheduler, any of them, gets a request; `spec.length` is what it believes."""
@@ -96,6 +97,25 @@ class Placer(VirtualDriver):
     def found_down(self, node: Node) -> None:
         """Every scheduler's health probe finds that the engine is gone."""
         self._tell_all(events.InstanceDown(node.instance_id))
+
+    def draining(self, node: Node) -> None:
+        """Every scheduler hears that the instance is to get nothing new."""
+        self._tell_all(events.InstanceDraining(node.instance_id))
+
+    def removed(self, node: Node) -> None:
+        """Every scheduler hears that the instance no longer belongs to the cluster."""
+        self._tell_all(events.InstanceRemoved(node.instance_id))
+
+    def outstanding(self, node: Node) -> int:
+        """Requests in progress at the instance, and those on their way to it."""
+        if not node.present:
+            return 0
+        return sum(core.instances.outstanding(node.instance_id) for core in self.cores)
+
+    @property
+    def unplaced(self) -> int:
+        """Requests that were not sent to an instance yet."""
+        return sum(request.node is None for request in self._open.values())
 
     def ended(self, request: Open, *, broken: bool = False) -> None:
         """The answer has ended; `broken`: its engine died in mid-answer."""

@@ -6,6 +6,7 @@ from statistics import fmean
 
 from foretell.engine.twin import FreeBlocks
 from foretell.model import NO_SLO, Prediction, Slo
+from foretell.provision import Decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,21 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
+class FleetSize:
+    """The instances from `at_s` on."""
+
+    at_s: float
+    warming: int
+    ready: int
+    draining: int
+
+    @property
+    def instances(self) -> int:
+        """All that are paid for."""
+        return self.warming + self.ready + self.draining
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """All requests, in the order of their arrival."""
 
@@ -61,6 +77,14 @@ class Report:
     computed_tokens: int = 0
     """Tokens computed by all steps: prompts, outputs, tokens computed again after a preemption, and
     with async scheduling one token beyond each end that could not be foreseen."""
+
+    instance_s: float = 0.0
+    """Seconds of instances from the first arrival to the last one, warming and draining ones
+    included."""
+    sizes: tuple[FleetSize, ...] = ()
+    """The numbers of instances, and when they changed."""
+    decisions: tuple[Decision, ...] = ()
+    """What was decided about it."""
 
     def mean(self, value: Callable[[Served], float]) -> float:
         """The mean of `value` over all served requests, e.g. `lambda r: r.ttft_s`."""

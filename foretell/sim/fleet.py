@@ -1,0 +1,249 @@
+"""The instances of a simulated cluster, which come and go where it has a provisioner.
+
+What decides is `foretell.provision.Provisioner`, which the provisioner service drives too. Here are
+only its hands: engines that take a cold start to come up, and drain before they go.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import count
+
+from foretell.model import EngineSnapshot, Prediction, RequestSpec, RequestState
+from foretell.provision import (
+    Decision,
+    Facts,
+    InstanceFacts,
+    Phase,
+    ProvisionConfig,
+    Provisioner,
+)
+from foretell.provision.strategies.static import Static
+from foretell.sim.config import Provisioning
+from foretell.sim.events import Events
+from foretell.sim.instance import check
+from foretell.sim.node import Node
+from foretell.sim.placer import Placer
+from foretell.sim.report import FleetSize
+
+DRAINED_EVERY_S = 1.0
+"""Pause between two looks at whether a draining engine is empty."""
+LENGTHS = 256
+"""Requests between two decisions whose lengths are told."""
+
+
+class Fleet:
+    """The instances of a cluster, by the index of their place."""
+
+    def __init__(
+        self,
+        provisioning: Provisioning | None,
+        nodes: Sequence[Node],
+        placer: Placer,
+        clock: Events,
+        *,
+        busy: Callable[[], bool],
+        expected: Callable[[str], float],
+    ) -> None:
+        """Without `provisioning` all are there all the time. `busy`: requests are still to come or
+        to end. `expected`: the output tokens expected of a request, by the id that its engine knows
+        it by."""
+        places = len(nodes)
+        self._provisioning = provisioning or _constant(places)
+        strategy = self._provisioning.strategy()
+        self._provisioner = Provisioner(strategy, self._provisioning.config)
+        self._decides = provisioning is not None
+        self._nodes = nodes
+        self._placer = placer
+        self._clock = clock
+        self._busy = busy
+        self._expected = expected
+        self._phases: dict[int, tuple[Phase, float]] = {}
+        self._starts = count()
+        self._runs = [0] * places  # instances that have been in each place
+        self._arrived = 0
+        self._lengths: list[tuple[int, float]] = []
+        self._worst_e2e_s = self._worst_predicted_e2e_s = 0.0
+        self.decisions: list[Decision] = []
+        self.sizes: list[FleetSize] = []
+
+    def begin(self, now_s: float) -> None:
+        """The first instances are there, and the first decision is made."""
+        for node in self._nodes[: self._provisioning.initial]:
+            self._phases[node.index] = Phase.READY, now_s
+        self._note_size(now_s)
+        if self._decides:
+            self._clock.at(now_s, self._decide)
+
+    # What happens to requests.
+
+    def arrived(self, spec: RequestSpec) -> None:
+        """A scheduler got a request."""
+        self._arrived += 1
+        if len(self._lengths) < LENGTHS:
+            self._lengths.append((spec.prompt_tokens, spec.length.expected_tokens))
+
+    def placed(self, predicted: Prediction | None) -> None:
+        """A request was sent to an instance, for which this was predicted."""
+        if predicted is not None:
+            worst_s = max(self._worst_predicted_e2e_s, predicted.e2e_s)
+            self._worst_predicted_e2e_s = worst_s
+
+    def ended(self, e2e_s: float) -> None:
+        """A request ended so long after its arrival."""
+        self._worst_e2e_s = max(self._worst_e2e_s, e2e_s)
+
+    # Decisions.
+
+    def _decide(self) -> None:
+        if not self._busy():
+            return
+        decision = self._provisioner.decide(self._facts())
+        self.decisions.append(decision)
+        for name in decision.stop:
+            self._gone(self._node(name))
+        for name in decision.drain:
+            self._drain(self._node(name))
+        for _ in range(decision.start):
+            self._start()
+        self._note_size(self._clock.now_s)
+        self._clock.after(self._provisioning.every_s, self._decide)
+
+    def _facts(self) -> Facts:
+        instances = [self._instance_facts(node) for node in self._nodes if self._here(node)]
+        none_up = not any(i.phase is Phase.READY for i in instances)
+        facts = Facts(
+            self._clock.now_s,
+            instances,
+            arrived=self._arrived,
+            lengths=tuple(self._lengths),
+            held=self._placer.unplaced if none_up else 0,
+            worst_e2e_s=self._worst_e2e_s,
+            worst_predicted_e2e_s=self._worst_predicted_e2e_s,
+        )
+        self._arrived, self._worst_e2e_s, self._worst_predicted_e2e_s = 0, 0.0, 0.0
+        self._lengths.clear()
+        return facts
+
+    def _instance_facts(self, node: Node) -> InstanceFacts:
+        phase, since_s = self._phases[node.index]
+        if phase is Phase.WARMING:
+            return InstanceFacts(self._name(node), phase, since_s)
+        engine, twin = node.instance.config, node.instance.twin
+        running, outstanding = len(twin.running), self._placer.outstanding(node)
+        wanted = self._provisioner.strategy.needs_snapshots and phase is Phase.READY and node.up
+        return InstanceFacts(
+            self._name(node),
+            phase,
+            since_s,
+            running,
+            max(0, outstanding - running),
+            engine.max_num_seqs,
+            1.0 - twin.free_blocks / engine.total_blocks,
+            snapshot_of(node, self._expected, self._clock.now_s) if wanted else None,
+        )
+
+    def _name(self, node: Node) -> str:
+        """Another one for every instance that is started in a place."""
+        return f"{node.instance_id}.{self._runs[node.index]}"
+
+    def _node(self, name: str) -> Node:
+        (node,) = (n for n in self._nodes if self._here(n) and self._name(n) == name)
+        return node
+
+    def _here(self, node: Node) -> bool:
+        return node.index in self._phases
+
+    # Instances.
+
+    def _start(self) -> None:
+        node = next((node for node in self._nodes if not self._here(node)), None)
+        if node is None:
+            return  # there is no more room; the next decision tries again
+        self._runs[node.index] += 1
+        self._phases[node.index] = Phase.WARMING, self._clock.now_s
+        if next(self._starts) not in self._provisioning.never_ready:
+            ready = partial(self._ready, node, self._name(node))
+            self._clock.after(self._provisioning.cold_start_s, ready)
+
+    def _ready(self, node: Node, name: str) -> None:
+        if not self._here(node) or self._name(node) != name or not self._busy():
+            return  # it was stopped meanwhile
+        node.present = True
+        node.restart(self._clock.now_s)
+        self._phases[node.index] = Phase.READY, self._clock.now_s
+        self._note_size(self._clock.now_s)
+        self._placer.found_up(node)
+
+    def _drain(self, node: Node) -> None:
+        self._phases[node.index] = Phase.DRAINING, self._clock.now_s
+        self._placer.draining(node)
+        self._clock.after(DRAINED_EVERY_S, partial(self._look, node, self._name(node)))
+
+    def _look(self, node: Node, name: str) -> None:
+        if self._placer.outstanding(node) == 0:
+            check(self._name(node) == name, f"{name} drained twice")
+            self._placer.removed(node)
+            left = node.die(self._clock.now_s) if node.up else []
+            check(not left, f"{name} was stopped with {len(left)} requests")
+            self._gone(node)
+            self._note_size(self._clock.now_s)
+        else:
+            self._clock.after(DRAINED_EVERY_S, partial(self._look, node, name))
+
+    def _gone(self, node: Node) -> None:
+        node.present = False
+        del self._phases[node.index]
+
+    def _note_size(self, now_s: float) -> None:
+        phases = [phase for phase, _ in self._phases.values()]
+        counts = (phases.count(p) for p in (Phase.WARMING, Phase.READY, Phase.DRAINING))
+        self.sizes.append(FleetSize(now_s, *counts))
+
+    def instance_s(self, until_s: float) -> float:
+        """Seconds of instances, warming and draining ones included, up to `until_s`."""
+        ends_s = [size.at_s for size in self.sizes[1:]] + [until_s]
+        spans = zip(self.sizes, ends_s, strict=True)
+        return sum(s.instances * max(0.0, min(end_s, until_s) - s.at_s) for s, end_s in spans)
+
+
+def snapshot_of(node: Node, expected: Callable[[str], float], now_s: float) -> EngineSnapshot:
+    """An engine's state, with what is expected of its requests' lengths.
+
+    Steps in flight are left out, as if they were scheduled next.
+    """
+    twin, config = node.instance.twin, node.instance.config
+    running, waiting = (
+        [
+            RequestState(
+                seq.request_id,
+                seq.request_id,
+                seq.prompt_tokens,
+                seq.output_tokens,
+                min(seq.computed_tokens, seq.prompt_tokens + seq.output_tokens - 1),
+                config.max_model_len,
+                seq.arrival_s,
+                predicted_output_tokens=expected(seq.request_id),
+            )
+            for seq in sequences
+        ]
+        for sequences in (twin.running, twin.waiting)
+    )
+    used = sum(config.blocks_for(request.computed_tokens) for request in running)
+    return EngineSnapshot(
+        node.instance_id,
+        "",
+        node.instance.version,
+        now_s,
+        now_s,
+        config,
+        config.total_blocks - used,
+        running,
+        waiting,
+        (),
+        (),
+    )
+
+
+def _constant(instances: int) -> Provisioning:
+    config = ProvisionConfig(minimum=instances, maximum=instances)
+    return Provisioning(Static, config, instances, cold_start_s=0.0)
