@@ -50,11 +50,14 @@ def make(prompts: Path, out: Path) -> None:
     ranks = np.searchsorted(among, lengths - 0.5) / len(among)
     quantiles = np.searchsorted(among, believed) / len(among)
     order = np.argsort(ranks, kind="stable")
+    asked = np.array([float(example.conversation.prompt_tokens) for example in examples])
+    asked_ranks = np.searchsorted(np.sort(asked), asked, side="right") / len(asked)
     model = hashlib.sha256((folder_of("shipped") / "model.onnx").read_bytes()).hexdigest()
     np.savez_compressed(
         out,
         levels=np.array(LEVELS),
         ranks=np.round(ranks[order] * SCALE).astype(np.uint16),
+        prompts=np.round(asked_ranks[order] * SCALE).astype(np.uint16),
         quantiles=np.round(quantiles[order] * SCALE).astype(np.uint16),
         made_by=np.array(
             f"python -m bench.length.make_residuals {prompts.name}; sha256 of the prompts "

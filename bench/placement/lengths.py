@@ -75,8 +75,7 @@ def run(case: Case, traces: dict[str, Path]) -> Numbers:
         network_delay_s=NETWORK_S,
         dispatch_delay_s=DISPATCH_S,
     )
-    lengths = [arrival.output_tokens for arrival in arrivals]
-    config = cluster_config(options, case.seed, prefixes=False, lengths=lengths)
+    config = cluster_config(options, case.seed, prefixes=False, trace=arrivals)
     engines = {instance.engine for instance in config.instances}
     fitting = [arrival for arrival in arrivals if fits(arrival, engines)]
     report = simulate(config, fitting, [make_policy(POLICY)], Random(f"{case.seed} cluster"))

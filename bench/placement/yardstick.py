@@ -23,7 +23,6 @@ from bench.runs import pool, progress
 from bench.stats import geometric_mean, ratio_interval
 from foretell.policy import make_policy
 from foretell.sim import Report, Served, simulate
-from foretell.workload import Arrival
 from tools.simulate.cluster import cluster_config
 from tools.simulate.options import SimulateOptions
 
@@ -103,17 +102,13 @@ def run(case: Case, traces: Path) -> Numbers:
         options,
         case.seed,
         prefixes=any(arrival.prefix for arrival in arrivals),
-        lengths=_lengths(arrivals),
+        trace=arrivals,
     )
     # Peers are what others offer: what they have placed stays.
     placement = replace(config.placement, recall=case.policy not in (*PEERS, *SIMPLE))
     config = replace(config, placement=placement)
     report = simulate(config, arrivals, [make_policy(case.policy)], Random(f"{case.seed} cluster"))
     return {**asdict(case), **{name: round(f(report), 5) for name, f in FIGURES.items()}}
-
-
-def _lengths(arrivals: Sequence[Arrival]) -> list[int]:
-    return [arrival.output_tokens for arrival in arrivals]
 
 
 def capacity(family: Family, traces: Path) -> float:

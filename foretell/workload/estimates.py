@@ -13,8 +13,9 @@ from foretell.workload.residuals import shipped_residuals
 from foretell.workload.stream import Arrival
 
 _LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
-_NEAREST = 50
-"""Answers of about the same rank, one of which lends its estimate."""
+_NEAREST, _ALIKE = 50, 12
+"""Answers of about the same rank, and those among them whose prompts' ranks are nearest, too: one
+of these lends its estimate."""
 _MEAN_LEVELS = (np.arange(64) + 0.5) / 64
 """Levels over which the mean of a distribution is taken."""
 
@@ -45,22 +46,28 @@ def noisy_length(sigma: float, draws: Draws) -> Callable[[Arrival], LengthEstima
     return estimate
 
 
-def residual_length(lengths: Sequence[int], draws: Draws) -> Callable[[Arrival], LengthEstimate]:
-    """What the shipped length model would say of a trace whose output `lengths` are these.
+def residual_length(trace: Sequence[Arrival], draws: Draws) -> Callable[[Arrival], LengthEstimate]:
+    """What the shipped length model would say of the arrivals of a trace.
 
     An arrival takes the estimate of a held-out answer whose length has about the same rank among
-    its own as the arrival's has among `lengths` (`foretell.workload.residuals`), each quantile as
-    the length of that rank here. So estimates rank requests as well as the model does, and their
-    intervals hold as many lengths, whatever the distribution of `lengths`. Prompts are not looked
-    at: how a trace's prompts and answers belong together has no influence on the errors.
+    its own as the arrival's has in `trace` (`foretell.workload.residuals`), and whose prompt has,
+    too; each quantile as the length of that rank here. So estimates rank requests as well as the
+    model does, and their intervals hold as many lengths, whatever the lengths of `trace`. Errors
+    are as large as those at prompts that are as long among others; whether a trace's prompts tell
+    as much of their answers as those of the held-out conversations is not known.
     """
-    if not lengths:
-        raise ValueError("estimates by the tagger's residuals need the trace's output lengths")
+    if not trace:
+        raise ValueError("estimates by the tagger's residuals need the trace's lengths")
     residuals = shipped_residuals()
-    ordered = np.sort(np.asarray(lengths, dtype=np.float64))
+    ordered = np.sort(np.array([a.output_tokens for a in trace], dtype=np.float64))
+    prompts = np.sort(np.array([a.prompt_tokens for a in trace], dtype=np.float64))
     levels = np.array((0.0, *residuals.levels, 1.0))
     beyond = (levels[-1] - levels[-2]) / (levels[-2] - levels[-3])
-    own, believed = residuals.ranks, residuals.quantiles
+    own, asked, believed = residuals.ranks, residuals.prompts, residuals.quantiles
+
+    def rank_of(tokens: int, among: NDArray[np.float64]) -> float:
+        first, last = (int(np.searchsorted(among, tokens, side)) for side in ("left", "right"))
+        return (first + draws.random() * (last - first)) / len(among)
 
     def length_at(ranks: NDArray[np.float64]) -> list[float]:
         places = np.ceil(ranks * len(ordered)).astype(np.int64) - 1
@@ -68,13 +75,12 @@ def residual_length(lengths: Sequence[int], draws: Draws) -> Callable[[Arrival],
         return found
 
     def estimate(arrival: Arrival) -> LengthEstimate:
-        first, last = (
-            int(np.searchsorted(ordered, arrival.output_tokens, side)) for side in ("left", "right")
-        )
-        rank = (first + draws.random() * (last - first)) / len(ordered)
+        rank = rank_of(arrival.output_tokens, ordered)
         nearest = int(np.searchsorted(own, rank)) - _NEAREST // 2
         nearest = min(max(0, nearest), len(own) - _NEAREST)
-        chosen = nearest + int(draws.random() * _NEAREST)
+        near = slice(nearest, nearest + _NEAREST)
+        unlike = np.abs(asked[near] - rank_of(arrival.prompt_tokens, prompts))
+        chosen = nearest + int(np.argsort(unlike)[int(draws.random() * _ALIKE)])
         ranks = np.clip(believed[chosen] + (rank - own[chosen]), 0.0, 1.0)
         # Beyond the last quantile as between the last two.
         most = min(1.0, ranks[-1] + (ranks[-1] - ranks[-2]) * beyond)

@@ -1,7 +1,8 @@
 """How the shipped length model was wrong on prompts that it never saw.
 
 Lengths and quantiles are kept as ranks, so that they can be carried over to another distribution of
-lengths: as P(length <= tokens) of what the model believed of all these answers together.
+lengths: as P(length <= tokens) of what the model believed of all these answers together. So are
+the lengths of prompts, as parts of those that are not longer.
 `bench.length.make_residuals` makes the file.
 """
 
@@ -25,6 +26,8 @@ class Residuals:
     """Levels of the quantiles."""
     ranks: NDArray[np.float64]
     """(answers,), ascending: of the true lengths."""
+    prompts: NDArray[np.float64]
+    """(answers,): of the lengths of their prompts, among each other."""
     quantiles: NDArray[np.float64]
     """(answers, levels): of the quantiles."""
     made_by: str
@@ -41,6 +44,7 @@ def shipped_residuals() -> Residuals:
         return Residuals(
             tuple(found["levels"].tolist()),
             found["ranks"] / SCALE,
+            found["prompts"] / SCALE,
             found["quantiles"] / SCALE,
             str(found["made_by"]),
         )

@@ -178,7 +178,7 @@ def test_noise_is_the_same_for_every_policy(lengths: Path) -> None:
 def test_the_taggers_errors_are_drawn_from_the_traces_lengths(lengths: Path) -> None:
     tagged = options(lengths, estimates="tagger")
     assert run(tagged, 40.0, 1).summary()["estimates"] == "tagger"
-    with pytest.raises(ValueError, match="output lengths"):
+    with pytest.raises(ValueError, match="the trace's lengths"):
         cluster_config(tagged, 1, prefixes=False)
 
 

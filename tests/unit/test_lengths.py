@@ -30,6 +30,17 @@ def test_the_best_source_answers(lengths: Lengths) -> None:
     assert (certain.source, certain.expected_tokens) == ("hint", 4000.0)
 
 
+def test_a_chat_that_nothing_ends_goes_on_to_the_engines_limit(lengths: Lengths) -> None:
+    asked = {"model": "m", "messages": [{"role": "user", "content": "Why?"}], "ignore_eos": True}
+
+    def estimate(max_model_len: int | None, **fields: object) -> LengthEstimate:
+        parsed = parse(ENDPOINTS["/v1/chat/completions"], json.dumps({**asked, **fields}).encode())
+        return lengths.estimate("a", parsed, 9, max_model_len)
+
+    assert (estimate(2048).source, estimate(2048).expected_tokens) == ("hint", 2039.0)
+    assert estimate(None).source == estimate(2048, stop="x").source == "small_model"
+
+
 def test_bounds_hold(lengths: Lengths) -> None:
     for prompt in ("Why?", [1, 2, 3]):
         found = lengths.estimate("a", request(prompt, min_tokens=90, max_tokens=100), 9)

@@ -18,12 +18,12 @@ _FORETELL_EVERY = 10
 
 
 def cluster_config(
-    options: SimulateOptions, seed: int, *, prefixes: bool, lengths: Sequence[int] = ()
+    options: SimulateOptions, seed: int, *, prefixes: bool, trace: Sequence[Arrival] = ()
 ) -> ClusterConfig:
     """The cluster; ValueError says why not.
 
-    `prefixes`: its requests name their prompts' blocks. `lengths`: the output lengths of the trace,
-    in tokens, from which `--estimates tagger` is drawn.
+    `prefixes`: its requests name their prompts' blocks. `trace`: the arrivals by whose lengths
+    `--estimates tagger` is drawn.
     """
     if options.largest_last and options.scheduling_policy != "priority":
         raise ValueError("--largest-last needs engines with --scheduling-policy priority")
@@ -32,7 +32,7 @@ def cluster_config(
         instances += [instance_config(engine, options)] * engine.instances
     return ClusterConfig(
         instances=tuple(instances),
-        estimate=estimator(options.estimates, seed, lengths),
+        estimate=estimator(options.estimates, seed, trace),
         length_rule=options.length_rule,
         publish_interval_s=options.publish_interval_s,
         network_delay_s=options.network_delay_s,
@@ -90,7 +90,9 @@ def engine_facts(engine: EngineOptions, options: SimulateOptions) -> dict[str, A
     }
 
 
-def estimator(text: str, seed: int, lengths: Sequence[int]) -> Callable[[Arrival], LengthEstimate]:
+def estimator(
+    text: str, seed: int, trace: Sequence[Arrival]
+) -> Callable[[Arrival], LengthEstimate]:
     """The estimates that `true`, `told`, `tagger` or `noise:SIGMA` stands for."""
     kind, _, sigma = text.partition(":")
     if text == "true":
@@ -100,7 +102,7 @@ def estimator(text: str, seed: int, lengths: Sequence[int]) -> Callable[[Arrival
     draws = Random(f"{seed} estimates")
     try:
         if text == "tagger":
-            return residual_length(lengths, draws)
+            return residual_length(trace, draws)
         if kind == "noise":
             return noisy_length(float(sigma), draws)
     except ValueError as error:

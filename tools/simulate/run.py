@@ -87,8 +87,7 @@ def run(
         raise ValueError(f"--skip {options.skip}: the trace has {len(trace.requests):,} requests")
     trace = replace(trace, requests=trace.requests[options.skip :])
     prefixes = any(request.prefix for request in trace.requests)
-    lengths = [request.output_tokens for request in trace.requests]
-    config = cluster_config(options, seed, prefixes=prefixes, lengths=lengths)
+    config = cluster_config(options, seed, prefixes=prefixes, trace=trace.requests)
     draws = Random(f"{seed} trace")
     arrivals = arrivals_of(trace, draws, count=options.requests, qps=qps, cv=options.cv)
     arrivals = [with_targets(arrival, options) for arrival in arrivals]

@@ -42,8 +42,7 @@ def run(case: Case, traces: str, keep: Keep = list) -> Result:
     trace = read_trace(options.trace, options.trace_format)
     arrivals = keep(arrivals_for(case, trace))
     prefixes = any(arrival.prefix for arrival in arrivals)
-    lengths = [request.output_tokens for request in trace.requests]
-    config = cluster_config(options, case.seed, prefixes=prefixes, lengths=lengths)
+    config = cluster_config(options, case.seed, prefixes=prefixes, trace=trace.requests)
     config = replace(config, predict_hits=case.scheduler.knows_prefixes)
     engines = {instance.engine for instance in config.instances}
     fitting = [arrival for arrival in arrivals if fits(arrival, engines)]

@@ -27,10 +27,12 @@ class OutputTerms:
     """The length, where it is certain; otherwise what the client expects; 0: it does not say."""
     ignore_eos: bool
     """The model does not end the answer, whose length says nothing of others'."""
+    unending: bool
+    """Nothing but the engine's `max_model_len` ends the answer."""
     kind: Kind
 
 
-NO_OUTPUT = OutputTerms(1, 1, 1, ignore_eos=True, kind=PLAIN)
+NO_OUTPUT = OutputTerms(1, 1, 1, ignore_eos=True, unending=False, kind=PLAIN)
 """The terms of requests that generate nothing: their prompts are processed, as for one token."""
 
 
@@ -42,9 +44,11 @@ def output_terms(body: dict[str, Any], endpoint: Endpoint) -> OutputTerms:
     min_tokens = _min_tokens(body, max_tokens)
     ignore_eos = body.get("ignore_eos") is True
     hint_tokens = _hint(body)
-    if max_tokens and (max(1, min_tokens) == max_tokens or (ignore_eos and not _stops(body))):
+    goes_on = ignore_eos and not _stops(body)
+    if max_tokens and (max(1, min_tokens) == max_tokens or goes_on):
         hint_tokens = max_tokens
-    return OutputTerms(max_tokens, min_tokens, hint_tokens, ignore_eos, _kind(body, endpoint))
+    unending, kind = goes_on and not max_tokens, _kind(body, endpoint)
+    return OutputTerms(max_tokens, min_tokens, hint_tokens, ignore_eos, unending, kind)
 
 
 def _max_tokens(body: dict[str, Any], endpoint: Endpoint) -> int:

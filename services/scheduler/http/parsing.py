@@ -44,6 +44,8 @@ class ParsedRequest:
     hint_tokens: int
     """Output tokens that are certain, or that the client expects; 0: neither is known."""
     ignore_eos: bool
+    unending: bool
+    """Nothing but the engine's `max_model_len` ends the answer."""
     kind: Kind
     sequences: int
     priority: int
@@ -101,6 +103,7 @@ def parse(
         min_tokens=output.min_tokens,
         hint_tokens=output.hint_tokens,
         ignore_eos=output.ignore_eos,
+        unending=output.unending,
         kind=output.kind,
         sequences=len(prompts) * n,
         priority=integer(body, "priority", 0, least=-(2**31), most=2**31 - 1),

@@ -50,11 +50,16 @@ class Lengths:
         self._history = LengthHistory()
         self._sample = Sample()
 
-    def estimate(self, key: str, request: ParsedRequest, prompt_tokens: int) -> LengthEstimate:
+    def estimate(
+        self, key: str, request: ParsedRequest, prompt_tokens: int, max_model_len: int | None = None
+    ) -> LengthEstimate:
         """The length of the answer to a request, between its `min_tokens` and `max_tokens`.
 
-        `key`: by which `observe` is told of the answer.
+        `key`: by which `observe` is told of the answer. `max_model_len`: that of the engines, where
+        it is known.
         """
+        if request.unending and max_model_len is not None:
+            return from_hint(max(1, max_model_len - prompt_tokens))
         if request.hint_tokens:
             return clip(from_hint(request.hint_tokens), request.max_tokens, request.min_tokens)
         if self._model is not None and request.text:

@@ -213,6 +213,7 @@ class Placer(AsyncDriver[Placement]):
             or known.counter.count(parsed)
             or known.prompt_tokens.estimate(parsed.model, parsed.characters, len(parsed.messages))
         )
+        longest = self._pool.max_model_len(parsed.model) if parsed.unending else None
         prefix = Prefix()
         if self.core.policy.needs.prediction and parsed.endpoint.generates:
             prefix = prefix_of(parsed, prompt_tokens)
@@ -220,7 +221,7 @@ class Placer(AsyncDriver[Placement]):
             request_id=key,
             prompt_tokens=prompt_tokens,
             max_tokens=parsed.max_tokens,
-            length=known.lengths.estimate(key, parsed, prompt_tokens),
+            length=known.lengths.estimate(key, parsed, prompt_tokens, longest),
             priority=parsed.priority,
             sequences=parsed.sequences,
             prefix=prefix.hashes,

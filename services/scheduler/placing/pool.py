@@ -122,8 +122,7 @@ class Pool:
         vLLM says the present time; of several engines the shortest `max_model_len` counts."""
         found: dict[str, dict[str, object]] = {}
         for name, emulated in self.models().items():
-            cards = [i.cards[name] for i in self.instances.values() if name in i.cards]
-            lengths = [card.get("max_model_len") for card in cards]
+            cards = self._cards_of(name)
             found[name] = {
                 "id": name,
                 "object": "model",
@@ -131,9 +130,17 @@ class Pool:
                 "owned_by": "foretell-emulated" if emulated else "foretell",
                 "root": cards[0].get("root", name),
                 "parent": cards[0].get("parent"),
-                "max_model_len": min((n for n in lengths if isinstance(n, int)), default=None),
+                "max_model_len": self.max_model_len(name),
             }
         return found
+
+    def max_model_len(self, model: str) -> int | None:
+        """The shortest of the engines that serve the model; None where none is known."""
+        lengths = (card.get("max_model_len") for card in self._cards_of(model))
+        return min((n for n in lengths if isinstance(n, int)), default=None)
+
+    def _cards_of(self, model: str) -> list[dict[str, object]]:
+        return [i.cards[model] for i in self.instances.values() if model in i.cards]
 
     @property
     def ready(self) -> bool:
