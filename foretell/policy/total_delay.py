@@ -1,6 +1,6 @@
 """Total delay: what placing a request costs in latency, to itself and to everyone already there."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import isfinite, isnan
 from statistics import fmean
 
@@ -10,8 +10,8 @@ from foretell.policy.scoring import pick_lowest_known
 from foretell.policy.trust import trusted
 
 USUAL_PART = 0.1
-"""A wait for the first token of this part of what requests usually take weighs twice what its
-seconds say; one twice as long, three times."""
+"""A wait of this part of what requests usually take weighs four times what its seconds say; one
+twice as long, nine times."""
 _MEMORY = 50
 """Choices over which the usual latency is averaged."""
 
@@ -31,13 +31,19 @@ class TotalDelay:
         """The `instance_id` of the candidate with the least total delay; `draw` breaks ties."""
         prediction_of = trusted(candidates)
         answers = {c.instance_id: prediction_of(c) for c in candidates}
-        told_s = [a.e2e_s for a in answers.values() if a is not None and isfinite(a.e2e_s)]
-        usual_s = self._usual_s if self._choices or not told_s else fmean(told_s)
-        long_s = USUAL_PART * usual_s + _shared_wait_s(answers.values())
+        told = [a for a in answers.values() if a is not None and isfinite(a.e2e_s)]
+        usual_s = self._usual_s
+        if not self._choices and told:
+            usual_s = fmean(answer.e2e_s for answer in told)
+        decoding_s, preempting = _at_best_s(told), _preempting(told)
 
         def delay_s(candidate: Candidate) -> float | None:
             answer = answers[candidate.instance_id]
-            return None if answer is None else total_delay_s(answer, long_s)
+            if answer is None:
+                return None
+            stalled_s = preempting * (answer.e2e_s - answer.ttft_s - decoding_s)
+            wait_s = answer.ttft_s + (stalled_s if isfinite(stalled_s) else 0.0)
+            return total_delay_s(answer, wait_s, USUAL_PART * usual_s)
 
         chosen = pick_lowest_known(candidates, delay_s, draw)
         answer = answers[chosen]
@@ -47,8 +53,8 @@ class TotalDelay:
         return chosen
 
 
-def total_delay_s(prediction: Prediction, long_s: float) -> float | None:
-    """`ttft_s * (1 + ttft_s / long_s) + added_ttft_s + added_e2e_s`, in seconds.
+def total_delay_s(prediction: Prediction, wait_s: float, long_s: float) -> float | None:
+    """`wait_s * (1 + wait_s / long_s) ** 2 + added_ttft_s + added_e2e_s`, in seconds.
 
     What a request adds to the latencies of others is theirs to bear (an *externality*, as
     economists call a cost that another one pays); whoever is placed elsewhere adds nothing here.
@@ -57,10 +63,13 @@ def total_delay_s(prediction: Prediction, long_s: float) -> float | None:
 
     Requests do come, though, and a sum does not mind who bears it. Queueing behind a full engine
     costs those who are there nothing, so the least sum buries a few requests there. Therefore the
-    request's own wait weighs more the longer it is beside `long_s`; its own decoding does not
-    count. A wait is long beside what requests usually take. Where memory is short everywhere, it
-    must also be long beside the wait that all have: nobody is buried alone there, and if waits as
-    such weighed much, they would outweigh the preemptions that choosing by them causes.
+    request's own wait weighs more the longer it is beside `long_s`, which is `USUAL_PART` of what
+    requests usually take; its own decoding does not count.
+
+    Its wait is that for its first token and, where memory is short, the time for which it is
+    preempted later: whoever came last is preempted first, so that is mostly its own loss and no
+    other's. No forecast tells the two apart from slow decoding, so it is what decoding takes longer
+    than where it is fastest, times the share of instances that preempt somebody meanwhile.
 
     What each part is worth is measured by `bench.placement.parts`; this form
     and USUAL_PART were chosen with the families of `bench.placement.yardstick` that decide.
@@ -71,19 +80,18 @@ def total_delay_s(prediction: Prediction, long_s: float) -> float | None:
     added_s = others_delay_s(prediction)
     if added_s is None or isnan(added_s):
         return None
-    ttft_s = prediction.ttft_s
-    impatience = ttft_s / long_s if long_s > 0 else 0.0
-    return max(0.0, ttft_s * (1.0 + impatience) + added_s)
+    impatience = wait_s / long_s if long_s > 0 else 0.0
+    return max(0.0, wait_s * (1.0 + impatience) ** 2 + added_s)
 
 
-def _shared_wait_s(answers: Iterable[Prediction | None]) -> float:
-    """The least wait for a first token, in seconds, times the share of instances that preempt
-    somebody while the request is there."""
-    told = [answer for answer in answers if answer is not None]
-    waits_s = [answer.ttft_s for answer in told if isfinite(answer.ttft_s)]
-    if not waits_s:
-        return 0.0
-    return min(waits_s) * fmean(min(1.0, answer.preemptions) for answer in told)
+def _at_best_s(told: Sequence[Prediction]) -> float:
+    """What all tokens but the first take where they come fastest."""
+    return min((answer.e2e_s - answer.ttft_s for answer in told), default=0.0)
+
+
+def _preempting(told: Sequence[Prediction]) -> float:
+    """The share of instances that preempt somebody while the request is there."""
+    return fmean(min(1.0, answer.preemptions) for answer in told) if told else 0.0
 
 
 def others_delay_s(prediction: Prediction) -> float | None:

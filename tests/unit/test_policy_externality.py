@@ -12,18 +12,18 @@ def choose(candidates: list[Candidate], draw: float = 0.0) -> str:
 
 
 def test_least_delay_to_all_wins_not_the_least_to_the_newcomer() -> None:
-    # Before there is a usual latency, the mean of the candidates' counts: 5 s.
-    quick_but_dear = predicted("a", 4.0, 0.5, added_e2e_s=5.0)  # 1 + 5 s
-    slow_but_cheap = predicted("b", 6.0, 1.0, added_e2e_s=2.5)  # 3 + 2.5 s
+    # Before there is a usual latency, the mean of the candidates' counts, 5 s: 0.5 s is long.
+    quick_but_dear = predicted("a", 4.0, 0.5, added_e2e_s=12.0)  # 0.5 * 4 + 12 s
+    slow_but_cheap = predicted("b", 6.0, 1.0, added_e2e_s=4.5)  # 1 * 9 + 4.5 s
     assert choose([quick_but_dear, slow_but_cheap]) == "b"
-    assert choose([quick_but_dear, predicted("b", 6.0, 1.0, added_e2e_s=3.5)]) == "a"
+    assert choose([quick_but_dear, predicted("b", 6.0, 1.0, added_e2e_s=5.5)]) == "a"
 
 
 def test_a_long_wait_weighs_more_than_its_seconds() -> None:
-    # 3 * (1 + 10 * 3 / 5) = 21 s of waiting against none, and 20 that others wait.
-    buried, dear = predicted("a", 5.0, 3.0), predicted("b", 5.0, 0.0, added_e2e_s=20.0)
+    # 3 * (1 + 10 * 3 / 5) ** 2 = 147 s of waiting against none, and 140 that others wait.
+    buried, dear = predicted("a", 5.0, 3.0), predicted("b", 5.0, 0.0, added_e2e_s=140.0)
     assert choose([buried, dear]) == "b"
-    assert choose([buried, predicted("b", 5.0, 0.0, added_e2e_s=22.0)]) == "a"
+    assert choose([buried, predicted("b", 5.0, 0.0, added_e2e_s=150.0)]) == "a"
 
 
 def test_how_much_a_wait_weighs_depends_on_the_latencies_before() -> None:
@@ -35,18 +35,16 @@ def test_how_much_a_wait_weighs_depends_on_the_latencies_before() -> None:
         assert policy.choose(REQUEST, [long_wait, dear], 0.0) == chosen
 
 
-def test_a_wait_that_all_have_weighs_little_more_than_its_seconds_where_all_preempt() -> None:
-    def chosen(added_e2e_s: float, preemptions: float) -> str:
-        longer = predicted("a", 20.0, 11.5, preemptions=preemptions)
-        shorter = predicted("b", 20.0, 10.0, added_e2e_s=added_e2e_s, preemptions=preemptions)
-        return choose([longer, shorter])
+def test_slow_decoding_counts_as_waiting_as_far_as_instances_preempt() -> None:
+    def chosen(added_e2e_s: float, *preemptions: float) -> str:
+        slow = predicted("a", 6.0, 1.0, preemptions=preemptions[0])
+        fast = predicted("b", 5.0, 1.0, added_e2e_s=added_e2e_s, preemptions=preemptions[1])
+        return choose([slow, fast])
 
-    # A wait is long beyond 0.1 * 20 s and the least one, 10 s: 22.5 s against 18.3 s.
-    assert (chosen(4.3, preemptions=1.0), chosen(4.1, preemptions=7.0)) == ("a", "b")
-    # Half as many preemptions, and it is long beyond 7 s: 30.4 s against 24.3 s.
-    assert (chosen(6.2, preemptions=0.5), chosen(6.0, preemptions=0.5)) == ("a", "b")
-    # Nobody is preempted: 77.6 s against 60 s.
-    assert (chosen(18.0, preemptions=0.0), chosen(17.0, preemptions=0.0)) == ("a", "b")
+    # Beyond 0.55 s a wait is long: 2 s are 43.0 s, 1.5 s 20.8 s and 1 s 7.9 s.
+    assert (chosen(35.1, 1.0, 1.0), chosen(34.9, 1.0, 7.0)) == ("a", "b")
+    assert (chosen(13.0, 0.5, 0.5), chosen(12.8, 0.0, 7.0)) == ("a", "b")
+    assert chosen(0.1, 0.0, 0.0) == "a"
 
 
 def test_first_and_last_tokens_of_others_count() -> None:
@@ -64,7 +62,7 @@ def test_draw_breaks_ties_among_the_least_only() -> None:
 
 
 def test_helping_others_is_good_but_never_better_than_free() -> None:
-    helpful = predicted("a", 3.0, 1.0, added_e2e_s=-9.95)
+    helpful = predicted("a", 3.0, 1.0, added_e2e_s=-35.95)
     assert choose([helpful, predicted("b", 1.0, 0.1)]) == "a"
     free = [predicted("a", 3.0, added_e2e_s=-9.0), predicted("b", 3.0, added_e2e_s=-4.0)]
     assert [choose(free, draw) for draw in (0.0, 0.9)] == ["a", "b"]
