@@ -37,10 +37,15 @@ class ModelSpec:
     """Inner width of a gated MLP, or of one expert; 0: not known."""
     vocabulary: int = 0
     """Rows of the LM head; 0: not known."""
+    kv_latent_size: int = 0
+    """Numbers that a layer keeps of a token with multi-head latent attention; 0: it keeps the keys
+    and values of all KV heads."""
 
     @property
     def kv_bytes_per_token(self) -> float:
         """Bytes of keys and values that one token keeps, all layers."""
+        if self.kv_latent_size:
+            return self.layers * self.kv_latent_size * self.bytes_per_parameter
         return 2.0 * self.layers * self.kv_heads * self.head_size * self.bytes_per_parameter
 
 

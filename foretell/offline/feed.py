@@ -1,0 +1,126 @@
+"""What gives an engine its requests one by one, and what each of them keeps count of."""
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Protocol
+
+import numpy as np
+
+from foretell.offline.tree import PrefixTree
+from foretell.offline.work import Ints
+
+_FIRST_CAPACITY = 256
+_READY = 64  # requests that wait in an engine which admits by itself
+
+
+class Feed(Protocol):
+    """Says which requests to send to an engine next; hears of its steps and of answers' ends."""
+
+    def admit(self, waiting: int) -> Sequence[int]:
+        """Requests to send before the next step, while `waiting` have not begun on the engine.
+
+        Every request comes once. An engine with neither running nor waiting requests gets one, as
+        long as any is left.
+        """
+        ...
+
+    def stepped(self) -> None:
+        """The engine has made a step: every request that it runs has one token more."""
+        ...
+
+    def ended(self, request: int, tokens: int) -> None:
+        """An answer has ended after so many tokens."""
+        ...
+
+
+class Sequential:
+    """Requests in a fixed order; the engine admits what has room, as engines do."""
+
+    def __init__(self, order: Iterable[int]) -> None:
+        self._order = iter(order)
+
+    def admit(self, waiting: int) -> Sequence[int]:
+        return list(islice(self._order, max(0, _READY - waiting)))
+
+    def stepped(self) -> None:
+        """Nothing depends on it."""
+
+    def ended(self, request: int, tokens: int) -> None:
+        """Nothing depends on it."""
+
+
+class InFlight:
+    """The requests on an engine, with their ages in tokens and the KV cache they hold."""
+
+    def __init__(self) -> None:
+        self._columns = np.zeros((4, _FIRST_CAPACITY), np.int64)
+        self._places: dict[int, int] = {}
+        self._now = 0
+        self.context_tokens = 0
+        """Tokens that the next step reads from the KV cache: whole prompts and answers so far."""
+        self.kv_tokens = 0
+        """Tokens of them that no other request shares."""
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @property
+    def requests(self) -> Ints:
+        return self._columns[0, : len(self)]
+
+    @property
+    def ages(self) -> Ints:
+        """Tokens that each has generated."""
+        return self._now - self._columns[1, : len(self)]
+
+    @property
+    def own_tokens(self) -> Ints:
+        """Prompt tokens that each shares with no other."""
+        return self._columns[2, : len(self)]
+
+    @property
+    def prompt_tokens(self) -> Ints:
+        return self._columns[3, : len(self)]
+
+    def add(self, request: int, own: int, prompt: int) -> None:
+        place = len(self._places)
+        if place == self._columns.shape[1]:
+            self._columns = np.concatenate((self._columns, np.zeros_like(self._columns)), axis=1)
+        self._columns[:, place] = request, self._now, own, prompt
+        self._places[request] = place
+        self.context_tokens += prompt
+        self.kv_tokens += own
+
+    def remove(self, request: int) -> None:
+        place = self._places.pop(request)
+        _, began, own, prompt = self._columns[:, place].tolist()
+        age = self._now - began
+        self.context_tokens -= prompt + age
+        self.kv_tokens -= own + age
+        last = len(self._places)
+        if place != last:
+            self._columns[:, place] = self._columns[:, last]
+            self._places[int(self._columns[0, place])] = place
+
+    def step(self) -> None:
+        self._now += 1
+        self.context_tokens += len(self._places)
+        self.kv_tokens += len(self._places)
+
+
+class Uncached:
+    """Which tokens of a prompt are still to be computed, once others have brought prefixes."""
+
+    def __init__(self, tree: PrefixTree) -> None:
+        self._parent = tree.parent.tolist()
+        self._edge = (tree.depth - tree.begins).tolist()
+        self._seen = bytearray(tree.items)
+
+    def bring(self, request: int) -> int:
+        """Tokens that `request` computes; from now on its prefixes are cached."""
+        tokens, item = self._edge[request], self._parent[request]
+        while item >= 0 and not self._seen[item]:
+            self._seen[item] = 1
+            tokens += self._edge[item]
+            item = self._parent[item]
+        return int(tokens)

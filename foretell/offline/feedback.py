@@ -1,0 +1,303 @@
+"""Feedback control of what an engine is given, by what remains and not by what was planned.
+
+Two kinds of requests: R, whose group needs memory for longer than arithmetic and more so than all
+that remains, and the others (L), in depth-first order. Every step may compute as many seconds as
+its reading of memory takes times τ, remaining computing over remaining reading, or what hides
+behind reading the weights. R is admitted while a forecast of the KV cache says that it will fit, L
+with what is left of the step. Lengths are learnt from all answers, with those in flight as censored
+ones.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from foretell.offline.feed import InFlight, Uncached
+from foretell.offline.survival import LONGEST, Survival
+from foretell.offline.tree import PrefixTree
+from foretell.offline.work import Floats, Ints, WorkModel, contexts
+
+_LEFT, _RIGHT = 0, 1
+_REFRESH_STEPS = 64
+_SIGMAS = 1.0  # of the forecast of the KV cache that must fit
+_MOMENTS = 48  # of the future that it looks at
+_LENGTH_BIN = 1.25  # ratio of known lengths that are queued together
+_NEW, _MARGIN = 0.05, 1.1  # weight of the latest steps in the pace, and what L may hold beyond
+_USED = 0.98  # of the KV cache; the rest is lost to blocks that are not full
+_HEARD, _UNHEARD = 8, 16  # answers that tell a group's lengths, and most in flight until then
+_RETRY_STEPS = 8  # after the forecast has refused a request
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A file of requests as the controller sees it."""
+
+    tree: PrefixTree
+    order: Ints
+    """(n,): depth-first."""
+    group: Ints
+    """(n,): requests that are judged together, by `lengths.strata`."""
+    known: Ints
+    """(n,): output tokens, above 0 where they are known."""
+    prior_tokens: float
+    """Expected length of an answer before any has ended."""
+    most_tokens: int = LONGEST
+    """No answer is longer."""
+
+
+class Feedback:
+    """Feeds one engine, or several that share a queue."""
+
+    def __init__(self, job: Job, work: WorkModel, kv_tokens: int) -> None:
+        """`kv_tokens`: size of the engine's KV cache."""
+        self._work, self._memory = work, _USED * kv_tokens - _active_prefixes(job.tree)
+        self._most = job.most_tokens
+        self._known = job.known
+        self._known_list = job.known.tolist()
+        self._group = _groups(job, work)
+        self._group_list = self._group.tolist()
+        tree = job.tree
+        self._prompts, self._uncached = tree.prompt_tokens.tolist(), Uncached(tree)
+        self._own = (tree.depth - tree.begins)[: tree.requests]
+        self._compute_s = work.prefill_s(tree.begins, tree.depth)[: tree.requests]
+        groups = int(self._group.max(initial=0)) + 1
+        self._survival = Survival(groups, job.prior_tokens)
+        known = np.flatnonzero(job.known > 0)
+        for request in known.tolist():
+            self._survival.ended(self._group_list[request], self._known_list[request])
+        self._queues: list[list[int]] = [[] for _ in range(groups)]
+        for request in job.order[::-1].tolist():
+            self._queues[self._group_list[request]].append(request)
+        for queue in self._queues:
+            if queue and self._known_list[queue[0]]:
+                queue.sort(key=lambda request: self._known_list[request])
+        self._left: list[int] = []
+        """Groups of L, those first of which the greatest part is left."""
+        self._right: list[int] = []
+        """Groups of R, the longest answers first."""
+        self._sums = self._totals()
+        self._compute_at_first = np.maximum(self._sums[2], 1e-30)
+        self._sent = [0] * groups
+        self._heard: list[int] = np.bincount(self._group[known], minlength=groups).tolist()
+        self._flights = (InFlight(), InFlight())
+        """Those sent as L, and those sent as R."""
+        self._side: dict[int, int] = {}
+        self._steps = self._refused_until = 0
+        self._refreshed = -1
+        self._credit_s = self._reserve = self._growth = 0.0
+        self._tau = 1.0
+        self._pace = 0.0
+        self._moments = np.arange(1)
+
+    def admit(self, waiting: int) -> Sequence[int]:
+        if self._steps // _REFRESH_STEPS != self._refreshed:
+            self._refresh()
+        if waiting:
+            return ()
+        self._credit_s = min(0.0, self._credit_s) + self._budget_s()
+        chosen: list[int] = []
+        if self._steps >= self._refused_until:
+            self._admit_right(chosen)
+        self._admit_left(chosen)
+        if not chosen and not self._side:
+            chosen += self._any()
+        return chosen
+
+    def stepped(self) -> None:
+        self._steps += 1
+        for flight in self._flights:
+            flight.step()
+
+    def ended(self, request: int, tokens: int) -> None:
+        self._flights[self._side.pop(request)].remove(request)
+        self._refused_until = 0
+        group = self._group_list[request]
+        self._heard[group] += 1
+        if not self._known_list[request]:
+            self._survival.ended(group, tokens)
+
+    @property
+    def remaining_ratio(self) -> float:
+        """τ: remaining seconds of computing over remaining seconds of reading memory."""
+        return self._tau
+
+    def _budget_s(self) -> float:
+        """Seconds of computing prompts that the next step may take."""
+        memory_s = self._work.decode_pair_s * sum(each.context_tokens for each in self._flights)
+        decode_s = self._work.decode_token_s * len(self._side)
+        return max(self._tau * memory_s, self._work.weights_s) - decode_s
+
+    def _admit_right(self, chosen: list[int]) -> None:
+        forecast = self._forecast(self._flights[_RIGHT])
+        for group in self._right:
+            queue = self._queues[group]
+            while queue and self._credit_s > 0 and self._may_grow(group):
+                mean, variance = forecast
+                more, spread = self._held(np.array([queue[-1]]), np.zeros(1, np.int64))
+                mean, variance = mean + more, variance + spread
+                if (mean + _SIGMAS * np.sqrt(variance)).max() > self._memory - self._reserve:
+                    self._refused_until = self._steps + _RETRY_STEPS
+                    break
+                forecast = mean, variance
+                chosen.append(self._send(queue.pop(), _RIGHT))
+
+    def _admit_left(self, chosen: list[int]) -> None:
+        """Requests of L while the step has time for them and the cache has room."""
+        free = not self._right and not len(self._flights[_RIGHT])  # nothing to blend with
+        for group in self._left:
+            queue = self._queues[group]
+            while queue and (free or self._credit_s > 0) and self._may_grow(group):
+                if not self._fits(queue[-1], self._typical[group]):
+                    return
+                chosen.append(self._send(queue.pop(), _LEFT))
+
+    def _may_grow(self, group: int) -> bool:
+        """Whether more may be sent of a group: few, until it is known how long its answers get."""
+        return self._heard[group] >= _HEARD or self._sent[group] - self._heard[group] < _UNHEARD
+
+    def _fits(self, request: int, answer: float) -> bool:
+        more = float(self._own[request]) + (self._known_list[request] or answer)
+        return bool(self._kv_tokens + self._growth + more < self._memory)
+
+    def _any(self) -> list[int]:
+        """A request for an engine that has nothing to do, if any is left."""
+        for group in (*self._right, *self._left):
+            if self._queues[group]:
+                return [self._send(self._queues[group].pop(), _LEFT)]
+        return []
+
+    def _send(self, request: int, side: int) -> int:
+        own = self._uncached.bring(request)
+        self._credit_s -= own * self._work.prefill_token_s
+        self._flights[side].add(request, int(self._own[request]), self._prompts[request])
+        self._side[request] = side
+        group = self._group_list[request]
+        self._sent[group] += 1
+        self._sums[:, group] -= self._share(request)
+        return request
+
+    def _share(self, request: int) -> Floats:
+        return np.array([1.0, self._prompts[request], self._compute_s[request], self._own[request]])
+
+    def _totals(self) -> Floats:
+        """(4, groups): waiting requests, their prompt tokens, seconds to compute what they share
+        with no other, and those tokens."""
+        groups = len(self._queues)
+        columns = (np.ones(len(self._group)), np.array(self._prompts), self._compute_s, self._own)
+        return np.array([np.bincount(self._group, column, groups) for column in columns])
+
+    @property
+    def _kv_tokens(self) -> int:
+        return sum(flight.kv_tokens for flight in self._flights)
+
+    def _forecast(self, flight: InFlight) -> tuple[Floats, Floats]:
+        return self._held(flight.requests, flight.ages)
+
+    def _held(self, requests: Ints, ages: Ints) -> tuple[Floats, Floats]:
+        """KV tokens that requests of these ages will hold so many steps on: mean, variance.
+
+        Who is still there is asked for the middle between two moments: requests end at any time.
+        """
+        moments = self._moments[None, :]
+        later = ages[:, None] + moments
+        middle = later - np.diff(moments, prepend=0) / 2.0
+        groups, known = self._group[requests][:, None], self._known[requests][:, None]
+        alive = np.maximum(self._survival.survival(groups, ages[:, None].astype(float)), 1e-12)
+        stays = np.minimum(1.0, self._survival.survival(groups, middle) / alive)
+        stays = np.where(known > 0, middle < known, stays * (middle < self._most))
+        held = self._own[requests][:, None] + later
+        mean: Floats = (stays * held).sum(axis=0)
+        variance: Floats = (stays * (1.0 - stays) * held * held).sum(axis=0)
+        return mean, variance
+
+    def _refresh(self) -> None:
+        """Learn from what has ended and still runs; divide the groups and the memory anew."""
+        self._refreshed = self._steps // _REFRESH_STEPS
+        survival, work = self._survival, self._work
+        requests = np.concatenate([flight.requests for flight in self._flights])
+        ages = np.concatenate([flight.ages for flight in self._flights])
+        prompt_tokens = np.concatenate([flight.prompt_tokens for flight in self._flights])
+        unknown = self._known[requests] == 0
+        groups = self._group[requests]
+        survival.update(groups[unknown], ages[unknown])
+        mean, square = survival.moments()
+        mean = np.minimum(mean, self._most)
+        square = np.minimum(square, float(self._most) * mean)
+        self._typical = mean.tolist()
+        count, prompts, compute_s, own = self._sums
+        memory_s = work.decode_pair_s * contexts(prompts, mean, count * square)
+        compute_s = compute_s + count * work.decode_token_s * mean
+        going = np.where(unknown, survival.mean_left(groups, ages), self._known[requests] - ages)
+        going = np.clip(going, 1.0, self._most)
+        held = prompt_tokens + ages
+        compute = float(compute_s.sum() + work.decode_token_s * going.sum())
+        memory = float(memory_s.sum() + work.decode_pair_s * contexts(held, going, going**2).sum())
+        self._tau = compute / max(memory, 1e-30)
+        self._divide(compute_s, memory_s)
+        self._follow_pace()
+        self._reserve = self._left_holds(count, own, mean, square)
+        self._look_ahead(float(going.max(initial=0.0)), mean)
+
+    def _look_ahead(self, longest: float, mean: Floats) -> None:
+        """Choose the moments of the forecast, and how much more those in flight will soon hold."""
+        farthest = max(
+            1.0, longest, *(mean[group] for group in (*self._right[:1], *self._left[:1]))
+        )
+        self._moments = np.linspace(0, 1.5 * farthest, _MOMENTS).astype(np.int64)
+        soon = max((mean[group] for group in self._left[:1]), default=0.0)
+        near = self._moments <= max(soon, self._moments[1])
+        expected = sum(self._forecast(flight)[0][near] for flight in self._flights)
+        self._growth = max(0.0, float(np.max(expected)) - self._kv_tokens)
+
+    def _divide(self, compute_s: Floats, memory_s: Floats) -> None:
+        """Groups with waiting requests into L and R."""
+        filled = [group for group, queue in enumerate(self._queues) if queue]
+        dense = compute_s > min(self._tau, 1.0) * memory_s
+        self._left = [group for group in filled if dense[group]]
+        self._right = [group for group in filled if not dense[group]]
+        self._right.sort(key=lambda group: -self._typical[group])
+        self._left.sort(key=lambda group: -self._sums[2, group] / self._compute_at_first[group])
+
+    def _left_holds(self, count: Floats, own: Floats, mean: Floats, square: Floats) -> float:
+        """KV tokens that L holds on average, by Little's law: requests a step, times the steps
+        that each stays, times the tokens that it holds meanwhile."""
+        left = self._left
+        if not left or not self._right:
+            return 0.0
+        # What a token of its prompt, and one more, will hold until the answer's end, on average.
+        tokens = float((own[left] + count[left]).sum())
+        holds = float((own[left] * mean[left] + count[left] * square[left] / 2.0).sum()) / tokens
+        return min(_MARGIN * holds * self._pace, 0.5 * self._memory)
+
+    def _follow_pace(self) -> None:
+        """Follow how many prompt tokens a step has time for; at first, with a full KV cache."""
+        if self._steps:
+            wanted = self._budget_s() / self._work.prefill_token_s
+            self._pace += _NEW * (max(0.0, wanted) - self._pace)
+        else:
+            full_s = self._tau * self._work.decode_pair_s * self._memory
+            self._pace = full_s / self._work.prefill_token_s
+
+
+def _active_prefixes(tree: PrefixTree) -> float:
+    """KV tokens for the shared prefixes that are in use at a time: two of the longest."""
+    shared = tree.depth[tree.requests :]
+    return 2.0 * float(shared.max(initial=0))
+
+
+def _groups(job: Job, work: WorkModel) -> Ints:
+    """(n,): the groups of requests of unknown length, and others for those that are known.
+
+    Requests of known length and low density are queued by their length; dense ones stay with those
+    that share their prefixes.
+    """
+    known = job.known > 0
+    if not known.any():
+        return job.group
+    exact = job.known.astype(np.float64)
+    density = work.density(job.tree.prompt_tokens, np.maximum(exact, 1.0), exact * exact)
+    bins = np.log(np.maximum(exact, 1.0)) / np.log(_LENGTH_BIN)
+    number = np.where(known, np.where(density > 1.0, -2 - job.group, bins.astype(np.int64)), -1)
+    joint = np.where(known, number * 2 + 1, job.group * 2)
+    return np.unique(joint, return_inverse=True)[1].astype(np.int64)

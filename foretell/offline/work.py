@@ -1,0 +1,108 @@
+"""What requests cost: seconds of computing, seconds of reading the KV cache, and their ratio.
+
+The ratio is the *compute density* of BlendServe (ASPLOS '26, section 4): above 1 a request needs
+the GPU's arithmetic for longer than its memory, below 1 the other way round.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.latency.linear import StepTimeModel
+from foretell.latency.roofline import Efficiency, roofline_step_time, sharded
+from foretell.model import BatchShape, DeviceSpec, ModelSpec
+from foretell.model.batch import prefill_pairs
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_DATASHEET = Efficiency(1.0, 1.0, 1.0, 0.0, 0.0, 0.0)
+_FEW, _MANY, _SEQUENCES = 1024, 2048, 128  # tokens and sequences of the steps that are compared
+
+
+@dataclass(frozen=True, slots=True)
+class WorkModel:
+    """Seconds that tokens take on one engine, computing and reading memory apart."""
+
+    prefill_token_s: float
+    """Computing one token of a prompt, attention aside."""
+    prefill_pair_s: float
+    """Computing one query-key pair of a prompt's attention."""
+    decode_token_s: float
+    """Computing one generated token, attention aside."""
+    decode_pair_s: float
+    """Reading one token's keys and values for one generated token."""
+    weights_s: float
+    """Reading the weights, once a step."""
+    decode_pair_compute_s: float = 0.0
+    """Computing the attention of one generated token to one other; it matters only with
+    multi-head latent attention, which reads little and multiplies much."""
+
+    def prefill_s(self, begin: Ints, end: Ints) -> Floats:
+        """Computing a prompt's tokens from `begin` on, up to `end`; those before are cached."""
+        pairs = (end * (end + 1) - begin * (begin + 1)) / 2
+        result: Floats = self.prefill_token_s * (end - begin) + self.prefill_pair_s * pairs
+        return result
+
+    def decode_s(self, prompt: Ints, mean: Floats, square: Floats) -> Floats:
+        """Computing an answer whose length has this mean and this mean square."""
+        read = self.decode_pair_compute_s * contexts(prompt, mean, square)
+        result: Floats = self.decode_token_s * mean + read
+        return result
+
+    def memory_s(self, prompt: Ints, mean: Floats, square: Floats) -> Floats:
+        """Reading the KV cache for an answer whose length has this mean and this mean square."""
+        return self.decode_pair_s * contexts(prompt, mean, square)
+
+    def density(self, prompt: Ints, mean: Floats, square: Floats) -> Floats:
+        """Compute density of requests that share no prefix."""
+        compute_s = self.prefill_s(np.zeros_like(prompt), prompt)
+        compute_s += self.decode_s(prompt, mean, square)
+        return compute_s / self.memory_s(prompt, mean, square)
+
+
+def contexts(prompt: Ints, mean: Floats, square: Floats) -> Floats:
+    """Tokens that an answer's steps read in all, p·E[d] + E[d²]/2.
+
+    With E[d]² in place of E[d²] it would be too small by the variance of the length.
+    """
+    return prompt * mean + square / 2
+
+
+def datasheet_work(device: DeviceSpec, model: ModelSpec, tensor_parallel: int = 1) -> WorkModel:
+    """The paper's estimate: operations and bytes over the datasheet's rates.
+
+    Attention is causal, so a prompt has half the pairs of the paper's 4·p²·H·L.
+    """
+    device, model = sharded(device, model, tensor_parallel)
+    step, token, pair, _, decode, read = roofline_step_time(
+        device, model, _DATASHEET
+    ).coefficients_s
+    multiply = 0.0
+    if model.kv_latent_size:  # scores over the latent and the rope part, values over the latent
+        operations = 4.0 * model.layers * model.attention_heads * model.kv_latent_size
+        multiply = operations / device.flops
+    return WorkModel(token, pair, decode, read, step, multiply)
+
+
+def measured_work(model: StepTimeModel) -> WorkModel:
+    """What a measured or calibrated model of step time says, by differences of its steps."""
+
+    def prefill(tokens: int, computed: int) -> float:
+        pairs = prefill_pairs(tokens, computed)
+        return model.step_s(BatchShape(1, tokens, pairs))
+
+    def decode(sequences: int, pairs: int) -> float:
+        return model.step_s(BatchShape(decode_seqs=sequences, decode_pairs=pairs))
+
+    pair = (prefill(_FEW, _MANY) - prefill(_FEW, 0)) / (_FEW * _MANY)
+    more_pairs = prefill_pairs(_MANY, 0) - prefill_pairs(_FEW, 0)
+    token = (prefill(_MANY, 0) - prefill(_FEW, 0) - pair * more_pairs) / (_MANY - _FEW)
+    many, few = _SEQUENCES * _MANY, _SEQUENCES * _FEW
+    read = (decode(_SEQUENCES, many) - decode(_SEQUENCES, few)) / (many - few)
+    sequence = (decode(2 * _SEQUENCES, many) - decode(_SEQUENCES, many)) / _SEQUENCES
+    least = 1e-12  # what a table does not resolve still takes time
+    return WorkModel(
+        max(token, least), max(pair, 0.0), max(sequence, 0.0), max(read, least), decode(1, 1)
+    )

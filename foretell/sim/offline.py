@@ -1,0 +1,169 @@
+"""One engine in virtual time that a feed of offline requests drives.
+
+Its scheduling, KV blocks, prefix cache and preemptions are those of the twin of vLLM's scheduler.
+Step time is that of a plain engine, or of one that overlaps operators as NanoFlow does.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from foretell.engine import Content, Sequence, Twin
+from foretell.latency.linear import StepTimeModel
+from foretell.model import BatchShape, EngineConfig
+from foretell.offline.feed import Feed
+from foretell.offline.tree import PrefixTree
+from foretell.offline.work import Ints, WorkModel
+
+StepTime = Callable[[BatchShape], float]
+"""Seconds of a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class OverlappedStepTime:
+    """A model of a step whose computing and reading of memory overlap, as in NanoFlow.
+
+    max((Tc^q + Tm^q)^(1/q), W + Tm) + t0, with Tc computing, Tm reading the KV cache and W reading
+    the weights. q = 1 is one after the other and infinity is perfect overlap; 1.8 is an assumption.
+    """
+
+    work: WorkModel
+    host_s: float = 3e-3
+    """t0: what a step costs besides."""
+    overlap: float = 1.8
+    """q."""
+
+    def __call__(self, shape: BatchShape) -> float:
+        work = self.work
+        compute_s = (
+            work.prefill_token_s * shape.prefill_tokens
+            + work.prefill_pair_s * shape.prefill_pairs
+            + work.decode_token_s * shape.decode_seqs
+            + work.decode_pair_compute_s * shape.decode_pairs
+        )
+        memory_s = work.decode_pair_s * shape.decode_pairs
+        both_s = self.together_s(compute_s, memory_s)
+        return max(both_s, work.weights_s + memory_s) + self.host_s
+
+    def together_s(self, compute_s: float, memory_s: float) -> float:
+        """Seconds in which so much computing and reading are done, at best."""
+        q = self.overlap
+        return float((compute_s**q + memory_s**q) ** (1.0 / q))
+
+
+def plain(model: StepTimeModel) -> StepTime:
+    """Step time of an engine that runs operators one after the other."""
+    return model.step_s
+
+
+@dataclass(slots=True)
+class Run:
+    """What came of a run. Times are virtual."""
+
+    seconds: float = 0.0
+    steps: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    computed_tokens: int = 0
+    """Prompt tokens that were not found cached at the first admission."""
+    preemptions: int = 0
+    served: int = 0
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Prompt and output tokens a second, as the paper counts throughput."""
+        return (self.prompt_tokens + self.output_tokens) / max(self.seconds, 1e-9)
+
+    @property
+    def sharing_ratio(self) -> float:
+        """Share of all prompt tokens that were found cached at the first admission."""
+        return 1.0 - self.computed_tokens / max(1, self.prompt_tokens)
+
+
+Watch = Callable[[float, float, BatchShape], None]
+"""Called with a step's begin and duration in seconds, and what it computes."""
+
+
+def run(
+    tree: PrefixTree,
+    outputs: Ints,
+    feed: Feed,
+    config: EngineConfig,
+    step_s: StepTime,
+    watch: Watch | None = None,
+) -> Run:
+    """Serve all requests of `tree`, whose answers have `outputs` tokens, (n,), as `feed` says.
+
+    ValueError for a request that the engine's KV cache cannot hold.
+    """
+    _check(tree, outputs, config)
+    twin, result = Twin(config, prefix_cache=True), Run()
+    requests = _Requests(tree, outputs, config)
+    waiting = 0
+    while True:
+        chosen = feed.admit(waiting)
+        for request in chosen:
+            twin.add(requests.sequence(request))
+        if twin.idle:
+            break
+        batch = twin.schedule()
+        assert batch is not None, "an engine with requests makes a step"
+        seconds = step_s(batch.shape)
+        if watch is not None:
+            watch(result.seconds, seconds, batch.shape)
+        result.seconds += seconds
+        result.steps += 1
+        result.preemptions += len(batch.preempted)
+        waiting += len(chosen) + len(batch.preempted) - len(batch.admitted)
+        for seq in batch.admitted:
+            if not seq.preemptions:
+                result.computed_tokens += seq.prompt_tokens - seq.cached_tokens
+        feed.stepped()
+        for seq in twin.complete(batch).finished:
+            result.served += 1
+            result.prompt_tokens += seq.prompt_tokens
+            result.output_tokens += seq.output_tokens
+            feed.ended(int(seq.request_id), seq.output_tokens)
+    assert result.served == tree.requests, "every request is served once"
+    return result
+
+
+def _check(tree: PrefixTree, outputs: Ints, config: EngineConfig) -> None:
+    room = config.total_blocks * config.block_size_tokens - 2 * config.block_size_tokens
+    tokens = tree.prompt_tokens + outputs
+    if len(tokens) and int(tokens.max()) > min(room, config.max_model_len):
+        raise ValueError(f"request {int(tokens.argmax())} does not fit into the engine's KV cache")
+
+
+class _Requests:
+    """The requests of a tree as the twin takes them."""
+
+    def __init__(self, tree: PrefixTree, outputs: Ints, config: EngineConfig) -> None:
+        self._prompts, self._outputs = tree.prompt_tokens.tolist(), outputs.tolist()
+        self._parent, self._depth = tree.parent.tolist(), tree.depth.tolist()
+        self._block = config.block_size_tokens
+
+    def sequence(self, request: int) -> Sequence:
+        prompt, output = self._prompts[request], self._outputs[request]
+        keys: list[bytes] = []
+        item = self._parent[request]
+        shared = self._depth[item] // self._block
+        for block in reversed(range(shared)):
+            while self._depth[self._parent[item]] >= (block + 1) * self._block:
+                item = self._parent[item]
+            keys.append(b"%d of %d" % (block, item))
+        content = _Blocks(keys[::-1], request) if keys else None
+        return Sequence(str(request), prompt, output, output, content=content)
+
+
+class _Blocks(Content):
+    """The content of a request by its place in the tree: no tokens need to be kept for it."""
+
+    __slots__ = ("_keys", "_request")
+
+    def __init__(self, keys: list[bytes], request: int) -> None:
+        self._keys, self._request = keys, request
+
+    def block_hash(self, index: int) -> bytes:
+        if index < len(self._keys):
+            return self._keys[index]
+        return b"%d in %d" % (index, self._request)
