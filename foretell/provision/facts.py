@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from foretell.kernel.step_time import StepTime
 from foretell.model import EngineSnapshot
 
 
@@ -33,6 +34,8 @@ class InstanceFacts:
     kv_used_ratio: float = 0.0
     snapshot: EngineSnapshot | None = None
     """The engine's state; only strategies that simulate the cluster ask for it."""
+    step_time: StepTime | None = None
+    """How long its steps take, as its predictor believes; with `snapshot`."""
 
     @property
     def requests(self) -> int:

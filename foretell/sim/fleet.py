@@ -140,6 +140,7 @@ class Fleet:
             engine.max_num_seqs,
             1.0 - twin.free_blocks / engine.total_blocks,
             snapshot_of(node, self._expected, self._clock.now_s) if wanted else None,
+            node.believed_step_time if wanted else None,
         )
 
     def _name(self, node: Node) -> str:

@@ -6,6 +6,7 @@ from foretell.engine import Sequence
 from foretell.engine.prefixes import PrefixIndex
 from foretell.engine.table import EngineTable
 from foretell.engine.twin import FreeBlocks
+from foretell.kernel.step_time import StepTime
 from foretell.sim.config import ClusterConfig, InstanceConfig
 from foretell.sim.instance import Instance
 from foretell.sim.predictor import SimForecaster, SimPredictor
@@ -48,6 +49,11 @@ class Node:
         self.instance = self._new_instance(counted_s[0])
         self.predictor = self._new_predictor()
         self.publish(0.0)
+
+    @property
+    def believed_step_time(self) -> StepTime:
+        """How long its engine's steps take, as its predictor believes."""
+        return (self._config.believed_step_time or self._config.step_time).packed()
 
     @property
     def steps(self) -> int:
@@ -150,7 +156,7 @@ class Node:
             self.index,
             self.instance_id,
             config.engine,
-            config.believed_step_time or config.step_time,
+            self.believed_step_time,
             self._forecaster,
             prefixes=PrefixIndex(config.engine) if told else None,
         )

@@ -11,7 +11,7 @@ from foretell.engine.predictor import EnginePredictor, predict
 from foretell.engine.prefixes import PrefixIndex
 from foretell.engine.sequence import Sequence as EngineSequence
 from foretell.engine.table import EngineTable
-from foretell.latency.linear import StepTimeModel
+from foretell.kernel.step_time import StepTime
 from foretell.length.distribution import Row
 from foretell.model import EngineConfig, RequestSpec
 from foretell.sim.instance import Instance
@@ -47,15 +47,15 @@ class SimPredictor(EnginePredictor):
         index: int,
         instance_id: str,
         config: EngineConfig,
-        step_time: StepTimeModel,
+        step_time: StepTime,
         forecaster: SimForecaster,
         *,
         prefixes: PrefixIndex | None = None,
     ) -> None:
         """`index` is its own in `forecaster`, which all of a cluster share; without `prefixes` it
         expects no hits."""
-        ledger, model = Ledger(0.0, prefixes), step_time.packed()
-        super().__init__(forecaster, index, instance_id, config, ledger, model)
+        ledger = Ledger(0.0, prefixes)
+        super().__init__(forecaster, index, instance_id, config, ledger, step_time)
         self.ledger: Ledger = ledger
         self.published_s = 0.0
         self._pictures = forecaster

@@ -168,7 +168,7 @@ def test_both_pictures_give_the_same_forecasts(seed: int, caches: bool) -> None:
         0,
         "engine-0",
         config,
-        BELIEVED,
+        BELIEVED.packed(),
         forecaster,
         prefixes=PrefixIndex(config) if caches else None,
     )

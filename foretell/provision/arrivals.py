@@ -1,0 +1,135 @@
+"""How many requests will arrive a second, and how sure that is: learnt from counts."""
+
+from collections import deque
+from math import sqrt
+from statistics import NormalDist, fmean
+
+from foretell.provision.config import DAY_S
+
+LEVEL_S, JUMP_S = 120.0, 30.0
+"""The rate now is the mean over the first, or over the second where that is another one."""
+JUMP_SIGMAS = 2.5
+"""By so many standard deviations of such a mean."""
+TREND_S = 600.0
+"""The trend is that of so many seconds; half of it is taken to go on."""
+BINS = 144
+"""Parts of a day whose rates are remembered."""
+FEWEST_ERRORS = 20
+MOST_ERRORS = 480
+"""Errors of forecasts that are remembered."""
+
+
+class ArrivalForecast:
+    """The rate of arrivals some time ahead: level, trend or time of day, and a margin.
+
+    Where the day before is known, the rate now is multiplied by how the rate then changed from this
+    time of day to that one; otherwise half of the trend goes on. The margin is a quantile of what
+    came over what was foretold, of forecasts for the same horizon. Until there are enough of them
+    it follows from the dispersion of counts (variance over mean; 1 where arrivals are Poisson).
+    """
+
+    def __init__(self, *, day_s: float = DAY_S) -> None:
+        self._day_s = day_s
+        self._counts: deque[tuple[float, float, int]] = deque()  # (until, seconds, arrived)
+        self._last_s: float | None = None
+        self._days: dict[int, float] = {}  # rates by the part of the day
+        self._bin: tuple[int, float, int] | None = None  # the part, its seconds and arrivals so far
+        self._pending: deque[tuple[float, float, float]] = deque()  # (from, until, foretold)
+        self._errors: deque[float] = deque(maxlen=MOST_ERRORS)
+
+    def observe(self, now_s: float, arrived: int) -> None:
+        """So many requests have arrived since the call before."""
+        if self._last_s is not None and now_s > self._last_s:
+            seconds = now_s - self._last_s
+            self._counts.append((now_s, seconds, arrived))
+            self._remember(now_s, seconds, arrived)
+        self._last_s = now_s
+        keep_s = TREND_S + max((p[1] - p[0] for p in self._pending), default=0.0)
+        while self._counts and self._counts[0][0] < now_s - keep_s:
+            self._counts.popleft()
+        while self._pending and self._pending[0][1] <= now_s:
+            since_s, until_s, foretold = self._pending.popleft()
+            self._errors.append(self._rate(since_s, until_s) / foretold)
+
+    @property
+    def known(self) -> bool:
+        """Whether anything has been counted."""
+        return bool(self._counts)
+
+    def rate(self, now_s: float) -> float:
+        """Requests a second, now."""
+        level, latest = (self._rate(now_s - span_s, now_s) for span_s in (LEVEL_S, JUMP_S))
+        usual = JUMP_SIGMAS * sqrt(self.dispersion() * max(level, 1.0 / LEVEL_S) / JUMP_S)
+        return latest if abs(latest - level) > usual else level
+
+    def mean(self, now_s: float, ahead_s: float) -> float:
+        """Requests a second, expected so far ahead."""
+        level = self.rate(now_s)
+        before, after = self._of_day(now_s - LEVEL_S / 2), self._of_day(now_s + ahead_s)
+        if before and after:
+            return level * min(4.0, max(0.25, after / before))
+        grown = level + 0.5 * self._slope(now_s) * ahead_s
+        return min(2.0 * level, max(0.5 * level, grown))
+
+    def upper(self, now_s: float, ahead_s: float, window_s: float, confidence: float) -> float:
+        """A rate that the mean over a window, so far ahead, will not exceed at this confidence.
+
+        What is said here is later compared with what came.
+        """
+        mean = self.mean(now_s, ahead_s)
+        if mean <= 0:
+            return 0.0
+        self._pending.append((now_s + ahead_s, now_s + ahead_s + window_s, mean))
+        spread = sqrt(self.dispersion() / (mean * window_s))
+        margin = 1.0 + NormalDist().inv_cdf(confidence) * spread
+        if len(self._errors) >= FEWEST_ERRORS:
+            ordered = sorted(self._errors)
+            margin = max(margin, ordered[min(len(ordered) - 1, int(confidence * len(ordered)))])
+        return mean * margin
+
+    def dispersion(self) -> float:
+        """Variance over mean of the counts, at least 1; slow changes do not count."""
+        counts = [arrived for _, _, arrived in self._counts]
+        if len(counts) < 8 or not sum(counts):
+            return 1.0
+        pairs = zip(counts[1:], counts[:-1], strict=True)
+        return max(1.0, fmean((b - a) ** 2 for b, a in pairs) / 2.0 / fmean(counts))
+
+    def _rate(self, since_s: float, until_s: float) -> float:
+        """The mean rate over the counts that ended in this time."""
+        chosen = [(s, n) for at_s, s, n in self._counts if since_s < at_s <= until_s]
+        seconds = sum(s for s, _ in chosen)
+        return sum(n for _, n in chosen) / seconds if seconds > 0 else 0.0
+
+    def _slope(self, now_s: float) -> float:
+        """How the rate changes by the second, by least squares."""
+        chosen = [(at_s - s / 2, n / s) for at_s, s, n in self._counts if at_s > now_s - TREND_S]
+        if len(chosen) < 8:
+            return 0.0
+        middle, mean = fmean(t for t, _ in chosen), fmean(r for _, r in chosen)
+        square = sum((t - middle) ** 2 for t, _ in chosen)
+        return sum((t - middle) * (r - mean) for t, r in chosen) / square if square else 0.0
+
+    def _part(self, at_s: float) -> int:
+        return int(at_s % self._day_s / self._day_s * BINS)
+
+    def _remember(self, now_s: float, seconds: float, arrived: int) -> None:
+        """Take counts into the rates by the time of day; the latest day counts half."""
+        part = self._part(now_s - seconds / 2)
+        if self._bin is not None and self._bin[0] != part:
+            of, spent_s, total = self._bin
+            rate = total / spent_s
+            self._days[of] = (self._days[of] + rate) / 2 if of in self._days else rate
+            self._bin = None
+        _, spent_s, total = self._bin or (part, 0.0, 0)
+        self._bin = part, spent_s + seconds, total + arrived
+
+    def _of_day(self, at_s: float) -> float:
+        """The rate at this time of earlier days, between the parts' middles; 0: not known."""
+        place = at_s % self._day_s / self._day_s * BINS - 0.5
+        first = int(place // 1) % BINS
+        before, after = self._days.get(first), self._days.get((first + 1) % BINS)
+        if before is None or after is None:
+            return 0.0
+        share = place - place // 1
+        return before * (1 - share) + after * share

@@ -1,0 +1,150 @@
+"""A cluster's twins run forward from their live state: how many requests would keep a target?"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from foretell.engine import Sequence as EngineSequence
+from foretell.engine import Twin, restore_twin
+from foretell.engine.table import EngineTable
+from foretell.kernel.step_time import StepTime
+from foretell.model import EngineConfig, EngineSnapshot, Slo
+
+GRACE_S = 15.0
+"""How long a rollout goes on after the last arrival."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineKind:
+    """What is known of an engine before it is there."""
+
+    config: EngineConfig
+    step_time: StepTime
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An instance at the beginning of a rollout."""
+
+    snapshot: EngineSnapshot | None = None
+    """None: it is empty."""
+    ready_s: float = 0.0
+    """Seconds until it gets requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coming:
+    """A request of the forecast."""
+
+    at_s: float
+    """Seconds from now."""
+    prompt_tokens: int
+    output_tokens: int
+
+
+def share_within(
+    places: Sequence[Place],
+    kind: EngineKind,
+    coming: Sequence[Coming],
+    slo: Slo,
+    begins_s: Sequence[float],
+    enough: float,
+) -> float:
+    """The ratio of `coming` that would keep to `slo`, in the worst of the spans that begin so many
+    seconds from now and end where the next one begins; what is before them does not count.
+
+    Every request goes to the ready instance with the fewest requests. The run ends as soon as a
+    ratio cannot reach `enough`; what is returned then is only known to be less.
+    """
+    return _Rollout(places, kind, slo, begins_s, coming).run(enough)
+
+
+class _Rollout:
+    def __init__(
+        self,
+        places: Sequence[Place],
+        kind: EngineKind,
+        slo: Slo,
+        begins_s: Sequence[float],
+        coming: Sequence[Coming],
+    ) -> None:
+        self._slo, self._begins_s, self._coming = slo, begins_s, coming
+        self._table = EngineTable(len(places))
+        self._model = kind.step_time
+        self._twins = [_twin(place, kind.config) for place in places]
+        self._live = [twin.live for twin in self._twins]
+        self._requests = [len(twin.running) + len(twin.waiting) for twin in self._twins]
+        self._ready_s = [place.ready_s for place in places]
+        self._open: dict[str, EngineSequence] = {}
+        self._judged = [0] * len(begins_s)
+        for request in coming:
+            if (span := self._span(request.at_s)) >= 0:
+                self._judged[span] += 1
+        self._missed = [0] * len(begins_s)
+        for index, twin in enumerate(self._twins):
+            self._table.put(index, twin, self._model)
+            if not twin.idle:
+                self._table.step(index, 0.0)
+
+    def run(self, enough: float) -> float:
+        first_s, at_s = min(self._ready_s), 0.0
+        for number, request in enumerate(self._coming):
+            at_s = max(request.at_s, first_s)  # where nobody is ready it waits
+            self._pass(at_s)
+            self._add(str(number), request, at_s)
+            if self._worst < enough:
+                return self._worst
+        self._pass(at_s + GRACE_S)
+        for seq in self._open.values():
+            self._end(seq, at_s + GRACE_S)
+        return self._worst
+
+    @property
+    def _worst(self) -> float:
+        spans = zip(self._missed, self._judged, strict=True)
+        return min((1.0 - missed / judged for missed, judged in spans if judged), default=1.0)
+
+    def _span(self, at_s: float) -> int:
+        """The span of a request that arrives then; -1: none."""
+        return bisect_right(self._begins_s, at_s) - 1
+
+    def _pass(self, until_s: float) -> None:
+        while (found := self._table.run(until_s, each=False)) is not None:
+            index, now_s, finished = found
+            self._requests[index] -= len(finished)
+            for seq in finished:
+                if self._open.pop(seq.request_id, None) is not None:
+                    self._end(seq, now_s)
+
+    def _add(self, name: str, request: Coming, at_s: float) -> None:
+        ready = (i for i, ready_s in enumerate(self._ready_s) if ready_s <= at_s)
+        index = min(ready, key=self._requests.__getitem__)
+        seq = EngineSequence(
+            name, request.prompt_tokens, request.output_tokens, 0, arrival_s=request.at_s
+        )
+        if self._span(request.at_s) >= 0:
+            self._open[name] = seq
+        twin = self._twins[index]
+        twin.add(seq)
+        if twin.live is not self._live[index]:
+            self._live[index] = twin.live
+            self._table.put(index, twin, self._model)
+        self._requests[index] += 1
+        if not self._table.in_step(index):
+            self._table.step(index, at_s)
+
+    def _end(self, seq: EngineSequence, now_s: float) -> None:
+        """It ends now, or the rollout does."""
+        first_s = min(float(seq.row["first_token_s"]), now_s)
+        tpot_s = (now_s - first_s) / max(1, seq.output_tokens - 1)
+        if not self._slo.met(first_s - seq.arrival_s, tpot_s):
+            self._missed[self._span(seq.arrival_s)] += 1
+
+
+def _twin(place: Place, config: EngineConfig) -> Twin:
+    if place.snapshot is None:
+        return Twin(config)
+    twin, _ = restore_twin(
+        place.snapshot, lambda r: max(r.predicted_output_tokens, r.output_tokens + 1)
+    )
+    return twin

@@ -1,0 +1,221 @@
+"""The fewest instances with which the cluster's twins keep the targets, run forward."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from foretell.model import Slo
+from foretell.provision.arrivals import ArrivalForecast
+from foretell.provision.base import Plan, Proposal
+from foretell.provision.config import DAY_S
+from foretell.provision.facts import Facts, InstanceFacts, Phase
+from foretell.provision.rollout import Coming, EngineKind, Place, share_within
+
+WINDOW_S = 60.0
+"""The time after a cold start for which the target must be kept."""
+LENGTHS = 512
+"""Lengths of the latest requests, from which those to come are taken."""
+KEEPS_FOR_S, FAILS_FOR_S = 300.0, 1800.0
+"""How long it counts that so many instances kept the targets, or failed to: to take away one that
+is wanted back costs more than to keep one too many."""
+SPARE = 1.1
+"""One instance less must serve so many times the rate: otherwise it would be wanted back soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a rollout has shown: more load would be no better, less would be no worse."""
+
+    at_s: float
+    instances: int
+    rate: float
+    requests: int
+    from_now: bool
+    """The targets were to be kept from then on; otherwise after a cold start."""
+    keeps: bool
+
+
+class Foresight:
+    """Forecasts the arrivals of a cold start ahead (`ArrivalForecast`) at the wanted `confidence`,
+    and runs the twins of all instances forward with the present number, one less and more
+    (`share_within`). The fewest for which at least `within` of the requests keep `ttft_s` and
+    `tpot_s` are proposed: one less must keep them from now on, more once they can be there.
+    """
+
+    name: ClassVar[str] = "foresight"
+    needs_snapshots: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        ttft_s: float = 2.0,
+        tpot_s: float = 0.1,
+        within: float = 0.99,
+        confidence: float = 0.9,
+        day_s: float = DAY_S,
+    ) -> None:
+        self._slo = Slo(ttft_s, tpot_s)
+        if not (0 < within < 1 and 0 < confidence < 1):
+            raise ValueError("within and confidence must lie between 0 and 1")
+        self._within = within
+        self._confidence = confidence
+        self.forecast = ArrivalForecast(day_s=day_s)
+        self._lengths: deque[tuple[int, float]] = deque(maxlen=LENGTHS)
+        self._kind: EngineKind | None = None
+        self._found: deque[_Found] = deque(maxlen=256)
+
+    def propose(self, facts: Facts, plan: Plan) -> Proposal:
+        self.forecast.observe(facts.now_s, facts.arrived)
+        self._lengths.extend(facts.lengths)
+        for instance in facts.instances:
+            if instance.snapshot is not None and instance.step_time is not None:
+                self._kind = EngineKind(instance.snapshot.config, instance.step_time)
+        if self._kind is None or not self.forecast.known or not self._lengths:
+            return Proposal(plan.instances, "nothing is known of arrivals or engines yet")
+        rates = tuple(
+            self.forecast.upper(facts.now_s, ahead_s, WINDOW_S, self._confidence)
+            for ahead_s in (0.0, plan.cold_start_s)
+        )
+        if not (rates[0] or rates[1] or facts.requests):
+            return Proposal(plan.minimum, "nothing is expected", self._confidence)
+        search = _Search(facts, plan, self._kind, rates, self)
+        wanted, share = search.fewest()
+        why = (
+            f"{rates[1]:.2f} requests/s expected in {plan.cold_start_s:.0f} s at most, "
+            f"{share:.1%} within the targets"
+        )
+        return Proposal(wanted, why, self._confidence if share >= self._within else None)
+
+    def share(
+        self,
+        places: Sequence[Place],
+        kind: EngineKind,
+        rates: tuple[float, ...],
+        cold_start_s: float,
+        from_now: bool,
+    ) -> float:
+        """The share within the targets on `places`, with the rate going from one of `rates` to the
+        other in the time of a cold start; `from_now`: before that too."""
+        coming = self._coming(rates[0], rates[1], cold_start_s, kind.config.max_model_len)
+        begins_s = [0.0, cold_start_s] if from_now else [cold_start_s]
+        return share_within(places, kind, coming, self._slo, begins_s, self._within)
+
+    def _coming(self, rate: float, later: float, ramp_s: float, longest: int) -> list[Coming]:
+        """Requests up to the window's end. The draws are always the same ones, so that numbers of
+        instances and moments are compared by what differs."""
+        draws = np.random.default_rng(0)
+        until_s = ramp_s + WINDOW_S
+        total = (rate + later) / 2 * ramp_s + later * WINDOW_S
+        if total <= 0:
+            return []
+        count = max(1, round(total))
+        dispersion = self.forecast.dispersion()
+        gaps = draws.gamma(1.0 / dispersion, dispersion, count + 1)
+        shares = np.cumsum(gaps)[:-1] / gaps.sum()
+        grid = np.linspace(0.0, until_s, 256)
+        ramped = np.minimum(grid, ramp_s)
+        slope = (later - rate) / ramp_s if ramp_s > 0 else 0.0
+        expected = rate * ramped + slope * ramped**2 / 2 + later * (grid - ramped)
+        times = np.interp(shares, expected / expected[-1], grid)
+        chosen = draws.permutation(count) % len(self._lengths)
+        lengths = list(self._lengths)
+        found = []
+        for at_s, index in zip(times.tolist(), chosen.tolist(), strict=True):
+            prompt, output = lengths[index]
+            prompt = min(prompt, longest - 1)
+            found.append(Coming(at_s, prompt, max(1, min(round(output), longest - prompt))))
+        return found
+
+    def recall(self, instances: int, rate: float, facts: Facts, from_now: bool) -> bool | None:
+        """Whether so many instances are known to keep the targets; None: not known.
+
+        Where rollouts contradict each other, the one that failed counts.
+        """
+        while self._found and facts.now_s - self._found[0].at_s > FAILS_FOR_S:
+            self._found.popleft()
+        requests, since_s = facts.requests, facts.now_s - KEEPS_FOR_S
+        if any(
+            not f.keeps
+            and (f.from_now <= from_now and f.instances >= instances)
+            and (f.rate <= rate and f.requests <= requests)
+            for f in self._found
+        ):
+            return False
+        kept = any(
+            (f.keeps and f.at_s >= since_s)
+            and (f.from_now >= from_now and f.instances <= instances)
+            and (f.rate >= rate and f.requests >= requests)
+            for f in self._found
+        )
+        return True if kept else None
+
+    def remember(
+        self, instances: int, rate: float, facts: Facts, from_now: bool, keeps: bool
+    ) -> None:
+        """A rollout has shown whether so many instances keep the targets."""
+        found = _Found(facts.now_s, instances, rate, facts.requests, from_now, keeps)
+        self._found.append(found)
+
+    @property
+    def within(self) -> float:
+        """The share of requests that must be within the targets."""
+        return self._within
+
+
+class _Search:
+    """The search for the fewest instances that keep the targets, at one moment."""
+
+    def __init__(
+        self,
+        facts: Facts,
+        plan: Plan,
+        kind: EngineKind,
+        rates: tuple[float, ...],
+        strategy: Foresight,
+    ) -> None:
+        self._facts, self._plan, self._kind = facts, plan, kind
+        self._rates, self._strategy = rates, strategy
+        ready = sorted(facts.in_phase(Phase.READY), key=lambda i: -i.requests)
+        self._here = [self._place(instance) for instance in ready]
+        self._here += [
+            Place(None, max(0.0, plan.cold_start_s - (facts.now_s - i.since_s)))
+            for i in sorted(facts.in_phase(Phase.WARMING), key=lambda i: i.since_s)
+        ]
+        self._share = 1.0
+
+    def fewest(self) -> tuple[int, float]:
+        """How many, and the share within the targets as far as a rollout has shown it."""
+        wanted = max(self._plan.instances, 1)
+        if not self._keeps(wanted):
+            while wanted < self._plan.maximum:
+                wanted += 1
+                if self._keeps(wanted):
+                    break
+            return wanted, self._share
+        share = self._share
+        if wanted > max(1, self._plan.minimum) and self._keeps(wanted - 1):
+            return wanted - 1, self._share
+        return wanted, share
+
+    def _keeps(self, instances: int) -> bool:
+        from_now = instances < self._plan.instances
+        rates = tuple(SPARE * rate for rate in self._rates) if from_now else self._rates
+        rate = max(rates)
+        known = self._strategy.recall(instances, rate, self._facts, from_now)
+        if known is not None:
+            self._share = self._strategy.within if known else 0.0
+            return known
+        cold_start_s = self._plan.cold_start_s
+        new = Place(None, cold_start_s)
+        places = [*self._here[:instances], *[new] * (instances - len(self._here))]
+        self._share = self._strategy.share(places, self._kind, rates, cold_start_s, from_now)
+        keeps = self._share >= self._strategy.within
+        self._strategy.remember(instances, rate, self._facts, from_now, keeps)
+        return keeps
+
+    @staticmethod
+    def _place(instance: InstanceFacts) -> Place:
+        return Place(instance.snapshot)

@@ -1,0 +1,75 @@
+"""The forecast of arrivals: level, trend, time of day, and an honest margin."""
+
+from random import Random
+
+import pytest
+
+from foretell.provision.arrivals import ArrivalForecast
+
+
+def poisson(draws: Random, mean: float) -> int:
+    """A count whose mean is `mean`."""
+    count, left = 0, draws.expovariate(1.0)
+    while left < mean:
+        count, left = count + 1, left + draws.expovariate(1.0)
+    return count
+
+
+def test_a_constant_rate_goes_on() -> None:
+    forecast = ArrivalForecast()
+    for tick in range(60):
+        forecast.observe(10.0 * tick, 50)
+    assert forecast.rate(590.0) == pytest.approx(5.0)
+    assert forecast.mean(590.0, 300.0) == pytest.approx(5.0)
+    assert forecast.dispersion() == 1.0
+
+
+def test_half_of_a_trend_goes_on() -> None:
+    forecast = ArrivalForecast()
+    for tick in range(61):
+        forecast.observe(10.0 * tick, 100 + tick)  # 0.01 requests/s more a second
+    level = forecast.rate(600.0)
+    assert forecast.mean(600.0, 200.0) == pytest.approx(level + 1.0, rel=0.01)
+
+
+def test_a_day_that_was_seen_says_when_the_rate_will_rise() -> None:
+    forecast = ArrivalForecast(day_s=14_400.0)
+    for tick in range(2160):  # a day and a half; the second half of a day has three times the rate
+        forecast.observe(10.0 * tick, 30 if tick % 1440 < 720 else 90)
+    now_s = 10.0 * 2159
+    assert forecast.mean(now_s, 60.0) > 6.0
+    assert forecast.mean(now_s, 300.0) == pytest.approx(9.0, rel=0.2)
+
+
+def test_bursts_widen_the_margin() -> None:
+    draws = Random(1)
+    calm, bursty = ArrivalForecast(), ArrivalForecast()
+    for tick in range(300):
+        calm.observe(10.0 * tick, poisson(draws, 50.0))
+        bursty.observe(10.0 * tick, 10 * poisson(draws, 5.0))
+    assert 1.0 <= calm.dispersion() < 2.0
+    assert 6.0 < bursty.dispersion() < 16.0
+    assert bursty.upper(2990.0, 60.0, 60.0, 0.9) > 1.1 * calm.upper(2990.0, 60.0, 60.0, 0.9)
+
+
+def test_what_came_over_what_was_foretold_becomes_the_margin() -> None:
+    """So many of the coming windows stay below the upper rate as the confidence says."""
+    draws, forecast = Random(2), ArrivalForecast()
+    rates, uppers = [], []
+    for tick in range(1500):
+        surge = 1.8 if (tick // 30) % 5 == 0 else 1.0  # a fifth of the time, without warning
+        arrived = poisson(draws, 50.0 * surge)
+        rates.append(arrived / 10.0)
+        forecast.observe(10.0 * tick, arrived)
+        uppers.append(forecast.upper(10.0 * tick, 120.0, 60.0, 0.9) if tick else 0.0)
+    windows = range(600, 1480)
+    kept = [uppers[t - 12] >= sum(rates[t : t + 6]) / 6 for t in windows]
+    assert 0.85 < sum(kept) / len(kept) < 0.99
+
+
+def test_nothing_is_said_of_what_was_never_counted() -> None:
+    forecast = ArrivalForecast()
+    assert not forecast.known
+    forecast.observe(0.0, 5)
+    assert not forecast.known  # since when, nobody knows
+    assert forecast.upper(0.0, 60.0, 60.0, 0.9) == 0.0
