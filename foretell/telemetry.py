@@ -1,155 +1,323 @@
-"""The bridge to Prometheus: every metric of the scheduler and the predictor, in one place.
+"""The bridge to Prometheus, and the catalogue of metrics: what declares one also describes it.
 
 Labels are `model_name`, `instance_id`, `policy` and `engine` ("vllm" or "emulated": an emulated
-engine is no evidence of accuracy), never a request id.
+engine is no evidence of accuracy), `tenant`, and reasons; never a request id.
 """
 
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 _LATENCY_BUCKETS_S = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
 )  # fmt: skip
+_TPOT_BUCKETS_S = (0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0)
 _OVERHEAD_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25)
 SPREAD_STEPS = (1, 10, 100)
 """Runs whose spread is exported, in steps."""
-_ERROR_BUCKETS_RATIO = (
+ERROR_BUCKETS_RATIO = (
     -1.0, -0.75, -0.5, -0.25, -0.15, -0.1, -0.05, 0.0, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.0, 5.0,
 )  # fmt: skip
+_LEVELS = (0.025, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.975, 0.99, 1.0)
+"""Those of the quantiles that length models give."""
+ERROR = "(predicted - actual) / actual"
+_OF_ANSWERS = ("model_name", "instance_id", "policy")
 
 
-class SchedulerMetrics:
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One line of the catalogue."""
+
+    name: str
+    """As a query names it; a histogram has `_bucket`, `_count` and `_sum`."""
+    kind: str
+    """"counter", "gauge" or "histogram"."""
+    unit: str
+    labels: tuple[str, ...]
+    meaning: str
+    formula: str = ""
+    """How it is computed, where it is more than a count or a time."""
+
+
+class Declared:
+    """The metrics of one process, which are in the catalogue because they are made here."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
+        self.catalogue: list[Metric] = []
+
+    def counter(self, name: str, unit: str, meaning: str, labels: Sequence[str] = ()) -> Counter:
+        """A number that only grows while the process lives."""
+        self.catalogue.append(Metric(name, "counter", unit, tuple(labels), meaning))
+        return Counter(name, meaning, labels, registry=self.registry)
+
+    def gauge(
+        self, name: str, unit: str, meaning: str, labels: Sequence[str] = (), formula: str = ""
+    ) -> Gauge:
+        """A number that is what it is at the moment."""
+        self.catalogue.append(Metric(name, "gauge", unit, tuple(labels), meaning, formula))
+        return Gauge(name, meaning, labels, registry=self.registry)
+
+    def histogram(
+        self,
+        name: str,
+        unit: str,
+        meaning: str,
+        labels: Sequence[str] = (),
+        *,
+        buckets: Sequence[float],
+        formula: str = "",
+    ) -> Histogram:
+        """A distribution; `buckets` are upper bounds, ascending."""
+        self.catalogue.append(Metric(name, "histogram", unit, tuple(labels), meaning, formula))
+        return Histogram(name, meaning, labels, buckets=buckets, registry=self.registry)
+
+    def process(self) -> None:
+        """What the operating system knows of the process."""
+        for family in ProcessCollector(namespace="foretell", registry=self.registry).collect():
+            name = family.name + ("_total" if family.type == "counter" else "")
+            unit = next((u for u in ("bytes", "seconds") if f"_{u}" in name), "files")
+            self.catalogue.append(Metric(name, family.type, unit, (), family.documentation))
+
+
+class SchedulerMetrics(Declared):
     """What one scheduler replica counts. Errors are signed: (predicted - actual) / actual."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.registry = registry
-        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
-        self.requests = counter(
+        super().__init__(registry)
+        self._count_requests()
+        self._observe_answers()
+        self._compare_predictions()
+        self._show_instances()
+        self.process()
+
+    def _count_requests(self) -> None:
+        self.requests = self.counter(
             "foretell_requests_total",
+            "requests",
             "Requests ended, by HTTP status; 499: the client left, 502: a begun stream broke. "
             "Requests that were refused have no other labels.",
-            ["model_name", "instance_id", "policy", "status"],
+            ("model_name", "instance_id", "policy", "status"),
         )
-        self.in_progress = gauge(
+        self.in_progress = self.gauge(
             "foretell_requests_in_progress",
+            "requests",
             "Requests that were accepted and are not yet answered in full.",
         )
-        self.retries = counter(
+        self.retries = self.counter(
             "foretell_retries_total",
+            "attempts",
             "Attempts that failed before the first token, by reason; the request went elsewhere.",
-            ["instance_id", "reason"],
+            ("instance_id", "reason"),
         )
-        self.recalls = counter(
+        self.recalls = self.counter(
             "foretell_recalls_total",
+            "requests",
             "Requests called back from an engine's queue, to be served elsewhere sooner.",
-            ["instance_id"],
+            ("instance_id",),
         )
-        self.degraded = counter(
+        self.degraded = self.counter(
             "foretell_degraded_total",
+            "answers",
             "Answers that placements had to do without: one predictor's, or all predictors' as the "
             "wait for a turn was too long.",
-            ["missing"],
+            ("missing",),
         )
-        self.lengths_revised = counter(
+        self.lengths_revised = self.counter(
             "foretell_lengths_revised_total",
+            "requests",
             "Requests of which the tagger said, after they were placed, that their answers will be "
             "much longer or shorter than was believed.",
-            [],
         )
-        self.pictures_refused = Counter(
+        self.pictures_refused = self.counter(
             "foretell_pictures_refused_total",
+            "messages",
             "Messages of predictors that were not believed, by reason; what was known stays.",
-            ["instance_id", "reason"],
-            registry=registry,
+            ("instance_id", "reason"),
         )
-        self.ttft = _histogram(
-            "foretell_ttft_seconds",
-            "Time from placement to the first token, of answers that ended well.",
-            registry,
-        )
-        self.e2e = _histogram(
-            "foretell_e2e_seconds",
-            "Time from placement to the last token, of answers that ended well.",
-            registry,
-        )
-        self.placement = Histogram(
+        self.placement = self.histogram(
             "foretell_placement_seconds",
+            "seconds",
             "Time to place a request: waiting for a turn, asking predictors, choosing.",
-            ["policy"],
+            ("policy",),
             buckets=_OVERHEAD_BUCKETS_S,
-            registry=registry,
         )
-        self.ttft_error = _error("foretell_ttft_prediction_error_ratio", "TTFT", registry)
-        self.e2e_error = _error(
-            "foretell_e2e_prediction_error_ratio", "End-to-end latency", registry
+
+    def _observe_answers(self) -> None:
+        self.ttft = self.histogram(
+            "foretell_ttft_seconds",
+            "seconds",
+            "Time from placement to the first token, of answers that ended well.",
+            _OF_ANSWERS,
+            buckets=_LATENCY_BUCKETS_S,
         )
-        self.length_error = _error(
-            "foretell_output_tokens_prediction_error_ratio", "Output length", registry
+        self.tpot = self.histogram(
+            "foretell_tpot_seconds",
+            "seconds",
+            "Mean time per output token after the first, of answers that ended well.",
+            _OF_ANSWERS,
+            buckets=_TPOT_BUCKETS_S,
+            formula="(e2e - TTFT) / (output tokens - 1)",
         )
-        self.slo_requests = counter(
+        self.e2e = self.histogram(
+            "foretell_e2e_seconds",
+            "seconds",
+            "Time from placement to the last token, of answers that ended well.",
+            _OF_ANSWERS,
+            buckets=_LATENCY_BUCKETS_S,
+        )
+        self.tenant_tokens = self.counter(
+            "foretell_tenant_tokens_total",
+            "tokens",
+            "Tokens of prompts and answers, by the caller's name or the number of its key; empty "
+            "where nobody needs one.",
+            ("tenant",),
+        )
+        self.prompt_tokens = self.counter(
+            "foretell_prompt_tokens_total",
+            "tokens",
+            "Prompt tokens of answers of which is known what the prefix cache held.",
+            ("instance_id",),
+        )
+        self.cached_tokens = self.counter(
+            "foretell_cached_prompt_tokens_total",
+            "tokens",
+            "Those of them that the engine found in its prefix cache.",
+            ("instance_id",),
+        )
+        self.slo_requests = self.counter(
             "foretell_slo_requests_total",
+            "requests",
             "Requests with targets whose outcome is known: met, missed or rejected.",
-            ["model_name", "policy", "outcome"],
+            ("model_name", "policy", "outcome"),
         )
-        self.healthy = gauge(
+
+    def _compare_predictions(self) -> None:
+        self.ttft_error = self._error("foretell_ttft_prediction_error_ratio", "TTFT")
+        self.e2e_error = self._error("foretell_e2e_prediction_error_ratio", "End-to-end latency")
+        self.length_error = self._error(
+            "foretell_output_tokens_prediction_error_ratio", "Output length"
+        )
+        self.length_level = self.histogram(
+            "foretell_output_tokens_level_ratio",
+            "ratio",
+            "Level of the true output length within the distribution that was believed: of good "
+            "distributions a tenth of all answers is at or below 0.1, half at or below 0.5.",
+            ("model_name",),
+            buckets=_LEVELS,
+            formula="P(length <= actual)",
+        )
+
+    def _show_instances(self) -> None:
+        self.healthy = self.gauge(
             "foretell_instance_healthy",
+            "boolean",
             "1 while health probes of the instance succeed, else 0.",
-            ["instance_id", "engine"],
+            ("instance_id", "engine"),
+        )
+        self.followed = self.gauge(
+            "foretell_predictor_followed",
+            "boolean",
+            "1 while the instance's predictor tells what it knows; 0: it is silent, or called.",
+            ("instance_id",),
+        )
+        self.running = self.gauge(
+            "foretell_running_requests",
+            "requests",
+            "Requests that run on the instance, as its predictor tells.",
+            ("instance_id",),
+        )
+        self.waiting = self.gauge(
+            "foretell_waiting_requests",
+            "requests",
+            "Requests that wait in the instance's queue, those on their way to it included.",
+            ("instance_id",),
+        )
+        self.kv_used = self.gauge(
+            "foretell_kv_used_ratio",
+            "ratio",
+            "Share of the instance's KV blocks in use, those of requests on their way included.",
+            ("instance_id",),
+            formula="used blocks / total blocks",
+        )
+        self.calibration_steps = self.gauge(
+            "foretell_calibration_steps",
+            "steps",
+            "Steps of the engine that its predictor has learned step times from.",
+            ("instance_id",),
+        )
+        self.foreseen_ttft = self.gauge(
+            "foretell_predicted_ttft_seconds",
+            "seconds",
+            "TTFT that a request with a prompt of 256 tokens would get if it came now.",
+            ("instance_id",),
+            formula="the twin, run forward from the engine's present state",
+        )
+        self.foreseen_e2e = self.gauge(
+            "foretell_predicted_e2e_seconds",
+            "seconds",
+            "End-to-end latency of that request with an answer of 256 tokens.",
+            ("instance_id",),
+            formula="the twin, run forward from the engine's present state",
+        )
+
+    def _error(self, name: str, subject: str) -> Histogram:
+        return self.histogram(
+            name,
+            "ratio",
+            f"{subject}: relative error of what was predicted. Emulated engines are no evidence of "
+            "accuracy.",
+            ("model_name", "instance_id", "engine"),
+            buckets=ERROR_BUCKETS_RATIO,
+            formula=ERROR,
         )
 
 
-class PredictorMetrics:
+class PredictorMetrics(Declared):
     """What one sidecar counts."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.registry = registry
-        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
-        self.predictions = counter("foretell_predictions_total", "Predictions made for schedulers.")
-        self.predict_seconds = Histogram(
+        super().__init__(registry)
+        self.predictions = self.counter(
+            "foretell_predictions_total", "predictions", "Predictions made for schedulers."
+        )
+        self.predict_seconds = self.histogram(
             "foretell_predict_seconds",
+            "seconds",
             "Time to compute one prediction, without the transport.",
             buckets=_OVERHEAD_BUCKETS_S,
-            registry=registry,
         )
-        self.snapshots = counter(
+        self.snapshots = self.counter(
             "foretell_snapshots_total",
+            "snapshots",
             "Snapshots received from the engine, repeated ones included.",
         )
-        self.snapshot_age = gauge(
+        self.snapshot_age = self.gauge(
             "foretell_snapshot_age_seconds",
-            "Time since the engine last published anything, at the last prediction.",
+            "seconds",
+            "Time since the engine last published anything; infinite before it has.",
         )
-        self.step_error = gauge(
+        self.preemptions = self.counter(
+            "foretell_preemptions_total",
+            "preemptions",
+            "Preemptions of requests that have ended, by the engine's scheduler.",
+        )
+        self.step_error = self.gauge(
             "foretell_step_time_error_ratio",
+            "ratio",
             "Mean absolute relative error of predicted step times, over about the last 64 steps.",
+            formula="mean of |predicted - actual| / actual",
         )
-        self.step_changes = counter(
+        self.step_changes = self.counter(
             "foretell_step_time_changes_total",
+            "changes",
             "Times that step times were off to one side for so long that they are learned anew.",
         )
-        self.step_spread = gauge(
+        self.step_spread = self.gauge(
             "foretell_step_time_spread_ratio",
+            "ratio",
             "Relative standard deviation of the predicted time of the next 1, 10 or 100 steps.",
-            ["steps"],
+            ("steps",),
         )
-
-
-def _histogram(name: str, text: str, registry: CollectorRegistry) -> Histogram:
-    return Histogram(
-        name,
-        text,
-        ["model_name", "instance_id", "policy"],
-        buckets=_LATENCY_BUCKETS_S,
-        registry=registry,
-    )
-
-
-def _error(name: str, subject: str, registry: CollectorRegistry) -> Histogram:
-    return Histogram(
-        name,
-        f"{subject}: (predicted - actual) / actual. Emulated engines are no evidence of accuracy.",
-        ["model_name", "instance_id", "engine"],
-        buckets=_ERROR_BUCKETS_RATIO,
-        registry=registry,
-    )
+        self.process()

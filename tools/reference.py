@@ -2,12 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from prometheus_client import CollectorRegistry
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
-from foretell.telemetry import PredictorMetrics, SchedulerMetrics
 from services.scheduler.http.surface import ENDPOINTS
-from services.tagger.metrics import TaggerMetrics
+from tools.observability.catalogue import by_process
 from tools.settings_reference import groups
 
 _PREAMBLE = """\
@@ -130,21 +128,14 @@ def _line(text: str | None) -> str:
 
 
 def _metrics() -> Iterator[str]:
-    for title, found in (
-        ("Scheduler", SchedulerMetrics(CollectorRegistry())),
-        ("Predictor", PredictorMetrics(CollectorRegistry())),
-        ("Tagger", TaggerMetrics()),
-    ):
+    for process, found in by_process().items():
         rows = []
-        for metric in vars(found).values():
-            if isinstance(metric, CollectorRegistry):
-                continue
-            family = metric.describe()[0]
-            name = family.name + ("_total" if family.type == "counter" else "")
-            labels = ", ".join(f"`{label}`" for label in metric._labelnames)
-            rows.append((f"`{name}`", family.type, labels, family.documentation))
-        yield f"### {title}"
-        yield _table(("metric", "type", "labels", "meaning"), rows)
+        for each in found:
+            labels = ", ".join(f"`{label}`" for label in each.labels)
+            meaning = each.meaning + (f" Formula: {each.formula}." if each.formula else "")
+            rows.append((f"`{each.name}`", each.kind, each.unit, labels, meaning))
+        yield f"### {process.capitalize()}"
+        yield _table(("metric", "type", "unit", "labels", "meaning"), rows)
 
 
 def _coded(rows: Sequence[tuple[str, str]]) -> list[tuple[str, ...]]:

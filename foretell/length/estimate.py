@@ -45,6 +45,16 @@ def says_more(later: LengthEstimate, former: LengthEstimate) -> bool:
     return max(ratio, 1.0 / ratio) ** 2 > high / max(low, 1.0)
 
 
+def level_of(estimate: LengthEstimate, tokens: float) -> float | None:
+    """The lowest level whose quantile a length of `tokens` does not exceed; 1.0 beyond the last.
+
+    None for an estimate without quantiles.
+    """
+    if not estimate.quantiles:
+        return None
+    return next((level for level, most in estimate.quantiles if tokens <= most), 1.0)
+
+
 def remaining(expected_tokens: float, generated: int) -> float:
     """Tokens still expected of a live request that has `generated` tokens; positive.
 

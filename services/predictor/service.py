@@ -1,5 +1,6 @@
 """The gRPC face of the sidecar."""
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -47,6 +48,7 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         """Is told when a snapshot has come, a request was reserved or has ended."""
         self._reserve_ttl_s = reserve_ttl_s
         self._clock = clock
+        metrics.snapshot_age.set_function(self._snapshot_age_s)
 
     def hear(self, snapshot: EngineSnapshot) -> None:
         """Take in a published snapshot: its state, and the durations of its steps."""
@@ -62,6 +64,9 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
             self.metrics.step_spread.labels(steps).set(self.step_time.spread(steps))
         self.changed()
 
+    def _snapshot_age_s(self) -> float:
+        return self.predictor.age_s(self._clock()) if self.predictor.snapshot else math.inf
+
     def reserve(self, spec: RequestSpec, age_s: float = 0.0) -> None:
         """Count `spec` as on its way since `age_s` seconds ago."""
         self.predictor.reserve(spec, self._clock() - age_s, self._reserve_ttl_s)
@@ -69,6 +74,7 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
     def complete(self, request: predictor_pb2.CompleteRequest) -> predictor_pb2.CompleteResponse:
         """The request has ended; what was seen of it."""
         seen = self.predictor.complete(request.request_id, answered=request.answered)
+        self.metrics.preemptions.inc(seen.preemptions)
         return predictor_pb2.CompleteResponse(
             ttft_s=seen.ttft_s,
             output_tokens=seen.output_tokens,
@@ -128,7 +134,6 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         self.predictions += 1
         self.metrics.predictions.inc()
         self.metrics.predict_seconds.observe(time.perf_counter() - started)
-        self.metrics.snapshot_age.set(prediction.snapshot_age_s)
         return wire.prediction_to_proto(prediction)
 
     async def Reserve(

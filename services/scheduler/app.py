@@ -20,6 +20,7 @@ from services.scheduler.http.slo import NO_TERMS, Terms, terms_of
 from services.scheduler.http.surface import ENDPOINTS, Endpoint
 from services.scheduler.placing.placer import Placer
 from services.scheduler.placing.pool import Instance, Pool
+from services.scheduler.record.gauges import show_instances
 from services.scheduler.relay.relay import Relay, RelayContext
 
 _MODELS = "/v1/models"
@@ -143,7 +144,9 @@ class App:
         return Response(200, b"ready\n", "text/plain")
 
     def _metrics(self, _: Headers) -> Response:
-        text = generate_latest(self._replica.relay.metrics.registry)
+        relay = self._replica.relay
+        show_instances(relay.metrics, relay.placer.predictors)
+        text = generate_latest(relay.metrics.registry)
         return Response(200, text, CONTENT_TYPE_LATEST)
 
     def _status(self, headers: Headers) -> Response:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import math
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +22,9 @@ from services.tagger.models import Found, LengthModel
 from services.tagger.recall import Recall
 
 logger = logging.getLogger(__name__)
+
+_MOST_TOLD = 10_000
+"""Latest estimates that wait for the lengths of their answers."""
 
 Tell = Callable[[LengthEstimate], None]
 
@@ -127,6 +131,7 @@ class Estimators(Generic[Found]):
         self._metrics = metrics
         self._max_prompt_chars = max_prompt_chars
         self._sample = Sample()
+        self._told: OrderedDict[str, LengthEstimate] = OrderedDict()
 
     def ask(self, request: tagger_pb2.TagRequest, tell: Tell) -> None:
         """`tell` is called once with the estimate of the best source, between `min_tokens` and
@@ -136,7 +141,9 @@ class Estimators(Generic[Found]):
         def told(estimate: LengthEstimate) -> None:
             self._metrics.requests.labels(estimate.source).inc()
             self._metrics.latency.observe(time.perf_counter() - began_s)
-            tell(clip(estimate, request.max_tokens, request.min_tokens))
+            clipped = clip(estimate, request.max_tokens, request.min_tokens)
+            self._remember(request.request_id, clipped)
+            tell(clipped)
 
         if request.hint_tokens > 0:
             told(from_hint(request.hint_tokens))
@@ -166,10 +173,21 @@ class Estimators(Generic[Found]):
                 each.censored,
                 wire.kind_from_proto(each.kind),
             )
+            told = self._told.pop(each.request_id, None)
+            if told is not None and each.output_tokens and not each.censored:
+                error = told.expected_tokens / each.output_tokens - 1
+                self._metrics.error.labels(told.source).observe(error)
         if self._answerer is not None:
             for each in self._sample.of(observations, now_s):
                 self._answerer.observe(each)
         self._metrics.observations.inc(len(observations))
+
+    def _remember(self, request_id: str, estimate: LengthEstimate) -> None:
+        """What was told is compared with the answer's length, should that come to be known."""
+        if request_id:
+            self._told[request_id] = estimate
+        if len(self._told) > _MOST_TOLD:
+            self._told.popitem(last=False)
 
     def _by_history(self, request: tagger_pb2.TagRequest) -> LengthEstimate:
         prompt_tokens = request.prompt_tokens or math.ceil(

@@ -1,52 +1,62 @@
 """The Prometheus metrics of the tagger."""
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
+
+from foretell.telemetry import ERROR, ERROR_BUCKETS_RATIO, Declared
 
 _LATENCY_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0)
 _BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
-class TaggerMetrics:
+class TaggerMetrics(Declared):
     """One registry per server, so that several can live in one process."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self.requests = Counter(
+        super().__init__(CollectorRegistry())
+        self.requests = self.counter(
             "foretell_tagger_requests_total",
+            "requests",
             "Estimates given, by source: hint, model, history or prior.",
-            ["source"],
-            registry=self.registry,
+            ("source",),
         )
-        self.latency = Histogram(
+        self.latency = self.histogram(
             "foretell_tagger_latency_seconds",
+            "seconds",
             "Time from the arrival of a request to its estimate.",
             buckets=_LATENCY_BUCKETS_S,
-            registry=self.registry,
         )
-        self.misses = Counter(
+        self.error = self.histogram(
+            "foretell_tagger_error_ratio",
+            "ratio",
+            "Relative error of the tagger's estimates of output lengths, of answers that ended by "
+            "themselves.",
+            ("source",),
+            buckets=ERROR_BUCKETS_RATIO,
+            formula=ERROR,
+        )
+        self.misses = self.counter(
             "foretell_tagger_model_misses_total",
+            "prompts",
             "Prompts that the model did not read: history answered, by reason.",
-            ["reason"],
-            registry=self.registry,
+            ("reason",),
         )
-        self.recalled = Counter(
+        self.recalled = self.counter(
             "foretell_tagger_recalled_total",
+            "prompts",
             "Prompts for which the model's earlier result was reused.",
-            registry=self.registry,
         )
-        self.batch_size = Histogram(
+        self.batch_size = self.histogram(
             "foretell_tagger_batch_size",
+            "prompts",
             "Prompts in one inference of the model.",
             buckets=_BATCH_BUCKETS,
-            registry=self.registry,
         )
-        self.queue_depth = Gauge(
-            "foretell_tagger_queue_depth",
-            "Prompts waiting for the model.",
-            registry=self.registry,
+        self.queue_depth = self.gauge(
+            "foretell_tagger_queue_depth", "prompts", "Prompts waiting for the model."
         )
-        self.observations = Counter(
+        self.observations = self.counter(
             "foretell_tagger_observations_total",
+            "requests",
             "Finished requests that the tagger has learned from.",
-            registry=self.registry,
         )
+        self.process()

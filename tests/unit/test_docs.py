@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
@@ -11,7 +11,6 @@ from xml.etree import ElementTree as ET
 
 import pytest
 import typer
-from prometheus_client import CollectorRegistry
 from typer.core import TyperCommand, TyperGroup
 
 from cli.main import app
@@ -19,9 +18,8 @@ from foretell.config import ALL_SETTINGS
 from foretell.config.cluster import parse_cluster
 from foretell.config.keys import read_api_keys
 from foretell.policy import POLICIES
-from foretell.telemetry import PredictorMetrics, SchedulerMetrics
-from services.tagger.metrics import TaggerMetrics
 from tools import reference
+from tools.observability.catalogue import catalogue
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -89,16 +87,7 @@ def _anchors(page: Path) -> set[str]:
 
 
 def metric_names() -> set[str]:
-    registries: Iterable[CollectorRegistry] = (
-        SchedulerMetrics(CollectorRegistry()).registry,
-        PredictorMetrics(CollectorRegistry()).registry,
-        TaggerMetrics().registry,
-    )
-    return {
-        family.name + ("_total" if family.type == "counter" else "")
-        for registry in registries
-        for family in registry.collect()
-    }
+    return set(catalogue())
 
 
 def code_lines(text: str) -> Iterator[str]:

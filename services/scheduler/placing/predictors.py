@@ -115,6 +115,12 @@ class Predictors:
         for instance_id in list(self._followed):
             self.leave(instance_id)
 
+    @property
+    def followed(self) -> list[Instance]:
+        """The instances whose predictors are to tell by themselves what they know."""
+        found = self._pool.instances
+        return [found[each] for each in self._followed if each in found]
+
     def known(self, effect: effects.Ask) -> list[events.Answer]:
         """The answers of those who need not be asked."""
         gallery = self._gallery

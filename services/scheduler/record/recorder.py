@@ -5,6 +5,7 @@ from functools import lru_cache
 from math import isfinite
 from typing import Any
 
+from foretell.length.estimate import level_of
 from foretell.telemetry import SchedulerMetrics
 from services.scheduler.background import Background
 from services.scheduler.http.parsing import ParsedRequest
@@ -39,11 +40,16 @@ class Recorder:
         self._background = background
         self._requests = _series(metrics.requests)
         self._slo_requests = _series(metrics.slo_requests)
+        self._tenant_tokens = _series(metrics.tenant_tokens)
+        self._prompt_tokens = _series(metrics.prompt_tokens)
+        self._cached_tokens = _series(metrics.cached_tokens)
         self._ttft = _series(metrics.ttft)
+        self._tpot = _series(metrics.tpot)
         self._e2e = _series(metrics.e2e)
         self._ttft_error = _series(metrics.ttft_error)
         self._e2e_error = _series(metrics.e2e_error)
         self._length_error = _series(metrics.length_error)
+        self._length_level = _series(metrics.length_level)
 
     def count(self, model: str, placement: Placement | None, status: int) -> None:
         """Count a request that has ended; `placement` is that of its last attempt."""
@@ -86,7 +92,8 @@ class Recorder:
         if outcome is not None:
             self._slo_requests(request.model, placement.policy, outcome).inc()
         if answered:
-            self._observe_latencies(request, placement, ttft_s, e2e_s)
+            self._observe_latencies(request, placement, result, ttft_s, e2e_s)
+            self._count_tokens(request, placement, result)
             self._observe_errors(request, placement, result, ttft_s, e2e_s)
         if accepted and (result.finished or result.abandoned):
             self._lessons.learn(request, placement, result)
@@ -120,12 +127,28 @@ class Recorder:
             result.cached_tokens = seen.cached_tokens
 
     def _observe_latencies(
-        self, request: ParsedRequest, placement: Placement, ttft_s: float, e2e_s: float
+        self,
+        request: ParsedRequest,
+        placement: Placement,
+        result: Result,
+        ttft_s: float,
+        e2e_s: float,
     ) -> None:
         labels = (request.model, placement.instance.config.instance_id, placement.policy)
         self._e2e(*labels).observe(e2e_s)
-        if ttft_s:
-            self._ttft(*labels).observe(ttft_s)
+        if not ttft_s:
+            return
+        self._ttft(*labels).observe(ttft_s)
+        tokens = result.output_tokens / placement.spec.sequences
+        if tokens > 1:
+            self._tpot(*labels).observe((e2e_s - ttft_s) / (tokens - 1))
+
+    def _count_tokens(self, request: ParsedRequest, placement: Placement, result: Result) -> None:
+        self._tenant_tokens(request.tenant).inc(result.prompt_tokens + result.output_tokens)
+        if result.cached_tokens is not None:
+            instance_id = placement.instance.config.instance_id
+            self._prompt_tokens(instance_id).inc(result.prompt_tokens)
+            self._cached_tokens(instance_id).inc(result.cached_tokens)
 
     def _observe_errors(
         self,
@@ -146,6 +169,9 @@ class Recorder:
         if result.output_tokens:
             expected = placement.spec.length.expected_tokens * placement.spec.sequences
             self._length_error(*labels).observe(expected / result.output_tokens - 1)
+            level = level_of(placement.spec.length, result.output_tokens)
+            if level is not None and placement.spec.sequences == 1 and not result.truncated:
+                self._length_level(request.model).observe(level)
 
 
 def _series(metric: Any) -> Callable[..., Any]:

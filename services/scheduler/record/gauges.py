@@ -1,0 +1,49 @@
+"""What the instances do at this moment, for whoever scrapes."""
+
+import logging
+
+from foretell.model import LengthEstimate, Prediction, RequestSpec
+from foretell.telemetry import SchedulerMetrics
+from services.scheduler.placing.pool import Instance
+from services.scheduler.placing.predictors import Predictors
+
+logger = logging.getLogger(__name__)
+
+_NEXT = RequestSpec("", 256, 0, LengthEstimate(256.0, source="hint"))
+"""The request whose latencies are foretold."""
+
+
+def show_instances(metrics: SchedulerMetrics, predictors: Predictors) -> None:
+    """Set the gauges of all instances that are followed; of others nothing is known here."""
+    gauges = (
+        metrics.followed,
+        metrics.running,
+        metrics.waiting,
+        metrics.kv_used,
+        metrics.calibration_steps,
+        metrics.foreseen_ttft,
+        metrics.foreseen_e2e,
+    )
+    for gauge in gauges:
+        gauge.clear()
+    for instance in predictors.followed:
+        instance_id = instance.config.instance_id
+        prediction = _foretold(predictors, instance)
+        metrics.followed.labels(instance_id).set(prediction is not None)
+        if prediction is None:
+            continue
+        load = prediction.load
+        metrics.running.labels(instance_id).set(load.running)
+        metrics.waiting.labels(instance_id).set(load.waiting + load.reserved)
+        metrics.kv_used.labels(instance_id).set(load.used_blocks / max(1, load.total_blocks))
+        metrics.calibration_steps.labels(instance_id).set(prediction.calibration_steps)
+        metrics.foreseen_ttft.labels(instance_id).set(prediction.ttft_s)
+        metrics.foreseen_e2e.labels(instance_id).set(prediction.e2e_s)
+
+
+def _foretold(predictors: Predictors, instance: Instance) -> Prediction | None:
+    try:
+        return predictors.foretold(instance, _NEXT)
+    except AssertionError:  # the kernel's, of a state that cannot be
+        logger.exception("predicting from a picture failed")
+        return None

@@ -1,0 +1,44 @@
+"""The catalogue is what the processes expose: no metric is in one and not in the other."""
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from foretell.length.estimate import level_of
+from foretell.model import LengthEstimate
+from foretell.telemetry import Declared, PredictorMetrics, SchedulerMetrics
+from services.tagger.metrics import TaggerMetrics
+from tools.observability.catalogue import by_process
+
+UNIT_ENDINGS = {"seconds": "_seconds", "ratio": "_ratio", "bytes": "_bytes"}
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [SchedulerMetrics(CollectorRegistry()), PredictorMetrics(CollectorRegistry()), TaggerMetrics()],
+    ids=["scheduler", "predictor", "tagger"],
+)
+def test_what_a_process_registers_is_in_its_catalogue_and_nothing_else(declared: Declared) -> None:
+    exposed = {
+        family.name + ("_total" if family.type == "counter" else ""): family.type
+        for family in declared.registry.collect()
+    }
+    assert {metric.name: metric.kind for metric in declared.catalogue} == exposed
+    assert len(declared.catalogue) == len(exposed)
+
+
+def test_names_say_their_units() -> None:
+    for metric in (each for found in by_process().values() for each in found):
+        assert metric.name.startswith("foretell_")
+        assert metric.unit
+        assert metric.meaning.strip()
+        assert metric.name.endswith("_total") == (metric.kind == "counter"), metric.name
+        if metric.unit in UNIT_ENDINGS and metric.kind != "counter":
+            assert metric.name.endswith(UNIT_ENDINGS[metric.unit]), metric.name
+        assert "request_id" not in metric.labels
+
+
+def test_the_level_of_a_length_is_the_lowest_quantile_that_it_does_not_exceed() -> None:
+    estimate = LengthEstimate(50.0, ((0.1, 10.0), (0.5, 40.0), (0.9, 100.0)))
+    found = [level_of(estimate, tokens) for tokens in (1, 10, 11, 40, 100, 101)]
+    assert found == [0.1, 0.1, 0.5, 0.5, 0.9, 1.0]
+    assert level_of(LengthEstimate(50.0), 20) is None

@@ -1,0 +1,1 @@
+"""What an operator watches: the catalogue of metrics, the panels and alerts made of them."""
