@@ -5,6 +5,7 @@ import typer
 from cli import bench, length, profile, render, twin
 from cli.accuracy import accuracy
 from cli.capacity import capacity
+from cli.plan import plan
 from cli.reference import reference
 from cli.settings import settings
 from cli.simulate import simulate
@@ -26,6 +27,7 @@ for _command in (
     accuracy,
     simulate,
     capacity,
+    plan,
     tune,
     train_tagger,
     train_small_tagger,

@@ -5,6 +5,7 @@ only its hands: engines that take a cold start to come up, and drain before they
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import count
 
@@ -198,7 +199,9 @@ class Fleet:
     def _note_size(self, now_s: float) -> None:
         phases = [phase for phase, _ in self._phases.values()]
         counts = (phases.count(p) for p in (Phase.WARMING, Phase.READY, Phase.DRAINING))
-        self.sizes.append(FleetSize(now_s, *counts))
+        size = FleetSize(now_s, *counts)
+        if not self.sizes or replace(self.sizes[-1], at_s=now_s) != size:
+            self.sizes.append(size)
 
     def instance_s(self, until_s: float) -> float:
         """Seconds of instances, warming and draining ones included, up to `until_s`."""

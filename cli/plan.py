@@ -1,0 +1,68 @@
+"""`foretell plan`: which engines, and how many, keep a trace's targets."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.options import taking
+from cli.simulated_cluster import INSTALL
+from tools.simulate.options import SimulateOptions
+
+
+@taking(SimulateOptions)
+def plan(
+    options: SimulateOptions,
+    profile: Annotated[
+        list[str],
+        typer.Option(help="GPU profile, a shipped name or a file; several times: each is tried."),
+    ],
+    max_num_seqs: Annotated[
+        list[int] | None, typer.Option(min=1, help="vLLM's max_num_seqs; each is tried.")
+    ] = None,
+    max_num_batched_tokens: Annotated[
+        list[int] | None, typer.Option(min=1, help="vLLM's max_num_batched_tokens; each is tried.")
+    ] = None,
+    qps: Annotated[
+        float, typer.Option(min=0, help="Requests a second; 0: at the times of the trace.")
+    ] = 0.0,
+    within: Annotated[
+        float, typer.Option(min=0.01, max=1, help="Ratio of requests that must meet their targets.")
+    ] = 0.99,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; with each.")] = 3,
+    most: Annotated[int, typer.Option(min=1, help="Engines of a kind at most.")] = 64,
+    price: Annotated[
+        list[str] | None,
+        typer.Option(help="PROFILE=PRICE of an engine for an hour; several times."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
+    draw: Annotated[Path | None, typer.Option(help="Picture to write, .png or .svg.")] = None,
+    processes: Annotated[
+        int, typer.Option(min=0, help="Number of processes; 0: one per core.")
+    ] = 0,
+) -> None:
+    """Simulate a trace on more and more engines of each kind, and print the fewest that keep its
+    targets."""
+    try:
+        from tools.simulate import plan as plans
+    except ImportError as error:
+        raise SystemExit(f"plan: {error}; {INSTALL}") from error
+    try:
+        wanted = plans.PlanOptions(
+            plans.kinds_of(profile, max_num_seqs or [], max_num_batched_tokens or []),
+            qps,
+            within,
+            tuple(range(1, seeds + 1)),
+            most,
+            plans.parse_prices(price or []),
+        )
+        found = plans.make_plans(options, wanted, processes)
+    except ValueError as error:
+        raise SystemExit(f"plan: {error}") from error
+    if draw is not None:
+        plans.draw(found, draw)
+    if as_json:
+        typer.echo(json.dumps(plans.as_json(found), indent=2))
+    else:
+        plans.show(found)

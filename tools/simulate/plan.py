@@ -1,0 +1,181 @@
+"""The fewest engines of each kind that keep a trace's targets, by simulation."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import product
+from multiprocessing import get_context
+from os import cpu_count
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from tools.pictures import figure, save
+from tools.progress import progress
+from tools.simulate.options import EngineOptions, SimulateOptions
+from tools.simulate.run import run
+
+_DIGITS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """What a plan must keep, and what is tried."""
+
+    kinds: tuple[EngineOptions, ...]
+    """Each with one instance."""
+    qps: float
+    """Requests a second; 0: at the times of the trace."""
+    within: float
+    """Least ratio of all requests that must meet their targets, with every seed."""
+    seeds: tuple[int, ...]
+    most: int
+    """Engines of a kind that are tried at most."""
+    prices: dict[str, float]
+    """Price of an engine for an hour, by profile; may lack some."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one kind of engine needs."""
+
+    profile: str
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    instances: int
+    """0: not even the most that were tried keep the targets."""
+    within: float
+    """The ratio of requests within their targets with so many, or with the most; the worst seed."""
+    ttft_p99_s: float
+    free_kv_ratio: float
+    """The mean part of the KV cache that is free, for offline work."""
+    price: float | None
+    """The price of all instances for an hour."""
+
+
+def kinds_of(
+    profiles: Sequence[str], max_num_seqs: Sequence[int], max_num_batched_tokens: Sequence[int]
+) -> tuple[EngineOptions, ...]:
+    """Every profile with every one of the limits; a limit of 0 is the profile's."""
+    limits = product(max_num_seqs or (0,), max_num_batched_tokens or (0,))
+    pairs = product(profiles, list(limits))
+    return tuple(EngineOptions(name, 1, seqs, tokens) for name, (seqs, tokens) in pairs)
+
+
+def parse_prices(texts: Sequence[str]) -> dict[str, float]:
+    """Prices given as PROFILE=PRICE; ValueError where one is not."""
+    found = {}
+    for text in texts:
+        name, _, price = text.rpartition("=")
+        try:
+            found[name] = float(price)
+        except ValueError:
+            raise ValueError(f"--price {text}: give PROFILE=PRICE") from None
+        if not name or found[name] < 0:
+            raise ValueError(f"--price {text}: give PROFILE=PRICE")
+    return found
+
+
+def make_plans(options: SimulateOptions, plan: PlanOptions, processes: int = 0) -> list[Plan]:
+    """A plan for each kind, the cheapest or else the smallest first; ValueError where the options
+    are wrong."""
+    workers = min(processes or cpu_count() or 1, len(plan.kinds))
+    with (
+        # Spawned: a forked child would share the parent's threads and locks, badly.
+        ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool,
+        progress() as bar,
+    ):
+        found = pool.map(partial(_plan_for, options=options, plan=plan), plan.kinds)
+        return in_order(list(bar.track(found, len(plan.kinds), description="kinds")))
+
+
+def in_order(plans: Sequence[Plan]) -> list[Plan]:
+    """Those that keep the targets first; the cheapest, and where prices lack the smallest."""
+    priced = all(each.price is not None for each in plans)
+    return sorted(plans, key=lambda p: (p.instances == 0, p.price if priced else p.instances))
+
+
+def _plan_for(kind: EngineOptions, options: SimulateOptions, plan: PlanOptions) -> Plan:
+    tried: dict[int, dict[str, float]] = {}
+
+    def keeps(instances: int) -> bool:
+        given = replace(options, engines=(replace(kind, instances=instances),))
+        runs = [run(given, plan.qps, seed) for seed in plan.seeds]
+        if not all(each.targets for each in runs):
+            raise ValueError("a plan needs targets: --ttft-slo-s, --tpot-slo-s, or the trace's")
+        summaries = [each.summary() for each in runs]
+        blocks = runs[0].facts["engines"][0]["num_blocks"]
+        tried[instances] = {
+            "within": min(each["within_slo"] for each in summaries),
+            "ttft_p99_s": max(each["ttft_s"]["p99"] for each in summaries),
+            "free_kv_ratio": fmean(each["free_blocks"]["mean"] for each in summaries) / blocks,
+        }
+        return tried[instances]["within"] >= plan.within
+
+    instances = fewest(keeps, plan.most)
+    figures = tried[instances or plan.most]
+    price = plan.prices.get(kind.profile)
+    return Plan(
+        kind.profile,
+        kind.max_num_seqs,
+        kind.max_num_batched_tokens,
+        instances,
+        **{name: round(value, _DIGITS) for name, value in figures.items()},
+        price=None if price is None else round((instances or plan.most) * price, _DIGITS),
+    )
+
+
+def fewest(keeps: Callable[[int], bool], most: int) -> int:
+    """The least number from 1 to `most` that `keeps`, if more are never worse; 0: none does."""
+    high = 1
+    while not keeps(high):
+        if high == most:
+            return 0
+        high = min(2 * high, most)
+    low = high // 2  # known not to, or 0
+    while high - low > 1:
+        middle = (low + high) // 2
+        if keeps(middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def as_json(plans: Sequence[Plan]) -> list[dict[str, Any]]:
+    """Plain data of all plans."""
+    return [asdict(each) for each in plans]
+
+
+def show(plans: Sequence[Plan]) -> None:
+    """Print a table."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("profile", "max_num_seqs", "max_num_batched_tokens")
+    for title in ("instances", "within targets", "P99 TTFT, s", "KV cache free", "price an hour"):
+        table.add_column(title, justify="right")
+    for each in plans:
+        table.add_row(
+            each.profile,
+            str(each.max_num_seqs or "profile's"),
+            str(each.max_num_batched_tokens or "profile's"),
+            str(each.instances or "too few"),
+            f"{each.within:.2%}",
+            f"{each.ttft_p99_s:.2f}",
+            f"{each.free_kv_ratio:.0%}",
+            "" if each.price is None else f"{each.price:,.2f}",
+        )
+    Console().print(table)
+
+
+def draw(plans: Sequence[Plan], path: Path) -> None:
+    """A bar for each plan that keeps the targets: its instances."""
+    picture = figure(7.5, 1.2 + 0.4 * len(plans))
+    axis = picture.subplots()
+    kept = [each for each in plans if each.instances][::-1]
+    labels = [f"{p.profile}, {p.max_num_seqs or ''} {p.max_num_batched_tokens or ''}" for p in kept]
+    axis.barh([label.strip(", ") for label in labels], [each.instances for each in kept])
+    axis.set_xlabel("instances")
+    save(picture, path)
