@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
 
-from bench.placement.block.beyond import SETTINGS, SHOWN
 from bench.placement.block.capacity import Search
 from bench.placement.block.runs import Results, Runner, probe, state_of_the_code
-from bench.placement.block.settings import Case, Scheduler, Setting
+from bench.placement.block.settings import AZURE, Case, Scheduler, Setting
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.runs import progress
 from bench.stats import change, plus_minus
@@ -35,6 +34,29 @@ GUESS_QPS = {
 NEAR, STEP = 1.15, 1.08
 """Where the search with twice the memory starts, of the capacity as it is, and its steps."""
 SEEDS = (1, 2, 3, 4, 5)
+SHAREGPT = Setting("ShareGPT", 33.0)
+AZURE_2023 = Setting("Azure 2023 conversations", 16.5, trace=AZURE, windows=True, requests=1500)
+MOONCAKE = Setting(
+    "Mooncake, 8 H100",
+    13.0,
+    profile="H100/Llama-3.1-8B",
+    seats=256,
+    chunk=8192,
+    blocks=24_881,
+    trace="mooncake_conversation.t0-2100.jsonl.gz",
+    trace_format="mooncake",
+    windows=True,
+    instances=8,
+    max_model_len=131_072,
+    ttft_bound_s=8.0,
+    requests=1350,
+)
+SHOWN = (
+    ("ttft_mean_s", "mean TTFT"),
+    ("ttft_p99_s", "P99 TTFT"),
+    ("e2e_mean_s", "mean e2e"),
+    ("e2e_p99_s", "P99 e2e"),
+)
 PROBES = 5  # of a search, for the progress bar
 
 Changed = Callable[[Case], Case]
@@ -71,9 +93,9 @@ def watermark(case: Case) -> Case:
     return replace(case, setting=replace(case.setting, watermark=0.01))
 
 
-def largest_last(case: Case) -> Case:
-    """Engines by priority, the largest 1% last."""
-    return replace(case, scheduler=replace(case.scheduler, largest_last=0.01))
+def by_priority(case: Case) -> Case:
+    """Engines admit by priority: the largest requests go last for a while, where that pays."""
+    return replace(case, setting=replace(case.setting, by_priority=True))
 
 
 def without_prefixes(case: Case) -> Case:
@@ -89,9 +111,9 @@ MORE_MEMORY = (
 )
 MOST_MEMORY = replace(MORE_MEMORY[-1], searched=True)
 LARGER_STEPS = Variant("max_num_batched_tokens x 4", engines(chunk=4))
-LARGEST_LAST = Variant("largest 1% last", largest_last)
+BY_PRIORITY = Variant("scheduling-policy priority", by_priority)
 BOTH = Variant("KV memory x 2, max_num_batched_tokens x 4", engines(blocks=2, chunk=4))
-SHORT = (AS_IS, *MORE_MEMORY[:2], MOST_MEMORY, LARGER_STEPS, LARGEST_LAST, BOTH)
+SHORT = (AS_IS, *MORE_MEMORY[:2], MOST_MEMORY, LARGER_STEPS, BY_PRIORITY, BOTH)
 VARIANTS = (
     *SHORT,
     Variant("max_num_batched_tokens x 2", engines(chunk=2)),
@@ -130,12 +152,11 @@ class Family:
 
 def families() -> list[Family]:
     """All that is run."""
-    sharegpt, _, azure, mooncake = SETTINGS[:4]
-    chats = (replace(sharegpt, name="ShareGPT"), azure)
+    chats = (SHAREGPT, AZURE_2023)
     return [
         *(Family(chat, "true", VARIANTS) for chat in chats),
         *(Family(chat, ESTIMATED, SHORT) for chat in chats),
-        Family(mooncake, "true", WITH_PREFIXES),
+        Family(MOONCAKE, "true", WITH_PREFIXES),
     ]
 
 

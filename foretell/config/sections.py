@@ -66,13 +66,10 @@ PolicyParameters = Annotated[
 
 
 class PlacementOptions(Section):
-    """Which engines are asked and in which order they serve, whatever the policy."""
+    """Which engines are asked, whatever the policy."""
 
     candidates: int = Field(_PLACEMENT.candidates, ge=0)
     """Number of predictors that are asked about one placement; 0 asks all."""
-    largest_last_ratio: float = Field(_PLACEMENT.largest_last_ratio, ge=0, lt=1)
-    """Share of the requests, the largest by their predicted output, that engines with
-    `--scheduling-policy priority` serve last; 0 leaves the order alone."""
 
 
 class PolicyChoice(Section):

@@ -23,12 +23,9 @@ class PlacementConfig:
     """Longest wait for the placements before; then one is made without asking predictors."""
     instance_wait_s: float = 0.0
     """Longest wait for an instance where none that serves a request's model is up; 0: none."""
-    largest_last_ratio: float = 0.0
-    """The ratio of requests to each model, the largest, that engines with vLLM's priority
-    scheduling serve last (`foretell.policy.order`); 0: none."""
-
     recall: bool = True
-    """Requests are called back from an engine's queue that would wait far less elsewhere."""
+    """Requests are called back from an engine's queue that would wait far less elsewhere; and the
+    largest go last, for a while, where engines admit by priority (`foretell.policy.order`)."""
 
     def __post_init__(self) -> None:
         least = {"candidates": 0, "max_attempts": 1}
@@ -36,5 +33,3 @@ class PlacementConfig:
             value = getattr(self, name)
             if not value >= least.get(name, 0):
                 raise ValueError(f"{name} must be at least {least.get(name, 0)}, got {value}")
-        if self.largest_last_ratio >= 1:
-            raise ValueError(f"largest_last_ratio must be below 1, got {self.largest_last_ratio}")

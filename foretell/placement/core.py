@@ -17,7 +17,6 @@ from foretell.placement.retries import RetryBudget
 from foretell.placement.state import State, expect, give_back
 from foretell.policy import Candidate, Needs, Policy
 from foretell.policy.admission import Unattainable, unattainable
-from foretell.policy.order import LargestLast, waits_too_long
 
 MOST_WITHOUT_INSTANCE = 1000
 """Requests that wait for an instance at most."""
@@ -49,7 +48,6 @@ class PlacementCore:
         self._effort = self._state.effort
         self._turns = self._state.turns
         self._recalls = Recalls(self._state, enabled=config.recall)
-        self._orders: dict[str, LargestLast] = {}
         self._passing_turns = False
         self._patience = Patience()
         self._budget = RetryBudget()
@@ -100,10 +98,7 @@ class PlacementCore:
 
     def check_idle(self) -> None:
         """AssertionError unless nothing is left of any request."""
-        assert not self._requests, f"requests never ended: {sorted(self._requests)}"
-        assert self._turns.holder is None, "a turn was never given back"
-        assert not len(self._turns), "a placement was forgotten"
-        assert all(i.outstanding == 0 for i in self.instances), "a lease was never given back"
+        self._state.check_idle()
 
     # The life of a request.
 
@@ -114,10 +109,7 @@ class PlacementCore:
         request = self._requests[key] = Request(event, arrived_s, event.spec)
         self._effort.arrived(self._now_s, event.late_s)
         self._budget.arrived(self._now_s)
-        ratio = self.config.largest_last_ratio
-        if ratio:
-            order = self._orders.setdefault(event.model, LargestLast(ratio))
-            request.spec = order.ranked(request.spec)
+        self._recalls.arrived(request)
         self._place(request)
 
     def _estimated(self, event: on.Estimated) -> None:
@@ -135,7 +127,7 @@ class PlacementCore:
         if not self._state.eligible(request):
             self._await_instance(request)  # or it would wait for its turn in vain
             return
-        self._next_attempt(request)
+        request.next_attempt()
         if self.policy.needs is Needs.NOTHING or not request.arrived.foreseeable:
             self._place_unasked(request)
         elif self._turns.take(request.key):
@@ -167,13 +159,6 @@ class PlacementCore:
                 del self._without_instance[request.key]
                 request.ticket = 0
                 self._place(request)
-
-    def _next_attempt(self, request: Request) -> None:
-        request.attempt += 1
-        request.trial = request.spec
-        if request.attempt > 1:
-            attempt_id = f"{request.key}-{request.attempt}"
-            request.trial = replace(request.spec, request_id=attempt_id)
 
     def _queue(self, request: Request) -> None:
         request.stage = Stage.TURN
@@ -236,9 +221,7 @@ class PlacementCore:
     def _choose(self, request: Request, candidates: Sequence[Candidate]) -> None:
         """The policy chooses."""
         draw, arrived = self._state.random(), request.arrived
-        lowered = request.trial.priority > arrived.spec.priority
-        if lowered and waits_too_long(c.prediction for c in candidates):
-            request.trial = replace(request.trial, priority=arrived.spec.priority)
+        self._recalls.rank(request, candidates)
         spec = self._state.with_time_left(request)
         if spec.slo.given and arrived.late == "reject" and request.attempt == 1:
             told = [c.prediction for c in candidates if c.prediction is not None]
@@ -256,7 +239,7 @@ class PlacementCore:
             spec = replace(spec, priority=request.arrived.spec.priority)
         request.lease, request.stage = instance.lease(self._now_s), Stage.END
         key, prediction, request.instance_by_s = request.key, chosen.prediction, 0.0
-        self._recalls.sent(request, spec, instance.instance_id)
+        self._recalls.sent(request, spec, instance.instance_id, prediction)
         if request.arrived.recallable:
             self._patience.sent(
                 key, instance.instance_id, request.foretold_s(chosen.prediction), self._now_s
@@ -292,7 +275,7 @@ class PlacementCore:
         self._patience.ended(event.key, self._now_s)
         give_back(request)
         if chosen.instance_id in self.instances.eligible(request.arrived.model):
-            self._next_attempt(request)
+            request.next_attempt()
             self._dispatch(request, self._state.with_time_left(request), chosen)
             self._recalls.review()
         else:  # it went down in this moment

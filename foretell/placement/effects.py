@@ -35,6 +35,7 @@ class Review:
     instance_id: str
     """The instance that it was sent to."""
     others: tuple[str, ...]
+    """Those that it could be sent to; that same one, too, where it would get a higher priority."""
     needs: Needs
     with_quantiles: bool
 

@@ -1,4 +1,4 @@
-"""Requests that wait in the queues of engines, and which of them are worth calling back.
+"""The requests that wait in the queues of engines: one queue, in which nothing is final.
 
 What waits in an engine's queue waits for this engine, though another one may have room by now:
 answers end sooner or later than was foretold. Nothing has been computed of it, so it can be taken
@@ -6,15 +6,18 @@ back and sent elsewhere, and its client notices nothing. That is work stealing (
 Leiserson, JACM 46(5), 1999) with a forecast in the place of an idle worker's attempt.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
 
-from foretell.model import RequestSpec
+from foretell.model import Prediction, RequestSpec
 from foretell.placement import effects as do
 from foretell.placement import events as on
 from foretell.placement.instances import Instances
 from foretell.placement.request import Request, Stage
 from foretell.placement.state import State, expect, lease_of
 from foretell.policy import Candidate
+from foretell.policy.order import OVERTAKEN_PART, LargestLast, costs_too_much, sooner
 
 REVIEW_PAUSE_S = 0.1
 """Pause between two reviews of one request: about as often news of engines come."""
@@ -29,6 +32,7 @@ class _Waiting:
     arrived_s: float
     sent_s: float
     reviewed_s: float
+    overdue_s: float
 
 
 class Unstarted:
@@ -37,9 +41,20 @@ class Unstarted:
     def __init__(self) -> None:
         self._waiting: dict[str, _Waiting] = {}
 
-    def add(self, key: str, instance_id: str, arrived_s: float, now_s: float) -> None:
-        """The request is sent to this instance, which was the best choice just now."""
-        self._waiting[key] = _Waiting(instance_id, arrived_s, now_s, now_s)
+    def add(
+        self, key: str, instance_id: str, arrived_s: float, now_s: float, overdue_s: float = inf
+    ) -> None:
+        """The request is sent to this instance, which was the best choice just now. Others may
+        overtake it there until `overdue_s`."""
+        self._waiting[key] = _Waiting(instance_id, arrived_s, now_s, now_s, overdue_s)
+
+    def is_overdue(self, key: str, now_s: float) -> bool:
+        """Whether all who may overtake the request have come and gone."""
+        overdue_s, here = self._waiting[key].overdue_s, self._waiting[key].instance_id
+        return overdue_s <= now_s and not any(
+            other.instance_id == here and other.arrived_s < overdue_s < other.overdue_s
+            for other in self._waiting.values()
+        )
 
     def discard(self, key: str) -> None:
         """The request has a token or has ended, or cannot be called back any more."""
@@ -74,18 +89,49 @@ def is_worth_it(wait_s: float, elsewhere_s: float) -> bool:
 
 
 class Recalls:
-    """Reviews the requests of one placement core that wait in engines' queues, one at a time."""
+    """Reviews the requests of one placement core that wait in engines' queues, one at a time.
+
+    Engines that admit by priority get the largest requests with a lower priority, where that pays
+    (`foretell.policy.order`). One that is overtaken for too long is called back and sent again with
+    a higher one, so its wait has a bound: `OVERTAKEN_PART` of what it was foretold to take, and
+    what is left in front of it then.
+    """
 
     def __init__(self, state: State, *, enabled: bool) -> None:
         self._state = state
         self._enabled = enabled and state.policy.needs.prediction
         self._unstarted = Unstarted()
+        self._orders: dict[str, LargestLast] = {}
 
-    def sent(self, request: Request, spec: RequestSpec, instance_id: str) -> None:
+    def arrived(self, request: Request) -> None:
+        """A new request finds its place among the others to its model."""
+        if self._is_recallable(request):
+            order = self._orders.setdefault(request.arrived.model, LargestLast())
+            request.spec = request.trial = order.ranked(request.spec)
+
+    def rank(self, request: Request, candidates: Sequence[Candidate]) -> None:
+        """The request keeps its place among the others where it would wait too long as the last."""
+        usual = request.arrived.spec.priority
+        goes_last = request.trial.priority > usual
+        if goes_last and costs_too_much(c.prediction for c in candidates):
+            request.trial = replace(request.trial, priority=usual)
+
+    def sent(
+        self, request: Request, spec: RequestSpec, instance_id: str, prediction: Prediction | None
+    ) -> None:
         """The request is dispatched."""
+        if not self._is_recallable(request):
+            return
+        arrived_s, overdue_s = request.arrived_s, inf
+        if spec.priority > request.arrived.spec.priority:
+            decoding_s = prediction.e2e_s - prediction.ttft_s if prediction else 0.0
+            overdue_s = arrived_s + OVERTAKEN_PART * decoding_s
+        now_s = self._state.now_s
+        self._unstarted.add(request.key, instance_id, arrived_s, now_s, overdue_s)
+
+    def _is_recallable(self, request: Request) -> bool:
         # A part of several sequences may have begun: nobody calls those back.
-        if self._enabled and request.arrived.recallable and spec.sequences == 1:
-            self._unstarted.add(request.key, instance_id, request.arrived_s, self._state.now_s)
+        return self._enabled and request.arrived.recallable and request.spec.sequences == 1
 
     def review(self) -> None:
         """There is room somewhere: whoever has waited longest elsewhere may be better off there."""
@@ -97,8 +143,13 @@ class Recalls:
             return
         request = state.requests[key]
         here, spec = lease_of(request).instance.instance_id, state.with_time_left(request)
-        elsewhere = [i for i in state.eligible(request) if i != here]
-        others = tuple(state.instances.answering(elsewhere, state.now_s))
+        better = [i for i in state.eligible(request) if i != here]
+        if self._unstarted.is_overdue(key, state.now_s):
+            first = sooner(request.arrived.spec).priority
+            request.spec = replace(request.spec, priority=first)
+            spec = replace(spec, priority=first)
+            better.append(here)
+        others = tuple(state.instances.answering(better, state.now_s))
         if others and state.effort.is_spare(len(others), state.now_s):
             state.turns.take(key)
             state.do(do.Review(key, spec, here, others, state.policy.needs, spec.slo.given))

@@ -1,7 +1,7 @@
 """One request on its way through the placement core."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import inf
 
@@ -63,7 +63,14 @@ class Request:
     @property
     def urgency(self) -> Urgency:
         """Its place among those that wait for a turn."""
-        return Urgency(self.trial.priority, self.arrived_s)
+        return Urgency(self.arrived.spec.priority, self.arrived_s)
+
+    def next_attempt(self) -> None:
+        """It is tried once more, by an id of its own."""
+        self.attempt += 1
+        self.trial = self.spec
+        if self.attempt > 1:
+            self.trial = replace(self.spec, request_id=f"{self.key}-{self.attempt}")
 
     def foretold_s(self, prediction: Prediction | None) -> float | None:
         """When the first byte of the answer should come, in seconds from now; None: nobody knows.

@@ -43,6 +43,13 @@ class State:
         request.ticket = self._tickets
         self.do(WaitUntil(request.key, self.now_s + pause_s, request.ticket))
 
+    def check_idle(self) -> None:
+        """AssertionError unless nothing is left of any request."""
+        assert not self.requests, f"requests never ended: {sorted(self.requests)}"
+        assert self.turns.holder is None, "a turn was never given back"
+        assert not len(self.turns), "a placement was forgotten"
+        assert all(i.outstanding == 0 for i in self.instances), "a lease was never given back"
+
     def take_effects(self) -> list[Effect]:
         """What is to be done since the last call."""
         found, self._effects = self._effects, []

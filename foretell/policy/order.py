@@ -1,4 +1,4 @@
-"""The order in which engines serve, where they serve by priority: the largest requests last."""
+"""The order in which engines serve, where they admit by priority: the largest requests last."""
 
 from bisect import bisect_left, insort
 from collections import deque
@@ -9,61 +9,81 @@ from foretell.model import Prediction, RequestSpec
 
 WINDOW = 1000
 """Requests that a newcomer's size is compared with."""
+LARGEST = 0.05
+"""The part of the requests, the largest, that others may overtake."""
+PAYS = 0.25
+"""The part of all KV tokens times steps that these must hold: where sizes differ less, those who
+overtake gain less than those who are overtaken lose."""
+OVERTAKEN_PART = 0.1
+"""Others may overtake a large request that come within this part of what its decoding is foretold
+to take; and none may where its wait is foretold to be longer than that."""
 _LEAST_KNOWN = 100
-_LAST_PRIORITY = 2**31 - 1  # vLLM's own bound; a lower number goes first
-LONGEST_WAIT_S = 10.0
-"""Nobody is put last who would then be foretold to wait longer for a first token."""
+_FIRST_PRIORITY, _LAST_PRIORITY = -(2**31), 2**31 - 1  # vLLM's bounds; a lower number goes first
 
 
 class LargestLast:
-    """Finds the requests that are among the largest `ratio` of the last `WINDOW`.
+    """Finds the requests that are among the largest of the last `WINDOW`, where that pays.
 
     A request is as large as the KV tokens that it will hold, times the steps it holds them for:
     `output * (prompt + output / 2)`, with its expected output. Where memory is short, a few large
     requests keep many small ones waiting, and are what preemptions make room for; to serve them
     when nobody else waits costs them some seconds of the half minute that they take anyway. It is
-    the mildest form of *shortest job first*. What it is worth is measured by
-    `bench.placement.order`.
+    the mildest form of *shortest job first*, and pays where few requests hold the memory.
 
     Engines must admit by priority (vLLM's `--scheduling-policy priority`). Deterministic given the
     requests before.
     """
 
-    def __init__(self, ratio: float) -> None:
-        """ValueError unless `ratio` is in (0, 1)."""
-        if not 0.0 < ratio < 1.0:
-            raise ValueError(f"the ratio of requests that go last must be in (0, 1), got {ratio}")
-        self._ratio = ratio
+    def __init__(self) -> None:
         self._recent: deque[float] = deque()
         self._ascending: list[float] = []
+        self._total = 0.0
 
     def ranked(self, request: RequestSpec) -> RequestSpec:
-        """`request`, its priority one lower if it is one of the largest; the first ones never are.
+        """`request`, its priority one lower if it is one of the largest and that pays; the first
+        ones never are.
 
         Its size is remembered.
         """
         size = size_of(request)
-        known = len(self._ascending)
-        smaller = bisect_left(self._ascending, size)
+        last = self._goes_last(size)
         self._remember(size)
-        if known < _LEAST_KNOWN or smaller < (1.0 - self._ratio) * known:
-            return request
-        return replace(request, priority=min(request.priority + 1, _LAST_PRIORITY))
+        return later(request) if last else request
+
+    def _goes_last(self, size: float) -> bool:
+        known = len(self._ascending)
+        if known < _LEAST_KNOWN or bisect_left(self._ascending, size) < (1.0 - LARGEST) * known:
+            return False
+        largest = self._ascending[int((1.0 - LARGEST) * known) :]
+        return sum(largest) >= PAYS * self._total
 
     def _remember(self, size: float) -> None:
         insort(self._ascending, size)
         self._recent.append(size)
+        self._total += size
         if len(self._recent) > WINDOW:
-            del self._ascending[bisect_left(self._ascending, self._recent.popleft())]
+            oldest = self._recent.popleft()
+            self._total -= oldest
+            del self._ascending[bisect_left(self._ascending, oldest)]
+
+
+def costs_too_much(predictions: Iterable[Prediction | None]) -> bool:
+    """Whether a request that would go last should not, by what all instances foretell of it."""
+    told = [p for p in predictions if p is not None]
+    return bool(told) and all(p.ttft_s > OVERTAKEN_PART * (p.e2e_s - p.ttft_s) for p in told)
+
+
+def later(request: RequestSpec) -> RequestSpec:
+    """`request` behind those of its own priority."""
+    return replace(request, priority=min(request.priority + 1, _LAST_PRIORITY))
+
+
+def sooner(request: RequestSpec) -> RequestSpec:
+    """`request` before those of its own priority."""
+    return replace(request, priority=max(request.priority - 1, _FIRST_PRIORITY))
 
 
 def size_of(request: RequestSpec) -> float:
     """KV tokens times steps, as far as is known before."""
     output = request.length.expected_tokens
     return request.sequences * output * (request.prompt_tokens + output / 2.0)
-
-
-def waits_too_long(predictions: Iterable[Prediction | None]) -> bool:
-    """Whether a request that was put last should not be, by what all instances foretell of it."""
-    waits_s = [p.ttft_s for p in predictions if p is not None]
-    return bool(waits_s) and min(waits_s) > LONGEST_WAIT_S

@@ -71,8 +71,8 @@ def total_delay_s(prediction: Prediction, wait_s: float, long_s: float) -> float
     other's. No forecast tells the two apart from slow decoding, so it is what decoding takes longer
     than where it is fastest, times the share of instances that preempt somebody meanwhile.
 
-    What each part is worth is measured by `bench.placement.parts`; this form
-    and USUAL_PART were chosen with the families of `bench.placement.yardstick` that decide.
+    This form and USUAL_PART were chosen with the families of `bench.placement.yardstick` that
+    decide; its page says which others were tried.
 
     Never below 0, even where the request helps others by more than it costs. None: the delay of
     the others is unknown.

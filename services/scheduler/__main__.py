@@ -181,7 +181,7 @@ def _length_model(settings: SchedulerSettings) -> str:
     """The length model that `open_model` shall open: it takes 110 MB, so none where nothing that is
     decided depends on lengths."""
     policy = build_policy(settings.policy, settings.policy_parameters)
-    if policy.needs is Needs.NOTHING and not settings.largest_last_ratio:
+    if policy.needs is Needs.NOTHING:
         return "none"
     return settings.length_model
 
@@ -192,7 +192,6 @@ def _placement_config(settings: SchedulerSettings) -> PlacementConfig:
         max_attempts=settings.max_attempts,
         instance_wait_s=settings.engine_wait_s,
         turn_deadline_s=settings.turn_deadline_ms / 1000,
-        largest_last_ratio=settings.largest_last_ratio,
     )
 
 

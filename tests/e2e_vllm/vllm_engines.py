@@ -14,8 +14,6 @@ PATIENCE = {
     "FORETELL_SCHEDULER_PREDICTOR_DEADLINE_MS": "20000",
     "FORETELL_SCHEDULER_TURN_DEADLINE_MS": "60000",
     "FORETELL_SCHEDULER_HEALTH_TIMEOUT_S": "20",
-    # Some requests are served last; engines that do not know priorities would refuse them.
-    "FORETELL_SCHEDULER_LARGEST_LAST_RATIO": "0.05",
     # Two engines on two cores: one thread each, and little memory.
     "OMP_NUM_THREADS": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",

@@ -30,7 +30,6 @@ class World:
             max_attempts=draws.randint(1, 3),
             retry_pause_s=draws.choice([0.0, 0.05]),
             turn_deadline_s=draws.choice([0.01, 0.5]),
-            largest_last_ratio=draws.choice([0.0, 0.2]),
             instance_wait_s=draws.choice([0.0, 0.0, 1.0]),
         )
         self.core = PlacementCore(make_policy(policy), self.config, draws.random)

@@ -1,12 +1,10 @@
-"""The Block paper's cluster, and policies without a part of `externality`, on a few requests."""
+"""The Block paper's cluster, on a few requests."""
 
 from pathlib import Path
 from random import Random
 
-import pytest
-
 from bench.placement.a30 import Load, cluster, figures, read_lengths
-from bench.placement.variants import ABLATIONS, make
+from foretell.policy import make_policy
 from foretell.sim import simulate
 
 PAIRS = [(64, 20), (300, 8), (12, 40)]
@@ -18,11 +16,11 @@ def test_only_requests_that_fit_are_read(tmp_path: Path) -> None:
     assert read_lengths(lengths) == [(64, 20), (300, 8)]
 
 
-@pytest.mark.parametrize("name", ABLATIONS)
-def test_a_policy_without_a_part_serves_and_can_be_repeated(name: str) -> None:
+def test_a_run_can_be_repeated() -> None:
     load = Load(40.0, 12, 1, PAIRS)
     first, second = (
-        figures(simulate(cluster(), load.arrivals(), [make(name)], Random(1))) for _ in range(2)
+        figures(simulate(cluster(), load.arrivals(), [make_policy("slo")], Random(1)))
+        for _ in range(2)
     )
     assert 0 < first["ttft_mean_s"] <= first["ttft_p99_s"] <= first["e2e_p99_s"]
     assert first == second

@@ -25,8 +25,6 @@ def cluster_config(
     `prefixes`: its requests name their prompts' blocks. `trace`: the arrivals by whose lengths
     `--estimates tagger` is drawn.
     """
-    if options.largest_last and options.scheduling_policy != "priority":
-        raise ValueError("--largest-last needs engines with --scheduling-policy priority")
     instances: list[InstanceConfig] = []
     for engine in options.engines:
         instances += [instance_config(engine, options)] * engine.instances
@@ -37,9 +35,7 @@ def cluster_config(
         publish_interval_s=options.publish_interval_s,
         network_delay_s=options.network_delay_s,
         dispatch_delay_s=options.dispatch_delay_s,
-        placement=PlacementConfig(
-            candidates=options.candidates, largest_last_ratio=options.largest_last
-        ),
+        placement=PlacementConfig(candidates=options.candidates),
         foretell_every=_FORETELL_EVERY,
         prefix_cache=prefixes and options.prefix_caching,
         faults=tuple(map(parse_fault, options.faults)),

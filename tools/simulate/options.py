@@ -111,10 +111,6 @@ class SimulateOptions:
             min=0, max=0.99, help="vLLM's watermark: ratio of KV blocks that admissions leave free."
         ),
     ] = 0.0
-    largest_last: Annotated[
-        float,
-        typer.Option(min=0, max=0.5, help="Ratio of the largest requests that are served last."),
-    ] = 0.0
     faults: tuple[str, ...] = ()
 
     @property

@@ -20,7 +20,6 @@ FACTORS = (2.0, 4.0, 0.5)
 """On `max_num_seqs` and on `max_num_batched_tokens`."""
 MORE_MEMORY_UTILIZATION = 0.95
 WATERMARKS = (0.01, 0.05)
-LARGEST_LAST = (0.01, 0.05)
 DEFAULT_POLICY = "slo"
 STEP_TIMES_UNCHANGED = "the profile has no step times with FP8 keys and values: taken as unchanged"
 
@@ -183,20 +182,15 @@ def _prefix_caching(options: SimulateOptions, trace: Trace, memory: Memory) -> _
 
 
 def _priority(options: SimulateOptions, trace: Trace, memory: Memory) -> _Found:
-    """The largest last; requests' own priorities count from then on too."""
-    by_priority = options.scheduling_policy == "priority"
+    """Where it pays, the largest go last; requests' own priorities count from then on too."""
+    if options.scheduling_policy == "priority":
+        return "it is priority already"
     return [
         Change(
             "scheduling-policy",
-            lambda options, ratio=ratio: replace(  # type: ignore[misc]
-                options, scheduling_policy="priority", largest_last=ratio
-            ),
-            () if by_priority else _for_all(options, "--scheduling-policy priority"),
-            {"policy.largest_last_ratio": ratio},
-            note="the largest requests wait longer",
+            lambda options: replace(options, scheduling_policy="priority"),
+            _for_all(options, "--scheduling-policy priority"),
         )
-        for ratio in LARGEST_LAST
-        if ratio != options.largest_last
     ]
 
 

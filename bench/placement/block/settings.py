@@ -25,8 +25,6 @@ class Scheduler:
     length_rule: LengthRule = "survival"
     knows_prefixes: bool = True
     """Predictors expect what was cached of earlier prompts to be found again."""
-    largest_last: float = 0.0
-    """`largest_last_ratio` of the placement; above 0, engines admit by priority."""
 
 
 RANDOM = Scheduler("random", "random")
@@ -71,6 +69,8 @@ class Setting:
     """The seeds' requests are stretches of a trace with times, in its own rhythm, one behind the
     other; otherwise they come in a random order, as a Poisson process."""
     watermark: float = 0.0
+    by_priority: bool = False
+    """Engines admit by priority; otherwise, in the order of arrival."""
     instances: int = INSTANCES
     max_model_len: int = 4096
     trace_format: TraceFormat = "csv"
@@ -137,7 +137,6 @@ class Case:
             requests=self.setting.requests,
             estimates=self.scheduler.estimates,
             length_rule=self.scheduler.length_rule,
-            scheduling_policy="priority" if self.scheduler.largest_last else "fcfs",
-            largest_last=self.scheduler.largest_last,
+            scheduling_policy="priority" if self.setting.by_priority else "fcfs",
             watermark=self.setting.watermark,
         )
