@@ -19,6 +19,7 @@ PIP := -m pip install --quiet --disable-pip-version-check
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev setup-vllm setup-train run run-vllm lint test test-vllm test-vllm-schedulers \
 	test-vllm-matrix test-compose bench bench-gateway accuracy accuracy-live reproduce-block \
+	reproduce-provisioning \
 	figures proto check-proto reference compose clean
 
 help: ## List the targets
@@ -137,6 +138,10 @@ accuracy-live: setup-dev setup-vllm $(DEEP_MODEL)/config.json ## Predictions aga
 reproduce-block: setup-dev ## Block's evaluation in the simulator (TRACES=folder); writes bench/placement/reproduce_block.md
 	@test -n "$(TRACES)" || { echo 'make reproduce-block needs TRACES=folder, see bench/placement/reproduce_block.md' >&2; exit 1; }
 	$(BIN)/python -m bench placement.reproduce_block $(TRACES)
+
+reproduce-provisioning: setup-dev ## Block's Figure 8 in the simulator (TRACES=folder); writes bench/provisioning/reproduce_block.md
+	@test -n "$(TRACES)" || { echo 'make reproduce-provisioning needs TRACES=folder, see bench/provisioning/reproduce_block.md' >&2; exit 1; }
+	$(BIN)/python -m bench provisioning.reproduce_block $(TRACES)
 
 figures: setup-dev setup-vllm ## Measure accuracy and the length model again (DATA=folder with profiles/ and text/)
 	@test -n "$(DATA)" || { echo 'make figures needs DATA=folder' >&2; exit 1; }

@@ -1,0 +1,1 @@
+"""How well the number of instances follows the load."""

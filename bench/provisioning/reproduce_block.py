@@ -1,0 +1,209 @@
+"""Does provisioning by predicted latency come out as in the Block paper's Figure 8?
+
+A cluster of six instances gets more than it can serve; up to four are added, one whenever an actual
+(`relief`) or a predicted (`preempt`) e2e latency reaches 70 s.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from random import Random
+from statistics import fmean, pvariance
+from typing import Any
+
+from bench.provisioning.cluster import ENGINE, PROFILE, engines
+from bench.provisioning.traffic import Lengths, read_lengths
+from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.runs import run_each
+from bench.stats import interval
+from foretell.placement import PlacementConfig
+from foretell.policy import make_policy
+from foretell.provision import ProvisionConfig, Strategy, make_strategy
+from foretell.sim import ClusterConfig, Provisioning, Report, simulate
+from foretell.workload import EmpiricalLengths, poisson, stream
+from tools.pictures import figure, save
+
+BENCH = Benchmark(
+    __file__,
+    __doc__,
+    takes="10 minutes",
+    paths={"TRACES": "folder with the lengths of ShareGPT's requests"},
+    processes=1,
+)
+QPS, FIRST, MOST, THRESHOLD_S = 24.0, 6, 10, 70.0
+STRATEGIES = ("static", "relief", "preempt")
+SAMPLES = 100
+COLUMNS = ("instance-hours", "free blocks, mean", "variance")
+PAPER = {"relief": ("89.2", "627"), "preempt": ("71.2", "129")}
+"""P99 of e2e latency in seconds, and requests over 70 s; the text names the first of both."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One run of the simulator."""
+
+    strategy: str
+    recall: bool
+    """Requests that wait in an engine's queue move to an instance that is added."""
+    cold_start_s: float
+    seed: int
+
+
+def run(case: Case, lengths: Lengths, requests: int) -> dict[str, Any]:
+    """The figures of one case; requests depend on the seed alone."""
+    draws = Random(case.seed)
+    arrivals = stream(requests, poisson(QPS, draws), EmpiricalLengths(lengths), draws)
+    provisioning = Provisioning(
+        partial(strategy_of, case.strategy),
+        ProvisionConfig(minimum=FIRST, maximum=MOST, cold_start_s=case.cold_start_s),
+        initial=MOST if case.strategy == "static" else FIRST,
+        cold_start_s=case.cold_start_s,
+        every_s=1.0,
+    )
+    config = ClusterConfig(
+        engines(MOST),
+        provisioning=provisioning,
+        placement=PlacementConfig(recall=case.recall),
+        foretell_every=0,
+        sample_every_s=requests / QPS / SAMPLES,
+    )
+    report = simulate(config, arrivals, [make_policy("predicted_latency")], Random(case.seed))
+    return {**asdict(case), **figures(report), **curves(report)}
+
+
+def strategy_of(name: str) -> Strategy:
+    """With the paper's threshold."""
+    return make_strategy(name, **({} if name == "static" else {"threshold_s": THRESHOLD_S}))
+
+
+def figures(report: Report) -> dict[str, float]:
+    """Seconds, counts, blocks; the variance of free blocks is over instances, its mean over time.
+
+    The most instances are those that were asked for, warming ones included.
+    """
+    return {
+        "e2e_mean_s": report.mean(lambda r: r.e2e_s),
+        "e2e_p99_s": report.quantile(0.99, lambda r: r.e2e_s),
+        "over": sum(r.e2e_s > THRESHOLD_S for r in report.served),
+        "instances": max(size.instances for size in report.sizes),
+        "instance_hours": report.instance_s / 3600.0,
+        "free_mean": fmean(fmean(free) for _, free in report.samples),
+        "free_variance": fmean(pvariance(free) for _, free in report.samples),
+    }
+
+
+def curves(report: Report) -> dict[str, Any]:
+    """Lines of the picture, over the seconds since the first arrival."""
+    first_s = report.samples[0][0]
+    spans: dict[int, list[float]] = {}
+    for request in report.served:
+        spans.setdefault(int(request.arrival_s // 10), []).append(request.e2e_s)
+    return {
+        "memory": [
+            (round(at_s - first_s, 1), round(fmean(free), 1), round(pvariance(free), 1))
+            for at_s, free in report.samples
+        ],
+        "sizes": [
+            *((round(size.at_s, 1), size.ready) for size in report.sizes),
+            (round(report.served[-1].arrival_s, 1), report.sizes[-1].ready),
+        ],
+        "worst_e2e": [(10 * span, round(max(found), 1)) for span, found in sorted(spans.items())],
+    }
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--requests", type=int, default=6000, help="Requests of a run.")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--cold-starts", type=float, nargs="+", default=[20.0])
+
+
+def measure(options: argparse.Namespace) -> Numbers:
+    """Run every strategy, with and without recalls."""
+    cases = [
+        Case(strategy, recall, cold_start_s, seed)
+        for cold_start_s in options.cold_starts
+        for strategy in STRATEGIES
+        for recall in (False, True)
+        for seed in options.seeds
+        if strategy != "static" or cold_start_s == options.cold_starts[0]
+    ]
+    path = options.traces / "sharegpt_10k_llama2_lengths.csv"
+    one = partial(run, lengths=read_lengths(path, ENGINE.max_model_len), requests=options.requests)
+    runs = run_each(one, cases, options.processes)
+    if options.write:
+        draw(runs, BENCH.result(".png"), options.cold_starts[0])
+    for each in runs:
+        for name in ("memory", "sizes", "worst_e2e"):
+            del each[name]
+    return {"requests": options.requests, "runs": runs}
+
+
+def tables(numbers: Numbers) -> Blocks:
+    """A table for the requests that stay where they were sent, and one for those that move."""
+    runs: list[dict[str, Any]] = numbers["runs"]
+    seeds = sorted({run["seed"] for run in runs})
+    lines = [
+        made_by(numbers),
+        f"Laboratory: simulated, true output lengths. {MOST} engines of {PROFILE} at most, "
+        f"{numbers['requests']:,} requests with ShareGPT's lengths, {QPS:g} requests/s, Poisson. "
+        f"Means over the seeds {', '.join(map(str, seeds))} with half the width of the 95% "
+        "t-interval. Free blocks are those of the instances that are there, "
+        "until the last request has ended.\n",
+    ]
+    for recall in (False, True):
+        title = "recalls on" if recall else "recalls off"
+        header = (title, "P99, s", "paper", "over 70 s", "paper", "instances", *COLUMNS)
+        chosen = [run for run in runs if run["recall"] is recall]
+        keys = dict.fromkeys((run["strategy"], run["cold_start_s"]) for run in chosen)
+        rows = [_row(name, cold_s, chosen) for name, cold_s in keys]
+        lines.append(markdown_table(header, rows))
+    return {"tables": "\n".join(lines)}
+
+
+def _row(strategy: str, cold_start_s: float, runs: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    mine = [r for r in runs if (r["strategy"], r["cold_start_s"]) == (strategy, cold_start_s)]
+    paper = PAPER.get(strategy, ("", ""))
+
+    def cell(name: str, digits: int = 1) -> str:
+        mean, half = interval([run[name] for run in mine])
+        return f"{mean:,.{digits}f} ± {half:,.{digits}f}"
+
+    title = "static, 10" if strategy == "static" else f"{strategy}, cold start {cold_start_s:g} s"
+    return (
+        title,
+        cell("e2e_p99_s"),
+        paper[0],
+        cell("over", 0),
+        paper[1],
+        cell("instances"),
+        cell("instance_hours", 2),
+        cell("free_mean", 0),
+        cell("free_variance", 0),
+    )
+
+
+def draw(runs: Sequence[dict[str, Any]], path: Path, cold_start_s: float) -> None:
+    """The first seed, recalls off: instances, latencies, and memory over time."""
+    picture = figure(10.5, 6.4)
+    panels = picture.subplots(2, 2)
+    colours = {"static": "#b0b0b0", "relief": "#2b8cd6", "preempt": "#d62728"}
+    for each in runs:
+        fits = each["strategy"] == "static" or each["cold_start_s"] == cold_start_s
+        if each["seed"] != runs[0]["seed"] or each["recall"] or not fits:
+            continue
+        style: dict[str, Any] = {"color": colours[each["strategy"]], "label": each["strategy"]}
+        panels[0][0].step(*zip(*each["sizes"], strict=True), where="post", **style)
+        panels[0][1].plot(*zip(*each["worst_e2e"], strict=True), **style)
+        times, means, variances = zip(*each["memory"], strict=True)
+        panels[1][0].plot(times, means, **style)
+        panels[1][1].plot(times, variances, **style)
+    titles = ("ready instances", "longest e2e latency of arrivals within 10 s, s")
+    for axis, title in zip(
+        panels.flat, (*titles, "free blocks, mean", "free blocks, variance"), strict=True
+    ):
+        axis.set_title(title)
+        axis.set_xlabel("s")
+    panels[0][0].legend()
+    save(picture, path)
