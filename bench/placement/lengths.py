@@ -14,14 +14,12 @@ from pathlib import Path
 from random import Random
 
 from bench.placement.believed import quality, traces_of
+from bench.placement.deployed import Kept, by_seed, figures_of
 from bench.placement.families import A30
-from bench.placement.yardstick import DISPATCH_S, FIGURES, NETWORK_S, PUBLISH_S, Kept
 from bench.report import BUILD, Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.stats import geometric_mean, ratio_interval
-from foretell.policy import make_policy
-from foretell.sim import simulate
 from foretell.workload import arrivals_of
-from tools.simulate.cluster import cluster_config
+from tools.simulate.cluster import instance_config
 from tools.simulate.options import SimulateOptions
 from tools.simulate.run import fits, read_trace
 
@@ -67,19 +65,10 @@ def run(case: Case, traces: dict[str, Path]) -> Numbers:
     arrivals = arrivals_of(
         replace(trace, timed=False), Random(f"{case.seed} trace"), count=count, qps=case.qps
     )
-    options = SimulateOptions(
-        "",
-        (A30,),
-        estimates="true" if is_true else "told",
-        publish_interval_s=PUBLISH_S,
-        network_delay_s=NETWORK_S,
-        dispatch_delay_s=DISPATCH_S,
-    )
-    config = cluster_config(options, case.seed, prefixes=False, trace=arrivals)
-    engines = {instance.engine for instance in config.instances}
-    fitting = [arrival for arrival in arrivals if fits(arrival, engines)]
-    report = simulate(config, fitting, [make_policy(POLICY)], Random(f"{case.seed} cluster"))
-    return {**asdict(case), **{name: round(FIGURES[name](report), 5) for name in SHOWN}}
+    engine = instance_config(A30, SimulateOptions("", (A30,))).engine
+    fitting = [arrival for arrival in arrivals if fits(arrival, {engine})]
+    estimates = "true" if is_true else "told"
+    return {**asdict(case), **figures_of(A30, fitting, POLICY, estimates, case.seed)}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -123,7 +112,10 @@ def _rows(page: Numbers, qps: float) -> Iterator[list[str]]:
         estimates = page["estimates"].get(knows)
         cells = [title, f"{estimates['mae']:.0f}" if estimates else "0"]
         for figure in SHOWN:
-            own, first = (_values(page, name, qps, figure) for name in (knows, next(iter(KNOWS))))
+            own, first = (
+                by_seed(page["rows"], figure, knows=name, qps=qps)
+                for name in (knows, next(iter(KNOWS)))
+            )
             cell = f"{geometric_mean(own):.2f} s"
             if knows != next(iter(KNOWS)):
                 ratios = [a / b for a, b in zip(own, first, strict=True)]
@@ -131,13 +123,3 @@ def _rows(page: Numbers, qps: float) -> Iterator[list[str]]:
                 cell += f" ({mean:.2f}, {low:.2f} to {high:.2f})"
             cells.append(cell)
         yield cells
-
-
-def _values(page: Numbers, knows: str, qps: float, figure: str) -> list[float]:
-    """The figure of each seed, in their order."""
-    found = {
-        row["seed"]: row[figure]
-        for row in page["rows"]
-        if (row["knows"], row["qps"]) == (knows, qps)
-    }
-    return [found[seed] for seed in sorted(found)]

@@ -8,23 +8,15 @@ Finished runs are kept in build/, so that an interrupted run goes on while the c
 """
 
 import argparse
-import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from random import Random
-from typing import Any
 
-from bench.placement.block.runs import state_of_the_code
+from bench.placement.deployed import FIGURES, Kept, by_seed, figures_of
 from bench.placement.families import FAMILIES, Family
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
-from bench.runs import pool, progress
 from bench.stats import geometric_mean, ratio_interval
-from foretell.policy import make_policy
-from foretell.sim import Report, Served, simulate
-from tools.simulate.cluster import cluster_config
-from tools.simulate.options import SimulateOptions
 
 BENCH = Benchmark(
     __file__,
@@ -48,17 +40,6 @@ SECONDS, MOST_REQUESTS, SEEDS = 100.0, 12_000, 5
 BOUND_S, BOUND_TIMES, CLOSE = 3.0, 3.0, 1.04
 """The bound on the P99 of TTFT: so long, or so many times as long as without load; and how closely
 the rate at which it is reached is found."""
-PUBLISH_S, NETWORK_S, DISPATCH_S = 0.1, 0.001, 0.005
-FIGURES: dict[str, Callable[[Report], float]] = {
-    "ttft_mean_s": lambda r: r.mean(_ttft_s),
-    "ttft_p99_s": lambda r: r.quantile(0.99, _ttft_s),
-    "ttft_p999_s": lambda r: r.quantile(0.999, _ttft_s),
-    "ttft_max_s": lambda r: r.quantile(1.0, _ttft_s),
-    "e2e_mean_s": lambda r: r.mean(_e2e_s),
-    "e2e_p99_s": lambda r: r.quantile(0.99, _e2e_s),
-    "tpot_p99_s": lambda r: r.quantile(0.99, lambda s: s.tpot_s),
-    "preemptions_per_1000": lambda r: 1000 * r.preemptions / len(r.served),
-}
 COMPARED = {
     "ttft_mean_s": "mean TTFT",
     "ttft_p99_s": "P99 TTFT",
@@ -66,14 +47,6 @@ COMPARED = {
     "e2e_mean_s": "mean e2e",
     "e2e_p99_s": "P99 e2e",
 }
-
-
-def _ttft_s(served: Served) -> float:
-    return served.ttft_s
-
-
-def _e2e_s(served: Served) -> float:
-    return served.e2e_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,27 +66,18 @@ def run(case: Case, traces: Path) -> Numbers:
     family = next(f for f in FAMILIES if f.name == case.family)
     count = min(MOST_REQUESTS, int(case.qps * case.seconds))
     arrivals = family.arrivals(traces, case.qps, count, case.seed)
-    options = SimulateOptions(
-        "",
-        (family.engines,),
-        estimates=case.knows,
-        publish_interval_s=PUBLISH_S,
-        network_delay_s=NETWORK_S,
-        dispatch_delay_s=DISPATCH_S,
-        scheduling_policy="priority" if case.policy.endswith(BY_PRIORITY) else "fcfs",
-    )
-    config = cluster_config(
-        options,
-        case.seed,
-        prefixes=any(arrival.prefix for arrival in arrivals),
-        trace=arrivals,
-    )
     name = case.policy.removesuffix(BY_PRIORITY)
-    # Peers are what others offer: what they have placed stays.
-    placement = replace(config.placement, recall=name not in (*PEERS, *SIMPLE))
-    config = replace(config, placement=placement)
-    report = simulate(config, arrivals, [make_policy(name)], Random(f"{case.seed} cluster"))
-    return {**asdict(case), **{name: round(f(report), 5) for name, f in FIGURES.items()}}
+    found = figures_of(
+        family.engines,
+        arrivals,
+        name,
+        case.knows,
+        case.seed,
+        # Peers are what others offer: what they have placed stays.
+        recall=name not in (*PEERS, *SIMPLE),
+        by_priority=name != case.policy,
+    )
+    return {**asdict(case), **found}
 
 
 def capacity(family: Family, traces: Path) -> float:
@@ -133,37 +97,6 @@ def capacity(family: Family, traces: Path) -> float:
         else:
             high, qps = qps, qps / 1.3 if low is None else (low + qps) / 2
     return round(low, 3)
-
-
-class Kept:
-    """Results by what was asked, in a JSON lines file, of this state of the code."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._state = path, state_of_the_code()
-        self._found: dict[str, Any] = {}
-        if path.exists():
-            for line in path.read_text().splitlines():
-                entry = json.loads(line)
-                if entry["state"] == self._state:
-                    self._found[entry["asked"]] = entry["result"]
-
-    def all_of(
-        self, work: Callable[[Any], Any], asked: Sequence[Any], processes: int, what: str
-    ) -> list[Any]:
-        """The result of `work` for each of `asked`, made by several processes where not kept."""
-        missing = [each for each in asked if repr(each) not in self._found]
-        with pool(processes) as workers, progress() as bar:
-            results = bar.track(workers.map(work, missing), len(missing), description=what)
-            for each, result in zip(missing, results, strict=True):
-                self._keep(repr(each), result)
-        return [self._found[repr(each)] for each in asked]
-
-    def _keep(self, asked: str, result: Any) -> None:
-        self._found[asked] = result
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a") as file:
-            entry = {"state": self._state, "asked": asked, "result": result}
-            file.write(json.dumps(entry) + "\n")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -287,10 +220,6 @@ def _families(page: Numbers) -> Iterable[Family]:
 def _values(page: Numbers, family: str, policy: str, knows: str, figure: str) -> list[float]:
     """The figure of each seed, in their order."""
     known = "tagger" if policy in SIMPLE else knows
-    found = {
-        row["seed"]: row[figure]
-        for row in page["rows"]
-        if (row["family"], row["policy"], row["knows"]) == (family, policy, known)
-    }
     floor = 0.0 if figure == "preemptions_per_1000" else 1e-6
-    return [max(floor, found[seed]) for seed in sorted(found)]
+    found = by_seed(page["rows"], figure, family=family, policy=policy, knows=known)
+    return [max(floor, value) for value in found]
