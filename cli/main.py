@@ -5,6 +5,7 @@ import typer
 from cli import bench, length, profile, render, twin
 from cli.accuracy import accuracy
 from cli.capacity import capacity
+from cli.order import order
 from cli.plan import plan
 from cli.reference import reference
 from cli.settings import settings
@@ -28,6 +29,7 @@ for _command in (
     simulate,
     capacity,
     plan,
+    order,
     tune,
     train_tagger,
     train_small_tagger,

@@ -109,6 +109,11 @@ class Twin:
         twin._tally["scheduled"] = in_flight
         return twin, [twin._batch((oldest + i) % 2) for i in range(in_flight)]
 
+    def limit_step(self, tokens: int) -> None:
+        """Let steps compute at most that many tokens; 0: as many as the configuration does."""
+        most = self.config.max_num_scheduled_tokens
+        self._engine["max_num_scheduled_tokens"] = min(tokens, most) or most
+
     def set_length(self, slot: int, tokens: int) -> None:
         """A restored request ends after that many output tokens, as far as the engine allows."""
         self.live.sequences[slot]["stop_after"] = limited(self._state, slot, tokens)

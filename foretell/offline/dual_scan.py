@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretell.offline.feed import InFlight, Uncached
+from foretell.offline.feed import LEAST_STEP_TOKENS, InFlight, Uncached
 from foretell.offline.lengths import Lengths
 from foretell.offline.ordering import Demand
 from foretell.offline.tree import PrefixTree
@@ -18,6 +18,7 @@ from foretell.offline.work import Floats, Ints
 UNIT_REQUESTS, UNIT_SHARE = 256, 1 / 64
 """Most requests next to each other in the order that are judged as one, and most of all work."""
 _LEFT, _RIGHT = 0, 1
+_SLACK = 1.1  # of a step's prompt tokens beyond C_L + C_R: no backlog grows
 _OVERDUE = 2.0  # times its expected length: an answer of the left end that counts as the right's
 
 
@@ -125,6 +126,11 @@ class DualScan:
         if not chosen and not self._side and self._more:
             chosen.append(self._send(_LEFT, self._next(_LEFT)))
         return chosen
+
+    def step_tokens(self) -> int:
+        if self._first or not self._more:
+            return 0
+        return len(self._side) + max(LEAST_STEP_TOKENS, int(_SLACK * sum(self._pace)))
 
     def stepped(self) -> None:
         self._steps += 1

@@ -10,6 +10,8 @@ from foretell.offline.tree import PrefixTree
 from foretell.offline.work import Ints
 
 _FIRST_CAPACITY = 256
+LEAST_STEP_TOKENS = 256
+"""Prompt tokens of a step below which computing would not fill a GPU."""
 _READY = 64  # requests that wait in an engine which admits by itself
 
 
@@ -21,6 +23,13 @@ class Feed(Protocol):
 
         Every request comes once. An engine with neither running nor waiting requests gets one, as
         long as any is left.
+        """
+        ...
+
+    def step_tokens(self) -> int:
+        """Tokens that the next step should compute at most, decodes included; 0: as many as fit.
+
+        Engines whose budget is fixed may leave it unheeded, at the cost of uneven steps.
         """
         ...
 
@@ -41,6 +50,9 @@ class Sequential:
 
     def admit(self, waiting: int) -> Sequence[int]:
         return list(islice(self._order, max(0, _READY - waiting)))
+
+    def step_tokens(self) -> int:
+        return 0
 
     def stepped(self) -> None:
         """Nothing depends on it."""

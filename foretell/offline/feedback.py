@@ -10,10 +10,11 @@ ones.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
-from foretell.offline.feed import InFlight, Uncached
+from foretell.offline.feed import LEAST_STEP_TOKENS, InFlight, Uncached
 from foretell.offline.survival import LONGEST, Survival
 from foretell.offline.tree import PrefixTree
 from foretell.offline.work import Floats, Ints, WorkModel, contexts
@@ -23,9 +24,10 @@ _REFRESH_STEPS = 64
 _SIGMAS = 1.0  # of the forecast of the KV cache that must fit
 _MOMENTS = 48  # of the future that it looks at
 _LENGTH_BIN = 1.25  # ratio of known lengths that are queued together
-_NEW, _MARGIN = 0.05, 1.1  # weight of the latest steps in the pace, and what L may hold beyond
+_RESERVED = 0.75  # of what L will hold: R, held back by its peaks, leaves some more
 _USED = 0.98  # of the KV cache; the rest is lost to blocks that are not full
-_HEARD, _UNHEARD = 8, 16  # answers that tell a group's lengths, and most in flight until then
+_HEARD, _UNHEARD = 8, 32  # answers that tell a group's lengths, and most in flight until then
+_SLACK = 1.1  # of a step's prompt tokens beyond what requests are sent for: no backlog grows
 _RETRY_STEPS = 8  # after the forecast has refused a request
 
 
@@ -49,8 +51,14 @@ class Job:
 class Feedback:
     """Feeds one engine, or several that share a queue."""
 
-    def __init__(self, job: Job, work: WorkModel, kv_tokens: int) -> None:
-        """`kv_tokens`: size of the engine's KV cache."""
+    def __init__(self, job: Job, work: WorkModel, kv_tokens: int, *, overlaps: bool = True) -> None:
+        """`kv_tokens`: size of the engine's KV cache.
+
+        An engine that `overlaps` computes while it reads. For one that does not there is no use in
+        spreading computing evenly: then L fills what R leaves of the cache, and fewer steps are
+        made, each of which reads the weights.
+        """
+        self._overlaps = overlaps
         self._work, self._memory = work, _USED * kv_tokens - _active_prefixes(job.tree)
         self._most = job.most_tokens
         self._known = job.known
@@ -69,9 +77,6 @@ class Feedback:
         self._queues: list[list[int]] = [[] for _ in range(groups)]
         for request in job.order[::-1].tolist():
             self._queues[self._group_list[request]].append(request)
-        for queue in self._queues:
-            if queue and self._known_list[queue[0]]:
-                queue.sort(key=lambda request: self._known_list[request])
         self._left: list[int] = []
         """Groups of L, those first of which the greatest part is left."""
         self._right: list[int] = []
@@ -87,7 +92,6 @@ class Feedback:
         self._refreshed = -1
         self._credit_s = self._reserve = self._growth = 0.0
         self._tau = 1.0
-        self._pace = 0.0
         self._moments = np.arange(1)
 
     def admit(self, waiting: int) -> Sequence[int]:
@@ -103,6 +107,12 @@ class Feedback:
         if not chosen and not self._side:
             chosen += self._any()
         return chosen
+
+    def step_tokens(self) -> int:
+        if not self._overlaps or not (self._right or len(self._flights[_RIGHT])):
+            return 0
+        tokens = int(_SLACK * self._budget_s() / self._work.prefill_token_s)
+        return len(self._side) + max(LEAST_STEP_TOKENS, tokens)
 
     def stepped(self) -> None:
         self._steps += 1
@@ -124,6 +134,8 @@ class Feedback:
 
     def _budget_s(self) -> float:
         """Seconds of computing prompts that the next step may take."""
+        if not self._overlaps:
+            return inf
         memory_s = self._work.decode_pair_s * sum(each.context_tokens for each in self._flights)
         decode_s = self._work.decode_token_s * len(self._side)
         return max(self._tau * memory_s, self._work.weights_s) - decode_s
@@ -235,7 +247,6 @@ class Feedback:
         memory = float(memory_s.sum() + work.decode_pair_s * contexts(held, going, going**2).sum())
         self._tau = compute / max(memory, 1e-30)
         self._divide(compute_s, memory_s)
-        self._follow_pace()
         self._reserve = self._left_holds(count, own, mean, square)
         self._look_ahead(float(going.max(initial=0.0)), mean)
 
@@ -260,24 +271,17 @@ class Feedback:
         self._left.sort(key=lambda group: -self._sums[2, group] / self._compute_at_first[group])
 
     def _left_holds(self, count: Floats, own: Floats, mean: Floats, square: Floats) -> float:
-        """KV tokens that L holds on average, by Little's law: requests a step, times the steps
-        that each stays, times the tokens that it holds meanwhile."""
+        """KV tokens that L will hold on average, by Little's law: prompt tokens that a step has
+        time for while the KV cache is full, times what each holds until its answer's end."""
         left = self._left
         if not left or not self._right:
             return 0.0
         # What a token of its prompt, and one more, will hold until the answer's end, on average.
         tokens = float((own[left] + count[left]).sum())
         holds = float((own[left] * mean[left] + count[left] * square[left] / 2.0).sum()) / tokens
-        return min(_MARGIN * holds * self._pace, 0.5 * self._memory)
-
-    def _follow_pace(self) -> None:
-        """Follow how many prompt tokens a step has time for; at first, with a full KV cache."""
-        if self._steps:
-            wanted = self._budget_s() / self._work.prefill_token_s
-            self._pace += _NEW * (max(0.0, wanted) - self._pace)
-        else:
-            full_s = self._tau * self._work.decode_pair_s * self._memory
-            self._pace = full_s / self._work.prefill_token_s
+        full_s = self._tau * self._work.decode_pair_s * self._memory
+        pace = full_s / self._work.prefill_token_s
+        return min(_RESERVED * holds * pace, 0.5 * self._memory)
 
 
 def _active_prefixes(tree: PrefixTree) -> float:

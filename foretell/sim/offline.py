@@ -105,6 +105,7 @@ def run(
             twin.add(requests.sequence(request))
         if twin.idle:
             break
+        twin.limit_step(feed.step_tokens())
         batch = twin.schedule()
         assert batch is not None, "an engine with requests makes a step"
         seconds = step_s(batch.shape)

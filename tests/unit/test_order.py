@@ -1,0 +1,73 @@
+"""`foretell order`: reading files of requests, and what is said of them."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cli.main import app
+from tools.order.file import read_lines
+from tools.order.judge import judge
+
+PROFILE = "H100/Llama-3.1-8B"
+
+
+def chat(text: str, system: str = "", **limits: int | bool) -> dict[str, object]:
+    messages = [{"role": "user", "content": text}]
+    if system:
+        messages.insert(0, {"role": "system", "content": system})
+    return {"model": "m", "messages": messages, **limits}
+
+
+def write(path: Path, bodies: list[dict[str, object]]) -> Path:
+    lines = [json.dumps({"custom_id": str(i), "body": body}) for i, body in enumerate(bodies)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def test_lines_are_chats_completions_and_tokens(tmp_path: Path) -> None:
+    bodies = [
+        chat("Hello", "Be brief.", max_tokens=9, ignore_eos=True),
+        {"prompt": "Hello there"},
+        {"prompt": [5, 6, 7], "max_tokens": 4, "min_tokens": 4},
+        chat("Hello", max_tokens=9),
+    ]
+    lines = list(read_lines(write(tmp_path / "in.jsonl", bodies)))
+    assert [line.known_tokens for line in lines] == [9, 0, 4, 0]
+    assert list(lines[2].prompt) == [5, 6, 7]
+    assert lines[0].conversation.system == "Be brief."
+    assert lines[3].conversation.max_tokens == 9
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"body": {}}', '{"body": {"messages": 3}}'])
+def test_what_is_no_request_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_text(f'{{"prompt": "a"}}\n{text}\n')
+    with pytest.raises(ValueError, match="line 2"):
+        list(read_lines(path))
+
+
+def test_the_file_is_judged_and_written_in_another_order(tmp_path: Path) -> None:
+    draws = random.Random(1)
+    shared = "Answer each question with one letter and nothing else. " * 20
+    bodies = [chat(f"Is {draws.random()} even?", shared, max_tokens=2) for _ in range(60)]
+    bodies += [chat(f"Tell of {i}", max_tokens=300, ignore_eos=True) for i in range(20)]
+    path, ordered = write(tmp_path / "in.jsonl", bodies), tmp_path / "out.jsonl"
+    found = judge(path, PROFILE, ordered, None)
+    assert sorted(ordered.read_text().splitlines()) == sorted(path.read_text().splitlines())
+    assert found["requests"] == 80
+    assert found["known_lengths"] == 20
+    assert 0.5 < found["sharing_ratio"] < 1.0
+    assert found["soonest"] in found["simulated"]
+    assert found["speed_up_over_fcfs"] >= 1.0
+    assert found == judge(path, PROFILE, None, None)
+
+
+def test_errors_are_one_line(tmp_path: Path) -> None:
+    empty = write(tmp_path / "in.jsonl", [])
+    for arguments in (["missing.jsonl"], [str(empty)], [str(empty), "--profile", "no/such"]):
+        result = CliRunner().invoke(app, ["order", *arguments])
+        assert result.exit_code == 1
+        assert "order: " in str(result.exception)
