@@ -30,7 +30,7 @@ class Metric:
     """One line of the catalogue."""
 
     name: str
-    """As a query names it; a histogram has `_bucket`, `_count` and `_sum`."""
+    """What a query calls it; a histogram has `_bucket`, `_count` and `_sum`."""
     kind: str
     """"counter", "gauge" or "histogram"."""
     unit: str
