@@ -8,13 +8,14 @@ import typer
 
 from cli.options import taking
 from cli.simulated_cluster import INSTALL, EngineFlags
-from tools.simulate.options import SimulateOptions
+from tools.simulate.options import ProvisionOptions, SimulateOptions
 
 
-@taking(SimulateOptions, EngineFlags)
+@taking(SimulateOptions, EngineFlags, ProvisionOptions)
 def simulate(
     options: SimulateOptions,
     engines: EngineFlags,
+    provision: ProvisionOptions,
     qps: Annotated[
         float, typer.Option(min=0, help="Requests a second; 0: at the times of the trace.")
     ] = 0.0,
@@ -23,11 +24,19 @@ def simulate(
 ) -> None:
     """Run a cluster in virtual time and print what came of it as JSON."""
     try:
+        from tools.simulate.provisioning import provisioning_of
         from tools.simulate.run import run_showing_progress
     except ImportError as error:
         raise SystemExit(f"simulate: {error}; {INSTALL}") from error
     try:
-        found = run_showing_progress(engines.added_to(options), qps, seed, sampled=draw is not None)
+        options = engines.added_to(options)
+        found = run_showing_progress(
+            options,
+            qps,
+            seed,
+            sampled=draw is not None,
+            provisioning=provisioning_of(options, provision),
+        )
     except ValueError as error:
         raise SystemExit(f"simulate: {error}") from error
     if draw is not None:

@@ -290,3 +290,33 @@ def test_capacity_in_processes(lengths: Path) -> None:
     for one in found["seeds"].values():
         assert 0 < one["capacity_qps"] < one["refuted_qps"]
         assert one["ttft_p99_s"][f"{one['capacity_qps']:.4f}"] <= 0.4
+
+
+def test_instances_come_and_go_as_a_strategy_says(lengths: Path) -> None:
+    arguments = ["simulate", "--trace", str(lengths), "--profile", A30, "--instances", "4"]
+    arguments += ["--requests", "600", "--qps", "20", "--policy", "least_outstanding"]
+    given = [*arguments, "--provision", "target", "--cold-start-s", "5"]
+    found = invoke(*given)
+    assert found["lost"] == 0
+    provisioned = found["provisioning"]
+    assert provisioned["instances"]["first"] == 1
+    assert 1 < provisioned["instances"]["most"] <= 4
+    assert provisioned["started"] >= provisioned["instances"]["most"] - 1
+    assert provisioned["instance_hours"] < 4 * found["makespan_s"] / 3600
+    assert invoke(*given) == found
+    assert "provisioning" not in invoke(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--provision", "more"], "unknown strategy 'more'"),
+        (["--provision", "target", "--min-instances", "3"], "minimum <= maximum"),
+    ],
+)
+def test_a_provisioning_that_cannot_be_is_refused(
+    lengths: Path, flags: list[str], words: str
+) -> None:
+    arguments = ["simulate", "--trace", str(lengths), "--profile", A30, "--instances", "2"]
+    result = CliRunner().invoke(app, [*arguments, *flags])
+    assert words in str(result.exception)

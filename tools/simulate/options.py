@@ -119,6 +119,25 @@ class SimulateOptions:
         return sum(engine.instances for engine in self.engines)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvisionOptions:
+    """How instances come and go; a field for each option."""
+
+    provision: Annotated[
+        str,
+        typer.Option(
+            help="Provisioning strategy, such as foresight; the engines are then the most there "
+            "can be, and the first ones that are there. None: all are there all the time."
+        ),
+    ] = ""
+    min_instances: Annotated[
+        int, typer.Option(min=1, help="With --provision: engines at least, and at first.")
+    ] = 1
+    cold_start_s: Annotated[
+        float, typer.Option(min=0, help="With --provision: seconds until an engine is ready.")
+    ] = 120.0
+
+
 def parse_engines(
     profiles: Sequence[str], instances: int, limits: Mapping[str, Sequence[int]]
 ) -> tuple[EngineOptions, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from foretell.model import EngineConfig, Slo
 from foretell.policy import make_policy
-from foretell.sim import Report, Served, check_fits, simulate
+from foretell.sim import Provisioning, Report, Served, check_fits, simulate
 from foretell.sim.accuracy import quantile
 from foretell.workload import Arrival, Trace, arrivals_of, parse_csv, parse_mooncake
 from foretell.workload.request_log import MARK, parse_request_log
@@ -18,6 +18,7 @@ from tools.files import read_bytes
 from tools.progress import progress
 from tools.simulate.cluster import cluster_config, engine_facts, instance_config
 from tools.simulate.options import EngineOptions, SimulateOptions
+from tools.simulate.provisioning import provisioned
 
 SAMPLES = 400  # of free blocks, where they are drawn
 _DIGITS = 6
@@ -75,12 +76,13 @@ def run(
     ended: Callable[[], None] = lambda: None,
     sampled: bool = False,
     fitting_too: tuple[EngineOptions, ...] = (),
+    provisioning: Provisioning | None = None,
 ) -> Run:
     """Simulate; ValueError says what is wrong with the options.
 
     `started` is told how many requests there are, `ended` of each. `sampled`: free blocks are
-    noted over time. Requests that do not fit into all of `fitting_too` are left out as well. Equal
-    arguments give equal results.
+    noted over time. Requests that do not fit into all of `fitting_too` are left out as well.
+    `provisioning`: instances come and go. Equal arguments give equal results.
     """
     trace = read_trace(options.trace, options.trace_format)
     if options.skip >= len(trace.requests):
@@ -99,6 +101,7 @@ def run(
     span_s = arrivals[-1].t_s - arrivals[0].t_s
     if sampled:
         config = replace(config, sample_every_s=max(span_s, 1e-3) / SAMPLES)
+    config = replace(config, provisioning=provisioning)
     started(len(fitting))
     policies = [make_policy(options.policy) for _ in range(options.schedulers)]
     report = simulate(config, fitting, policies, Random(f"{seed} cluster"), ended=ended)
@@ -118,12 +121,21 @@ def run(
         "faults": list(options.faults),
     }
     targets = any(arrival.slo.given for arrival in fitting)
+    if provisioning is not None:
+        facts["provisioning"] = provisioned(report)
     if targets:
         facts["reject_late"] = options.reject_late
     return Run(report, facts, targets)
 
 
-def run_showing_progress(options: SimulateOptions, qps: float, seed: int, *, sampled: bool) -> Run:
+def run_showing_progress(
+    options: SimulateOptions,
+    qps: float,
+    seed: int,
+    *,
+    sampled: bool,
+    provisioning: Provisioning | None = None,
+) -> Run:
     """`run`, with a progress bar on stderr."""
     with progress() as bar:
         task = bar.add_task(options.policy, total=None)
@@ -134,6 +146,7 @@ def run_showing_progress(options: SimulateOptions, qps: float, seed: int, *, sam
             started=lambda requests: bar.update(task, total=requests),
             ended=lambda: bar.advance(task),
             sampled=sampled,
+            provisioning=provisioning,
         )
 
 
