@@ -49,7 +49,7 @@ class Job:
 
 
 class Feedback:
-    """Feeds one engine, or several that share a queue."""
+    """Feeds one engine by feedback control."""
 
     def __init__(self, job: Job, work: WorkModel, kv_tokens: int, *, overlaps: bool = True) -> None:
         """`kv_tokens`: size of the engine's KV cache.
