@@ -175,17 +175,9 @@ def _ratios_to(page: Numbers, knows: str, mine: str, peers: Sequence[str]) -> st
     for family in _families(page):
         cells = []
         for figure in COMPARED:
-            best = min(
-                (
-                    _values(page, family.name, peer, knows, figure)
-                    for peer in peers
-                    if peer in page["policies"]
-                ),
-                key=geometric_mean,
+            mean, low, high = ratio_interval(
+                _ratios_of(page, family.name, knows, mine, peers, figure)
             )
-            own = _values(page, family.name, mine, knows, figure)
-            ratios = [a / b for a, b in zip(own, best, strict=True)]
-            mean, low, high = ratio_interval(ratios)
             means.setdefault((family.decides, figure), []).append(mean)
             cells.append(f"{mean:.2f} ({low:.2f} to {high:.2f})")
         role = "decides" if family.decides else "reports"
@@ -195,6 +187,16 @@ def _ratios_to(page: Numbers, knows: str, mine: str, peers: Sequence[str]) -> st
         if all(known):
             lines.append([f"**{title}**", *(f"**{geometric_mean(m or [1]):.2f}**" for m in known)])
     return markdown_table((f"`{mine}`", *COMPARED.values()), lines)
+
+
+def _ratios_of(
+    page: Numbers, family: str, knows: str, mine: str, peers: Sequence[str], figure: str
+) -> list[float]:
+    """Seed by seed, to the peer that is best in this figure by its geometric mean."""
+    known = [peer for peer in peers if peer in page["policies"]]
+    best = min((_values(page, family, peer, knows, figure) for peer in known), key=geometric_mean)
+    own = _values(page, family, mine, knows, figure)
+    return [a / b for a, b in zip(own, best, strict=True)]
 
 
 def _absolute(page: Numbers, knows: str) -> str:
