@@ -89,11 +89,14 @@ class ArrivalForecast:
 
     def dispersion(self) -> float:
         """Variance over mean of the counts, at least 1; slow changes do not count."""
-        counts = [arrived for _, _, arrived in self._counts]
-        if len(counts) < 8 or not sum(counts):
+        spans = [(s, arrived / s) for _, s, arrived in self._counts]
+        total_s = sum(s for s, _ in spans)
+        mean = sum(s * rate for s, rate in spans) / total_s if total_s > 0 else 0.0
+        if len(spans) < 8 or mean <= 0:
             return 1.0
-        pairs = zip(counts[1:], counts[:-1], strict=True)
-        return max(1.0, fmean((b - a) ** 2 for b, a in pairs) / 2.0 / fmean(counts))
+        # Of a Poisson process the rates of two spans differ by mean * (1/s + 1/t), squared.
+        pairs = zip(spans[1:], spans[:-1], strict=True)
+        return max(1.0, fmean((b - a) ** 2 / (1 / s + 1 / t) for (s, b), (t, a) in pairs) / mean)
 
     def _rate(self, since_s: float, until_s: float) -> float:
         """The mean rate over the counts that ended in this time."""

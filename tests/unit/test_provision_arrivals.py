@@ -73,3 +73,12 @@ def test_nothing_is_said_of_what_was_never_counted() -> None:
     forecast.observe(0.0, 5)
     assert not forecast.known  # since when, nobody knows
     assert forecast.upper(0.0, 60.0, 60.0, 0.9) == 0.0
+
+
+def test_spans_of_other_lengths_are_no_bursts() -> None:
+    forecast = ArrivalForecast()
+    for at_s, arrived in [(100.0 * i, 500) for i in range(8)] + [
+        (700.0 + 10.0 * i, 50) for i in range(1, 9)
+    ]:
+        forecast.observe(at_s, arrived)
+    assert forecast.dispersion() == 1.0

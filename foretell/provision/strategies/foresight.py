@@ -11,7 +11,7 @@ from foretell.model import Slo
 from foretell.provision.arrivals import ArrivalForecast
 from foretell.provision.base import Plan, Proposal
 from foretell.provision.config import DAY_S
-from foretell.provision.facts import Facts, InstanceFacts, Phase
+from foretell.provision.facts import Facts, Phase
 from foretell.provision.rollout import Coming, EngineKind, Place, share_within
 
 WINDOW_S = 60.0
@@ -179,7 +179,7 @@ class _Search:
         self._facts, self._plan, self._kind = facts, plan, kind
         self._rates, self._strategy = rates, strategy
         ready = sorted(facts.in_phase(Phase.READY), key=lambda i: -i.requests)
-        self._here = [self._place(instance) for instance in ready]
+        self._here = [Place(instance.snapshot) for instance in ready]
         self._here += [
             Place(None, max(0.0, plan.cold_start_s - (facts.now_s - i.since_s)))
             for i in sorted(facts.in_phase(Phase.WARMING), key=lambda i: i.since_s)
@@ -215,7 +215,3 @@ class _Search:
         keeps = self._share >= self._strategy.within
         self._strategy.remember(instances, rate, self._facts, from_now, keeps)
         return keeps
-
-    @staticmethod
-    def _place(instance: InstanceFacts) -> Place:
-        return Place(instance.snapshot)

@@ -1,0 +1,253 @@
+"""How many instance-hours does each strategy need for a day with tides and bursts?
+
+Rates and burstiness are those of a production service (ServeGen), lengths those of ShareGPT. What
+has a parameter is tuned on one day; other days are reported.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from bench.provisioning import traffic
+from bench.provisioning.cluster import ENGINE, PROFILE, engines
+from bench.provisioning.contenders import Oracle
+from bench.provisioning.traffic import Day
+from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.runs import run_each
+from bench.stats import interval
+from foretell.model import Slo
+from foretell.placement import PlacementConfig
+from foretell.policy import make_policy
+from foretell.provision import ProvisionConfig, Strategy, make_strategy
+from foretell.provision.strategies.foresight import Foresight
+from foretell.sim import ClusterConfig, Provisioning, Report, simulate
+from foretell.workload import Arrival
+from tools.pictures import figure, save
+
+BENCH = Benchmark(
+    __file__,
+    __doc__,
+    takes="20 minutes",
+    paths={"RATES": "ServeGen's clients, `*.windows.parquet`", "LENGTHS.csv": "ShareGPT's lengths"},
+    processes=1,
+)
+SLO = Slo(2.0, 0.1)
+WITHIN = 0.99
+HOURS, MEAN_QPS, BURSTS, MOST = 2.0, 4.0, 8, 10
+TUNED_DAY, TUNED_COLD_START_S = 1, 120.0
+DAYS = (3, 4, 5)
+"""Days that are reported, each with a seed of its own."""
+CANDIDATES: dict[str, tuple[float, ...]] = {
+    "static": (4, 5, 6, 7),
+    "target": (10, 14, 18),
+    "foresight": (0.6, 0.75, 0.9),
+    "oracle": (2.0, 2.2, 2.4),
+}
+"""`instances`, `requests`, `confidence` and `capacity_rps` that are tried on the tuned day."""
+UNTUNED = ("saturation", "relief")
+"""Not `preempt`: to predict every request of a day takes an hour of CPU time."""
+COLUMNS = (
+    "within targets",
+    "P99 TTFT, s",
+    "instance-hours",
+    "of oracle's",
+    "in time an instance-hour",
+    "changes an hour",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One run of the simulator."""
+
+    strategy: str
+    parameter: float
+    """One of `CANDIDATES`; 0 where there are none."""
+    day: int
+    cold_start_s: float
+    drawn: bool = False
+    """Its sizes over time are kept."""
+
+
+def run(case: Case, rates_path: Path, lengths_path: Path) -> dict[str, Any]:
+    """The figures of one case; requests depend on the day alone."""
+    rates = traffic.read_rates(rates_path)
+    lengths = traffic.read_lengths(lengths_path, ENGINE.max_model_len)
+    day = Day(case.day, HOURS, MEAN_QPS, BURSTS)
+    arrivals = [replace(a, slo=SLO) for a in traffic.arrivals(rates, lengths, day, case.day)]
+    before = traffic.window_rates(rates, replace(day, number=case.day - 1))
+    provisioning = Provisioning(
+        partial(strategy_of, case, arrivals, before, day.window_s),
+        ProvisionConfig(
+            minimum=1,
+            maximum=MOST,
+            cool_down_s=0.0 if case.strategy == "oracle" else 300.0,
+            cold_start_s=case.cold_start_s,
+        ),
+        initial=3,
+        cold_start_s=case.cold_start_s,
+    )
+    config = ClusterConfig(
+        engines(MOST + 2),
+        provisioning=provisioning,
+        placement=PlacementConfig(instance_wait_s=600.0),
+        foretell_every=0,
+    )
+    policies = [make_policy("least_outstanding")]
+    report = simulate(config, arrivals, policies, Random(case.day))
+    found = {**asdict(case), **figures(report, day)}
+    return {**found, **curves(report, arrivals)} if case.drawn else found
+
+
+def strategy_of(
+    case: Case, arrivals: Sequence[Arrival], before: Sequence[float], window_s: float
+) -> Strategy:
+    """The strategy of a case; `foresight` has seen the rates of the day before."""
+    match case.strategy:
+        case "oracle":
+            return Oracle([a.t_s for a in arrivals], case.parameter)
+        case "static":
+            return make_strategy("static", instances=int(case.parameter))
+        case "target":
+            return make_strategy("target", requests=case.parameter)
+        case "foresight":
+            one = Foresight(
+                ttft_s=SLO.ttft_s,
+                tpot_s=SLO.tpot_s,
+                within=WITHIN,
+                confidence=case.parameter,
+                day_s=HOURS * 3600.0,
+            )
+            for number, rate in enumerate(before):
+                one.forecast.observe(-HOURS * 3600.0 + number * window_s, round(rate * window_s))
+            return one
+        case "saturation":
+            return make_strategy("saturation")
+        case _:
+            return make_strategy(case.strategy, calm_ratio=0.5)
+
+
+def figures(report: Report, day: Day) -> dict[str, float]:
+    """Ratios, seconds, instance-hours and counts; requests within their targets."""
+    hours = report.instance_s / 3600.0
+    good = sum(r.within_slo for r in report.served)
+    steps = [bool(d.start or d.drain or d.stop) for d in report.decisions]
+    return {
+        "within": report.within_slo,
+        "ttft_p99_s": report.quantile(0.99, lambda r: r.ttft_s),
+        "hours": hours,
+        "good_per_hour": good / hours,
+        "changes_per_hour": sum(steps) / day.hours,
+        "requests": len(report.served),
+    }
+
+
+def curves(report: Report, arrivals: Sequence[Arrival]) -> dict[str, Any]:
+    """What is drawn: (seconds, instances that are paid for), and arrivals in every minute."""
+    counts: dict[int, int] = {}
+    for arrival in arrivals:
+        counts[int(arrival.t_s // 60)] = counts.get(int(arrival.t_s // 60), 0) + 1
+    return {
+        "sizes": [(round(size.at_s), size.instances) for size in report.sizes],
+        "arrivals": [(60 * minute, count / 60) for minute, count in sorted(counts.items())],
+    }
+
+
+def best(runs: Sequence[dict[str, Any]]) -> float:
+    """The parameter with the fewest instance-hours of those that keep enough within the targets,
+    or else with the most within them."""
+    enough = [run for run in runs if run["within"] >= WITHIN]
+    if enough:
+        return float(min(enough, key=lambda r: r["hours"])["parameter"])
+    return float(max(runs, key=lambda r: r["within"])["parameter"])
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--cold-starts", type=float, nargs="+", default=[20, 60, 120, 300])
+
+
+def measure(options: argparse.Namespace) -> Numbers:
+    """Tune, then run every strategy on the reported days."""
+    one = partial(run, rates_path=options.rates, lengths_path=options.lengths)
+    tuning = [
+        Case(strategy, parameter, TUNED_DAY, TUNED_COLD_START_S)
+        for strategy, parameters in CANDIDATES.items()
+        for parameter in parameters
+    ]
+    tried = run_each(one, tuning, options.processes)
+    chosen = {name: best([run for run in tried if run["strategy"] == name]) for name in CANDIDATES}
+    drawn = DAYS[0], options.cold_starts[-1]
+    cases = [
+        Case(name, chosen.get(name, 0.0), day, cold_s, drawn=(day, cold_s) == drawn)
+        for name in (*CANDIDATES, *UNTUNED)
+        for cold_s in options.cold_starts
+        for day in DAYS
+    ]
+    runs = run_each(one, cases, options.processes)
+    if options.write:
+        draw([run for run in runs if run["drawn"]], BENCH.result(".png"))
+    for each in runs:
+        each.pop("sizes", None), each.pop("arrivals", None)
+    return {"tuning": tried, "chosen": chosen, "runs": runs}
+
+
+def tables(numbers: Numbers) -> Blocks:
+    """A table for each cold start."""
+    runs: list[dict[str, Any]] = numbers["runs"]
+    chosen = ", ".join(f"{name} {value:g}" for name, value in numbers["chosen"].items())
+    requests = sorted(run["requests"] for run in runs)
+    lines = [
+        made_by(numbers),
+        f"Laboratory: simulated, true output lengths. At most {MOST} engines of {PROFILE}; "
+        f"{requests[0]:,} to {requests[-1]:,} requests in {HOURS:g} hours, {BURSTS} bursts. "
+        f"Targets: TTFT {SLO.ttft_s:g} s and TPOT {SLO.tpot_s * 1000:g} ms. "
+        f"Tuned on day {TUNED_DAY} at a cold start of {TUNED_COLD_START_S:g} s: {chosen}. "
+        f"Means over the days {', '.join(map(str, DAYS))}, each with a seed of its own, "
+        "with half the width of the 95% t-interval. Instance-hours count from the start of an "
+        "instance until it is gone.\n",
+    ]
+    for cold_s in sorted({run["cold_start_s"] for run in runs}):
+        mine = [run for run in runs if run["cold_start_s"] == cold_s]
+        header = (f"cold start {cold_s:g} s", *COLUMNS)
+        names = dict.fromkeys(run["strategy"] for run in mine)
+        lines.append(markdown_table(header, [_row(name, mine) for name in names]))
+    return {"tables": "\n".join(lines)}
+
+
+def _row(strategy: str, runs: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    mine, oracle = (
+        [run for run in runs if run["strategy"] == name] for name in (strategy, "oracle")
+    )
+
+    def cell(name: str, digits: int) -> str:
+        mean, half = interval([run[name] for run in mine])
+        return f"{mean:,.{digits}f} ± {half:,.{digits}f}"
+
+    ratio = sum(run["hours"] for run in mine) / sum(run["hours"] for run in oracle)
+    return (
+        strategy,
+        cell("within", 4),
+        cell("ttft_p99_s", 2),
+        cell("hours", 2),
+        f"{ratio:.0%}",
+        cell("good_per_hour", 0),
+        cell("changes_per_hour", 1),
+    )
+
+
+def draw(runs: Sequence[dict[str, Any]], path: Path) -> None:
+    """Instances over a reported day, beside the arrivals."""
+    picture = figure(10.5, 7.0)
+    above, below = picture.subplots(2, 1, sharex=True)
+    above.plot(*zip(*runs[0]["arrivals"], strict=True), color="#606060")
+    above.set_ylabel("requests/s")
+    for each in runs:
+        below.step(*zip(*each["sizes"], strict=True), where="post", label=each["strategy"])
+    below.set_ylabel("instances")
+    below.set_xlabel("s")
+    below.legend(ncols=3)
+    save(picture, path)
