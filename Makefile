@@ -12,15 +12,15 @@ BIN := $(VENV)/bin
 VLLM_VENV ?= .venv-vllm
 VLLM_PYTHON := $(VLLM_VENV)/bin/python
 TRAIN_VENV := .venv-train
+PROMETHEUS := .prometheus/usr/bin/prometheus
 TINY_MODEL := .models/tiny-llama
 DEEP_MODEL := .models/deep-llama
 PIP := -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev setup-vllm setup-train run run-vllm lint test test-vllm test-vllm-schedulers \
-	test-vllm-matrix test-compose bench bench-gateway accuracy accuracy-live reproduce-block \
-	reproduce-provisioning \
-	figures proto check-proto reference compose clean
+	test-vllm-matrix test-compose test-prometheus bench bench-gateway accuracy accuracy-live \
+	reproduce-block reproduce-provisioning figures proto check-proto reference dashboards compose clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -97,7 +97,8 @@ lint: setup-dev ## Format, lint, types, import directions, generated code
 
 test: lint ## Everything that needs no special machine
 	$(BIN)/python -m foretell.engine.warm
-	$(BIN)/pytest tests --ignore=tests/vllm --ignore=tests/e2e_vllm --ignore=tests/compose
+	$(BIN)/pytest tests --ignore=tests/vllm --ignore=tests/e2e_vllm --ignore=tests/compose \
+		--ignore=tests/prometheus
 
 test-vllm: setup-dev setup-vllm $(TINY_MODEL)/config.json ## Against real vLLM engines and schedulers
 	$(VLLM_PYTHON) -m foretell.engine.warm
@@ -118,6 +119,15 @@ test-compose: setup-dev ## The compose file on a Docker engine
 	@docker compose version >/dev/null && docker info >/dev/null || \
 		{ echo 'test-compose needs a running Docker engine with Compose' >&2; exit 1; }
 	$(BIN)/pytest tests/compose -m docker
+
+# Debian's package, unpacked: nothing is installed and no service is started.
+$(PROMETHEUS):
+	mkdir -p .prometheus && cd .prometheus && apt-get download --quiet prometheus && dpkg -x prometheus_*.deb .
+
+test-prometheus: setup-dev ## Every panel and alert on a real Prometheus beside a loaded cluster
+	@$(MAKE) --no-print-directory $(PROMETHEUS) || echo 'no Debian package prometheus can be had' >&2
+	FORETELL_PROMETHEUS=$$(test -x $(PROMETHEUS) && echo $(abspath $(PROMETHEUS))) \
+		$(BIN)/pytest tests/prometheus -m prometheus
 
 bench: setup-dev setup-vllm ## Measure overheads; writes bench/overhead
 	$(VLLM_PYTHON) -m bench overhead.plugin
@@ -167,6 +177,9 @@ check-proto: setup-dev ## Fail when foretell/v1 is not what proto/ generates
 
 reference: setup ## Regenerate docs/reference.md
 	$(BIN)/foretell reference > docs/reference.md
+
+dashboards: setup-dev ## Regenerate the dashboards, alerts and what Kubernetes imports of them
+	$(BIN)/python -m tools.observability.dashboards
 
 compose: setup ## Regenerate the compose files and the JSON Schema from the shipped cluster files
 	$(BIN)/foretell render schema > foretell/config/cluster.schema.json

@@ -177,13 +177,13 @@ class SchedulerMetrics(Declared):
         self.prompt_tokens = self.counter(
             "foretell_prompt_tokens_total",
             "tokens",
-            "Prompt tokens of answers of which is known what the prefix cache held.",
+            "Prompt tokens of answers that ended well.",
             ("instance_id",),
         )
         self.cached_tokens = self.counter(
             "foretell_cached_prompt_tokens_total",
             "tokens",
-            "Those of them that the engine found in its prefix cache.",
+            "Those of them that the engine is known to have found in its prefix cache.",
             ("instance_id",),
         )
         self.slo_requests = self.counter(

@@ -237,9 +237,12 @@ def values_from(path: str, service: Service, name: str) -> Values:
     return values
 
 
-def parse_instances(text: str) -> list[dict[str, str]]:
-    """The engines in a cluster file's text, as `Layout.instances`; ClusterError if it is wrong."""
-    return Layout(parse_cluster(text, "cluster file")).instances()
+def parse_instances(text: str, folder: Path) -> list[dict[str, str]]:
+    """The engines in the text of a cluster file that is in `folder`, as `Layout.instances`.
+
+    ClusterError if it is wrong.
+    """
+    return Layout(parse_cluster(text, "cluster file", folder)).instances()
 
 
 def engine_args(engine: Engine) -> list[str]:

@@ -269,7 +269,8 @@ def test_the_structure_page_has_every_package() -> None:
 
 
 def test_the_shelf_is_short() -> None:
-    words = {_name(page): len(page.read_text().split()) for page in SHELF}
+    read = [page for page in SHELF if page.name != "runbook.md"]  # that one is looked up
+    words = {_name(page): len(page.read_text().split()) for page in read}
     assert sum(words.values()) < MOST_WORDS, words
 
 

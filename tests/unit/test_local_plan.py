@@ -42,11 +42,18 @@ def flags(process: Process) -> list[str]:
     return [argument for argument in process.program.argv if argument.startswith("--")]
 
 
+def test_a_folder_in_a_cluster_file_is_beside_it(tmp_path: Path) -> None:
+    text = "engines: [{kind: emulated}]\nrun_dir: run\n"
+    (instance,) = parse_instances(text, tmp_path)
+    assert instance["predictor"] == f"unix:{tmp_path}/run/engine-0.predictor.sock"
+
+
 def test_schedulers_know_the_launched_engines(tmp_path: Path) -> None:
     found = plan(tmp_path)
     launchers = settings(found, "launcher", LauncherSettings)
     (scheduler, _) = settings(found, "scheduler", SchedulerSettings)
-    instances = parse_instances(Path(scheduler.instances).read_text())
+    file = Path(scheduler.instances)
+    instances = parse_instances(file.read_text(), file.parent)
     assert [i["instance_id"] for i in instances] == [s.name for s in launchers]
     assert [i["url"] for i in instances] == [f"http://{s.host}:{s.port}" for s in launchers]
     assert [i["predictor"] for i in instances] == [s.predictor_listen for s in launchers]

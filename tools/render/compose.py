@@ -1,4 +1,4 @@
-"""Compose files of a cluster, one for each host, and what its Prometheus scrapes."""
+"""Compose files of a cluster, one for each host."""
 
 import json
 import os
@@ -30,12 +30,15 @@ from foretell.config.layout import (
 )
 from services.process.frames import frames_port
 from tools.envoy import configuration, flags
+from tools.render.watching import (
+    METRICS_PORT,
+    METRICS_PORTS_ABOVE,
+    PROMETHEUS_FILE,
+    scraped,
+    services_that_watch,
+)
 
-_PROMETHEUS_FILE = "deploy/prometheus.yml"
 _ENVOY_FILE = "envoy/envoy.yaml"
-_METRICS_PORT = 9100
-_METRICS_PORTS_ABOVE = 2000
-"""The metrics of a predictor or tagger on another host are so far above its gRPC port there."""
 _HEADER = """\
 # Made by `foretell render compose --cluster {cluster}`: change that file and run it again.
 #
@@ -77,8 +80,8 @@ def render(cluster: Cluster, cluster_file: Path, output: Path, source: Path) -> 
         found.append(Rendered(_ENVOY_FILE, header + configuration(Layout(cluster, contained=True))))
     if cluster.observability.prometheus_port:
         header = f"# Made with {found[0].path} by `foretell render compose`.\n"
-        scraped = _dump(_prometheus(Layout(cluster, contained=True)))
-        found.append(Rendered(_PROMETHEUS_FILE, header + scraped))
+        content = _dump(scraped(Layout(cluster, contained=True)))
+        found.append(Rendered(PROMETHEUS_FILE, header + content))
     return found
 
 
@@ -113,8 +116,11 @@ class _Compose:
         if any(engine.section.kind == "vllm" for engine in self._engines):
             volumes["models"] = {}
         if in_front and self._cluster.observability.prometheus_port:
-            services["prometheus"] = self._prometheus()
-            volumes["prometheus"] = {}
+            port = self._cluster.observability.prometheus_port
+            shared = self._relative(str(self._source / "deploy" / "observability"))
+            watching = services_that_watch(port, shared)
+            services |= {name: _COMMON | service for name, service in watching.items()}
+            volumes |= {name: {} for name in watching}
         return {
             "name": self._cluster.name,
             "services": services,
@@ -227,23 +233,6 @@ class _Compose:
         }
         return self._built_once(service) | self._reached_by_others(engine.port, CONTAINER_PORT)
 
-    def _prometheus(self) -> _Service:
-        port = self._cluster.observability.prometheus_port
-        return _COMMON | {
-            "profiles": ["observability"],
-            "image": "${PROMETHEUS_IMAGE:-prom/prometheus:v3.5.0}",
-            "read_only": True,
-            "tmpfs": ["/tmp"],  # noqa: S108 - in a container
-            "command": "--config.file=/etc/prometheus/prometheus.yml "
-            "--storage.tsdb.path=/prometheus --storage.tsdb.retention.time=15d",
-            "volumes": [
-                f"./{_PROMETHEUS_FILE}:/etc/prometheus/prometheus.yml:ro",
-                "prometheus:/prometheus",
-            ],
-            "networks": ["outside", "inside"],
-            "ports": [f"127.0.0.1:${{PROMETHEUS_PORT:-{port}}}:9090"],
-        }
-
     def _service(
         self,
         image: str,
@@ -318,7 +307,7 @@ class _Compose:
         """What Prometheus needs on a host that is not its own."""
         far = self._host != self._layout.front_host
         wanted = far and self._cluster.observability.prometheus_port
-        return [f"{port + _METRICS_PORTS_ABOVE}:{_METRICS_PORT}"] if wanted else []
+        return [f"{port + METRICS_PORTS_ABOVE}:{METRICS_PORT}"] if wanted else []
 
     def _build(self, dockerfile: str, **images: str) -> _Service:
         (variable, image), *_ = images.items()
@@ -343,32 +332,6 @@ _COMMON: _Service = {
     "security_opt": ["no-new-privileges:true"],
     "logging": {"driver": "json-file", "options": {"max-size": "10m", "max-file": "3"}},
 }
-
-
-def _prometheus(layout: Layout) -> dict[str, Any]:
-    cluster = layout.cluster
-    engines = cluster.engine_list()
-
-    def metrics(name: str, host: str, port: int) -> str:
-        here = host == layout.front_host
-        return f"{name}:{_METRICS_PORT}" if here else f"{host}:{port + _METRICS_PORTS_ABOVE}"
-
-    jobs = {
-        "scheduler": [f"{name}:{CONTAINER_PORT}" for name in cluster.scheduler_names()],
-        "predictor": [
-            metrics(predictor_name(each), each.host, each.predictor_port) for each in engines
-        ],
-        "tagger": [metrics("tagger", layout.tagger_host, cluster.tagger.port)],
-        # vLLM's own metrics; emulated engines have none and show as down.
-        "engine": [layout.engine_url(engine).removeprefix("http://") for engine in engines],
-    }
-    return {
-        "global": {"scrape_interval": "5s", "scrape_timeout": "4s"},
-        "scrape_configs": [
-            {"job_name": job, "static_configs": [{"targets": targets}]}
-            for job, targets in jobs.items()
-        ],
-    }
 
 
 def _relative(path: Path, output: Path) -> str:

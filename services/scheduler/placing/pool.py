@@ -228,7 +228,8 @@ class Pool:
         except OSError as error:
             raise SystemExit(f"instances: cannot read {path}: {error.strerror}") from error
         is_cluster = path.suffix in (".yaml", ".yml")
-        return json.dumps(instances_of_cluster(text)) if is_cluster else text
+        folder = path.absolute().parent
+        return json.dumps(instances_of_cluster(text, folder)) if is_cluster else text
 
     def _reload(self) -> None:
         """Take in a changed instances file; a broken one is reported and the old kept."""

@@ -145,10 +145,9 @@ class Recorder:
 
     def _count_tokens(self, request: ParsedRequest, placement: Placement, result: Result) -> None:
         self._tenant_tokens(request.tenant).inc(result.prompt_tokens + result.output_tokens)
-        if result.cached_tokens is not None:
-            instance_id = placement.instance.config.instance_id
-            self._prompt_tokens(instance_id).inc(result.prompt_tokens)
-            self._cached_tokens(instance_id).inc(result.cached_tokens)
+        instance_id = placement.instance.config.instance_id
+        self._prompt_tokens(instance_id).inc(result.prompt_tokens)
+        self._cached_tokens(instance_id).inc(result.cached_tokens or 0)
 
     def _observe_errors(
         self,

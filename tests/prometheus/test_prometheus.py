@@ -1,0 +1,251 @@
+"""Panels and alerts asked of a real Prometheus beside a loaded cluster with a killed engine."""
+
+import asyncio
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from services.process.folders import free_ports
+from tests.processes import processes_with, read_facts, wait_until
+from tools.observability.alerts import ALERTS, rules
+from tools.observability.catalogue import by_process
+from tools.observability.panels import DASHBOARDS, WINDOW
+
+ROOT = Path(__file__).parents[2]
+BINARY = os.environ.get("FORETELL_PROMETHEUS") or shutil.which("prometheus")
+DEADLINE_S = 120.0
+SHORT = "10s"
+"""In place of the minutes and hours over which panels and alerts look back."""
+FIRING = {"ForetellEngineLost", "ForetellPredictorSilent", "ForetellSloBurn"}
+"""What a killed engine and targets that nobody can meet set off."""
+ENGINES = ("engine-0", "engine-1")
+
+pytestmark = [
+    pytest.mark.prometheus,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(not BINARY, reason="no program prometheus: make test-prometheus gets it"),
+]
+
+
+@contextmanager
+def process(
+    folder: Path, *command: str, log: str, **environment: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    with (
+        (folder / f"{log}.log").open("wb") as out,
+        subprocess.Popen(
+            command, stdout=out, stderr=out, env={**os.environ, **environment}
+        ) as child,
+    ):
+        try:
+            yield child
+        finally:
+            child.terminate()
+            child.wait(30)
+
+
+@dataclass
+class Cluster:
+    url: str
+    targets: dict[str, list[str]]
+    """host:port of what is scraped, by job."""
+    engines: dict[str, subprocess.Popen[bytes]]
+
+
+@asynccontextmanager
+async def cluster(folder: Path) -> AsyncIterator[Cluster]:
+    """Tagger, two emulated engines with their predictors, and one scheduler."""
+    engine = {"kind": "emulated", "engines": len(ENGINES), "args": "--speedup 10"}
+    content = {
+        "engines": [engine],
+        "schedulers": {"port": 0, "replicas": 1},
+        "targets": {"ttft_target_ms": 0.001},
+        "run_dir": "run",
+    }
+    (folder / "cluster.yaml").write_text(json.dumps(content))
+    ready = {name: folder / f"{name}.ready" for name in ("tagger", *ENGINES, "scheduler-0")}
+    metrics_ports = {f"FORETELL_{p}_METRICS_PORT": "0" for p in ("TAGGER", "PREDICTOR")}
+    with ExitStack() as stack:
+
+        def start(module: str, name: str) -> subprocess.Popen[bytes]:
+            flags = [f"--cluster={folder / 'cluster.yaml'}", f"--ready-file={ready[name]}"]
+            flags += [] if name == "tagger" else [f"--name={name}"]
+            command = [sys.executable, "-m", module, *flags]
+            return stack.enter_context(process(folder, *command, log=name, **metrics_ports))
+
+        start("services.tagger", "tagger")
+        engines = {name: start("services.backend", name) for name in ENGINES}
+        start("services.scheduler", "scheduler-0")
+        await wait_until(lambda: all(map(Path.exists, ready.values())), DEADLINE_S)
+        url = read_facts(ready["scheduler-0"])["url"]
+        predictors = [read_facts(path) for path in (folder / "run").glob("*.predictor.ready*")]
+        told = {"tagger": [read_facts(ready["tagger"])], "predictor": predictors}
+        targets = {
+            job: [f"127.0.0.1:{facts['metrics_port']}" for facts in found]
+            for job, found in told.items()
+        }
+        assert len(targets["predictor"]) == len(ENGINES)
+        await wait_until(lambda: _healthy(url) == len(ENGINES), DEADLINE_S)
+        yield Cluster(url, {"scheduler": [url.removeprefix("http://")], **targets}, engines)
+
+
+def _healthy(url: str) -> int:
+    instances = httpx.get(f"{url}/status", trust_env=False).json()["instances"]
+    return sum(instance["healthy"] for instance in instances)
+
+
+@asynccontextmanager
+async def load(url: str) -> AsyncIterator[None]:
+    """Eight clients that always have a request in progress; some prompts begin alike."""
+
+    async def client(number: int) -> None:
+        async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
+            for turn in range(1_000_000):
+                text = "What is the capital of France? " * 20 + f"Answer {turn % 7} of {number}."
+                body = {
+                    "model": model,
+                    "messages": [{"role": "user", "content": text}],
+                    "stream": bool(turn % 2),
+                }
+                with suppress(httpx.HTTPError):  # an engine is killed meanwhile
+                    await http.post(f"{url}/v1/chat/completions", json=body)
+
+    async with httpx.AsyncClient(trust_env=False) as http:
+        model = (await http.get(f"{url}/v1/models")).json()["data"][0]["id"]
+    clients = [asyncio.create_task(client(number)) for number in range(8)]
+    try:
+        yield
+    finally:
+        for task in clients:
+            task.cancel()
+        await asyncio.gather(*clients, return_exceptions=True)
+
+
+def shortened(expression: str) -> str:
+    """With a window that suits a test."""
+    return re.sub(r"\[[^\]]+\]", f"[{SHORT}]", expression.replace(WINDOW, SHORT))
+
+
+class Prometheus:
+    """One that scrapes every half second."""
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self._http = http
+
+    async def values(self, expression: str) -> list[tuple[dict[str, str], float]]:
+        """Labels and value of each series that is a number now; the query must be valid."""
+        answer = await self._http.post("/api/v1/query", data={"query": expression})
+        assert answer.status_code == 200, (expression, answer.text)
+        found = answer.json()["data"]["result"]
+        pairs = [(each["metric"], float(each["value"][1])) for each in found]
+        return [(labels, value) for labels, value in pairs if not math.isnan(value)]
+
+    async def firing(self) -> set[str]:
+        series = await self.values("ALERTS{alertstate='firing'}")
+        return {labels["alertname"] for labels, _ in series}
+
+    async def is_up(self) -> bool:
+        try:
+            return (await self._http.get("/-/ready")).is_success
+        except httpx.HTTPError:
+            return False
+
+
+@asynccontextmanager
+async def prometheus(folder: Path, targets: dict[str, list[str]]) -> AsyncIterator[Prometheus]:
+    hurried: dict[str, Any] = rules()
+    for rule in hurried["groups"][0]["rules"]:
+        rule |= {"expr": shortened(rule["expr"]), "for": "1s"}
+    (folder / "rules.yml").write_text(yaml.safe_dump(hurried))
+    config = {
+        "global": {"scrape_interval": "500ms", "evaluation_interval": "500ms"},
+        "rule_files": [str(folder / "rules.yml")],
+        "scrape_configs": [
+            {"job_name": job, "static_configs": [{"targets": found}]}
+            for job, found in targets.items()
+        ],
+    }
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+    (port,) = free_ports("127.0.0.1", 1)
+    flags = [
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'tsdb'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
+    assert BINARY is not None
+    with process(folder, BINARY, *flags, log="prometheus"):
+        url = f"http://127.0.0.1:{port}"
+        async with httpx.AsyncClient(base_url=url, timeout=30, trust_env=False) as http:
+            asked = Prometheus(http)
+            await eventually(lambda: _not_up(asked))
+            yield asked
+
+
+async def eventually(missing: Callable[[], Awaitable[object]]) -> None:
+    """Wait until nothing is missing; fails with what still is."""
+    end = time.monotonic() + DEADLINE_S
+    while found := await missing():
+        assert time.monotonic() < end, found
+        await asyncio.sleep(0.5)
+
+
+def exposed(target: str) -> set[str]:
+    text = httpx.get(f"http://{target}/metrics", trust_env=False).text
+    return {
+        family.name + ("_total" if family.type == "counter" else "")
+        for family in text_string_to_metric_families(text)
+        if family.name.startswith("foretell_") and not family.name.endswith("_created")
+    }
+
+
+async def test_every_panel_has_data_and_a_killed_engine_is_told_of(tmp_path: Path) -> None:
+    panels = {
+        f"{page.title}: {panel.title}: {query}": shortened(query)
+        for page in DASHBOARDS
+        for panel in page.panels
+        for query, _ in panel.queries
+    }
+    signals = {alert.name: shortened(alert.signal) for alert in ALERTS}
+    async with cluster(tmp_path) as running, load(running.url):
+        for job, targets in running.targets.items():
+            known = {metric.name for metric in by_process()[job]}
+            for target in targets:
+                assert exposed(target) == known, job
+        async with prometheus(tmp_path, running.targets) as asked:
+            await eventually(lambda: _without_data(asked, {**panels, **signals}))
+            assert not await asked.values("foretell_instance_healthy == 0")
+            killed = running.engines["engine-1"]
+            killed.send_signal(signal.SIGKILL)
+            await eventually(lambda: _not_firing(asked))
+            (lost,) = await asked.values(ALERTS[0].expression)
+            assert lost[0]["instance_id"] == "engine-1"
+            await eventually(lambda: _without_data(asked, {**panels, **signals}))
+    await wait_until(lambda: processes_with(str(tmp_path)) == [])
+
+
+async def _not_up(asked: Prometheus) -> bool:
+    return not await asked.is_up()
+
+
+async def _without_data(asked: Prometheus, queries: dict[str, str]) -> list[str]:
+    return [name for name, query in queries.items() if not await asked.values(query)]
+
+
+async def _not_firing(asked: Prometheus) -> set[str]:
+    return FIRING - await asked.firing()

@@ -1,0 +1,90 @@
+"""Prometheus and Grafana beside a cluster in containers."""
+
+from typing import Any
+
+from foretell.config import Layout
+from foretell.config.layout import CONTAINER_PORT, predictor_name
+
+PROMETHEUS_FILE = "deploy/prometheus.yml"
+METRICS_PORT = 9100
+METRICS_PORTS_ABOVE = 2000
+"""The metrics of a predictor or tagger on another host are so far above its gRPC port there."""
+
+
+def services_that_watch(port: int, shared: str) -> dict[str, dict[str, Any]]:
+    """Compose services by name, each with a volume of that name.
+
+    `port`: Prometheus' on the loopback; `shared`: the folder deploy/observability.
+    """
+    return {"prometheus": _prometheus(port, shared), "grafana": _grafana(shared)}
+
+
+def _prometheus(port: int, shared: str) -> dict[str, Any]:
+    return {
+        "profiles": ["observability"],
+        "image": "${PROMETHEUS_IMAGE:-prom/prometheus:v3.5.0}",
+        "read_only": True,
+        "tmpfs": ["/tmp"],  # noqa: S108 - in a container
+        "command": "--config.file=/etc/prometheus/prometheus.yml "
+        "--storage.tsdb.path=/prometheus --storage.tsdb.retention.time=15d",
+        "volumes": [
+            f"./{PROMETHEUS_FILE}:/etc/prometheus/prometheus.yml:ro",
+            f"{shared}/rules.yml:/etc/prometheus/rules.yml:ro",
+            "prometheus:/prometheus",
+        ],
+        "networks": ["outside", "inside"],
+        "ports": [f"127.0.0.1:${{PROMETHEUS_PORT:-{port}}}:9090"],
+    }
+
+
+def _grafana(shared: str) -> dict[str, Any]:
+    """Shows the dashboards to whoever reaches the loopback; nobody can change them there."""
+    return {
+        "profiles": ["observability"],
+        "image": "${GRAFANA_IMAGE:-grafana/grafana:11.6.0}",
+        "read_only": True,
+        "tmpfs": ["/tmp"],  # noqa: S108 - in a container
+        "environment": {
+            "GF_AUTH_ANONYMOUS_ENABLED": "true",
+            "GF_AUTH_DISABLE_LOGIN_FORM": "true",
+            "GF_ANALYTICS_REPORTING_ENABLED": "false",
+            "GF_ANALYTICS_CHECK_FOR_UPDATES": "false",
+            "GF_ANALYTICS_CHECK_FOR_PLUGIN_UPDATES": "false",
+        },
+        "volumes": [
+            f"{shared}/grafana:/etc/grafana/provisioning:ro",
+            f"{shared}/dashboards:/etc/foretell/dashboards:ro",
+            "grafana:/var/lib/grafana",
+        ],
+        "networks": ["outside", "inside"],
+        "ports": ["127.0.0.1:${GRAFANA_PORT:-3000}:3000"],
+        "depends_on": ["prometheus"],
+    }
+
+
+def scraped(layout: Layout) -> dict[str, Any]:
+    """Prometheus' configuration: whom it asks, and the alerts."""
+    cluster = layout.cluster
+    engines = cluster.engine_list()
+
+    def metrics(name: str, host: str, port: int) -> str:
+        here = host == layout.front_host
+        return f"{name}:{METRICS_PORT}" if here else f"{host}:{port + METRICS_PORTS_ABOVE}"
+
+    jobs = {
+        "scheduler": [f"{name}:{CONTAINER_PORT}" for name in cluster.scheduler_names()],
+        "predictor": [
+            metrics(predictor_name(each), each.host, each.predictor_port) for each in engines
+        ],
+        "tagger": [metrics("tagger", layout.tagger_host, cluster.tagger.port)],
+        # vLLM's own metrics; emulated engines have none and show as down.
+        "engine": [layout.engine_url(engine).removeprefix("http://") for engine in engines],
+    }
+    return {
+        "global": {"scrape_interval": "5s", "scrape_timeout": "4s"},
+        "rule_files": ["/etc/prometheus/rules.yml"],
+        "scrape_configs": [
+            {"job_name": job, "static_configs": [{"targets": targets}]}
+            for job, targets in jobs.items()
+        ],
+    }
