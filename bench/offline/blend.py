@@ -1,0 +1,253 @@
+"""How much sooner is a file of offline requests done in the order that blends densities?
+
+Traces 1 to 4 of BlendServe (ASPLOS '26, table 2) are made by its recipe from other sources
+(`bench.offline.mixes`) and served by one simulated engine: scheduling, KV blocks, prefix cache and
+preemptions are those of the twin of vLLM's scheduler, a step takes as long as the sums of computing
+and reading say. Orders are FCFS (as handed in, one source after the other), random, depth-first,
+BlendServe's dual scan with known and with sampled lengths, and feedback control with both.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from bench.offline.mixes import mixed
+from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.runs import run_each
+from bench.stats import plus_minus
+from foretell.model import BatchShape, EngineConfig
+from foretell.offline.dual_scan import DualScan
+from foretell.offline.feed import Feed, Sequential
+from foretell.offline.feedback import Feedback, Job
+from foretell.offline.lengths import Lengths, learnt, sampled, strata
+from foretell.offline.ordering import blended, demand
+from foretell.offline.tree import PrefixTree, prefix_tree
+from foretell.offline.work import Ints, WorkModel
+from foretell.sim.offline import OverlappedStepTime, run
+from tools.pictures import figure, save
+
+BENCH = Benchmark(
+    __file__,
+    __doc__,
+    takes="hours",
+    paths={"DATA": "folder with traces/ and offline/"},
+    processes=1,
+)
+TRACES = {"1": (1.4, 0.35), "2": (0.9, 0.35), "3": (1.4, 0.05), "4": (0.9, 0.05)}
+"""Density and sharing ratio."""
+WORK = WorkModel(60e-6, 0.0, 60e-6, 75.6e-9, 9.27e-3)
+"""Llama-3-8B on an A100: effective rates of the paper's table 1."""
+KV_TOKENS = 457_763
+ENGINE = EngineConfig("Llama-3-8B", 16, KV_TOKENS // 16, 8192, 2048, 131_072)
+ENGINES = {"overlapping": OverlappedStepTime(WORK), "plain": OverlappedStepTime(WORK, overlap=1.0)}
+PRIOR_TOKENS = 300.0
+DFS, RANDOM, FCFS = "DFS", "random", "FCFS"
+ORDERS = (
+    FCFS,
+    RANDOM,
+    DFS,
+    "BlendServe, known",
+    "BlendServe, sampled",
+    "feedback, known",
+    "feedback, sampled",
+)
+PLAIN = (FCFS, DFS, "feedback, sampled")
+"""Orders that are also run on an engine that does one operator after the other."""
+_BINS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One run."""
+
+    trace: str
+    engine: str
+    order: str
+    seed: int
+
+
+def feed_for(order: str, tree: PrefixTree, outputs: Ints, seed: int) -> Feed:
+    """What drives the engine; where lengths are sampled, `outputs` tells those of the samples."""
+    draws = np.random.default_rng(seed)
+    depth_first, name = tree.first_seen(), order.partition(",")[0]
+    if name in (FCFS, RANDOM, DFS):
+        orders: dict[str, Ints] = {
+            FCFS: np.arange(tree.requests),
+            RANDOM: draws.permutation(tree.requests),
+            DFS: depth_first,
+        }
+        return Sequential(orders[name].tolist())
+    known = outputs if order.endswith("known") else np.zeros_like(outputs)
+    samples = sampled(tree, float(draws.random()), np.zeros_like(outputs))
+    groups = strata(tree, samples)
+    if name == "feedback":
+        job = Job(tree, depth_first, groups, known, PRIOR_TOKENS, ENGINE.max_model_len)
+        return Feedback(job, WORK, KV_TOKENS)
+    first = [] if known.any() else samples.tolist()
+    guess = Lengths.guess(tree.requests, PRIOR_TOKENS)
+    lengths = learnt(groups, samples, outputs[samples], guess).where_known(known)
+    split, ranked = blended(tree, WORK, lengths.mean, lengths.square)
+    wanted = demand(split, WORK, lengths.mean, lengths.square)
+    return DualScan(split, ranked, wanted, lengths, KV_TOKENS, first)
+
+
+def optimum_s(tree: PrefixTree, outputs: Ints, engine: OverlappedStepTime) -> tuple[float, float]:
+    """The practical optimum of the paper, and a lower bound on the time of this engine's steps.
+
+    The first is what all computing and all reading take together, every prefix computed once. The
+    second adds what the least number of steps costs: as many as fill the KV cache with what is
+    read, or as the longest answer has.
+    """
+    lengths = Lengths.known(outputs)
+    wanted = demand(tree, WORK, lengths.mean, lengths.square)
+    compute_s, memory_s = float(wanted.compute_s.sum()), float(wanted.memory_s.sum())
+    together = engine.together_s(compute_s, memory_s)
+    held = tree.of_leaves(lengths.mean * (tree.depth - tree.begins)[: tree.requests])
+    held_tokens = float(held.sum() + (lengths.square / 2.0).sum())
+    steps = max(held_tokens / KV_TOKENS, float(outputs.max()))
+    bound = max(together, steps * WORK.weights_s + memory_s) + steps * engine.host_s
+    return together, bound
+
+
+def serve(case: Case, data: Path, requests: int) -> dict[str, Any]:
+    """The figures of one case."""
+    density, sharing = TRACES[case.trace]
+    began = time.process_time()
+    file = mixed(data, WORK, requests, density, sharing, case.seed)
+    tree = prefix_tree(file.prompts)
+    engine = ENGINES[case.engine]
+    feed = feed_for(case.order, tree, file.outputs, case.seed)
+    usage = np.zeros((3, _BINS))
+    together, bound = optimum_s(tree, file.outputs, engine)
+
+    def watch(at_s: float, seconds: float, shape: BatchShape) -> None:
+        place = min(_BINS - 1, int(_BINS * at_s / (3.0 * bound)))
+        tokens = shape.prefill_tokens + shape.decode_seqs
+        memory_s = WORK.decode_pair_s * shape.decode_pairs
+        usage[:, place] += (WORK.prefill_token_s * tokens, memory_s, seconds)
+
+    found = run(tree, file.outputs, feed, ENGINE, engine, watch)
+    wanted = demand(tree, WORK, *_moments(file.outputs)).density(tree)[tree.root]
+    return {
+        **asdict(case),
+        "requests": tree.requests,
+        "density": round(float(wanted), 3),
+        "sharing": round(tree.sharing_ratio, 4),
+        "seconds": round(found.seconds, 1),
+        "tokens_per_s": round(found.tokens_per_s, 1),
+        "share_of_optimum": round(together / found.seconds, 4),
+        "share_of_bound": round(bound / found.seconds, 4),
+        "sharing_kept": round(found.sharing_ratio / tree.sharing_ratio, 4),
+        "preemptions": found.preemptions,
+        "steps": found.steps,
+        "cpu_s": round(time.process_time() - began, 1),
+        "usage": np.round(usage / np.maximum(usage[2], 1e-9), 3)[:2, usage[2] > 0].tolist(),
+        "bin_s": round(3.0 * bound / _BINS, 2),
+    }
+
+
+def _moments(outputs: Ints) -> tuple[Any, Any]:
+    lengths = Lengths.known(outputs)
+    return lengths.mean, lengths.square
+
+
+def tables(numbers: Numbers) -> Blocks:
+    """A table for each engine."""
+    runs = numbers["runs"]
+    seeds = len({one["seed"] for one in runs})
+    lines = [
+        made_by(numbers),
+        f"*Laboratory*: simulated engine, {runs[0]['requests']:,} requests, {seeds} seeds (other "
+        "prompts, lengths and questions in each); ± is half the 95% interval over seeds. "
+        "*to DFS*: throughput over that of depth-first order on the same engine. *optimum*: share "
+        "of the paper's practical optimum, all computing and reading overlapped as well as the "
+        "engine can, without the cost of a step. *bound*: share of the lower bound that counts "
+        "this too. *sharing*: share of the prefix sharing possible that was achieved.\n",
+    ]
+    for engine, trace in product(ENGINES, TRACES):
+        chosen = [one for one in runs if (one["engine"], one["trace"]) == (engine, trace)]
+        if not chosen:
+            continue
+        dfs = {one["seed"]: one["seconds"] for one in chosen if one["order"] == DFS}
+        title = (
+            f"trace {trace}, {engine} (density {fmean(o['density'] for o in chosen):.2f}, sharing "
+            f"{fmean(o['sharing'] for o in chosen):.0%})"
+        )
+        header = (title, "to DFS", "optimum", "bound", "sharing", "tokens/s", "preemptions")
+        rows = [_row([o for o in chosen if o["order"] == name], dfs) for name in _orders(chosen)]
+        lines.append(markdown_table(header, rows))
+    return {"tables": "\n".join(lines)}
+
+
+def _orders(runs: list[dict[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(one["order"] for one in runs))
+
+
+def _row(runs: list[dict[str, Any]], dfs_s: dict[int, float]) -> tuple[str, ...]:
+    ratios = [dfs_s[one["seed"]] / one["seconds"] for one in runs]
+
+    def mean(values: list[float], digits: int) -> str:
+        several = len(values) > 1
+        return plus_minus(values, digits) if several else f"{values[0]:.{digits}f}"
+
+    return (
+        runs[0]["order"],
+        mean(ratios, 3),
+        mean([one["share_of_optimum"] for one in runs], 3),
+        mean([one["share_of_bound"] for one in runs], 3),
+        f"{fmean(one['sharing_kept'] for one in runs):.1%}",
+        f"{fmean(one['tokens_per_s'] for one in runs):,.0f}",
+        f"{fmean(one['preemptions'] for one in runs):,.0f}",
+    )
+
+
+def draw(numbers: Numbers, save_to: Callable[[str], Path]) -> None:
+    """Which part of every second was computing and reading, of trace 2."""
+    orders = (FCFS, DFS, "BlendServe, sampled", "feedback, sampled")
+    picture = figure(9.0, 5.5)
+    axes = picture.subplots(len(orders), 1, sharex=True, sharey=True)
+    for axis, order in zip(axes, orders, strict=True):
+        one = next(
+            o
+            for o in numbers["runs"]
+            if (o["trace"], o["engine"], o["order"]) == ("2", "overlapping", order)
+        )
+        times = [one["bin_s"] / 3600 * place for place in range(len(one["usage"][0]))]
+        axis.plot(times, one["usage"][0], label="computing")
+        axis.plot(times, one["usage"][1], label="reading the KV cache")
+        axis.set_ylabel(order, fontsize=8)
+        axis.set_ylim(0, 1.05)
+    axes[0].legend(loc="upper right", fontsize=8)
+    axes[0].set_title("Share of the time, trace 2, simulated", fontsize=9)
+    axes[-1].set_xlabel("hours")
+    save(picture, save_to("-usage.svg"))
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--requests", type=int, default=200_000, help="Requests of a file.")
+    parser.add_argument("--seeds", type=int, default=5)
+
+
+def measure(options: argparse.Namespace) -> Numbers:
+    """Run every order on every trace, and some on an engine without overlap."""
+    seeds = range(1, options.seeds + 1)
+    cases = [Case(t, "overlapping", o, s) for t, o, s in product(TRACES, ORDERS, seeds)]
+    cases += [Case("2", "plain", o, s) for o, s in product(PLAIN, seeds)]
+    one = partial(serve, data=options.data, requests=options.requests)
+    runs = run_each(one, cases, options.processes)
+    numbers = {"runs": runs, "cpu_s": round(sum(found["cpu_s"] for found in runs))}
+    if options.write:
+        draw(numbers, BENCH.result)
+    return numbers
+
+
+if __name__ == "__main__":
+    BENCH.main(measure, tables, arguments)

@@ -1,0 +1,165 @@
+"""Files of offline requests mixed as in BlendServe's appendix A.3, to a density and a sharing.
+
+Three sources: Azure's conversations (lengths of a trace, random tokens), MMLU (its questions behind
+five solved ones of their subject; two tokens of answer) and videos (mean 4,096 tokens of answer, a
+log-normal distribution in steps of a frame's 256 tokens, as OpenVid's lengths are not at hand). The
+paper's videos are four times as long: with as few requests as a simulation serves, the last of them
+would be most of a run. Each source has a system prompt of its own.
+"""
+
+import csv
+import gzip
+import json
+import re
+import zlib
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import permutations
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.offline.tree import Prompt
+from foretell.offline.work import WorkModel
+
+SYSTEM_TOKENS = 32
+_PIECE = re.compile(r" ?\w{1,6}|[^\w\s]|\s+")  # tokens of English are about this long
+_FRAME, _VIDEO_MEAN, _VIDEO_SIGMA, _VIDEO_MOST = 256, 16.0, 0.4, 64
+_OPTIONS = "ABCD"
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """Requests in the order in which they were handed in, one source after the other."""
+
+    prompts: list[Prompt]
+    outputs: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Means over a source's requests: seconds of computing and of reading, and tokens."""
+
+    compute_s: float
+    memory_s: float
+    prompt: float
+    shared: float
+    """Prompt tokens that nearly every request of it finds cached."""
+
+
+def tokens_of(text: str) -> Ints:
+    """A number for every piece of a text."""
+    return np.array([zlib.crc32(piece.encode()) for piece in _PIECE.findall(text)], np.int64)
+
+
+@lru_cache(maxsize=1)
+def azure(data: Path) -> Ints:
+    """(n, 2): prompt and output tokens."""
+    with gzip.open(data / "traces" / "azure2023_conv.t0-2100.csv.gz", "rt") as file:
+        rows = [(int(row["in_tok"]), int(row["out_tok"])) for row in csv.DictReader(file)]
+    lengths = np.array(rows, np.int64)
+    return lengths[(lengths > 0).all(axis=1)]
+
+
+@lru_cache(maxsize=1)
+def mmlu(data: Path) -> tuple[dict[str, Ints], list[dict[str, str]]]:
+    """The solved questions of each subject as tokens, and the questions to be answered."""
+    found: dict[str, str] = {}
+    for row in _rows(data / "offline" / "mmlu_dev_40subj.jsonl.gz"):
+        found[row["subject"]] = (
+            found.get(row["subject"], "") + _asked(row, _OPTIONS) + row["answer"]
+        )
+    questions = _rows(data / "offline" / "mmlu_test_40subj.jsonl.gz")
+    return {subject: tokens_of(text) for subject, text in found.items()}, questions
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def _asked(row: dict[str, str], order: str) -> str:
+    options = "".join(f"\n{name}. {row[key]}" for name, key in zip(_OPTIONS, order, strict=True))
+    return f"\n\n{row['question']}{options}\nAnswer: "
+
+
+def _mmlu_prompts(data: Path, count: int, draws: np.random.Generator) -> list[Ints]:
+    """Questions, asked again with their options in another order where there are too few."""
+    solved, questions = mmlu(data)
+    orders = ["".join(order) for order in permutations(_OPTIONS)]
+    places = draws.permutation(len(questions) * len(orders))[:count]
+    prompts = []
+    for place in places.tolist():
+        row, order = questions[place % len(questions)], orders[place // len(questions)]
+        prompts.append(np.concatenate((solved[row["subject"]], tokens_of(_asked(row, order)))))
+    return prompts
+
+
+def _source(
+    data: Path, name: str, count: int, draws: np.random.Generator
+) -> tuple[list[Ints], Ints]:
+    """Prompts without the system prompt, and output tokens."""
+    if name == "mmlu":
+        return _mmlu_prompts(data, count, draws), np.full(count, 2, np.int64)
+    if name == "azure":
+        rows = azure(data)[draws.integers(0, len(azure(data)), count)]
+        return [draws.integers(0, 1 << 17, n) for n in rows[:, 0].tolist()], rows[:, 1]
+    prompts = [draws.integers(0, 1 << 17, n) for n in draws.integers(20, 120, count).tolist()]
+    middle = np.log(_VIDEO_MEAN) - _VIDEO_SIGMA**2 / 2
+    frames = np.exp(draws.normal(middle, _VIDEO_SIGMA, count)).astype(np.int64)
+    return prompts, _FRAME * np.clip(frames, 4, _VIDEO_MOST)
+
+
+def _cost(data: Path, name: str, work: WorkModel) -> Cost:
+    prompts, outputs = _source(data, name, 4000, np.random.default_rng(0))
+    prompt = np.array([len(each) for each in prompts], np.int64) + SYSTEM_TOKENS
+    solved, questions = mmlu(data)
+    behind = float(np.mean([len(solved[row["subject"]]) for row in questions]))
+    answer = outputs.astype(np.float64)
+    compute = work.prefill_s(np.zeros_like(prompt), prompt)
+    compute += work.decode_s(prompt, answer, answer**2)
+    memory = work.memory_s(prompt, answer, answer**2)
+    shared = SYSTEM_TOKENS + (behind if name == "mmlu" else 0.0)
+    return Cost(float(compute.mean()), float(memory.mean()), float(prompt.mean()), shared)
+
+
+def shares(costs: dict[str, Cost], work: WorkModel, density: float, sharing: float) -> list[float]:
+    """Parts of azure, mmlu and videos that together have this density and this sharing ratio.
+
+    Both are linear in the parts: sum(part * (compute - density * memory)) = 0 and
+    sum(part * (shared - sharing * prompt)) = 0.
+    """
+    names = ("azure", "mmlu", "video")
+    rows = np.array(
+        [
+            [
+                costs[name].compute_s
+                - work.prefill_token_s * costs[name].shared
+                - density * costs[name].memory_s
+                for name in names
+            ],
+            [costs[name].shared - sharing * costs[name].prompt for name in names],
+            [1.0] * 3,
+        ]
+    )
+    found: list[float] = np.linalg.solve(rows, [0.0, 0.0, 1.0]).tolist()
+    assert min(found) >= 0, "no mix of the sources has this density and sharing"
+    return found
+
+
+def mixed(
+    data: Path, work: WorkModel, requests: int, density: float, sharing: float, seed: int
+) -> File:
+    """A file of that many requests; `seed` draws prompts, lengths and questions."""
+    draws = np.random.default_rng(seed)
+    costs = {name: _cost(data, name, work) for name in ("azure", "mmlu", "video")}
+    prompts: list[Prompt] = []
+    outputs = []
+    for name, part in zip(costs, shares(costs, work, density, sharing), strict=True):
+        system = draws.integers(0, 1 << 17, SYSTEM_TOKENS)
+        made, lengths = _source(data, name, round(part * requests), draws)
+        prompts += [np.concatenate((system, each)) for each in made]
+        outputs.append(lengths)
+    return File(prompts, np.concatenate(outputs))
