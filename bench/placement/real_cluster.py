@@ -1,8 +1,7 @@
 """Does a real cluster of emulated engines rank the policies as the simulator does?
 
-The engines are those of `bench.placement.scale`, in real time: each is a process, has its
-predictor beside it, and gets its requests over HTTP from two schedulers. The same arrivals are
-simulated.
+The engines are those of `bench.placement.scale`, in real time: each is a process, has its predictor
+beside it, and gets its requests over HTTP from some schedulers. The same arrivals are simulated.
 """
 
 import argparse
@@ -41,8 +40,10 @@ BENCH = Benchmark(
     paths={"LENGTHS.csv": "prompt and output lengths"},
     packages=("foretell", "numba", "numpy", "grpcio", "uvicorn"),
 )
-POLICIES = ("random", "llumnix_minus", "predicted_latency", "externality")
+POLICIES = ("random", "least_outstanding", "llumnix_minus", "predicted_latency", "slo")
 SCHEDULERS = 2
+RUNS = (*POLICIES, "slo:1", "slo:4")
+"""What is run: a policy and, after a colon, by how many schedulers in place of `SCHEDULERS`."""
 WARMUP = tuple(Arrival(0.05 * i, 64, 16, f"w{i}") for i in range(40))
 """Sent to new schedulers first: they open connections and load code."""
 
@@ -58,8 +59,14 @@ class Plan:
     simulations: int
 
 
-async def served(plan: Plan, policies: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """What the real cluster made of the plan, by policy."""
+def policy_and_schedulers(run: str) -> tuple[str, int]:
+    """The two parts of one of `RUNS`."""
+    policy, _, schedulers = run.partition(":")
+    return policy, int(schedulers or SCHEDULERS)
+
+
+async def served(plan: Plan, runs: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """What the real cluster made of the plan, by run."""
     setup = plan.setup
     watch = Watch(profile_step_time(load_profile(setup.profile)), setup.speedup)
     found: dict[str, dict[str, Any]] = {}
@@ -68,19 +75,18 @@ async def served(plan: Plan, policies: Sequence[str]) -> dict[str, dict[str, Any
         async with running_services(folder) as services:
             engines = await start_engines(services, setup)
             async with watching(engines.feeds, watch):
-                for policy in policies:
-                    found[policy] = await _measure_one(
-                        plan, policy, engines, services, watch, folder
-                    )
-                    print(policy, found[policy], file=sys.stderr)
+                for run in runs:
+                    found[run] = await _measure_one(plan, run, engines, services, watch, folder)
+                    print(run, found[run], file=sys.stderr)
     return found
 
 
 async def _measure_one(
-    plan: Plan, policy: str, engines: Engines, services: Services, watch: Watch, folder: Path
+    plan: Plan, run: str, engines: Engines, services: Services, watch: Watch, folder: Path
 ) -> dict[str, Any]:
-    speedup, prefix = plan.setup.speedup, f"{policy}-"
-    async with running_schedulers(folder, engines, policy, SCHEDULERS) as schedulers:
+    speedup, prefix = plan.setup.speedup, f"{run.replace(':', 'by')}-"
+    policy, count = policy_and_schedulers(run)
+    async with running_schedulers(folder, engines, policy, count) as schedulers:
         await send(WARMUP, schedulers.urls, engines.model, prefix="warm-", speedup=1.0, seed=0)
         degraded = await schedulers.degraded()
         watch.reset()
@@ -107,7 +113,7 @@ async def _measure_one(
         }
         preemptions = watch.preemptions
     logged = read_logs(schedulers.logs, prefix)
-    assert len(logged) == len(answered), f"{policy}: {len(answered) - len(logged)} not in the log"
+    assert len(logged) == len(answered), f"{run}: {len(answered) - len(logged)} not in the log"
     return {
         **_figures(
             [one.ttft_s * speedup for one in logged.values()],
@@ -134,7 +140,7 @@ def _figures(ttft_s: Sequence[float], e2e_s: Sequence[float], preemptions: int) 
     }
 
 
-def simulated(plan: Plan, policy: str, real: dict[str, dict[str, Any]]) -> list[dict[str, float]]:
+def simulated(plan: Plan, run: str, real: dict[str, dict[str, Any]]) -> list[dict[str, float]]:
     """The arrivals in virtual time, once for each of some seeds of all other draws.
 
     Delays are those of the real run: what predictors learned of dispatching, and half the time of
@@ -142,15 +148,16 @@ def simulated(plan: Plan, policy: str, real: dict[str, dict[str, Any]]) -> list[
     or are held, which is simulated.
     """
     speedup = plan.setup.speedup
+    policy, schedulers = policy_and_schedulers(run)
     asks = make_policy(policy).needs is not Needs.NOTHING
     config = cluster(
         plan.setup.instances,
-        dispatch_delay_s=real[policy]["dispatch_delay_s"] * speedup,
-        network_delay_s=real[policy]["placement_p1_s"] / 2 * speedup if asks else 0.0,
+        dispatch_delay_s=real[run]["dispatch_delay_s"] * speedup,
+        network_delay_s=real[run]["placement_p1_s"] / 2 * speedup if asks else 0.0,
     )
     runs = []
     for seed in range(plan.simulations):
-        policies = [make_policy(policy) for _ in range(SCHEDULERS)]
+        policies = [make_policy(policy) for _ in range(schedulers)]
         report = simulate(config, plan.arrivals, policies, Random(seed))
         ttft_s = [request.ttft_s for request in report.served]
         e2e_s = [request.e2e_s for request in report.served]
@@ -159,13 +166,13 @@ def simulated(plan: Plan, policy: str, real: dict[str, dict[str, Any]]) -> list[
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--policies", nargs="+", default=list(POLICIES), choices=POLICIES)
-    parser.add_argument("--requests", type=int, default=1000, help="Requests for each policy.")
+    parser.add_argument("--runs", nargs="+", default=list(RUNS), choices=RUNS)
+    parser.add_argument("--requests", type=int, default=1000, help="Requests for each run.")
     parser.add_argument("--qps", type=float, default=40.0, help="Rate in the profile's seconds.")
     parser.add_argument("--seed", type=int, default=1, help="Seed of arrivals and lengths.")
     parser.add_argument("--instances", type=int, default=INSTANCES)
     parser.add_argument("--speedup", type=float, default=1.0, help="Speed of the engines' clocks.")
-    parser.add_argument("--simulations", type=int, default=5, help="Simulations of each policy.")
+    parser.add_argument("--simulations", type=int, default=5, help="Simulations of each run.")
 
 
 def measure(options: argparse.Namespace) -> Numbers:
@@ -174,7 +181,7 @@ def measure(options: argparse.Namespace) -> Numbers:
     load = Load(options.qps, options.requests, options.seed, lengths)
     setup = Setup(options.instances, PROFILE, options.speedup)
     plan = Plan(setup, tuple(load.arrivals()), options.qps, options.seed, options.simulations)
-    real = asyncio.run(served(plan, options.policies))
+    real = asyncio.run(served(plan, options.runs))
     return {
         **asdict(setup),
         "qps": plan.qps,
@@ -182,5 +189,5 @@ def measure(options: argparse.Namespace) -> Numbers:
         "simulations": plan.simulations,
         "requests": len(plan.arrivals),
         "real": real,
-        "simulated": {policy: simulated(plan, policy, real) for policy in real},
+        "simulated": {run: simulated(plan, run, real) for run in real},
     }
