@@ -111,6 +111,12 @@ class SchedulerMetrics(Declared):
             "Attempts that failed before the first token, by reason; the request went elsewhere.",
             ("instance_id", "reason"),
         )
+        self.continuations = self.counter(
+            "foretell_continuations_total",
+            "streams",
+            "Streams that an engine broke off in mid-answer, by reason; another engine went on.",
+            ("instance_id", "reason"),
+        )
         self.recalls = self.counter(
             "foretell_recalls_total",
             "requests",

@@ -290,6 +290,8 @@ class PlacementCore:
         self.instances.suspect(instance, self._now_s, cost_s)
         request.avoid.add(instance.instance_id)
         request.failures += 1
+        if event.output_tokens:
+            request.continue_after(event.output_tokens)
         if request.failures >= self.config.max_attempts:
             self._refuse(request, "engine_failed")
             return

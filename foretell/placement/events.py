@@ -102,9 +102,11 @@ class Recalled:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """An attempt on an engine gave nothing that the client could have seen: try another one."""
+    """An attempt on an engine ended before the answer did: try another one."""
 
     key: str
+    output_tokens: int = 0
+    """Those of the answer that the client has: another engine computes them with the prompt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import inf
 
+from foretell.length import clip
 from foretell.model import Prediction, RequestSpec
 from foretell.placement import events as on
 from foretell.placement.effort import Plan
@@ -71,6 +72,12 @@ class Request:
         self.trial = self.spec
         if self.attempt > 1:
             self.trial = replace(self.spec, request_id=f"{self.key}-{self.attempt}")
+
+    def continue_after(self, output_tokens: int) -> None:
+        """So many tokens of the answer are there, and the next attempt goes on after them."""
+        spec, length = self.spec, clip(self.spec.length, 0, output_tokens + 1)
+        prompt_tokens = self.arrived.spec.prompt_tokens + output_tokens
+        self.spec = replace(spec, prompt_tokens=prompt_tokens, length=length)
 
     def foretold_s(self, prediction: Prediction | None) -> float | None:
         """When the first byte of the answer should come, in seconds from now; None: nobody knows.

@@ -29,7 +29,7 @@ async def begun(
     monkeypatch: pytest.MonkeyPatch,
 ) -> tuple[Any, Attempt, Reply, "asyncio.Task[None]"]:
     """A placement, the attempt that is under way, its reply, and who awaits the answer."""
-    monkeypatch.setattr(relay_attempt, "for_engine", lambda *_: b"{}")
+    monkeypatch.setattr(relay_attempt, "for_engine", lambda *_, **__: b"{}")
     spec = SimpleNamespace(request_id="r", length=SimpleNamespace(expected_tokens=1), priority=0)
     instance = SimpleNamespace(config=SimpleNamespace(instance_id="engine-0"))
     placement = SimpleNamespace(spec=spec, instance=instance, policy="slo", prediction=None)

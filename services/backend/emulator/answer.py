@@ -8,7 +8,10 @@ from foretell.engine import Sequence
 from foretell.model import EngineConfig
 from services.backend.emulator.driver import Driver, QueueFullError, Stream
 from services.backend.emulator.protocol import ApiError, ChatRequest, GenerationRequest
-from services.backend.emulator.text import Continuation, output_length, text_key
+from services.backend.emulator.text import WORDS, Continuation, output_length, text_key
+
+EOS_ID = len(WORDS)
+_IDS = {word: index for index, word in enumerate(WORDS)}
 
 
 class Answer:
@@ -23,13 +26,22 @@ class Answer:
         eos_after: int | None,
         stop: tuple[str, ...],
         min_tokens: int,
+        begun: int = 0,
+        with_ids: bool = False,
     ) -> None:
-        """`eos_after` is the output token that ends the sequence; None: no such token."""
+        """`eos_after` is the output token that ends the sequence; None: no such token.
+
+        `begun`: tokens before those of the stream, which are said with its first. `with_ids`: the
+        ids of tokens are kept.
+        """
         self.index = index
         self.stream = stream
         self.tokens = 0
         self.finish_reason: str | None = None
         self.stop_reason: str | None = None
+        self.new_ids: list[int] | None = [] if with_ids else None
+        """Ids of the tokens that were read last: those of words are their places in the list."""
+        self._begun = begun
         self._text = text
         self._eos_after = eos_after
         self._stop = stop
@@ -40,18 +52,28 @@ class Answer:
 
     @property
     def has_news(self) -> bool:
-        return self.finish_reason is None and (
-            self.tokens < self.stream.tokens or self.stream.finished
-        )
+        return self.finish_reason is None and (self.tokens < self._due or self.stream.finished)
+
+    @property
+    def _due(self) -> int:
+        """The tokens that can be said."""
+        return self.stream.tokens + self._begun if self.stream.tokens else 0
 
     def read(self) -> str:
         """The text since the last call; sets `finish_reason` when it is the last."""
         words = []
-        while self.tokens < self.stream.tokens:
+        ids: list[int] | None = None if self.new_ids is None else []
+        self.new_ids = ids
+        while self.tokens < self._due:
             self.tokens += 1
             if self.tokens == self._eos_after:
+                if ids is not None:
+                    ids.append(EOS_ID)
                 break  # the end-of-sequence token has no text
-            word = " " + self._text.next_word()
+            next_word = self._text.next_word()
+            if ids is not None:
+                ids.append(_IDS[next_word])
+            word = " " + next_word
             if self._stop:
                 self._held += word
                 if self._stopped(len(word)):
@@ -139,17 +161,18 @@ class JobMaker:
         job = Job(response_id, [], list(map(len, prompts)), request.n, asyncio.Event())
         for number, tokens in enumerate(prompts):
             limit = self._output_limit(request, len(tokens))
+            begun = min(request.output_begun, limit - 1)
             engine_id = f"{response_id}-{_suffix(request, number)}"
             for choice in range(request.n):
                 sequence = Sequence(
                     request_id=f"{choice}_{engine_id}" if request.n > 1 else engine_id,
-                    prompt_tokens=len(tokens),
-                    stop_after=limit,
-                    max_tokens=limit,
+                    prompt_tokens=len(tokens) + begun,
+                    stop_after=limit - begun,
+                    max_tokens=limit - begun,
                     arrival_s=now_unix_s,
                     priority=priority,
                 )
-                job.answers.append(self._answer(request, job, sequence, tokens, choice))
+                job.answers.append(self._answer(request, job, sequence, tokens, choice, begun))
         return job
 
     def _answer(
@@ -159,13 +182,14 @@ class JobMaker:
         sequence: Sequence,
         tokens: list[str],
         choice: int,
+        begun: int,
     ) -> Answer:
         key = text_key(None if request.greedy else request.seed, choice)
         eos_after = None
         if not request.ignore_eos:
             drawn = output_length(tokens, self._mean_output_tokens, key)
             eos_after = max(drawn, request.min_tokens + 1)
-            sequence.stop_after = min(sequence.max_tokens, eos_after)
+            sequence.stop_after = min(sequence.max_tokens, max(1, eos_after - begun))
         stop = request.stop_strings
         stream = Stream(sequence, request.tag(), job.wake, bool(request.stream or stop))
         return Answer(
@@ -175,6 +199,8 @@ class JobMaker:
             eos_after=eos_after,
             stop=stop,
             min_tokens=request.min_tokens,
+            begun=begun,
+            with_ids=bool(request.return_token_ids),
         )
 
     def _output_limit(self, request: GenerationRequest, prompt_tokens: int) -> int:

@@ -41,7 +41,7 @@ class CompletionFormat:
             f'{{"index":{answer.index},"text":{quoted(text)},"logprobs":null,'
             f'"finish_reason":{_or_null(answer.finish_reason)},'
             f'"stop_reason":{_or_null(answer.stop_reason)},'
-            '"prompt_token_ids":null,"token_ids":null}'
+            f'"prompt_token_ids":null,"token_ids":{_ids(answer)}}}'
         )
         return self._event(choice, usage)
 
@@ -107,12 +107,16 @@ class ChatFormat(CompletionFormat):
             end = f'{quoted(answer.finish_reason)},"stop_reason":{_or_null(answer.stop_reason)}'
         choice = (
             f'{{"index":{answer.index},"delta":{{"content":{quoted(text)}}},'
-            f'"logprobs":null,"finish_reason":{end},"token_ids":null}}'
+            f'"logprobs":null,"finish_reason":{end},"token_ids":{_ids(answer)}}}'
         )
         return self._event(choice, usage)
 
     def _content(self, text: str) -> dict[str, Any]:
         return {"message": {"role": "assistant", "content": text, "refusal": None}}
+
+
+def _ids(answer: Answer) -> str:
+    return "null" if answer.new_ids is None else json.dumps(answer.new_ids, separators=(",", ":"))
 
 
 def _or_null(text: str | None) -> str:

@@ -28,7 +28,6 @@ _UNSUPPORTED = (
     "logprobs",
     "prompt_embeds",
     "prompt_logprobs",
-    "return_token_ids",
     "structured_outputs",
     "suffix",
     "use_beam_search",
@@ -77,6 +76,7 @@ class GenerationRequest(BaseModel):
     min_tokens: int = Field(0, ge=0)
     ignore_eos: bool = False
     priority: int = Field(0, ge=-_INT32_MAX - 1, le=_INT32_MAX)
+    return_token_ids: bool | None = False
     vllm_xargs: dict[str, Any] | None = None
 
     @property
@@ -88,6 +88,12 @@ class GenerationRequest(BaseModel):
     @property
     def greedy(self) -> bool:
         return self.temperature == 0
+
+    @property
+    def output_begun(self) -> int:
+        """Output tokens that the client has of another engine, with which this one goes on."""
+        ids = (self.vllm_xargs or {}).get("foretell_output_ids")
+        return len(ids) if isinstance(ids, list) else 0
 
     @abstractmethod
     def prompts(self) -> list[list[str]]:

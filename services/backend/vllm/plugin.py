@@ -15,6 +15,8 @@ from typing import Any
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
+from services.backend.vllm.resume import Resuming
+
 # A child of vLLM's own logger, so that our lines reach its handlers and follow its level.
 _log = logging.getLogger("vllm.foretell")
 
@@ -149,11 +151,11 @@ class _Publishing:
             self.foretell.close()
 
 
-class ForetellSyncScheduler(_Publishing, Scheduler):  # type: ignore[misc]
+class ForetellSyncScheduler(_Publishing, Resuming, Scheduler):  # type: ignore[misc]
     """Stands in for `Scheduler`."""
 
 
-class ForetellScheduler(_Publishing, AsyncScheduler):  # type: ignore[misc]
+class ForetellScheduler(_Publishing, Resuming, AsyncScheduler):  # type: ignore[misc]
     """Stands in for the scheduler vLLM itself would choose.
 
     vLLM takes `AsyncScheduler` only where async scheduling is on (`get_scheduler_cls`), but takes

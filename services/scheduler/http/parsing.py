@@ -6,6 +6,7 @@ answer is relayed.
 
 import gc
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isinf
 from typing import Any, NoReturn
@@ -26,6 +27,8 @@ MOST_BRACKETS = 300_000
 Texts of programs have some 2 of them in 100 characters."""
 _LARGE_BYTES = 1 << 18
 PRIORITY_HEADER = "x-vllm-priority"
+OUTPUT_IDS_FIELD = "foretell_output_ids"
+"""Key of `vllm_xargs` in which our engines are told the output tokens that the client has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,12 @@ class ParsedRequest:
     """What its tenant has left; None: it has no limits."""
     among: frozenset[str] | None = None
     """Names of the only instances that may answer; None: any."""
+
+
+def wants_usage(body: dict[str, Any]) -> bool:
+    """A stream of such a request ends with the counts of its tokens."""
+    options = body.get("stream_options")
+    return isinstance(options, dict) and bool(options.get("include_usage"))
 
 
 def parse(
@@ -135,27 +144,43 @@ def with_priority_header(request: ParsedRequest, header: str) -> ParsedRequest:
     return replace(request, priority=max(-(2**31), min(2**31 - 1, priority)))
 
 
-def for_engine(request: ParsedRequest, request_id: str, predicted_tokens: float) -> bytes:
-    """The body that the engine gets: the client's with two fields of ours in `vllm_xargs`.
+def for_engine(
+    request: ParsedRequest,
+    request_id: str,
+    predicted_tokens: float,
+    *,
+    with_ids: bool = False,
+    output_ids: Sequence[int] = (),
+) -> bytes:
+    """The body that the engine gets: the client's with fields of ours in `vllm_xargs`.
 
-    Without them where nothing is generated.
+    Without them where nothing is generated. `with_ids`: the answer shall state its token ids;
+    `output_ids`: those of the answer that the client has already.
 
     Raises `ApiError` for a body that is nested too deeply to be written again.
     """
-    ours = {
+    if not request.endpoint.generates and request.head:
+        return request.head + b"}"
+    ours: dict[str, Any] = {
         "foretell_id": request_id,
         "foretell_predicted_tokens": round(predicted_tokens, 1),
     }
-    if not request.endpoint.generates and request.head:
-        return request.head + b"}"
+    if output_ids:
+        ours[OUTPUT_IDS_FIELD] = output_ids
     if request.head:
-        return b'%b,"vllm_xargs":%b}' % (request.head, orjson.dumps(ours))
+        ids = b',"return_token_ids":true' if with_ids else b""
+        return b'%b,"vllm_xargs":%b%b}' % (request.head, orjson.dumps(ours), ids)
     given = request.body.get("vllm_xargs") if request.endpoint.generates else None
     theirs = dict(given or {})
     theirs.pop(HINT_FIELD, None)
-    xargs = {"vllm_xargs": {**theirs, **ours}} if request.endpoint.generates else {}
+    theirs.pop(OUTPUT_IDS_FIELD, None)
+    extra: dict[str, Any] = {}
+    if request.endpoint.generates:
+        extra["vllm_xargs"] = {**theirs, **ours}
+    if with_ids:
+        extra["return_token_ids"] = True
     try:
-        text = json.dumps({**request.body, **xargs}, separators=(",", ":"))
+        text = json.dumps({**request.body, **extra}, separators=(",", ":"))
     except RecursionError as error:  # what the parser just managed may be too deep from here
         raise invalid(
             "the body of your request is nested too deeply", code="json_invalid"

@@ -155,14 +155,16 @@ class Placer(AsyncDriver[Placement]):
             self._tagger.ask(key, partial(_described_to_tagger, parsed, placement))
         return placement
 
-    async def retry(self, placement: Placement) -> Placement:
-        """Choose another instance after an attempt that failed before its first token.
+    async def retry(self, placement: Placement, output_tokens: int = 0) -> Placement:
+        """Choose another instance after an attempt that failed.
+
+        `output_tokens`: of the answer that the client has; the next attempt goes on after them.
 
         Raises `ApiError` after the last attempt, or if no instance is up.
         """
         request = self._requests[placement.key]
         request.placement, request.began_s = None, time.perf_counter()
-        return await self._place(placement.key, events.Failed(placement.key))
+        return await self._place(placement.key, events.Failed(placement.key, output_tokens))
 
     async def place_again(self, placement: Placement) -> Placement:
         """The instance for a request that `Placement.take_back` has taken back from its engine."""

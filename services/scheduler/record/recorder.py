@@ -92,7 +92,8 @@ class Recorder:
         if outcome is not None:
             self._slo_requests(request.model, placement.policy, outcome).inc()
         if answered:
-            self._observe_latencies(request, placement, result, ttft_s, e2e_s)
+            if not result.continued:
+                self._observe_latencies(request, placement, result, ttft_s, e2e_s)
             self._count_tokens(request, placement, result)
             self._observe_errors(request, placement, result, ttft_s, e2e_s)
         if accepted and (result.finished or result.abandoned):

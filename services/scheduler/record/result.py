@@ -26,3 +26,5 @@ class Result:
     """The client left, or the engine was lost in mid-answer: no attempt follows."""
     broken: bool = False
     """The engine was lost in mid-answer."""
+    continued: bool = False
+    """It went on with what another engine had begun: its latencies are not those of the request."""

@@ -11,6 +11,8 @@ from services.scheduler.http.headers import returned
 from services.scheduler.http.parsing import PRIORITY_HEADER, ParsedRequest, for_engine
 from services.scheduler.placing.placer import Placement
 from services.scheduler.record.result import Result
+from services.scheduler.relay.continuation import Progress
+from services.scheduler.relay.followed import FollowedFraming
 from services.scheduler.relay.framing import (
     LONGEST_BODY_BYTES,
     Broken,
@@ -57,6 +59,10 @@ class AttemptFailed(Exception):
         self.refusal = refusal
 
 
+class BrokenOff(AttemptFailed):
+    """The engine was lost in mid-answer, and another one can go on."""
+
+
 class TakenBack(Exception):
     """The request was called back from its engine's queue, to be sent elsewhere."""
 
@@ -76,31 +82,50 @@ class Attempt:
         placement: Placement,
         reply: Reply,
         started: Callable[[Placement], None],
+        progress: Progress | None = None,
     ) -> None:
-        """`started` is told when the first token is here."""
-        self.result = Result()
+        """`started` is told when the first token is here.
+
+        `progress`: of the answer, should another engine have to go on; None: none could. Where the
+        reply has begun, this attempt goes on.
+        """
+        self.result = Result(continued=reply.started)
         self._request = request
         self._request_id = request_id
         self._forwarded_headers = forwarded_headers
         self._placement = placement
         self._reply = reply
         self._started = started
+        self._progress = progress
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._failure: Exception | None = None
         self._framing: Framing | None = None
         self._engine_headers: Mapping[bytes, bytes] = {}
         self._streamed = False
+        self._begun = False
+        """The client has got something of this attempt."""
         self._broken = False
 
     async def run(self, engines: EngineClient) -> None:
         """Relay the answer to its end, or to a break after its first token.
 
-        Raises `AttemptFailed` if nothing was sent to the client, `TakenBack` if the request is to
+        Raises `AttemptFailed` if nothing was sent to the client, `BrokenOff` if another engine can
+        go on, `TakenBack` if the request is to
         be sent elsewhere, and `ApiError` if no engine could do better.
         """
         self._placement.take_back, self._placement.give_up = self._take_back, self._give_up
-        spec = self._placement.spec
-        body = for_engine(self._request, spec.request_id, spec.length.expected_tokens)
+        spec, progress = self._placement.spec, self._progress
+        output_ids: list[int] = []
+        if progress is not None and self.result.continued:
+            progress.begin_again()
+            output_ids = progress.output_ids
+        body = for_engine(
+            self._request,
+            spec.request_id,
+            spec.length.expected_tokens,
+            with_ids=progress is not None,
+            output_ids=output_ids,
+        )
         path = self._request.endpoint.path
         headers = self._request_headers()
         try:
@@ -118,14 +143,14 @@ class Attempt:
     def _take_back(self) -> bool:
         """End the attempt, which tells the engine to stop; False if the client has seen of it."""
         whole = self._framing is not None and not self._streamed
-        if self._over.done() or self._reply.started or whole:
+        if self._over.done() or self._begun or whole:
             return False
         self._end_attempt(TakenBack())
         return True
 
     def _give_up(self) -> None:
         """The engine is silent: end the attempt, unless something has come after all."""
-        if not self._reply.started:
+        if not self._begun:
             self._end_attempt(AttemptFailed("silent"))
 
     # --- what the connection tells ---
@@ -135,13 +160,16 @@ class Attempt:
         if self._over.done():
             return  # it was taken back: another engine's answer goes to the client
         self.result.status = status
-        if status >= 500 or 300 <= status < 400 or status in _FAULTS:
+        refused = status >= 400 and self.result.continued
+        if status >= 500 or 300 <= status < 400 or status in _FAULTS or refused:
             self._end_attempt(AttemptFailed(f"http_{status}"))
             return
         self._engine_headers = headers
         self._streamed = self._request.stream and status < 400
         endpoint = self._request.endpoint
-        if self._streamed:
+        if self._streamed and self._progress is not None:
+            self._framing = FollowedFraming(self._progress)
+        elif self._streamed:
             self._framing = StreamFraming(endpoint.opening)
         else:
             is_bytes = headers.get(b"content-type", b"").startswith(b"application/octet-stream")
@@ -174,7 +202,7 @@ class Attempt:
         try:
             for event in feed(*fed):
                 if type(event) is Lines:
-                    if not self._reply.started:
+                    if not self._begun:
                         self._start_stream()
                     self._reply.send(event.data)
                 else:
@@ -197,7 +225,7 @@ class Attempt:
                 self._broken = True
                 self._note_break(event)
                 if framing.ended:
-                    self._tell_break()
+                    self._tell_break(event.reason)
             case TooLong():
                 raise _too_long()
 
@@ -207,9 +235,11 @@ class Attempt:
             self._over.set_result(None)
 
     def _start_stream(self) -> None:
+        self._begun = True
         self.result.first_byte_unix_s = time.time()
         self._started(self._placement)
-        self._reply.start(self.result.status, self._response_headers(), has_length=False)
+        if not self._reply.started:
+            self._reply.start(self.result.status, self._response_headers(), has_length=False)
 
     def _end_answer(self, data: bytes) -> None:
         status = self.result.status
@@ -219,7 +249,7 @@ class Attempt:
             if status in _REFUSALS and not self._is_unknown(data):
                 raise AttemptFailed(f"http_{status}", Refusal(status, headers, data))
             self._reply.start(status, headers, has_length=True)
-        elif not self._reply.started:
+        elif not self._begun:
             self._start_stream()
         self._reply.end(data)
 
@@ -229,7 +259,7 @@ class Attempt:
 
     def _note_break(self, broken: Broken) -> None:
         """Raise `AttemptFailed` for an answer of which the client has seen nothing."""
-        if not self._reply.started:
+        if not self._begun:
             raise AttemptFailed(broken.reason)
         logger.warning(
             "%s: %s broke off after %s%d tokens: %s",
@@ -240,11 +270,14 @@ class Attempt:
             broken.reason,
         )
 
-    def _tell_break(self) -> None:
-        """End a stream whose engine was lost with an error event of our own."""
-        self.result.broken = self.result.abandoned = True
+    def _tell_break(self, reason: str) -> None:
+        """The engine was lost: raise `BrokenOff`, or end the stream with an error event."""
+        self.result.broken = True
+        if self._progress is not None and self._progress.can_go_on:
+            raise BrokenOff(reason)
+        self.result.abandoned = True
         self._reply.send(b"\n")  # closes an event that had come as far as its data
-        self._reply.fail(ApiError(502, "the engine failed in mid-answer", code="engine_lost"))
+        self._reply.fail(engine_lost())
 
     def _note_usage(self, usage: Usage) -> None:
         # Anthropic's API tells the one at the beginning of a stream, the other at its end.
@@ -276,6 +309,11 @@ class Attempt:
                 (b"x-foretell-predicted-e2e-s", b"%.4f" % prediction.e2e_s),
             ]
         return headers
+
+
+def engine_lost() -> ApiError:
+    """The error that ends a stream with which no engine goes on."""
+    return ApiError(502, "the engine failed in mid-answer", code="engine_lost")
 
 
 def _too_long() -> ApiError:

@@ -19,10 +19,10 @@ LONGEST_BODY_BYTES = 1 << 30
 LONGEST_READ_BYTES = 16 << 20
 """The usage of a longer answer that is not a stream is not read: parsing it would take too long."""
 
-_ERROR = b'data: {"error"'  # how vLLM begins the event that tells about a failure
-_ERROR_LATER = b"\n" + _ERROR
-_DATA = b"data: "
-_OBJECT = _DATA + b"{"
+ERROR = b'data: {"error"'  # how vLLM begins the event that tells about a failure
+_ERROR_LATER = b"\n" + ERROR
+DATA = b"data: "
+OBJECT = DATA + b"{"
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 """How the lines of server-sent events begin."""
 _MAX_TOKENS = 2**31 - 1
@@ -138,7 +138,7 @@ class StreamFraming:
         if not self._begun:
             if error_at == 0:
                 return self.feed_break("error_event")
-            if not _begins_with_event(lines):
+            if not begins_with_event(lines):
                 return self.feed_break("not_events")
         if error_at is None:
             return self._hand_out(lines)
@@ -165,7 +165,7 @@ class StreamFraming:
         error = self._error_at(rest) is not None
         if not self._begun and (error or not rest):
             return self.feed_break("error_event" if error else "empty_stream")
-        if not self._begun and not _begins_with_event(rest + b"\n"):
+        if not self._begun and not begins_with_event(rest + b"\n"):
             return self.feed_break("not_events")
         self.ended = True
         told = [self._told()] if error else []
@@ -190,7 +190,7 @@ class StreamFraming:
         """Where the stream's first error event begins; None if it is not in `lines`."""
         if self._error_told:
             return None
-        if lines.startswith(_ERROR) and not self._within_line:
+        if lines.startswith(ERROR) and not self._within_line:
             return 0
         found = lines.find(_ERROR_LATER)
         return found + 1 if found >= 0 else None
@@ -221,14 +221,14 @@ class StreamFraming:
         else:
             *lines, part = data.split(b"\n")
         for line in lines[1:] if self._within_line else lines:
-            if line.startswith(_OBJECT):
-                self._read_object(line[len(_DATA) :], events)
+            if line.startswith(OBJECT):  # to parse it is no dearer than to search its bytes
+                # What is no object is relayed all the same.
+                self._read_object(parse_object(line[len(DATA) :]) or {}, events)
         self._within_line = bool(part)
         return events
 
-    def _read_object(self, text: bytes, events: list[Event]) -> None:
-        """Count the tokens of an event. To parse it is no dearer than to search its bytes."""
-        answer = _parse(text) or {}  # what is none is relayed all the same
+    def _read_object(self, answer: dict[str, Any], events: list[Event]) -> None:
+        """Count the tokens of an event."""
         for choice in _choices(answer):
             if choice.get("finish_reason") == "length":
                 self._truncated = True
@@ -282,7 +282,7 @@ class WholeFraming:
         assert not self.ended
         self.ended = True
         body = bytes(self._body)
-        answer = _parse(body) if len(body) <= LONGEST_READ_BYTES else _seen(body)
+        answer = parse_object(body) if len(body) <= LONGEST_READ_BYTES else _seen(body)
         if answer is None and not self._any_form:
             return [Broken("not_json", tokens_out=0, exact=True)]
         answer = answer or {}
@@ -297,7 +297,7 @@ class WholeFraming:
         return [Broken(reason, tokens_out=0, exact=True)]
 
 
-def _begins_with_event(lines: bytes) -> bool:
+def begins_with_event(lines: bytes) -> bool:
     """Whether a stream that begins so is one of server-sent events of JSON, by its first line."""
     line, end, _ = lines.partition(b"\n")
     if not line.startswith(_FIELDS):
@@ -305,7 +305,7 @@ def _begins_with_event(lines: bytes) -> bool:
     if not line.startswith(_FIELDS[0]) or not end or len(line) > LONGEST_LINE_BYTES:
         return True
     text = line[len(_FIELDS[0]) :].strip()
-    return text == b"[DONE]" or _parse(text) is not None
+    return text == b"[DONE]" or parse_object(text) is not None
 
 
 def _seen(body: bytes) -> dict[str, Any] | None:
@@ -313,7 +313,7 @@ def _seen(body: bytes) -> dict[str, Any] | None:
     return {} if body.lstrip()[:1] == b"{" and body.rstrip()[-1:] == b"}" else None
 
 
-def _parse(text: bytes) -> dict[str, Any] | None:
+def parse_object(text: bytes) -> dict[str, Any] | None:
     """The JSON object in `text`; None if it is none."""
     try:
         answer = orjson.loads(text)

@@ -1,7 +1,8 @@
 """Answers one request: place it, try engines until one answers, account for what happened.
 
 Nothing is sent to the client before the engine's first line of output is here, so an attempt
-that fails before it can be repeated on another engine without the client noticing.
+that fails before it can be repeated on another engine without the client noticing. After it another
+engine can go on with most streams.
 """
 
 import asyncio
@@ -12,11 +13,19 @@ from dataclasses import dataclass
 from foretell.telemetry import SchedulerMetrics
 from services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError
 from services.scheduler.http.exchange import ClientLeft, Exchange
-from services.scheduler.http.parsing import ParsedRequest
+from services.scheduler.http.parsing import ParsedRequest, wants_usage
 from services.scheduler.http.slo import SloUnattainable
 from services.scheduler.placing.placer import Placement, Placer
 from services.scheduler.record.recorder import Recorder
-from services.scheduler.relay.attempt import Attempt, AttemptFailed, Refusal, TakenBack
+from services.scheduler.relay.attempt import (
+    Attempt,
+    AttemptFailed,
+    BrokenOff,
+    Refusal,
+    TakenBack,
+    engine_lost,
+)
+from services.scheduler.relay.continuation import Progress, can_continue
 from services.scheduler.relay.reply import Reply
 from services.scheduler.relay.transport import EngineClient
 
@@ -61,6 +70,7 @@ class Relay:
         self._forwarded_headers = forwarded_headers
         self._placement: Placement | None = None
         """The last attempt's."""
+        self._progress: Progress | None = None
         self._failures: list[str] = []
         """Why attempts failed."""
 
@@ -117,6 +127,8 @@ class Relay:
         """Try one engine after the other, until one answers or placing raises `ApiError`."""
         placer = self._context.placer
         placement = await placer.place(self._request)
+        if can_continue(self._request, placement.spec.prompt_tokens):
+            self._progress = Progress(with_usage=wants_usage(self._request.body))
         while True:
             self._placement = placement
             try:
@@ -130,8 +142,10 @@ class Relay:
                     instance_id,
                     failure.reason,
                 )
-                self._context.metrics.retries.labels(instance_id, failure.reason).inc()
-                placement = await self._retry(placement, failure)
+                metrics, is_break = self._context.metrics, isinstance(failure, BrokenOff)
+                counter = metrics.continuations if is_break else metrics.retries
+                counter.labels(instance_id, failure.reason).inc()
+                placement = await self._retry(reply, placement, failure)
             except TakenBack:
                 placement = await placer.place_again(placement)
             except BaseException:  # refused, cancelled, or a defect: no attempt follows
@@ -141,12 +155,15 @@ class Relay:
                 placer.end(placement, broken=broken, answered=not broken)
                 return
 
-    async def _retry(self, placement: Placement, failure: AttemptFailed) -> Placement:
+    async def _retry(self, reply: Reply, placement: Placement, failure: AttemptFailed) -> Placement:
         """Where the next attempt goes; raises `ApiError`, or `Refused`, where there is none."""
         self._failures.append(failure.reason)
+        output_ids = self._progress.output_ids if self._progress and reply.started else ()
         try:
-            return await self._context.placer.retry(placement)
+            return await self._context.placer.retry(placement, len(output_ids))
         except ApiError as error:
+            if reply.started:
+                raise engine_lost() from error
             if failure.refusal is not None and len(set(self._failures)) == 1:
                 raise Refused(failure.refusal) from error
             raise
@@ -160,6 +177,7 @@ class Relay:
             placement,
             reply,
             self._context.placer.started,
+            self._progress,
         )
         try:
             await attempt.run(self._context.engines)

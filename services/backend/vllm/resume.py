@@ -1,0 +1,87 @@
+"""Goes on with answers that another engine had begun.
+
+A request whose `vllm_xargs` have `foretell_output_ids` brings the output tokens that its client has
+already. They are its output from the start, as if it had been preempted after them: limits,
+`min_tokens`, stop tokens and grammars count them, and its first step computes them with the prompt.
+To the API server its first output has all of them and the next one, so text, stop strings and usage
+come out as if all had been generated here.
+
+vLLM's first model runner takes no output with a new request. There the worker gets these tokens as
+part of the prompt: presence and frequency penalties do not count them.
+"""
+
+import copy
+import logging
+from typing import Any
+
+_log = logging.getLogger("vllm.foretell")
+
+OUTPUT_IDS = "foretell_output_ids"
+"""The field of `vllm_xargs`: the ids of the output tokens so far."""
+
+
+class Resuming:
+    """Mixed in before one of vLLM's schedulers. Requests without the field are left alone."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._brought: dict[str, list[int]] = {}
+        """Output tokens of requests that were not scheduled yet, by request id."""
+        self._untold: dict[str, list[int]] = {}
+        """Output tokens of which the API server has not heard."""
+
+    def add_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        params = request.sampling_params
+        given = params.extra_args.get(OUTPUT_IDS) if params and params.extra_args else None
+        if given is not None and _are_output_ids(given, request):
+            request.append_output_token_ids(given)
+            self._brought[request.request_id] = given
+        return super().add_request(request, *args, **kwargs)  # type: ignore[misc]
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        output = super().schedule(*args, **kwargs)  # type: ignore[misc]
+        if self._brought:
+            for new in output.scheduled_new_reqs:
+                if ids := self._brought.pop(new.req_id, None):
+                    self._untold[new.req_id] = ids
+                    self._begin(new, self.requests[new.req_id], ids)  # type: ignore[attr-defined]
+        return output
+
+    def update_from_output(self, *args: Any, **kwargs: Any) -> Any:
+        result = super().update_from_output(*args, **kwargs)  # type: ignore[misc]
+        if self._untold:
+            for outputs in result.values():
+                for output in outputs.outputs:
+                    if ids := self._untold.pop(output.request_id, None):
+                        output.new_token_ids = [*ids, *output.new_token_ids]
+        return result
+
+    def finish_requests(self, *args: Any, **kwargs: Any) -> Any:
+        result = super().finish_requests(*args, **kwargs)  # type: ignore[misc]
+        for waiting in (self._brought, self._untold):
+            for request_id in [each for each in waiting if each not in self.requests]:  # type: ignore[attr-defined]
+                del waiting[request_id]
+        return result
+
+    def _begin(self, new: Any, request: Any, ids: list[int]) -> None:
+        """What the worker gets of a request's first step: it has to know all tokens."""
+        accepted = self.structured_output_manager.accept_tokens(request, ids)  # type: ignore[attr-defined]
+        if not accepted:
+            _log.warning(
+                "Foretell: the grammar of %s refuses its output so far.", request.request_id
+            )
+        if getattr(new, "prefill_token_ids", None) is None:
+            new.prompt_token_ids = list(request.all_token_ids)
+            params = new.sampling_params = copy.copy(new.sampling_params)
+            params.min_tokens = max(0, params.min_tokens - len(ids))
+            if params.seed is not None:
+                params.seed += len(ids)  # the same draws again would say the same again
+
+
+def _are_output_ids(given: object, request: Any) -> bool:
+    """Whether the field holds token ids that leave something to generate."""
+    return (
+        isinstance(given, list)
+        and 0 < len(given) < request.max_tokens
+        and all(type(each) is int and each >= 0 for each in given)
+    )

@@ -1,0 +1,206 @@
+"""Streams that break off anywhere, and go on on another engine."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.scheduler.http.parsing import parse
+from services.scheduler.http.surface import ENDPOINTS
+from services.scheduler.relay.continuation import Progress, can_continue
+from services.scheduler.relay.followed import LONGEST_EVENT_BYTES, FollowedFraming
+from services.scheduler.relay.framing import Broken, End, Event, Lines
+
+RECORDED = Path(__file__).parents[1] / "data" / "vllm_answers"
+"""Streams of vLLM 0.32 with token ids."""
+STREAMS = {
+    name: (RECORDED / f"{name}.sse").read_bytes()
+    for name in ("chat-token-ids", "completion-token-ids")
+}
+DONE = b"data: [DONE]\n\n"
+_IDS = re.compile(rb'"(prompt_token_ids|token_ids)":\[[0-9,]*\]')
+
+
+def without_ids(stream: bytes) -> bytes:
+    """What vLLM says to those who do not ask for token ids."""
+    return _IDS.sub(rb'"\1":null', stream)
+
+
+def from_another(stream: bytes) -> bytes:
+    """The same answer of another engine, which has its own id and clock."""
+    other = re.sub(rb'"id":"[^"]*"', b'"id":"another"', stream)
+    return re.sub(rb'"created":[0-9]*', b'"created":7', other)
+
+
+def resumed(stream: bytes, output_ids: list[int]) -> bytes:
+    """The answer of an engine that was told of these tokens: its first event has all of them."""
+    events = [part for part in from_another(stream).split(b"\n\n") if part]
+    made: list[bytes] = []
+    lump: dict[str, Any] | None = None
+    count = 0
+    for part in events:
+        event = json.loads(part[6:]) if part.startswith(b"data: {") else {}
+        choice = (event.get("choices") or [{}])[0]
+        ids = choice.get("token_ids") or []
+        count += len(ids)
+        if lump is not None:
+            first = lump["choices"][0]
+            choice["token_ids"] = first["token_ids"] + ids
+            for field in ("delta", "text"):
+                if field == "text" and field in choice:
+                    choice["text"] = first["text"] + choice["text"]
+                elif field in choice and field in first:
+                    choice["delta"]["content"] = (
+                        first["delta"]["content"] + choice["delta"]["content"]
+                    )
+            lump = None
+        if ids and count <= len(output_ids):
+            lump = event
+        elif event:
+            made.append(b"data: " + json.dumps(event, separators=(",", ":")).encode())
+        else:
+            made.append(part)
+    return b"".join(part + b"\n\n" for part in made)
+
+
+def answer_of(stream: bytes) -> dict[str, Any]:
+    """What a client makes of a stream, whatever its pieces."""
+    folded: dict[str, Any] = {"text": "", "roles": 0, "heads": set(), "ends": []}
+    for part in stream.split(b"\n\n"):
+        if part == b"data: [DONE]":
+            folded["ends"].append("done")
+        elif part:
+            event = json.loads(part.removeprefix(b"data: "))
+            folded["heads"].add((event["id"], event["created"]))
+            for choice in event["choices"]:
+                delta = choice.get("delta", choice)
+                folded["text"] += delta.get("content") or delta.get("text") or ""
+                folded["roles"] += "role" in delta
+                if choice["finish_reason"]:
+                    folded["ends"].append(choice["finish_reason"])
+    return folded
+
+
+def fed(framing: FollowedFraming, data: bytes, *, broken: bool = False) -> tuple[bytes, Event]:
+    """What the client gets of a stream that ends, or breaks off; and the last event."""
+    events = framing.feed(data) if data else []
+    if not framing.ended:
+        events += framing.feed_break("connection_lost") if broken else framing.feed_end()
+    lines = [each.data for each in events if isinstance(each, Lines | End)]
+    return b"".join(lines), events[-1]
+
+
+@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize("size", [1, 7, 100, 1 << 20])
+def test_an_undisturbed_stream_is_as_if_nobody_had_asked_for_ids(name: str, size: int) -> None:
+    stream, framing, out = STREAMS[name], FollowedFraming(Progress()), b""
+    for at in range(0, len(stream), size):
+        for event in framing.feed(stream[at : at + size]):
+            assert isinstance(event, Lines)
+            out += event.data
+    assert framing.feed_end() == [End(b"", truncated=True)]
+    assert out == without_ids(stream)
+
+
+@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize("way", ["resumes", "begins anew"])
+def test_a_stream_that_is_cut_anywhere_goes_on_as_it_was(name: str, way: str) -> None:
+    """Cut after every byte; and the engine that goes on is cut again, as far behind."""
+    stream, whole = STREAMS[name], answer_of(without_ids(STREAMS[name]))
+    for cut in range(1, len(stream) - 1):
+        progress = Progress()
+        out, end = fed(FollowedFraming(progress), stream[:cut], broken=True)
+        assert progress.can_go_on
+        for again in () if isinstance(end, End) else (cut // 2, cut + 150, None):
+            progress.begin_again()
+            told = progress.output_ids
+            later = resumed(stream, told) if way == "resumes" else from_another(stream)
+            more, end = fed(FollowedFraming(progress), later[:again], broken=again is not None)
+            out += more
+            if isinstance(end, End):
+                break
+        found = answer_of(out)
+        if not out.startswith(b"data: {") or len(found["heads"]) > 1:
+            raise AssertionError(out)
+        assert (found["text"], found["roles"]) == (whole["text"], whole["roles"]), cut
+        assert found["ends"] == whole["ends"], cut
+        if way == "begins anew" and b"another" not in out:
+            assert out == without_ids(stream), cut
+
+
+def test_the_counts_are_told_where_only_they_are_missing() -> None:
+    stream, progress = STREAMS["chat-token-ids"], Progress(with_usage=True)
+    out, end = fed(FollowedFraming(progress), stream.removesuffix(DONE), broken=True)
+    assert isinstance(end, End)
+    assert out.startswith(without_ids(stream.removesuffix(DONE)))
+    last = json.loads(out.removesuffix(b"\n\n" + DONE).rpartition(b"data: ")[2])
+    assert last["usage"] == {"prompt_tokens": 20, "total_tokens": 25, "completion_tokens": 5}
+    assert last["id"] == json.loads(stream.partition(b"\n")[0][6:])["id"]
+
+
+def test_an_engine_that_says_something_else_ends_the_stream() -> None:
+    stream, progress = STREAMS["chat-token-ids"], Progress()
+    fed(FollowedFraming(progress), stream[:900], broken=True)
+    progress.begin_again()
+    out, end = fed(FollowedFraming(progress), stream.replace(b" fobo", b" fob0"))
+    assert out == b""
+    assert end == Broken("diverged", tokens_out=1, exact=True)
+    assert not progress.can_go_on
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        b'data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":null}]}\n\n',
+        b'data: {"choices":[{"delta":{"tool_calls":[{"index":0}]},"token_ids":[1]}]}\n\n',
+        b': a comment\ndata: {"choices":[]}\n\n',
+        b'data: {"choices":[{"delta":{"content":"x"},"token_ids":["a"]}]}\n\n',
+        b"data: {" + b" " * (LONGEST_EVENT_BYTES + 1),
+    ],
+)
+def test_nobody_goes_on_where_not_all_is_known(hidden: bytes) -> None:
+    progress = Progress()
+    fed(FollowedFraming(progress), STREAMS["chat-token-ids"][:700] + hidden, broken=True)
+    assert not progress.can_go_on
+
+
+@pytest.mark.parametrize("end", ["error", "abort"])
+def test_an_engine_that_gives_up_says_nothing_to_the_client(end: str) -> None:
+    stream, progress = STREAMS["completion-token-ids"], Progress()
+    at = stream.index(b"\n\n") + 2
+    last = b'data: {"error":{"message":"EngineDeadError","code":500}}\n\ndata: [DONE]\n\n'
+    if end == "abort":
+        last = b'data: {"choices":[{"index":0,"text":"","finish_reason":"abort"}]}\n\n'
+    out, event = fed(FollowedFraming(progress), stream[:at] + last)
+    assert out == without_ids(stream[:at])
+    assert event == Broken("error_event" if end == "error" else "aborted", 1, exact=True)
+    assert progress.can_go_on
+
+
+def test_a_stream_in_another_form_is_relayed_as_it_is() -> None:
+    stream = STREAMS["chat-token-ids"].replace(b"\n", b"\r\n")
+    progress = Progress()
+    framing = FollowedFraming(progress)
+    out = b"".join(e.data for e in framing.feed(stream) if isinstance(e, Lines))
+    assert out == stream
+    assert not progress.can_go_on
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        ("stop", ["x"], True),
+        ("tools", [{"type": "function"}], True),
+        ("n", 2, False),
+        ("stream", False, False),
+        ("logprobs", True, False),
+        ("return_token_ids", True, False),
+    ],
+)
+def test_what_can_be_continued(field: str, value: object, expected: bool) -> None:
+    body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "x"}]}
+    request = parse(ENDPOINTS["/v1/chat/completions"], json.dumps(body | {field: value}).encode())
+    assert can_continue(request, 10) is expected
+    assert not can_continue(request, 1_000_000)
