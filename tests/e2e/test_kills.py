@@ -1,4 +1,7 @@
-"""Two schedulers, four emulated engines, load, and SIGKILL: nothing is lost but by its scheduler."""
+"""Two schedulers, four emulated engines, load, and SIGKILL.
+
+Only streams that a killed scheduler had begun are lost.
+"""
 
 import asyncio
 from collections.abc import Iterator

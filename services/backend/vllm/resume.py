@@ -29,17 +29,22 @@ class Resuming:
         """Output tokens of requests that were not scheduled yet, by request id."""
         self._untold: dict[str, list[int]] = {}
         """Output tokens of which the API server has not heard."""
+        self._as_prompt: dict[str, int] = {}
+        """Number of output tokens that the worker has as part of the prompt."""
 
     def add_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         params = request.sampling_params
         given = params.extra_args.get(OUTPUT_IDS) if params and params.extra_args else None
         if given is not None and _are_output_ids(given, request):
             request.append_output_token_ids(given)
+            request.prefill_stats = None  # what is cached may be more than the prompt
             self._brought[request.request_id] = given
         return super().add_request(request, *args, **kwargs)  # type: ignore[misc]
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         output = super().schedule(*args, **kwargs)  # type: ignore[misc]
+        if self._as_prompt:
+            self._correct(output)
         if self._brought:
             for new in output.scheduled_new_reqs:
                 if ids := self._brought.pop(new.req_id, None):
@@ -67,15 +72,24 @@ class Resuming:
         """What the worker gets of a request's first step: it has to know all tokens."""
         accepted = self.structured_output_manager.accept_tokens(request, ids)  # type: ignore[attr-defined]
         if not accepted:
-            _log.warning(
-                "Foretell: the grammar of %s refuses its output so far.", request.request_id
-            )
-        if getattr(new, "prefill_token_ids", None) is None:
-            new.prompt_token_ids = list(request.all_token_ids)
-            params = new.sampling_params = copy.copy(new.sampling_params)
-            params.min_tokens = max(0, params.min_tokens - len(ids))
-            if params.seed is not None:
-                params.seed += len(ids)  # the same draws again would say the same again
+            _log.warning("Foretell: the grammar of %s refuses its output.", request.request_id)
+        if getattr(new, "prefill_token_ids", None) is not None:
+            return  # vLLM's second model runner knows them apart
+        new.prompt_token_ids = list(request.all_token_ids)
+        self._as_prompt[new.req_id] = len(ids)
+        params = new.sampling_params = copy.copy(new.sampling_params)
+        params.min_tokens = max(0, params.min_tokens - len(ids))
+        if params.seed is not None:
+            params.seed += len(ids)  # the same draws again would say the same again
+
+    def _correct(self, output: Any) -> None:
+        """What the worker has as part of the prompt is no output to it."""
+        for request_id in output.finished_req_ids:
+            self._as_prompt.pop(request_id, None)
+        cached = output.scheduled_cached_reqs
+        for index, request_id in enumerate(cached.req_ids):
+            if request_id in self._as_prompt:
+                cached.num_output_tokens[index] -= self._as_prompt[request_id]
 
 
 def _are_output_ids(given: object, request: Any) -> bool:

@@ -33,6 +33,7 @@ _ALTERING = (
 """Fields with which events are more than texts that follow each other, or hide tokens."""
 _IDS = b'"token_ids":['
 _PROMPT_IDS = b'"prompt_token_ids":['
+_HIDDEN = ("token_ids", "prompt_token_ids")
 _CHOICES = b',"choices":'
 DONE = b"data: [DONE]\n\n"
 """The last event of a stream."""
@@ -149,8 +150,9 @@ class Progress:
             return self._with_head(line)
         finished = choice.get("finish_reason") is not None
         self._take_ids(choice, delta)
-        prompt_ids = event.get("prompt_token_ids") or choice.get("prompt_token_ids")
-        self._prompt_tokens = self._prompt_tokens or len(prompt_ids or ())
+        if not self._prompt_tokens:
+            prompt_ids = event.get("prompt_token_ids") or choice.get("prompt_token_ids")
+            self._prompt_tokens = len(prompt_ids) if isinstance(prompt_ids, list) else 0
         if self._again or (self._role_sent and "role" in delta):
             left = self._left(event, choice, delta, finished)
             self._is_finished = finished
@@ -199,17 +201,20 @@ class Progress:
             raise Diverged
         if not is_new and not finished:
             return b""
-        choice["token_ids"] = None
+        for owner in (event, choice):
+            owner.update({name: None for name in _HIDDEN if name in owner})
         return b"data: %b\n\n" % orjson.dumps(event)
 
     def _with_head(self, line: bytes) -> bytes:
         """The event with the id and the time of the stream's first event."""
+        if self._head and not self._replaces_head:
+            return line
         at = line.find(_CHOICES)
         if at < 0:
             return line
         if not self._head:
             self._head = line[:at]
-        return self._head + line[at:] if self._replaces_head else line
+        return self._head + line[at:]
 
 
 def _without_ids(line: bytes) -> bytes:
