@@ -92,9 +92,9 @@ class Recorder:
         if outcome is not None:
             self._slo_requests(request.model, placement.policy, outcome).inc()
         if answered:
-            if not result.continued:
-                self._observe_latencies(request, placement, result, ttft_s, e2e_s)
             self._count_tokens(request, placement, result)
+        if answered and not result.continued:
+            self._observe_latencies(request, placement, result, ttft_s, e2e_s)
             self._observe_errors(request, placement, result, ttft_s, e2e_s)
         if accepted and (result.finished or result.abandoned):
             self._lessons.learn(request, placement, result)
