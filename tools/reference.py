@@ -49,6 +49,11 @@ RESPONSE_HEADERS = (
         "`limit`, `remaining` and `reset`, each of `requests` and `tokens`, as OpenAI's API tells "
         "them, where the key has such limits; those of this replica.",
     ),
+    (
+        "ratelimit, ratelimit-policy",
+        "The same, as the IETF's draft on RateLimit fields has it: `r` is what is left, `t` the "
+        "seconds until all is there again, `q` the limit in `w` seconds, in units of `qu`.",
+    ),
     ("others", "The engine's, but for those of the connection, `server`, `date` and cookies."),
 )
 XARGS = (

@@ -141,13 +141,21 @@ class Tenant:
         return ApiError(429, text, code="rate_limit_exceeded", headers=headers)
 
     def headers(self) -> dict[str, str]:
-        """What is left of its limits, as OpenAI's API tells it."""
+        """What is left of its limits, as OpenAI's API tells it and as the IETF's draft
+        `draft-ietf-httpapi-ratelimit-headers` does."""
         found: dict[str, str] = {}
+        policies, states = [], []
         for name, bucket in (("requests", self.requests), ("tokens", self.tokens)):
             if bucket is not None:
+                left, full_s = max(0, int(bucket.level)), bucket.wait_s(bucket.per_min)
                 found[f"x-ratelimit-limit-{name}"] = str(bucket.per_min)
-                found[f"x-ratelimit-remaining-{name}"] = str(max(0, int(bucket.level)))
-                found[f"x-ratelimit-reset-{name}"] = f"{bucket.wait_s(bucket.per_min):.3f}s"
+                found[f"x-ratelimit-remaining-{name}"] = str(left)
+                found[f"x-ratelimit-reset-{name}"] = f"{full_s:.3f}s"
+                policies.append(f'"{name}";q={bucket.per_min};w=60;qu="{name}"')
+                states.append(f'"{name}";r={left};t={ceil(full_s)}')
+        if policies:
+            found["ratelimit-policy"] = ", ".join(policies)
+            found["ratelimit"] = ", ".join(states)
         return found
 
 
