@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from contextlib import ExitStack
 from typing import Any
 
 from foretell.config import TaggerSettings
@@ -14,8 +15,11 @@ _NICENESS = 19
 """The lowest priority beside idleness: no request waits for the tagger."""
 
 
-def load_model(settings: TaggerSettings) -> LengthModel[Any] | None:
-    """The model that the settings name, if any; `SystemExit` says why it cannot serve."""
+def load_model(settings: TaggerSettings, ending: ExitStack) -> LengthModel[Any] | None:
+    """The model that the settings name, if any; `ending` ends what it runs.
+
+    `SystemExit` says why it cannot serve.
+    """
     if settings.checkpoint:
         if settings.model not in ("shipped", "none"):
             raise SystemExit("tagger: model and checkpoint are two models; name one")
@@ -30,7 +34,9 @@ def load_model(settings: TaggerSettings) -> LengthModel[Any] | None:
         from services.tagger.apart import EncoderApart  # noqa: PLC0415
 
         warm_lengths()
-        return EncoderModel(EncoderApart(folder_of(settings.model), threads=settings.threads))
+        encoder = EncoderApart(folder_of(settings.model), threads=settings.threads)
+        ending.callback(encoder.kill)
+        return EncoderModel(encoder)
     except ImportError as error:
         raise SystemExit(
             f"tagger: {error}; pip install -e '.[tagger]' in the checkout, or set "
@@ -43,13 +49,14 @@ def load_model(settings: TaggerSettings) -> LengthModel[Any] | None:
 def main() -> None:
     settings = runtime.load_settings(TaggerSettings)
     runtime.setup_logging(settings.log_level)
-    model = load_model(settings)
-    os.nice(_NICENESS)
+    with ExitStack() as ending:
+        model = load_model(settings, ending)
+        os.nice(_NICENESS)
 
-    async def serve_until(stop: asyncio.Event) -> None:
-        await serve(settings, model, stop)
+        async def serve_until(stop: asyncio.Event) -> None:
+            await serve(settings, model, stop)
 
-    runtime.run(serve_until)
+        runtime.run(serve_until)
 
 
 if __name__ == "__main__":

@@ -61,6 +61,14 @@ class EncoderApart:
         read: Read = found
         return read
 
+    def kill(self) -> None:
+        """End the process, from any thread: whoever waits for what it reads gets an error.
+
+        With nothing left over for it, that would be a long wait.
+        """
+        if (process := self._process) is not None:
+            process.kill()
+
     def close(self) -> None:
         """End the process."""
         if self._process is not None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
@@ -54,6 +55,18 @@ def test_an_encoder_that_is_killed_or_hangs_is_replaced(monkeypatch: pytest.Monk
         assert encoder.pid != first
     finally:
         encoder.close()
+
+
+def test_who_waits_for_an_encoder_that_gets_no_processor_is_released() -> None:
+    """As at the end of the tagger's process, which waits for its threads."""
+    encoder = EncoderApart(folder_of("shipped"))
+    os.kill(encoder.pid, signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(encoder.read, SAID, ["", ""])
+        encoder.kill()
+        with pytest.raises(RuntimeError, match="died"):
+            reading.result(WAIT_S)
+    assert encoder.pid == 0
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
