@@ -37,7 +37,6 @@ class Variant:
     title: str
     policy: str
     size: Size = _EIGHT
-    """Schedulers have their length model."""
     tagger: bool = True
     pictures: bool = True
     schedulers: int = 1
@@ -152,6 +151,16 @@ class Schedulers:
         """CPU seconds so far of the schedulers, the sidecars, the tagger, and the process in which
         its length model runs when nobody else wants to."""
         return {name: sum(map(_cpu_s, each)) for name, each in self._groups.items()}
+
+    def held(self) -> dict[str, tuple[float, int]]:
+        """Resident memory in MiB, and open descriptors, of the same groups of processes."""
+        return {
+            name: (
+                sum(process.memory_info().rss for process in group) / 2**20,
+                sum(process.num_fds() for process in group),
+            )
+            for name, group in self._groups.items()
+        }
 
     async def degraded(self) -> Counter[str]:
         """How often placements have done without what they wanted, by what that was."""

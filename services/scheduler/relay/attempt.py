@@ -302,6 +302,7 @@ class Attempt:
         ]
         if self._request.grant is not None:
             limits = self._request.grant.headers()
+            headers = [each for each in headers if b"ratelimit" not in each[0]]  # its own
             headers += [(name.encode(), value.encode()) for name, value in limits.items()]
         if prediction is not None:
             headers += [
