@@ -98,7 +98,7 @@ def test_preempted_later_it_is_the_same_to_its_worker(is_async: bool) -> None:
     loop.close()
 
 
-@pytest.mark.parametrize("ids", [[], ["x"], [True], [-1], "1,2", list(range(60)), 7])
+@pytest.mark.parametrize("ids", [[], ["x"], [True], [-1], [32_000], "1,2", list(range(60)), 7])
 def test_what_is_no_output_is_ignored(ids: object) -> None:
     loop = loop_of(is_async=True)
     seen = Watching(loop, "r")

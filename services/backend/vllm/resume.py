@@ -31,11 +31,12 @@ class Resuming:
         """Output tokens of which the API server has not heard."""
         self._as_prompt: dict[str, int] = {}
         """Number of output tokens that the worker has as part of the prompt."""
+        self._vocabulary = _vocabulary_of(self)
 
     def add_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         params = request.sampling_params
         given = params.extra_args.get(OUTPUT_IDS) if params and params.extra_args else None
-        if given is not None and _are_output_ids(given, request):
+        if given is not None and _are_output_ids(given, request, self._vocabulary):
             request.append_output_token_ids(given)
             request.prefill_stats = None  # what is cached may be more than the prompt
             self._brought[request.request_id] = given
@@ -92,10 +93,23 @@ class Resuming:
                 cached.num_output_tokens[index] -= self._as_prompt[request_id]
 
 
-def _are_output_ids(given: object, request: Any) -> bool:
-    """Whether the field holds token ids that leave something to generate."""
+def _vocabulary_of(scheduler: Any) -> int:
+    """Number of tokens that the model has; 0 where that is not known: then nothing goes on."""
+    try:
+        return int(scheduler.vllm_config.model_config.get_vocab_size())
+    except Exception:  # another version's: the engine has to start all the same
+        _log.warning("Foretell: no answers of other engines can go on here.", exc_info=True)
+        return 0
+
+
+def _are_output_ids(given: object, request: Any, vocabulary: int) -> bool:
+    """Whether the field holds token ids that leave something to generate.
+
+    An id that the model does not have would end the engine.
+    """
     return (
         isinstance(given, list)
+        and request.prompt_embeds is None
         and 0 < len(given) < request.max_tokens
-        and all(type(each) is int and each >= 0 for each in given)
+        and all(type(each) is int and 0 <= each < vocabulary for each in given)
     )
