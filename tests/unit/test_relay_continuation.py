@@ -140,6 +140,20 @@ def test_the_counts_are_told_where_only_they_are_missing() -> None:
     assert last["id"] == json.loads(stream.partition(b"\n")[0][6:])["id"]
 
 
+def test_tokens_of_an_engine_that_fell_behind_do_not_count() -> None:
+    stream, progress = STREAMS["chat-token-ids"], Progress()
+    fed(FollowedFraming(progress), stream[:900], broken=True)
+    told = progress.output_ids
+    assert told == [3125, 3358]
+    progress.begin_again()
+    out, _ = fed(
+        FollowedFraming(progress), stream.replace(b"[3125]", b"[1,2,3]")[:700], broken=True
+    )
+    assert out == b""
+    progress.begin_again()
+    assert progress.output_ids == told
+
+
 def test_an_engine_that_says_something_else_ends_the_stream() -> None:
     stream, progress = STREAMS["chat-token-ids"], Progress()
     fed(FollowedFraming(progress), stream[:900], broken=True)

@@ -69,8 +69,8 @@ class Progress:
         self.is_done = False
         """The client has the last event."""
         self._ids = array("l")
-        self._longest = array("l")
-        """The ids of the attempt that came farthest."""
+        self._known_ids = array("l")
+        """The ids of all tokens of the text in `_again`."""
         self._texts: dict[str, list[str]] = {name: [] for name in (*_TEXTS, "text")}
         self._head = b""
         """The beginning of each event, up to its choices: id, creation time and model."""
@@ -84,7 +84,7 @@ class Progress:
     @property
     def output_ids(self) -> list[int]:
         """The ids of all tokens of which the client has the text, and perhaps some more."""
-        return (self._ids if len(self._ids) > len(self._longest) else self._longest).tolist()
+        return (self._known_ids if self._again else self._ids).tolist()
 
     @property
     def can_go_on(self) -> bool:
@@ -102,7 +102,7 @@ class Progress:
 
     def begin_again(self) -> None:
         """Another engine will say all again."""
-        self._longest, self._ids = array("l", self.output_ids), array("l")
+        self._known_ids, self._ids = array("l", self.output_ids), array("l")
         said = {name: "".join(texts) for name, texts in self._texts.items()}
         self._again = {name: text for name, text in said.items() if text}
         self._replaces_head = bool(self._head)

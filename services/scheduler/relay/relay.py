@@ -70,7 +70,9 @@ class Relay:
         self._forwarded_headers = forwarded_headers
         self._placement: Placement | None = None
         """The last attempt's."""
+        self._can_continue = False
         self._progress: Progress | None = None
+        """Of what the client has got, where another engine could go on with it."""
         self._failures: list[str] = []
         """Why attempts failed."""
 
@@ -127,8 +129,7 @@ class Relay:
         """Try one engine after the other, until one answers or placing raises `ApiError`."""
         placer = self._context.placer
         placement = await placer.place(self._request)
-        if can_continue(self._request, placement.spec.prompt_tokens):
-            self._progress = Progress(with_usage=wants_usage(self._request.body))
+        self._can_continue = can_continue(self._request, placement.spec.prompt_tokens)
         while True:
             self._placement = placement
             try:
@@ -170,6 +171,8 @@ class Relay:
 
     async def _try_engine(self, reply: Reply, placement: Placement) -> bool:
         """Make one attempt and account for it; whether the engine broke off in mid-answer."""
+        if self._can_continue and not reply.started:  # what nobody saw does not count
+            self._progress = Progress(with_usage=wants_usage(self._request.body))
         attempt = Attempt(
             self._request,
             self._request_id,
