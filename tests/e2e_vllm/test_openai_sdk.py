@@ -180,16 +180,6 @@ def test_two_hundred_at_once(running: Cluster) -> None:
             assert call.completion_tokens == call.max_tokens
     check(running, asked, f"{CONCURRENT} concurrent requests")
 
-    # The scheduler has now seen enough requests to tell which are large.
-    large = [Call(False, True, f"{i}: " + "word " * 400, 48, f"sdk-large-{i}") for i in range(4)]
-    mixed = [*large, *calls(36, seed=3)]
-    asyncio.run(send_all(running.endpoint, model_of(running), mixed))
-    priorities = [
-        line["priority"] for line in check(running, mixed, f"{len(mixed)}, 4 of them large")
-    ]
-    assert priorities[: len(large)] == [1] * len(large)  # engines serve them last
-    assert 0 in priorities
-
 
 def test_what_is_wrong_with_a_request_only_the_engine_can_know(running: Cluster) -> None:
     """vLLM's own refusals come through as they are."""
