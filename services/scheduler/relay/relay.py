@@ -72,7 +72,7 @@ class Relay:
         """The last attempt's."""
         self._can_continue = False
         self._progress: Progress | None = None
-        """Of what the client has got, where another engine could go on with it."""
+        """What the client has got, where another engine could go on with it."""
         self._failures: list[str] = []
         """Why attempts failed."""
 
