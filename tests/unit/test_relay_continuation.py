@@ -171,13 +171,20 @@ def test_an_engine_that_says_something_else_ends_the_stream() -> None:
         b'data: {"choices":[{"delta":{"tool_calls":[{"index":0}]},"token_ids":[1]}]}\n\n',
         b': a comment\ndata: {"choices":[]}\n\n',
         b'data: {"choices":[{"delta":{"content":"x"},"token_ids":["a"]}]}\n\n',
+        b'data: {"choices":["x"]}\n\n',
+        b'data: {"choices":[{"delta":7,"token_ids":[1]}]}\n\n',
         b"data: {" + b" " * (LONGEST_EVENT_BYTES + 1),
     ],
 )
 def test_nobody_goes_on_where_not_all_is_known(hidden: bytes) -> None:
-    progress = Progress()
-    fed(FollowedFraming(progress), STREAMS["chat-token-ids"][:700] + hidden, broken=True)
-    assert not progress.can_go_on
+    begun = STREAMS["chat-token-ids"][:700]
+    at = begun.rindex(b"\n\n") + 2
+    for pieces in ([begun[:at] + hidden], [begun[:at], hidden]):
+        progress = Progress()
+        framing = FollowedFraming(progress)
+        for piece in pieces:
+            framing.feed(piece)
+        assert not progress.can_go_on
 
 
 @pytest.mark.parametrize("end", ["error", "abort"])

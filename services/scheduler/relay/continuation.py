@@ -133,6 +133,32 @@ class Progress:
         }
         return b'%b,"choices":[],"usage":%b}\n\n%b' % (self._head, orjson.dumps(usage), DONE)
 
+    def take_plain(self, line: bytes, event: dict[str, Any]) -> bytes:
+        """What `take` says of an event as nearly all are, with a text and its token ids; b"" where
+        it is another one, of which nothing was noted. This runs for each chunk of each stream."""
+        choices = event.get("choices")
+        if self._again or self._replaces_head or "usage" in event or type(choices) is not list:
+            return b""
+        choice = choices[0] if choices else None
+        if type(choice) is not dict:
+            return b""
+        ids, delta = choice.get("token_ids"), choice.get("delta")
+        if type(ids) is not list or choice.get("finish_reason") or choice.get("prompt_token_ids"):
+            return b""
+        name, text = "text", choice.get("text")
+        if delta is not None:
+            only = type(delta) is dict and len(delta) == 1
+            name, text = "content", delta.get("content") if only else None
+        if type(text) is not str or not text:
+            return b""
+        try:
+            self._ids.extend(ids)
+        except (TypeError, OverflowError):
+            self._complete = False  # they are no ids
+        self._texts[name].append(text)
+        at = line.rfind(_IDS)
+        return line[: at + len(_IDS) - 1] + b"null" + line[line.index(b"]", at) + 1 :]
+
     def take(self, line: bytes, event: dict[str, Any]) -> bytes:
         """What the client gets of an event, which is parsed from `line`; nothing: b"".
 

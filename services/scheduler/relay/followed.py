@@ -38,6 +38,10 @@ class FollowedFraming(StreamFraming):
         assert not self.ended
         if not self._is_followed:
             return super().feed(data)
+        if self._begun and not self._held and data.find(_BLANK) == len(data) - len(_BLANK):
+            plain = self._plain(data)
+            if plain:
+                return plain
         if self._held:
             data = bytes(self._held) + data
             self._held.clear()
@@ -48,6 +52,15 @@ class FollowedFraming(StreamFraming):
             return self._unfollow(data)
         self._held += rest
         return self._take(data[:end])
+
+    def _plain(self, data: bytes) -> list[Event]:
+        """What to do with one event that says what nearly all do; empty: it is another one."""
+        answer = parse_object(data[len(DATA) :]) if data.startswith(OBJECT) else None
+        shown = self._progress.take_plain(data, answer) if answer is not None else b""
+        if not shown or answer is None:
+            return []
+        self._tokens_out += len(answer["choices"][0]["token_ids"])
+        return [Lines(shown)]
 
     def feed_end(self) -> list[Event]:
         """The engine has ended its stream as HTTP wants it."""
