@@ -12,15 +12,19 @@ BIN := $(VENV)/bin
 VLLM_VENV ?= .venv-vllm
 VLLM_PYTHON := $(VLLM_VENV)/bin/python
 TRAIN_VENV := .venv-train
+CLIENTS := .venv-clients
 PROMETHEUS := .prometheus/usr/bin/prometheus
 TINY_MODEL := .models/tiny-llama
 DEEP_MODEL := .models/deep-llama
 PIP := -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-vllm setup-train run run-vllm lint test test-vllm test-vllm-schedulers \
-	test-vllm-matrix test-compose test-prometheus bench bench-gateway accuracy accuracy-live \
-	reproduce-block reproduce-provisioning figures proto check-proto reference dashboards compose clean
+.PHONY: wheel help setup setup-dev setup-vllm setup-train run run-vllm lint test test-chaos test-chaos-brief test-clients \
+	test-guidellm test-breaks \
+	test-vllm test-vllm-schedulers test-vllm-matrix test-batch-kills test-storage test-compose test-prometheus \
+	test-browser pictures bench bench-gateway \
+	accuracy accuracy-live \
+	reproduce-block reproduce-provisioning reproduce-blendserve reproduce-echo figures proto check-proto reference dashboards compose clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -98,13 +102,51 @@ lint: setup-dev ## Format, lint, types, import directions, generated code
 test: lint ## Everything that needs no special machine
 	$(BIN)/python -m foretell.engine.warm
 	$(BIN)/pytest tests --ignore=tests/vllm --ignore=tests/e2e_vllm --ignore=tests/compose \
-		--ignore=tests/prometheus
+		--ignore=tests/prometheus --ignore=tests/chaos --ignore=tests/clients --ignore=tests/breaks \
+		--ignore=tests/browser
+
+KILLS ?= 1000
+test-batch-kills: setup-dev ## Workers of batches killed at random, KILLS times, over SQLite and over Postgres
+	BATCH_KILLS=$(KILLS) $(BIN)/pytest tests/batch/test_crashes.py -k random
+
+test-storage: setup-dev ## Batches in Debian's Postgres, killed at every write to it, and in an S3 of moto's
+	$(BIN)/pip install --quiet 'moto[server]>=5' '.[storage]'
+	BATCH_CRASHES_EVERY=1 $(BIN)/pytest tests/batch
+
+test-chaos: setup-dev ## Every fault under load, and long fuzzing; below 5 minutes
+	$(BIN)/python -m foretell.engine.warm
+	FUZZ_EXAMPLES=300 $(BIN)/pytest tests/contract/test_fuzz.py tests/chaos
+
+test-chaos-brief: setup-dev ## A fault of each kind under load; about a minute
+	$(BIN)/python -m foretell.engine.warm
+	$(BIN)/pytest tests/chaos -m brief
+
+# The clients of others, as their users install them.
+$(CLIENTS)/.installed: tests/clients/requirements.txt
+	$(PYTHON) -m venv $(CLIENTS)
+	$(CLIENTS)/bin/python $(PIP) --upgrade pip  # an old one tries all of httpx's past
+	$(CLIENTS)/bin/python $(PIP) -r tests/clients/requirements.txt
+	npm install --silent --no-audit --no-fund --prefix $(CLIENTS)/lib openai
+	@touch $@
+
+test-clients: setup-dev setup-vllm $(TINY_MODEL)/config.json $(CLIENTS)/.installed ## SDKs of others and vLLM's bench serve against emulated engines
+	FORETELL_CLIENTS=$(abspath $(CLIENTS)) FORETELL_VLLM_PYTHON=$(abspath $(VLLM_PYTHON)) \
+		FORETELL_TINY_MODEL=$(abspath $(TINY_MODEL)) $(BIN)/pytest tests/clients -k 'not guidellm'
+
+test-guidellm: setup-dev $(TINY_MODEL)/config.json $(CLIENTS)/.installed ## guidellm, which comes with torch for CUDA, against emulated engines
+	$(CLIENTS)/bin/python $(PIP) guidellm
+	FORETELL_CLIENTS=$(abspath $(CLIENTS)) FORETELL_TINY_MODEL=$(abspath $(TINY_MODEL)) \
+		$(BIN)/pytest tests/clients -k guidellm
 
 test-vllm: setup-dev setup-vllm $(TINY_MODEL)/config.json ## Against real vLLM engines and schedulers
 	$(VLLM_PYTHON) -m foretell.engine.warm
 	$(VLLM_PYTHON) -m pytest tests/vllm -m 'vllm or torch'
 	FORETELL_VLLM_PYTHON=$(abspath $(VLLM_PYTHON)) FORETELL_TINY_MODEL=$(abspath $(TINY_MODEL)) \
 		$(BIN)/pytest tests/e2e_vllm -s
+
+test-breaks: setup-dev setup-vllm $(TINY_MODEL)/config.json ## Streams of real engines broken, and engines killed, at random; BREAKS_SEED, BREAKS_STREAMS, BREAKS_KILLS
+	FORETELL_VLLM_PYTHON=$(abspath $(VLLM_PYTHON)) FORETELL_TINY_MODEL=$(abspath $(TINY_MODEL)) \
+		$(BIN)/pytest tests/breaks -s
 
 test-vllm-schedulers: setup-vllm ## Twin and plugin against vLLM's scheduler; no engine runs
 	$(VLLM_PYTHON) -m pytest tests/vllm -m vllm
@@ -127,7 +169,13 @@ $(PROMETHEUS):
 test-prometheus: setup-dev ## Every panel and alert on a real Prometheus beside a loaded cluster
 	@$(MAKE) --no-print-directory $(PROMETHEUS) || echo 'no Debian package prometheus can be had' >&2
 	FORETELL_PROMETHEUS=$$(test -x $(PROMETHEUS) && echo $(abspath $(PROMETHEUS))) \
-		$(BIN)/pytest tests/prometheus -m prometheus
+		$(BIN)/pytest tests/prometheus -m prometheus -rs
+
+test-browser: setup-dev ## The console in Debian's chromium, beside a loaded cluster
+	$(BIN)/pytest tests/browser -rs
+
+pictures: setup-dev ## Take the pictures of the console anew, from `make run` and `foretell demo` beside it
+	$(BIN)/python -m tools.console_pictures http://127.0.0.1:$(PORT)
 
 bench: setup-dev setup-vllm ## Measure overheads; writes bench/overhead
 	$(VLLM_PYTHON) -m bench overhead.plugin
@@ -152,6 +200,15 @@ reproduce-block: setup-dev ## Block's evaluation in the simulator (TRACES=folder
 reproduce-provisioning: setup-dev ## Block's Figure 8 in the simulator (TRACES=folder); writes bench/provisioning/reproduce_block.md
 	@test -n "$(TRACES)" || { echo 'make reproduce-provisioning needs TRACES=folder, see bench/provisioning/reproduce_block.md' >&2; exit 1; }
 	$(BIN)/python -m bench provisioning.reproduce_block $(TRACES)
+
+# The paper's size is REQUESTS=200000 SEEDS=5 and takes hours.
+reproduce-blendserve: setup-dev ## BlendServe's traces 1 to 4 in the simulator (DATA=folder); writes bench/offline/blend.md
+	@test -n "$(DATA)" || { echo 'make reproduce-blendserve needs DATA=folder, see bench/offline/blend.md' >&2; exit 1; }
+	$(BIN)/python -m bench offline.blend $(DATA) --requests $(or $(REQUESTS),12000) --seeds $(or $(SEEDS),2)
+
+reproduce-echo: setup-vllm ## Echo's ablation with vLLM's scheduler in virtual time (DATA=folder); writes bench/offline/cosched.md
+	@test -n "$(DATA)" || { echo 'make reproduce-echo needs DATA=folder, see bench/offline/cosched.md' >&2; exit 1; }
+	$(VLLM_PYTHON) -m bench offline.cosched $(DATA) --seconds $(or $(VIRTUAL_S),200) --seeds $(or $(SEEDS),3)
 
 figures: setup-dev setup-vllm ## Measure accuracy and the length model again (DATA=folder with profiles/ and text/)
 	@test -n "$(DATA)" || { echo 'make figures needs DATA=folder' >&2; exit 1; }
@@ -188,5 +245,8 @@ compose: setup ## Regenerate the compose files and the JSON Schema from the ship
 	$(BIN)/foretell render compose --cluster deploy/cluster.checkpoint.yaml --output deploy
 	$(BIN)/foretell render compose --cluster deploy/cluster.envoy.yaml --output deploy
 
+wheel: $(BIN)/python ## Build dist/foretell-*.whl, for machines without a checkout
+	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
+
 clean: ## Remove environments, caches and built models
-	rm -rf $(VENV) .venv-vllm* $(TRAIN_VENV) .models .run build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-vllm* $(TRAIN_VENV) .models .run build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

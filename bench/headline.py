@@ -1,18 +1,20 @@
-"""Writes what the benchmarks found, in five lines, onto the first page (README.md).
+"""Writes what the benchmarks found, in seven lines, onto the first page (README.md).
 
 python -m bench.headline
 """
 
 from collections.abc import Iterator
+from statistics import fmean, median
 from typing import Any
 
 from bench.accuracy import live, published
 from bench.length import eval as length_eval
+from bench.offline import cosched
 from bench.overhead import predict
-from bench.placement import reproduce_block
+from bench.placement import reproduce_block, yardstick
 from bench.placement.block import settings as given
 from bench.placement.block.page import paired_gain
-from bench.report import ROOT, markdown_table, write_into
+from bench.report import ROOT, Numbers, markdown_table, write_into
 from bench.stats import geometric_mean
 
 HEADER = ("", "Foretell", "beside it", "more")
@@ -28,7 +30,9 @@ def _rows() -> Iterator[tuple[str, ...]]:
     yield _published(published.BENCH.read()["runs"])
     yield _cost(predict.BENCH.read()["results"])
     yield _capacity(reproduce_block.BENCH.read()["capacities"])
+    yield _tail(yardstick.BENCH.read())
     yield _lengths(length_eval.BENCH.read()["sharegpt_val"])
+    yield _offline(cosched.BENCH.read()["runs"])
 
 
 def _live(errors: dict[str, Any]) -> tuple[str, ...]:
@@ -39,7 +43,8 @@ def _live(errors: dict[str, Any]) -> tuple[str, ...]:
         return f"{error['median']:.1%} / {error['p90']:.1%}"
 
     return (
-        "Error of an e2e latency predicted at arrival, median and P90; real vLLM on a CPU",
+        "Error of an e2e latency predicted at arrival, median and P90; real vLLM on a CPU, "
+        "true lengths",
         text(errors["foretell"]["e2e"]),
         f"{text(best)}: the best of {len(simple)} simple predictors",
         "[live engine](bench/accuracy/live.md)",
@@ -47,14 +52,15 @@ def _live(errors: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _published(runs: dict[str, Any]) -> tuple[str, ...]:
-    ours = [run["profile"]["e2e"]["mean_error"] for run in runs.values()]
-    theirs = [run["LLMServingSim"]["e2e"] for run in runs.values()]
+    looked_at = [run for run in runs.values() if run["looked_at"]]
+    ours = [run["profile"]["e2e"]["mean_error"] for run in looked_at]
+    theirs = [run["LLMServingSim"]["e2e"] for run in looked_at]
 
     def text(errors: list[float]) -> str:
         return " / ".join(f"{error:+.1%}" for error in errors)
 
     return (
-        "Error of the mean e2e latency, three published GPU runs",
+        "Error of the mean e2e latency, published GPU runs that were looked at, true lengths",
         text(ours),
         f"{text(theirs)}: LLMServingSim",
         "[published runs](bench/accuracy/published.md)",
@@ -79,10 +85,46 @@ def _capacity(capacities: list[dict[str, Any]]) -> tuple[str, ...]:
     setting = given.DEFAULT
     gains = paired_gain(capacities, setting.name, given.BLOCK.title, given.LLUMNIX.title)
     return (
-        "Capacity that predicting adds to 12 GPUs, over balancing free memory (simulated)",
+        "Capacity that predicting adds to 12 GPUs, over balancing free memory (simulated, "
+        "true lengths)",
         f"{geometric_mean(gains) - 1:+.1%}",
         f"{setting.paper_gain:+.1%}: the Block paper",
         "[Block's evaluation](bench/placement/reproduce_block.md)",
+    )
+
+
+def _tail(page: Numbers) -> tuple[str, ...]:
+    def text(policy: str) -> str:
+        ratios = [
+            geometric_mean(
+                yardstick.ratios_of(page, family, "tagger", policy, yardstick.SIMPLE, "ttft_p99_s")
+            )
+            for family in page["capacities_qps"]
+        ]
+        return f"{median(ratios) - 1:+.0%}"
+
+    return (
+        "P99 TTFT beside the best policy that predicts nothing, median of "
+        f"{len(page['capacities_qps'])} kinds of traffic (simulated, estimated lengths, placing "
+        "takes its time)",
+        text("slo"),
+        f"{text('predicted_latency')}: Block's policy",
+        "[yardstick](bench/placement/yardstick.md)",
+    )
+
+
+def _offline(runs: list[dict[str, Any]]) -> tuple[str, ...]:
+    def text(contender: str) -> str:
+        own = [r for r in runs if (r["load"], r["contender"]) == ("questions", contender)]
+        per_s, met = (fmean(one[name] for one in own) for name in ("offline_per_s", "met"))
+        return f"{per_s:.1f} ({met:.0%})"
+
+    return (
+        "Offline requests/s beside online ones on one GPU, and online targets met; vLLM's own "
+        "scheduler, virtual time",
+        text("ours, with targets"),
+        f"{text('BS')}: vLLM's policy `priority`",
+        "[co-scheduling](bench/offline/cosched.md)",
     )
 
 

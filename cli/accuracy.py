@@ -6,8 +6,13 @@ from typing import Annotated
 
 import typer
 
+from cli.options import taking
+from tools.profiles.sizes import Datasheet
 
+
+@taking(Datasheet)
 def accuracy(
+    sheet: Datasheet,
     run_dir: Annotated[
         Path | None, typer.Argument(help="Folder with meta.json and requests.jsonl[.gz].")
     ] = None,
@@ -18,6 +23,9 @@ def accuracy(
     ] = False,
     device: Annotated[
         str, typer.Option(help="Device whose datasheet --no-profile starts at.")
+    ] = "",
+    model: Annotated[
+        str, typer.Option(help="Model or its config.json, for --no-profile; empty: the run's.")
     ] = "",
     frontend_ms: Annotated[
         float, typer.Option(min=0, help="Milliseconds from arrival to the engine's queue.")
@@ -75,7 +83,8 @@ def accuracy(
     from tools.accuracy.plot import scatter
     from tools.accuracy.recorded_run import read_run
     from tools.accuracy.replayed import AccuracyOptions, evaluate
-    from tools.profiles.imports import ProfileError, known_device, profile_of
+    from tools.profiles.imports import ProfileError, profile_of
+    from tools.profiles.sizes import known_device
 
     if run_dir is None:
         raise SystemExit("accuracy: give the folder of a recorded run, or --live URL")
@@ -85,6 +94,8 @@ def accuracy(
         options = AccuracyOptions(
             profile=profile_of(profile) if profile else None,
             device=device or known_device(run_dir.resolve().parts),
+            sheet=sheet,
+            model=model,
             frontend_s=frontend_ms / 1e3,
             async_scheduling=not sync_scheduling,
             kv_blocks=kv_blocks,

@@ -5,9 +5,13 @@ import typer
 from cli import bench, length, profile, render, twin
 from cli.accuracy import accuracy
 from cli.capacity import capacity
+from cli.demo import demo
+from cli.explain import explain
 from cli.order import order
 from cli.plan import plan
 from cli.reference import reference
+from cli.regret import regret
+from cli.run_batch import run_batch
 from cli.settings import settings
 from cli.simulate import simulate
 from cli.status import status
@@ -23,13 +27,17 @@ app = typer.Typer(
 for _command in (
     up,
     status,
+    demo,
+    explain,
     settings,
     reference,
     accuracy,
     simulate,
     capacity,
     plan,
+    regret,
     order,
+    run_batch,
     tune,
     train_tagger,
     train_small_tagger,

@@ -9,6 +9,7 @@ import typer
 
 from cli.options import taking
 from tools.profiles.options import ImportOptions, MeasureOptions
+from tools.profiles.sizes import Datasheet
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -17,16 +18,17 @@ app = typer.Typer(
 
 
 @app.command("import")
-@taking(ImportOptions)
+@taking(ImportOptions, Datasheet)
 def profile_import(
     options: ImportOptions,
+    sheet: Datasheet,
     output: Annotated[Path, typer.Option("--output", "-o", help="Profile to write.")],
 ) -> None:
     """Make a profile from published kernel tables."""
     from tools.profiles.imports import ProfileError, import_profile, write_profile
 
     try:
-        write_profile(import_profile(options), output)
+        write_profile(import_profile(options, sheet), output)
     except ProfileError as error:
         raise SystemExit(f"profile import: {error}") from error
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tools.simulate.options import SimulateOptions, parse_engines
+from tools.simulate.options import EMULATED, SimulateOptions, parse_engines
 
 INSTALL = "pip install -e '.[profiles]' in the checkout"
 _PER_ENGINE = "Give it once, or once for each profile; the default is the profile's."
@@ -56,13 +56,16 @@ class EngineFlags(EngineLimits):
     """The engines, and what befalls them."""
 
     profile: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
-            help="GPU profile, a shipped name or a file; several as P1xN1,P2xN2.",
-            show_default=False,
+            help="GPU profile, a shipped name or a file; several as P1xN1,P2xN2. Without one, "
+            f"{EMULATED.profile}, {EMULATED.instances} engines of it."
         ),
-    ]
+    ] = None
 
     def added_to(self, options: SimulateOptions) -> SimulateOptions:
         """The options with these engines; ValueError where flags contradict each other."""
-        return self.with_engines(options, self.profile)
+        if self.profile:
+            return self.with_engines(options, self.profile)
+        count = self.instances or EMULATED.instances
+        return replace(self, instances=count).with_engines(options, [EMULATED.profile])

@@ -1,4 +1,4 @@
-"""`foretell status`: show the instances of a running cluster."""
+"""`foretell status`: show the engines of a running cluster."""
 
 from typing import Annotated
 
@@ -6,12 +6,18 @@ import typer
 
 
 def status(
-    url: Annotated[str, typer.Option(help="Address of a scheduler.")] = "http://127.0.0.1:8000",
+    url: Annotated[
+        list[str] | None,
+        typer.Option(help="Address of the schedulers, repeatable; default http://127.0.0.1:8000."),
+    ] = None,
+    cluster: Annotated[
+        str, typer.Option(metavar="FILE", help="Cluster file that has their addresses.")
+    ] = "",
     api_key: Annotated[
-        str, typer.Option(envvar="FORETELL_API_KEY", help="API key, if the scheduler needs one.")
+        str, typer.Option(envvar="FORETELL_API_KEY", help="API key, if schedulers need one.")
     ] = "",
 ) -> None:
-    """Show the instances of a running cluster as a scheduler sees them."""
-    from tools.status import show_status
+    """Show the engines of a running cluster, as all schedulers together see them."""
+    from tools.view.command import show_status
 
-    show_status(url, api_key)
+    show_status(url or ["http://127.0.0.1:8000"], cluster, api_key)

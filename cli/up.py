@@ -1,5 +1,6 @@
 """`foretell up`: run a cluster on this machine."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -35,6 +36,12 @@ def up(
         bool | None,
         typer.Option("--envoy", help="Let an Envoy carry the bytes, and place for it."),
     ] = None,
+    provision: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MIN:MAX", help="Let engines come and go, so many at least and at most."
+        ),
+    ] = None,
     policy: Annotated[str | None, typer.Option(help="Placement policy; default slo.")] = None,
     model: Annotated[
         str | None,
@@ -48,6 +55,14 @@ def up(
     ] = None,
     start_timeout: Annotated[
         float | None, typer.Option(min=1, help="Seconds an engine may take to serve; default 300.")
+    ] = None,
+    offline: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Requests as for `foretell run-batch`, answered beside all others with the lowest "
+            "priority into NAME.answers.jsonl; what a cluster leaves, the next one goes on with.",
+        ),
     ] = None,
     run_dir: Annotated[
         str, typer.Option(help="Folder for state, sockets and logs; empty: a new one.")
@@ -79,5 +94,16 @@ def up(
         port=port,
         policy=policy,
         envoy=envoy,
+        provision=_bounds(provision),
+        offline=offline,
     )
     run_cluster(cluster, flags, run_dir=run_dir, restart=restart, duration_s=duration, plain=plain)
+
+
+def _bounds(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    least, colon, most = text.partition(":")
+    if not (colon and least.isdecimal() and most.isdecimal()):
+        raise typer.BadParameter("say --provision MIN:MAX, such as 0:4")
+    return int(least), int(most)

@@ -1,7 +1,8 @@
 """The bridge to Prometheus, and the catalogue of metrics: what declares one also describes it.
 
 Labels are `model_name`, `instance_id`, `policy` and `engine` ("vllm" or "emulated": an emulated
-engine is no evidence of accuracy), `tenant`, and reasons; never a request id.
+engine is no evidence of accuracy), `class` ("online" or "offline"), `tenant`, and reasons; never a
+request id.
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,8 @@ ERROR_BUCKETS_RATIO = (
 _LEVELS = (0.025, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.975, 0.99, 1.0)
 """Those of the quantiles that length models give."""
 ERROR = "(predicted - actual) / actual"
-_OF_ANSWERS = ("model_name", "instance_id", "policy")
+_OF_ANSWERS = ("model_name", "instance_id", "policy", "class")
+_OF_TOKENS = ("instance_id", "class")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,16 @@ class SchedulerMetrics(Declared):
             "requests",
             "Requests that were accepted and are not yet answered in full.",
         )
+        self.over_share = self.gauge(
+            "foretell_requests_over_share",
+            "requests",
+            "Requests that wait until an engine has room, as their caller has more than its share.",
+        )
+        self.log_lines_lost = self.counter(
+            "foretell_request_log_lines_lost_total",
+            "lines",
+            "Lines of the request log that could not be written, as when the disk is full.",
+        )
         self.retries = self.counter(
             "foretell_retries_total",
             "attempts",
@@ -184,13 +196,19 @@ class SchedulerMetrics(Declared):
             "foretell_prompt_tokens_total",
             "tokens",
             "Prompt tokens of answers that ended well.",
-            ("instance_id",),
+            _OF_TOKENS,
+        )
+        self.output_tokens = self.counter(
+            "foretell_output_tokens_total",
+            "tokens",
+            "Tokens of these answers themselves.",
+            _OF_TOKENS,
         )
         self.cached_tokens = self.counter(
             "foretell_cached_prompt_tokens_total",
             "tokens",
-            "Those of them that the engine is known to have found in its prefix cache.",
-            ("instance_id",),
+            "Prompt tokens that the engine is known to have found in its prefix cache.",
+            _OF_TOKENS,
         )
         self.slo_requests = self.counter(
             "foretell_slo_requests_total",
@@ -252,6 +270,12 @@ class SchedulerMetrics(Declared):
             "steps",
             "Steps of the engine that its predictor has learned step times from.",
             ("instance_id",),
+        )
+        self.approximate = self.gauge(
+            "foretell_prediction_approximate",
+            "boolean",
+            "1 for each feature that the engine uses and predictions do not model.",
+            ("instance_id", "feature"),
         )
         self.foreseen_ttft = self.gauge(
             "foretell_predicted_ttft_seconds",
@@ -325,5 +349,70 @@ class PredictorMetrics(Declared):
             "ratio",
             "Relative standard deviation of the predicted time of the next 1, 10 or 100 steps.",
             ("steps",),
+        )
+        self.process()
+
+
+class BatchMetrics(Declared):
+    """What the batch service counts."""
+
+    def __init__(self) -> None:
+        super().__init__(CollectorRegistry())
+        self.batches = self.gauge(
+            "foretell_batches", "batches", "Batches that have not ended, by status.", ("status",)
+        )
+        self.requests = self.counter(
+            "foretell_batch_requests_total",
+            "requests",
+            "Requests of batches whose records are durable, by outcome: completed or failed.",
+            ("outcome",),
+        )
+        self.tokens = self.counter(
+            "foretell_batch_tokens_total",
+            "tokens",
+            "Tokens of the prompts and answers of requests of batches, by kind: input or output.",
+            ("kind",),
+        )
+        self.cached_tokens = self.counter(
+            "foretell_batch_cached_tokens_total",
+            "tokens",
+            "Prompt tokens of requests of batches that engines say they found in a prefix cache.",
+        )
+        self.tries_again = self.counter(
+            "foretell_batch_tries_again_total",
+            "requests",
+            "Times that a request of a batch found nobody to answer it; it is sent again.",
+        )
+        self.promises = self.counter(
+            "foretell_batch_promises_total",
+            "batches",
+            "Batches that have ended, by whether they did by the time first promised: kept or "
+            "missed.",
+            ("outcome",),
+        )
+        self.late = self.gauge(
+            "foretell_batches_late",
+            "batches",
+            "Batches in progress that will probably not be done within their completion window.",
+        )
+        self.left_seconds = self.gauge(
+            "foretell_batches_left_seconds",
+            "seconds",
+            "Time until all batches in progress are foretold to be done; 0 while nothing is known.",
+        )
+        self.left = self.gauge(
+            "foretell_batch_requests_left",
+            "requests",
+            "Requests of batches in progress that have not ended.",
+        )
+        self.in_flight = self.gauge(
+            "foretell_batch_requests_in_flight",
+            "requests",
+            "Requests of batches that are on their way.",
+        )
+        self.window = self.gauge(
+            "foretell_batch_window",
+            "requests",
+            "Requests of batches that may be on their way while online targets hold.",
         )
         self.process()

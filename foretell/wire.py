@@ -33,6 +33,8 @@ _COLUMNS = tuple(RequestTable.__dataclass_fields__)
 _SHAPE_FIELDS = ("prefill_seqs", "prefill_tokens", "prefill_pairs", "decode_seqs", "decode_pairs")
 _CONFIG_FIELDS = tuple(EngineConfig.__dataclass_fields__)
 _LOAD_FIELDS = Load._fields
+MOST_APPROXIMATIONS = 32
+LONGEST_APPROXIMATION = 64
 
 
 class WireError(ValueError):
@@ -93,7 +95,9 @@ def config_from_proto(config: snapshot_pb2.EngineConfig) -> EngineConfig:
 def _config_from_bytes(config: bytes) -> EngineConfig:
     """Kept: every snapshot of an engine's life brings the same."""
     message = snapshot_pb2.EngineConfig.FromString(config)
-    result = EngineConfig(**{name: getattr(message, name) for name in _CONFIG_FIELDS})
+    fields = {name: getattr(message, name) for name in _CONFIG_FIELDS}
+    fields["approximations"] = _approximations(message.approximations)
+    result = EngineConfig(**fields)
     for name in (
         "block_size_tokens",
         "total_blocks",
@@ -104,6 +108,16 @@ def _config_from_bytes(config: bytes) -> EngineConfig:
         if getattr(result, name) <= 0:
             raise WireError(f"engine config: {name} must be positive")
     return result
+
+
+def _approximations(found: Sequence[str]) -> tuple[str, ...]:
+    """They end up in headers and in labels of metrics; `WireError` for what may not be there."""
+    if len(found) > MOST_APPROXIMATIONS:
+        raise WireError("too many approximations")
+    for each in found:
+        if not (0 < len(each) <= LONGEST_APPROXIMATION and each.isascii() and each.isprintable()):
+            raise WireError("approximations must be short and printable ASCII")
+    return tuple(found)
 
 
 def snapshot_to_proto(snapshot: EngineSnapshot) -> snapshot_pb2.EngineSnapshot:
@@ -259,6 +273,7 @@ def prediction_to_proto(prediction: Prediction) -> predictor_pb2.PredictResponse
         added_ttft_s=prediction.added_ttft_s,
         added_e2e_s=prediction.added_e2e_s,
         cached_tokens=prediction.cached_tokens,
+        approximations=prediction.approximations,
     )
 
 
@@ -282,6 +297,7 @@ def prediction_from_proto(response: predictor_pb2.PredictResponse) -> Prediction
         added_ttft_s=response.added_ttft_s if response.HasField("added_ttft_s") else None,
         added_e2e_s=response.added_e2e_s if response.HasField("added_e2e_s") else None,
         cached_tokens=response.cached_tokens,
+        approximations=_approximations(response.approximations),
     )
 
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,20 @@ def processes_with(text: str) -> list[int]:
         if text.encode() in command and is_running(int(entry.name)):
             found.append(int(entry.name))
     return found
+
+
+def descendants(pid: int) -> list[int]:
+    """Pids of the running processes that a process has started, and of those that they have."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            stat = (entry / "stat").read_text()
+            parents[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
+    found, generation = [], {pid}
+    while generation:
+        generation = {child for child, parent in parents.items() if parent in generation}
+        found += sorted(generation)
+    return [each for each in found if is_running(each)]
 
 
 async def wait_until(condition: Callable[[], object], deadline_s: float = DEADLINE_S) -> None:

@@ -4,7 +4,9 @@ from collections.abc import Iterator, Sequence
 
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
+from foretell.workload import traces
 from services.scheduler.http.surface import ENDPOINTS
+from services.scheduler.record.request_log import FIELDS
 from tools.observability.catalogue import by_process
 from tools.settings_reference import groups
 
@@ -20,8 +22,9 @@ sockets, ports and names are derived. An empty default is an empty string."""
 _ENDPOINTS = """\
 What is sent by POST to these paths goes to an engine that serves `model`, with all its fields.
 Whether the engine offers the path depends on its model; where none does, its 404 comes back. The
-scheduler itself answers GET `/v1/models`, `/v1/models/NAME`, `/health`, `/ready`, `/status` and
-`/metrics`. A response that an engine stores, or makes in the background, cannot be asked for."""
+scheduler itself answers GET `/v1/models`, `/v1/models/NAME`, `/health`, `/ready`, `/status`,
+`/metrics`, `/explain/REQUEST_ID` and `/console`. A response that an engine stores, or makes in the
+background, cannot be asked for."""
 
 REQUEST_HEADERS = (
     ("authorization", "`Bearer KEY`, where the scheduler has API keys; or `x-api-key: KEY`."),
@@ -30,6 +33,11 @@ REQUEST_HEADERS = (
     ("x-foretell-tpot-target-ms", "Longest mean time per output token after the first; 0: none."),
     ("x-foretell-when-late", "`serve` or `reject` if no instance can meet the TTFT target."),
     ("x-vllm-priority", "vLLM's priority, as `priority` in the body; a lower number goes first."),
+    (
+        "x-foretell-resumable",
+        "`true`: a stream whose client is lost can be gone on with, by an id with each event.",
+    ),
+    ("last-event-id", "With it: the last event that the client has; the rest is the answer."),
     (
         "others",
         "Forwarded to the engine, as `traceparent`, but for those of the connection, credentials, "
@@ -42,8 +50,14 @@ RESPONSE_HEADERS = (
     ("x-foretell-policy", "The policy that chose it."),
     ("x-foretell-predicted-ttft-s", "Predicted seconds from placement to the first token."),
     ("x-foretell-predicted-e2e-s", "Predicted seconds from placement to the last token."),
+    (
+        "x-foretell-calibration",
+        "How many steps of that engine its predictions have learnt from, and what of it they do "
+        "not model, such as `412 steps; not modelled: LoRA`.",
+    ),
     ("x-foretell-emulated", "`true` if an emulated engine, without a model, made the answer."),
-    ("retry-after", "Seconds after which to try again, with 429 and 503."),
+    ("x-foretell-resumable", "`true` if the stream is held, for clients that come back."),
+    ("retry-after", "Seconds, 1 to 60, until there is foretold to be room, with 429 and 503."),
     (
         "x-ratelimit-*",
         "`limit`, `remaining` and `reset`, each of `requests` and `tokens`, as OpenAI's API tells "
@@ -56,6 +70,65 @@ RESPONSE_HEADERS = (
     ),
     ("others", "The engine's, but for those of the connection, `server`, `date` and cookies."),
 )
+ERRORS = (
+    ("400", "`invalid_type`, `missing_required_parameter`, ...", "`param` names the field."),
+    ("401", "`invalid_api_key`", "No key, or a wrong one."),
+    ("403", "`model_not_allowed`", "The key does not allow this model."),
+    ("404", "`model_not_found`", "No engine serves this model."),
+    (
+        "404",
+        "`stream_not_held`",
+        "Not the replica, or the key, of the stream that `last-event-id` names, or it is too late: "
+        "try another replica, or begin anew without that header.",
+    ),
+    ("408", "", "The body came too slowly (60 s), or the headers (20 s)."),
+    ("413", "", "The body is longer than `max_body_bytes` (4 MiB)."),
+    ("429", "`rate_limit_exceeded`", "A limit of the key; `retry-after` says when it ends."),
+    ("429", "`too_many_requests`", "More than `max_concurrent_requests` in this replica."),
+    ("429", "`slo_unattainable`", "No instance can meet the TTFT target."),
+    ("429", "`over_share`", "The caller has more than its share, and too many requests wait."),
+    ("431", "", "The headers are more than 64 KiB, or than 256."),
+    ("500", "`internal_error`", "A bug; the scheduler's log has the trace."),
+    ("502", "`engine_lost`", "The engine failed in mid-answer, and no other could go on."),
+    ("502", "`answer_too_long`", "The answer is longer than 1 GiB."),
+    ("503", "`no_instance`", "No engine that serves the model is up."),
+    ("503", "`engine_failed`", "All attempts failed."),
+    ("503", "`draining`", "`/ready`, while the replica shuts down."),
+)
+_ERRORS = """\
+Other statuses below 500 are the engine's own."""
+_REQUEST_LOG = """\
+One JSON object a line; null where a value is not known or does not apply."""
+_TRACES = """\
+Files may be gzipped. A CSV needs input and output tokens, under one of these names in its header;
+without a column of times its requests come in random order at `--qps` per second, by Poisson or,
+with `--cv`, Gamma arrivals. With times, `--qps` rescales them."""
+_OTHER_TRACES = """\
+Mooncake's JSON lines have `timestamp` in ms, `input_length`, `output_length` and `hash_ids`. Of a
+scheduler's request log, finished requests are read with the time when each was sent; the files of
+several replicas may be given as one, named `.jsonl`."""
+_SCENARIOS = """\
+```json
+{
+  "config": {"num_blocks": 65, "max_num_batched_tokens": 64},
+  "requests": [
+    {"id": "a", "prompt": [["system", 40], ["question", 8]], "max_tokens": 30},
+    {"id": "b", "arrival_step": 40, "max_tokens": 5,
+     "prompt": [["system", 40], ["question", 8], ["out:a", 30], ["more", 6]]}
+  ]
+}
+```
+
+A prompt is a list of segments `[name, tokens]`; segments of one name have equal content, so equal
+leading segments share a prefix, and `out:ID` is what request ID generated. `config` takes vLLM's
+names (`max_num_seqs`, `max_num_batched_tokens`, `max_model_len`, `block_size`, `num_blocks` with
+vLLM's null block, `enable_prefix_caching`, `enable_chunked_prefill`,
+`long_prefill_token_threshold`, `policy`, `watermark`, ...) and `async`. A request may have
+`arrival_step`, `priority`, `max_tokens`, `stop_after` (EOS is that output token) and `abort_step`.
+
+A line of the result has `step`, `sched` (tokens per request, in order; null when `schedule()` was
+not called), `new`, `resumed`, `cached` (prefix-cache tokens at admission), `preempted`, `finished`,
+`aborted` and `free` (KV blocks)."""
 XARGS = (
     ("foretell_output_tokens", "The client's own estimate of the output length, in tokens."),
     ("foretell_id", "Set by the scheduler: the attempt, as predictors find it in snapshots."),
@@ -73,9 +146,33 @@ def markdown(foretell: TyperGroup) -> str:
         "## Endpoints\n\n" + _ENDPOINTS + "\n\n" + _table(("path", "placed by"), _endpoints()),
         "## Request headers\n\n" + _table(("header", "meaning"), _coded(REQUEST_HEADERS)),
         "## Response headers\n\n" + _table(("header", "meaning"), _coded(RESPONSE_HEADERS)),
+        "## Errors\n\n" + _ERRORS + "\n\n" + _table(("status", "`code`", "meaning"), ERRORS),
+        "## Request log\n\n"
+        + _REQUEST_LOG
+        + "\n\n"
+        + _table(("field", "meaning"), _coded(tuple(FIELDS.items()))),
+        "## Traces\n\n" + _TRACES + "\n\n" + _table(("value", "columns"), _columns()),
+        _OTHER_TRACES,
+        "## Scenarios\n\n" + _SCENARIOS,
         "## Keys in `vllm_xargs`\n\n" + _table(("key", "meaning"), _coded(XARGS)),
     )
     return "\n\n".join(sections) + "\n"
+
+
+def _columns() -> list[tuple[str, str]]:
+    quantiles = f"`{traces.EXPECTED}`, with quantiles such as `p10` and `p97.5`"
+    return [
+        ("input tokens", _names(traces.INPUTS)),
+        ("output tokens", _names(traces.OUTPUTS)),
+        ("arrival time in seconds", _names(traces.TIMES)),
+        ("targets in seconds", _names((traces.TTFT_SLO, traces.TPOT_SLO))),
+        ("vLLM's priority", _names((traces.PRIORITY,))),
+        ("output length as believed before, for `--estimates told`", quantiles),
+    ]
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _endpoints() -> list[tuple[str, str]]:

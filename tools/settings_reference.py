@@ -15,7 +15,9 @@ from rich.table import Table
 
 from foretell.config import ALL_SETTINGS, Cluster, PluginSettings
 from foretell.config.sections import (
+    BatchOptions,
     PlacementOptions,
+    ProvisionOptions,
     SchedulerOptions,
     TaggerOptions,
     TargetsSection,
@@ -27,6 +29,8 @@ _OPTIONS: tuple[tuple[type[BaseModel], str], ...] = (
     (PlacementOptions, "SCHEDULER"),
     (TargetsSection, "SCHEDULER"),
     (TaggerOptions, "TAGGER"),
+    (ProvisionOptions, "PROVISIONER"),
+    (BatchOptions, "BATCH"),
     (TrafficOptions, "<SERVICE>"),
 )
 """Fields of the cluster file that a process has too, under the same name."""
@@ -34,6 +38,7 @@ _RENAMED = {
     "policy.name": "FORETELL_SCHEDULER_POLICY",
     "policy.parameters": "FORETELL_SCHEDULER_POLICY_PARAMETERS",
     "observability.log_level": "FORETELL_<SERVICE>_LOG_LEVEL",
+    "observability.log_format": "FORETELL_<SERVICE>_LOG_FORMAT",
 }
 
 Row = tuple[str, str, str, str]

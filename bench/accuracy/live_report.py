@@ -44,6 +44,11 @@ def tables(result: Numbers) -> Blocks:
     }
 
 
+def _most(load: Mapping[str, Any]) -> str:
+    capacity = load["capacity_per_s"]  # None where it was not measured
+    return f" of at most {capacity:.2f}/s" if capacity else ""
+
+
 def _run_table(result: Mapping[str, Any]) -> str:
     load, predictor = result["load"], result["predictor"]
     lengths = load["lengths"]
@@ -54,9 +59,8 @@ def _run_table(result: Mapping[str, Any]) -> str:
         [
             "load",
             f"{load['measured']} requests in {load['measured_s']:.0f} s behind {load['warm_up']} "
-            f"to warm up, seed {load['seed']}; {load['rate_per_s']:.2f}/s of at most "
-            f"{load['capacity_per_s']:.2f}/s; Gamma gaps in phases of half to 1.7 times the "
-            "mean rate",
+            f"to warm up, seed {load['seed']}; {load['rate_per_s']:.2f}/s{_most(load)}; Gamma gaps "
+            "in phases of half to 1.7 times the mean rate",
         ],
         [
             "lengths",

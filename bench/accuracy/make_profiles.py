@@ -18,8 +18,7 @@ OUT = ROOT / "foretell" / "latency" / "profiles"
 LLMSERVINGSIM = (
     "LLMServingSim (github casys-kaist/LLMServingSim@5daddb2, MIT), RTX PRO 6000 Blackwell Server "
     "Edition, vLLM 0.19, bf16{}: layers, LM head and sampler, and attention over (chunk, KV, "
-    "sequences, KV); a second prefill chunk in a step adds its own attention time; decode "
-    "attention raised by the mean slowdown of its table of unequal contexts."
+    "sequences, KV); a second prefill chunk in a step adds its own attention time."
 )
 LINK = " The link between the GPUs is that of the source's own cluster file (16 GB/s, 20 us)."
 NO_HOST = " No host overhead: the tables hold GPU time only."

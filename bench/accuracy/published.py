@@ -1,66 +1,111 @@
 """How far is the twin from real GPUs?
 
-DATA holds LLMServingSim's `bench/examples` and `profiler/perf` below `llmservingsim/`. Nearly all
-of the time goes into the runs without a profile.
+DATA is any folder that holds recorded runs and the kernel tables of their GPUs, as LLMServingSim
+publishes both (`bench/examples` and `profiler/perf` of its repository), and the datasets of the
+runs (`workloads`) where their prompts shall be known. Nearly all of the time goes into the runs
+without a profile.
 """
 
 import argparse
-import json
+import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from bench.accuracy.make_profiles import SOURCES
 from bench.report import Benchmark, Blocks, Numbers, markdown_table
-from foretell.latency.profile_json import profile_from_json, profile_to_json
 from foretell.model import GpuProfile
 from foretell.sim.accuracy import METRICS
 from tools.accuracy.plot import scatter
-from tools.accuracy.recorded_run import RecordedRun, read_run
+from tools.accuracy.recorded_run import RecordedRun, read_run, requests_of
 from tools.accuracy.replayed import AccuracyOptions, Evaluation, evaluate
-from tools.files import read_bytes
-from tools.profiles.imports import import_profile, profile_of
+from tools.profiles.imports import import_profile
 from tools.profiles.options import ImportOptions
+from tools.profiles.sizes import known_device
 
 BENCH = Benchmark(
     __file__,
     __doc__,
     takes="5 minutes",
-    paths={"DATA": "folder of the published runs and tables"},
+    paths={"DATA": "folder of recorded runs, kernel tables and datasets"},
 )
-EXAMPLES = Path("llmservingsim/bench/examples/RTXPRO6000")
-DEVICE = "RTXPRO6000"
-WORKLOAD = Path("llmservingsim/workloads/sharegpt-llama-3.1-8b-300-sps10.jsonl.gz")
-BLOCK = 16
-OVERHEAD_S = 1.2e-3  # see the page: read off these very runs, so no variant with it is a result
+LOOKED_AT = {
+    "0175b31b0ddc02b97eb6da1410dc80fc5900b8785c988e90cacee1021d644682",
+    "7751686bb9f927f5cd39adf901b2d0755b8f1a1182561c3df5446c927f95342f",
+    "bde98fa878f59f1b3b8b8f9b3b09f8e1ae36be6a8f56040b9a80a97d00a7dc7b",
+}
+"""SHA-256 of the requests of the runs that were looked at while the twin was built."""
+TABLES = "perf"
+"""Folder below which a source keeps its tables, as DEVICE/MODEL/PRECISION/tpN."""
+VARIANTS = {
+    "profile": "all of it",
+    "no host": "without the host's time",
+    "no prompts": "without the token ids of the prompts",
+    "sync": "without the two steps in flight of async scheduling",
+    "linear": "six coefficients instead of tables",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One published run."""
+    """One recorded run, and what it ran on."""
 
-    folder: str
-    model: str
-    engine: str
+    run: RecordedRun
+    device: str
+    profile: GpuProfile
+    known_device: str
+    looked_at: bool
+    published: dict[str, float]
+    """LLMServingSim's own errors of the means, from its `summary.txt`, if there is one."""
 
     @property
-    def profile(self) -> str:
-        """The shipped profile of the same device, model and parallelism."""
-        return f"{DEVICE}/{self.model}"
+    def title(self) -> str:
+        """The model, the device and the parallelism."""
+        ranks = self.profile.tensor_parallel, self.profile.data_parallel
+        split = "".join(f", {n} {way}" for n, way in zip(ranks, ("TP", "DP"), strict=True) if n > 1)
+        return f"{self.run.model.rpartition('/')[2]}, {self.device}{split}"
 
 
-CASES = (
-    Case("Llama-3.1-8B", "Llama-3.1-8B", "one GPU"),
-    Case("Qwen3-32B", "Qwen3-32B", "two GPUs, tensor parallel"),
-    Case("Qwen3-30B-A3B-Instruct-2507", "Qwen3-30B-A3B", "two ranks, experts shared"),
-)
+def cases(data: Path) -> Iterator[Case]:
+    """Every run below `data` for which there are tables of its device and model."""
+    for meta in sorted(data.rglob("meta.json")):
+        folder = meta.parent
+        try:
+            run, requests = read_run(folder), requests_of(folder)
+        except ValueError:  # the meta.json of something else
+            continue
+        options = tables_of(run, folder, data)
+        if options is None:
+            print(f"{folder.relative_to(data)}: no tables of its device and model, left out")
+            continue
+        yield Case(
+            run,
+            options.device,
+            import_profile(options),
+            known_device(folder.relative_to(data).parts),
+            hashlib.sha256(requests).hexdigest() in LOOKED_AT,
+            published(folder.parent / "validation" / "summary.txt"),
+        )
 
 
-def published(folder: Path) -> dict[str, float]:
-    """LLMServingSim's own errors of the means, from its `summary.txt`."""
+def tables_of(run: RecordedRun, folder: Path, data: Path) -> ImportOptions | None:
+    """How to import the tables below `data` that were measured for `run`."""
+    tensor_parallel = int(run.engine_kwargs.get("tensor_parallel_size") or 1)
+    for tables in sorted({path.parent for path in data.rglob("dense.csv*")}):
+        parts = tables.relative_to(data).parts
+        device = parts[parts.index(TABLES) + 1] if TABLES in parts[:-1] else ""
+        if device not in folder.parts or run.model.rpartition("/")[2] not in parts:
+            continue
+        if parts[-1] == f"tp{tensor_parallel}":
+            ranks = int(run.engine_kwargs.get("data_parallel_size") or 1)
+            return ImportOptions("llmservingsim", tables, device, data_parallel=ranks)
+    return None
+
+
+def published(summary: Path) -> dict[str, float]:
+    """The errors of the means of TTFT, TPOT and e2e latency in a `summary.txt`, if it exists."""
     names = {"TTFT Mean": "ttft", "TPOT Mean": "tpot", "Latency Mean": "e2e"}
     found = {}
-    for line in (folder / "validation" / "summary.txt").read_text().splitlines():
+    for line in summary.read_text().splitlines() if summary.is_file() else ():
         for title, name in names.items():
             if line.startswith(title):
                 actual, simulated = (float(cell) for cell in line.split()[2:4])
@@ -68,94 +113,54 @@ def published(folder: Path) -> dict[str, float]:
     return found
 
 
-def without_spread(data: Path, case: Case) -> GpuProfile:
-    """The case's profile imported without the table of unequal contexts."""
-    source = next(s for s in SOURCES if (s.device, s.model) == (DEVICE, case.model))
-    with TemporaryDirectory() as scratch:
-        # As in the source, where the last folder names the degree of tensor parallelism.
-        folder = Path(scratch) / source.path.name
-        folder.mkdir()
-        for table in (data / source.path).iterdir():
-            if not table.name.startswith("skew"):
-                (folder / table.name).symlink_to(table.resolve())
-        return imported(replace(source, path=folder))
-
-
-def imported(options: ImportOptions) -> GpuProfile:
-    """The profile as a file holds it, with fewer digits."""
-    return profile_from_json(profile_to_json(import_profile(options)))
-
-
-def with_hits(run: RecordedRun, workload: Path) -> RecordedRun:
-    """The run with each prompt less what the prefix cache held of it, by the workload's token ids.
-
-    A stand-in for a twin with a prefix cache: contexts come out too short by as much.
-    """
-    seen: set[tuple[int, ...]] = set()
-    hits = {}
-    for index, line in enumerate(read_bytes(workload).splitlines()):
-        ids = json.loads(line)["input_tok_ids"]
-        blocks = [tuple(ids[:end]) for end in range(BLOCK, len(ids) + 1, BLOCK)]
-        most = (len(ids) - 1) // BLOCK  # the last token is always computed
-        found = next((i for i, block in enumerate(blocks[:most]) if block not in seen), most)
-        hits[f"bench-{index}"] = found * BLOCK
-        seen.update(blocks)
-    requests = [
-        replace(r, prompt_tokens=r.prompt_tokens - hits[r.request_id]) for r in run.requests
-    ]
-    return replace(run, requests=requests)
-
-
-def variants_of(
-    data: Path, case: Case, run: RecordedRun
-) -> dict[str, tuple[RecordedRun, AccuracyOptions]]:
+def replays(case: Case) -> dict[str, tuple[RecordedRun, AccuracyOptions]]:
     """What is replayed of a case, by name: the run as it was or as it might have been, and how."""
-    profile = profile_of(case.profile)
-    assert profile.tables is not None
-    slower = replace(profile, tables=replace(profile.tables, overhead_s=OVERHEAD_S))
-    exact, overhead = AccuracyOptions(profile), AccuracyOptions(slower)
-    variants = {
-        "profile": (run, exact),
-        "no profile": (run, AccuracyOptions(device=DEVICE)),
-        "linear": (run, AccuracyOptions(replace(profile, tables=None))),
-        "no spread": (run, AccuracyOptions(without_spread(data, case))),
-        "sync": (run, replace(exact, async_scheduling=False)),
-        "overhead": (run, overhead),
+    exact = AccuracyOptions(case.profile)
+    found = {
+        "profile": (case.run, exact),
+        "no profile": (case.run, AccuracyOptions(device=case.known_device)),
     }
-    if case.model == "Llama-3.1-8B":  # the only one with other tables, and with token ids
-        folder = data / "aiconfigurator" / "rtx_pro_6000_server"
-        other = imported(ImportOptions("aiconfigurator", folder, DEVICE, case.model))
-        hits = with_hits(run, data / WORKLOAD)
-        variants["aiconfigurator"] = (run, AccuracyOptions(other))
-        variants |= {"hits": (hits, exact), "hits, overhead": (hits, overhead)}
-    return variants
+    if not case.looked_at:
+        return found
+    nameless = [replace(request, prompt_token_ids=()) for request in case.run.requests]
+    return found | {
+        "no host": (case.run, replace(exact, host=False)),
+        "no prompts": (replace(case.run, requests=nameless), exact),
+        "sync": (case.run, replace(exact, async_scheduling=False)),
+        "linear": (case.run, AccuracyOptions(replace(case.profile, tables=None))),
+    }
 
 
-def evaluate_all(data: Path) -> tuple[Numbers, list[tuple[str, Evaluation]]]:
-    """Every report by case and variant, and the evaluations to plot."""
+def measure(options: argparse.Namespace) -> Numbers:
+    """Replay the runs with every variant, and plot two of them."""
     reports: Numbers = {}
-    plots = []
-    for case in CASES:
-        folder = data / EXAMPLES / case.folder
-        reports[case.model] = {"LLMServingSim": published(folder)}
-        for name, (run, options) in variants_of(data, case, read_run(folder / "vllm")).items():
-            print(f"{case.model}: {name}", flush=True)
-            found = evaluate(run, options)
-            reports[case.model][name] = found.report()
+    plots: list[tuple[str, Evaluation]] = []
+    for case in cases(options.data):
+        found: Numbers = {"looked_at": case.looked_at, "LLMServingSim": case.published}
+        for name, (run, how) in replays(case).items():
+            print(f"{case.title}: {name}", flush=True)
+            evaluation = evaluate(run, how)
+            found[name] = evaluation.report()
             if name in {"profile", "no profile"}:
-                plots.append((f"{case.model}, {name}", found))
-    return reports, plots
+                plots.append((f"{case.title}, {name}", evaluation))
+        reports[case.title] = found
+    if not reports:
+        raise SystemExit(f"{options.data} holds no recorded run with tables of its device")
+    if options.write:
+        scatter(plots, BENCH.result(".png"))
+    return {"runs": reports}
 
 
 def percent(value: float) -> str:
     return f"{value:+.1%}"
 
 
-def main_table(reports: Numbers) -> str:
+def main_table(reports: Numbers, looked_at: bool) -> str:
     """The profile and no profile, beside what LLMServingSim published."""
     rows = []
-    for case in CASES:
-        report = reports[case.model]
+    for title, report in reports.items():
+        if report["looked_at"] != looked_at:
+            continue
         for name in ("profile", "no profile"):
             found = report[name]
             cells = [
@@ -163,52 +168,44 @@ def main_table(reports: Numbers) -> str:
                 for m in METRICS
             ]
             each = " / ".join(f"{found[m]['mape']:.1%}" for m in METRICS)
-            rows.append([f"{case.model}, {case.engine}", name, *cells, each])
-        theirs = [percent(report["LLMServingSim"][m]) for m in METRICS]
-        rows.append([case.model, "LLMServingSim's own", *theirs, ""])
+            rows.append([title, name, *cells, each])
+        theirs = [percent(report["LLMServingSim"][m]) for m in METRICS if report["LLMServingSim"]]
+        if theirs:
+            rows.append([title, "LLMServingSim's own", *theirs, ""])
+    if not rows:
+        return "None is at hand."
     errors = [f"{name} mean / p50 / p99" for name in ("TTFT", "TPOT", "e2e")]
     return markdown_table(("run", "step time", *errors, "per request: TTFT / TPOT / e2e"), rows)
 
 
 def variant_table(reports: Numbers) -> str:
-    """Errors of the means with one part left out at a time."""
-    titles = {
-        "profile": "all of it",
-        "no spread": "without the cost of unequal contexts",
-        "sync": "without the two steps in flight of async scheduling",
-        "linear": "six coefficients instead of tables",
-        "hits": "with the prefix-cache hits that the run had",
-        "overhead": "with 1.2 ms of host time on every step",
-        "hits, overhead": "with both",
-        "aiconfigurator": "aiconfigurator's tables: same GPU, vLLM 0.24, no mixed attention",
-    }
-
-    def cell(found: Numbers | None) -> str:
-        return ", ".join(percent(found[m]["mean_error"]) for m in METRICS) if found else ""
-
+    """Errors of the means with one part left out at a time, and the host's time found."""
+    looked_at = {title: found for title, found in reports.items() if found["looked_at"]}
     rows = [
-        [title, *(cell(reports[case.model].get(name)) for case in CASES)]
-        for name, title in titles.items()
+        [
+            text,
+            *(
+                ", ".join(percent(found[name][m]["mean_error"]) for m in METRICS)
+                for found in looked_at.values()
+            ),
+        ]
+        for name, text in VARIANTS.items()
     ]
-    return markdown_table(("TTFT, TPOT, e2e mean", *(case.model for case in CASES)), rows)
-
-
-def measure(options: argparse.Namespace) -> Numbers:
-    """Replay the runs with every variant, and plot two of them."""
-    reports, plots = evaluate_all(options.data)
-    if options.write:
-        scatter(plots, BENCH.result(".png"))
-    return {"runs": reports}
+    host = (found["profile"] for found in looked_at.values())
+    times = [f"{h['host_ms_per_step']:.2f} ms, {h['host_us_per_sequence']:.1f} us" for h in host]
+    rows.append(["the host's time found, per step and per sequence", *times])
+    return markdown_table(("TTFT, TPOT, e2e mean", *looked_at), rows)
 
 
 def tables(numbers: Numbers) -> Blocks:
     """The errors, those of the variants, and the factors found without a profile."""
     reports = numbers["runs"]
     factors = ", ".join(
-        f"{case.model} {reports[case.model]['no profile']['calibration_factors']}" for case in CASES
+        f"{title} {found['no profile']['calibration_factors']}" for title, found in reports.items()
     )
     return {
-        "tables": main_table(reports),
+        "looked at": main_table(reports, looked_at=True),
+        "unseen": main_table(reports, looked_at=False),
         "variants": variant_table(reports),
         "factors": f"Factors found: {factors}.",
     }

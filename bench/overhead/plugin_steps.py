@@ -54,7 +54,7 @@ class TimedEngine:
         """Run one step; returns the seconds inside the scheduler: wall and CPU time."""
         scheduler = self.loop.scheduler
         first, output = timed(scheduler.schedule)
-        self._queue.append((output, _sampled(scheduler, output)))
+        self._queue.append((output, sampled(scheduler, output)))
         if len(self._queue) < 2:
             return first
         second, _ = timed(scheduler.update_from_output, *self._queue.popleft())
@@ -67,7 +67,8 @@ def timed(call: Callable[..., Any], *args: Any) -> tuple[tuple[float, float], An
     return (time.perf_counter() - wall, time.thread_time() - cpu), result
 
 
-def _sampled(scheduler: Any, output: Any) -> ModelRunnerOutput:
+def sampled(scheduler: Any, output: Any) -> ModelRunnerOutput:
+    """A token for each request whose prompt is computed."""
     ids = list(output.num_scheduled_tokens)
     tokens = [[] if scheduler.requests[i].is_prefill_chunk else [100] for i in ids]
     return ModelRunnerOutput(ids, {name: i for i, name in enumerate(ids)}, tokens)

@@ -11,7 +11,7 @@ from bench.placement.block.runs import state_of_the_code
 from bench.report import Numbers
 from bench.runs import pool, progress
 from foretell.policy import make_policy
-from foretell.sim import Report, Served, simulate
+from foretell.sim import ClusterConfig, Report, Served, simulate
 from foretell.workload import Arrival
 from tools.simulate.cluster import cluster_config
 from tools.simulate.options import EngineOptions, SimulateOptions
@@ -49,6 +49,21 @@ def figures_of(
 ) -> Numbers:
     """What comes of these arrivals, all of which fit. `recall`: queues are revocable;
     `by_priority`: engines admit by priority."""
+    config = config_of(engines, arrivals, estimates, seed, by_priority=by_priority)
+    config = replace(config, placement=replace(config.placement, recall=recall))
+    report = simulate(config, arrivals, [make_policy(policy)], Random(f"{seed} cluster"))
+    return {name: round(figure(report), 5) for name, figure in FIGURES.items()}
+
+
+def config_of(
+    engines: EngineOptions,
+    arrivals: Sequence[Arrival],
+    estimates: str,
+    seed: int,
+    *,
+    by_priority: bool = False,
+) -> ClusterConfig:
+    """A cluster of these engines, with the delays of a deployed one, that serves `arrivals`."""
     options = SimulateOptions(
         "",
         (engines,),
@@ -59,10 +74,7 @@ def figures_of(
         scheduling_policy="priority" if by_priority else "fcfs",
     )
     prefixes = any(arrival.prefix for arrival in arrivals)
-    config = cluster_config(options, seed, prefixes=prefixes, trace=arrivals)
-    config = replace(config, placement=replace(config.placement, recall=recall))
-    report = simulate(config, arrivals, [make_policy(policy)], Random(f"{seed} cluster"))
-    return {name: round(figure(report), 5) for name, figure in FIGURES.items()}
+    return cluster_config(options, seed, prefixes=prefixes, trace=arrivals)
 
 
 def by_seed(rows: Iterable[Numbers], figure: str, **wanted: object) -> list[float]:

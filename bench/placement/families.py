@@ -1,7 +1,7 @@
 """Families of traffic that placement is judged by, each with the cluster that serves it.
 
-The first half decides: what a policy is, is chosen by these. The other half only reports: nobody
-looks at it before a choice is made.
+Some decide: what a policy is, is chosen by these. The others only report: nobody looks at them
+before a choice is made.
 """
 
 import gzip
@@ -207,13 +207,13 @@ FAMILIES: Sequence[Family] = (
     Family(
         "short",
         "ServeGen, small model",
-        False,
+        True,
         A30,
         stretches_of("servegen_m-small_223200_223800.parquet"),
         150.0,
     ),
     Family(
-        "arena", "LMSYS's lengths", False, A30, lengths_of("lengths_lmsys_nanoflow.csv.gz"), 40.0
+        "arena", "LMSYS's lengths", True, A30, lengths_of("lengths_lmsys_nanoflow.csv.gz"), 40.0
     ),
     Family(
         "long prompts",

@@ -176,7 +176,7 @@ def _ratios_to(page: Numbers, knows: str, mine: str, peers: Sequence[str]) -> st
         cells = []
         for figure in COMPARED:
             mean, low, high = ratio_interval(
-                _ratios_of(page, family.name, knows, mine, peers, figure)
+                ratios_of(page, family.name, knows, mine, peers, figure)
             )
             means.setdefault((family.decides, figure), []).append(mean)
             cells.append(f"{mean:.2f} ({low:.2f} to {high:.2f})")
@@ -189,7 +189,7 @@ def _ratios_to(page: Numbers, knows: str, mine: str, peers: Sequence[str]) -> st
     return markdown_table((f"`{mine}`", *COMPARED.values()), lines)
 
 
-def _ratios_of(
+def ratios_of(
     page: Numbers, family: str, knows: str, mine: str, peers: Sequence[str], figure: str
 ) -> list[float]:
     """Seed by seed, to the peer that is best in this figure by its geometric mean."""

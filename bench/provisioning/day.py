@@ -22,7 +22,8 @@ from bench.stats import interval
 from foretell.model import Slo
 from foretell.placement import PlacementConfig
 from foretell.policy import make_policy
-from foretell.provision import ProvisionConfig, Strategy, make_strategy
+from foretell.provision import ProvisionConfig, Strategy
+from foretell.provision.strategies import make_strategy
 from foretell.provision.strategies.foresight import Foresight
 from foretell.sim import ClusterConfig, Provisioning, Report, simulate
 from foretell.workload import Arrival

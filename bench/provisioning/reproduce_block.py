@@ -20,7 +20,8 @@ from bench.runs import run_each
 from bench.stats import interval
 from foretell.placement import PlacementConfig
 from foretell.policy import make_policy
-from foretell.provision import ProvisionConfig, Strategy, make_strategy
+from foretell.provision import ProvisionConfig, Strategy
+from foretell.provision.strategies import make_strategy
 from foretell.sim import ClusterConfig, Provisioning, Report, simulate
 from foretell.workload import EmpiricalLengths, poisson, stream
 from tools.pictures import figure, save

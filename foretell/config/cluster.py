@@ -13,11 +13,13 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 from foretell.config.marks import ClusterError, Document, Location, field_name, parse, plain
 from foretell.config.profiles import check_shipped_profile
 from foretell.config.sections import (
+    BatchOptions,
     EngineSection,
     FilePath,
     ModelSection,
     ObservabilitySection,
     PolicySection,
+    ProvisioningSection,
     SchedulersSection,
     Section,
     TaggerSection,
@@ -80,8 +82,12 @@ class Cluster(Section):
     """The OpenAI endpoint."""
     tagger: TaggerSection = Field(default_factory=TaggerSection)
     """The service that estimates output lengths from prompts."""
+    batches: BatchOptions = Field(default_factory=BatchOptions)
+    """The Batch API, on the host of the schedulers."""
     traffic: TrafficOptions = Field(default_factory=TrafficOptions)
     """Protection of the calls between services."""
+    provisioning: ProvisioningSection = Field(default_factory=ProvisioningSection)
+    """How many engines there should be, where they come and go."""
     observability: ObservabilitySection = Field(default_factory=ObservabilitySection)
     """Logs and metrics."""
     run_dir: FilePath = ""
@@ -191,6 +197,8 @@ def _contradictions(cluster: Cluster) -> Iterator[tuple[Location, str]]:
             yield (*at, "model"), f"say which section of `models` it serves: {known}"
         elif section.kind == "vllm" and not cluster.models:
             yield at, "vLLM needs a model: add a section like `models: {NAME: {path: FOLDER}}`"
+        if section.kind == "emulated" and section.offline:
+            yield (*at, "offline"), "emulated engines do not tell offline requests apart"
         if section.kind == "emulated" and section.profile:
             try:
                 check_shipped_profile(section.profile)
@@ -198,6 +206,14 @@ def _contradictions(cluster: Cluster) -> Iterator[tuple[Location, str]]:
                 yield (*at, "profile"), f"an emulated engine needs a shipped profile: {error}"
         if len(hosts) > 1 and not section.host:
             yield (*at, "host"), "a cluster of several hosts needs the host of every engine"
+    if cluster.batches.folder and cluster.schedulers.envoy:
+        yield ("batches", "folder"), "an Envoy does not serve batches: leave out schedulers.envoy"
+    if cluster.schedulers.https_port and cluster.schedulers.envoy:
+        yield ("schedulers", "https_port"), "an Envoy serves no TLS: leave out schedulers.envoy"
+    keys, secret = cluster.schedulers.api_keys_file, cluster.traffic.secret_file
+    if cluster.batches.folder and keys and not secret:
+        text = "batches of callers with keys need `traffic.secret_file`"
+        yield ("batches", "folder"), f"{text}, which schedulers and the batch service share"
     yield from _clashes(cluster)
 
 

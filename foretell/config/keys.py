@@ -19,6 +19,8 @@ class ApiKey(Section):
     """Tokens of prompts and answers in a minute: reserved as predicted, settled at the end."""
     concurrency: int = Field(0, ge=0)
     """Requests in progress."""
+    admin: bool = False
+    """Whether it may see what becomes of the requests of all callers."""
     priority: int | None = None
     """vLLM's priority of its requests, which may ask for no smaller number. The engines need
     `--scheduling-policy priority`. Null: as the requests say."""

@@ -15,21 +15,33 @@ from typing import Any, Literal, TypeVar
 from foretell.config.cluster import Cluster, Engine, load_cluster, parse_cluster
 from foretell.config.marks import ClusterError
 from foretell.config.sections import (
+    BatchOptions,
     PlacementOptions,
+    ProvisionOptions,
     SchedulerOptions,
     TaggerOptions,
     TrafficOptions,
+    bracketed,
 )
 
-Service = Literal["scheduler", "predictor", "tagger", "emulator", "launcher"]
+Service = Literal[
+    "scheduler", "predictor", "tagger", "provisioner", "batch", "emulator", "launcher"
+]
 Values = dict[str, Any]
 T = TypeVar("T")
 
 EMULATED_PROFILE = "A30/Llama-2-7b-hf"
 """Profile of emulated engines whose section names none."""
+_CO_SCHEDULER = "services.backend.vllm.cosched.scheduler.CoScheduler"
+INSTANCES_FILE = "instances.json"
+"""The engines of a cluster where they come and go, in the provisioner's folder."""
+ENGINES_FILE = "engines.json"
+"""The engines that such a cluster is to run, beside it."""
 CONTAINER_RUN_DIR = "/run/foretell"
 CONTAINER_FILES = "/etc/foretell"
+CONTAINER_BATCHES = "/var/lib/foretell/batches"
 CONTAINER_PORT = 8000
+CONTAINER_HTTPS_PORT = 8443
 CONTAINER_GRPC_PORT = 50051
 
 
@@ -70,7 +82,7 @@ class Layout:
         """Where schedulers reach an engine."""
         if self.contained and engine.host == self.front_host:
             return f"http://{engine.name}:{CONTAINER_PORT}"
-        return f"http://{_bracketed(engine.host or '127.0.0.1')}:{engine.port}"
+        return f"http://{bracketed(engine.host or '127.0.0.1')}:{engine.port}"
 
     def predictor_address(self, engine: Engine) -> str:
         """Where schedulers reach an engine's predictor."""
@@ -78,7 +90,7 @@ class Layout:
             return f"unix:{self.run_dir}/{engine.name}.predictor.sock"
         if self.contained and engine.host == self.front_host:
             return f"{predictor_name(engine)}:{CONTAINER_GRPC_PORT}"
-        return f"{_bracketed(engine.host)}:{engine.predictor_port}"
+        return f"{bracketed(engine.host)}:{engine.predictor_port}"
 
     def tagger_address(self) -> str:
         """Where schedulers reach the tagger."""
@@ -86,7 +98,20 @@ class Layout:
             return f"unix:{self.run_dir}/tagger.sock"
         if self.contained and self.tagger_host == self.front_host:
             return f"tagger:{CONTAINER_GRPC_PORT}"
-        return f"{_bracketed(self.tagger_host)}:{self.cluster.tagger.port}"
+        return f"{bracketed(self.tagger_host)}:{self.cluster.tagger.port}"
+
+    def batches_address(self) -> str:
+        """Where schedulers reach the batch service, on the same host; "" where there is none."""
+        return f"unix:{self.run_dir}/batch.sock" if self.cluster.batches.folder else ""
+
+    def scheduler_urls(self) -> tuple[str, ...]:
+        """Where the batch service reaches the schedulers."""
+        section = self.cluster.schedulers
+        if self.contained:
+            return tuple(
+                f"http://{each}:{CONTAINER_PORT}" for each in self.cluster.scheduler_names()
+            )
+        return (section.near_url(section.port),)
 
     def picker_address(self, scheduler: str) -> str:
         """Where an Envoy on the same host asks a scheduler replica."""
@@ -139,6 +164,10 @@ class Layout:
             return self.scheduler(name)
         if service == "tagger":
             return self.tagger()
+        if service == "provisioner":
+            return self.provisioner()
+        if service == "batch":
+            return self.batch()
         engine = self.engine(name)
         if service == "predictor":
             return self.predictor(engine)
@@ -160,9 +189,16 @@ class Layout:
             "name": chosen,
             "instances": json.dumps(self.instances()),
             "tagger": self.tagger_address(),
+            "batches": self.batches_address(),
             **self._files(section, "tokenizer", "api_keys_file", "engine_api_key_file"),
+            **self._files(section, "https_certificate", "https_key"),
             **self._folder(section, "length_model"),
         }
+        if cluster.provisioning.enabled:  # a request may wait until an engine was started for it
+            patience_s = cluster.provisioning.give_up_s
+            values["engine_wait_s"] = max(section.engine_wait_s, patience_s)
+        if section.https_port:
+            values["https_listen"] = self.https_listen
         if section.envoy:
             values["picker"] = self.picker_address(chosen)
         if self.contained:
@@ -170,8 +206,16 @@ class Layout:
         if cluster.observability.request_log:
             values["request_log"] = f"{self.run_dir}/{chosen}.requests.jsonl"
         # The endpoint's port is Envoy's, where there is one.
-        port = {} if section.envoy else {"host": section.listen, "shared_port": section.port}
+        port = {} if section.envoy else {"host": section.plain_listen, "shared_port": section.port}
         return values | port
+
+    @property
+    def https_listen(self) -> str:
+        """Where a scheduler replica serves clients with TLS."""
+        section = self.cluster.schedulers
+        if self.contained:
+            return f"0.0.0.0:{CONTAINER_HTTPS_PORT}"
+        return f"{bracketed(section.listen)}:{section.https_port}"
 
     def tagger(self) -> Values:
         """Settings of the tagger."""
@@ -179,6 +223,36 @@ class Layout:
         values = _options(section, TaggerOptions) | self._shared()
         values |= self._folder(section, "model") | self._files(section, "checkpoint")
         return values | {"listen": self.listen(self.tagger_address())}
+
+    def provisioner(self) -> Values:
+        """Settings of what decides how many engines there should be."""
+        section = self.cluster.provisioning
+        return {
+            **_options(section, ProvisionOptions),
+            **self._shared(),
+            "folder": self.provisioner_folder,
+            "driver": "process" if section.enabled else "advisory",
+            "instances": json.dumps(self.instances()),
+            "models": sorted({served_name(engine) for engine in self.cluster.engine_list()}),
+        }
+
+    @property
+    def provisioner_folder(self) -> str:
+        """Where the provisioner keeps what it knows."""
+        return f"{self.run_dir}/provisioner"
+
+    def batch(self) -> Values:
+        """Settings of the batch service; ClusterError if the cluster has none."""
+        if not self.cluster.batches.folder:
+            raise ClusterError("batches.folder: the cluster has no batch service")
+        return {
+            **_options(self.cluster.batches, BatchOptions),
+            **self._shared(),
+            "folder": CONTAINER_BATCHES if self.contained else self.cluster.batches.folder,
+            "listen": self.batches_address(),
+            "schedulers": ",".join(self.scheduler_urls()),
+            "ttft_target_ms": self.cluster.targets.ttft_target_ms,
+        }
 
     def predictor(self, engine: Engine) -> Values:
         """Settings of an engine's sidecar."""
@@ -198,7 +272,7 @@ class Layout:
             "snapshot_endpoint": self.snapshot_endpoint(engine),
             "profile": engine_profile(engine),
             "model_name": engine.model_name,
-            "log_level": self.cluster.observability.log_level,
+            **self._logs(),
         }
         return values | _flag_values(engine_args(engine))
 
@@ -218,12 +292,17 @@ class Layout:
             "engine_args": shlex.join(engine_args(engine)),
             "gpus": ",".join(map(str, engine.gpus)),
             "ready_timeout_s": engine.section.start_timeout_s,
+            "log_format": self.cluster.observability.log_format,
             **self._files(self.cluster.schedulers, "engine_api_key_file"),
         }
 
     def _shared(self) -> Values:
         files = self._files(self.cluster.traffic, *TrafficOptions.model_fields)
-        return files | {"log_level": self.cluster.observability.log_level}
+        return files | self._logs()
+
+    def _logs(self) -> Values:
+        section = self.cluster.observability
+        return {"log_level": section.log_level, "log_format": section.log_format}
 
 
 def values_from(path: str, service: Service, name: str) -> Values:
@@ -231,8 +310,11 @@ def values_from(path: str, service: Service, name: str) -> Values:
 
     ClusterError if the file is wrong or has no such process.
     """
-    values = Layout(load_cluster(path)).values(service, name)
-    if service == "scheduler":
+    layout = Layout(load_cluster(path))
+    values = layout.values(service, name)
+    if service == "scheduler" and layout.cluster.provisioning.enabled:
+        values["instances"] = f"{layout.provisioner_folder}/{INSTANCES_FILE}"
+    elif service == "scheduler" or values.get("driver") == "advisory":
         values["instances"] = str(Path(path).absolute())  # read again when an engine is added
     return values
 
@@ -250,6 +332,8 @@ def engine_args(engine: Engine) -> list[str]:
     args = shlex.split(engine.model.args) + shlex.split(engine.section.args)
     if engine.section.kind == "vllm" and engine.section.gpus > 1:
         args = [f"--tensor-parallel-size={engine.section.gpus}", *args]
+    if engine.section.offline:
+        args = [f"--scheduler-cls={_CO_SCHEDULER}", *args]
     return args
 
 
@@ -257,6 +341,11 @@ def engine_profile(engine: Engine) -> str:
     """The GPU profile that an engine runs by or that its predictor starts from."""
     default = EMULATED_PROFILE if engine.section.kind == "emulated" else ""
     return engine.section.profile or default
+
+
+def served_name(engine: Engine) -> str:
+    """The name of its model that an engine serves."""
+    return engine.model_name or engine_profile(engine).partition("/")[2]
 
 
 def predictor_name(engine: Engine) -> str:
@@ -286,7 +375,3 @@ def _flag_values(args: list[str]) -> Values:
             raise ClusterError(f"flags of an emulated engine must be --NAME VALUE, not {flag!r}")
         values[flag[2:].replace("-", "_")] = value if equals else pending.pop()
     return values
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

@@ -5,17 +5,28 @@ and its meaning are the same in the file, in an environment variable and as a fl
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from foretell.config.policies import build_policy
 from foretell.config.profiles import check_profile
 from foretell.placement import PlacementConfig
+from foretell.provision import ProvisionConfig
 
 _PLACEMENT = PlacementConfig()
+_PROVISION = ProvisionConfig()
 
 LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
 Profile = Annotated[str, AfterValidator(check_profile)]
 
 
@@ -105,6 +116,17 @@ class TargetsSection(Section):
     `x-foretell-when-late` overrides this."""
 
 
+def bracketed(host: str) -> str:
+    """A host as addresses with a port have it."""
+    return f"[{host}]" if ":" in host else host
+
+
+def check_https(listening: object, certificate: str, key: str) -> None:
+    """ValueError unless there are the files that TLS needs, where there is TLS."""
+    if listening and not (certificate and key):
+        raise ValueError("TLS needs https_certificate and https_key")
+
+
 class SchedulerOptions(Section):
     """What the OpenAI endpoint accepts, and how long it waits for others."""
 
@@ -115,6 +137,11 @@ class SchedulerOptions(Section):
     engine_api_key_file: FilePath = ""
     """File with the bearer key that the engines want, which launchers hand to vLLM; empty: that of
     FORETELL_SCHEDULER_ENGINE_API_KEY, if any."""
+    https_certificate: FilePath = ""
+    """PEM file of the certificate that clients see, and of those that vouch for it; it is read
+    again when it changes."""
+    https_key: FilePath = ""
+    """PEM file of that certificate's private key."""
     max_body_bytes: int = Field(4 << 20, gt=0)
     """Largest request body accepted."""
     max_concurrent_requests: int = Field(4096, gt=0)
@@ -137,6 +164,9 @@ class SchedulerOptions(Section):
     """Longest time that a health probe may take."""
     drain_timeout_s: float = Field(25.0, gt=0)
     """Time that requests in progress get to end at shutdown."""
+    explain_ratio: float = Field(0.0, ge=0, le=1)
+    """Share of the requests, drawn by their ids, whose lines in the request log say why they went
+    where they went, as `foretell explain` does; each takes some milliseconds of CPU."""
     tokenizer: FilePath = ""
     """tokenizer.json, or the folder that holds it, to count the tokens of prompts with; empty:
     their number is estimated from the characters by a learned ratio."""
@@ -183,6 +213,21 @@ class TrafficOptions(Section):
     they have a certificate too, predictors and tagger demand it of them."""
 
 
+class BatchOptions(Section):
+    """What the batch service keeps."""
+
+    folder: FilePath = ""
+    """Folder of the database and of all files, on a local disk; empty: no batches are served."""
+    database_url: str = Field("", examples=["postgresql://foretell@db/batches"])
+    """Postgres in the place of the folder's database. Passwords come from where libpq takes them,
+    such as PGPASSFILE."""
+    files_url: str = Field("", examples=["s3://bucket/batches"])
+    """Object storage in the place of the folder's files. Credentials come from where the storage's
+    clients take them, such as AWS_PROFILE."""
+    tenant_bytes: int = Field(20 << 30, gt=0)
+    """Bytes of files that one caller may have; more uploads get status 413."""
+
+
 class ModelSection(Section):
     """A model that engines serve under the section's name."""
 
@@ -218,6 +263,9 @@ class EngineSection(Section):
     host, from 8200 on."""
     gpus: int = Field(1, ge=1, le=64)
     """GPUs of each vLLM engine, for tensor parallelism."""
+    offline: bool = False
+    """Whether vLLM engines serve offline requests, such as those of batches, beside online ones,
+    with what these leave."""
     args: str = Field("", examples=["--gpu-memory-utilization 0.92", "--speedup 10"])
     """Further flags for these engines, split as a shell would."""
     python: FilePath = ""
@@ -239,9 +287,27 @@ class SchedulersSection(SchedulerOptions):
     port: Port = 8000
     """Port of the endpoint. Processes on one host share it; in containers, each further replica is
     published at the port that follows."""
+    https_port: Port = 0
+    """Port where `listen` serves clients with TLS, in the same way; the ports without it are then
+    on the loopback alone. 0: none."""
     envoy: bool = False
     """Whether an Envoy serves the endpoint in their place: it asks them where each request goes and
     carries the bytes itself."""
+
+    @model_validator(mode="after")
+    def _https_has_its_files(self) -> Self:
+        check_https(self.https_port, self.https_certificate, self.https_key)
+        return self
+
+    @property
+    def plain_listen(self) -> str:
+        """Address of the ports without TLS."""
+        return "127.0.0.1" if self.https_port else self.listen
+
+    def near_url(self, port: int) -> str:
+        """Where processes on the same host reach a port without TLS."""
+        everywhere = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+        return f"http://{bracketed(everywhere.get(self.plain_listen, self.plain_listen))}:{port}"
 
 
 class TaggerSection(TaggerOptions):
@@ -253,11 +319,63 @@ class TaggerSection(TaggerOptions):
     """Its gRPC port, in a cluster of several hosts."""
 
 
+class ProvisionOptions(Section):
+    """How many engines there should be."""
+
+    strategy: Literal["foresight", "target", "saturation", "relief", "preempt", "static"] = (
+        "foresight"
+    )
+    """What decides: `foresight` simulates the coming minutes, `target` keeps a number of requests
+    for each engine, `saturation`, `relief` and `preempt` follow a threshold, `static` is a fixed
+    number."""
+    strategy_parameters: dict[str, Any] = Field(default_factory=dict)
+    """Parameters of the strategy itself, such as `ttft_s`, `tpot_s` and `within` of `foresight`."""
+    minimum: int = Field(_PROVISION.minimum, ge=0)
+    """Engines that there are at least; 0: the first request that waits starts one."""
+    maximum: int = Field(_PROVISION.maximum, ge=1)
+    """Engines that there are at most."""
+    cool_down_s: float = Field(_PROVISION.cool_down_s, ge=0)
+    """There are as many engines as were wanted at any time within so many seconds."""
+    cold_start_s: float = Field(_PROVISION.cold_start_s, ge=0)
+    """Time that an engine is taken to need until it is ready, before one has been measured."""
+    give_up_s: float = Field(_PROVISION.give_up_s, gt=0)
+    """An engine that is not ready so long after its start is given up."""
+    every_s: float = Field(5.0, gt=0)
+    """Pause between two decisions."""
+
+    @model_validator(mode="after")
+    def _bounds_agree(self) -> Self:
+        self.provision_config()
+        return self
+
+    def provision_config(self) -> ProvisionConfig:
+        """The bounds within which the strategy moves; ValueError where they contradict."""
+        return ProvisionConfig(
+            minimum=self.minimum,
+            maximum=self.maximum,
+            cool_down_s=self.cool_down_s,
+            cold_start_s=self.cold_start_s,
+            give_up_s=self.give_up_s,
+            stale_s=max(_PROVISION.stale_s, 3 * self.every_s),
+        )
+
+
+class ProvisioningSection(ProvisionOptions):
+    """How many engines there should be, where `foretell up` starts and stops them by itself."""
+
+    enabled: bool = False
+    """Whether engines come and go: `maximum` counts, each like the first of `engines`, whose own
+    number does not."""
+
+
 class ObservabilitySection(Section):
     """What the cluster tells about itself."""
 
     log_level: LogLevel = "info"
     """Least severe level that schedulers, predictors and tagger log."""
+    log_format: LogFormat = "text"
+    """`json`: every service logs one JSON object a line, with `request_id` where it is about a
+    request."""
     request_log: bool = True
     """Whether each scheduler process appends one JSON line per request to NAME.requests.jsonl in
     `run_dir`; containers write none."""

@@ -13,19 +13,23 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from foretell.config.keys import is_key_file, read_api_keys
 from foretell.config.layout import EMULATED_PROFILE, values_from
-from foretell.config.policies import build_policy
+from foretell.config.policies import build_policy, build_strategy
 from foretell.config.profiles import check_shipped_profile
 from foretell.config.sections import (
+    BatchOptions,
+    LogFormat,
     LogLevel,
     PlacementOptions,
     PolicyName,
     PolicyParameters,
     Port,
     Profile,
+    ProvisionOptions,
     SchedulerOptions,
     TaggerOptions,
     TargetsSection,
     TrafficOptions,
+    check_https,
 )
 
 
@@ -86,6 +90,8 @@ class ServiceSettings(ProcessSettings):
     """File that gets the address and pid as JSON once the process serves."""
     log_level: LogLevel = "info"
     """Least severe level that is logged."""
+    log_format: LogFormat = "text"
+    """`json`: one JSON object a line."""
 
 
 class TrafficSettings(ServiceSettings, TrafficOptions):
@@ -153,10 +159,15 @@ class SchedulerSettings(TrafficSettings, PlacementOptions, TargetsSection, Sched
     file that holds it, or a cluster file; a file is read again when it changes."""
     tagger: str = ""
     """gRPC address of the tagger; empty: lengths are estimated from finished requests."""
+    batches: str = ""
+    """Address of the batch service, `unix:PATH` or HOST:PORT; empty: there are no batches."""
     policy: PolicyName = "slo"
     policy_parameters: PolicyParameters = Field(default_factory=dict)
     shared_port: Port = 0
     """A second port, shared by all replicas on this host (SO_REUSEPORT); 0: none."""
+    https_listen: str = Field("", pattern=r"^(.+:\d+)?$")
+    """HOST:PORT where clients are served with TLS, beside the ports without; replicas share it.
+    Empty: none."""
     picker: str = ""
     """gRPC address of an endpoint picker for Envoy and other gateways, which this replica serves
     beside its endpoint, such as unix:/run/picker.sock; empty: none."""
@@ -171,6 +182,11 @@ class SchedulerSettings(TrafficSettings, PlacementOptions, TargetsSection, Sched
     @model_validator(mode="after")
     def _policy_can_be_built(self) -> Self:
         build_policy(self.policy, self.policy_parameters)
+        return self
+
+    @model_validator(mode="after")
+    def _https_has_its_files(self) -> Self:
+        check_https(self.https_listen, self.https_certificate, self.https_key)
         return self
 
     @model_validator(mode="after")
@@ -201,6 +217,69 @@ class TaggerSettings(GrpcSettings, TaggerOptions):
     """The service that estimates output lengths from prompts."""
 
     model_config = _config("TAGGER")
+
+
+class ProvisionerSettings(TrafficSettings, ProvisionOptions):
+    """Decides how many engines there should be. Replicas share `folder`; one of them is active."""
+
+    model_config = _config("PROVISIONER")
+
+    folder: str = ""
+    """Folder of its lease and its record of decisions, which replicas share, on a file system that
+    locks files for all of their hosts; it is needed."""
+    driver: Literal["advisory", "process"] = "advisory"
+    """Who carries decisions out: nobody (advisory), or `foretell up`, which runs the provisioner
+    with the driver `process`."""
+    models: list[str] = Field(default_factory=list)
+    """Models that stay listed while no engine runs."""
+    schedulers: str = ""
+    """Comma-separated addresses of all scheduler replicas, such as http://127.0.0.1:8000."""
+    scheduler_api_key: SecretStr = SecretStr("")
+    """Bearer key that the schedulers want, if any."""
+    instances: str = "[]"
+    """The engines, as the setting of the schedulers: a JSON list, the path of a file that holds it,
+    or a cluster file; a file is read again for each decision."""
+    keda: str = ""
+    """gRPC address at which KEDA finds an external scaler, such as 127.0.0.1:9000; other hosts can
+    reach it only with certificates on both sides. Empty: none."""
+
+    webhook: str = ""
+    """URL to which the number of engines that there should be is posted, signed with the secret;
+    empty: none."""
+    webhook_secret_file: str = ""
+    """File that holds the secret of the webhook."""
+
+    @model_validator(mode="after")
+    def _webhook_has_a_secret(self) -> Self:
+        if self.webhook and not self.webhook_key():
+            raise ValueError("webhook: it needs a secret, in webhook_secret_file")
+        return self
+
+    def webhook_key(self) -> bytes:
+        """The secret of the webhook; ValueError if its file cannot be read."""
+        found = _or_from_file(SecretStr(""), "webhook_secret_file", self.webhook_secret_file)
+        return found.get_secret_value().encode()
+
+    @model_validator(mode="after")
+    def _strategy_can_be_built(self) -> Self:
+        build_strategy(self.strategy, self.strategy_parameters)
+        return self
+
+
+class BatchSettings(TrafficSettings, BatchOptions):
+    """The service of files and batches."""
+
+    model_config = _config("BATCH")
+
+    listen: str = ""
+    """Address instead of host:port, such as unix:///run/batch.sock."""
+    schedulers: str = ""
+    """Comma-separated URLs of scheduler replicas, which answer the requests of batches."""
+    ttft_target_ms: float = Field(0.0, ge=0)
+    """Target for the time to the first token of online requests, which batches may not endanger;
+    0: twice that of an idle engine."""
+    metrics_port: int = Field(-1, ge=-1, le=65535)
+    """HTTP port of /metrics; 0 takes a free one, -1: none."""
 
 
 class EmulatorSettings(ServiceSettings):
@@ -270,6 +349,8 @@ class LauncherSettings(ProcessSettings):
     """vLLM: Python that has vllm installed; empty: this one."""
     engine_args: str = ""
     """Further engine flags, split as a shell would."""
+    log_format: LogFormat = "text"
+    """`json`: one JSON object a line; the engine's own lines are as it writes them."""
     gpus: str = Field("", pattern=r"^(\d+(,\d+)*)?$")
     """vLLM: comma-separated places of its GPUs among those visible; empty: all of them."""
     restart: bool = True
@@ -292,6 +373,8 @@ ALL_SETTINGS: tuple[type[BaseSettings], ...] = (
     SchedulerSettings,
     PredictorSettings,
     TaggerSettings,
+    ProvisionerSettings,
+    BatchSettings,
     EmulatorSettings,
     PluginSettings,
     LauncherSettings,

@@ -37,6 +37,7 @@ def as_prediction(
     answer_delay_s: float = 0.0,
     added: Added | None = None,
     cached_tokens: int = 0,
+    approximations: tuple[str, ...] = (),
     with_quantiles: bool = True,
 ) -> Prediction:
     """The prediction with a forecast's means, and its quantiles with the errors of step times.
@@ -65,6 +66,7 @@ def as_prediction(
         added_ttft_s=added.ttft_s if added else None,
         added_e2e_s=added.e2e_s if added else None,
         cached_tokens=cached_tokens,
+        approximations=approximations,
     )
 
 

@@ -326,7 +326,25 @@ class Forecaster:
         slot = self._waiting_slot(question, waiting.key)
         if slot is None:
             return None
-        rows, arrivals = self._rows((question,), waiting)
+        firsts_s, _ = self.futures_s(
+            question, waiting, now_s, every_step_published=every_step_published
+        )
+        return max(0.0, float(firsts_s[slot]) - now_s)
+
+    def futures_s(
+        self,
+        question: Question,
+        newcomer: Arrival,
+        now_s: float,
+        *,
+        every_step_published: bool = True,
+    ) -> tuple[Values, Values]:
+        """When each request of the engine gets its first and its last token, without `newcomer`.
+
+        Means of instants, (requests,) each: those of the picture in its order, then those on their
+        way. A first token that came before the picture was made is no later than that.
+        """
+        rows, arrivals = self._rows((question,), newcomer)
         if self._costs is None:
             self._costs = self._new_costs()
         count = follow_others(
@@ -340,9 +358,9 @@ class Forecaster:
             SEED,
             self._costs,
         )
-        firsts_s = self._costs.without_s[0, question.picture]
-        firsts_s = firsts_s[slot : question.samples * count : count]
-        return max(0.0, float(firsts_s.mean()) - now_s)
+        found = self._costs.without_s[:, question.picture, : question.samples * count]
+        first_s, last_s = found.reshape(2, question.samples, count).mean(axis=1)
+        return first_s, last_s
 
     def has_begun(self, picture: int, key: int) -> bool:
         """Whether the engine has computed any of that request, as far as its picture goes."""

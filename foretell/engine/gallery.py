@@ -8,10 +8,12 @@ Times are of the follower's clock, to which those of pictures are shifted: hosts
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 from foretell.engine.forecast import Arrival, Forecaster, arrival, is_certain
+from foretell.engine.hindsight import Exposure, LengthRow, Scene
+from foretell.engine.lanes import Lane, lanes
 from foretell.engine.predictor import EnginePredictor, predict
 from foretell.engine.prefixes import cached_tokens, leading
 from foretell.engine.published import (
@@ -26,8 +28,7 @@ from foretell.kernel.step_time import StepTime
 from foretell.latency.features import FEATURES
 from foretell.latency.linear import LinearStepTime
 from foretell.latency.residuals import spread
-from foretell.length.distribution import Row
-from foretell.model import EngineConfig, LengthEstimate, Load, Prediction, RequestSpec
+from foretell.model import EngineConfig, Load, Prediction, RequestSpec
 
 STALE_S = 2.5
 """Silence after which a predictor no longer counts as followed; it speaks once a second."""
@@ -37,8 +38,6 @@ _ESTIMATES = 256
 """Latest estimates whose distributions are kept."""
 _CLOCK_JUMP_S = 1.0
 _NO_TABLES = LinearStepTime((0.0,) * len(FEATURES)).packed()
-
-LengthRow = Callable[[LengthEstimate], Row]
 
 
 class _Underway:
@@ -130,6 +129,19 @@ class FollowedEngine:
         self._shifts: deque[float] = deque(maxlen=_CLOCKS)
         self._told_s = self._heard_s = float("-inf")
         self._tables = _NO_TABLES
+        self._exposure: Exposure | None = None
+        self._picture: tuple[PublishedPicture, float, float] | None = None
+        self._known_s = float("-inf")
+
+    def exposure(self) -> Exposure:
+        """What predictions are made from now; there must be a picture."""
+        if self._exposure is None:
+            assert self._picture is not None, "there is no picture yet"
+            assert self.predictor is not None, "there is no picture yet"
+            picture, shift_s, sent_s = self._picture
+            model, rows = self.predictor.model, self._underway.rows()
+            self._exposure = Exposure(picture, shift_s, sent_s, self._known_s, model, rows)
+        return self._exposure
 
     def age_s(self, now_s: float) -> float:
         """Seconds since the engine was last heard from, as its predictor told."""
@@ -147,6 +159,7 @@ class FollowedEngine:
         self._notices = 0
         self._shifts.clear()
         self._underway.begin()
+        self._exposure = None
         again = list(self._open.values())
         for spec, at_s in again:
             self._announce(spec, at_s)
@@ -168,6 +181,7 @@ class FollowedEngine:
         self._notices += 1
         self._open[request.request_id] = request, at_s
         self._underway.revise(request, arrival(request, self._length_row(request.length), at_s))
+        self._exposure = None
         return max(0.0, now_s - at_s)
 
     def ended(self, request_id: str) -> None:
@@ -175,16 +189,19 @@ class FollowedEngine:
         self._notices += 1
         self._open.pop(request_id, None)
         self._underway.forget(request_id)
+        self._exposure = None
 
     def hear(self, message: Published, now_s: float) -> None:
         """Take in what the predictor published; PictureError where it cannot be true."""
         shift_s = self._shift_s(now_s - message.sent_s)
+        self._exposure = None
         if message.picture is not None:
             self._show(message.picture, shift_s, message.sent_s)
         elif self.predictor is not None:
             self._forecaster.still_true(self.index, message.sent_s + shift_s)
             self.predictor.published()
         self._heard_s, self._told_s = message.heard_s + shift_s, now_s
+        self._known_s = message.sent_s + shift_s
         underway = self._underway
         if message.all_prefixes:
             underway.prefixes = set()
@@ -195,6 +212,7 @@ class FollowedEngine:
         self._notices += 1
         row = arrival(request, self._length_row(request.length), at_s)
         self._underway.announce(self._notices, request, row)
+        self._exposure = None
 
     def _shift_s(self, latest_s: float) -> float:
         """What to add to the predictor's times, by the message that was quickest on its way."""
@@ -210,12 +228,13 @@ class FollowedEngine:
         told = arrivals_of(picture.reservations, config.max_model_len, shift_s, sent_s)
         coming = arrivals_of(picture.expected, config.max_model_len, shift_s)
         tables = picture.step_tables or self._tables
-        model = step_time_of(picture, tables)
+        model = step_time_of(picture.step_time, tables)
         self._tables = tables
         predictor = self._configured(picture, model)
         variances = picture.step_error
         predictor.believe(model, lambda steps: spread(variances, steps), picture.calibration_steps)
         show(self._forecaster, self.index, picture, rows, shift_s, sent_s)
+        self._picture = picture, shift_s, sent_s
         underway.tell(told, picture.notices)
         underway.coming = coming
         underway.dispatch_delay_s = picture.dispatch_delay_s
@@ -268,6 +287,12 @@ class Gallery:
         engines = self._engines
         return [i for i in instance_ids if i in engines and engines[i].is_fresh(now_s)]
 
+    def scene(self, instance_ids: Sequence[str], now_s: float) -> Scene:
+        """What predictions for these instances of `fresh` are made from now."""
+        engines = [self._engines[instance_id] for instance_id in instance_ids]
+        exposures = [engine.exposure() for engine in engines]
+        return Scene(now_s, exposures, [engine.answer_delay_s for engine in engines])
+
     def load(self, instance_id: str) -> Load:
         """The occupancy of an instance of `fresh`, reservations included."""
         return self._predictor(instance_id).load()
@@ -278,6 +303,10 @@ class Gallery:
         return self._predictor(instance_id).wait_s(
             request, self._length_row(request.length), now_s, every_step_published=False
         )
+
+    def lanes(self, instance_id: str, now_s: float) -> list[Lane]:
+        """What becomes of the requests on an instance of `fresh`."""
+        return lanes(self._predictor(instance_id), now_s)
 
     def has_begun(self, instance_id: str, request_id: str) -> bool:
         """Whether that request runs on an instance of `fresh`, as far as is known."""

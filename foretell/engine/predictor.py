@@ -60,6 +60,11 @@ class EnginePredictor:
         forecaster.describe(index, config)
         forecaster.believe(index, model)
 
+    @property
+    def model(self) -> StepTime:
+        """How long steps are believed to take. It is never altered: another one is made instead."""
+        return self._model
+
     def configure(self, config: EngineConfig) -> None:
         """Another run of the engine has begun, perhaps with another configuration."""
         self.engine_config = config
@@ -212,6 +217,7 @@ def predict(
             answer_delay_s=predictor.answer_delay_s,
             added=costs,
             cached_tokens=question.cached_tokens,
+            approximations=predictor.engine_config.approximations,
             with_quantiles=with_quantiles,
         )
         for predictor, question, one, costs, age_s in zip(

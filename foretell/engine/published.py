@@ -144,6 +144,7 @@ def requests_of(picture: PublishedPicture) -> NDArray[np.void]:
     _check(0 <= picture.free_blocks <= config.total_blocks, "blocks")
     _check(0 <= picture.waiting_blocks < _MOST_NUMBER, "blocks")
     _check(len(picture.shapes) <= STEPS, "steps")
+    _check(all(0 <= part < _MOST_NUMBER for part in picture.step_error), "step_time")
     _check(all(0 <= n < _MOST_NUMBER for shape in picture.shapes for n in sums(shape)), "steps")
     if count:
         _check_lengths(rows)
@@ -191,13 +192,13 @@ def arrivals_of(
     ]
 
 
-def step_time_of(picture: PublishedPicture, tables: StepTime) -> StepTime:
-    """The engine's step-time model with those `tables`; PictureError where it cannot be one."""
-    coefficients = np.array(picture.step_time)
+def step_time_of(step_time: Sequence[float], tables: StepTime) -> StepTime:
+    """The model of those `StepTime.coefficients` with those `tables`; PictureError where it cannot
+    be one."""
+    coefficients = np.array(step_time)
     _check(coefficients.shape == (COEFFICIENTS,), "step_time")
     _check(bool(np.isfinite(coefficients).all()), "step_time")
     _check(not coefficients[TABLES_SCALE] or len(tables.values) > 0, "step_time")
-    _check(all(0 <= part < _MOST_NUMBER for part in picture.step_error), "step_time")
     return tables._replace(coefficients=coefficients)
 
 

@@ -7,8 +7,10 @@ import numpy as np
 
 from foretell.engine.sequence import Sequence
 from foretell.engine.snapshot_predictor import SnapshotPredictor
+from foretell.engine.table import EngineTable
 from foretell.engine.twin import Twin
 from foretell.latency.calibration import OnlineStepTime
+from foretell.latency.linear import LinearStepTime
 from foretell.length.adapt import Adapter
 from foretell.length.bins import BINS, estimates
 from foretell.length.distribution import knots
@@ -40,6 +42,15 @@ def warm_forecast() -> None:
     predictor.predict(request, step_time.current(), 0.0, externality=True)
 
 
+def warm_rollout() -> None:
+    """Call all that running several twins forward together calls."""
+    table, twin = EngineTable(1), Twin(_CONFIG)
+    twin.add(Sequence("a", 8, 1, 1))
+    table.put(0, twin, LinearStepTime((0.01,) * 6).packed())
+    table.step(0, 0.0)
+    table.run(10.0, each=False)
+
+
 def warm_lengths() -> None:
     """Call all that length models call."""
     words, layer = np.zeros((1, 1), np.float32), np.zeros((2, 1), np.float32)
@@ -55,4 +66,5 @@ def warm_lengths() -> None:
 if __name__ == "__main__":
     warm_twin()
     warm_forecast()
+    warm_rollout()
     warm_lengths()

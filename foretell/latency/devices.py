@@ -1,38 +1,74 @@
 """Datasheet numbers of devices, and the sizes of common models: the roofline's inputs.
 
-FLOP/s are dense 16-bit (bf16) tensor-core rates: datasheets that quote "with sparsity" are halved.
+FLOP/s are dense 16-bit tensor-core rates: datasheets that quote "with sparsity" are halved. Neither
+list is a limit: a device may be given by its numbers, a model by its `config.json`.
 """
 
 from collections.abc import Mapping
 
 from foretell.model import DeviceSpec, ModelSpec
 
-_GB = 1e9
+_SHEETS = """
+A100-80GB                312      2039    80    A100 datasheet, SXM
+A100-80GB-PCIe           312      1935    80    A100 datasheet, PCIe
+A100-40GB                312      1555    40    A100 datasheet, 40 GB
+A800-80GB                312      2039    80    A800 datasheet: the A100's but for NVLink
+V100-32GB                125       900    32    V100 datasheet, SXM2; fp16, it has no bf16
+T4                        65       320    16    T4 datasheet; fp16, it has no bf16
+A10                      125       600    24    A10 datasheet
+A10G                      70       600    24    A10G datasheet, as in AWS's g5
+A30                      165       933    24    A30 datasheet
+A40                      149.7     696    48    A40 datasheet
+L4                       121       300    24    L4 datasheet, halved
+L20                      119.5     864    48    L20 datasheet
+L40                      181.05    864    48    L40 datasheet
+L40S                     362.05    864    48    L40S datasheet
+H100-SXM                 989.5    3350    80    H100 datasheet, SXM, halved
+H100-PCIe                756.5    2000    80    H100 datasheet, PCIe, halved
+H100-NVL                 835.5    3900    94    H100 datasheet, NVL, halved
+H800-SXM                 989.5    3350    80    H800 datasheet: the H100's but for NVLink
+H20                      148      4000    96    H20 datasheet
+H200-SXM                 989.5    4800   141    H200 datasheet, SXM, halved
+H200-NVL                 835.5    4800   141    H200 datasheet, NVL, halved
+GH200-96GB               989.5    4000    96    GH200 datasheet, HBM3, halved
+GH200-144GB              989.5    4900   144    GH200 datasheet, HBM3e, halved
+B200                    2250      8000   180    HGX B200 datasheet, an eighth, halved; DGX B200
+GB200                   2500      8000   186    GB200 NVL72 datasheet, a 72nd, halved
+B300                    2250      8000   288    DGX B300 datasheet, an eighth, halved
+GB300                   2500      8000   288    GB300 NVL72 datasheet, a 72nd, halved
+RTXPRO6000               503.8    1597    96    RTX PRO 6000 Blackwell Server Edition datasheet
+RTXPRO6000-Workstation   503.8    1792    96    RTX Blackwell PRO architecture whitepaper
+RTX6000Ada               364.2     960    48    RTX 6000 Ada datasheet, a quarter of sparse fp8
+RTX5000Ada               261.1     576    32    RTX 5000 Ada datasheet, a quarter of sparse fp8
+RTXA6000                 154.8     768    48    GA102 whitepaper, fp32 accumulate
+RTXA5000                 111.1     768    24    RTX A5000 datasheet, halved
+RTXA4000                  76.7     448    16    RTX A4000 datasheet, halved
+RTX3090                   71       936    24    GA102 whitepaper, fp32 accumulate
+RTX4080                   97.5     717    16    AD102 whitepaper, fp32 accumulate
+RTX4090                  165.2    1008    24    AD102 whitepaper, fp32 accumulate
+RTX5080                  112.6     960    16    RTX Blackwell whitepaper, fp32 accumulate
+RTX5090                  209.5    1792    32    RTX Blackwell whitepaper, fp32 accumulate
+MI210                    181      1638    64    Instinct MI210 datasheet
+MI250X                   383      3277   128    Instinct MI250X datasheet, both dies
+MI300A                   980.6    5300   128    Instinct MI300A datasheet
+MI300X                  1307.4    5300   192    Instinct MI300X datasheet
+MI325X                  1307.4    6000   256    Instinct MI325X datasheet
+MI350X                  2306.9    8000   288    Instinct MI350X datasheet
+MI355X                  2516.6    8000   288    Instinct MI355X datasheet
+RX7900XTX                122.8     960    24    Radeon RX 7900 XTX datasheet
+Gaudi2                   432      2450    96    Intel's Gaudi 2 whitepaper
+Gaudi3                  1835      3700   128    Intel's Gaudi 3 whitepaper
+"""
+"""Lines of name, dense 16-bit TFLOP/s, GB/s, GB and source; the first of a family is the usual."""
+
+
+def _device(line: str) -> DeviceSpec:
+    name, tflops, gb_per_s, gb = line.split()[:4]
+    return DeviceSpec(name, float(tflops) * 1e12, float(gb_per_s) * 1e9, float(gb) * 1e9)
+
 
 DEVICES: Mapping[str, DeviceSpec] = {
-    spec.name: spec
-    for spec in (
-        # NVIDIA A30 Tensor Core GPU datasheet: 165 TFLOPS bf16, 933 GB/s, 24 GB HBM2.
-        DeviceSpec("A30", 165e12, 933e9, 24 * _GB),
-        # NVIDIA A100 datasheet, 80GB SXM: 312 TFLOPS bf16, 2,039 GB/s HBM2e.
-        DeviceSpec("A100-80GB", 312e12, 2039e9, 80 * _GB),
-        # NVIDIA H100 datasheet, SXM: 1,979 TFLOPS bf16 with sparsity, 3.35 TB/s HBM3, 80 GB.
-        DeviceSpec("H100-SXM", 989.5e12, 3350e9, 80 * _GB),
-        # NVIDIA H200 datasheet, SXM: H100's compute, 4.8 TB/s HBM3e, 141 GB.
-        DeviceSpec("H200-SXM", 989.5e12, 4800e9, 141 * _GB),
-        # NVIDIA L4 datasheet: 242 TFLOPS bf16 with sparsity, 300 GB/s GDDR6, 24 GB.
-        DeviceSpec("L4", 121e12, 300e9, 24 * _GB),
-        # NVIDIA L40S datasheet: 362.05 TFLOPS bf16 dense, 864 GB/s GDDR6, 48 GB.
-        DeviceSpec("L40S", 362.05e12, 864e9, 48 * _GB),
-        # NVIDIA HGX B200 datasheet, an eighth of its eight GPUs: 36 PFLOPS bf16 with sparsity;
-        # DGX B200: 64 TB/s and 1,440 GB HBM3e.
-        DeviceSpec("B200", 2250e12, 8000e9, 180 * _GB),
-        # NVIDIA RTX PRO 6000 Blackwell Server Edition datasheet: 1,597 GB/s GDDR7, 96 GB;
-        # RTX Blackwell PRO architecture whitepaper: 503.8 TFLOPS bf16 dense (fp32 accumulate).
-        DeviceSpec("RTXPRO6000", 503.8e12, 1597e9, 96 * _GB),
-        # AMD Instinct MI300X datasheet: 1,307.4 TFLOPS bf16 dense, 5.3 TB/s HBM3, 192 GB.
-        DeviceSpec("MI300X", 1307.4e12, 5300e9, 192 * _GB),
-    )
+    spec.name: spec for spec in map(_device, _SHEETS.strip().splitlines())
 }
 
 # From each model's published config.json; parameters counted from its shapes.

@@ -12,6 +12,7 @@ last segment of a finely sampled curve is mostly noise; the last segment of a gr
 are far apart, goes on.
 """
 
+import json
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -23,6 +24,7 @@ from foretell.kernel.step_time import StepTime
 from foretell.kernel.tables import LAYOUT_WIDTH, TABLES, Layout, Values
 from foretell.latency.features import FEATURES
 from foretell.latency.linear import FLOOR_S, LinearStepTime, StepTimeModel
+from foretell.latency.profile_json import profile_from_json
 from foretell.model import Curve, GpuProfile, Grid, StepTables
 
 _Axis = tuple[float, ...]
@@ -55,6 +57,15 @@ def profile_step_time(profile: GpuProfile) -> StepTimeModel:
     if profile.tables is not None:
         return TabularStepTime(profile.tables)
     return LinearStepTime(profile.coefficients_s)
+
+
+@lru_cache(maxsize=16)
+def packed_tables(profile: str) -> StepTime:
+    """The best model of a GPU profile given as JSON; ValueError where it is none.
+
+    Kept, so that engines of one kind share their tables.
+    """
+    return profile_step_time(profile_from_json(json.loads(profile))).packed()
 
 
 class _Packer:

@@ -104,3 +104,5 @@ class Prediction(NamedTuple):
     """Seconds by which it delays the last tokens of all others there, summed; mean."""
     cached_tokens: int = 0
     """Tokens of the request's prompt that the prefix cache is expected to hold."""
+    approximations: tuple[str, ...] = ()
+    """What the engine does that the twin does not model."""

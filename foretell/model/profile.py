@@ -28,6 +28,7 @@ class ModelSpec:
     kv_heads: int
     head_size: int
     bytes_per_parameter: float = 2.0
+    """Mean size of a weight, in bytes."""
     experts: int = 0
     """Experts of a mixture-of-experts layer; 0: a dense model."""
     experts_per_token: int = 0
@@ -40,13 +41,15 @@ class ModelSpec:
     kv_latent_size: int = 0
     """Numbers that a layer keeps of a token with multi-head latent attention; 0: it keeps the keys
     and values of all KV heads."""
+    kv_bytes_per_number: float = 2.0
+    """Size of a number in the KV cache, in bytes; 1 where it is 8-bit."""
 
     @property
     def kv_bytes_per_token(self) -> float:
         """Bytes of keys and values that one token keeps, all layers."""
         if self.kv_latent_size:
-            return self.layers * self.kv_latent_size * self.bytes_per_parameter
-        return 2.0 * self.layers * self.kv_heads * self.head_size * self.bytes_per_parameter
+            return self.layers * self.kv_latent_size * self.kv_bytes_per_number
+        return 2.0 * self.layers * self.kv_heads * self.head_size * self.kv_bytes_per_number
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,8 @@ class EngineConfig:
     reserve_full_isl: bool = True
     engine_version: str = ""
     emulated: bool = False
+    approximations: tuple[str, ...] = ()
+    """What the engine does that the twin does not model; predictions are less exact for it."""
 
     def blocks_for(self, tokens: int) -> int:
         """KV blocks that hold `tokens` tokens."""

@@ -9,12 +9,14 @@ from foretell.model import RequestSpec
 from foretell.placement import effects as do
 from foretell.placement import events as on
 from foretell.placement.config import PlacementConfig
+from foretell.placement.decision import Decision, decide
 from foretell.placement.patience import Patience
 from foretell.placement.predictors import is_missing
 from foretell.placement.recall import Recalls
 from foretell.placement.request import Request, Stage
 from foretell.placement.retries import RetryBudget
-from foretell.placement.state import State, expect, give_back
+from foretell.placement.shares import MOST_HELD, has_room
+from foretell.placement.state import State, expect
 from foretell.policy import Candidate, Needs, Policy
 from foretell.policy.admission import Unattainable, unattainable
 
@@ -47,8 +49,9 @@ class PlacementCore:
         self._predictors = self._state.predictors
         self._effort = self._state.effort
         self._turns = self._state.turns
+        self._shares = self._state.shares
         self._recalls = Recalls(self._state, enabled=config.recall)
-        self._passing_turns = False
+        self._passing_turns = self._releasing = False
         self._patience = Patience()
         self._budget = RetryBudget()
         self._without_instance: dict[str, None] = {}
@@ -91,6 +94,16 @@ class PlacementCore:
         """Requests that have arrived and not ended."""
         return len(self._requests)
 
+    @property
+    def held(self) -> int:
+        """Requests that wait because no instance that serves them is up."""
+        return len(self._without_instance)
+
+    @property
+    def over_share(self) -> int:
+        """Requests that wait because their tenants have more than their shares."""
+        return self._shares.held
+
     def stage(self, key: str) -> Stage | None:
         """The stage of a request; None when it has ended."""
         request = self._requests.get(key)
@@ -110,6 +123,7 @@ class PlacementCore:
         self._effort.arrived(self._now_s, event.late_s)
         self._budget.arrived(self._now_s)
         self._recalls.arrived(request)
+        self._shares.arrived(event.tenant, self._now_s)
         self._place(request)
 
     def _estimated(self, event: on.Estimated) -> None:
@@ -127,7 +141,11 @@ class PlacementCore:
         if not self._state.eligible(request):
             self._await_instance(request)  # or it would wait for its turn in vain
             return
-        request.next_attempt()
+        if request.stage is not Stage.SHARE:
+            request.next_attempt()
+            if not request.failures and self._shares.must_wait(request.arrived.tenant):
+                self._hold(request)
+                return
         if self.policy.needs is Needs.NOTHING or not request.arrived.foreseeable:
             self._place_unasked(request)
         elif self._turns.take(request.key):
@@ -220,7 +238,13 @@ class PlacementCore:
 
     def _choose(self, request: Request, candidates: Sequence[Candidate]) -> None:
         """The policy chooses."""
-        draw, arrived = self._state.random(), request.arrived
+        arrived = request.arrived
+        if not request.failures and self._shares.is_over(arrived.tenant):
+            candidates = [each for each in candidates if has_room(each.load)]
+            if not candidates:
+                self._hold(request)
+                return
+        draw = self._state.random()
         self._recalls.rank(request, candidates)
         spec = self._state.with_time_left(request)
         if spec.slo.given and arrived.late == "reject" and request.attempt == 1:
@@ -229,26 +253,51 @@ class PlacementCore:
             if why is not None:
                 self._refuse(request, "late", why)
                 return
-        chosen = self.policy.choose(spec, candidates, draw)
-        self._dispatch(request, spec, next(c for c in candidates if c.instance_id == chosen))
+        self._dispatch(request, spec, decide(self.policy, spec, candidates, draw))
 
-    def _dispatch(self, request: Request, spec: RequestSpec, chosen: Candidate) -> None:
+    def _dispatch(self, request: Request, spec: RequestSpec, decision: Decision) -> None:
+        chosen = decision.chosen
         instance = self.instances[chosen.instance_id]
         if not instance.by_priority and spec.priority != request.arrived.spec.priority:
             # Its engine would refuse a priority that the client did not give.
             spec = replace(spec, priority=request.arrived.spec.priority)
-        request.lease, request.stage = instance.lease(self._now_s), Stage.END
+        self._state.lease(request, instance, spec)
         key, prediction, request.instance_by_s = request.key, chosen.prediction, 0.0
         self._recalls.sent(request, spec, instance.instance_id, prediction)
         if request.arrived.recallable:
-            self._patience.sent(
-                key, instance.instance_id, request.foretold_s(chosen.prediction), self._now_s
-            )
-        self._state.do(do.Dispatch(key, spec, instance.instance_id, prediction, request.attempt))
+            foretold_s = request.foretold_s(prediction)
+            self._patience.sent(key, instance.instance_id, foretold_s, self._now_s)
+        attempt, name = request.attempt, instance.instance_id
+        self._state.do(do.Dispatch(key, spec, name, prediction, attempt, decision))
         predict = prediction is not None and not request.plan.single
         if request.arrived.foreseeable:
             self._state.do(do.Reserve(key, spec, instance.instance_id, predict))
+        had_waited = self._shares.trying == key
+        self._free_turn(key)
+        if had_waited:
+            self._release()
+
+    # Requests that wait until there is room, because their tenants have more than their shares.
+
+    def _hold(self, request: Request) -> None:
+        if self._shares.held >= MOST_HELD:
+            self._refuse(request, "over_share")
+            return
+        request.stage = Stage.SHARE
+        self._shares.hold(request.arrived.tenant, request.urgency, request.key)
         self._free_turn(request.key)
+
+    def _release(self) -> None:
+        """There may be room: look again for an instance, for one after the other."""
+        if self._releasing or self._shares.trying is not None:
+            return
+        self._releasing = True
+        while self._shares.trying is None and (key := self._shares.take_next()) is not None:
+            request = self._requests[key]
+            self._place(request)
+            if request.stage is Stage.SHARE:
+                break
+        self._releasing = False
 
     # Requests that wait in an engine's queue.
 
@@ -260,7 +309,7 @@ class PlacementCore:
         request = self._requests.get(event.key)
         if request is not None:
             self._keep(request)
-            self._patience.began(event.key, self._now_s)
+            self._patience.began(event.key, self._now_s, goes_on=event.goes_on)
             if request.lease is not None:
                 self.instances.answered(request.lease.instance)
 
@@ -271,12 +320,12 @@ class PlacementCore:
 
     def _recalled(self, event: on.Recalled) -> None:
         request = self._requests[event.key]
-        chosen = self._recalls.recalled(request)
+        decision = self._recalls.recalled(request)
         self._patience.ended(event.key, self._now_s)
-        give_back(request)
-        if chosen.instance_id in self.instances.eligible(request.arrived.model):
+        self._state.give_back(request)
+        if decision.chosen.instance_id in self.instances.eligible(request.arrived.model):
             request.next_attempt()
-            self._dispatch(request, self._state.with_time_left(request), chosen)
+            self._dispatch(request, self._state.with_time_left(request), decision)
             self._recalls.review()
         else:  # it went down in this moment
             self._free_turn(event.key)
@@ -285,7 +334,7 @@ class PlacementCore:
     def _failed(self, event: on.Failed) -> None:
         request = self._requests[event.key]
         self._keep(request)
-        instance = give_back(request)
+        instance = self._state.give_back(request)
         cost_s = self._patience.ended(event.key, self._now_s)
         self.instances.suspect(instance, self._now_s, cost_s)
         request.avoid.add(instance.instance_id)
@@ -322,13 +371,14 @@ class PlacementCore:
     def _ended(self, event: on.Ended) -> None:
         request = self._requests[event.key]
         self._keep(request)
-        instance = give_back(request)
+        instance = self._state.give_back(request)
         del self._requests[event.key]
         self._patience.ended(event.key, self._now_s)
         if event.broken:
             self.instances.suspect(instance, self._now_s)
         elif event.answered:
             self.instances.answered(instance)
+        self._release()
         self._recalls.review()
 
     def _gone(self, event: on.Gone) -> None:
@@ -339,6 +389,8 @@ class PlacementCore:
         self._without_instance.pop(event.key, None)
         if request.stage is Stage.TURN:
             self._turns.leave(event.key)
+        elif request.stage is Stage.SHARE:
+            self._shares.leave(request.arrived.tenant, event.key)
         self._free_turn(request.key)
 
     def _refuse(
@@ -365,6 +417,8 @@ class PlacementCore:
             self._place_unasked(request)
 
     def _free_turn(self, key: str) -> None:
+        if self._shares.trying == key:
+            self._shares.trying = None
         if self._turns.holder == key:
             self._turns.give_back()
             self._pass_turns()
@@ -387,6 +441,7 @@ class PlacementCore:
         if self.instances.put_up(name, models, event.has_predictor, now_s):
             self._place_who_waited()
         self._give_up_silent(event)
+        self._release()
         self._recalls.review()  # at every probe: of a new instance nothing can be foretold at once
 
     def _instance_down(self, event: on.InstanceDown) -> None:

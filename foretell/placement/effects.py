@@ -1,9 +1,10 @@
 """The output of the placement core: effects that the driver carries out in order."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from foretell.model import Prediction, RequestSpec
+from foretell.placement.decision import Decision
 from foretell.policy import Needs
 from foretell.policy.admission import Unattainable
 
@@ -100,9 +101,11 @@ class Dispatch:
     """The prediction by which the instance was chosen."""
     attempt: int
     """1 for the first."""
+    decision: Decision | None = field(default=None, repr=False)
+    """How it was chosen."""
 
 
-RefusedBecause = Literal["no_instance", "engine_failed", "retry_budget", "late"]
+RefusedBecause = Literal["no_instance", "engine_failed", "retry_budget", "late", "over_share"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,8 @@ class Refuse:
 
     `no_instance`: nobody who serves its model is up, or was in time. `engine_failed`: all attempts
     failed. `retry_budget`: an attempt failed, and too much is repeated already.
-    `late`: no instance can begin to answer within the target, as `why` says.
+    `late`: no instance can begin to answer within the target, as `why` says. `over_share`: its
+    tenant has more than its share already, and too many wait for that.
     """
 
     key: str

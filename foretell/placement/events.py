@@ -34,6 +34,8 @@ class Arrived:
     """Its answer comes in one piece: `Started` is not told of it."""
     foreseeable: bool = True
     """It generates tokens; otherwise it is placed by load, and nobody is told of it."""
+    tenant: str = ""
+    """Whose it is: the engines are shared between tenants (`foretell.placement.shares`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,8 @@ class Started:
     """A dispatched request has its first token."""
 
     key: str
+    goes_on: bool = False
+    """Another engine could go on with its stream, should this one fall silent."""
 
 
 @dataclass(frozen=True, slots=True)

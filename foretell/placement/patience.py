@@ -3,6 +3,8 @@
 An engine may hang and still answer its health probes. Its forecast tells when the first byte of an
 answer should have come, so silence of several times that long is a reason to go elsewhere. An
 engine that sends anything at all, be it of other answers, does not hang: it is only late.
+
+A stream that has begun is awaited in the same way, where another engine could go on with it.
 """
 
 from dataclasses import dataclass
@@ -12,6 +14,9 @@ TIMES = 4.0
 """Silence that is given up, in multiples of the foretold one: forecasts err."""
 LEAST_S = 2.0
 """Engines are silent for so long without hanging: they collect garbage or compile for a shape."""
+STREAM_S = 10.0
+"""Silence in which a stream that had begun is left alone: its tokens are not foretold one by one,
+and to go on elsewhere computes all of them again."""
 UNKNOWN_S = 60.0
 """Silence of an engine that has not answered yet since it came up: it loads and compiles."""
 _MEMORY_S = 600.0
@@ -21,12 +26,14 @@ _MEMORY_S = 600.0
 @dataclass(slots=True)
 class _Attempt:
     instance_id: str
-    sent_s: float
+    since_s: float
+    """When it was sent, or began."""
     longest_s: float
+    begun: bool = False
 
 
 class Patience:
-    """The attempts of which nothing has come yet; pure, time is an argument.
+    """The attempts that are awaited; pure, time is an argument.
 
     Without a forecast, and at least, an engine is given as long as first bytes took lately. The
     last attempt of a request is never given up, so what becomes slow everywhere is soon known.
@@ -46,16 +53,22 @@ class Patience:
         attempts = self._attempts.setdefault(instance_id, {})
         attempts[key] = _Attempt(instance_id, now_s, TIMES * foretold_s)
 
-    def began(self, key: str, now_s: float) -> None:
-        """The attempt's first byte has come."""
+    def began(self, key: str, now_s: float, *, goes_on: bool) -> None:
+        """The attempt's first byte has come; `goes_on`: another engine could go on from here."""
         attempt = self._pop(key)
-        if attempt is not None:
-            self._saw(now_s - attempt.sent_s, now_s)
+        if attempt is None:
+            return
+        self._saw(now_s - attempt.since_s, now_s)
+        if goes_on:
+            self._where[key] = attempt.instance_id
+            attempts = self._attempts.setdefault(attempt.instance_id, {})
+            attempts[key] = _Attempt(attempt.instance_id, now_s, STREAM_S, begun=True)
 
     def ended(self, key: str, now_s: float) -> float:
-        """Nothing will come of the attempt; how long it was waited for, 0 where something came."""
+        """Nothing more will come of the attempt; how long its first byte was waited for, 0 where
+        that came."""
         attempt = self._pop(key)
-        return 0.0 if attempt is None else now_s - attempt.sent_s
+        return 0.0 if attempt is None or attempt.begun else now_s - attempt.since_s
 
     def silent(self, instance_id: str, heard_s: float, now_s: float, *, proven: bool) -> list[str]:
         """The attempts there that have waited too long, given when the last byte came from there.
@@ -69,7 +82,7 @@ class Patience:
         return [
             key
             for key, attempt in attempts.items()
-            if now_s - max(attempt.sent_s, heard_s) > max(least_s, attempt.longest_s)
+            if now_s - max(attempt.since_s, heard_s) > max(least_s, attempt.longest_s)
         ]
 
     def usual_s(self, now_s: float) -> float:

@@ -13,6 +13,7 @@ from math import inf
 from foretell.model import Prediction, RequestSpec
 from foretell.placement import effects as do
 from foretell.placement import events as on
+from foretell.placement.decision import Decision, decide
 from foretell.placement.instances import Instances
 from foretell.placement.request import Request, Stage
 from foretell.placement.state import State, expect, lease_of
@@ -49,10 +50,13 @@ class Unstarted:
         self._waiting[key] = _Waiting(instance_id, arrived_s, now_s, now_s, overdue_s)
 
     def is_overdue(self, key: str, now_s: float) -> bool:
-        """Whether all who may overtake the request have come and gone."""
+        """Whether all who may overtake the request have come and gone.
+
+        Others that go last have no say, though they may be overtaken for longer: to wait for these
+        would let everybody pass who comes meanwhile."""
         overdue_s, here = self._waiting[key].overdue_s, self._waiting[key].instance_id
         return overdue_s <= now_s and not any(
-            other.instance_id == here and other.arrived_s < overdue_s < other.overdue_s
+            other.instance_id == here and other.sent_s < overdue_s and other.overdue_s == inf
             for other in self._waiting.values()
         )
 
@@ -93,8 +97,14 @@ class Recalls:
 
     Engines that admit by priority get the largest requests with a lower priority, where that pays
     (`foretell.policy.order`). One that is overtaken for too long is called back and sent again with
-    a higher one, so its wait has a bound: `OVERTAKEN_PART` of what it was foretold to take, and
-    what is left in front of it then.
+    a higher one, so its wait has a bound: of the requests with the priority that it asked for, only
+    those overtake it that are sent to its engine
+
+    - before it is overdue, `OVERTAKEN_PART` of its foretold decoding after it arrived, or
+    - so late that they begin before the next review, or
+    - while it waits no longer than `GAIN` times as long as it would as the first of them.
+
+    This holds while there is time for reviews (`Effort.is_spare`) and forecasts are right.
     """
 
     def __init__(self, state: State, *, enabled: bool) -> None:
@@ -170,17 +180,19 @@ class Recalls:
             self._unstarted.discard(event.key)
         return False
 
-    def _better(self, request: Request, event: on.Reviewed) -> Candidate | None:
+    def _better(self, request: Request, event: on.Reviewed) -> Decision | None:
         """Where the request would wait much less than where it is."""
         state = self._state
         told = {a.instance_id: a for a in event.answers if a.prediction}
         candidates = state.predictors.candidates(list(told), told, state.now_s)
         if event.wait_s is None or not candidates:
             return None
-        name = state.policy.choose(state.with_time_left(request), candidates, state.random())
-        chosen = next(c for c in candidates if c.instance_id == name)
-        assert chosen.prediction is not None
-        return chosen if is_worth_it(event.wait_s, chosen.prediction.ttft_s) else None
+        spec = state.with_time_left(request)
+        found = decide(state.policy, spec, candidates, state.random())
+        assert found.chosen.prediction is not None
+        if not is_worth_it(event.wait_s, found.chosen.prediction.ttft_s):
+            return None
+        return found._replace(waited_s=event.wait_s)
 
     def keep(self, request: Request) -> bool:
         """The request cannot be called back any more; whether it was about to."""
@@ -190,7 +202,7 @@ class Recalls:
         request.stage, request.better = Stage.END, None
         return True
 
-    def recalled(self, request: Request) -> Candidate:
+    def recalled(self, request: Request) -> Decision:
         """The request is back; where it goes."""
         expect(request, Stage.RECALL)
         request.stage, chosen, request.better = Stage.END, request.better, None

@@ -8,9 +8,10 @@ from math import inf
 from foretell.length import clip
 from foretell.model import Prediction, RequestSpec
 from foretell.placement import events as on
+from foretell.placement.decision import Decision
 from foretell.placement.effort import Plan
 from foretell.placement.instances import Lease
-from foretell.policy import Candidate, Urgency
+from foretell.policy import Urgency
 
 
 class Stage(Enum):
@@ -21,6 +22,8 @@ class Stage(Enum):
     RETRY = "retry"
     INSTANCE = "instance"
     """Nobody who serves it is up."""
+    SHARE = "share"
+    """Its tenant has more than its share, and no engine has room."""
     END = "end"
     """It is dispatched."""
     RECALL = "recall"
@@ -48,9 +51,11 @@ class Request:
     lease: Lease | None = None
     ticket: int = 0
     failures: int = 0
+    work: float = 0.0
+    """What it counts in its tenant's share while it is dispatched, in tokens."""
     instance_by_s: float = 0.0
     """Until when it waits for an instance; 0: it has not had to."""
-    better: Candidate | None = None
+    better: Decision | None = None
     """Where it goes when its engine has given it back."""
 
     def __post_init__(self) -> None:

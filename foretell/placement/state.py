@@ -10,6 +10,7 @@ from foretell.placement.effort import Effort
 from foretell.placement.instances import Instance, Instances, Lease
 from foretell.placement.predictors import Predictors
 from foretell.placement.request import Request, Stage
+from foretell.placement.shares import Shares, work_of
 from foretell.placement.turns import Turns
 from foretell.policy import Policy
 
@@ -27,6 +28,7 @@ class State:
         self.predictors = Predictors(self.instances, config.candidates, random)
         self.effort = Effort()
         self.turns = Turns()
+        self.shares = Shares()
         self.requests: dict[str, Request] = {}
         """Those that have arrived and not ended."""
         self.now_s = 0.0
@@ -48,6 +50,7 @@ class State:
         assert not self.requests, f"requests never ended: {sorted(self.requests)}"
         assert self.turns.holder is None, "a turn was never given back"
         assert not len(self.turns), "a placement was forgotten"
+        self.shares.check_idle()
         assert all(i.outstanding == 0 for i in self.instances), "a lease was never given back"
 
     def take_effects(self) -> list[Effect]:
@@ -60,6 +63,20 @@ class State:
         among = request.arrived.among
         known = self.instances.eligible(request.arrived.model, request.avoid)
         return known if among is None else [each for each in known if each in among]
+
+    def lease(self, request: Request, instance: Instance, spec: RequestSpec) -> None:
+        """The request is in progress at the instance from now on."""
+        request.lease, request.stage = instance.lease(self.now_s), Stage.END
+        request.work = work_of(spec)
+        self.shares.sent(request.arrived.tenant, request.work)
+
+    def give_back(self, request: Request) -> Instance:
+        """The request is no longer in progress at its instance, which is returned."""
+        expect(request, Stage.END)
+        lease, request.lease = lease_of(request), None
+        lease.give_back()
+        self.shares.ended(request.arrived.tenant, request.work)
+        return lease.instance
 
     def with_time_left(self, request: Request) -> RequestSpec:
         """The attempt's `spec` with what is left of its targets."""
@@ -78,11 +95,3 @@ def lease_of(request: Request) -> Lease:
     """The place of a dispatched request."""
     assert request.lease is not None, f"{request.key} has no lease"
     return request.lease
-
-
-def give_back(request: Request) -> Instance:
-    """The request is no longer in progress at its instance, which is returned."""
-    expect(request, Stage.END)
-    lease, request.lease = lease_of(request), None
-    lease.give_back()
-    return lease.instance

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import ceil, inf, isfinite
+from math import inf, isfinite
 from typing import Literal
 
 from foretell.model import Prediction, Slo
@@ -20,9 +20,9 @@ class Unattainable:
     target_s: float
 
     @property
-    def retry_after_s(self) -> int:
+    def wait_s(self) -> float:
         """Seconds until the queues in the way are short enough, if no other request comes."""
-        return max(1, ceil(self.ttft_s - self.target_s))
+        return self.ttft_s - self.target_s
 
 
 def unattainable(slo: Slo, predictions: Iterable[Prediction]) -> Unattainable | None:

@@ -5,15 +5,19 @@ from typing import ClassVar
 
 from foretell.model import RequestSpec
 from foretell.policy.base import Candidate, Needs
-from foretell.policy.scoring import pick_lowest
+from foretell.policy.judgement import Judgement, JudgingPolicy, Memory
+from foretell.policy.scoring import lowest
 
 
-class LeastOutstandingPolicy:
+class LeastOutstandingPolicy(JudgingPolicy):
     """Needs no predictor; blind to what other schedulers send and to how long requests are."""
 
     name: ClassVar[str] = "least_outstanding"
     needs: ClassVar[Needs] = Needs.NOTHING
+    measure: ClassVar[str] = "requests in progress"
 
-    def choose(self, request: RequestSpec, candidates: Sequence[Candidate], draw: float) -> str:
-        """The candidate with the fewest outstanding requests."""
-        return pick_lowest(candidates, lambda c: c.outstanding, draw)
+    def judge(
+        self, request: RequestSpec, candidates: Sequence[Candidate], memory: Memory
+    ) -> Judgement:
+        """By outstanding requests."""
+        return lowest(candidates, lambda c: c.outstanding)

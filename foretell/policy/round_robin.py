@@ -6,9 +6,11 @@ from typing import ClassVar
 
 from foretell.model import RequestSpec
 from foretell.policy.base import Candidate, Needs
+from foretell.policy.judgement import Judgement, JudgingPolicy, Memory
+from foretell.policy.scoring import lowest
 
 
-class RoundRobinPolicy:
+class RoundRobinPolicy(JudgingPolicy):
     """The instance that follows the last chosen one in cyclic order of `instance_id`.
 
     Remembering the id, not a counter, keeps the turn fair while instances come and go.
@@ -17,15 +19,20 @@ class RoundRobinPolicy:
     name: ClassVar[str] = "round_robin"
     needs: ClassVar[Needs] = Needs.NOTHING
 
-    def __init__(self) -> None:
-        self._last: str | None = None
+    measure: ClassVar[str] = "turns until it is its turn"
 
-    def choose(self, request: RequestSpec, candidates: Sequence[Candidate], draw: float) -> str:
-        """The next instance; the first choice falls on `draw`, so that replicas do not march."""
-        ids = sorted(candidate.instance_id for candidate in candidates)
-        if self._last is None:
-            index = int(draw * len(ids))
-        else:
-            index = bisect_right(ids, self._last) % len(ids)
-        self._last = ids[index]
-        return self._last
+    def judge(
+        self, request: RequestSpec, candidates: Sequence[Candidate], memory: Memory
+    ) -> Judgement:
+        """By the place in the cycle; the first choice falls on a draw, so that replicas do not
+        march."""
+        cycle = sorted(candidates, key=lambda candidate: candidate.instance_id)
+        if memory is None:
+            return lowest(cycle, lambda _: 0.0)
+        ids = [candidate.instance_id for candidate in cycle]
+        first = bisect_right(ids, str(memory))
+        return Judgement(cycle, [(float((i - first) % len(ids)), 1.0) for i in range(len(ids))])
+
+    def remembered(self, chosen: str, judgement: Judgement) -> Memory:
+        """Whose turn it was."""
+        return chosen

@@ -5,19 +5,30 @@ from math import inf, isfinite, isnan
 from statistics import median
 
 from foretell.policy.base import Candidate
+from foretell.policy.judgement import Judgement, Key
 
 
 def pick_lowest(
-    candidates: Sequence[Candidate], key: Callable[[Candidate], float], draw: float
+    candidates: Sequence[Candidate], score: Callable[[Candidate], float], draw: float
 ) -> str:
-    """The `instance_id` with the least `key`; `draw` in [0, 1) chooses among exact ties."""
-    return _pick(candidates, [(key(candidate), 1.0) for candidate in candidates], draw)
+    """The `instance_id` with the least score; `draw` in [0, 1) chooses among exact ties."""
+    return lowest(candidates, score).choose(draw)
 
 
 def pick_lowest_known(
     candidates: Sequence[Candidate], score: Callable[[Candidate], float | None], draw: float
 ) -> str:
-    """Like `pick_lowest` for a score that may be unknown (None or NaN).
+    """Like `pick_lowest` for a score that may be unknown: see `lowest_known`."""
+    return lowest_known(candidates, [score(candidate) for candidate in candidates]).choose(draw)
+
+
+def lowest(candidates: Sequence[Candidate], score: Callable[[Candidate], float]) -> Judgement:
+    """The least score is the best."""
+    return Judgement(candidates, [(score(candidate), 1.0) for candidate in candidates])
+
+
+def lowest_known(candidates: Sequence[Candidate], scores: Sequence[float | None]) -> Judgement:
+    """The least score is the best; of some candidates it is unknown (None or NaN).
 
     An instance that did not answer is probably as busy as its peers with as many requests, so it
     gets their median score, worsened by its share of outstanding requests:
@@ -28,20 +39,18 @@ def pick_lowest_known(
     loses: by requests for each seat where all loads are known, then by outstanding requests.
     An infinite score (it can never run there) is an answer: the worst.
     """
-    scores = [score(candidate) for candidate in candidates]
-    known = [value for value in scores if value is not None and isfinite(value)]
-    if len(known) == len(candidates):
-        return _pick(candidates, [(value, 1.0) for value in known], draw)
     answered = [
         (value, candidate.outstanding)
         for candidate, value in zip(candidates, scores, strict=True)
         if value is not None and isfinite(value)
     ]
+    if len(answered) == len(candidates):
+        return Judgement(candidates, [(value, 1.0) for value, _ in answered])
     if not answered and not any(score == inf for score in scores):
-        return _pick(candidates, _fullness(candidates), draw)
+        return Judgement(candidates, _fullness(candidates), [False] * len(candidates))
     typical_score = median(value for value, _ in answered) if answered else 0.0
     typical_outstanding = median(count for _, count in answered) if answered else 0.0
-    keys = []
+    keys: list[Key] = []
     for candidate, value in zip(candidates, scores, strict=True):
         # Second in the key too: a typical score of 0 would hide how loaded a silent one is.
         relative = (1 + candidate.outstanding) / (1 + typical_outstanding)
@@ -49,10 +58,11 @@ def pick_lowest_known(
             keys.append((typical_score + abs(typical_score) * (relative - 1), relative))
         else:
             keys.append((value, relative if value == inf else 1.0))
-    return _pick(candidates, keys, draw)
+    known = [value is not None and not isnan(value) for value in scores]
+    return Judgement(candidates, keys, known)
 
 
-def _fullness(candidates: Sequence[Candidate]) -> list[tuple[float, float]]:
+def _fullness(candidates: Sequence[Candidate]) -> list[Key]:
     known = all(candidate.load is not None for candidate in candidates)
     keys = []
     for candidate in candidates:
@@ -62,9 +72,3 @@ def _fullness(candidates: Sequence[Candidate]) -> list[tuple[float, float]]:
             fullness = requests / max(1, load.max_num_seqs)
         keys.append((fullness, float(candidate.outstanding)))
     return keys
-
-
-def _pick(candidates: Sequence[Candidate], keys: Sequence[tuple[float, float]], draw: float) -> str:
-    least = min(keys)
-    tied = [c.instance_id for c, key in zip(candidates, keys, strict=True) if key == least]
-    return tied[int(draw * len(tied))]

@@ -6,7 +6,8 @@ from typing import ClassVar
 
 from foretell.model import LengthEstimate, Prediction, RequestSpec, Slo
 from foretell.policy.base import Candidate, Needs
-from foretell.policy.total_delay import TotalDelay
+from foretell.policy.judgement import Judgement, Memory
+from foretell.policy.total_delay import TotalDelayPolicy
 from foretell.policy.trust import trusted
 
 TOLERANCE = 0.05
@@ -14,7 +15,7 @@ TOLERANCE = 0.05
 Quantiles = Sequence[tuple[float, float]]
 
 
-class SloPolicy:
+class SloPolicy(TotalDelayPolicy):
     """The most `P(TTFT <= target) * P(TPOT <= target) - lost`; see `worth`.
 
     Among candidates within `tolerance` of the best, and those that did not answer, the least
@@ -33,27 +34,36 @@ class SloPolicy:
         """Candidates whose `worth` is up to `tolerance` below the best one's are equally good."""
         if not 0.0 <= tolerance <= 1.0:
             raise ValueError(f"tolerance must be a probability, from 0 to 1, not {tolerance}")
+        super().__init__()
         self._tolerance = tolerance
-        self._total_delay = TotalDelay()
 
-    def choose(self, request: RequestSpec, candidates: Sequence[Candidate], draw: float) -> str:
-        """The candidate of the greatest worth, or the least delay among the nearly best."""
-        if request.slo.given:
-            candidates = _best(request, candidates, self._tolerance)
-        return self._total_delay.choose(candidates, draw)
+    def judge(
+        self, request: RequestSpec, candidates: Sequence[Candidate], memory: Memory
+    ) -> Judgement:
+        """By worth, then by total delay among those that are nearly the best."""
+        if not request.slo.given:
+            return super().judge(request, candidates, memory)
+        worths = _worths(request, candidates)
+        best = _best(candidates, worths, self._tolerance)
+        told = {c.instance_id: found for c, found in zip(candidates, worths, strict=True)}
+        return super().judge(request, best, memory)._replace(worths=told)
 
 
 def _best(
-    request: RequestSpec, candidates: Sequence[Candidate], tolerance: float
+    candidates: Sequence[Candidate], worths: Sequence[float | None], tolerance: float
 ) -> list[Candidate]:
     """Those nearly as good as the best one, and those of whom nothing is known."""
+    least = max((w for w in worths if w is not None), default=-inf) - tolerance
+    return [c for c, w in zip(candidates, worths, strict=True) if w is None or w >= least]
+
+
+def _worths(request: RequestSpec, candidates: Sequence[Candidate]) -> list[float | None]:
+    """The worth of each candidate; None where nothing is known of it."""
     prediction_of = trusted(candidates)
     answers = [prediction_of(candidate) for candidate in candidates]
     # Beside others, whoever says nothing of what a request adds would seem to have nothing to lose.
     all_tell = all(a is None or a.added_e2e_s is not None for a in answers)
-    worths = [None if a is None else worth(request, a, counting_lost=all_tell) for a in answers]
-    least = max((w for w in worths if w is not None), default=-inf) - tolerance
-    return [c for c, w in zip(candidates, worths, strict=True) if w is None or w >= least]
+    return [None if a is None else worth(request, a, counting_lost=all_tell) for a in answers]
 
 
 def worth(request: RequestSpec, prediction: Prediction, *, counting_lost: bool = True) -> float:

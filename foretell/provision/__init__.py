@@ -1,13 +1,15 @@
-"""How many instances there should be: strategies, and the core that applies what they propose."""
+"""How many instances there should be: strategies, and the core that applies what they propose.
+
+The strategies themselves are in `foretell.provision.strategies`, which needs numpy.
+"""
 
 from foretell.provision.base import Plan, Proposal, Strategy
 from foretell.provision.config import ProvisionConfig, ScheduledBounds
 from foretell.provision.core import Because, Decision, Provisioner
-from foretell.provision.facts import Facts, InstanceFacts, Phase
-from foretell.provision.strategies import STRATEGIES, make_strategy
+from foretell.provision.facts import Answered, Facts, InstanceFacts, Phase
 
 __all__ = [
-    "STRATEGIES",
+    "Answered",
     "Because",
     "Decision",
     "Facts",
@@ -19,5 +21,4 @@ __all__ = [
     "Provisioner",
     "ScheduledBounds",
     "Strategy",
-    "make_strategy",
 ]

@@ -19,12 +19,28 @@ MOST_ERRORS = 480
 """Errors of forecasts that are remembered."""
 
 
+class _Record:
+    """Forecasts for one horizon, and what came of them."""
+
+    def __init__(self) -> None:
+        self.pending: deque[tuple[float, float, float]] = deque()  # (from, until, foretold)
+        self.errors: deque[float] = deque(maxlen=MOST_ERRORS)  # came over foretold
+
+    def quantile(self, confidence: float) -> float:
+        """What came over what was foretold is no more at this confidence; 0: too few are known."""
+        if len(self.errors) < FEWEST_ERRORS:
+            return 0.0
+        ordered = sorted(self.errors)
+        return ordered[min(len(ordered) - 1, int(confidence * len(ordered)))]
+
+
 class ArrivalForecast:
     """The rate of arrivals some time ahead: level, trend or time of day, and a margin.
 
     Where the day before is known, the rate now is multiplied by how the rate then changed from this
     time of day to that one; otherwise half of the trend goes on. The margin is a quantile of what
-    came over what was foretold, of forecasts for the same horizon. Until there are enough of them
+    came over what was foretold, of forecasts for the same horizon: those for now, and those for
+    some time ahead, whose horizon is one even where it moves slowly. Until there are enough of them
     it follows from the dispersion of counts (variance over mean; 1 where arrivals are Poisson).
     """
 
@@ -34,8 +50,7 @@ class ArrivalForecast:
         self._last_s: float | None = None
         self._days: dict[int, float] = {}  # rates by the part of the day
         self._bin: tuple[int, float, int] | None = None  # the part, its seconds and arrivals so far
-        self._pending: deque[tuple[float, float, float]] = deque()  # (from, until, foretold)
-        self._errors: deque[float] = deque(maxlen=MOST_ERRORS)
+        self._records = {ahead: _Record() for ahead in (False, True)}
 
     def observe(self, now_s: float, arrived: int) -> None:
         """So many requests have arrived since the call before."""
@@ -44,12 +59,12 @@ class ArrivalForecast:
             self._counts.append((now_s, seconds, arrived))
             self._remember(now_s, seconds, arrived)
         self._last_s = now_s
-        keep_s = TREND_S + max((p[1] - p[0] for p in self._pending), default=0.0)
-        while self._counts and self._counts[0][0] < now_s - keep_s:
+        for record in self._records.values():
+            while record.pending and record.pending[0][1] <= now_s:
+                since_s, until_s, foretold = record.pending.popleft()
+                record.errors.append(self._rate(since_s, until_s) / foretold)
+        while self._counts and self._counts[0][0] < now_s - TREND_S:
             self._counts.popleft()
-        while self._pending and self._pending[0][1] <= now_s:
-            since_s, until_s, foretold = self._pending.popleft()
-            self._errors.append(self._rate(since_s, until_s) / foretold)
 
     @property
     def known(self) -> bool:
@@ -72,20 +87,19 @@ class ArrivalForecast:
         return min(2.0 * level, max(0.5 * level, grown))
 
     def upper(self, now_s: float, ahead_s: float, window_s: float, confidence: float) -> float:
-        """A rate that the mean over a window, so far ahead, will not exceed at this confidence.
+        """A rate that the mean over a window, so far ahead, will not exceed at this confidence; the
+        window is no longer than `TREND_S`.
 
         What is said here is later compared with what came.
         """
         mean = self.mean(now_s, ahead_s)
         if mean <= 0:
             return 0.0
-        self._pending.append((now_s + ahead_s, now_s + ahead_s + window_s, mean))
+        record = self._records[ahead_s > 0]
+        record.pending.append((now_s + ahead_s, now_s + ahead_s + window_s, mean))
         spread = sqrt(self.dispersion() / (mean * window_s))
         margin = 1.0 + NormalDist().inv_cdf(confidence) * spread
-        if len(self._errors) >= FEWEST_ERRORS:
-            ordered = sorted(self._errors)
-            margin = max(margin, ordered[min(len(ordered) - 1, int(confidence * len(ordered)))])
-        return mean * margin
+        return mean * max(margin, record.quantile(confidence))
 
     def dispersion(self) -> float:
         """Variance over mean of the counts, at least 1; slow changes do not count."""

@@ -26,6 +26,11 @@ class Proposal:
     """For people: the numbers that decided."""
     confidence: float | None = None
     """The probability that so many keep the target; None: the strategy does not say."""
+    arrivals_per_s: float | None = None
+    """Requests a second expected in a cold start's time; None: the strategy makes no forecast."""
+    within: float | None = None
+    """The ratio of requests that it expects within their targets, at least; None: it does not
+    say."""
 
 
 class Strategy(Protocol):

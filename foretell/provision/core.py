@@ -44,6 +44,12 @@ class Decision:
     """Ready instances to send nothing more to, and to stop when they are empty."""
     stop: tuple[str, ...] = ()
     """Warming instances to stop: they are not needed any more, or never got ready."""
+    forecast: float | None = None
+    """Requests a second that the strategy expects in a cold start's time, whatever decided."""
+    cold_start_s: float = 0.0
+    """That time."""
+    within: float | None = None
+    """The ratio of requests within their targets that the strategy expects of its proposal."""
 
 
 class Provisioner:
@@ -57,7 +63,8 @@ class Provisioner:
         """Instances that never got ready."""
         self._wanted: deque[tuple[float, int]] = deque()  # proposals of the cool-down
         self._began_s: dict[str, float] = {}  # when warming instances were started
-        self._asked_for: int | None = None
+        self._asked_for: int | None = None  # by the latest decision
+        self._own = range(0)  # what its order may leave, wholly carried out, in part or not at all
         self._manual: tuple[float, int] | None = None  # until when, and how many
         self._failed_starts = 0  # in a row
         self._start_again_s = -inf
@@ -80,7 +87,7 @@ class Provisioner:
             start, because = 0, "stuck"
             why = f"{self._failed_starts} starts in a row failed"
         stop, drain = _least_missed(coming, ready, max(0, here - desired))
-        self._asked_for = desired if because != "manual" else facts.asked_for
+        self._note_order(facts, desired, len(given_up))
         return Decision(
             facts.now_s,
             desired,
@@ -91,11 +98,17 @@ class Provisioner:
             start,
             tuple(drain),
             (*given_up, *stop),
+            proposal.arrivals_per_s,
+            plan.cold_start_s,
+            proposal.within if because == "strategy" else None,
         )
 
     def _desired(self, facts: Facts, plan: Plan, proposal: Proposal) -> tuple[int, Because, str]:
         if facts.age_s > self.config.stale_s:
-            return plan.instances, "stale", f"the numbers are {facts.age_s:.0f} s old"
+            held = plan.instances if self._asked_for is None else self._asked_for
+            known = facts.age_s < inf
+            why = f"the numbers are {facts.age_s:.0f} s old" if known else "numbers are missing"
+            return held, "stale", why
         if self._manual is not None:
             until_s, instances = self._manual
             return instances, "manual", f"set by a person, left alone until {until_s:.0f}"
@@ -151,13 +164,18 @@ class Provisioner:
         return late
 
     def _note_manual_change(self, facts: Facts) -> None:
-        """Somebody else has asked for another number than the latest decision did."""
+        """Somebody else has asked for a number that no order from here can have left."""
         if self._manual is not None and facts.now_s >= self._manual[0]:
             self._manual = None
         told = facts.asked_for
-        expected = self._asked_for if self._manual is None else self._manual[1]
-        if told is not None and expected is not None and told != expected:
+        if told is not None and self._asked_for is not None and told not in self._own:
             self._manual = facts.now_s + self.config.respect_s, told
+
+    def _note_order(self, facts: Facts, desired: int, given_up: int) -> None:
+        """An order may fail, or be on its way for a while; who is given up is stopped at once."""
+        self._asked_for = desired
+        before = desired if facts.asked_for is None else facts.asked_for
+        self._own = range(min(desired, before - given_up), max(desired, before) + 1)
 
 
 def survivors_needed(facts: Facts) -> int:

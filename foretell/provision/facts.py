@@ -3,9 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
 
-from foretell.kernel.step_time import StepTime
 from foretell.model import EngineSnapshot
+
+if TYPE_CHECKING:  # for who has no numpy, and only sets bounds
+    from foretell.kernel.step_time import StepTime
 
 
 class Phase(Enum):
@@ -16,6 +19,20 @@ class Phase(Enum):
     READY = "ready"
     DRAINING = "draining"
     """It finishes what it has and gets nothing new."""
+
+
+class Answered(NamedTuple):
+    """One request that was answered to its end."""
+
+    prompt_tokens: int
+    """Those that no prefix cache held."""
+    expected_tokens: float
+    """Output tokens that were foretold when it was placed."""
+    output_tokens: int
+    ttft_s: float
+    """Since it was placed; 0: not known."""
+    e2e_s: float
+    """Since it was placed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +51,7 @@ class InstanceFacts:
     kv_used_ratio: float = 0.0
     snapshot: EngineSnapshot | None = None
     """The engine's state; only strategies that simulate the cluster ask for it."""
-    step_time: StepTime | None = None
+    step_time: "StepTime | None" = None
     """How long its steps take, as its predictor believes; with `snapshot`."""
 
     @property
@@ -53,6 +70,8 @@ class Facts:
     """Requests that came to the schedulers, counted at their arrival."""
     lengths: Sequence[tuple[int, float]] = ()
     """(prompt tokens, foretold output tokens) of a sample of them."""
+    answered: Sequence[Answered] = ()
+    """A sample of the requests that ended: nothing is decided by it."""
     held: int = 0
     """Requests that wait in the schedulers because no instance is up."""
     worst_e2e_s: float = 0.0

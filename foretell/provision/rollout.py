@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from foretell.engine import Sequence as EngineSequence
 from foretell.engine import Twin, restore_twin
@@ -30,6 +31,8 @@ class Place:
     """None: it is empty."""
     ready_s: float = 0.0
     """Seconds until it gets requests."""
+    until_s: float = inf
+    """Seconds until it gets no more: it finishes what it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +59,14 @@ def share_within(
     Every request goes to the ready instance with the fewest requests. The run ends as soon as a
     ratio cannot reach `enough`; what is returned then is only known to be less.
     """
-    return _Rollout(places, kind, slo, begins_s, coming).run(enough)
+    rollout = Rollout(places, kind, slo, begins_s, coming)
+    rollout.run(enough)
+    return rollout.worst
 
 
-class _Rollout:
+class Rollout:
+    """The twins of `places`; each request goes to the one that has the fewest and gets requests."""
+
     def __init__(
         self,
         places: Sequence[Place],
@@ -74,35 +81,53 @@ class _Rollout:
         self._twins = [_twin(place, kind.config) for place in places]
         self._live = [twin.live for twin in self._twins]
         self._requests = [len(twin.running) + len(twin.waiting) for twin in self._twins]
-        self._ready_s = [place.ready_s for place in places]
+        self._serves_s = [(place.ready_s, place.until_s) for place in places]
         self._open: dict[str, EngineSequence] = {}
-        self._judged = [0] * len(begins_s)
+        self.judged = [0] * len(begins_s)
+        """Requests that arrive in each span."""
         for request in coming:
             if (span := self._span(request.at_s)) >= 0:
-                self._judged[span] += 1
-        self._missed = [0] * len(begins_s)
+                self.judged[span] += 1
+        self.missed = [0] * len(begins_s)
+        """Those of them that do not keep to the targets."""
         for index, twin in enumerate(self._twins):
             self._table.put(index, twin, self._model)
             if not twin.idle:
                 self._table.step(index, 0.0)
 
-    def run(self, enough: float) -> float:
-        first_s, at_s = min(self._ready_s), 0.0
+    def run(self, enough: float = 0.0) -> None:
+        """To the end, or until the ratio of a span cannot reach `enough`."""
+        at_s = 0.0
         for number, request in enumerate(self._coming):
-            at_s = max(request.at_s, first_s)  # where nobody is ready it waits
+            next_s = self._next_ready_s(max(request.at_s, at_s))  # where nobody is ready it waits
+            if next_s == inf:
+                self._never_served(self._coming[number:])
+                break
+            at_s = next_s
             self._pass(at_s)
             self._add(str(number), request, at_s)
-            if self._worst < enough:
-                return self._worst
-        self._pass(at_s + GRACE_S)
+            if enough and self.worst < enough:
+                return
+        end_s = max([at_s, *(each.at_s for each in self._coming[-1:])]) + GRACE_S
+        self._pass(end_s)
         for seq in self._open.values():
-            self._end(seq, at_s + GRACE_S)
-        return self._worst
+            self._end(seq, end_s)
 
     @property
-    def _worst(self) -> float:
-        spans = zip(self._missed, self._judged, strict=True)
+    def worst(self) -> float:
+        """The ratio within the targets in the worst span, as far as the rollout has run."""
+        spans = zip(self.missed, self.judged, strict=True)
         return min((1.0 - missed / judged for missed, judged in spans if judged), default=1.0)
+
+    def _next_ready_s(self, at_s: float) -> float:
+        """When a place gets requests, at `at_s` or later; infinite: never."""
+        begins = (max(ready_s, at_s) for ready_s, until_s in self._serves_s if at_s < until_s)
+        return min(begins, default=inf)
+
+    def _never_served(self, requests: Sequence[Coming]) -> None:
+        for request in requests:
+            if (span := self._span(request.at_s)) >= 0:
+                self.missed[span] += 1
 
     def _span(self, at_s: float) -> int:
         """The span of a request that arrives then; -1: none."""
@@ -117,7 +142,8 @@ class _Rollout:
                     self._end(seq, now_s)
 
     def _add(self, name: str, request: Coming, at_s: float) -> None:
-        ready = (i for i, ready_s in enumerate(self._ready_s) if ready_s <= at_s)
+        serves = enumerate(self._serves_s)
+        ready = (i for i, (ready_s, until_s) in serves if ready_s <= at_s < until_s)
         index = min(ready, key=self._requests.__getitem__)
         seq = EngineSequence(
             name, request.prompt_tokens, request.output_tokens, 0, arrival_s=request.at_s
@@ -138,7 +164,7 @@ class _Rollout:
         first_s = min(float(seq.row["first_token_s"]), now_s)
         tpot_s = (now_s - first_s) / max(1, seq.output_tokens - 1)
         if not self._slo.met(first_s - seq.arrival_s, tpot_s):
-            self._missed[self._span(seq.arrival_s)] += 1
+            self.missed[self._span(seq.arrival_s)] += 1
 
 
 def _twin(place: Place, config: EngineConfig) -> Twin:

@@ -1,8 +1,10 @@
 """One instance more whenever a latency reaches a threshold: the rule of the Block paper."""
 
 from math import inf
+from typing import ClassVar
 
 from foretell.provision.base import Plan, Proposal
+from foretell.provision.facts import Facts
 
 
 class Threshold:
@@ -12,8 +14,15 @@ class Threshold:
     one is taken away when no latency has reached that ratio of the threshold for `calm_s`.
     """
 
+    needs_snapshots: ClassVar[bool] = False
+
     def __init__(
-        self, threshold_s: float, pause_s: float, calm_ratio: float, calm_s: float
+        self,
+        *,
+        threshold_s: float = 70.0,
+        pause_s: float = 10.0,
+        calm_ratio: float = 0.0,
+        calm_s: float = 300.0,
     ) -> None:
         if threshold_s <= 0 or min(pause_s, calm_ratio, calm_s) < 0:
             raise ValueError("the threshold must be positive, pauses and ratio not negative")
@@ -25,8 +34,12 @@ class Threshold:
         self._loud_s = -inf  # when a latency last reached the lower bound
         self._wanted: int | None = None
 
-    def propose(self, latency_s: float, now_s: float, plan: Plan) -> Proposal:
-        """`latency_s` is the longest since the call before."""
+    def latency_s(self, facts: Facts) -> float:
+        """The longest latency since the facts before."""
+        raise NotImplementedError
+
+    def propose(self, facts: Facts, plan: Plan) -> Proposal:
+        latency_s, now_s = self.latency_s(facts), facts.now_s
         wanted = plan.instances if self._wanted is None else self._wanted
         if self._loud_s == -inf or latency_s >= self._calm_below_s:
             self._loud_s = now_s

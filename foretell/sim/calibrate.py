@@ -1,26 +1,40 @@
-"""A prior step time corrected by how long the first requests of a recorded run took.
+"""A step-time model corrected by how long the first requests of a recorded run took.
 
 A run of latencies holds no steps, so nothing can be learnt step by step as a predictor does it
-beside a live engine. Instead the first requests are replayed, and five factors on the prior are
-searched under which the twin's TTFT and TPOT come closest to theirs. Nothing else of the run is
+beside a live engine. Instead the first requests are replayed, and what is not known is searched
+under which the twin's TTFT and TPOT come closest to theirs: five factors on a datasheet's prior,
+or the host's time beside measured tables, which hold the GPU's alone. Nothing else of the run is
 used but the arrivals and lengths of requests that came before the last of the first had ended.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import exp, log
+from math import exp
 
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.latency.features import FEATURES
 from foretell.latency.linear import StepTimeModel
 from foretell.sim.recorded import Latency, RecordedRequest, ReplayConfig, replay
+
+Vector = NDArray[np.float64]
 
 GROUPS = ((0,), (1, 3), (2,), (4,), (5,))
 """Coefficients of `latency.features.FEATURES` that share a factor: a step, prefill tokens, prefill
 attention, decoding sequences, decode attention."""
 PRIOR_ERROR = 0.5
 """Standard deviation of a factor on the prior, in natural logarithms."""
-_NOISE = 0.1  # the same, of the latency of one request
-_FIRST_STEP, _LAST_STEP = 0.25, 0.01
-_MAX_REPLAYS = 150
+HOST_STEP_S, HOST_SEQUENCE_S = 1e-3, 10e-6
+"""Seconds that an engine's host usually adds, at most, to a step and for each of its sequences:
+asynchronous scheduling hides the rest. The standard deviations of what is searched."""
+TTFT_NOISE = 0.3
+"""Standard deviation of the log error of a TTFT, which jumps by a step or a queue's turn."""
+TOKEN_NOISE = 0.1
+"""Standard deviation of the log error of one token's time; a TPOT is a mean over tokens."""
+_ITERATIONS = 5
+_CHANGE = 0.2  # in standard deviations of what is searched: the replay is linear over so little
+_LONGEST_STEP = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +44,25 @@ class Calibration:
     model: StepTimeModel
     factors: tuple[float, ...]
     """The factors on the prior, one for each of `GROUPS`."""
-    replays: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostTime:
+    """What the host adds to the GPU's time."""
+
+    step_s: float = 0.0
+    """Seconds of every step."""
+    sequence_s: float = 0.0
+    """Seconds of every sequence in a step."""
+
+    def added_to(self, model: StepTimeModel) -> StepTimeModel:
+        """A model whose steps take as much longer."""
+        packed = model.packed()
+        coefficients = packed.coefficients.copy()
+        coefficients[FEATURES.index("step")] += self.step_s
+        for name in ("prefill_seqs", "decode_seqs"):
+            coefficients[FEATURES.index(name)] += self.sequence_s
+        return StepTimeModel(packed._replace(coefficients=coefficients))
 
 
 def calibrate(
@@ -41,59 +73,95 @@ def calibrate(
 ) -> Calibration:
     """Fit `prior` to the `first` requests of `requests`, which are in order of arrival.
 
-    A pattern search (Hooke and Jeeves, 1961): the loss has steps where a request falls into
-    another batch, and no useful derivative. ValueError where the first requests have no latencies.
+    ValueError where they have no latencies.
     """
-    known = [request.actual for request in requests[:first]]
-    if not known or any(latency is None for latency in known):
-        raise ValueError("calibration needs the latencies of the first requests")
-    actual = [latency for latency in known if latency is not None]
-    ended_s = max(r.arrival_s + a.e2e_s for r, a in zip(requests, actual, strict=False))
-    seen = [request for request in requests if request.arrival_s <= ended_s]
-
-    def loss(logs: Sequence[float]) -> float:
-        predicted = replay(seen, config, scaled(prior, logs), first=first)
-        return _misfit(predicted, actual) + sum((x / PRIOR_ERROR) ** 2 for x in logs)
-
-    best, replays = _search(loss, [0.0] * len(GROUPS))
-    return Calibration(scaled(prior, best), tuple(exp(x) for x in best), replays)
+    errors = _errors(requests, config, first)
+    found = _least_squares(
+        lambda shares: errors(scaled(prior, shares * PRIOR_ERROR)), len(GROUPS), negative=True
+    )
+    logs = found * PRIOR_ERROR
+    return Calibration(scaled(prior, logs), tuple(exp(x) for x in logs))
 
 
-def scaled(prior: StepTimeModel, logs: Sequence[float]) -> StepTimeModel:
+def host_time(
+    requests: Sequence[RecordedRequest],
+    config: ReplayConfig,
+    gpu: StepTimeModel,
+    first: int,
+) -> HostTime:
+    """What the host added to `gpu` in the `first` requests of `requests`, in order of arrival.
+
+    ValueError where they have no latencies.
+    """
+    errors = _errors(requests, config, first)
+
+    def host(shares: Vector) -> HostTime:
+        return HostTime(float(shares[0]) * HOST_STEP_S, float(shares[1]) * HOST_SEQUENCE_S)
+
+    return host(_least_squares(lambda s: errors(host(s).added_to(gpu)), 2, negative=False))
+
+
+def scaled(prior: StepTimeModel, logs: Vector) -> StepTimeModel:
     """`prior` with every group's coefficients times the exponential of its log."""
     packed = prior.packed()
     coefficients = packed.coefficients.copy()
     for group, value in zip(GROUPS, logs, strict=True):
-        for index in group:
-            coefficients[index] *= exp(value)
+        coefficients[list(group)] *= exp(value)
     return StepTimeModel(packed._replace(coefficients=coefficients))
 
 
-def _misfit(predicted: Sequence[Latency], actual: Sequence[Latency]) -> float:
-    """Sum of squared log errors of TTFT and TPOT in units of the noise of one request."""
-    total = 0.0
-    for p, a in zip(predicted, actual, strict=True):
-        total += (log(p.ttft_s / a.ttft_s) / _NOISE) ** 2
-        if a.output_tokens > 1:
-            total += (log(p.tpot_s / a.tpot_s) / _NOISE) ** 2
-    return total
+def _errors(
+    requests: Sequence[RecordedRequest], config: ReplayConfig, first: int
+) -> Callable[[StepTimeModel], Vector]:
+    """The log errors of the first TTFTs and TPOTs by the step time, in units of their noise."""
+    known = [request.actual for request in requests[:first]]
+    actual = [latency for latency in known if latency is not None]
+    if not actual or len(actual) < len(known):
+        raise ValueError("calibration needs the latencies of the first requests")
+    ended_s = max(r.arrival_s + a.e2e_s for r, a in zip(requests, actual, strict=False))
+    seen = [request for request in requests if request.arrival_s <= ended_s]
+    tokens = np.array([a.output_tokens - 1 for a in actual if a.output_tokens > 1])
+    noise = np.concatenate((np.full(len(actual), TTFT_NOISE), TOKEN_NOISE / np.sqrt(tokens)))
+    taken = _logs(actual)
+    return lambda model: (_logs(replay(seen, config, model, first=first)) - taken) / noise
 
 
-def _search(
-    loss: Callable[[Sequence[float]], float], start: list[float]
-) -> tuple[list[float], int]:
-    """The best point found, and how often `loss` was evaluated."""
-    best, lowest, replays, step = start, loss(start), 1, _FIRST_STEP
-    while step >= _LAST_STEP and replays < _MAX_REPLAYS:
-        before = lowest
-        for axis in range(len(best)):
-            for change in (step, -step):
-                point = [x + change * (i == axis) for i, x in enumerate(best)]
-                value = loss(point)
-                replays += 1
-                if value < lowest:
-                    best, lowest = point, value
-                    break
-        if lowest == before:
-            step /= 2
-    return best, replays
+def _logs(latencies: Sequence[Latency]) -> Vector:
+    tpots_s = [latency.tpot_s for latency in latencies if latency.output_tokens > 1]
+    return np.log([latency.ttft_s for latency in latencies] + tpots_s)
+
+
+def _least_squares(errors: Callable[[Vector], Vector], size: int, *, negative: bool) -> Vector:
+    """The numbers with the least sum of squared errors and of their own squares.
+
+    Gauss-Newton with differences as slopes: the replay has steps where a request falls into
+    another batch, so the best point that was visited counts, not the last.
+    """
+    here, best, lowest = np.zeros(size), np.zeros(size), np.inf
+    for iteration in range(_ITERATIONS + 1):
+        found = errors(here)
+        loss = float(found @ found + here @ here)
+        if loss < lowest:
+            best, lowest = here, loss
+        if iteration == _ITERATIONS:
+            break
+        changes = np.eye(size) * _CHANGE
+        slopes = np.stack([(errors(here + c) - found) / _CHANGE for c in changes], axis=1)
+        x = np.vstack((slopes, np.eye(size)))
+        y = np.concatenate((slopes @ here - found, np.zeros(size)))
+        there = _linear(x, y, negative=negative)
+        here = here + np.clip(there - here, -_LONGEST_STEP, _LONGEST_STEP)
+    return best
+
+
+def _linear(x: Vector, y: Vector, *, negative: bool) -> Vector:
+    """The least-squares solution; unless `negative`, those below zero are left out one by one."""
+    kept = list(range(x.shape[1]))
+    solution = np.zeros(x.shape[1])
+    while kept:
+        values = np.linalg.lstsq(x[:, kept], y, rcond=None)[0]
+        if negative or values.min() >= 0.0:
+            solution[kept] = values
+            break
+        del kept[int(values.argmin())]
+    return solution

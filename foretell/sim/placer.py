@@ -88,7 +88,7 @@ class Placer(VirtualDriver):
         row = knots(spec.length, self._config.length_rule)
         self._open[arrival.request_id] = Open(arrival, core, row, spec)
         late: Late = "reject" if self._config.reject_late else "serve"
-        self.step(core, events.Arrived(spec, late=late))
+        self.step(core, events.Arrived(spec, late=late, tenant=arrival.tenant))
 
     def found_up(self, node: Node) -> None:
         """Every scheduler's health probe finds that the engine answers."""

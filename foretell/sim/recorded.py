@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from foretell.engine import Content, Twin
 from foretell.engine import Sequence as TwinSequence
-from foretell.engine import Twin
 from foretell.engine.loop import EngineLoop, RankBatches
 from foretell.latency.linear import StepTimeModel
 from foretell.model import BatchShape, EngineConfig
@@ -48,11 +48,17 @@ class RecordedRequest:
     arrival_s: float
     """Seconds on the recording's clock, whatever its origin."""
     actual: Latency | None = None
+    prompt_token_ids: tuple[int, ...] = ()
+    """Its prompt where the run tells it; otherwise empty, and taken to share no block with any."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayConfig:
-    """The engine of the run, and what surrounds it."""
+    """The engine of the run, and what surrounds it.
+
+    With `engine.enable_prefix_caching` a prompt hits the blocks that are still cached, and what
+    was preempted hits its own, its answer's included.
+    """
 
     engine: EngineConfig
     ranks: int = 1
@@ -91,7 +97,9 @@ class _Replay:
         self.step_time = step_time
         self.wanted = first
         self.open = set(range(first))
-        self.twins = [Twin(config.engine) for _ in range(config.ranks)]
+        self.block_size = config.engine.block_size_tokens
+        self.caches = config.engine.enable_prefix_caching
+        self.twins = [Twin(config.engine, prefix_cache=self.caches) for _ in range(config.ranks)]
         order = sorted(range(len(requests)), key=lambda i: requests[i].arrival_s)
         self.arrivals = deque((requests[i].arrival_s + config.frontend_s, i) for i in order)
         self.clock = self.arrivals[0][0] if self.arrivals else 0.0
@@ -120,8 +128,15 @@ class _Replay:
                 stop_after=request.output_tokens,
                 max_tokens=request.output_tokens,
                 arrival_s=at_s,
+                content=self._content(index) if self.caches else None,
             )
             self.twins[self._rank(at_s)].add(seq)
+
+    def _content(self, index: int) -> Content:
+        request = self.requests[index]
+        known = request.prompt_token_ids
+        prompt = [(str(token), 1) for token in known] or [(f"{index}:", request.prompt_tokens)]
+        return Content(prompt, f"{index}: answer", self.block_size)
 
     def _rank(self, at_s: float) -> int:
         """vLLM's choice: the least loaded by counts that are up to 0.1 s old.

@@ -71,7 +71,7 @@ class LatencyQuantile(_message.Message):
     def __init__(self, level: _Optional[float] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class PredictResponse(_message.Message):
-    __slots__ = ("instance_id", "ttft_s", "e2e_s", "tpot_s", "snapshot_age_s", "load", "calibration_steps", "preemptions", "ttft_quantiles", "e2e_quantiles", "added_ttft_s", "added_e2e_s", "cached_tokens")
+    __slots__ = ("instance_id", "ttft_s", "e2e_s", "tpot_s", "snapshot_age_s", "load", "calibration_steps", "preemptions", "ttft_quantiles", "e2e_quantiles", "added_ttft_s", "added_e2e_s", "cached_tokens", "approximations")
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     TTFT_S_FIELD_NUMBER: _ClassVar[int]
     E2E_S_FIELD_NUMBER: _ClassVar[int]
@@ -85,6 +85,7 @@ class PredictResponse(_message.Message):
     ADDED_TTFT_S_FIELD_NUMBER: _ClassVar[int]
     ADDED_E2E_S_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    APPROXIMATIONS_FIELD_NUMBER: _ClassVar[int]
     instance_id: str
     ttft_s: float
     e2e_s: float
@@ -98,7 +99,8 @@ class PredictResponse(_message.Message):
     added_ttft_s: float
     added_e2e_s: float
     cached_tokens: int
-    def __init__(self, instance_id: _Optional[str] = ..., ttft_s: _Optional[float] = ..., e2e_s: _Optional[float] = ..., tpot_s: _Optional[float] = ..., snapshot_age_s: _Optional[float] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., calibration_steps: _Optional[int] = ..., preemptions: _Optional[float] = ..., ttft_quantiles: _Optional[_Iterable[_Union[LatencyQuantile, _Mapping]]] = ..., e2e_quantiles: _Optional[_Iterable[_Union[LatencyQuantile, _Mapping]]] = ..., added_ttft_s: _Optional[float] = ..., added_e2e_s: _Optional[float] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
+    approximations: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, instance_id: _Optional[str] = ..., ttft_s: _Optional[float] = ..., e2e_s: _Optional[float] = ..., tpot_s: _Optional[float] = ..., snapshot_age_s: _Optional[float] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., calibration_steps: _Optional[int] = ..., preemptions: _Optional[float] = ..., ttft_quantiles: _Optional[_Iterable[_Union[LatencyQuantile, _Mapping]]] = ..., e2e_quantiles: _Optional[_Iterable[_Union[LatencyQuantile, _Mapping]]] = ..., added_ttft_s: _Optional[float] = ..., added_e2e_s: _Optional[float] = ..., cached_tokens: _Optional[int] = ..., approximations: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReserveRequest(_message.Message):
     __slots__ = ("request", "ttl_s", "predict")
@@ -165,6 +167,24 @@ class StatusResponse(_message.Message):
     predictions: int
     dispatch_delay_s: float
     def __init__(self, instance_id: _Optional[str] = ..., model_name: _Optional[str] = ..., engine_version: _Optional[str] = ..., emulated: bool = ..., snapshot_age_s: _Optional[float] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., calibration_steps: _Optional[int] = ..., step_error_ratio: _Optional[float] = ..., predictions: _Optional[int] = ..., dispatch_delay_s: _Optional[float] = ...) -> None: ...
+
+class StateRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StateResponse(_message.Message):
+    __slots__ = ("snapshot_age_s", "snapshot", "step_time", "profile", "load")
+    SNAPSHOT_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    STEP_TIME_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    snapshot_age_s: float
+    snapshot: _snapshot_pb2.EngineSnapshot
+    step_time: _containers.RepeatedScalarFieldContainer[float]
+    profile: str
+    load: Load
+    def __init__(self, snapshot_age_s: _Optional[float] = ..., snapshot: _Optional[_Union[_snapshot_pb2.EngineSnapshot, _Mapping]] = ..., step_time: _Optional[_Iterable[float]] = ..., profile: _Optional[str] = ..., load: _Optional[_Union[Load, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("version", "secret")

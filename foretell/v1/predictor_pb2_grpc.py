@@ -54,6 +54,11 @@ class PredictorStub(object):
                 request_serializer=foretell_dot_v1_dot_predictor__pb2.StatusRequest.SerializeToString,
                 response_deserializer=foretell_dot_v1_dot_predictor__pb2.StatusResponse.FromString,
                 _registered_method=True)
+        self.State = channel.unary_unary(
+                '/foretell.v1.Predictor/State',
+                request_serializer=foretell_dot_v1_dot_predictor__pb2.StateRequest.SerializeToString,
+                response_deserializer=foretell_dot_v1_dot_predictor__pb2.StateResponse.FromString,
+                _registered_method=True)
 
 
 class PredictorServicer(object):
@@ -89,6 +94,13 @@ class PredictorServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def State(self, request, context):
+        """The engine's state, from which whoever asks can run its twin.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PredictorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -111,6 +123,11 @@ def add_PredictorServicer_to_server(servicer, server):
                     servicer.Status,
                     request_deserializer=foretell_dot_v1_dot_predictor__pb2.StatusRequest.FromString,
                     response_serializer=foretell_dot_v1_dot_predictor__pb2.StatusResponse.SerializeToString,
+            ),
+            'State': grpc.unary_unary_rpc_method_handler(
+                    servicer.State,
+                    request_deserializer=foretell_dot_v1_dot_predictor__pb2.StateRequest.FromString,
+                    response_serializer=foretell_dot_v1_dot_predictor__pb2.StateResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -221,6 +238,33 @@ class Predictor(object):
             '/foretell.v1.Predictor/Status',
             foretell_dot_v1_dot_predictor__pb2.StatusRequest.SerializeToString,
             foretell_dot_v1_dot_predictor__pb2.StatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def State(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/foretell.v1.Predictor/State',
+            foretell_dot_v1_dot_predictor__pb2.StateRequest.SerializeToString,
+            foretell_dot_v1_dot_predictor__pb2.StateResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class EngineConfig(_message.Message):
-    __slots__ = ("model_name", "block_size_tokens", "total_blocks", "max_num_seqs", "max_num_active_seqs", "max_num_scheduled_tokens", "max_model_len", "long_prefill_token_threshold", "policy", "enable_prefix_caching", "enable_chunked_prefill", "async_scheduling", "watermark_ratio", "reserve_full_isl", "engine_version", "emulated", "long_prefill_token_threshold_adaptive", "max_num_batched_tokens", "long_prefill_threshold_when_alone")
+    __slots__ = ("model_name", "block_size_tokens", "total_blocks", "max_num_seqs", "max_num_active_seqs", "max_num_scheduled_tokens", "max_model_len", "long_prefill_token_threshold", "policy", "enable_prefix_caching", "enable_chunked_prefill", "async_scheduling", "watermark_ratio", "reserve_full_isl", "engine_version", "emulated", "long_prefill_token_threshold_adaptive", "max_num_batched_tokens", "long_prefill_threshold_when_alone", "approximations")
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
     BLOCK_SIZE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TOTAL_BLOCKS_FIELD_NUMBER: _ClassVar[int]
@@ -27,6 +27,7 @@ class EngineConfig(_message.Message):
     LONG_PREFILL_TOKEN_THRESHOLD_ADAPTIVE_FIELD_NUMBER: _ClassVar[int]
     MAX_NUM_BATCHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     LONG_PREFILL_THRESHOLD_WHEN_ALONE_FIELD_NUMBER: _ClassVar[int]
+    APPROXIMATIONS_FIELD_NUMBER: _ClassVar[int]
     model_name: str
     block_size_tokens: int
     total_blocks: int
@@ -46,7 +47,8 @@ class EngineConfig(_message.Message):
     long_prefill_token_threshold_adaptive: bool
     max_num_batched_tokens: int
     long_prefill_threshold_when_alone: bool
-    def __init__(self, model_name: _Optional[str] = ..., block_size_tokens: _Optional[int] = ..., total_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_active_seqs: _Optional[int] = ..., max_num_scheduled_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., long_prefill_token_threshold: _Optional[int] = ..., policy: _Optional[str] = ..., enable_prefix_caching: bool = ..., enable_chunked_prefill: bool = ..., async_scheduling: bool = ..., watermark_ratio: _Optional[float] = ..., reserve_full_isl: bool = ..., engine_version: _Optional[str] = ..., emulated: bool = ..., long_prefill_token_threshold_adaptive: bool = ..., max_num_batched_tokens: _Optional[int] = ..., long_prefill_threshold_when_alone: bool = ...) -> None: ...
+    approximations: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, model_name: _Optional[str] = ..., block_size_tokens: _Optional[int] = ..., total_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_active_seqs: _Optional[int] = ..., max_num_scheduled_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., long_prefill_token_threshold: _Optional[int] = ..., policy: _Optional[str] = ..., enable_prefix_caching: bool = ..., enable_chunked_prefill: bool = ..., async_scheduling: bool = ..., watermark_ratio: _Optional[float] = ..., reserve_full_isl: bool = ..., engine_version: _Optional[str] = ..., emulated: bool = ..., long_prefill_token_threshold_adaptive: bool = ..., max_num_batched_tokens: _Optional[int] = ..., long_prefill_threshold_when_alone: bool = ..., approximations: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class BatchShape(_message.Message):
     __slots__ = ("prefill_seqs", "prefill_tokens", "prefill_pairs", "decode_seqs", "decode_pairs")

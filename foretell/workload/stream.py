@@ -28,6 +28,8 @@ class Arrival:
     slo: Slo = NO_SLO
     length: LengthEstimate | None = None
     """What was believed of `output_tokens` before; None: nobody said."""
+    tenant: str = ""
+    """Whose it is."""
 
     def hashed_prefix(self) -> tuple[tuple[int, ...], float]:
         """What a scheduler would tell of its whole blocks that have names (`RequestSpec.prefix`),

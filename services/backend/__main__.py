@@ -15,6 +15,7 @@ from services.process import runtime
 from services.process.children import ChildFailed
 from services.process.folders import free_ports, run_folder, socket_folder
 from services.process.keeper import Keeper, Kept
+from services.process.logs import setup_logging
 from services.process.probe import http_get, read_json
 
 _PROBE_TIMEOUT_S = 2.0
@@ -93,7 +94,7 @@ class Launcher:
 
 def main() -> None:
     settings = runtime.load_settings(LauncherSettings)
-    runtime.setup_logging("info")
+    setup_logging("info", settings.log_format)
     longest = Places.longest_socket_name(settings.name)
     try:
         with run_folder(settings.run_dir) as run_dir, socket_folder(run_dir, longest) as sockets:

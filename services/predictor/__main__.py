@@ -21,7 +21,8 @@ from services.predictor.pictures import Publisher
 from services.predictor.service import PredictorService
 from services.predictor.subscriber import SnapshotSubscriber, cancel
 from services.process import runtime
-from services.process.frames import frames_address, serve_frames
+from services.process.frames import frames_address, serve_frames, with_free_port
+from services.process.logs import setup_logging
 from services.process.traffic import Traffic
 
 logger = logging.getLogger(__name__)
@@ -83,16 +84,17 @@ async def serve(settings: PredictorSettings, stop: asyncio.Event) -> None:
         reserve_ttl_s=RESERVE_TTL_S,
         dispatch_delay_s=DISPATCH_DELAY_S,
         prior_output_tokens=PRIOR_TOKENS,
+        profile=_profile_json(settings.profile),
     )
     subscriber = SnapshotSubscriber(settings.snapshot_endpoint)
     listening = asyncio.create_task(subscriber.run(service.hear))
     traffic = Traffic.of(settings)
     server = traffic.server()
     predictor_pb2_grpc.add_PredictorServicer_to_server(service, server)
-    port = traffic.bind(server, settings.grpc_address)
+    port = traffic.bind(server, with_free_port(settings.grpc_address))
     address = settings.listen or f"{settings.host}:{port}"
     await server.start()
-    publisher = Publisher(service, traffic, _profile_json(settings.profile))
+    publisher = Publisher(service, traffic)
     pictures = await _serve_pictures(publisher, address, traffic)
     metrics_port = -1
     if settings.metrics_port >= 0:
@@ -113,7 +115,7 @@ async def serve(settings: PredictorSettings, stop: asyncio.Event) -> None:
 
 def main() -> None:
     settings = runtime.load_settings(PredictorSettings)
-    runtime.setup_logging(settings.log_level)
+    setup_logging(settings.log_level, settings.log_format)
     runtime.run(lambda stop: serve(settings, stop))
 
 

@@ -35,11 +35,9 @@ MAX_ENDED = 10_000
 class Publisher:
     """The followers of one predictor, and when they are told."""
 
-    def __init__(self, service: PredictorService, traffic: Traffic, profile: str = "") -> None:
-        """`profile`: JSON of the one whose tables the step times need; empty: none."""
+    def __init__(self, service: PredictorService, traffic: Traffic) -> None:
         self.traffic = traffic
         self._service = service
-        self._profile = profile
         self._followers: set[Follower] = set()
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -104,7 +102,7 @@ class Publisher:
             picture = service.publish()
         message = Published(service.now_s(), service.predictor.heard_unix_s, picture)
         for follower in self._followers:
-            follower.publish(message, self._profile, self._changes)
+            follower.publish(message, service.profile, self._changes)
         busy = service.predictor.is_busy  # then its silence says that a step still lasts
         waiting = any(follower.is_settling for follower in self._followers)
         self._at(self._sent_s + (INTERVAL_S if busy or waiting else HEARTBEAT_S))

@@ -33,8 +33,10 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         dispatch_delay_s: float,
         prior_output_tokens: float,
         lengths: LengthRule = "survival",
+        profile: str = "",
         clock: Clock = time.time,
     ) -> None:
+        """`profile`: JSON of the one whose tables the step times need; empty: none."""
         self.instance_id = instance_id
         self.predictor = SnapshotPredictor(
             dispatch_delay_s=dispatch_delay_s,
@@ -46,6 +48,7 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         self.predictions = 0
         self.changed: Callable[[], None] = lambda: None
         """Is told when a snapshot has come, a request was reserved or has ended."""
+        self.profile = profile
         self._reserve_ttl_s = reserve_ttl_s
         self._clock = clock
         metrics.snapshot_age.set_function(self._snapshot_age_s)
@@ -180,6 +183,23 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
             step_error_ratio=self.step_time.relative_error,
             predictions=self.predictions,
             dispatch_delay_s=self.predictor.dispatch_delay_s,
+        )
+
+    async def State(
+        self,
+        request: predictor_pb2.StateRequest,
+        context: Context,
+    ) -> predictor_pb2.StateResponse:
+        now = self._clock()
+        snapshot, load = self.predictor.snapshot, self.predictor.load(now)
+        if snapshot is None or load is None:
+            return predictor_pb2.StateResponse(snapshot_age_s=-1.0)
+        return predictor_pb2.StateResponse(
+            snapshot_age_s=self.predictor.age_s(now),
+            snapshot=wire.snapshot_to_proto(snapshot),
+            step_time=self.step_time.packed().coefficients.tolist(),
+            profile=self.profile,
+            load=wire.load_to_proto(load),
         )
 
     async def _spec(self, request: predictor_pb2.RequestSpec, context: Context) -> RequestSpec:

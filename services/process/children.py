@@ -98,7 +98,10 @@ class Child:
 def _open_log(log: Path) -> BinaryIO:
     if log.exists() and log.stat().st_size > _LOG_ROTATE_BYTES:
         log.replace(log.with_name(f"{log.name}.1"))
-    return log.open("ab")
+    try:
+        return log.open("ab")
+    except OSError:  # a full disk: better without a log than not at all
+        return Path(os.devnull).open("ab")
 
 
 def describe_exit(code: int) -> str:

@@ -4,6 +4,7 @@ Addresses are written as those of gRPC: `unix:PATH` or `HOST:PORT`.
 """
 
 import asyncio
+import contextlib
 import logging
 import ssl
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from google.protobuf.message import DecodeError
 from foretell import wire
 from foretell.config.cluster import FRAMES_PORTS_ABOVE
 from foretell.v1 import predictor_pb2
+from services.process.folders import free_ports, is_free
 from services.process.traffic import Traffic, require_proof
 
 logger = logging.getLogger(__name__)
@@ -39,6 +41,23 @@ def frames_address(address: str) -> str:
 def frames_port(port: int) -> int:
     """The port for streams of frames beside that for gRPC."""
     return port + FRAMES_PORTS_ABOVE
+
+
+def with_free_port(address: str) -> str:
+    """`address` with a free port in place of 0; that for frames beside it is free too.
+
+    An address that is not of this machine is returned as it is: whoever binds it says why not.
+    """
+    host, _, port = address.rpartition(":")
+    if address.startswith("unix:") or port != "0":
+        return address
+    bare = host.strip("[]")
+    with contextlib.suppress(OSError):
+        while True:
+            (found,) = free_ports(bare, 1)
+            if is_free(bare, frames_port(found)):
+                return f"{host}:{found}"
+    return address
 
 
 def hello_of(traffic: Traffic) -> bytes:

@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,7 +29,12 @@ except ImportError:  # not built for this platform: the standard loop serves as 
 if TYPE_CHECKING:
     import uvicorn
 
+logger = logging.getLogger(__name__)
+
 _PR_SET_PDEATHSIG = 1
+_WRITE_AGAIN_S = 1.0
+_unwritten: dict[str, asyncio.TimerHandle] = {}
+"""When files are tried again that could not be written."""
 PARENT_PID = "FORETELL_PARENT_PID"
 """Environment variable with the pid of the supervisor that started a process."""
 
@@ -61,18 +67,6 @@ def _or_exit(settings_class: type[SettingsT], load: Callable[[], SettingsT]) -> 
             where = f"{prefix}{name.upper()} or --{name.replace('_', '-')}: " if name else ""
             lines.append(f"{where}{plain(item['msg'])}")
         raise SystemExit("\n".join(lines)) from None  # pydantic's text would show values
-
-
-def setup_logging(level: str) -> None:
-    """One line per event on stderr."""
-    logging.basicConfig(
-        level=level.upper(),
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
-    )
-    # One line per request relayed or probed is noise, and URLs may carry what users typed.
-    for noisy in ("httpx", "httpcore", "uvicorn.access"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
 def die_with_parent() -> None:
@@ -109,13 +103,25 @@ def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
 
 
 def announce(ready_file: str, **facts: Any) -> None:
-    """Atomically write `facts` and this pid to `ready_file`, if one is wanted."""
+    """Atomically write `facts` and this pid to `ready_file`, if one is wanted.
+
+    A full disk ends no process: what could not be written is tried again until it, or what is
+    announced after it, can be.
+    """
     if not ready_file:
         return
+    if ready_file in _unwritten:
+        _unwritten.pop(ready_file).cancel()
     path = Path(ready_file)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
-    partial.write_text(json.dumps({"pid": os.getpid(), **facts}))
-    partial.replace(path)
+    partial_path = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        partial_path.write_text(json.dumps({"pid": os.getpid(), **facts}))
+        partial_path.replace(path)
+    except OSError as error:
+        logger.warning("cannot write %s, which will be tried again: %s", path, error)
+        again = partial(announce, ready_file, **facts)
+        loop = asyncio.get_running_loop()
+        _unwritten[ready_file] = loop.call_later(_WRITE_AGAIN_S, again)
 
 
 def _make_server(config: "uvicorn.Config") -> "uvicorn.Server":

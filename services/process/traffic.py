@@ -1,4 +1,4 @@
-"""Who may call a predictor or the tagger: those that know the shared secret, over TLS or not.
+"""Who may call a predictor, the tagger or the batch service: those that know the shared secret.
 
 Through unix sockets and the loopback nothing is demanded: whoever is there is on the host.
 """
@@ -6,10 +6,11 @@ Through unix sockets and the loopback nothing is demanded: whoever is there is o
 import hmac
 import ipaddress
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
+from urllib.parse import quote, unquote
 
 import grpc
 
@@ -17,6 +18,10 @@ from foretell.config.settings import TrafficSettings
 
 METADATA_KEY = "foretell-secret"
 """Metadata of a call that carries the shared secret."""
+SECRET_HEADER = "x-foretell-secret"  # noqa: S105 - a name
+"""HTTP header that carries the shared secret between schedulers and the batch service."""
+TENANT_HEADER = "x-foretell-tenant"
+"""HTTP header of such a request that names, quoted as in URLs, on whose behalf it is made."""
 _HEALTH = "/grpc.health.v1.Health/"  # says only that something serves
 
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
@@ -52,6 +57,20 @@ class Traffic:
     def knows(self, secret: bytes) -> bool:
         """Whether `secret` is the shared one; compared in constant time."""
         return hmac.compare_digest(secret, self.secret.encode())
+
+    def headers(self, tenant: str) -> dict[str, str]:
+        """Headers of an HTTP request to a peer on behalf of a tenant."""
+        secret = {SECRET_HEADER: self.secret} if self.secret else {}
+        return {TENANT_HEADER: quote(tenant, safe=""), **secret}
+
+    def tenant(self, headers: Mapping[str, str]) -> str | None:
+        """The tenant on whose behalf a request with these headers is made; None: it proves
+        nothing. Compared in constant time."""
+        given = headers.get(SECRET_HEADER, "").encode("latin-1", "replace")
+        name = headers.get(TENANT_HEADER)
+        if name is None or not self.secret or not self.knows(given):
+            return None
+        return unquote(name)
 
     def server_tls(self) -> ssl.SSLContext | None:
         """What a server that is no gRPC encrypts with; None: nothing."""

@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 from contextlib import AsyncExitStack
+from functools import partial
 from random import Random
 
 import aiohttp
@@ -18,23 +19,30 @@ from foretell.policy.base import Needs
 from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import tagger_pb2_grpc
 from services.process import runtime
-from services.process.traffic import Traffic
+from services.process.logs import setup_logging
+from services.process.traffic import Traffic, is_loopback
 from services.scheduler.app import App, Replica
 from services.scheduler.background import Background
+from services.scheduler.console.what_if import WhatIf
 from services.scheduler.http.auth import ApiKeys
+from services.scheduler.http.batches import Batches
 from services.scheduler.http.limits import InProgress
-from services.scheduler.http.server import Server
+from services.scheduler.http.server import Listener, Server
 from services.scheduler.http.slo import default_terms
+from services.scheduler.http.tls import Certificate
 from services.scheduler.picker.server import Picker
 from services.scheduler.placing.lengths import Lengths, open_model
 from services.scheduler.placing.peers import open_channel
 from services.scheduler.placing.placer import Estimators, Placer
 from services.scheduler.placing.pool import Pool, engine_authorization
+from services.scheduler.placing.room import Ends
 from services.scheduler.placing.tagging import TaggerClient
 from services.scheduler.placing.tokens import PromptCounter
+from services.scheduler.record.explained import told_attempt
 from services.scheduler.record.lessons import Lessons
 from services.scheduler.record.recorder import Recorder
 from services.scheduler.record.request_log import RequestLog
+from services.scheduler.record.tracing import open_tracing
 from services.scheduler.relay.relay import RelayContext
 from services.scheduler.relay.transport import EngineClient
 
@@ -101,13 +109,27 @@ async def serve(
             background=background,
         )
         stack.callback(placer.close)
-        request_log = RequestLog(settings.request_log, REQUEST_LOG_MAX_BYTES)
+        request_log = RequestLog(
+            settings.request_log,
+            REQUEST_LOG_MAX_BYTES,
+            metrics.log_lines_lost.inc,
+            partial(told_attempt, policy=placer.core.policy),
+            settings.explain_ratio,
+        )
         stack.callback(request_log.close)
         lessons = Lessons(estimators, stub, background)
-        in_progress = InProgress(settings.max_concurrent_requests)
+        batches = Batches(settings.batches, traffic)
+        stack.push_async_callback(batches.close)
+        in_progress = InProgress(
+            settings.max_concurrent_requests, Ends(placer.foretold_ends_s).wait_s
+        )
         metrics.in_progress.set_function(lambda: in_progress.now)
+        replica_id = settings.name or f"{socket.gethostname()}-{os.getpid()}"
+        tracing = open_tracing(replica_id)
+        if tracing is not None:
+            stack.callback(tracing.close)
         replica = Replica(
-            replica_id=settings.name or f"{socket.gethostname()}-{os.getpid()}",
+            replica_id=replica_id,
             policy=placer.core.policy.name,
             pool=pool,
             relay=RelayContext(
@@ -122,9 +144,12 @@ async def serve(
                     background,
                 ),
                 metrics=metrics,
+                tracing=tracing,
             ),
-            api_keys=_api_keys(settings),
+            api_keys=_api_keys(settings, traffic),
             in_progress=in_progress,
+            batches=batches,
+            what_if=WhatIf(placer, pool, settings.policy, settings.policy_parameters),
             max_body_bytes=settings.max_body_bytes,
             terms=default_terms(
                 settings.ttft_target_ms, settings.tpot_target_ms, settings.late_requests
@@ -142,10 +167,16 @@ async def _run(
     settings: SchedulerSettings, replica: Replica, app: App, picker: Picker, stop: asyncio.Event
 ) -> None:
     own = runtime.bind(settings.host, settings.port)
-    sockets = [own]
+    listeners = [Listener(own)]
     if settings.shared_port:
-        sockets.append(runtime.bind(settings.host, settings.shared_port, shared=True))
-    url = f"http://{settings.host}:{own.getsockname()[1]}"
+        listeners.append(Listener(runtime.bind(settings.host, settings.shared_port, shared=True)))
+    facts = {"url": f"http://{settings.host}:{own.getsockname()[1]}"}
+    if settings.https_listen:
+        certificate = Certificate(settings.https_certificate, settings.https_key)
+        host, _, port = settings.https_listen.rpartition(":")
+        encrypted = runtime.bind(host.strip("[]"), int(port), shared=True)
+        listeners.append(Listener(encrypted, certificate.context))
+        facts["https_url"] = f"https://{host}:{encrypted.getsockname()[1]}"
 
     async def drain_first() -> None:
         await stop.wait()
@@ -156,10 +187,10 @@ async def _run(
     draining = asyncio.create_task(drain_first())
     try:
         await Server(app).run(
-            sockets,
+            listeners,
             stop,
             on_ready=lambda: runtime.announce(
-                settings.ready_file, url=url, replica_id=replica.replica_id
+                settings.ready_file, **facts, replica_id=replica.replica_id
             ),
             drain_s=settings.drain_timeout_s,
         )
@@ -169,11 +200,12 @@ async def _run(
         await asyncio.gather(probing, draining, return_exceptions=True)
 
 
-def _api_keys(settings: SchedulerSettings) -> ApiKeys:
-    keys = ApiKeys(settings.api_keys.get_secret_value(), settings.api_keys_file)
-    local = settings.host == "localhost" or settings.host.startswith(("127.", "::1"))
-    if not keys.needed and not local:
-        logger.warning("anyone who can reach %s may call: there are no API keys", settings.host)
+def _api_keys(settings: SchedulerSettings, traffic: Traffic) -> ApiKeys:
+    given = settings.api_keys.get_secret_value()
+    keys = ApiKeys(given, settings.api_keys_file, traffic=traffic)
+    for address in filter(None, (f"{settings.host}:{settings.port}", settings.https_listen)):
+        if not keys.needed and not is_loopback(address):
+            logger.warning("anyone who can reach %s may call: there are no API keys", address)
     return keys
 
 
@@ -197,7 +229,7 @@ def _placement_config(settings: SchedulerSettings) -> PlacementConfig:
 
 def main() -> None:
     settings = runtime.load_settings(SchedulerSettings)
-    runtime.setup_logging(settings.log_level)
+    setup_logging(settings.log_level, settings.log_format)
     open_model(_length_model(settings))  # which imports nearly all that is ever imported
     gc.freeze()  # what was imported stays: collections need not look at it again and again
     runtime.run(lambda stop: serve(settings, stop))

@@ -2,13 +2,18 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
+import orjson
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from services.scheduler.console import STATE, WHAT_IF, static_pages
+from services.scheduler.console.state import console_state
+from services.scheduler.console.what_if import WhatIf
 from services.scheduler.http.accepting import accepted, model_not_found, request_id_of
 from services.scheduler.http.auth import ApiKeys
+from services.scheduler.http.batches import Batches, is_for_batches
 from services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError, unavailable
 from services.scheduler.http.exchange import ClientLeft, Exchange
 from services.scheduler.http.headers import forwarded
@@ -18,12 +23,22 @@ from services.scheduler.http.quota import Grant, Tenant
 from services.scheduler.http.response import Response
 from services.scheduler.http.slo import NO_TERMS, Terms, terms_of
 from services.scheduler.http.surface import ENDPOINTS, Endpoint
-from services.scheduler.placing.placer import Placer
-from services.scheduler.placing.pool import Instance, Pool
+from services.scheduler.placing.pool import Pool
+from services.scheduler.record.explained import told
 from services.scheduler.record.gauges import show_instances
+from services.scheduler.record.status import instance_statuses
+from services.scheduler.relay.held import (
+    LAST_EVENT_HEADER,
+    HeldStream,
+    HeldStreams,
+    is_resumable,
+)
 from services.scheduler.relay.relay import Relay, RelayContext
 
 _MODELS = "/v1/models"
+_EXPLAIN = "/explain/"
+_OF_ONE_REPLICA = (STATE, _EXPLAIN)
+"""Whoever asks again is to hear of another replica behind the same address."""
 
 
 @dataclass(slots=True)
@@ -36,7 +51,11 @@ class Replica:
     relay: RelayContext
     api_keys: ApiKeys
     in_progress: InProgress
+    batches: Batches
+    what_if: WhatIf
     max_body_bytes: int
+    held: HeldStreams = field(default_factory=HeldStreams)
+    """Streams to which clients may come back."""
     terms: Terms = NO_TERMS
     """Targets of requests that state none of their own."""
     accepted_total: int = 0
@@ -60,13 +79,24 @@ class App:
             "/ready": self._ready,
             "/metrics": self._metrics,
             "/status": self._status,
+            STATE: self._console_state,
+            **static_pages(),
         }
 
     async def __call__(self, exchange: Exchange) -> None:
         try:
             endpoint = ENDPOINTS.get(exchange.path)
-            if endpoint is None or exchange.method != "POST":
+            if is_for_batches(exchange.path):
+                tenant = self._tenant(exchange.headers)
+                await self._replica.batches.pass_on(exchange, tenant)
+            elif exchange.path == WHAT_IF and exchange.method == "GET":
+                self._replica.api_keys.check_admin(exchange.headers)
+                exchange.respond(_json(await self._replica.what_if.answer(exchange.query)))
+            elif endpoint is None or exchange.method != "POST":
+                exchange.keep_alive &= not exchange.path.startswith(_OF_ONE_REPLICA)
                 exchange.respond(self.page(exchange.method, exchange.path, exchange.headers))
+            elif is_resumable(exchange.headers) and LAST_EVENT_HEADER in exchange.headers:
+                await self._go_on(exchange)
             else:
                 await self._place(endpoint, exchange)
         except ApiError as error:
@@ -79,24 +109,52 @@ class App:
         to the last of its answer.
         """
         replica = self._replica
-        refused = replica.relay.metrics.requests
         try:
             tenant = self._tenant(exchange.headers)
             with replica.in_progress.place(), tenant.place() as grant:
                 relay = await self._prepare(endpoint, exchange, tenant, grant)
                 replica.accepted_total += 1
-                await relay.serve(exchange)
+                held = self._hold(relay, exchange, tenant)
+                try:
+                    await relay.serve(held or exchange)
+                finally:
+                    if held is not None:
+                        held.over()
         except ApiError as error:
-            refused.labels("", "", "", str(error.status)).inc()
+            self._refused(error.status)
             raise
         except ClientLeft:
-            refused.labels("", "", "", str(CLIENT_CLOSED_REQUEST)).inc()
+            self._refused(CLIENT_CLOSED_REQUEST)
+
+    def _refused(self, status: int) -> None:
+        """Count a request of which no engine has heard."""
+        self._replica.relay.metrics.requests.labels("", "", "", str(status)).inc()
+
+    def _hold(self, relay: Relay, exchange: Exchange, tenant: Tenant) -> HeldStream | None:
+        """What holds the answer for a client that asks for it; None: nothing."""
+        if not (relay.streams and is_resumable(exchange.headers)):
+            return None
+        return self._replica.held.hold(exchange, tenant.name)
+
+    async def _go_on(self, exchange: Exchange) -> None:
+        """A client comes back to its stream. The place in progress is still that of its first
+        request, whose body comes again and does not matter."""
+        try:
+            tenant = self._tenant(exchange.headers)
+            await exchange.body(self._replica.max_body_bytes)
+            await self._replica.held.go_on(exchange, tenant.name)
+        except ApiError as error:
+            self._refused(error.status)
+            raise
+        except ClientLeft:
+            pass  # it may come back
 
     async def _prepare(
         self, endpoint: Endpoint, exchange: Exchange, tenant: Tenant, grant: Grant | None
     ) -> Relay:
         """Refuse whatever can be refused before an engine hears of it; raises `ApiError`."""
         replica, headers = self._replica, exchange.headers
+        request_id = exchange.request_id = request_id_of(headers)
         terms = terms_of(headers, replica.terms)
         body = await exchange.body(replica.max_body_bytes)
         models = replica.pool.models()
@@ -106,13 +164,15 @@ class App:
         forward = forwarded(headers)
         if tenant.key is not None and tenant.key.priority is not None:
             forward[PRIORITY_HEADER] = str(parsed.priority)
-        return Relay(replica.relay, parsed, request_id_of(headers), forward)
+        return Relay(replica.relay, parsed, request_id, forward)
 
     def page(self, method: str, path: str, headers: Headers) -> Response:
         """The answer to a request that generates nothing; raises `ApiError` where there is none."""
         page = self._pages.get(path)
         if page is None and path.startswith(f"{_MODELS}/"):
             page = partial(self._model, path.removeprefix(f"{_MODELS}/"))
+        if page is None and path.startswith(_EXPLAIN):
+            page = partial(self._explain, path.removeprefix(_EXPLAIN))
         if page is not None and method == "GET":
             return page(headers)
         if page is None and path not in ENDPOINTS:
@@ -140,14 +200,36 @@ class App:
         if self._replica.draining:
             raise unavailable("this replica is shutting down", "draining")
         if not self._replica.pool.ready:
-            raise unavailable("no engine is up yet", "no_instance")
+            raise unavailable(
+                "no engine is up yet", "no_instance", wait_s=self._replica.pool.out_for_s()
+            )
         return Response(200, b"ready\n", "text/plain")
 
     def _metrics(self, _: Headers) -> Response:
         relay = self._replica.relay
         show_instances(relay.metrics, relay.placer.predictors)
+        relay.metrics.over_share.set(relay.placer.core.over_share)
         text = generate_latest(relay.metrics.registry)
         return Response(200, text, CONTENT_TYPE_LATEST)
+
+    def _console_state(self, headers: Headers) -> Response:
+        replica = self._replica
+        replica.api_keys.check_admin(headers)
+        return _json(console_state(_status(replica), replica.relay.placer))
+
+    def _explain(self, request_id: str, headers: Headers) -> Response:
+        replica = self._replica
+        replica.api_keys.check_admin(headers)
+        placer = replica.relay.placer
+        story = placer.stories.find(request_id)
+        if story is None:
+            text = (
+                f"{replica.replica_id} does not remember this request: perhaps it is too long ago"
+            )
+            raise ApiError(404, text, code="request_not_remembered")
+        explained = told(story, placer.core.policy)
+        # Infinite numbers become null.
+        return Response(200, orjson.dumps({"replica_id": replica.replica_id, **explained}))
 
     def _status(self, headers: Headers) -> Response:
         self._tenant(headers)
@@ -164,21 +246,10 @@ def _status(replica: Replica) -> dict[str, object]:
         "policy": replica.policy,
         "requests_total": replica.accepted_total,
         "in_progress": replica.in_progress.now,
-        "instances": [
-            _instance_status(instance, replica.relay.placer)
-            for instance in replica.pool.instances.values()
-        ],
-    }
-
-
-def _instance_status(instance: Instance, placer: Placer) -> dict[str, object]:
-    outstanding, dispatched = placer.counts(instance.config.instance_id)
-    return {
-        "instance_id": instance.config.instance_id,
-        "url": instance.config.url,
-        "healthy": instance.healthy,
-        "emulated": instance.emulated,
-        "model_names": sorted(instance.model_names),
-        "outstanding": outstanding,
-        "dispatched_total": dispatched,
+        "demand": {**replica.relay.placer.demand(), **replica.relay.recorder.sample.told()},
+        "instances": instance_statuses(
+            list(replica.pool.instances.values()),
+            replica.relay.placer,
+            replica.relay.recorder.recent,
+        ),
     }

@@ -7,6 +7,7 @@ from typing import Any
 
 from foretell.config import TaggerSettings
 from services.process import runtime
+from services.process.logs import setup_logging
 from services.tagger import checkpoint
 from services.tagger.models import LengthModel, RegressorModel, folder_of
 from services.tagger.server import MAX_PROMPT_CHARS, serve
@@ -48,7 +49,7 @@ def load_model(settings: TaggerSettings, ending: ExitStack) -> LengthModel[Any] 
 
 def main() -> None:
     settings = runtime.load_settings(TaggerSettings)
-    runtime.setup_logging(settings.log_level)
+    setup_logging(settings.log_level, settings.log_format)
     with ExitStack() as ending:
         model = load_model(settings, ending)
         os.nice(_NICENESS)

@@ -17,7 +17,7 @@ from foretell.length import LengthHistory
 from foretell.model import LengthEstimate
 from foretell.v1 import tagger_pb2, tagger_pb2_grpc
 from services.process import runtime
-from services.process.frames import frames_address, serve_frames
+from services.process.frames import frames_address, serve_frames, with_free_port
 from services.process.traffic import Traffic
 from services.tagger.batcher import MicroBatcher
 from services.tagger.estimators import Answerer, Estimators
@@ -106,7 +106,7 @@ async def serve(
         ],
         maximum_concurrent_rpcs=_MAX_CONCURRENT_CALLS,
     )
-    port = traffic.bind(server, settings.grpc_address)
+    port = traffic.bind(server, with_free_port(settings.grpc_address))
     address = settings.listen or f"{settings.host}:{port}"
     with _metrics_http(settings, metrics) as metrics_port:
         async with _answerer(settings, model, metrics, limits) as answerer:

@@ -14,12 +14,14 @@ import httpx
 import openai
 import zmq
 import zmq.asyncio
+from schedulers import until
 
-from foretell.config import EmulatorSettings
+from foretell.config import EmulatorSettings, PredictorSettings
 from foretell.model import EngineSnapshot
 from foretell.v1 import snapshot_pb2
 from foretell.wire import snapshot_from_proto
 from services.backend.emulator.__main__ import serve
+from services.predictor.__main__ import serve as serve_predictor
 
 MODEL = "Llama-2-7b-hf"
 DEADLINE_S = 30.0
@@ -99,3 +101,28 @@ def events(body: str) -> list[dict[str, Any]]:
     *lines, done, rest = body.split("\n\n")
     assert (done, rest) == ("data: [DONE]", "")
     return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+
+@contextlib.asynccontextmanager
+async def engine_with_sidecar(
+    folder: Path, number: int, port: int
+) -> AsyncIterator[EmulatedEngine]:
+    """An engine with one seat on that port, and its sidecar."""
+    name, stop = f"engine-{number}", asyncio.Event()
+    settings = PredictorSettings(
+        name=name,
+        listen=f"unix://{folder}/predictor-{number}",
+        snapshot_endpoint=f"ipc://{folder}/{name}.ipc",
+        profile="A30/Llama-2-7b-hf",
+        ready_file=str(folder / f"predictor-{number}.ready"),
+    )
+    async with running_engine(
+        folder, name=name, port=port, max_num_seqs=1, noise_ratio=0.0, speedup=1.0
+    ) as engine:
+        sidecar = asyncio.create_task(serve_predictor(settings, stop))
+        try:
+            await until(lambda: Path(settings.ready_file).exists() or sidecar.done())
+            yield engine
+        finally:
+            stop.set()
+            await sidecar

@@ -31,6 +31,7 @@ class Scheduler:
     """A client of one running scheduler."""
 
     def __init__(self, ready: dict[str, Any], client: httpx.AsyncClient) -> None:
+        self.ready = ready
         self.url: str = ready["url"]
         self.host, self.port = "127.0.0.1", int(self.url.rsplit(":", 1)[1])
         self.client = client

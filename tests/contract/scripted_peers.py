@@ -2,7 +2,7 @@
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -21,9 +21,20 @@ UNDECODABLE = b"\xff\xff\xff\xff"
 class Predictor(predictor_pb2_grpc.PredictorServicer):
     """Answers as its fields say, and remembers what it was told."""
 
-    def __init__(self, e2e_s: float = 1.0) -> None:
+    def __init__(
+        self,
+        e2e_s: float = 1.0,
+        calibration_steps: int = 0,
+        approximations: Sequence[str] = (),
+    ) -> None:
         self.predicted = predictor_pb2.PredictResponse(
-            instance_id="x", ttft_s=e2e_s / 10, e2e_s=e2e_s, tpot_s=0.01, load=LOAD
+            instance_id="x",
+            ttft_s=e2e_s / 10,
+            e2e_s=e2e_s,
+            tpot_s=0.01,
+            load=LOAD,
+            calibration_steps=calibration_steps,
+            approximations=approximations,
         )
         self.foretold: predictor_pb2.PredictResponse | None = None
         """What it says when a request is reserved."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -14,7 +15,7 @@ from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 from services.predictor.__main__ import serve
 from tests.contract.emulated_engine import MODEL, running_engine
 from tools.live.load import MixedLengths
-from tools.live.measure import CannotMeasure, LiveOptions, measure
+from tools.live.measure import CannotMeasure, LiveOptions, measure, saturating
 from tools.live.recording import Recording
 from tools.live.report import report
 
@@ -31,12 +32,12 @@ async def heard(stub: predictor_pb2_grpc.PredictorStub) -> None:
 
 
 @asynccontextmanager
-async def measurable(folder: Path) -> AsyncIterator[LiveOptions]:
+async def measurable(folder: Path, seats: int = 4) -> AsyncIterator[LiveOptions]:
     """An engine with its predictor, which has heard of it, and what to send them."""
     address = f"unix:{folder}/predictor.sock"
     endpoint = f"ipc://{folder}/engine-0.ipc"
     stop = asyncio.Event()
-    async with running_engine(folder, max_num_seqs=4) as engine:
+    async with running_engine(folder, max_num_seqs=seats) as engine:
         predictor = asyncio.create_task(
             serve(PredictorSettings(listen=address, snapshot_endpoint=endpoint), stop)
         )
@@ -52,7 +53,6 @@ async def measurable(folder: Path) -> AsyncIterator[LiveOptions]:
                 requests=20,
                 warm_up=6,
                 cool_down=2,
-                saturating=16,
                 rate_per_s=20.0,
                 lengths=LENGTHS,
             )
@@ -71,7 +71,8 @@ async def test_a_measurement_is_recorded_and_can_be_taken_apart(tmp_path: Path) 
         assert request.asked_unix_s <= request.decided_unix_s < request.first_unix_s
         assert request.first_unix_s <= request.last_unix_s <= request.completed_unix_s
         assert 0 < request.predicted_ttft_s <= request.predicted_e2e_s
-        assert request.calibration_steps > 0
+        assert request.calibration_steps >= 0
+    assert recording.requests[-1].calibration_steps > 0
     found = report(recording)
     assert (found["model"], found["emulated"], found["max_num_seqs"]) == (MODEL, True, 4)
     assert found["errors"]["foretell"]["e2e"]["count"] == 20
@@ -81,6 +82,26 @@ async def test_a_measurement_is_recorded_and_can_be_taken_apart(tmp_path: Path) 
     # On a machine that is busy enough some snapshots are lost, and what they alone showed.
     assert 0 < analysis["requests"] <= 20
     assert set(analysis["errors"]) == {RECORDED, TODAY, *(v.title for v in VARIANTS)}
+
+
+@pytest.mark.parametrize(("seats", "rate_per_s"), [(8, 0.0), (256, 0.0), (1024, 20.0)])
+async def test_an_engine_may_have_any_number_of_seats(
+    tmp_path: Path, seats: int, rate_per_s: float
+) -> None:
+    steps: list[str] = []
+    async with measurable(tmp_path, seats) as options:
+        few = replace(options, rate_per_s=rate_per_s, requests=5, warm_up=0, cool_down=0)
+        recording = await measure(few, lambda step, *_: steps.append(step))
+    assert len(recording.requests) == 5
+    assert any("capacity" in step for step in steps) == (not rate_per_s)
+    assert bool(recording.about["load"]["capacity_per_s"]) == (not rate_per_s)
+
+
+@pytest.mark.parametrize("seats", [1, 8, 64, 80, 128, 256, 1024, 4096])
+def test_capacity_is_counted_while_the_engine_is_full(seats: int) -> None:
+    concurrency, count = saturating(seats)
+    assert concurrency > seats
+    assert count // 4 < count - concurrency - count // 10
 
 
 async def test_what_stands_in_the_way_is_told(tmp_path: Path) -> None:

@@ -164,6 +164,49 @@ async def test_answers_that_a_gateway_streams_come_back_unchanged(tmp_path: Path
         assert await scheduler.metric("foretell_requests_total", **labels) == 1
 
 
+async def test_what_a_gateway_sent_elsewhere_is_explained_as_such(tmp_path: Path) -> None:
+    async with (
+        engines(answer, answer) as two,
+        picker(tmp_path, two) as (scheduler, channel),
+    ):
+        call = process(channel)
+        for message in asked(PROMPT, **{"x-request-id": "moved"}):
+            await call.write(message)
+        where = endpoint_of(await call.read())
+        await call.read()
+        _, other = where.split(",")
+        fields = {":status": "200", "x-gateway-destination-endpoint-served": other}
+        values = [pb.HeaderValue(key=k, raw_value=v.encode()) for k, v in fields.items()]
+        headers = pb.HttpHeaders(headers=pb.HeaderMap(headers=values))
+        await call.write(pb.ProcessingRequest(response_headers=headers))
+        await call.read()
+        await call.done_writing()
+        await scheduler.until_idle()
+        told = (await scheduler.client.get("/explain/moved")).json()
+        chosen, served = told["attempts"]
+        assert chosen["instance_id"] != served["instance_id"]
+        assert served["because"] == (
+            f"the gateway sent it to {served['instance_id']}, "
+            f"having tried {chosen['instance_id']} in vain"
+        )
+        assert (chosen["happened"]["finished"], served["happened"]["finished"]) == (False, True)
+
+
+async def test_the_first_request_may_be_tried_elsewhere(tmp_path: Path) -> None:
+    """Engines have names, which nobody has looked up before."""
+    async with engines(answer, answer) as two:
+        named = [each.config() | {"url": f"http://localhost:{each.port}"} for each in two]
+        instances = json.dumps(named)
+        async with picker(tmp_path, two, instances=instances) as (scheduler, channel):
+            call = process(channel)
+            for message in asked(PROMPT):
+                await call.write(message)
+            both = endpoint_of(await call.read()).split(",")
+            assert {each.rpartition(":")[2] for each in both} == {str(each.port) for each in two}
+            call.cancel()
+            await scheduler.until_idle()
+
+
 async def test_health_services(tmp_path: Path) -> None:
     async with engines(answer) as (engine,), picker(tmp_path, [engine]) as (scheduler, channel):
         check = channel.unary_unary("/grpc.health.v1.Health/Check")

@@ -114,7 +114,7 @@ async def test_without_an_engine_it_says_so(tmp_path: Path) -> None:
         await envoy.scheduler.until(lambda s: not s["instances"][0]["healthy"])
         response = await envoy.complete()
         assert (response.status_code, code_of(response)) == (503, "no_instance")
-        assert response.headers["retry-after"] == "1"
+        assert 1 <= int(response.headers["retry-after"]) <= 60
         assert response.headers["x-llm-d-request-dropped-reason"] == "no_instance"
 
 

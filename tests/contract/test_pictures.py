@@ -14,6 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from foretell import wire
+from foretell.config.instances import InstanceConfig
 from foretell.engine.gallery import Gallery
 from foretell.latency.calibration import OnlineStepTime
 from foretell.length.distribution import knots
@@ -40,7 +41,7 @@ from services.process.frames import (
 from services.process.traffic import OPEN, Traffic
 from services.scheduler.placing import predictors
 from services.scheduler.placing.following import Following
-from services.scheduler.placing.pool import Instance, InstanceConfig
+from services.scheduler.placing.pool import Instance
 from tools.harness.cases import Size, make_case
 
 WAIT_S = 20.0

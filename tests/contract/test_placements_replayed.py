@@ -20,6 +20,7 @@ from schedulers import Scheduler, running, until
 
 from foretell.config import PredictorSettings, TaggerSettings
 from foretell.placement import PlacementConfig, PlacementCore, effects, events
+from foretell.placement.explanation import explain
 from foretell.policy import Policy, make_policy
 from services.predictor.__main__ import serve as serve_predictor
 from services.scheduler.placing import placer
@@ -120,10 +121,20 @@ async def test_a_live_run_replayed_gives_the_same_decisions(
     kinds = {text.split("(")[0].split(".")[-1] for text in decided}
     assert kinds >= {"Ask", "Dispatch", "Reserve", "WaitUntil"}
     assert sum("Dispatch(" in text for text in decided) > REQUESTS // 2
-    assert list(replayed(lines)) == decided
+    again = list(replayed(lines))
+    for effect, then in zip(again, decided, strict=True):
+        assert str(effect) == then
+    explained = [effect.decision for effect in again if isinstance(effect, effects.Dispatch)]
+    assert len(explained) > REQUESTS // 2
+    for decision in explained:
+        assert decision is not None
+        told = explain(make_policy("slo"), decision)
+        scores = [(c.score, c.tie_break) for c in told.candidates if c.compared]
+        tied = [c.instance_id for c in told.candidates if (c.score, c.tie_break) == min(scores)]
+        assert tied[int(told.draw * len(tied))] == decision.chosen.instance_id
 
 
-def replayed(lines: list[list[Any]]) -> Iterator[str]:
+def replayed(lines: list[list[Any]]) -> Iterator[effects.Effect]:
     """What a fresh core wants done when it is told the events of a recording."""
     draws = iter([what for name, what, *_ in lines if name == "draw"])
     config = PlacementConfig(turn_deadline_s=0.02)
@@ -131,5 +142,5 @@ def replayed(lines: list[list[Any]]) -> Iterator[str]:
     for kind, what, *more in lines:
         if kind not in ("draw", "effect"):
             event = TypeAdapter(getattr(events, kind)).validate_python(what)
-            yield from map(str, core.step(event, more[0]))
+            yield from core.step(event, more[0])
     assert next(draws, None) is None, "the recorded core drew more often"

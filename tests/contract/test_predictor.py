@@ -7,12 +7,14 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import aiohttp
 import grpc
 import pytest
 import zmq
 
 from foretell import wire
 from foretell.config import PredictorSettings
+from foretell.config.instances import InstanceConfig
 from foretell.latency.linear import LinearStepTime
 from foretell.model import (
     BatchShape,
@@ -21,12 +23,18 @@ from foretell.model import (
     LengthEstimate,
     RequestSpec,
     RequestState,
+    Slo,
     Step,
 )
+from foretell.provision import InstanceFacts, Phase
+from foretell.provision.rollout import Coming, EngineKind, Place, share_within
 from foretell.v1 import predictor_pb2 as pb
 from foretell.v1 import predictor_pb2_grpc
 from services.backend.publisher import SnapshotPublisher
 from services.predictor.__main__ import serve
+from services.process.traffic import OPEN
+from services.provisioner.fleet import Seen
+from services.provisioner.gather import Gatherer
 
 TRUTH = LinearStepTime((0.02, 1e-4, 0.0, 0.0, 1e-4, 0.0))
 CONFIG = EngineConfig("m", 16, 1000, 8, 512, 1024, engine_version="test")
@@ -63,9 +71,14 @@ class Harness:
     """A predictor, the publisher it listens to, and a stub."""
 
     def __init__(
-        self, endpoint: str, publisher: SnapshotPublisher, stub: predictor_pb2_grpc.PredictorStub
+        self,
+        endpoint: str,
+        address: str,
+        publisher: SnapshotPublisher,
+        stub: predictor_pb2_grpc.PredictorStub,
     ) -> None:
         self.endpoint = endpoint
+        self.address = address
         self.publisher = publisher
         self.stub = stub
 
@@ -104,7 +117,7 @@ async def predictor(tmp_path: Path, **changes: object) -> AsyncIterator[Harness]
         async with grpc.aio.insecure_channel(address) as channel:
             stub = predictor_pb2_grpc.PredictorStub(channel)
             await stub.Status(pb.StatusRequest(), wait_for_ready=True, timeout=10)
-            yield Harness(endpoint, publisher, stub)
+            yield Harness(endpoint, address, publisher, stub)
     finally:
         publisher.close()
         stop.set()
@@ -335,3 +348,39 @@ async def test_a_prompt_that_begins_like_one_that_was_sent_is_found_cached(
     assert warm.ttft_s < cold.ttft_s
     seen = await harness.stub.Complete(pb.CompleteRequest(request_id="a"))
     assert seen.cached_tokens == 32
+
+
+async def test_whoever_asks_for_the_state_can_run_its_twin(harness: Harness) -> None:
+    assert (await harness.stub.State(pb.StateRequest())).snapshot_age_s == -1
+    told = snapshot(1, running=(running("a"),))
+    harness.publish(told)
+    seen = Seen(InstanceConfig("e0", "http://engine", harness.address), Phase.READY, 0.0)
+    async with aiohttp.ClientSession() as client:
+        gatherer = Gatherer([], client, OPEN, api_key="", with_snapshots=True)
+
+        async def asked() -> InstanceFacts:
+            (found,) = (await gatherer.gather([seen], time.time(), None)).instances
+            return found
+
+        async def heard() -> bool:
+            return (await asked()).snapshot is not None
+
+        await until(heard)
+        found = await asked()
+        await gatherer.close()
+    assert found.snapshot is not None
+    assert found.step_time is not None
+    assert found.snapshot.config == CONFIG
+    assert [r.request_id for r in found.snapshot.running] == ["chatcmpl-a"]
+    assert (found.running, found.max_num_seqs) == (1, CONFIG.max_num_seqs)
+    assert (
+        share_within(
+            [Place(found.snapshot)],
+            EngineKind(found.snapshot.config, found.step_time),
+            [Coming(0.0, 10, 5)],
+            Slo(1e6, 1e6),
+            [0.0],
+            0.99,
+        )
+        == 1.0
+    )

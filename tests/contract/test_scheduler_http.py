@@ -24,7 +24,7 @@ from schedulers import WAIT_S, Scheduler, running, until
 
 from services.scheduler.http.exchange import Exchange as Answered
 from services.scheduler.http.response import Response
-from services.scheduler.http.server import Server
+from services.scheduler.http.server import Listener, Server
 
 CONNECTION = "services.scheduler.http.connection"
 HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -411,7 +411,7 @@ async def test_a_server_that_ends_answers_what_is_on_its_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A request on an idle connection, and a connection that waits to be accepted."""
-    monkeypatch.setattr(f"{CONNECTION}._RETIRE_S", 1000.0)
+    monkeypatch.setattr(f"{CONNECTION}.RETIRE_S", 1000.0)
     ready, stop = asyncio.Event(), asyncio.Event()
     sock = socket.socket()
     sock.bind(("127.0.0.1", 0))
@@ -421,7 +421,9 @@ async def test_a_server_that_ends_answers_what_is_on_its_way(
         exchange.respond(Response(200, b"here"))
 
     server = Server(page)
-    ending = asyncio.create_task(server.run([sock], stop, on_ready=ready.set, drain_s=WAIT_S))
+    ending = asyncio.create_task(
+        server.run([Listener(sock)], stop, on_ready=ready.set, drain_s=WAIT_S)
+    )
     await ready.wait()
     idle = Client(*await asyncio.open_connection(*sock.getsockname()))
     idle.send(HEALTH)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from engines import WHOLE, Engine, Exchange, answer, engines, gated
+from engines import MODEL, WHOLE, Engine, Exchange, answer, engines, gated
 from schedulers import instances_json, running, until
 from scripted_peers import Predictor, serving
 
@@ -218,3 +218,52 @@ async def test_wrong_settings_end_the_start_with_a_sentence(
 ) -> None:
     with pytest.raises(SystemExit, match=message):
         await serve(SchedulerSettings(**settings), asyncio.Event())
+
+
+async def test_what_drains_ends_what_it_has_and_gets_nothing_new(
+    tmp_path: Path, file: InstancesFile
+) -> None:
+    gate = asyncio.Event()
+    async with engines(gated(gate), answer) as (first, second):
+        file.write(instances_json([first]))
+        async with running(tmp_path, instances=str(file.path)) as scheduler:
+            await scheduler.until(lambda s: s["instances"][0]["healthy"])
+            begun = asyncio.create_task(scheduler.complete())
+            await until(lambda: len(first.received) == 1)
+            draining = [first.config() | {"draining": True}, second.config()]
+            file.write(json.dumps(draining))
+            await scheduler.until(lambda s: [i["healthy"] for i in s["instances"]] == [True, True])
+            used = {(await scheduler.complete()).headers["x-foretell-instance"] for _ in range(3)}
+            assert used == {"engine-1"}
+            found = await scheduler.instance("engine-0")
+            assert (found["draining"], found["outstanding"]) == (True, 1)
+            gate.set()
+            assert (await begun).status_code == 200
+            await scheduler.until_idle()
+        # A replica that is started meanwhile sends nothing there either.
+        async with running(tmp_path, instances=str(file.path)) as scheduler:
+            await scheduler.until(lambda s: [i["healthy"] for i in s["instances"]] == [True, True])
+            await scheduler.complete()
+            assert (await scheduler.instance("engine-0"))["dispatched_total"] == 0
+
+
+async def test_from_zero_the_first_request_waits_and_is_answered(
+    tmp_path: Path, file: InstancesFile
+) -> None:
+    async with engines(answer) as (engine,):
+        nobody = {"instances": [], "models": [MODEL]}
+        file.write(json.dumps(nobody))
+        async with running(tmp_path, instances=str(file.path), engine_wait_s=60.0) as scheduler:
+            assert (await scheduler.client.get("/ready")).status_code == 200
+            (card,) = (await scheduler.client.get("/v1/models")).json()["data"]
+            assert card["id"] == MODEL
+            unknown = await scheduler.client.post("/v1/completions", json={"model": "other"})
+            assert unknown.status_code in (400, 404)
+            first = asyncio.create_task(scheduler.complete())
+            await scheduler.until(lambda s: s["demand"]["held"] == 1)
+            file.write(json.dumps(nobody | {"instances": [engine.config()]}))
+            assert (await first).status_code == 200
+            demand = (await scheduler.status())["demand"]
+            assert (demand["arrived_total"], demand["held"]) == (1, 0)
+            assert demand["worst_e2e_s"] > 0
+            assert len(demand["lengths"]) == 1

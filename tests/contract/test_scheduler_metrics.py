@@ -16,6 +16,7 @@ from foretell.policy import POLICIES
 from foretell.policy.baselines import BASELINES
 from foretell.v1 import predictor_pb2
 from foretell.workload import parse_request_log
+from services.scheduler.http.parsing import OFFLINE_PRIORITY
 
 ERRORS = ("ttft", "e2e", "output_tokens")
 
@@ -136,6 +137,22 @@ async def test_the_log_is_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         await scheduler.until_metric("foretell_e2e_seconds_count", 20)
     assert log.stat().st_size <= 2_000
     assert not (tmp_path / "log.2").exists()
+
+
+async def test_offline_requests_count_apart_and_are_no_demand(tmp_path: Path) -> None:
+    async with engines(answer) as (engine,), running(tmp_path, [engine]) as scheduler:
+        await scheduler.complete()
+        await scheduler.complete(priority=OFFLINE_PRIORITY)
+        await scheduler.complete(vllm_xargs={"class": "offline"})
+        for of, count in ("online", 1), ("offline", 2):
+            await scheduler.until_metric("foretell_e2e_seconds_count", count, **{"class": of})
+            tokens = await scheduler.metric("foretell_output_tokens_total", **{"class": of})
+            assert tokens == count * await scheduler.metric(
+                "foretell_output_tokens_total", **{"class": "online"}
+            )
+        demand = (await scheduler.status())["demand"]
+        assert (demand["arrived_total"], demand["answered_total"]) == (1, 1)
+        assert (len(demand["lengths"]), len(demand["answered"])) == (1, 1)
 
 
 async def test_unknown_models_make_no_new_series(tmp_path: Path) -> None:

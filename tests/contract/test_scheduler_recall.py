@@ -5,18 +5,15 @@ Emulated engines with one seat, real sidecars, a real scheduler.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import httpx
 import pytest
-from emulated_engine import MODEL, EmulatedEngine, running_engine
-from schedulers import Scheduler, running, until
+from emulated_engine import MODEL, engine_with_sidecar
+from schedulers import Scheduler, running
 
-from foretell.config import PredictorSettings
 from foretell.engine.warm import warm_forecast, warm_twin
-from services.predictor.__main__ import serve as serve_predictor
 from services.process.folders import free_ports
 
 pytestmark = pytest.mark.timeout(600)
@@ -29,31 +26,6 @@ def _compiled() -> None:
     """The peers share the test's event loop: a kernel that they had to compile would stop it."""
     warm_twin()
     warm_forecast()
-
-
-@asynccontextmanager
-async def engine_with_sidecar(
-    folder: Path, number: int, port: int
-) -> AsyncIterator[EmulatedEngine]:
-    """An engine with one seat on that port, and its sidecar."""
-    name, stop = f"engine-{number}", asyncio.Event()
-    settings = PredictorSettings(
-        name=name,
-        listen=f"unix://{folder}/predictor-{number}",
-        snapshot_endpoint=f"ipc://{folder}/{name}.ipc",
-        profile="A30/Llama-2-7b-hf",
-        ready_file=str(folder / f"predictor-{number}.ready"),
-    )
-    async with running_engine(
-        folder, name=name, port=port, max_num_seqs=1, noise_ratio=0.0, speedup=1.0
-    ) as engine:
-        sidecar = asyncio.create_task(serve_predictor(settings, stop))
-        try:
-            await until(lambda: Path(settings.ready_file).exists() or sidecar.done())
-            yield engine
-        finally:
-            stop.set()
-            await sidecar
 
 
 def body(text: str, tokens: int, **more: object) -> dict[str, object]:

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 from engines import MODEL, Engine, answer, engines, gated, hang
-from schedulers import running, until
-from scripted_peers import Tagger, serving
+from schedulers import WAIT_S, running, until
+from scripted_peers import Predictor, Tagger, serving
 
 KEYS = "client-key-1, client-key-2"
 
@@ -208,13 +208,16 @@ async def test_beyond_the_limit_there_is_429_until_one_ends(tmp_path: Path) -> N
     gate = asyncio.Event()
     async with (
         engines(gated(gate)) as (engine,),
-        running(tmp_path, [engine], max_concurrent_requests=2) as scheduler,
+        serving(Predictor(e2e_s=60.0 + WAIT_S)) as address,
+        running(
+            tmp_path, [engine], [address], policy="slo", max_concurrent_requests=2
+        ) as scheduler,
     ):
         first = [asyncio.create_task(scheduler.complete(stream=s)) for s in (True, False)]
         await until(lambda: len(engine.received) == 2)
         refused = await scheduler.complete()
         assert error_of(refused, 429)["type"] == "rate_limit_error"
-        assert int(refused.headers["retry-after"]) > 0
+        assert refused.headers["retry-after"] == "60", "the answers are foretold to take longer"
         assert len(engine.received) == 2
         gate.set()
         assert [(await task).status_code for task in first] == [200, 200]

@@ -104,7 +104,7 @@ async def test_the_engine_gets_what_the_client_sent(tmp_path: Path, stream: bool
 async def test_headers_tell_where_and_what_was_foretold(tmp_path: Path) -> None:
     async with (
         engines(answer) as (engine,),
-        serving(Predictor(e2e_s=2.5)) as address,
+        serving(Predictor(e2e_s=2.5, calibration_steps=412)) as address,
         running(tmp_path, [engine], [address], policy="predicted_latency") as scheduler,
     ):
         for stream in (False, True):
@@ -113,8 +113,21 @@ async def test_headers_tell_where_and_what_was_foretold(tmp_path: Path) -> None:
             assert headers["x-foretell-policy"] == "predicted_latency"
             assert headers["x-foretell-predicted-ttft-s"] == "0.2500"
             assert headers["x-foretell-predicted-e2e-s"] == "2.5000"
+            assert headers["x-foretell-calibration"] == "412 steps"
             assert headers["x-request-id"]
             assert "x-foretell-emulated" not in headers
+
+
+async def test_headers_tell_what_predictions_do_not_model(tmp_path: Path) -> None:
+    predictor = Predictor(calibration_steps=3, approximations=["LoRA", "sliding-window attention"])
+    async with (
+        engines(answer) as (engine,),
+        serving(predictor) as address,
+        running(tmp_path, [engine], [address], policy="predicted_latency") as scheduler,
+    ):
+        headers = (await scheduler.complete()).headers
+        told = "3 steps; not modelled: LoRA, sliding-window attention"
+        assert headers["x-foretell-calibration"] == told
 
 
 async def test_an_emulated_engine_says_so_to_the_client(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -54,6 +55,7 @@ async def cluster(folder: Path) -> AsyncIterator[tuple[Scheduler, str]]:
                 policy="predicted_latency",
                 tagger=f"unix://{folder}/tagger",
                 request_log=str(folder / "log"),
+                explain_ratio=1.0,
             ) as scheduler:
                 await scheduler.until(lambda s: s["instances"][0]["healthy"])
                 async with asyncio.timeout(WAIT_S):  # a subscriber hears the next heartbeat
@@ -63,6 +65,15 @@ async def cluster(folder: Path) -> AsyncIterator[tuple[Scheduler, str]]:
         finally:
             stop.set()
             await asyncio.gather(*peers)
+
+
+async def explained(scheduler: Scheduler, request_id: str) -> dict[str, Any]:
+    """What is told of a request once its end is known."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            told = (await scheduler.client.get(f"/explain/{request_id}")).json()
+            if told["attempts"][-1]["happened"] is not None:
+                return dict(told)
 
 
 async def sidecar_status(address: str) -> predictor_pb2.StatusResponse:
@@ -85,10 +96,24 @@ async def test_a_request_is_foretold_served_and_accounted_for(tmp_path: Path, st
         assert response.status_code == 200, response.text
         assert response.headers["x-foretell-emulated"] == "true"
         assert float(response.headers["x-foretell-predicted-e2e-s"]) > 0
+        steps, unit = response.headers["x-foretell-calibration"].split()
+        status = await scheduler.instance("engine-0")
+        shown = status["calibration_steps"]
+        assert status["approximations"] == []
+        assert unit == "steps"
+        assert 0 <= int(steps) <= shown
         if stream:
             assert len(events(response.text)) >= 8
         else:
             assert response.json()["usage"]["completion_tokens"] == 8
+
+        told = await explained(scheduler, response.headers["x-request-id"])
+        (attempt,) = told["attempts"]
+        (candidate,) = attempt["candidates"]
+        assert attempt["happened"]["output_tokens"] >= 8
+        assert 0 < attempt["floor"]["e2e_s"] <= candidate["hindsight"]["e2e_s"] + 1e-9
+        assert attempt["floor"]["output_tokens"] == attempt["happened"]["output_tokens"]
+        assert candidate["foretold"]["calibration_steps"] == int(steps)
 
         log = tmp_path / "log"
         await until(lambda: len(log.read_text().splitlines()) == 1)
@@ -96,6 +121,7 @@ async def test_a_request_is_foretold_served_and_accounted_for(tmp_path: Path, st
         assert (line["emulated"], line["finished"], line["instance_id"]) == (True, True, "engine-0")
         assert line["output_tokens"] == pytest.approx(8, abs=2)  # the sidecar sees steps, not text
         assert line["predicted_e2e_s"] > 0
+        assert line["explained"] == attempt
         for name in ("e2e", "output_tokens"):
             counted = await scheduler.metric(
                 f"foretell_{name}_prediction_error_ratio_count", engine="emulated"

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import grpc
 import pytest
+from certificates import make_certificate
 from pydantic import SecretStr
 
 from foretell.config import TaggerSettings
@@ -72,18 +73,7 @@ def test_what_only_this_host_reaches() -> None:
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """A certificate for 127.0.0.1 that is its own authority, and its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    certificate, key = str(folder / "cert.pem"), str(folder / "key.pem")
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
-            *("-subj", "/CN=foretell", "-addext", "subjectAltName=IP:127.0.0.1"),
-            *("-keyout", key, "-out", certificate),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return certificate, key
+    return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
 async def test_certificates_on_both_sides_replace_the_secret(

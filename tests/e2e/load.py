@@ -16,6 +16,8 @@ class Fate:
     max_tokens: int
     stream: bool
     text: str = ""
+    begun: bool = False
+    """The headers of a stream had come."""
     tokens: int = 0
     error: str = ""
 
@@ -38,6 +40,7 @@ async def one(client: AsyncOpenAI, model: str, fate: Fate) -> Fate:
         stream = await client.completions.create(
             model=model, prompt=fate.prompt, max_tokens=fate.max_tokens, temperature=0, stream=True
         )
+        fate.begun = True
         async for chunk in stream:
             fate.text += chunk.choices[0].text
             fate.tokens += 1

@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "lengths.csv").write_text("\n".join(["input_tokens,output_tokens", *lines]))
     scenario = next(
         found["code"]
-        for found in _JSON.finditer((ROOT / "docs" / "tools.md").read_text())
+        for found in _JSON.finditer((ROOT / "docs" / "reference.md").read_text())
         if "requests" in json.loads(found["code"])
     )
     (tmp_path / "scenario.json").write_text(scenario)

@@ -35,7 +35,7 @@ def outstanding(running: Cluster) -> int:
 def test_who_dies_costs_only_streams_that_had_begun(
     running: Cluster, victim: str, seed: int
 ) -> None:
-    fates = drive(running, victim, seed, retries=RETRIES)
+    fates = drive(running, victim, seed, retries=RETRIES, with_headers=True)
     assert all(fate.stream for fate in fates if fate.error)
     until(lambda: outstanding(running) == 0, RECOVERY_S)
 

@@ -17,6 +17,7 @@ import pytest
 from foretell import wire
 from foretell.model import LengthEstimate, RequestSpec
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
+from services.process.traffic import METADATA_KEY
 from tests.e2e.cluster import Cluster
 from tests.e2e_vllm.vllm_engines import ENGINES, model_of, recorded
 
@@ -61,15 +62,17 @@ def reserved(running: Cluster, instance: str) -> Iterator[None]:
     """To its predictor, an engine is about to get a lot; so the scheduler goes elsewhere."""
     address = running.component(f"{instance}.predictor")["address"]
     names = [f"never-{index}" for index in range(6)]
+    proof = [(METADATA_KEY, (running.run_dir / "secret").read_text())]
     with grpc.insecure_channel(address) as channel:
         stub = predictor_pb2_grpc.PredictorStub(channel)
         for name in names:
             spec = RequestSpec(name, 1500, 0, LengthEstimate(10.0))
-            stub.Reserve(predictor_pb2.ReserveRequest(request=wire.request_to_proto(spec)))
+            asked = predictor_pb2.ReserveRequest(request=wire.request_to_proto(spec))
+            stub.Reserve(asked, metadata=proof)
         time.sleep(PICTURES_S)
         yield
         for name in names:
-            stub.Complete(predictor_pb2.CompleteRequest(request_id=name))
+            stub.Complete(predictor_pb2.CompleteRequest(request_id=name), metadata=proof)
         time.sleep(PICTURES_S)
 
 

@@ -144,8 +144,11 @@ def print_errors(title: str, lines: list[dict[str, Any]]) -> None:
     Console().print(table)
 
 
-def check(running: Cluster, asked: list[Call], title: str) -> list[dict[str, Any]]:
-    """Every answer is the engine's own, and every prediction is on record beside the truth."""
+def check(running: Cluster, asked: list[Call], title: str, burst: bool) -> list[dict[str, Any]]:
+    """Every answer is the engine's own, and each prediction is on record beside the truth.
+
+    All were predicted, unless they came in a `burst`.
+    """
     assert {call.instance for call in asked} <= {f"engine-{i}" for i in range(ENGINES)}
     for call, same in zip(asked, direct(running, asked), strict=True):
         assert call.text.encode() == same.text.encode(), (call, same)
@@ -153,14 +156,17 @@ def check(running: Cluster, asked: list[Call], title: str) -> list[dict[str, Any
     for line in lines:
         assert not line["emulated"]
         assert line["finished"]
-        for name in ("predicted_ttft_s", "predicted_e2e_s", "e2e_s", "ttft_s"):
-            if name == "ttft_s" and not line["stream"]:
-                continue  # nobody sees a short answer's first token that no snapshot caught
-            assert line[name] is not None, f"{name}: {json.dumps(line)}"
-            assert line[name] > 0, f"{name}: {json.dumps(line)}"
+        # Nobody sees a short answer's first token that no snapshot caught.
+        measured = ("e2e_s", "ttft_s") if line["stream"] else ("e2e_s",)
+        foretold = ("predicted_ttft_s", "predicted_e2e_s")
+        # A burst may leave a slow machine no time to predict: then both are missing, not one.
+        told = [line[name] for name in foretold if line[name] is not None]
+        assert len(told) == 2 or (burst and not told), json.dumps(line)
+        assert all((line[name] or 0) > 0 for name in measured), json.dumps(line)
+        assert all(seconds > 0 for seconds in told), json.dumps(line)
     unseen = sum(not line["ttft_s"] for line in lines)
-    assert unseen <= len(lines) / 10, f"{unseen} of {len(lines)} requests without a TTFT"
-    print_errors(title, lines)
+    assert burst or unseen <= len(lines) / 10, f"{unseen} of {len(lines)} requests without a TTFT"
+    print_errors(title, [line for line in lines if line["predicted_e2e_s"] is not None])
     return lines
 
 
@@ -168,7 +174,7 @@ def test_each_kind_of_request_one_after_the_other(running: Cluster) -> None:
     asked = calls(24, seed=1)
     for call in asked:
         asyncio.run(send_all(running.endpoint, model_of(running), [call]))
-    check(running, asked, "24 requests, one at a time")
+    check(running, asked, "24 requests, one at a time", burst=False)
 
 
 def test_two_hundred_at_once(running: Cluster) -> None:
@@ -178,7 +184,7 @@ def test_two_hundred_at_once(running: Cluster) -> None:
     for call in asked:
         if not call.stream:
             assert call.completion_tokens == call.max_tokens
-    check(running, asked, f"{CONCURRENT} concurrent requests")
+    check(running, asked, f"{CONCURRENT} concurrent requests", burst=True)
 
 
 def test_what_is_wrong_with_a_request_only_the_engine_can_know(running: Cluster) -> None:

@@ -27,6 +27,22 @@ SCHEMA = {
     "properties": {"names": {"type": "array", "items": {"type": "string"}, "minItems": 400}},
     "required": ["names"],
 }
+LONG_TEXT = {"type": "string", "minLength": 900, "pattern": "[a-z ]{900,}"}
+CALLED = {
+    "tools": [
+        {
+            "type": "function",
+            "function": {
+                "name": "look",
+                "parameters": {
+                    "type": "object",
+                    "properties": {"at": LONG_TEXT},
+                    "required": ["at"],
+                },
+            },
+        }
+    ]
+}
 EXACT: dict[str, dict[str, Any]] = {
     "chat": CHAT,
     "completion": {"prompt": "the model server"},
@@ -50,6 +66,26 @@ EXACT: dict[str, dict[str, Any]] = {
         "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}],
         "tool_choice": "none",
     },
+    "a tool of its own accord": CHAT
+    | CALLED
+    | {
+        "tool_choice": "auto",
+        "structured_outputs": {
+            "regex": '<tool_call>\\n\\{"name": "look", "arguments": \\{"at": "[a-z ]{900,}"\\}\\}'
+        },
+    },
+    "logprobs of a chat": CHAT | {"logprobs": True, "top_logprobs": 2},
+    "logprobs of a completion": {"prompt": "the model server", "logprobs": 1},
+    "return_token_ids": CHAT | {"return_token_ids": True},
+    "n": CHAT | {"n": 2, "temperature": 1.0, "top_k": 1},
+    "n of a completion": {
+        "prompt": "every engine",
+        "n": 3,
+        "temperature": 1.0,
+        "top_k": 1,
+        "logprobs": 0,
+        "stream_options": {"include_usage": True},
+    },
 }
 """What goes on exactly: the same as from an undisturbed engine, which is greedy."""
 DIFFERS: dict[str, dict[str, Any]] = {
@@ -57,12 +93,13 @@ DIFFERS: dict[str, dict[str, Any]] = {
     "seed": CHAT | {"temperature": 1.0, "seed": 7},
     "presence_penalty": {"prompt": "the model server", "presence_penalty": 1.0},
     "frequency_penalty": {"prompt": "the model server", "frequency_penalty": 1.0},
+    "n with draws": CHAT | {"n": 2, "temperature": 1.0},
 }
 """What goes on from the same tokens, and may differ after them."""
 ENDED: dict[str, dict[str, Any]] = {
-    "n": CHAT | {"n": 2, "temperature": 1.0},
-    "logprobs": CHAT | {"logprobs": True},
-    "return_token_ids": CHAT | {"return_token_ids": True},
+    "echo": {"prompt": "the model server", "echo": True},
+    "several prompts": {"prompt": ["the model server", "every engine"]},
+    "include_reasoning": CHAT | {"include_reasoning": True},
 }
 """What nobody goes on with."""
 
@@ -72,12 +109,21 @@ class Answer:
     """What a client got of one stream."""
 
     instance: str = ""
-    text: str = ""
+    texts: dict[int, str] = field(default_factory=dict)
+    """Of each choice: what it says, in the order in which it says it."""
+    entries: dict[str, list[object]] = field(default_factory=dict)
+    """Of each choice, by kind: what there is for each token, but for log probabilities."""
+    logprobs: dict[int, list[float]] = field(default_factory=dict)
     events: int = 0
     usage: dict[str, int] | None = None
     ends: list[str] = field(default_factory=list)
     heads: set[tuple[str, int]] = field(default_factory=set)
+    calls: set[str] = field(default_factory=set)
     error: str = ""
+
+    @property
+    def text(self) -> str:
+        return "|".join(text for _, text in sorted(self.texts.items()))
 
     def take(self, line: str) -> None:
         if line == "data: [DONE]":
@@ -92,14 +138,42 @@ class Answer:
             usage = event.get("usage")
             self.usage = usage or self.usage
             for choice in event["choices"]:
-                delta = choice.get("delta", choice)
-                self.text += delta.get("content") or delta.get("text") or ""
-                self.ends += [choice["finish_reason"]] if choice["finish_reason"] else []
+                self._take_choice(choice)
+
+    def _take_choice(self, choice: dict[str, Any]) -> None:
+        index, delta = choice["index"], choice.get("delta", choice)
+        said = delta.get("content") or delta.get("text") or ""
+        for call in delta.get("tool_calls") or ():
+            self.calls |= {call["id"]} if call.get("id") else set()
+            called = call["function"]
+            said += (called.get("name") or "") + (called.get("arguments") or "")
+        self.texts[index] = self.texts.get(index, "") + said
+        self.ends += [choice["finish_reason"]] if choice["finish_reason"] else []
+        logprobs = choice.get("logprobs") or {}
+        tokens = logprobs.get("content") or []
+        values = [each["logprob"] for each in tokens] or logprobs.get("token_logprobs")
+        self.logprobs.setdefault(index, []).extend(values or ())
+        for kind, entries in (
+            ("id", choice.get("token_ids")),
+            ("token", [each["token"] for each in tokens] or logprobs.get("tokens")),
+            ("offset", logprobs.get("text_offset")),
+        ):
+            self.entries.setdefault(f"{kind} {index}", []).extend(entries or ())
+
+    def told(self) -> tuple[object, ...]:
+        """All of it that another engine says alike."""
+        ends = sorted(self.ends)
+        return (self.text, self.entries, ends, self.usage or {}, len(self.heads), self.error)
 
 
-async def stream(client: httpx.AsyncClient, body: dict[str, Any], answer: Answer) -> Answer:
+async def stream(
+    client: httpx.AsyncClient,
+    body: dict[str, Any],
+    answer: Answer,
+    headers: dict[str, str] | None = None,
+) -> Answer:
     path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
-    async with client.stream("POST", path, json=body) as response:
+    async with client.stream("POST", path, json=body, headers=headers) as response:
         assert response.status_code == 200, await response.aread()
         answer.instance = response.headers["x-foretell-instance"]
         async for line in response.aiter_lines():
@@ -152,23 +226,35 @@ def test_any_engine_goes_on_exactly(running: Cluster, name: str) -> None:
     body = bodies(model_of(running), EXACT)[name] | {"return_token_ids": True}
     urls = [running.component(f"engine-{index}")["address"] for index in range(ENGINES)]
     whole, ids = told(urls[0], body)
+    if "tool" in name and name != "tools":
+        assert '"at"' in whole.text
+        assert len(whole.calls) == 1
     for begun in {1, Random(name).randrange(2, TOKENS - 2), TOKENS - 1}:
-        asked = body | {"vllm_xargs": {"foretell_output_ids": ids[:begun]}}
-        assert told(urls[1], asked) == (whole, ids), begun
+        known = [each[:begun] for each in ids.values()]
+        brought: dict[str, Any] = {"foretell_output_ids": [each for one in known for each in one]}
+        if len(known) > 1:
+            brought["foretell_output_lengths"] = list(map(len, known))
+        found, again = told(urls[1], body | {"vllm_xargs": brought})
+        assert again == ids, begun
+        assert (found.text, sorted(found.ends)) == (whole.text, sorted(whole.ends)), begun
+        assert (found.usage, found.entries) == (whole.usage, whole.entries), begun
+        for index, logprobs in whole.logprobs.items():  # those brought are zeros
+            assert len(found.logprobs[index]) == len(logprobs), begun
+            assert found.logprobs[index][begun:] == pytest.approx(logprobs[begun:], abs=1e-3)
 
 
-def told(url: str, body: dict[str, Any]) -> tuple[tuple[object, ...], list[int]]:
-    """What a client makes of an engine's stream, and the ids of its tokens."""
+def told(url: str, body: dict[str, Any]) -> tuple[Answer, dict[int, list[int]]]:
+    """What a client makes of an engine's stream, and the ids of its tokens by choice."""
     path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
-    answer, ids = Answer(), []
+    answer, ids = Answer(), dict[int, list[int]]()
     with httpx.stream("POST", url + path, json=body, timeout=120) as response:
         assert response.status_code == 200, response.read()
         for line in response.iter_lines():
             answer.take(line)
             if line.startswith("data: {"):
                 for choice in json.loads(line[6:])["choices"]:
-                    ids += choice.get("token_ids") or []
-    return (answer.text, answer.ends, answer.usage), ids
+                    ids.setdefault(choice["index"], []).extend(choice.get("token_ids") or [])
+    return answer, dict(sorted(ids.items()))
 
 
 def test_another_engine_goes_on_with_what_a_killed_one_began(running: Cluster) -> None:
@@ -184,11 +270,12 @@ def test_another_engine_goes_on_with_what_a_killed_one_began(running: Cluster) -
             assert answer.error in ("", "engine_lost"), name
             continue
         assert not answer.error, name
-        assert len(answer.ends) == 2, (name, answer.ends)
+        assert len(answer.ends) == 1 + len(answer.texts), (name, answer.ends)
         if name in EXACT:
-            same = truth[name]
-            assert (answer.text, answer.ends) == (same.text, same.ends), name
-            assert (answer.usage or {}) == (same.usage or {}), name
+            assert answer.told() == truth[name].told(), name
+            for index, logprobs in truth[name].logprobs.items():
+                assert answer.logprobs[index] == pytest.approx(logprobs, abs=1e-3), name
+            assert len(answer.calls) == len(truth[name].calls), name
     metrics = httpx.get(f"{running.endpoint}/metrics").text
     assert f'foretell_continuations_total{{instance_id="{victim}"' in metrics
 

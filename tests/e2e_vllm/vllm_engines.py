@@ -25,7 +25,7 @@ ENGINE_ARGS = (
     "--enforce-eager --max-model-len 2048 --max-num-seqs 64 --dtype float32 "
     "--distributed-executor-backend uni --enable-prompt-tokens-details "
     "--scheduling-policy priority --num-gpu-blocks-override 200 "
-    "--disable-uvicorn-access-log"
+    "--enable-auto-tool-choice --tool-call-parser hermes --disable-uvicorn-access-log"
 )
 
 

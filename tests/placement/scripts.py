@@ -99,7 +99,7 @@ class Script:
                 answers = [_answer(word) for word in rest[1:]]
                 return events.Reviewed(key, float(rest[0]), answers)
             case "started":
-                return events.Started(key)
+                return events.Started(key, "followed" in rest)
             case "recalled":
                 return events.Recalled(key)
             case "passes":
@@ -197,6 +197,7 @@ def _arrived(key: str, facts: dict[str, str]) -> events.Arrived:
         late_s=float(facts.get("behind", 0)),
         recallable=facts.get("recallable") != "no",
         whole=facts.get("whole") == "yes",
+        tenant=facts.get("tenant", ""),
     )
 
 

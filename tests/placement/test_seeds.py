@@ -84,7 +84,8 @@ class World:
         )
         late = draws.choice(["serve", "reject"])
         model, waited_s, whole = draws.choice(["a", "b"]), draws.random(), draws.random() < 0.5
-        self.tell(events.Arrived(spec, model, late, waited_s, whole=whole))
+        tenant = draws.choice(["", "a", "b"])
+        self.tell(events.Arrived(spec, model, late, waited_s, whole=whole, tenant=tenant))
 
     def _estimated(self) -> None:
         """Late perhaps, when the request has ended."""

@@ -8,7 +8,8 @@ import pytest
 
 from foretell.placement import PlacementConfig
 from foretell.policy import make_policy
-from foretell.provision import STRATEGIES, ProvisionConfig, make_strategy
+from foretell.provision import ProvisionConfig
+from foretell.provision.strategies import STRATEGIES, make_strategy
 from foretell.sim import ClusterConfig, InstanceConfig, Provisioning, Report, simulate
 from foretell.workload import Arrival, LogNormal, LogNormalLengths, gamma, stream
 from tests.sim.test_cluster import STEP_TIME, small_engine, with_blocks

@@ -2,16 +2,19 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from foretell.latency.linear import LinearStepTime
 from foretell.model import EngineConfig
 from foretell.sim.accuracy import accuracy, errors, quantile
-from foretell.sim.calibrate import GROUPS, calibrate, scaled
+from foretell.sim.calibrate import GROUPS, HostTime, calibrate, host_time, scaled
 from foretell.sim.recorded import Latency, RecordedRequest, ReplayConfig, replay
 
 STEP_S = 0.010
 STEADY = LinearStepTime((STEP_S, 0.0, 0.0, 0.0, 0.0, 0.0))
+TOKEN_S = 0.001
+PER_TOKEN = LinearStepTime((0.0, TOKEN_S, 0.0, 0.0, TOKEN_S, 0.0))
 ENGINE = EngineConfig(
     model_name="m",
     block_size_tokens=16,
@@ -145,7 +148,7 @@ def test_a_request_of_one_token_has_no_tpot() -> None:
 
 def test_calibration_finds_a_slower_engine() -> None:
     prior = LinearStepTime((8e-3, 40e-6, 3e-9, 40e-6, 90e-6, 200e-9))
-    truth = scaled(prior, [0.5, 0.3, 0.0, 0.0, 0.5])
+    truth = scaled(prior, np.array([0.5, 0.3, 0.0, 0.0, 0.5]))
     engine = replace(ENGINE, max_num_seqs=16, max_num_scheduled_tokens=512)
     config = ReplayConfig(engine)
     asked = [
@@ -161,10 +164,48 @@ def test_calibration_finds_a_slower_engine() -> None:
     assert after["e2e"].mape < 0.05
 
 
+@pytest.mark.parametrize("truth", [HostTime(2e-3), HostTime(0, 2e-5), HostTime(1e-3, 1e-5)])
+def test_the_host_s_time_is_found_beside_the_gpu_s(truth: HostTime) -> None:
+    gpu = LinearStepTime((8e-3, 40e-6, 3e-9, 40e-6, 90e-6, 200e-9))
+    config = ReplayConfig(replace(ENGINE, max_num_seqs=64, max_num_scheduled_tokens=512))
+    asked = [
+        request(str(i), 0.05 * i, prompt=80 + 97 * i % 700, output=30 + 7 * i % 90)
+        for i in range(60)
+    ]
+    actual = replay(asked, config, truth.added_to(gpu))
+    seen = [replace(r, actual=a) for r, a in zip(asked, actual, strict=True)]
+    found = host_time(seen, config, gpu, first=20)
+    # One of the two may stand for a part of the other; together they are right.
+    before = accuracy(replay(asked, config, gpu)[20:], actual[20:])
+    after = accuracy(replay(asked, config, found.added_to(gpu))[20:], actual[20:])
+    assert before["e2e"].mape > 4 * after["e2e"].mape
+    assert after["e2e"].mape < 0.015
+
+
+def test_a_faster_engine_than_its_tables_has_no_negative_host_time() -> None:
+    gpu = LinearStepTime((8e-3, 40e-6, 3e-9, 40e-6, 90e-6, 200e-9))
+    asked = [request(str(i), 0.2 * i, prompt=90, output=40) for i in range(9)]
+    actual = replay(asked, ASYNC, scaled(gpu, np.full(5, -0.3)))
+    seen = [replace(r, actual=a) for r, a in zip(asked, actual, strict=True)]
+    assert host_time(seen, ASYNC, gpu, first=5) == HostTime()
+
+
 def test_calibration_needs_latencies() -> None:
     for first in (0, 1):
         with pytest.raises(ValueError, match="latencies"):
             calibrate([request("a", 0.0)], ASYNC, STEADY, first)
+        with pytest.raises(ValueError, match="latencies"):
+            host_time([request("a", 0.0)], ASYNC, STEADY, first)
+
+
+def test_a_prompt_whose_tokens_are_known_hits_what_is_cached() -> None:
+    uncached = ReplayConfig(replace(ENGINE, enable_prefix_caching=False))
+    asked = [request("a", 0.0, prompt=64, output=2), request("b", 9.0, prompt=64, output=2)]
+    same = [replace(r, prompt_token_ids=tuple(range(64))) for r in asked]
+    assert replay(asked, ASYNC, PER_TOKEN)[1].ttft_s == pytest.approx(64 * TOKEN_S)
+    # The last token of a prompt is always computed, and with it its block.
+    assert replay(same, ASYNC, PER_TOKEN)[1].ttft_s == pytest.approx(16 * TOKEN_S)
+    assert replay(same, uncached, PER_TOKEN)[1].ttft_s == pytest.approx(64 * TOKEN_S)
 
 
 def test_calibration_looks_at_nothing_after_the_first_have_ended() -> None:
@@ -172,4 +213,4 @@ def test_calibration_looks_at_nothing_after_the_first_have_ended() -> None:
     future = [request(str(i), 0.2 + i, prompt=90, output=90) for i in range(3)]
     alone = calibrate([known], ASYNC, STEADY, first=1)
     beside = calibrate([known, *future], ASYNC, STEADY, first=1)
-    assert (beside.factors, beside.replays) == (alone.factors, alone.replays)
+    assert beside.factors == alone.factors

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -15,38 +17,60 @@ from typer.testing import CliRunner
 
 from cli.main import app
 from foretell.config import Cluster
-from foretell.v1 import predictor_pb2
 from tools.local.plan import plan_cluster
 from tools.local.state import ClusterState
-from tools.local.table import Poller, Readings, render
-
-REPORT = {
-    "replica_id": "scheduler-1",
-    "policy": "predicted_latency",
-    "requests_total": 1234,
-    "instances": [
-        {
-            "instance_id": "engine-0",
-            "url": "http://127.0.0.1:21000",
-            "healthy": False,
-            "outstanding": 7,
-            "dispatched_total": 99,
-            "model_names": ["llama"],
-            "emulated": True,
-        }
-    ],
-}
+from tools.local.table import read, render
+from tools.view.cluster import ClusterView, merged
+from tools.view.replicas import reports
+from tools.view.table import WIDE_COLUMNS, WIDEST_COLUMNS, pair, table
 
 
-def text_of(table: Table, width: int = 200) -> str:
+def instance(name: str, **more: Any) -> dict[str, Any]:
+    return {
+        "instance_id": name,
+        "url": "http://127.0.0.1:21000",
+        "healthy": True,
+        "emulated": True,
+        "model_names": ["llama"],
+        "outstanding": 7,
+        "dispatched_total": 99,
+        "running": 3,
+        "waiting": 2,
+        "kv_used_ratio": 0.251,
+        "calibration_steps": 1412,
+        "last_minute": {
+            "ttft_s": [0.1, 0.2, 0.0],
+            "predicted_ttft_s": [0.1, 0.3, 0.2],
+            "e2e_s": [2.0, 4.0, 5.0],
+            "predicted_e2e_s": [1.0, 5.0, 5.0],
+        },
+        **more,
+    }
+
+
+UNKNOWN = dict.fromkeys(("running", "waiting", "kv_used_ratio", "calibration_steps"))
+NO_ANSWERS = {name: [] for name in instance("")["last_minute"]}
+
+
+def report(replica: str, *instances: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "replica_id": replica,
+        "policy": "slo",
+        "requests_total": 1200,
+        "in_progress": 3,
+        "instances": list(instances),
+    }
+
+
+def text_of(shown: Table, width: int) -> str:
     output = io.StringIO()
-    Console(width=width, file=output).print(table)
+    Console(width=width, file=output).print(shown)
     return output.getvalue()
 
 
-def row(text: str, name: str) -> list[str]:
-    (line,) = (line for line in text.splitlines() if f" {name} " in line)
-    return [cell.strip() for cell in line.strip("│").split("│")]
+def row(text: str, name: str) -> str:
+    (line,) = (line for line in text.splitlines() if line.strip().startswith(f"{name} "))
+    return " ".join(line.split())
 
 
 @pytest.fixture
@@ -62,32 +86,69 @@ def state_of(tmp_path: Path, kind: str) -> ClusterState:
     return ClusterState.of(plan, tmp_path / "cluster.json")
 
 
-def test_live_table_shows_load_where_a_predictor_answered(state: ClusterState) -> None:
-    load = predictor_pb2.Load(running=3, waiting=2, used_blocks=25, total_blocks=100)
-    status = predictor_pb2.StatusResponse(load=load, snapshot_age_s=0.25, predictions=41)
-    text = text_of(render(state, Readings({"engine-0": status}, {"scheduler-0": 17})))
-    assert row(text, "engine-0 emulated")[5:] == ["3", "2", "25%", "0.25 s", "", ""]
-    assert row(text, "engine-0.predictor")[9] == "41"
-    assert row(text, "engine-1 emulated")[5:9] == ["?"] * 4
-    assert row(text, "scheduler-0")[10] == "17"
-    assert "launcher" not in text
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_the_table_fits_and_says_what_matters(width: int) -> None:
+    names = [f"engine-{number}" for number in range(12)]
+    view = merged([report("a", *map(instance, names)), report("b", *map(instance, names))])
+    text = text_of(table(view, width), width)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+    line = row(text, "engine-0")
+    assert line.startswith("engine-0 up 3 + 2 25% 100 / 200 ms 5.00 / 4.00 s")
+    assert " 8% " in line  # of all placements
+    assert " 1,412" in line
+    assert ("25% 200 / 150 ms" in line) == (width >= WIDE_COLUMNS)
+    assert ("http://127.0.0.1:21000" in line) == (width >= WIDEST_COLUMNS)
+    assert "2 schedulers, slo; 2,400 requests, 6 in progress" in " ".join(text.split())
 
 
-def test_narrow_live_table_leaves_addresses_out(state: ClusterState) -> None:
-    text = text_of(render(state, Readings(), wide=False), width=100)
-    assert "127.0.0.1:21000" not in text
-    assert row(text, "engine-0 emulated")[1] == "starting"
+def test_reports_of_replicas_are_added_up() -> None:
+    down = instance("engine-0", healthy=False, last_minute=NO_ANSWERS, **UNKNOWN)
+    view = merged([report("a", instance("engine-0")), report("b", down)])
+    engine = view.engines["engine-0"]
+    assert (engine.up, engine.running, engine.placed) == (True, 3, 198)
+    assert engine.e2e_s == [2.0, 4.0, 5.0]
+
+
+def test_what_is_not_known_is_left_blank() -> None:
+    view = merged([report("a", instance("engine-0", last_minute=NO_ANSWERS, **UNKNOWN))])
+    assert row(text_of(table(view, 80), 80), "engine-0") == "engine-0 up 100%"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "text"),
+    [
+        (0.0004, 0.9994, "0 / 999 ms"),
+        (0.5, 1.0, "0.50 / 1.00 s"),
+        (12.34, 9.99, "12 / 9.99 s"),
+    ],
+)
+def test_two_times_have_one_unit(one: float, other: float, text: str) -> None:
+    assert pair(one, other) == text
+
+
+def test_processes_that_are_not_ready_are_named(state: ClusterState) -> None:
+    for component in state.components():
+        component.state = "ready"
+    state.parts["engine-1"].predictor.state = "restarting"
+    state.processes["tagger"].restarts = 2
+    state.parts["engine-1"].engine.state = "dead"
+    text = text_of(render(state, merged([report("a", instance("engine-0"))]), 120), 120)
+    assert row(text, "engine-0").startswith("engine-0 up 3 + 2")
+    assert row(text, "engine-1") == "engine-1 dead 0% 0"
+    assert "engine-1.predictor is restarting" in text
+    assert "tagger is ready, restarted 2 times" in text
+    assert "scheduler-0 is" not in text
+    assert "emulated engines" in text
 
 
 def test_vllm_engines_are_not_called_emulated(tmp_path: Path) -> None:
-    assert "emulated" not in text_of(render(state_of(tmp_path, "vllm"), Readings()))
+    shown = render(state_of(tmp_path, "vllm"), ClusterView(), 200)
+    assert "emulated" not in text_of(shown, 200)
 
 
-async def test_poller_leaves_out_who_does_not_answer(state: ClusterState) -> None:
-    poller = Poller(state)
-    readings = await poller.read()
-    await poller.close()
-    assert (readings.status, readings.requests) == ({}, {})
+async def test_schedulers_that_do_not_answer_are_left_out(state: ClusterState) -> None:
+    assert (await read(state)).replicas == []
 
 
 @contextmanager
@@ -120,12 +181,34 @@ def call(url: str, *more: str) -> tuple[int, str]:
 
 
 def test_status_prints_what_the_scheduler_reports() -> None:
-    with answering(200, json.dumps(REPORT).encode()) as url:
+    told = report("scheduler-1", instance("engine-0", healthy=False))
+    with answering(200, json.dumps(told).encode()) as url:
         code, text = call(url, "--api-key", "secret")
     assert code == 0
-    assert "scheduler-1: predicted_latency, 1234 requests" in text
-    cells = row(text, "engine-0 emulated")
-    assert cells[1:] == ["down", "7", "99", "llama", "http://127.0.0.1:21000"]
+    assert "1 scheduler, slo; 1,200 requests" in text
+    assert row(text, "engine-0").startswith("engine-0 down 3 + 2 25%")
+    assert "emulated engines" in text
+
+
+def test_status_asks_until_it_knows_all_replicas() -> None:
+    draws = Random(7)
+    names = ["a", "b", "c", "d"]
+
+    def ask(_: str) -> tuple[int, bytes]:
+        return 200, json.dumps(report(draws.choice(names), instance("engine-0"))).encode()
+
+    found, wrong = reports(["http://any"], ask=ask)
+    assert [each["replica_id"] for each in found] == names
+    assert not wrong
+
+
+def test_status_says_which_address_does_not_answer() -> None:
+    told = report("scheduler-1", instance("engine-0"))
+    with answering(200, json.dumps(told).encode()) as url:
+        code, text = call(url, "--api-key", "secret", "--url", "http://127.0.0.1:1")
+    assert code == 0
+    assert "no scheduler answers at http://127.0.0.1:1" in text
+    assert row(text, "engine-0").startswith("engine-0 up")
 
 
 @pytest.mark.parametrize(
@@ -133,6 +216,7 @@ def test_status_prints_what_the_scheduler_reports() -> None:
     [
         (200, b"{}", ("--api-key", "secret"), "gives no status"),
         (200, b"<html>", ("--api-key", "secret"), "gives no status"),
+        (200, b'{"replica_id": "a", "instances": [{}]}', ("--api-key", "secret"), "release"),
         (404, b"", ("--api-key", "secret"), "answers 404"),
         (200, b"{}", (), "wants a key"),
     ],

@@ -92,6 +92,13 @@ def test_engines_with_several_gpus_are_tensor_parallel() -> None:
     assert (launcher["model"], launcher["served_model_name"]) == ("org/small", "small")
 
 
+def test_engines_may_serve_offline_requests_beside_online_ones() -> None:
+    launcher = Layout(cluster("models: {m: {}}\nengines: [{offline: true}]")).values("launcher", "")
+    module, _, name = launcher["engine_args"].removeprefix("--scheduler-cls=").rpartition(".")
+    source = Path(__file__).parents[2] / f"{module.replace('.', '/')}.py"
+    assert f"class {name}(" in source.read_text()
+
+
 def test_flags_of_a_model_and_of_engines_are_added_up() -> None:
     text = """
     models: {m: {args: --max-model-len 100}}
@@ -130,6 +137,10 @@ def test_flags_of_a_model_and_of_engines_are_added_up() -> None:
         (
             "engines: [{kind: emulated, profile: X/Y}]",
             "line 1, column 37: engines[0].profile: profile 'X/Y' is not known: it may be one of",
+        ),
+        (
+            "engines: [{kind: emulated, offline: true}]",
+            "line 1, column 37: engines[0].offline: emulated engines do not tell offline requests",
         ),
         (
             "engines: [{kind: emulated, profile: L4/Qwen2-7B}]",

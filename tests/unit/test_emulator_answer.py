@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from foretell.model import EngineConfig
 from services.backend.emulator.answer import Answer, Job, JobMaker
+from services.backend.emulator.lengths import Lengths
 from services.backend.emulator.protocol import ApiError, ChatRequest, CompletionRequest
 from services.backend.emulator.text import Continuation, tokenize
 
@@ -19,6 +20,7 @@ CONFIG = EngineConfig(
     max_num_scheduled_tokens=512,
     max_model_len=1000,
 )
+LENGTHS = Lengths()
 PROMPT = "Once upon a time"
 WORDS = Continuation(tokenize(PROMPT))
 TEXT = "".join(f" {WORDS.next_word()}" for _ in range(40))
@@ -26,7 +28,7 @@ TEXT = "".join(f" {WORDS.next_word()}" for _ in range(40))
 
 def make(**fields: Any) -> Job:
     body = {"prompt": PROMPT, "max_tokens": 40, "ignore_eos": True, **fields}
-    return JobMaker(CONFIG, 180.0, 64).make(CompletionRequest(**body), "cmpl-R", 0, 1.0)
+    return JobMaker(CONFIG, LENGTHS, 64).make(CompletionRequest(**body), "cmpl-R", 0, 1.0)
 
 
 def drain(answer: Answer, counts: list[int], total: int) -> str:
@@ -120,7 +122,7 @@ def test_chat_template() -> None:
 def test_a_chat_may_use_what_the_model_has_left() -> None:
     messages = [{"role": "user", "content": "word " * 90}]
     request = ChatRequest(messages=messages, ignore_eos=True)
-    job = JobMaker(CONFIG, 180.0, 64).make(request, "chatcmpl-R", 0, 1.0)
+    job = JobMaker(CONFIG, LENGTHS, 64).make(request, "chatcmpl-R", 0, 1.0)
     assert job.answers[0].stream.sequence.max_tokens == 1000 - 93
     both = ChatRequest(messages=messages, max_tokens=5, max_completion_tokens=7)
     assert both.output_limit() == 7

@@ -8,6 +8,7 @@ import pytest
 from foretell.config import list_profiles, load_profile
 from foretell.engine import SnapshotPredictor
 from foretell.engine.gallery import STALE_S, FollowedEngine, Gallery
+from foretell.engine.hindsight import replay
 from foretell.engine.published import PictureError, Published, PublishedPicture
 from foretell.kernel.step_time import StepTime
 from foretell.latency.calibration import OnlineStepTime
@@ -79,10 +80,13 @@ def test_followers_foretell_what_predictors_foretell(seed: int) -> None:
         for _ in range(5)
     ]
     now_s = cases[0].snapshot.taken_unix_s + 0.1
-    expected = []
+    expected, predictors = [], []
     for i, case in enumerate(cases):
-        snapshot = replace(case.snapshot, instance_id=f"engine-{i}", taken_unix_s=now_s - 0.08)
+        config = replace(case.snapshot.config, approximations=(f"feature {i}",))
+        snapshot = replace(case.snapshot, instance_id=f"engine-{i}", config=config)
+        snapshot = replace(snapshot, taken_unix_s=now_s - 0.08)
         predictor, engine = new_predictor(snapshot), gallery.follow(f"engine-{i}")
+        predictors.append(predictor)
         others, own = case.reserved
         predictor.reserve(others, now_s - 0.01, 10.0)
         engine.hear(sent(predictor, now_s), now_s)
@@ -96,6 +100,25 @@ def test_followers_foretell_what_predictors_foretell(seed: int) -> None:
     assert [p._replace(snapshot_age_s=0.0) for p in found] == [
         p._replace(snapshot_age_s=0.0) for p in expected
     ], f"pytest tests/unit/test_gallery.py -k 'foretell and {seed}'"
+    assert [p.approximations for p in found] == [(f"feature {i}",) for i in range(len(found))]
+    scene = gallery.scene([p.instance_id for p in found], now_s)
+    for i, (predictor, case) in enumerate(zip(predictors, cases, strict=True)):  # time goes on
+        snapshot = replace(case.snapshot, instance_id=f"engine-{i}", sequence=10**6, running=[])
+        predictor.hear(replace(snapshot, waiting=[], taken_unix_s=now_s + 1.0))
+        gallery[f"engine-{i}"].hear(sent(predictor, now_s + 1.0), now_s + 1.0)
+        gallery[f"engine-{i}"].reserve(newcomer(f"later-{i}"), now_s + 1.1)
+    request, cached = cases[0].newcomer, [p.cached_tokens for p in found]
+    again = replay(scene, request, knots, cached)
+    assert [means(p) for p in again] == [means(p) for p in found]
+    assert [means(p) for p in foretold(gallery, request, now_s + 1.1)] != [means(p) for p in found]
+    alone = replay(scene, request, knots, cached, idle=True)
+    assert all(a.ttft_s <= p.ttft_s for a, p in zip(alone, again, strict=True))
+    assert all(a.load.running == a.load.reserved == 0 for a in alone)
+
+
+def means(prediction: Prediction) -> tuple[float | None, ...]:
+    added = prediction.added_ttft_s, prediction.added_e2e_s
+    return prediction.ttft_s, prediction.e2e_s, prediction.preemptions, *added
 
 
 def followed(gallery: Gallery, running: int = 8) -> tuple[SnapshotPredictor, FollowedEngine, float]:
@@ -106,6 +129,24 @@ def followed(gallery: Gallery, running: int = 8) -> tuple[SnapshotPredictor, Fol
 def newcomer(request_id: str = "n", **fields: object) -> RequestSpec:
     values: dict[str, object] = {"max_tokens": 0} | fields
     return RequestSpec(request_id, 500, length=LengthEstimate(100.0), **values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_lanes_show_what_becomes_of_each_request(seed: int) -> None:
+    rng, gallery = Random(seed), Gallery(knots)
+    case = make_case(Size(rng.randint(0, 40), rng.choice((0, 8))), seed, async_scheduling=True)
+    now_s = case.snapshot.taken_unix_s
+    predictor, engine = new_predictor(case.snapshot), gallery.follow(case.snapshot.instance_id)
+    engine.hear(sent(predictor, now_s), now_s)
+    engine.reserve(newcomer("sent", sequences=1), now_s)
+    found = gallery.lanes(case.snapshot.instance_id, now_s)
+    load = gallery.load(case.snapshot.instance_id)
+    stages = [lane.stage for lane in found]
+    assert stages == ["running"] * load.running + ["waiting"] * load.waiting + ["sent"]
+    assert all(0 <= lane.first_s <= lane.last_s for lane in found)
+    assert all(lane.first_s == 0 for lane in found if lane.output_tokens)
+    waits = gallery.wait_s(case.snapshot.instance_id, newcomer("sent", sequences=1), now_s)
+    assert waits == found[-1].first_s > 0
 
 
 def test_clocks_of_hosts_may_differ() -> None:

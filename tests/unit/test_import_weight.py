@@ -19,6 +19,7 @@ importlib.import_module({module!r})
     [
         "services.scheduler.__main__",
         "services.tagger.__main__",
+        "services.batch.__main__",
         "services.backend.__main__",
         "foretell.config",
         "cli.main",

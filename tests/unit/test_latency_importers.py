@@ -57,17 +57,6 @@ def attention_rows() -> Rows:
     ]
 
 
-def skew_rows() -> Rows:
-    columns = ("regime", "n", "t_mean_us", "t_skew_us")
-    rows = [
-        ("pure", 128, 100, 110),
-        ("pure", 128, 100, 130),
-        ("pure", 256, 100, 90),  # faster is noise: no slowdown
-        ("mixed", 128, 100, 150),
-    ]
-    return [dict(zip(columns, map(str, row), strict=True)) for row in rows]
-
-
 def test_llmservingsim_by_hand() -> None:
     source = LlmServingSimSource(DENSE, dense_rows(), sequence_rows(), attention_rows())
     # Ten layers of one projection and two norms, 1 us a token each, and the two once-only layers.
@@ -78,17 +67,6 @@ def test_llmservingsim_by_hand() -> None:
     assert source.decode_s(24, 300) == pytest.approx(10 * 48e-6)
     assert source.mixed_s(100, 200, 24, 300) == pytest.approx(10 * 168e-6)
     assert source.ranks_s(100) is None
-
-
-def test_llmservingsim_raises_decodes_by_the_mean_slowdown_of_unequal_contexts() -> None:
-    source = LlmServingSimSource(
-        DENSE, dense_rows(), sequence_rows(), attention_rows(), skew=skew_rows()
-    )
-    assert source.decode_s(128, 64) == pytest.approx(10 * 256e-6 * 1.2)
-    assert source.decode_s(256, 64) == pytest.approx(10 * 512e-6)
-    assert source.decode_s(1, 64) == pytest.approx(10 * 2e-6)
-    assert source.mixed_s(16, 0, 128, 64) == pytest.approx(10 * 272e-6 * 1.5)
-    assert source.prefill_s(16, 0) == pytest.approx(10 * 16e-6)
 
 
 def test_llmservingsim_adds_the_all_reduces_of_tensor_parallelism() -> None:

@@ -7,6 +7,7 @@ import pytest
 from pydantic_settings import BaseSettings, CliApp
 
 from foretell.config import (
+    BatchSettings,
     Cluster,
     LauncherSettings,
     PredictorSettings,
@@ -14,8 +15,9 @@ from foretell.config import (
     TaggerSettings,
     parse_instances,
 )
+from foretell.config.marks import ClusterError
 from tools.local.plan import ClusterPlan, Process, longest_socket_name, placed, plan_cluster
-from tools.local.up import CannotStart, UpFlags, wanted_cluster
+from tools.local.up import CannotStart, UpFlags, wanted_cluster, with_secret
 
 FLAGS = UpFlags(engines=3, schedulers=2, port=8000)
 Settings = TypeVar("Settings", bound=BaseSettings)
@@ -145,3 +147,46 @@ def test_an_envoy_takes_the_port_and_asks_the_schedulers(
         assert scheduler.shared_port == 0
         assert scheduler.picker.removeprefix("unix:") in config
     assert not any(process.kind == "envoy" for process in plan(tmp_path).processes)
+
+
+def test_what_is_served_without_tls_stays_on_the_loopback(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    tls = "https_port: 8443, https_certificate: cert.pem, https_key: key.pem"
+    file.write_text(
+        "engines: [{kind: emulated}]\nbatches: {folder: kept}\n"
+        f"schedulers: {{listen: 0.0.0.0, {tls}}}\n"
+    )
+    cluster = placed(wanted_cluster(str(file), UpFlags()), tmp_path, 8000, [21_000])
+    (tmp_path / "cluster.yaml").write_text(cluster.model_dump_json(exclude_unset=True))
+    found = plan_cluster(cluster, tmp_path / "cluster.yaml", tmp_path, [1, 2], restart=True)
+    for scheduler in settings(found, "scheduler", SchedulerSettings):
+        assert (scheduler.host, scheduler.shared_port) == ("127.0.0.1", 8000)
+        assert scheduler.https_listen == "0.0.0.0:8443"
+        assert scheduler.https_certificate == str(tmp_path / "cert.pem")
+    (batch,) = settings(found, "batch", BatchSettings)
+    assert batch.schedulers == found.endpoint == "http://127.0.0.1:8000"
+    file.write_text(f"engines: 1\nschedulers: {{envoy: true, {tls}}}\n")
+    with pytest.raises(ClusterError, match=r"schedulers\.https_port: an Envoy serves no TLS"):
+        wanted_cluster(str(file), UpFlags())
+    file.write_text("engines: 1\nschedulers: {https_port: 8443}\n")
+    with pytest.raises(ClusterError, match="TLS needs https_certificate and https_key"):
+        wanted_cluster(str(file), UpFlags())
+
+
+def test_batches_are_served_where_the_file_has_a_folder_for_them(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("engines: [{kind: emulated}]\nbatches: {folder: kept}\n")
+    wanted = wanted_cluster(str(file), UpFlags())
+    cluster = with_secret(placed(wanted, tmp_path, 8000, [21_000]), tmp_path)
+    (tmp_path / "cluster.yaml").write_text(cluster.model_dump_json(exclude_unset=True))
+    found = plan_cluster(cluster, tmp_path / "cluster.yaml", tmp_path, [1, 2], restart=True)
+    (batch,) = settings(found, "batch", BatchSettings)
+    assert (batch.folder, batch.schedulers) == (str(tmp_path / "kept"), "http://127.0.0.1:8000")
+    secrets = {batch.secret.get_secret_value()}
+    for scheduler in settings(found, "scheduler", SchedulerSettings):
+        assert scheduler.batches == batch.listen
+        secrets.add(scheduler.secret.get_secret_value())
+    assert len(secrets) == 1
+    assert len(secrets.pop()) == 64
+    assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
+    assert not any(process.kind == "batch" for process in plan(tmp_path).processes)

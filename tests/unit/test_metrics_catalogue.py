@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry
 from foretell.length.estimate import level_of
 from foretell.model import LengthEstimate
 from foretell.telemetry import Declared, PredictorMetrics, SchedulerMetrics
+from services.provisioner.metrics import ProvisionerMetrics
 from services.tagger.metrics import TaggerMetrics
 from tools.observability.catalogue import by_process
 
@@ -14,8 +15,13 @@ UNIT_ENDINGS = {"seconds": "_seconds", "ratio": "_ratio", "bytes": "_bytes"}
 
 @pytest.mark.parametrize(
     "declared",
-    [SchedulerMetrics(CollectorRegistry()), PredictorMetrics(CollectorRegistry()), TaggerMetrics()],
-    ids=["scheduler", "predictor", "tagger"],
+    [
+        SchedulerMetrics(CollectorRegistry()),
+        PredictorMetrics(CollectorRegistry()),
+        TaggerMetrics(),
+        ProvisionerMetrics(),
+    ],
+    ids=["scheduler", "predictor", "tagger", "provisioner"],
 )
 def test_what_a_process_registers_is_in_its_catalogue_and_nothing_else(declared: Declared) -> None:
     exposed = {

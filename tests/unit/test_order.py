@@ -34,14 +34,24 @@ def test_lines_are_chats_completions_and_tokens(tmp_path: Path) -> None:
         {"prompt": [5, 6, 7], "max_tokens": 4, "min_tokens": 4},
         chat("Hello", max_tokens=9),
     ]
-    lines = list(read_lines(write(tmp_path / "in.jsonl", bodies)))
+    read = list(read_lines(write(tmp_path / "in.jsonl", bodies)))
+    lines = [line for line, _ in read]
     assert [line.known_tokens for line in lines] == [9, 0, 4, 0]
-    assert list(lines[2].prompt) == [5, 6, 7]
+    assert list(read[2][1]) == [5, 6, 7]
     assert lines[0].conversation.system == "Be brief."
     assert lines[3].conversation.max_tokens == 9
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", '{"body": {}}', '{"body": {"messages": 3}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[1]",
+        '{"prompt": [100000000000000000000]}',
+        '{"body": {}}',
+        '{"body": {"messages": 3}}',
+    ],
+)
 def test_what_is_no_request_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "in.jsonl"
     path.write_text(f'{{"prompt": "a"}}\n{text}\n')
@@ -63,6 +73,9 @@ def test_the_file_is_judged_and_written_in_another_order(tmp_path: Path) -> None
     assert found["soonest"] in found["simulated"]
     assert found["speed_up_over_fcfs"] >= 1.0
     assert found == judge(path, PROFILE, None, None)
+    with pytest.raises(ValueError, match="is the input"):
+        judge(path, PROFILE, path, None)
+    assert len(path.read_text().splitlines()) == 80
 
 
 def test_errors_are_one_line(tmp_path: Path) -> None:

@@ -38,6 +38,4 @@ def test_never_without_a_target_or_a_prediction_or_hope_elsewhere() -> None:
 
 
 def test_when_to_come_again() -> None:
-    assert Unattainable(2.5, 1.0).retry_after_s == 2
-    assert Unattainable(1.1, 1.0).retry_after_s == 1
-    assert Unattainable(31.0, 1.0).retry_after_s == 30
+    assert Unattainable(2.5, 1.0).wait_s == 1.5

@@ -12,26 +12,26 @@ def choose(candidates: list[Candidate], draw: float = 0.0) -> str:
 
 
 def test_least_delay_to_all_wins_not_the_least_to_the_newcomer() -> None:
-    # Before there is a usual latency, the mean of the candidates' counts, 5 s: 0.5 s is long.
-    quick_but_dear = predicted("a", 4.0, 0.5, added_e2e_s=12.0)  # 0.5 * 4 + 12 s
-    slow_but_cheap = predicted("b", 6.0, 1.0, added_e2e_s=4.5)  # 1 * 9 + 4.5 s
+    # Before there is a usual wait, the mean of the candidates' counts: 0.75 s.
+    quick_but_dear = predicted("a", 4.0, 0.5, added_e2e_s=12.0)  # 0.5 * (1 + 2/3) ** 3 + 12 s
+    slow_but_cheap = predicted("b", 6.0, 1.0, added_e2e_s=1.5)  # 1 * (1 + 4/3) ** 3 + 1.5 s
     assert choose([quick_but_dear, slow_but_cheap]) == "b"
-    assert choose([quick_but_dear, predicted("b", 6.0, 1.0, added_e2e_s=5.5)]) == "a"
+    assert choose([quick_but_dear, predicted("b", 6.0, 1.0, added_e2e_s=1.7)]) == "a"
 
 
 def test_a_long_wait_weighs_more_than_its_seconds() -> None:
-    # 3 * (1 + 10 * 3 / 5) ** 2 = 147 s of waiting against none, and 140 that others wait.
-    buried, dear = predicted("a", 5.0, 3.0), predicted("b", 5.0, 0.0, added_e2e_s=140.0)
+    # 3 * (1 + 3 / 1.5) ** 3 = 81 s of waiting against none, and 80 that others wait.
+    buried, dear = predicted("a", 5.0, 3.0), predicted("b", 5.0, 0.0, added_e2e_s=80.0)
     assert choose([buried, dear]) == "b"
-    assert choose([buried, predicted("b", 5.0, 0.0, added_e2e_s=150.0)]) == "a"
+    assert choose([buried, predicted("b", 5.0, 0.0, added_e2e_s=82.0)]) == "a"
 
 
-def test_how_much_a_wait_weighs_depends_on_the_latencies_before() -> None:
+def test_how_much_a_wait_weighs_depends_on_the_waits_before() -> None:
     long_wait, dear = predicted("a", 5.0, 3.0), predicted("b", 5.0, 1.0, added_e2e_s=20.0)
-    for usual_s, chosen in ((2.0, "b"), (30.0, "a")):
+    for usual_s, chosen in ((0.1, "b"), (10.0, "a")):
         policy = ExternalityPolicy()
         for _ in range(10):
-            policy.choose(REQUEST, [predicted("a", usual_s, 0.1, added_e2e_s=0.0)], 0.0)
+            policy.choose(REQUEST, [predicted("a", 30.0, usual_s, added_e2e_s=0.0)], 0.0)
         assert policy.choose(REQUEST, [long_wait, dear], 0.0) == chosen
 
 
@@ -41,9 +41,9 @@ def test_slow_decoding_counts_as_waiting_as_far_as_instances_preempt() -> None:
         fast = predicted("b", 5.0, 1.0, added_e2e_s=added_e2e_s, preemptions=preemptions[1])
         return choose([slow, fast])
 
-    # Beyond 0.55 s a wait is long: 2 s are 43.0 s, 1.5 s 20.8 s and 1 s 7.9 s.
-    assert (chosen(35.1, 1.0, 1.0), chosen(34.9, 1.0, 7.0)) == ("a", "b")
-    assert (chosen(13.0, 0.5, 0.5), chosen(12.8, 0.0, 7.0)) == ("a", "b")
+    # Beside 1 s as usual, 2 s weigh 54 s, 1.5 s 23.4 s, and 1 s 8 s.
+    assert (chosen(46.1, 1.0, 1.0), chosen(45.9, 1.0, 7.0)) == ("a", "b")
+    assert (chosen(15.5, 0.5, 0.5), chosen(15.4, 0.0, 7.0)) == ("a", "b")
     assert chosen(0.1, 0.0, 0.0) == "a"
 
 

@@ -67,6 +67,21 @@ def test_what_came_over_what_was_foretold_becomes_the_margin() -> None:
     assert 0.85 < sum(kept) / len(kept) < 0.99
 
 
+def test_errors_of_a_far_forecast_do_not_widen_the_one_for_now() -> None:
+    forecast = ArrivalForecast()
+    for tick in range(400):
+        now_s = 10.0 * tick
+        forecast.observe(now_s, 50 if tick // 40 % 2 else 100)  # a step that no trend tells of
+        for ahead_s in (0.0, 900.0):
+            forecast.upper(now_s, ahead_s, 60.0, 0.7)
+    now, later = (
+        forecast.upper(3990.0, ahead_s, 60.0, 0.7) / forecast.mean(3990.0, ahead_s)
+        for ahead_s in (0.0, 900.0)
+    )
+    assert now < 1.1
+    assert later > 1.5
+
+
 def test_nothing_is_said_of_what_was_never_counted() -> None:
     forecast = ArrivalForecast()
     assert not forecast.known

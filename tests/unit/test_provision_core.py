@@ -4,16 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from foretell.provision import (
-    STRATEGIES,
-    Facts,
-    Plan,
-    Proposal,
-    ProvisionConfig,
-    Provisioner,
-    ScheduledBounds,
-    make_strategy,
-)
+from foretell.provision import Facts, Plan, Proposal, ProvisionConfig, Provisioner, ScheduledBounds
+from foretell.provision.strategies import STRATEGIES, make_strategy
 from tests.unit.provision_cases import draining, facts, ready, warming
 
 CONFIG = ProvisionConfig(minimum=1, maximum=5, cool_down_s=100.0, cold_start_s=60.0, give_up_s=200)
@@ -120,6 +112,23 @@ def test_the_number_that_a_person_sets_is_left_alone_for_a_while() -> None:
     assert (decision.desired, decision.because, decision.start) == (4, "manual", 2)
     assert one.decide(facts(1800.0, *two, asked_for=4)).because == "manual"
     assert one.decide(facts(1811.0, *two, asked_for=4)).desired == 2
+
+
+def test_an_own_order_that_fails_or_is_done_in_part_is_no_change_by_a_person() -> None:
+    one = core(4)
+    two = ready("a"), ready("b")
+    for now_s, told in enumerate((2, 2, 3, 4)):
+        assert one.decide(facts(float(now_s), *two, asked_for=told)).because == "strategy"
+    assert one.decide(facts(5.0, *two, asked_for=3)).because == "manual"
+
+
+def test_an_instance_that_was_given_up_is_no_change_by_a_person() -> None:
+    one = core(2)
+    one.decide(facts(0.0, ready("a"), warming("b", 0.0), asked_for=2))
+    assert one.decide(facts(201.0, ready("a"), warming("b", 0.0), asked_for=2)).stop == ("b",)
+    assert one.decide(facts(202.0, ready("a"), asked_for=1)).because == "stuck"
+    assert one.decide(facts(262.0, ready("a"), asked_for=1)).start == 1
+    assert one.decide(facts(263.0, ready("a"), asked_for=0)).because == "manual"
 
 
 def test_a_held_request_starts_an_instance_from_nothing() -> None:

@@ -12,8 +12,8 @@ from foretell.provision import (
     Proposal,
     ProvisionConfig,
     Provisioner,
-    make_strategy,
 )
+from foretell.provision.strategies import make_strategy
 from tests.unit.provision_cases import plan, warming
 
 ENGINE = EngineConfig("model", 16, 400, 8, 256, 1024)

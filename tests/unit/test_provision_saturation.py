@@ -1,6 +1,7 @@
 """`saturation`: llm-d's rules."""
 
-from foretell.provision import InstanceFacts, Strategy, make_strategy
+from foretell.provision import InstanceFacts, Strategy
+from foretell.provision.strategies import make_strategy
 from tests.unit.provision_cases import facts, plan, ready, warming
 
 

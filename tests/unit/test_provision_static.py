@@ -1,6 +1,6 @@
 """`static`: the same at all times."""
 
-from foretell.provision import make_strategy
+from foretell.provision.strategies import make_strategy
 from tests.unit.provision_cases import facts, plan, ready
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from foretell.provision import Strategy, make_strategy
+from foretell.provision import Strategy
+from foretell.provision.strategies import make_strategy
 from tests.unit.provision_cases import draining, facts, plan, ready, warming
 
 

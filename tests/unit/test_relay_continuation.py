@@ -115,7 +115,7 @@ def test_a_stream_that_is_cut_anywhere_goes_on_as_it_was(name: str, way: str) ->
         assert progress.can_go_on
         for again in () if isinstance(end, End) else (cut // 2, cut + 150, None):
             progress.begin_again()
-            told = progress.output_ids
+            (told,) = progress.output_ids
             later = resumed(stream, told) if way == "resumes" else from_another(stream)
             more, end = fed(FollowedFraming(progress), later[:again], broken=again is not None)
             out += more
@@ -144,7 +144,7 @@ def test_tokens_of_an_engine_that_fell_behind_do_not_count() -> None:
     stream, progress = STREAMS["chat-token-ids"], Progress()
     fed(FollowedFraming(progress), stream[:900], broken=True)
     told = progress.output_ids
-    assert told == [3125, 3358]
+    assert told == [[3125, 3358]]
     progress.begin_again()
     out, _ = fed(
         FollowedFraming(progress), stream.replace(b"[3125]", b"[1,2,3]")[:700], broken=True
@@ -214,10 +214,11 @@ def test_a_stream_in_another_form_is_relayed_as_it_is() -> None:
     [
         ("stop", ["x"], True),
         ("tools", [{"type": "function"}], True),
-        ("n", 2, False),
+        ("n", 2, True),
         ("stream", False, False),
-        ("logprobs", True, False),
-        ("return_token_ids", True, False),
+        ("logprobs", True, True),
+        ("return_token_ids", True, True),
+        ("prompt_logprobs", 1, False),
     ],
 )
 def test_what_can_be_continued(field: str, value: object, expected: bool) -> None:

@@ -32,7 +32,9 @@ async def begun(
     monkeypatch.setattr(relay_attempt, "for_engine", lambda *_, **__: b"{}")
     spec = SimpleNamespace(request_id="r", length=SimpleNamespace(expected_tokens=1), priority=0)
     instance = SimpleNamespace(config=SimpleNamespace(instance_id="engine-0"))
-    placement = SimpleNamespace(spec=spec, instance=instance, policy="slo", prediction=None)
+    placement = SimpleNamespace(
+        spec=spec, instance=instance, policy="slo", prediction=None, headers=dict
+    )
     request = SimpleNamespace(
         stream=True, endpoint=ENDPOINTS["/v1/completions"], priority=0, grant=None
     )

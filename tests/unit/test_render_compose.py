@@ -182,3 +182,34 @@ def test_behind_an_envoy_nothing_else_is_published() -> None:
         for name in ("scheduler-0", "scheduler-1")
     ]
     assert all(address.removeprefix("unix:") in config.content for address in addresses)
+
+
+def test_a_batch_service_keeps_its_files_in_a_volume(tmp_path: Path) -> None:
+    text = "engines: [{kind: emulated}]\nbatches: {folder: kept}\ntargets: {ttft_target_ms: 300}\n"
+    content = rendered(tmp_path, text)["docker-compose.yml"]
+    service = content["services"]["batch"]
+    environment = service["environment"]
+    assert f"batches:{environment['FORETELL_BATCH_FOLDER']}" in service["volumes"]
+    assert "batches" in content["volumes"]
+    assert environment["FORETELL_BATCH_SCHEDULERS"] == (
+        "http://scheduler-0:8000,http://scheduler-1:8000"
+    )
+    assert float(environment["FORETELL_BATCH_TTFT_TARGET_MS"]) == 300
+    scheduler = content["services"]["scheduler-0"]["environment"]
+    assert scheduler["FORETELL_SCHEDULER_BATCHES"] == environment["FORETELL_BATCH_LISTEN"]
+
+
+def test_only_tls_is_published_to_others_where_there_is_tls(tmp_path: Path) -> None:
+    text = (
+        "engines: [{kind: emulated}]\nschedulers: {listen: 0.0.0.0, https_port: 9443, "
+        "https_certificate: tls/cert.pem, https_key: tls/key.pem}\n"
+    )
+    services = rendered(tmp_path, text)["docker-compose.yml"]["services"]
+    for index in (0, 1):
+        scheduler = services[f"scheduler-{index}"]
+        assert scheduler["ports"] == [
+            f"127.0.0.1:${{SCHEDULER_{index}_PORT:-{8000 + index}}}:8000",
+            f"${{BIND:-0.0.0.0}}:${{SCHEDULER_{index}_HTTPS_PORT:-{9443 + index}}}:8443",
+        ]
+        assert scheduler["environment"]["FORETELL_SCHEDULER_HTTPS_LISTEN"] == "0.0.0.0:8443"
+        assert "./tls/key.pem:/etc/foretell/https_key:ro" in scheduler["volumes"]

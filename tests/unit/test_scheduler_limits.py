@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from services.scheduler.http.auth import ApiKeys
 from services.scheduler.http.errors import ApiError
 from services.scheduler.http.limits import InProgress
 from services.scheduler.http.quota import Tenant
+from services.scheduler.placing.room import Ends
 
 
 def test_places_are_limited_and_whoever_is_refused_holds_none() -> None:
@@ -24,6 +26,30 @@ def test_places_are_limited_and_whoever_is_refused_holds_none() -> None:
         assert refused.value.headers == {"retry-after": "1"}
         assert in_progress.now == 2
     assert in_progress.now == 0
+
+
+def test_whoever_is_refused_comes_back_when_it_is_foretold_to_be_its_turn() -> None:
+    """Not all at once: a second one is told when the second place will be free."""
+    now_s = [100.0]
+    ends_s = [131.0, 105.2, 99.0, 500.0]
+    ends = Ends(lambda: ends_s, lambda: now_s[0])
+    in_progress = InProgress(4, ends.wait_s)
+
+    def told() -> str:
+        with pytest.raises(ApiError) as refused, in_progress.place():
+            pytest.fail("there was no place left")
+        return refused.value.headers["retry-after"]
+
+    with ExitStack() as three, in_progress.place():
+        for _ in range(3):
+            three.enter_context(in_progress.place())
+        assert [told() for _ in range(6)] == ["1", "6", "31", "60", "60", "60"]
+        three.close()  # three are free, and one of them is still in progress
+        with in_progress.place(), in_progress.place(), in_progress.place():
+            assert told() == "6", "of those who fit, one is still to come"
+        now_s[0], ends_s[:] = 110.0, [112.5]
+        with in_progress.place(), in_progress.place(), in_progress.place():
+            assert told() == "3"
 
 
 def test_a_request_that_fails_gives_its_place_back() -> None:

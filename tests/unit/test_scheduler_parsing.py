@@ -3,20 +3,26 @@
 import gc
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from foretell.cosched import JobClass, Targets, job_of
+from foretell.cosched.deadlines import Job
+from foretell.model import Slo
 from services.scheduler.http.errors import ApiError
 from services.scheduler.http.parsing import (
     MAX_SEQUENCES,
     MOST_BRACKETS,
+    OFFLINE_PRIORITY,
     ParsedRequest,
     for_engine,
     parse,
 )
+from services.scheduler.http.slo import Terms
 from services.scheduler.http.surface import ENDPOINTS, Endpoint
 
 JSON = st.recursive(
@@ -233,6 +239,18 @@ def test_the_engine_gets_our_fields_and_not_the_hint() -> None:
         "foretell_predicted_tokens": 12.3,
     }
     assert math.isclose(json.loads(for_engine(completion(top_p=0.1), "r", 1.0))["top_p"], 0.1)
+
+
+def test_the_engine_hears_the_class_and_the_targets() -> None:
+    def told(request: ParsedRequest) -> Job:
+        return job_of(json.loads(for_engine(request, "r", 1.0))["vllm_xargs"])
+
+    assert told(completion()) == job_of({})
+    assert told(completion(priority=OFFLINE_PRIORITY)).job_class is JobClass.OFFLINE
+    assert told(completion(vllm_xargs={"class": "offline"})).job_class is JobClass.OFFLINE
+    for slo in (Slo(ttft_s=0.5), Slo(tpot_s=0.05), Slo(ttft_s=1.0, tpot_s=0.05)):
+        asked = replace(completion(vllm_xargs={"mine": 1}), terms=Terms(slo))
+        assert told(asked).targets == Targets(slo.ttft_s, slo.tpot_s)
 
 
 @pytest.mark.parametrize(

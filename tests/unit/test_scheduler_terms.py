@@ -84,6 +84,4 @@ def test_a_refusal_says_what_was_predicted_from_the_arrival_on() -> None:
     assert "500 ms" in refusal.message
     assert refusal.headers == {"retry-after": "3"}
     assert refusal.ttft_s == pytest.approx(3.2)
-    assert SloUnattainable(Terms(Slo(0.5)), Unattainable(1e9, 0.5)).headers == {
-        "retry-after": "3600"
-    }
+    assert SloUnattainable(Terms(Slo(0.5)), Unattainable(1e9, 0.5)).headers == {"retry-after": "60"}

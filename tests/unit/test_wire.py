@@ -21,7 +21,9 @@ from foretell.v1 import predictor_pb2, snapshot_pb2, tagger_pb2
 
 STATE = RequestState("chatcmpl-1", "1", 12, 3, 14, 100, 5.5, 0, -2, 80.5, 1, 1, 2)
 STEP = Step(7, 1.5, 0.25, BatchShape(1, 2, 3, 4, 5))
-CONFIG = EngineConfig("m", 16, 100, 8, 64, 1024, policy="priority", emulated=True)
+CONFIG = EngineConfig(
+    "m", 16, 100, 8, 64, 1024, policy="priority", emulated=True, approximations=("LoRA", "x")
+)
 SNAPSHOT = EngineSnapshot(
     "e0", "run", 9, 1.0, 2.0, CONFIG, 42, (STATE, STATE), (STATE,), (STEP,), (STEP, STEP)
 )
@@ -37,10 +39,19 @@ def test_nouns_survive_a_round_trip() -> None:
         assert wire.request_from_proto(wire.request_to_proto(spec)) == spec
     assert wire.load_from_proto(wire.load_to_proto(LOAD)) == LOAD
     prediction = Prediction("e0", 0.1, 1.5, 0.02, 3, 0.004, LOAD, 99, cached_tokens=48)
+    prediction = prediction._replace(approximations=("LoRA",))
     assert wire.prediction_from_proto(wire.prediction_to_proto(prediction)) == prediction
     for added in ((0.0, 0.0), (0.5, -1.25), (math.inf, math.inf)):
         asked = prediction._replace(added_ttft_s=added[0], added_e2e_s=added[1])
         assert wire.prediction_from_proto(wire.prediction_to_proto(asked)) == asked
+
+
+@pytest.mark.parametrize("told", [[""], ["a" * 65], ["a\r\nb: c"], ["ö"], ["a"] * 33])
+def test_approximations_fit_into_headers_and_labels(told: list[str]) -> None:
+    message = wire.config_to_proto(CONFIG)
+    message.approximations.extend(told)
+    with pytest.raises(wire.WireError, match="approximations"):
+        wire.config_from_proto(message)
 
 
 @pytest.mark.parametrize("name", ["added_ttft_s", "added_e2e_s"])

@@ -7,7 +7,7 @@ from driver import EngineLoop, engine_config
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from services.backend.vllm.resume import OUTPUT_IDS, Resuming
+from services.backend.vllm.resume import OUTPUT_IDS, OUTPUT_LENGTHS, Resuming
 
 pytestmark = pytest.mark.vllm
 
@@ -105,6 +105,30 @@ def test_what_is_no_output_is_ignored(ids: object) -> None:
     loop.add("r", PROMPT, 60, extra_args={OUTPUT_IDS: ids})
     loop.run()
     assert seen.new[0].prompt_token_ids == PROMPT
+    assert len(seen.told) == 60
+    loop.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "lengths", "brought"),
+    [
+        ("0_r", [5, 16], BROUGHT[:5]),
+        ("1_r", [5, 16], BROUGHT[5:]),
+        ("0_r", [0, 21], []),
+        ("2_r", [5, 16], []),
+        ("r", [5, 16], []),
+        ("0_r", [-1, 22], []),
+        ("0_r", "5", []),
+    ],
+)
+def test_each_of_several_choices_has_its_own(
+    name: str, lengths: object, brought: list[int]
+) -> None:
+    loop = loop_of(is_async=True)
+    seen = Watching(loop, name)
+    loop.add(name, PROMPT, 60, extra_args={OUTPUT_IDS: BROUGHT, OUTPUT_LENGTHS: lengths})
+    loop.run()
+    assert [new.prompt_token_ids for new in seen.new] == [[*PROMPT, *brought]]
     assert len(seen.told) == 60
     loop.close()
 

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,11 @@ import vllm
 import zmq
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
 
 from foretell.v1 import snapshot_pb2
 from services.backend import publisher
@@ -176,6 +182,38 @@ def test_engines_it_cannot_describe_are_refused(endpoint: str) -> None:
     scheduler.vllm_config.parallel_config.data_parallel_size = 1
     scheduler.kv_cache_config.kv_cache_groups = []
     assert "no KV cache" in str(compat.refusal(scheduler))
+
+
+def test_all_that_the_twin_does_not_model_is_told(endpoint: str) -> None:
+    scheduler: Any = build_scheduler(SYNC)
+    (group,) = scheduler.kv_cache_config.kv_cache_groups
+    full, config = group.kv_cache_spec, scheduler.vllm_config
+    shape = {"block_size": 16, "num_kv_heads": 1, "head_size": 8, "dtype": full.dtype}
+    mamba = MambaSpec(block_size=16, shapes=((1,),), dtypes=(full.dtype,))
+    for spec, told in (
+        (SlidingWindowSpec(**shape, sliding_window=64), ["sliding-window attention"]),
+        (ChunkedLocalAttentionSpec(**shape, attention_chunk_size=64), ["chunked local attention"]),
+        (replace(full, sliding_window=64), ["sliding-window attention"]),
+        (mamba, ["state-space layers"]),
+        (full, []),
+    ):
+        group.kv_cache_spec = spec
+        assert compat.approximations(scheduler) == told
+    scheduler.kv_cache_config.kv_cache_groups = [group, group]
+    assert compat.approximations(scheduler) == ["more than one KV cache group"]
+    scheduler.kv_cache_config.kv_cache_groups = [group]
+    for name, told in (
+        ("speculative_config", "speculative decoding"),
+        ("kv_transfer_config", "a KV connector"),
+        ("lora_config", "LoRA"),
+        ("invented_config", "invented_config"),  # what a later vLLM may have
+    ):
+        setattr(config, name, object())
+        assert compat.approximations(scheduler) == [told]
+        assert compat.engine_config(scheduler).approximations == (told,)
+        setattr(config, name, None)
+    scheduler.max_num_encoder_input_tokens = 1024
+    assert compat.approximations(scheduler) == ["images, audio or video"]
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ _DEADLINE_S = 10.0
 _CONCURRENCY_PER_SEQ = 1.5  # under way while capacity is measured: the engine always has a queue
 _SETTLE_S = 1.0  # for the queue to be gone before requests come at their times
 _UNCOUNTED_SHARE = 4  # of the saturating requests the first quarter fills the engine
+_LEAST_SATURATING = 160
+_SATURATING_PER_STREAM = 2.5  # a quarter fills the engine, and as many as are under way empty it
 
 T = TypeVar("T")
 
@@ -48,12 +50,10 @@ class LiveOptions:
     """Requests of the same load ahead of the measured ones."""
     cool_down: int = 20
     """Requests behind the measured ones, so that the last of these have the same company."""
-    saturating: int = 160
-    """Requests before these, from which the capacity is measured."""
     utilisation: float = 0.7
-    """Mean arrival rate as a share of the capacity."""
+    """Mean arrival rate as a share of the capacity, which is measured before."""
     rate_per_s: float = 0.0
-    """Mean arrival rate; 0: by `utilisation`."""
+    """Mean arrival rate; 0: by `utilisation`. With a rate the capacity is not measured."""
     seed: int = 1
     lengths: MixedLengths = field(default_factory=MixedLengths)
 
@@ -71,8 +71,11 @@ async def measure(options: LiveOptions, show: Show) -> Recording:
         session = Session(model, client, stub, options.seed)
         # Without an endpoint no message ever comes.
         with listening(options.snapshots) if options.snapshots else nullcontext(list) as heard:
-            capacity = await _capacity(session, options, lengths, status.load.max_num_seqs, show)
-            rate = options.rate_per_s or options.utilisation * capacity
+            capacity, rate = 0.0, options.rate_per_s
+            if not rate:
+                seats = status.load.max_num_seqs
+                capacity = await _capacity(session, options, lengths, seats, show)
+                rate = options.utilisation * capacity
             session.served.clear()
             await asyncio.sleep(_SETTLE_S)
             await _send(session, options, lengths, rate, show)
@@ -96,23 +99,28 @@ async def measure(options: LiveOptions, show: Show) -> Recording:
 
 
 async def _capacity(
-    session: Session, options: LiveOptions, lengths: MixedLengths, slots: int, show: Show
+    session: Session, options: LiveOptions, lengths: MixedLengths, seats: int, show: Show
 ) -> float:
-    """Requests per second that the engine ends while it always has some waiting."""
-    requests = bursty(options.saturating, 1.0, lengths, options.seed + 1_000_000)
+    """Requests per second that an engine of `max_num_seqs` seats ends while some always wait."""
+    concurrency, count = saturating(seats)
+    requests = bursty(count, 1.0, lengths, options.seed + 1_000_000)
     ended: list[float] = []
 
     def note() -> None:
         ended.append(time.monotonic())
-        show("finding the engine's capacity", len(ended), options.saturating)
+        show("finding the engine's capacity", len(ended), count)
 
-    concurrency = max(2, round(_CONCURRENCY_PER_SEQ * slots))
     await session.saturate(requests, concurrency, note)
     # Not the first, which fill the engine, nor the last, which leave it empty.
-    first, last = len(ended) // _UNCOUNTED_SHARE, len(ended) - concurrency
-    if last <= first:
-        raise CannotMeasure(f"too few saturating requests for an engine of {slots} slots")
+    first, last = count // _UNCOUNTED_SHARE, count - concurrency
     return (last - first) / (ended[last] - ended[first])
+
+
+def saturating(seats: int) -> tuple[int, int]:
+    """How many requests are under way while the capacity of an engine of `seats` is measured, and
+    how many there are of them: more than fill the engine and empty it."""
+    concurrency = max(2, round(_CONCURRENCY_PER_SEQ * seats))
+    return concurrency, max(_LEAST_SATURATING, round(_SATURATING_PER_STREAM * concurrency))
 
 
 async def _send(
@@ -144,7 +152,7 @@ def _load_facts(
     return {
         "seed": options.seed,
         "lengths": asdict(lengths),
-        "capacity_per_s": round(capacity, 3),
+        "capacity_per_s": round(capacity, 3) if capacity else None,
         "rate_per_s": round(rate, 3),
         "warm_up": options.warm_up,
         "measured": len(measured),

@@ -8,6 +8,7 @@ parsed: the clock is read when its body begins and when its last event has come.
 import asyncio
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -34,6 +35,8 @@ class Timing:
     """When the last event had come."""
     output_tokens: int
     """The engine's own count."""
+    headers: Mapping[str, str]
+    """Those of the answer, in lower case."""
 
 
 class StreamClient:
@@ -43,7 +46,7 @@ class StreamClient:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"not an HTTP address: {url}")
-        self._url = f"{url.rstrip('/')}/v1/completions"
+        self._url = url.rstrip("/")
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
 
     async def __aenter__(self) -> Self:
@@ -59,12 +62,16 @@ class StreamClient:
 
     async def complete(self, body: dict[str, Any], deadline_s: float) -> Timing:
         """Stream the completion `body`; raises `NoStream`."""
+        return await self.stream("/v1/completions", body, deadline_s)
+
+    async def stream(self, path: str, body: dict[str, Any], deadline_s: float) -> Timing:
+        """Stream the answer to `body` at `path`; raises `NoStream`."""
         first_unix_s = last_unix_s = 0.0
         tail = b""
         try:
             async with (
                 asyncio.timeout(deadline_s),
-                self._session.post(self._url, json=body) as response,
+                self._session.post(f"{self._url}{path}", json=body) as response,
             ):
                 async for data in response.content.iter_any():
                     now = time.time()
@@ -77,4 +84,5 @@ class StreamClient:
         found = _TOKENS.findall(tail)
         if response.status != 200 or not last_unix_s or not found:
             raise NoStream(f"not a stream with usage: {tail.decode(errors='replace')}")
-        return Timing(first_unix_s, last_unix_s, int(found[-1]))
+        headers = {name.lower(): text for name, text in response.headers.items()}
+        return Timing(first_unix_s, last_unix_s, int(found[-1]), headers)

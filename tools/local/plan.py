@@ -13,7 +13,7 @@ from services.process.keeper import AtEnd, Program
 from services.process.probe import http_get
 from tools import envoy
 
-Kind = Literal["tagger", "launcher", "scheduler", "envoy"]
+Kind = Literal["tagger", "launcher", "scheduler", "batch", "provisioner", "envoy"]
 
 ENGINE_HOST = "127.0.0.1"  # engines are the schedulers' own business
 _START_TIMEOUT_S = 60.0
@@ -24,6 +24,8 @@ _MODULES: dict[Kind, str] = {
     "tagger": "services.tagger",
     "launcher": "services.backend",
     "scheduler": "services.scheduler",
+    "provisioner": "services.provisioner",
+    "batch": "services.batch",
     "envoy": "services.process.program",
 }
 
@@ -44,6 +46,11 @@ class ClusterPlan:
     endpoint: str
     processes: tuple[Process, ...]
     layout: Layout
+
+    @property
+    def comes_and_goes(self) -> bool:
+        """Whether a provisioner says which of the launchers run."""
+        return self.layout.cluster.provisioning.enabled
 
 
 def longest_socket_name(cluster: Cluster) -> str:
@@ -105,13 +112,17 @@ def plan_cluster(
         flags = [f"--name={name}", f"--port={port}"]
         if cluster.observability.request_log:
             flags.append(f"--request-log={run_dir / f'{name}.requests.jsonl'}")
-        return process("scheduler", name, _url(cluster, port), *flags, port=port)
+        return process("scheduler", name, cluster.schedulers.near_url(port), *flags, port=port)
+
+    def provisioner() -> Process:
+        urls = ",".join(cluster.schedulers.near_url(port) for port in scheduler_ports)
+        return process("provisioner", "provisioner", "", f"--schedulers={urls}")
 
     def front() -> Process:
         config = run_dir / "envoy.yaml"
         argv = (envoy.program(), "-c", str(config), *envoy.flags(layout))
         config.write_text(envoy.configuration(layout), encoding="utf-8")
-        url = _url(cluster, cluster.schedulers.port)
+        url = cluster.schedulers.near_url(cluster.schedulers.port)
 
         async def serves() -> bool:
             with contextlib.suppress(OSError):
@@ -133,13 +144,8 @@ def plan_cluster(
         process("tagger", "tagger", layout.tagger_address()),
         *map(launcher, cluster.engine_list()),
         *map(scheduler, cluster.scheduler_names(), scheduler_ports),
+        *([process("batch", "batch", layout.batches_address())] if cluster.batches.folder else []),
+        *([provisioner()] if cluster.provisioning.enabled else []),
         *([front()] if cluster.schedulers.envoy else []),
     )
-    return ClusterPlan(_url(cluster, cluster.schedulers.port), processes, layout)
-
-
-def _url(cluster: Cluster, port: int) -> str:
-    """Where clients on this machine reach a scheduler's port."""
-    listen = cluster.schedulers.listen
-    host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(listen, listen)  # noqa: S104
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return ClusterPlan(cluster.schedulers.near_url(cluster.schedulers.port), processes, layout)

@@ -4,12 +4,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from foretell.config.layout import Layout, served_name
 from services.process import runtime
 from services.process.keeper import State
-from tools.local.plan import ClusterPlan, Process
+from tools.local.plan import ClusterPlan, Kind, Process
 
 ClusterPhase = Literal["starting", "ready", "stopped", "failed"]
-ComponentKind = Literal["tagger", "launcher", "engine", "predictor", "scheduler", "envoy"]
+ComponentKind = Kind | Literal["engine", "predictor"]
 
 
 @dataclass(slots=True)
@@ -42,6 +43,7 @@ class ClusterState:
     emulated: bool  # whether engines of it, or all, are emulated
     api_key: str = field(default="", repr=False)  # never written
     phase: ClusterPhase = "starting"
+    offline: str = ""  # how far the file of offline requests is; never written
     model_name: str = ""
     processes: dict[str, Component] = field(default_factory=dict)  # by process name
     parts: dict[str, EngineParts] = field(default_factory=dict)  # by launcher name
@@ -56,15 +58,34 @@ class ClusterState:
         emulated = any(engine.section.kind == "emulated" for engine in engines)
         state = cls(path, plan.endpoint, emulated, api_key)
         for process in plan.processes:
-            state.processes[process.program.name] = _component(process)
-        for engine in engines:
-            url, predictor = plan.layout.engine_url(engine), plan.layout.predictor_address(engine)
-            state.parts[engine.name] = EngineParts(
-                Component(engine.name, "engine", url),
-                Component(f"{engine.name}.predictor", "predictor", predictor),
+            if process.kind != "launcher" or not plan.comes_and_goes:
+                state.add(process, plan.layout)
+        if plan.comes_and_goes:
+            state.model_name = served_name(engines[0])
+        return state
+
+    def add(self, process: Process, layout: Layout) -> None:
+        """A process of which nothing has been started yet; a launcher with what it runs."""
+        name = process.program.name
+        self.processes[name] = _component(process)
+        if process.kind == "launcher":
+            engine = layout.engine(name)
+            url, predictor = layout.engine_url(engine), layout.predictor_address(engine)
+            self.parts[name] = EngineParts(
+                Component(name, "engine", url),
+                Component(f"{name}.predictor", "predictor", predictor),
                 engine.section.kind == "emulated",
             )
-        return state
+
+    def remove(self, name: str) -> None:
+        """A process that does not belong to the cluster any more."""
+        self.processes.pop(name, None)
+        self.parts.pop(name, None)
+
+    @property
+    def schedulers(self) -> list[str]:
+        """The addresses of all replicas, each its own."""
+        return [each.address for each in self.processes.values() if each.kind == "scheduler"]
 
     def components(self) -> list[Component]:
         """Every process of the cluster, a launcher after what it runs."""

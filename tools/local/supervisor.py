@@ -3,11 +3,14 @@
 import asyncio
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+from foretell.config.layout import ENGINES_FILE
 from services.process.keeper import Keeper, Kept
 from services.process.probe import http_get, read_json
 from tools.local.plan import ClusterPlan, Process
 from tools.local.state import ClusterPhase, ClusterState
+from tools.local.wanted import WantedEngines
 
 _POLL_S = 0.1
 _PROBE_TIMEOUT_S = 2.0
@@ -24,8 +27,19 @@ class Supervisor:
         self._state = state
         self._on_event = on_event
         self._processes = {process.program.name: process for process in plan.processes}
-        programs = [process.program for process in plan.processes]
+        self._layout = plan.layout
+        kept = [p for p in plan.processes if p.kind != "launcher" or not plan.comes_and_goes]
+        programs = [process.program for process in kept]
         self._keeper = Keeper(programs, self._changed, stop_grace_s=_STOP_GRACE_S)
+        self._wanted = WantedEngines(
+            {p.program.name: p for p in plan.processes if p.kind == "launcher"},
+            Path(plan.layout.provisioner_folder) / ENGINES_FILE,
+            began=self._began,
+            changed=self._changed,
+            ended=self._ended,
+            stop_grace_s=_STOP_GRACE_S,
+        )
+        self._comes_and_goes = plan.comes_and_goes
 
     async def run(self, stop: asyncio.Event, on_ready: Callable[[], None]) -> None:
         """Start everything and stay until `stop`.
@@ -39,14 +53,17 @@ class Supervisor:
             on_ready()
 
         self._state.write()
-        watching = asyncio.create_task(self._watch_launchers())
+        watching = [asyncio.create_task(self._watch_launchers())]
+        if self._comes_and_goes:
+            watching.append(asyncio.create_task(self._wanted.run()))
         phase: ClusterPhase = "failed"
         try:
             await self._keeper.run(stop, once_served)
             phase = "stopped"
         finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+            for task in watching:
+                task.cancel()
+            await asyncio.gather(*watching, return_exceptions=True)
             for component in self._state.components():
                 component.pid, component.state = 0, "stopped"
             self._enter(phase)
@@ -54,6 +71,14 @@ class Supervisor:
     def _enter(self, phase: ClusterPhase) -> None:
         self._state.phase = phase
         self._state.write()
+
+    def _began(self, process: Process) -> None:
+        self._state.add(process, self._layout)
+
+    def _ended(self, process: Process, what: str) -> None:
+        self._state.remove(process.program.name)
+        self._state.write()
+        self._on_event(process.program.name, what)
 
     def _changed(self, kept: Kept, what: str) -> None:
         process = self._processes[kept.program.name]
@@ -69,12 +94,12 @@ class Supervisor:
                     part.state = kept.state
                     part.pid = part.pid if kept.pid else 0
         self._state.write()
-        where = f" at {process.address}" if kept.state == "ready" else ""
+        where = f" at {process.address}" if kept.state == "ready" and process.address else ""
         self._on_event(kept.program.name, f"{what}{where}")
 
     async def _watch_launchers(self) -> None:
         while True:
-            for name in self._state.parts:
+            for name in list(self._state.parts):
                 if self._state.processes[name].state == "ready":
                     self._mirror(self._processes[name])
             await asyncio.sleep(_POLL_S)

@@ -4,17 +4,20 @@ import asyncio
 import contextlib
 import fcntl
 import json
+import secrets
 import socket
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 
 from foretell.config import (
+    BatchSettings,
     EmulatorSettings,
     LauncherSettings,
     PredictorSettings,
@@ -22,6 +25,8 @@ from foretell.config import (
     TaggerSettings,
 )
 from foretell.config.cluster import Cluster, load_cluster
+from foretell.config.instances import Members, members_json
+from foretell.config.layout import ENGINES_FILE, INSTANCES_FILE
 from foretell.config.marks import ClusterError, field_name, plain
 from foretell.config.settings import ProcessSettings
 from services.process import runtime
@@ -64,6 +69,10 @@ class UpFlags:
     port: int | None = None
     policy: str | None = None
     envoy: bool | None = None
+    provision: tuple[int, int] | None = None
+    """The least and the most engines."""
+    offline: Path | None = None
+    """A file of requests to be answered beside all others."""
 
 
 _OF_ENGINES = (
@@ -83,28 +92,43 @@ def up(
 ) -> None:
     """Run the cluster; ends the process with code 1 and a message when it cannot."""
     try:
+        if flags.offline is not None:
+            _check_file(flags.offline)
         cluster = wanted_cluster(cluster_file, flags)
         with (
             run_folder(run_dir) as folder,
             _only_one_in(folder),
             socket_folder(folder, longest_socket_name(cluster)) as sockets,
-            _reserved_port(cluster) as port,
+            _reserved_ports(cluster) as port,
         ):
             engines = len(cluster.engine_list())
             ports = free_ports(ENGINE_HOST, engines + cluster.schedulers.replicas)
-            cluster = placed(cluster, sockets, port, ports[:engines])
+            cluster = with_secret(placed(cluster, sockets, port, ports[:engines]), folder)
             file = folder / "cluster.yaml"
             file.write_text(cluster.model_dump_json(exclude_unset=True, indent=1))  # YAML too
             plan = plan_cluster(cluster, file, folder, ports[engines:], restart=restart)
             keys = _check_settings(plan, str(file))
-            state = ClusterState.of(
-                plan, folder / "cluster.json", api_key=keys.split(",")[0].strip()
-            )
-            session = _Session(state, plain or not sys.stdout.isatty(), duration_s)
+            key = keys.split(",")[0].strip()
+            plan = _prepared_to_provision(plan, key) if plan.comes_and_goes else plan
+            state = ClusterState.of(plan, folder / "cluster.json", api_key=key)
+            https_port = cluster.schedulers.https_port
+            plain = plain or not sys.stdout.isatty()
+            session = _Session(state, plain, duration_s, https_port, flags.offline)
             supervisor = Supervisor(plan, state, session.event)
             runtime.run(lambda stop: session.run(supervisor, stop))
     except (CannotStart, ChildFailed, ClusterError, NoEnvoy, OSError) as error:
         raise SystemExit(f"foretell up: {error}") from error
+
+
+def _check_file(offline: Path) -> None:
+    """Refuse what is no file of requests before anything starts."""
+    # Storing and sending requests needs much that a cluster without them does not.
+    from tools.batch.run import CannotRun, endpoint_of
+
+    try:
+        endpoint_of(offline)
+    except CannotRun as error:
+        raise CannotStart(f"--offline: {error}") from error
 
 
 def wanted_cluster(cluster_file: str, flags: UpFlags) -> Cluster:
@@ -125,6 +149,9 @@ def wanted_cluster(cluster_file: str, flags: UpFlags) -> Cluster:
         ("schedulers", "port", flags.port),
         ("schedulers", "envoy", flags.envoy),
         ("policy", "name", flags.policy or None),
+        ("provisioning", "enabled", flags.provision and True),
+        ("provisioning", "minimum", flags.provision and flags.provision[0]),
+        ("provisioning", "maximum", flags.provision and flags.provision[1]),
     ):
         if value is not None:
             data.setdefault(section, {})[field] = value
@@ -133,6 +160,9 @@ def wanted_cluster(cluster_file: str, flags: UpFlags) -> Cluster:
     except ValidationError as error:
         problems = (f"{field_name(item['loc'])}: {plain(item['msg'])}" for item in error.errors())
         raise CannotStart("; ".join(problems)) from None
+    if cluster.provisioning.enabled:
+        places = cluster.engines[0].model_copy(update={"engines": cluster.provisioning.maximum})
+        cluster = cluster.model_copy(update={"engines": [places]})
     if len(cluster.host_names()) > 1:
         raise CannotStart(
             f"the cluster has several hosts ({', '.join(cluster.host_names())}): write compose "
@@ -144,6 +174,17 @@ def wanted_cluster(cluster_file: str, flags: UpFlags) -> Cluster:
     return cluster
 
 
+def with_secret(cluster: Cluster, folder: Path) -> Cluster:
+    """The cluster with a secret of its own, where schedulers and the batch service need one."""
+    if not cluster.batches.folder or cluster.traffic.secret_file:
+        return cluster
+    file = folder / "secret"
+    file.touch(mode=0o600)
+    file.write_text(secrets.token_hex(32))
+    traffic = cluster.traffic.model_copy(update={"secret_file": str(file)})
+    return cluster.model_copy(update={"traffic": traffic})
+
+
 def _engines_of(flags: UpFlags) -> dict[str, Any]:
     section = {
         "engines": flags.engines or 4,
@@ -152,6 +193,7 @@ def _engines_of(flags: UpFlags) -> dict[str, Any]:
         "python": flags.python and str(Path(flags.python).absolute()),
         "args": flags.engine_args,
         "start_timeout_s": flags.start_timeout_s,
+        "offline": (flags.offline is not None and flags.engine == "vllm") or None,
     }
     return {key: value for key, value in section.items() if value is not None}
 
@@ -163,6 +205,21 @@ def _models_of(flags: UpFlags) -> dict[str, Any]:
     return {flags.model: {"path": str(folder.absolute() if folder.is_dir() else folder)}}
 
 
+def _prepared_to_provision(plan: ClusterPlan, key: str) -> ClusterPlan:
+    """A plan whose provisioner may ask the schedulers, which find an empty list of engines."""
+    folder = Path(plan.layout.provisioner_folder)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (folder / ENGINES_FILE).unlink(missing_ok=True)  # of a cluster that has ended
+    models = plan.layout.provisioner()["models"]
+    (folder / INSTANCES_FILE).write_text(members_json(Members(models=tuple(models))))
+    env = {"FORETELL_PROVISIONER_SCHEDULER_API_KEY": key} if key else {}
+    processes = (
+        replace(p, program=replace(p.program, env=env)) if p.kind == "provisioner" else p
+        for p in plan.processes
+    )
+    return replace(plan, processes=tuple(processes))
+
+
 def _check_settings(plan: ClusterPlan, file: str) -> str:
     """Refuse a wrong environment variable before anything starts; the keys of the endpoint."""
     keys = ""
@@ -170,6 +227,7 @@ def _check_settings(plan: ClusterPlan, file: str) -> str:
         "tagger": TaggerSettings,
         "launcher": LauncherSettings,
         "scheduler": SchedulerSettings,
+        "batch": BatchSettings,
     }
     for process in plan.processes:
         if process.kind not in settings:
@@ -187,22 +245,34 @@ def _check_settings(plan: ClusterPlan, file: str) -> str:
 class _Session:
     """What the terminal shows while the supervisor works."""
 
-    def __init__(self, state: ClusterState, plain: bool, duration_s: float) -> None:
+    def __init__(
+        self,
+        state: ClusterState,
+        plain: bool,
+        duration_s: float,
+        https_port: int,
+        offline: Path | None,
+    ) -> None:
         self._state = state
         self._plain = plain
         self._duration_s = duration_s
+        self._https_port = https_port
+        self._offline = offline
         self._began_s = time.monotonic()
         self._live: Live | None = None
 
     async def run(self, supervisor: Supervisor, stop: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
         showing: asyncio.Task[None] | None = None
+        answering: asyncio.Task[None] | None = None
 
         def on_ready() -> None:
-            nonlocal showing
+            nonlocal showing, answering
             self._say_ready()
             if self._duration_s > 0:
                 loop.call_later(self._duration_s, stop.set)
+            if self._offline is not None:
+                answering = asyncio.create_task(self._answer(self._offline, stop))
             if not self._plain:
                 showing = asyncio.create_task(self._show())
 
@@ -211,6 +281,9 @@ class _Session:
         try:
             await supervisor.run(stop, on_ready)
         finally:
+            stop.set()
+            if answering:
+                await answering
             if showing:
                 showing.cancel()
                 await asyncio.gather(showing, return_exceptions=True)
@@ -222,6 +295,12 @@ class _Session:
             self._live.console.print(line, highlight=False, markup=False)
         else:
             _say(line)
+
+    async def _answer(self, offline: Path, stop: asyncio.Event) -> None:
+        """Have the file of offline requests answered."""
+        from tools.local.offline import answer
+
+        await answer(offline, self._state, partial(self.event, "offline"), stop)
 
     async def _show(self) -> None:
         # Only now: what it imports would compete with the services for the processor.
@@ -239,6 +318,8 @@ class _Session:
     def _say_ready(self) -> None:
         seconds = time.monotonic() - self._began_s
         self.event("foretell", f"ready at {self._state.endpoint} after {seconds:.1f} s")
+        if self._https_port:
+            self.event("foretell", f"serves clients with TLS at port {self._https_port}")
         request = {"model": self._state.model_name, "prompt": "Once upon a time", "max_tokens": 32}
         key = '-H "Authorization: Bearer $KEY" ' if self._state.api_key else ""
         _say(
@@ -261,26 +342,35 @@ def _only_one_in(run_dir: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _reserved_port(cluster: Cluster) -> Iterator[int]:
-    """Hold the port that the schedulers share, so that nobody takes it while one restarts.
+def _reserved_ports(cluster: Cluster) -> Iterator[int]:
+    """Hold the ports that the schedulers share, so that nobody takes one while they restart; gives
+    the one without TLS."""
+    section = cluster.schedulers
+    port = section.port or free_ports(section.plain_listen, 1)[0]
+    with contextlib.ExitStack() as held:
+        held.enter_context(_held(section.plain_listen, port, "--port (0 finds a free one)"))
+        if section.https_port:
+            held.enter_context(_held(section.listen, section.https_port, "schedulers.https_port"))
+        yield port
 
-    A socket that is bound but does not listen receives no connections.
-    """
-    host = cluster.schedulers.listen
-    port = cluster.schedulers.port or free_ports(host, 1)[0]
+
+@contextlib.contextmanager
+def _held(host: str, port: int, setting: str) -> Iterator[None]:
+    """Hold a port. A socket that is bound but does not listen receives no connections."""
     if not is_free(host, port):
         raise CannotStart(
             f"port {port} on {host} is taken by another program, or not allowed; "
-            "choose another with --port (0 finds a free one)"
+            f"choose another with {setting}"
         )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         holder.bind((host, port))
-        yield port
+        yield
 
 
 def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+    with contextlib.suppress(OSError):  # a full disk behind it ends no cluster
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()

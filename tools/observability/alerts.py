@@ -84,6 +84,40 @@ ALERTS = (
         "ticket",
         "The tagger's model did not read {{ $value | humanizePercentage }} of the prompts.",
     ),
+    Alert(
+        "ForetellProvisioningStuck",
+        "max(foretell_desired_reason{reason='stuck'}"
+        " and on (instance) (foretell_provisioner_active == 1))",
+        "== 1",
+        "5m",
+        "page",
+        "More engines are wanted, but those that were started never got ready.",
+    ),
+    Alert(
+        "ForetellProvisioningBlind",
+        "max(foretell_desired_reason{reason='stale'}"
+        " and on (instance) (foretell_provisioner_active == 1))",
+        "== 1",
+        "2m",
+        "page",
+        "The provisioner lacks numbers and holds the number of engines.",
+    ),
+    Alert(
+        "ForetellDriverFailing",
+        "sum(increase(foretell_driver_failures_total[10m]))",
+        "> 3",
+        "1m",
+        "page",
+        "The provisioner's orders fail.",
+    ),
+    Alert(
+        "ForetellBatchLate",
+        "max(foretell_batches_late)",
+        "> 0",
+        "10m",
+        "ticket",
+        "{{ $value }} batches will probably not be done within their completion window.",
+    ),
 )
 
 

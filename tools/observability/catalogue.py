@@ -2,7 +2,8 @@
 
 from prometheus_client import CollectorRegistry
 
-from foretell.telemetry import Metric, PredictorMetrics, SchedulerMetrics
+from foretell.telemetry import BatchMetrics, Metric, PredictorMetrics, SchedulerMetrics
+from services.provisioner.metrics import ProvisionerMetrics
 from services.tagger.metrics import TaggerMetrics
 
 
@@ -12,6 +13,8 @@ def by_process() -> dict[str, list[Metric]]:
         "scheduler": SchedulerMetrics(CollectorRegistry()).catalogue,
         "predictor": PredictorMetrics(CollectorRegistry()).catalogue,
         "tagger": TaggerMetrics().catalogue,
+        "provisioner": ProvisionerMetrics().catalogue,
+        "batch": BatchMetrics().catalogue,
     }
 
 

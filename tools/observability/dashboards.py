@@ -15,7 +15,8 @@ from grafana_foundation_sdk.models.dashboard import DataSourceRef
 
 from tools.observability.alerts import rules
 from tools.observability.catalogue import by_process, catalogue
-from tools.observability.panels import DASHBOARDS, Dashboard, Panel, metrics_of
+from tools.observability.panel import Dashboard, Panel, metrics_of
+from tools.observability.panels import DASHBOARDS
 
 FOLDER = "deploy/observability"
 _HEADER = "# Made by `make dashboards` of tools/observability.\n"

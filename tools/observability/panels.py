@@ -1,77 +1,19 @@
 """The panels of the dashboards: what is asked of Prometheus, and what the answer means."""
 
-import re
-from dataclasses import dataclass
+from tools.observability.panel import WINDOW, Dashboard, Panel, at, gauge, quantiles, rate
 
-WINDOW = "$__rate_interval"
-"""Grafana's variable for the shortest window that holds enough scrapes."""
-
-
-_NAME = re.compile(r"\bforetell_\w+")
-_PARTS = re.compile(r"_(bucket|count|sum)$")
 _FAILED = "{status=~'5..'}"
 _MET = "{outcome='met'}"
+_PROMPTS = "{kind='input'}"
 _SCHEDULERS = "{job='scheduler'}"
 
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """One panel: a line for each series that a query gives."""
-
-    title: str
-    unit: str
-    """Grafana's name of it: reqps, s, percentunit, short."""
-    meaning: str
-    queries: tuple[tuple[str, str], ...]
-    """PromQL, and the legend of its series."""
-
-
-@dataclass(frozen=True, slots=True)
-class Dashboard:
-    """One page of Grafana."""
-
-    uid: str
-    title: str
-    panels: tuple[Panel, ...]
-
-
-def metrics_of(expression: str) -> set[str]:
-    """The metrics that PromQL names, parts of histograms by their histogram."""
-    return {_PARTS.sub("", name) for name in _NAME.findall(expression)}
-
-
-def _rate(metric: str, by: str = "", where: str = "") -> str:
-    return f"sum{f' by ({by})' if by else ''} (rate({metric}{where}[{WINDOW}]))"
-
-
-def _quantiles(
-    metric: str, by: str = "", levels: tuple[float, ...] = (0.5, 0.99)
-) -> tuple[tuple[str, str], ...]:
-    """Quantiles of a histogram, over all its series or by one label."""
-    grouped = _rate(f"{metric}_bucket", f"le, {by}" if by else "le")
-    legend = f"{{{{{by}}}}} " if by else ""
-    return tuple(
-        (f"histogram_quantile({level}, {grouped})", f"{legend}P{100 * level:g}") for level in levels
-    )
-
-
-def _at(bound: float) -> str:
-    """Selects the bucket of a histogram with that upper bound."""
-    return f"{{le='{bound:g}'}}"
-
-
-def _gauge(metric: str, legend: str = "{{instance_id}}") -> tuple[tuple[str, str], ...]:
-    """Replicas tell the same of an instance, each as it knows it: the largest counts."""
-    return ((f"max by (instance_id) ({metric})", legend),)
-
-
-_ANSWERED = _rate("foretell_e2e_seconds_count")
+_ANSWERED = rate("foretell_e2e_seconds_count")
 _OVERVIEW = (
     Panel(
         "Requests",
         "reqps",
         "Requests ended, by status.",
-        ((_rate("foretell_requests_total", "status"), "{{status}}"),),
+        ((rate("foretell_requests_total", "status"), "{{status}}"),),
     ),
     Panel(
         "Errors",
@@ -79,8 +21,8 @@ _OVERVIEW = (
         "Share of requests that ended with a status of 500 or above.",
         (
             (
-                f"({_rate('foretell_requests_total', where=_FAILED)} or vector(0)) / "
-                f"{_rate('foretell_requests_total')}",
+                f"({rate('foretell_requests_total', where=_FAILED)} or vector(0)) / "
+                f"{rate('foretell_requests_total')}",
                 "5xx",
             ),
         ),
@@ -95,16 +37,19 @@ _OVERVIEW = (
         "TTFT",
         "s",
         "Time from placement to the first token.",
-        _quantiles("foretell_ttft_seconds"),
+        quantiles("foretell_ttft_seconds", "class"),
     ),
     Panel(
-        "TPOT", "s", "Time per output token after the first.", _quantiles("foretell_tpot_seconds")
+        "TPOT",
+        "s",
+        "Time per output token after the first.",
+        quantiles("foretell_tpot_seconds", "class"),
     ),
     Panel(
         "End-to-end latency",
         "s",
         "Time from placement to the last token.",
-        _quantiles("foretell_e2e_seconds"),
+        quantiles("foretell_e2e_seconds", "class"),
     ),
     Panel(
         "Goodput",
@@ -112,17 +57,23 @@ _OVERVIEW = (
         "Share of the requests with targets that met them.",
         (
             (
-                f"({_rate('foretell_slo_requests_total', where=_MET)} or vector(0)) / "
-                f"{_rate('foretell_slo_requests_total')}",
+                f"({rate('foretell_slo_requests_total', where=_MET)} or vector(0)) / "
+                f"{rate('foretell_slo_requests_total')}",
                 "within targets",
             ),
         ),
     ),
     Panel(
+        "Output tokens by class",
+        "short",
+        "Tokens of answers a second; offline requests are those of the last priority.",
+        ((rate("foretell_output_tokens_total", "class"), "{{class}}"),),
+    ),
+    Panel(
         "Tokens by tenant",
         "short",
         "Tokens of prompts and answers a second, by caller.",
-        ((_rate("foretell_tenant_tokens_total", "tenant"), "{{tenant}}"),),
+        ((rate("foretell_tenant_tokens_total", "tenant"), "{{tenant}}"),),
     ),
 )
 _ERROR_LEVELS = (0.1, 0.5, 0.9)
@@ -131,25 +82,25 @@ _PREDICTION = (
         "Error of TTFT",
         "percentunit",
         "(predicted - actual) / actual. The middle line is the bias, the others hold four fifths.",
-        _quantiles("foretell_ttft_prediction_error_ratio", levels=_ERROR_LEVELS),
+        quantiles("foretell_ttft_prediction_error_ratio", levels=_ERROR_LEVELS),
     ),
     Panel(
         "Error of end-to-end latency",
         "percentunit",
         "(predicted - actual) / actual.",
-        _quantiles("foretell_e2e_prediction_error_ratio", levels=_ERROR_LEVELS),
+        quantiles("foretell_e2e_prediction_error_ratio", levels=_ERROR_LEVELS),
     ),
     Panel(
         "Error of output lengths at placement",
         "percentunit",
         "(predicted - actual) / actual, of the expected length that placements counted with.",
-        _quantiles("foretell_output_tokens_prediction_error_ratio", levels=_ERROR_LEVELS),
+        quantiles("foretell_output_tokens_prediction_error_ratio", levels=_ERROR_LEVELS),
     ),
     Panel(
         "Error of the tagger",
         "percentunit",
         "(predicted - actual) / actual, of the lengths that the tagger told.",
-        _quantiles("foretell_tagger_error_ratio", "source", (0.5, 0.9)),
+        quantiles("foretell_tagger_error_ratio", "source", (0.5, 0.9)),
     ),
     Panel(
         "Calibration of length quantiles",
@@ -158,8 +109,8 @@ _PREDICTION = (
         "the level that it is named after.",
         tuple(
             (
-                f"{_rate('foretell_output_tokens_level_ratio_bucket', where=_at(level))}"
-                f" / {_rate('foretell_output_tokens_level_ratio_count')}",
+                f"{rate('foretell_output_tokens_level_ratio_bucket', where=at(level))}"
+                f" / {rate('foretell_output_tokens_level_ratio_count')}",
                 f"{100 * level:g}%",
             )
             for level in (0.5, 0.75, 0.95)
@@ -170,13 +121,13 @@ _PREDICTION = (
         "percentunit",
         "Median error of end-to-end latency of each instance: away from 0 for long, its "
         "predictions are off to one side.",
-        _quantiles("foretell_e2e_prediction_error_ratio", "instance_id", (0.5,)),
+        quantiles("foretell_e2e_prediction_error_ratio", "instance_id", (0.5,)),
     ),
     Panel(
         "Steps learned from",
         "short",
         "Engine steps that each predictor has calibrated its step times with.",
-        _gauge("foretell_calibration_steps"),
+        gauge("foretell_calibration_steps"),
     ),
     Panel(
         "Error of step times",
@@ -198,16 +149,14 @@ _ENGINES = (
         "1 while health probes succeed, as the most pessimistic replica sees it.",
         (("min by (instance_id) (foretell_instance_healthy)", "{{instance_id}}"),),
     ),
-    Panel("Running", "short", "Requests that run.", _gauge("foretell_running_requests")),
+    Panel("Running", "short", "Requests that run.", gauge("foretell_running_requests")),
     Panel(
         "Waiting",
         "short",
         "Requests in the queue and on their way to it.",
-        _gauge("foretell_waiting_requests"),
+        gauge("foretell_waiting_requests"),
     ),
-    Panel(
-        "KV cache", "percentunit", "Share of KV blocks in use.", _gauge("foretell_kv_used_ratio")
-    ),
+    Panel("KV cache", "percentunit", "Share of KV blocks in use.", gauge("foretell_kv_used_ratio")),
     Panel(
         "Preemptions",
         "short",
@@ -220,9 +169,21 @@ _ENGINES = (
         "Share of prompt tokens that the prefix cache held.",
         (
             (
-                f"{_rate('foretell_cached_prompt_tokens_total', 'instance_id')} / "
-                f"({_rate('foretell_prompt_tokens_total', 'instance_id')} > 0)",
+                f"{rate('foretell_cached_prompt_tokens_total', 'instance_id')} / "
+                f"({rate('foretell_prompt_tokens_total', 'instance_id')} > 0)",
                 "{{instance_id}}",
+            ),
+        ),
+    ),
+    Panel(
+        "Prefix cache hits by class",
+        "percentunit",
+        "The same, of online and of offline requests.",
+        (
+            (
+                f"{rate('foretell_cached_prompt_tokens_total', 'class')} / "
+                f"({rate('foretell_prompt_tokens_total', 'class')} > 0)",
+                "{{class}}",
             ),
         ),
     ),
@@ -230,13 +191,13 @@ _ENGINES = (
         "Foretold TTFT",
         "s",
         "TTFT that a request with a prompt of 256 tokens would get if it came now.",
-        _gauge("foretell_predicted_ttft_seconds"),
+        gauge("foretell_predicted_ttft_seconds"),
     ),
     Panel(
         "Foretold end-to-end latency",
         "s",
         "The same request, with an answer of 256 tokens.",
-        _gauge("foretell_predicted_e2e_seconds"),
+        gauge("foretell_predicted_e2e_seconds"),
     ),
 )
 _PLACEMENT = (
@@ -246,7 +207,7 @@ _PLACEMENT = (
         "Share of the answers that each instance gave.",
         (
             (
-                f"{_rate('foretell_e2e_seconds_count', 'instance_id')} / on() group_left() "
+                f"{rate('foretell_e2e_seconds_count', 'instance_id')} / on() group_left() "
                 f"{_ANSWERED}",
                 "{{instance_id}}",
             ),
@@ -256,13 +217,13 @@ _PLACEMENT = (
         "Time to place",
         "s",
         "What placing adds to a request's latency.",
-        _quantiles("foretell_placement_seconds"),
+        quantiles("foretell_placement_seconds"),
     ),
     Panel(
         "Without answers",
         "short",
         "Answers of predictors a second that placements had to do without.",
-        ((f"{_rate('foretell_degraded_total')} or vector(0)", "missing"),),
+        ((f"{rate('foretell_degraded_total')} or vector(0)", "missing"),),
     ),
     Panel(
         "CPU of a request",
@@ -270,8 +231,8 @@ _PLACEMENT = (
         "CPU time of all schedulers for each request: placing, relaying and all else.",
         (
             (
-                f"{_rate('foretell_process_cpu_seconds_total', where=_SCHEDULERS)} / "
-                f"({_rate('foretell_requests_total')} > 0)",
+                f"{rate('foretell_process_cpu_seconds_total', where=_SCHEDULERS)} / "
+                f"({rate('foretell_requests_total')} > 0)",
                 "schedulers",
             ),
         ),
@@ -282,8 +243,8 @@ _PLACEMENT = (
         "Attempts a second that failed before a first token, and requests called back from a "
         "queue.",
         (
-            (f"{_rate('foretell_retries_total')} or vector(0)", "failed"),
-            (f"{_rate('foretell_recalls_total')} or vector(0)", "called back"),
+            (f"{rate('foretell_retries_total')} or vector(0)", "failed"),
+            (f"{rate('foretell_recalls_total')} or vector(0)", "called back"),
         ),
     ),
     Panel(
@@ -292,11 +253,177 @@ _PLACEMENT = (
         "Share of the tagger's answers that changed what was believed when a request was placed.",
         (
             (
-                f"{_rate('foretell_lengths_revised_total')} / "
-                f"({_rate('foretell_tagger_requests_total')} > 0)",
+                f"{rate('foretell_lengths_revised_total')} / "
+                f"({rate('foretell_tagger_requests_total')} > 0)",
                 "revised",
             ),
         ),
+    ),
+)
+
+
+def _decided(metric: str, by: str = "") -> str:
+    """What the active replica shows; a standby shows what it last decided."""
+    active = f"{metric} and on (instance) (foretell_provisioner_active == 1)"
+    return f"max{f' by ({by})' if by else ''} ({active})"
+
+
+_PROVISIONING = (
+    Panel(
+        "Instances",
+        "short",
+        "Instances that there should be, and those that there are, by phase.",
+        (
+            (_decided("foretell_desired_replicas"), "desired"),
+            (_decided("foretell_provisioned_instances", "phase"), "{{phase}}"),
+        ),
+    ),
+    Panel(
+        "Reason",
+        "short",
+        "What decided the number.",
+        ((_decided("foretell_desired_reason", "reason"), "{{reason}}"),),
+    ),
+    Panel(
+        "Arrivals and forecast",
+        "reqps",
+        "Requests that come, and those that were expected a cold start ahead.",
+        (
+            (rate("foretell_provisioner_arrivals_total"), "arrivals"),
+            (_decided("foretell_forecast_arrivals"), "forecast"),
+        ),
+    ),
+    Panel(
+        "Age of the numbers",
+        "s",
+        "Age of the oldest number that the decision rests on.",
+        ((_decided("foretell_desired_age_seconds"), "age"),),
+    ),
+    Panel(
+        "Cold start",
+        "s",
+        "P90 of the time that instances took to become ready.",
+        ((_decided("foretell_cold_start_seconds"), "P90"),),
+    ),
+    Panel(
+        "Failures",
+        "short",
+        "Orders that failed and instances that never got ready, in the last hour.",
+        (
+            ("sum(increase(foretell_driver_failures_total[1h]))", "orders"),
+            ("sum(increase(foretell_given_up_total[1h]))", "never ready"),
+        ),
+    ),
+    Panel(
+        "Regret",
+        "short",
+        "The last hour that was replayed: instance-hours that one instance less would have saved "
+        "within the targets, and hours that could not be replayed.",
+        (
+            (_decided("foretell_regret_wasted_hours"), "wasted hours"),
+            ("sum(increase(foretell_regret_failures_total[1h]))", "not replayed"),
+        ),
+    ),
+    Panel(
+        "Requests that one more would have saved",
+        "short",
+        "Requests of the last hour that was replayed which one instance more would have kept "
+        "within their targets.",
+        ((_decided("foretell_regret_saved_requests"), "requests"),),
+    ),
+    Panel(
+        "Within targets, replayed",
+        "percentunit",
+        "Requests of that hour within their targets, by the number of instances.",
+        ((_decided("foretell_regret_within_ratio", "instances"), "{{instances}}"),),
+    ),
+    Panel(
+        "Error of forecasts",
+        "percentunit",
+        "Of arrivals, output tokens and the ratio within targets, in that hour.",
+        ((_decided("foretell_regret_forecast_error_ratio", "of"), "{{of}}"),),
+    ),
+)
+_OFFLINE = (
+    Panel(
+        "Batches",
+        "short",
+        "Batches that have not ended, by status.",
+        (("sum by (status) (foretell_batches) or vector(0)", "{{status}}"),),
+    ),
+    Panel(
+        "Requests left",
+        "short",
+        "Requests of batches in progress that have not ended.",
+        (("sum(foretell_batch_requests_left)", "left"),),
+    ),
+    Panel(
+        "Requests of batches",
+        "reqps",
+        "Requests of batches that have ended, by outcome.",
+        (
+            (
+                f"{rate('foretell_batch_requests_total', 'outcome')} or vector(0)",
+                "{{outcome}}",
+            ),
+        ),
+    ),
+    Panel(
+        "Tokens of batches",
+        "short",
+        "Tokens a second of prompts and answers of requests of batches.",
+        ((f"{rate('foretell_batch_tokens_total', 'kind')} or vector(0)", "{{kind}}"),),
+    ),
+    Panel(
+        "Prompts of batches found cached",
+        "percentunit",
+        "Share of the prompt tokens of batches that engines say they found in a prefix cache.",
+        (
+            (
+                f"{rate('foretell_batch_cached_tokens_total')} / "
+                f"({rate('foretell_batch_tokens_total', where=_PROMPTS)} > 0) or vector(0)",
+                "cached",
+            ),
+        ),
+    ),
+    Panel(
+        "Foretold end of batches",
+        "s",
+        "Time until all batches in progress are foretold to be done.",
+        (("max(foretell_batches_left_seconds)", "left"),),
+    ),
+    Panel(
+        "Window",
+        "short",
+        "Requests of batches that may be on their way, and those that are.",
+        (
+            ("sum(foretell_batch_window)", "may be"),
+            ("sum(foretell_batch_requests_in_flight)", "are"),
+        ),
+    ),
+    Panel(
+        "Online targets met, beside batches",
+        "percentunit",
+        "Share of the requests with targets that met them; those of batches have none.",
+        (
+            (
+                f"({rate('foretell_slo_requests_total', where=_MET)} or vector(0)) / "
+                f"({rate('foretell_slo_requests_total')} > 0)",
+                "met",
+            ),
+        ),
+    ),
+    Panel(
+        "Promises",
+        "short",
+        "Batches that have ended, by whether they did by the time first promised.",
+        (("sum by (outcome) (foretell_batch_promises_total) or vector(0)", "{{outcome}}"),),
+    ),
+    Panel(
+        "Found nobody",
+        "short",
+        "Times a second that a request of a batch found nobody to answer it.",
+        ((f"{rate('foretell_batch_tries_again_total')}", "sent again"),),
     ),
 )
 DASHBOARDS = (
@@ -304,4 +431,6 @@ DASHBOARDS = (
     Dashboard("foretell-prediction", "Prediction against reality", _PREDICTION),
     Dashboard("foretell-engines", "Engines", _ENGINES),
     Dashboard("foretell-placement", "Placement", _PLACEMENT),
+    Dashboard("foretell-provisioning", "Provisioning", _PROVISIONING),
+    Dashboard("foretell-offline", "Offline", _OFFLINE),
 )

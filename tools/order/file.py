@@ -2,7 +2,7 @@
 
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,42 +13,63 @@ from foretell.length.conversation import MOST_EXCHANGES, Conversation, head_and_
 from foretell.offline.tree import Prompt
 
 _CHARACTERS = 4  # of a token, where only the text is known
+_LIMIT = 1 << 31  # larger limits of tokens are none
+_NO_REQUEST = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
     """One request of a file."""
 
-    text: str
-    """The line as it stands there."""
-    prompt: Prompt
-    """Its tokens, or a number for each four characters."""
+    number: int
+    """Where it stands in the file, counted from 1."""
+    begin_bytes: int
+    length_bytes: int
     conversation: Conversation
     known_tokens: int
     """Output tokens, where the request fixes them; otherwise 0."""
 
 
-def read_lines(path: Path) -> Iterator[Line]:
-    """The requests of a file; ValueError that names the line for what is none."""
-    with path.open(encoding="utf-8") as file:
-        for number, text in enumerate(file, 1):
-            if not text.strip():
+def read_lines(path: Path) -> Iterator[tuple[Line, Prompt]]:
+    """The requests of a file, each with its tokens, or a number for each four characters.
+
+    A file may have more tokens than there is memory for. ValueError that names the line for what is
+    no request.
+    """
+    begin = 0
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, 1):
+            place = number, begin, len(raw)
+            begin += len(raw)
+            if not raw.strip():
                 continue
             try:
-                data = json.loads(text)
-                yield _line(text.rstrip("\n"), data.get("body", data))
-            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                data = json.loads(raw)
+                read = _line(place, data.get("body", data))
+            except _NO_REQUEST as error:
                 raise ValueError(f"{path}, line {number}: no request ({error})") from error
+            yield read
 
 
-def _line(text: str, body: Mapping[str, Any]) -> Line:
+def write_lines(path: Path, lines: Iterable[Line], output: Path) -> None:
+    """Write `lines` of the file at `path` to `output`; ValueError if both are the same file."""
+    if output.exists() and output.samefile(path):
+        raise ValueError(f"{output} is the input")
+    with path.open("rb") as source, output.open("wb") as target:
+        for line in lines:
+            source.seek(line.begin_bytes)
+            target.write(source.read(line.length_bytes).rstrip(b"\r\n") + b"\n")
+
+
+def _line(place: tuple[int, int, int], body: Mapping[str, Any]) -> tuple[Line, Prompt]:
     if "messages" in body:
         messages = [(str(each["role"]), _text(each.get("content"))) for each in body["messages"]]
     else:
         messages = [("user", _text(body["prompt"]))]
     prompt = _tokens(body.get("prompt"), messages)
     system, earlier, asked = split_chat(messages)
-    most = body.get("max_completion_tokens") or body.get("max_tokens") or 0
+    asked_for = body.get("max_completion_tokens") or body.get("max_tokens") or 0
+    most = min(max(0, int(asked_for)), _LIMIT)
     fixed = body.get("ignore_eos") or body.get("min_tokens") == most
     conversation = Conversation(
         head_and_tail(asked),
@@ -57,9 +78,9 @@ def _line(text: str, body: Mapping[str, Any]) -> Line:
         head_and_tail(system),
         tuple(earlier[-MOST_EXCHANGES:]),
         len(earlier),
-        int(most),
+        most,
     )
-    return Line(text, prompt, conversation, int(most) if most and fixed else 0)
+    return Line(*place, conversation, most if fixed else 0), prompt
 
 
 def _text(content: Any) -> str:
@@ -67,11 +88,13 @@ def _text(content: Any) -> str:
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else [content]
-    return "\n".join(
-        each["text"] if isinstance(each, dict) and "text" in each else json.dumps(each)
-        for each in parts
-        if each is not None
-    )
+    return "\n".join(_part(each) for each in parts if each is not None)
+
+
+def _part(part: Any) -> str:
+    if type(part) is int:  # a token, of which there may be thousands
+        return str(part)
+    return str(part["text"]) if isinstance(part, dict) and "text" in part else json.dumps(part)
 
 
 def _tokens(prompt: Any, messages: list[tuple[str, str]]) -> Prompt:

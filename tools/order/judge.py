@@ -1,6 +1,6 @@
 """What a file of offline requests asks of a GPU, and how soon it is done in which order."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,10 @@ from foretell.offline.feed import Feed, Sequential
 from foretell.offline.feedback import Feedback, Job
 from foretell.offline.lengths import Lengths, sampled, strata
 from foretell.offline.ordering import demand
-from foretell.offline.tree import PrefixTree, prefix_tree
+from foretell.offline.tree import PrefixTree, Prompt, prefix_tree
 from foretell.offline.work import Ints, WorkModel, measured_work
 from foretell.sim.offline import plain, run
-from tools.order.file import Line, read_lines
+from tools.order.file import Line, read_lines, write_lines
 from tools.pictures import figure, save
 
 _AT_ONCE = 512  # prompts that the length model reads together
@@ -59,6 +59,21 @@ class Watched:
         self.steps.append((begin_s, duration_s, compute_s, memory_s))
 
 
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A file of requests, served by a simulated engine in several orders."""
+
+    lines: list[Line]
+    watched: dict[str, Watched]
+    found: dict[str, Any]
+    """What `foretell order` prints."""
+
+    @property
+    def soonest(self) -> list[Line]:
+        """The requests in the order that is done soonest."""
+        return [self.lines[request] for request in self.watched[self.found["soonest"]].sent]
+
+
 def judge(
     path: Path, profile_name: str, ordered: Path | None, picture: Path | None
 ) -> dict[str, Any]:
@@ -67,13 +82,29 @@ def judge(
 
     ValueError for a file or profile that cannot be used.
     """
+    judged = judged_file(path, profile_name)
+    if ordered is not None:
+        write_lines(path, judged.soonest, ordered)
+    if picture is not None:
+        _draw(judged.watched, picture)
+    return judged.found
+
+
+def judged_file(path: Path, profile_name: str) -> Judged:
+    """The file at `path`, simulated; ValueError for a file or profile that cannot be used."""
     profile = load_profile(profile_name)
     step_time = profile_step_time(profile)
     work, config = measured_work(step_time), _config(profile)
-    lines = list(read_lines(path))
+    lines: list[Line] = []
+
+    def prompts() -> Iterator[Prompt]:
+        for line, prompt in read_lines(path):
+            lines.append(line)
+            yield prompt
+
+    tree = prefix_tree(prompts(), config.block_size_tokens)
     if not lines:
         raise ValueError(f"{path} has no requests")
-    tree = prefix_tree((line.prompt for line in lines), config.block_size_tokens)
     known = np.array([line.known_tokens for line in lines], np.int64)
     outputs = _drawn(lines, tree, known, config)
     lengths = Lengths.known(outputs)
@@ -98,13 +129,8 @@ def judge(
             "preemptions": found.preemptions,
         }
     best = min(orders, key=lambda name: orders[name]["seconds"])
-    if ordered is not None:
-        text = "".join(f"{lines[request].text}\n" for request in watched[best].sent)
-        ordered.write_text(text, encoding="utf-8")
-    if picture is not None:
-        _draw(watched, picture)
     seconds = {name: float(each["seconds"]) for name, each in orders.items()}
-    return {
+    told = {
         "profile": profile_name,
         "requests": tree.requests,
         "prompt_tokens": int(tree.prompt_tokens.sum()),
@@ -119,6 +145,7 @@ def judge(
         "speed_up_over_fcfs": round(seconds["fcfs"] / max(seconds[best], 1e-9), 3),
         "speed_up_over_dfs": round(seconds["dfs"] / max(seconds[best], 1e-9), 3),
     }
+    return Judged(lines, watched, told)
 
 
 def _config(profile: GpuProfile) -> EngineConfig:

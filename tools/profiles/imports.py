@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foretell.config import load_profile
-from foretell.latency.devices import DEVICES, MODELS, device_spec, model_spec
+from foretell.latency.devices import DEVICES, MODELS
 from foretell.latency.profile_json import profile_from_json, profile_to_json
 from foretell.latency.roofline import estimated_kv_blocks, sharded
-from foretell.model import GpuProfile
+from foretell.model import DeviceSpec, GpuProfile, ModelSpec
 from tools.files import read_bytes
 from tools.profiles.options import ImportOptions
+from tools.profiles.sizes import Datasheet, device_of, known_device, known_model, model_of
 
 if TYPE_CHECKING:
     from foretell.latency.importers import StepSource
@@ -48,22 +49,21 @@ def with_graphs(profile: GpuProfile, max_num_seqs: int) -> GpuProfile:
     return replace(profile, tables=replace(profile.tables, graph_sizes=graph_sizes(max_num_seqs)))
 
 
-def import_profile(options: ImportOptions) -> GpuProfile:
-    """The profile that `options` describe; ProfileError with the reason where there is none."""
+def import_profile(options: ImportOptions, sheet: Datasheet | None = None) -> GpuProfile:
+    """The profile that `options` describe; ProfileError with the reason where there is none.
+
+    `sheet` says of the device what is not known by its name.
+    """
     try:
         from foretell.latency.importers import fit_linear, tabulate
     except ImportError as error:
         raise ProfileError(_EXTRA) from error
     try:
         options = _complete(options)
-        device, model = sharded(
-            device_spec(options.device),
-            model_spec(options.model),
-            options.tensor_parallel,
-            options.data_parallel,
-        )
+        one, whole = _device(options, sheet or Datasheet()), model_of(options.model)
+        device, model = sharded(one, whole, options.tensor_parallel, options.data_parallel)
         profile = GpuProfile(
-            name=options.name or f"{options.device}/{options.model}",
+            name=options.name or f"{options.device}/{whole.name}",
             coefficients_s=(),
             relative_residual=0.0,
             provenance=options.provenance or f"{options.format} tables, {device.name}",
@@ -73,11 +73,11 @@ def import_profile(options: ImportOptions) -> GpuProfile:
             max_model_len=options.max_model_len,
             tensor_parallel=options.tensor_parallel,
             data_parallel=options.data_parallel,
-            tables=tabulate(_source(options), options.max_num_seqs),
+            tables=tabulate(_source(options, one, whole), options.max_num_seqs),
         )
         coefficients, residual = fit_linear(profile)
     except (OSError, KeyError, ValueError) as error:
-        raise ProfileError(f"{options.path}: {error}") from error
+        raise ProfileError(f"{options.path}: {_text(error)}") from error
     return replace(profile, coefficients_s=coefficients, relative_residual=residual)
 
 
@@ -107,33 +107,23 @@ def _complete(options: ImportOptions) -> ImportOptions:
     )
 
 
-def known_device(parts: Iterable[str]) -> str:
-    """The device of which a part names the family (`h100_sxm`: H100-SXM); empty: none."""
-    families = {device.partition("-")[0]: device for device in DEVICES}
-    return families.get(_longest(parts, families), "")
-
-
-def known_model(parts: Iterable[str]) -> str:
-    """The known model whose name begins one of `parts`; empty: none."""
-    return _longest(parts, MODELS)
-
-
-def _longest(parts: Iterable[str], names: Iterable[str]) -> str:
-    """The longest of `names` that begins one of `parts`, letters and digits compared."""
-
-    def plain(text: str) -> str:
-        return "".join(filter(str.isalnum, text.lower()))
-
-    plain_parts = [plain(part) for part in parts]
-    found = [name for name in names if any(p.startswith(plain(name)) for p in plain_parts)]
-    return max(found, key=len, default="")
-
-
 def _missing(what: str, known: Iterable[str]) -> str:
-    raise ValueError(f"the path names no {what}; give --{what}, one of {', '.join(sorted(known))}")
+    raise ValueError(
+        f"the path names no {what}; give --{what}, which may be another than {', '.join(known)}"
+    )
 
 
-def _source(options: ImportOptions) -> "StepSource":
+def _device(options: ImportOptions, sheet: Datasheet) -> DeviceSpec:
+    """The device. LLMServingSim's tables are complete: any name does, and no number is needed."""
+    try:
+        return device_of(options.device, sheet)
+    except KeyError:
+        if options.format != "llmservingsim":
+            raise
+        return DeviceSpec(options.device, 0.0, 0.0, sheet.device_gb * 1e9)
+
+
+def _source(options: ImportOptions, device: DeviceSpec, model: ModelSpec) -> "StepSource":
     from foretell.latency.importers import (
         AiConfiguratorSource,
         Link,
@@ -141,7 +131,6 @@ def _source(options: ImportOptions) -> "StepSource":
         VidurSource,
     )
 
-    model, device = model_spec(options.model), device_spec(options.device)
     if options.format == "llmservingsim":
 
         def rows(name: str, *, required: bool = True) -> list[dict[str, str]]:
@@ -152,7 +141,6 @@ def _source(options: ImportOptions) -> "StepSource":
             rows("dense"),
             rows("per_sequence"),
             rows("attention"),
-            skew=rows("skew", required=False),
             moe=rows("moe", required=False),
             link=Link(options.link_gb_per_s * 1e9, options.link_latency_us * 1e-6),
             tensor_parallel=options.tensor_parallel,
@@ -170,6 +158,11 @@ def _source(options: ImportOptions) -> "StepSource":
         context_attention=_parquet_rows(options.path, "context_attention_perf"),
         generation_attention=_parquet_rows(options.path, "generation_attention_perf"),
     )
+
+
+def _text(error: Exception) -> str:
+    """What the error says; a KeyError's own text is in quotes."""
+    return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
 
 
 def _csv_rows(path: Path, *, required: bool = True) -> list[dict[str, str]]:

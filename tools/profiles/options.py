@@ -16,10 +16,10 @@ class ImportOptions:
     format: Annotated[TableFormat, typer.Option(help="Format of the tables.")]
     path: Annotated[Path, typer.Argument(help="Folder of the tables.")]
     device: Annotated[
-        str, typer.Option(help="Device, e.g. RTXPRO6000; empty: the one in the path.")
+        str, typer.Option(help="Device, known or not, e.g. RTXPRO6000; empty: the one in the path.")
     ] = ""
     model: Annotated[
-        str, typer.Option(help="Model, e.g. Llama-3.1-8B; empty: the one in the path.")
+        str, typer.Option(help="Model, or its config.json; empty: the one in the path.")
     ] = ""
     name: Annotated[str, typer.Option(help="Name of the profile; empty: DEVICE/MODEL.")] = ""
     provenance: Annotated[str, typer.Option(help="Text that says where the tables are from.")] = ""
@@ -36,7 +36,8 @@ class ImportOptions:
         float, typer.Option(min=0, help="Fixed time of a collective operation, in microseconds.")
     ] = 20.0
     kv_blocks: Annotated[
-        int, typer.Option(min=0, help="Number of KV blocks; 0: estimated from the datasheet.")
+        int,
+        typer.Option(min=0, help="Number of KV blocks; 0: estimated from the datasheet, if any."),
     ] = 0
     max_num_seqs: Annotated[int, typer.Option(min=1, help="vLLM's max_num_seqs.")] = 256
     max_num_batched_tokens: Annotated[int, typer.Option(min=1, help="vLLM's limit.")] = 2048

@@ -12,6 +12,7 @@ import yaml
 from pydantic_settings import BaseSettings
 
 from foretell.config import (
+    BatchSettings,
     Cluster,
     EmulatorSettings,
     Layout,
@@ -21,8 +22,10 @@ from foretell.config import (
 )
 from foretell.config.cluster import Engine
 from foretell.config.layout import (
+    CONTAINER_BATCHES,
     CONTAINER_FILES,
     CONTAINER_GRPC_PORT,
+    CONTAINER_HTTPS_PORT,
     CONTAINER_PORT,
     CONTAINER_RUN_DIR,
     engine_args,
@@ -106,6 +109,8 @@ class _Compose:
                 services[name] = self._scheduler(name, index)
             if self._cluster.schedulers.envoy:
                 services["envoy"] = self._envoy()
+            if self._cluster.batches.folder:
+                services["batch"] = self._batch()
         if self._host == self._layout.tagger_host:
             services["tagger"] = self._tagger()
         for engine in self._engines:
@@ -115,6 +120,8 @@ class _Compose:
         volumes: dict[str, Any] = {"run": {}}
         if any(engine.section.kind == "vllm" for engine in self._engines):
             volumes["models"] = {}
+        if "batch" in services:
+            volumes["batches"] = {}
         if in_front and self._cluster.observability.prometheus_port:
             port = self._cluster.observability.prometheus_port
             shared = self._relative(str(self._source / "deploy" / "observability"))
@@ -143,9 +150,15 @@ class _Compose:
         others += [predictor_name(engine) for engine in self._engines]
         if section.envoy:  # which is all that clients see
             return service | {"depends_on": others}
+        bind = f"${{BIND:-{section.listen}}}"
+        ports = [f"{bind}:{port}:{CONTAINER_PORT}"]
+        if section.https_port:
+            own = f"${{SCHEDULER_{index}_HTTPS_PORT:-{section.https_port + index}}}"
+            plain = f"{section.plain_listen}:{port}:{CONTAINER_PORT}"
+            ports = [plain, f"{bind}:{own}:{CONTAINER_HTTPS_PORT}"]
         return service | {
             "networks": ["outside", "inside"],
-            "ports": [f"${{BIND:-{section.listen}}}:{port}:{CONTAINER_PORT}"],
+            "ports": ports,
             "depends_on": others,
         }
 
@@ -175,6 +188,14 @@ class _Compose:
             extras=extras,
             port=self._cluster.tagger.port,
         )
+
+    def _batch(self) -> _Service:
+        """Its folder is a volume, whatever the folder's name outside containers."""
+        service = self._service("batch", self._layout.batch(), BatchSettings, grace_s=15)
+        return service | {
+            "volumes": [*service["volumes"], f"batches:{CONTAINER_BATCHES}"],
+            "depends_on": list(self._cluster.scheduler_names()),
+        }
 
     def _predictor(self, engine: Engine) -> _Service:
         values = self._layout.predictor(engine)

@@ -77,6 +77,7 @@ def scraped(layout: Layout) -> dict[str, Any]:
             metrics(predictor_name(each), each.host, each.predictor_port) for each in engines
         ],
         "tagger": [metrics("tagger", layout.tagger_host, cluster.tagger.port)],
+        **({"batch": [f"batch:{METRICS_PORT}"]} if cluster.batches.folder else {}),
         # vLLM's own metrics; emulated engines have none and show as down.
         "engine": [layout.engine_url(engine).removeprefix("http://") for engine in engines],
     }

@@ -25,6 +25,10 @@ class EngineOptions:
     max_model_len: int = 0
 
 
+EMULATED = EngineOptions("A30/Llama-2-7b-hf", 4)
+"""The engines that `foretell up` emulates by default."""
+
+
 @dataclass(frozen=True, slots=True)
 class SimulateOptions:
     """A cluster and its requests, without their rate and seed."""
@@ -32,10 +36,10 @@ class SimulateOptions:
     trace: Annotated[
         str,
         typer.Option(
-            help="CSV, Mooncake JSON lines or a scheduler's request log, gzipped or not.",
-            show_default=False,
+            help="CSV, Mooncake JSON lines or a scheduler's request log, gzipped or not; empty: "
+            "chats that ship."
         ),
-    ]
+    ] = ""
     engines: tuple[EngineOptions, ...] = ()
     policy: Annotated[str, typer.Option(help="Placement policy.")] = "slo"
     trace_format: Annotated[TraceFormat, typer.Option("--format", help="Format of the trace.")] = (

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from foretell.provision import ProvisionConfig, Strategy, make_strategy
+from foretell.provision import ProvisionConfig, Strategy
+from foretell.provision.strategies import make_strategy
 from foretell.sim import Provisioning, Report
 from tools.simulate.options import ProvisionOptions, SimulateOptions
 

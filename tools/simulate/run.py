@@ -13,6 +13,8 @@ from foretell.policy import make_policy
 from foretell.sim import Provisioning, Report, Served, check_fits, simulate
 from foretell.sim.accuracy import quantile
 from foretell.workload import Arrival, Trace, arrivals_of, parse_csv, parse_mooncake
+from foretell.workload.chats import PER_S as CHATS_PER_S
+from foretell.workload.chats import chat_trace
 from foretell.workload.request_log import MARK, parse_request_log
 from tools.files import read_bytes
 from tools.progress import progress
@@ -77,14 +79,17 @@ def run(
     sampled: bool = False,
     fitting_too: tuple[EngineOptions, ...] = (),
     provisioning: Provisioning | None = None,
+    trace: Trace | None = None,
 ) -> Run:
     """Simulate; ValueError says what is wrong with the options.
 
     `started` is told how many requests there are, `ended` of each. `sampled`: free blocks are
     noted over time. Requests that do not fit into all of `fitting_too` are left out as well.
-    `provisioning`: instances come and go. Equal arguments give equal results.
+    `provisioning`: instances come and go. `trace`: in place of that of the options, which name it.
+    Equal arguments give equal results.
     """
-    trace = read_trace(options.trace, options.trace_format)
+    trace = trace or read_trace(options.trace, options.trace_format)
+    qps = qps or (0.0 if options.trace else CHATS_PER_S)
     if options.skip >= len(trace.requests):
         raise ValueError(f"--skip {options.skip}: the trace has {len(trace.requests):,} requests")
     trace = replace(trace, requests=trace.requests[options.skip :])
@@ -110,7 +115,7 @@ def run(
         "policy": options.policy,
         "qps": qps or round((len(arrivals) - 1) / span_s, _DIGITS) if span_s else qps,
         "seed": seed,
-        "trace": Path(options.trace).name,
+        "trace": Path(options.trace).name or "chats",
         "profile": ",".join(f"{engine.profile}x{engine.instances}" for engine in options.engines),
         "engines": [engine_facts(engine, options) for engine in options.engines],
         "async_scheduling": options.async_scheduling,
@@ -158,7 +163,10 @@ def with_targets(arrival: Arrival, options: SimulateOptions) -> Arrival:
 
 @lru_cache(maxsize=4)
 def read_trace(path: str, trace_format: str) -> Trace:
-    """The trace in a file, which may be gzipped; ValueError where there is none."""
+    """The trace in a file, which may be gzipped, or the chats that ship where `path` is empty;
+    ValueError where there is none."""
+    if not path:
+        return chat_trace()
     parsers = {"csv": parse_csv, "mooncake": parse_mooncake, "log": parse_request_log}
     try:
         lines = read_bytes(Path(path)).decode().splitlines()

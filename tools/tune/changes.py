@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from foretell.latency.devices import DEVICES, MODELS
 from foretell.model import EngineConfig, GpuProfile
 from foretell.workload import Trace
-from tools.profiles.imports import known_device, known_model, profile_of
+from tools.profiles.imports import profile_of
+from tools.profiles.sizes import known_device, known_model
 from tools.simulate.cluster import instance_config
 from tools.simulate.options import EngineOptions, SimulateOptions
 from tools.tune.options import Memory

@@ -17,12 +17,13 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from bench.placement.paced.pace import LENGTH_KEY, Clock, Pace
+from services.backend.vllm.cosched.scheduler import CoSyncScheduler
 from services.backend.vllm.plugin import ForetellSyncScheduler
 from services.backend.vllm.snapshot import batch_shape
 
 
-class PacedScheduler(ForetellSyncScheduler):
-    """vLLM's scheduler with the plugin, whose steps last as long as a profile says.
+class _Paced:
+    """Mixed in before one of our schedulers; its steps last as long as a profile says.
 
     On a CPU vLLM schedules synchronously: `schedule`, the model, `update_from_output`, in this
     order and one thread. The sleep lies before the last, so that snapshots tell of it.
@@ -30,19 +31,28 @@ class PacedScheduler(ForetellSyncScheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        pace = Pace.of_setting(self.vllm_config.additional_config)
+        pace = Pace.of_setting(self.vllm_config.additional_config)  # type: ignore[attr-defined]
         self._clock = Clock(pace.step_time(), pace.slowdown)
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         begun_s = time.monotonic()
-        output = super().schedule(*args, **kwargs)
-        self._clock.scheduled(batch_shape(output.num_scheduled_tokens, self.requests), begun_s)
+        output = super().schedule(*args, **kwargs)  # type: ignore[misc]
+        shape = batch_shape(output.num_scheduled_tokens, self.requests)  # type: ignore[attr-defined]
+        self._clock.scheduled(shape, begun_s)
         return output
 
     def update_from_output(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
         if scheduler_output.total_num_scheduled_tokens:
             time.sleep(self._clock.rest_s(time.monotonic()))
-        return super().update_from_output(scheduler_output, *args, **kwargs)
+        return super().update_from_output(scheduler_output, *args, **kwargs)  # type: ignore[misc]
+
+
+class PacedScheduler(_Paced, ForetellSyncScheduler):
+    """vLLM's own."""
+
+
+class PacedCoScheduler(_Paced, CoSyncScheduler):
+    """Offline requests beside online ones."""
 
 
 class SecretLength(LogitsProcessor):  # type: ignore[misc]

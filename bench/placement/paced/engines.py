@@ -28,7 +28,7 @@ def engine_args(spec: EngineSpec) -> str:
         f"--num-gpu-blocks-override {spec.blocks} --stream-interval 16 "
         "--disable-uvicorn-access-log "
         f"--scheduler-cls {_ENGINE}.PacedScheduler --logits-processors {_ENGINE}:SecretLength "
-        f"--additional-config '{json.dumps(spec.pace.as_setting())}'"
+        f"--additional-config '{json.dumps(spec.pace.as_setting())}' {spec.more_args}"
     )
 
 

@@ -12,6 +12,7 @@ import aiohttp
 from bench.placement.cluster.load import LoadError
 from bench.placement.paced.pace import LENGTH_KEY
 from bench.placement.paced.requests import MAX_TOKENS, Ask, Chain
+from foretell.cosched.deadlines import TPOT_FIELD, TTFT_FIELD
 
 _HEADROOM_S = 0.2  # from the moment when sending begins to the first request
 
@@ -36,8 +37,12 @@ class Answered:
         return all(not target or actual <= target for actual, target in pairs)
 
 
-async def send(chains: Sequence[Chain], url: str, model: str, run: str) -> list[Answered]:
+async def send(
+    chains: Sequence[Chain], url: str, model: str, run: str, *, tell_engine: bool = False
+) -> list[Answered]:
     """All requests, at one scheduler, in the order of their ids, which get the prefix `run-`.
+
+    `tell_engine`: `url` is an engine, which gets the targets as a scheduler would tell them.
 
     Prompts of different runs begin differently, so that no cache knows them from another run.
     Raises `LoadError` unless every answer has its length.
@@ -53,7 +58,9 @@ async def send(chains: Sequence[Chain], url: str, model: str, run: str) -> list[
             for ask in chain:
                 due_s += ask.after_s
                 await asyncio.sleep(max(0.0, due_s - time.monotonic()))
-                answers.append(await _ask(session, ask, model, run, due_s))
+                answers.append(
+                    await _ask(session, ask, _body(ask, model, run, tell_engine), run, due_s)
+                )
                 due_s += answers[-1].e2e_s
             return answers
 
@@ -63,11 +70,11 @@ async def send(chains: Sequence[Chain], url: str, model: str, run: str) -> list[
 
 
 async def _ask(
-    session: aiohttp.ClientSession, ask: Ask, model: str, run: str, due_s: float
+    session: aiohttp.ClientSession, ask: Ask, body: dict[str, Any], run: str, due_s: float
 ) -> Answered:
     first_s, tail = 0.0, b""
     async with session.post(
-        "/v1/chat/completions", json=_body(ask, model, run), headers=_headers(ask, run)
+        "/v1/chat/completions", json=body, headers=_headers(ask, run)
     ) as answer:
         async for data in answer.content.iter_any():
             first_s = first_s or time.monotonic()
@@ -82,7 +89,9 @@ async def _ask(
     return Answered(ask, first_s - due_s, ended_s - due_s)
 
 
-def _body(ask: Ask, model: str, run: str) -> dict[str, Any]:
+def _body(ask: Ask, model: str, run: str, tell_engine: bool) -> dict[str, Any]:
+    names, told = (TTFT_FIELD, TPOT_FIELD), ask.targets_s if tell_engine else (0.0, 0.0)
+    targets = {name: 1e3 * own_s for name, own_s in zip(names, told, strict=True) if own_s}
     return {
         "model": model,
         "messages": [{"role": "system", "content": f"Session {run}."}, *ask.turn.messages],
@@ -90,7 +99,7 @@ def _body(ask: Ask, model: str, run: str) -> dict[str, Any]:
         "temperature": 0,
         "stream": True,
         "stream_options": {"include_usage": True},
-        "vllm_xargs": {LENGTH_KEY: ask.turn.output_tokens},
+        "vllm_xargs": {LENGTH_KEY: ask.turn.output_tokens, **targets},
     }
 
 

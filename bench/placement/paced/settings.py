@@ -29,6 +29,8 @@ class EngineSpec:
     blocks: int = _AMPLE_BLOCKS
     """KV blocks of `BLOCK_TOKENS`."""
     slowdown: float = SLOWDOWN
+    more_args: str = ""
+    """Further flags of vLLM."""
 
     @property
     def pace(self) -> Pace:

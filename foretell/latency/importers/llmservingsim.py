@@ -7,7 +7,6 @@ Source format: `profiler/perf/DEVICE/MODEL/DTYPE/tpN/*.csv` of github.com/casys-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from statistics import fmean
 
 from foretell.latency.importers.source import US, Row, StepSource, across_s, curves_by
 from foretell.latency.tables import curve_s, grid_s
@@ -40,12 +39,47 @@ class Link:
         return self.latency_s + (devices - 1) * size_bytes / self.bandwidth_bytes_per_s
 
 
+class _Attention:
+    """The table of attention, microseconds of a layer; what did not fit the device is filled in."""
+
+    def __init__(self, measured: dict[tuple[int, ...], float]) -> None:
+        self._measured = measured
+
+    def measured(self, axis: int, values: Sequence[int]) -> tuple[int, ...]:
+        """Those of `values` that were measured alone behind the least context."""
+        alone = [(0,) * axis + (v, KV[0]) + (0,) * (2 - axis) for v in values]
+        found = tuple(v for v, at in zip(values, alone, strict=True) if at in self._measured)
+        if not found:
+            raise ValueError(f"the attention table holds nothing but {POINT[axis]} of other sizes")
+        return found
+
+    def us(self, point: tuple[int, ...]) -> float:
+        """The measured time, or the sum of both parts, or in proportion to the context."""
+        if point in self._measured:
+            return self._measured[point]
+        chunk, computed, seqs, context = point
+        if chunk and seqs:
+            return self.us((chunk, computed, 0, 0)) + self.us((0, 0, seqs, context))
+        if computed > KV[0]:
+            return self._longer((chunk, computed // 2, 0, 0))
+        if context > KV[0]:
+            return self._longer((0, 0, seqs, context // 2))
+        raise ValueError(f"the attention table lacks {dict(zip(POINT, point, strict=True))}")
+
+    def _longer(self, half: tuple[int, ...]) -> float:
+        """Behind twice the context: once more what doubling `half`'s did, for that is linear."""
+        chunk, computed, seqs, context = half
+        here = self.us(half)
+        if max(computed, context) <= KV[0]:
+            return 2.0 * here
+        return max(here, 3.0 * here - 2.0 * self.us((chunk, computed // 2, seqs, context // 2)))
+
+
 class LlmServingSimSource(StepSource):
     """One model on `tensor_parallel` devices, or on as many ranks that share their experts.
 
-    `skew`, where given, holds what batches of unequal contexts took against batches of equal ones
-    with the same mean. A batch shape does not know its spread, so decode attention is raised by
-    the mean slowdown of all measured spreads at that number of sequences.
+    The source also measured batches in which a few contexts are far longer than the others
+    (`skew.csv`); what is said of attention here is for equal contexts.
     """
 
     def __init__(
@@ -55,7 +89,6 @@ class LlmServingSimSource(StepSource):
         per_sequence: Iterable[Row],
         attention: Iterable[Row],
         *,
-        skew: Iterable[Row] = (),
         moe: Iterable[Row] = (),
         link: Link | None = None,
         tensor_parallel: int = 1,
@@ -75,23 +108,21 @@ class LlmServingSimSource(StepSource):
         )
         if bool(self._experts) != bool(model.experts):
             raise ValueError(f"{model.name} has {model.experts} experts; its tables disagree")
-        table = {tuple(int(row[k]) for k in POINT): float(row["time_us"]) * US for row in attention}
-        rows = list(skew)
-        pure, mixed = (_slowdown(rows, regime) for regime in ("pure", "mixed"))
-        self._prefill = _grid([(c, kv) for c, kv in product(CHUNKS, (0, *KV))], table, (0, 0))
+        measured = {tuple(int(row[k]) for k in POINT): float(row["time_us"]) for row in attention}
+        table = _Attention(measured)
+        chunks, decodes = table.measured(0, CHUNKS), table.measured(2, (*DECODES, 256))
+        few = decodes[: len(DECODES)]
+        self._prefill = Grid(
+            (chunks, (0, *KV)),
+            tuple(table.us((c, kv, 0, 0)) * US for c, kv in product(chunks, (0, *KV))),
+        )
         self._decode = Grid(
-            ((*DECODES, 256), KV),
-            tuple(
-                table[0, 0, n, kv] * (1.0 + curve_s(pure, n))
-                for n, kv in product((*DECODES, 256), KV)
-            ),
+            (decodes, KV),
+            tuple(table.us((0, 0, n, kv)) * US for n, kv in product(decodes, KV)),
         )
         self._mixed = Grid(
-            (CHUNKS, (0, *KV), DECODES, KV),
-            tuple(
-                table[point] * (1.0 + curve_s(mixed, point[2]))
-                for point in product(CHUNKS, (0, *KV), DECODES, KV)
-            ),
+            (chunks, (0, *KV), few, KV),
+            tuple(table.us(point) * US for point in product(chunks, (0, *KV), few, KV)),
         )
 
     def tokens_s(self, tokens: int) -> float:
@@ -137,8 +168,8 @@ class LlmServingSimSource(StepSource):
         return self._model.layers * layer
 
     def _bytes(self, tokens: int) -> float:
-        """Bytes of the hidden states of `tokens`."""
-        return tokens * self._model.hidden_size * self._model.bytes_per_parameter
+        """Bytes of the hidden states of `tokens`, which are 16-bit whatever the weights are."""
+        return 2.0 * tokens * self._model.hidden_size
 
     def _experts_s(self, tokens: int) -> float:
         """One layer's experts on one rank; `tokens` is what every rank brings.
@@ -160,20 +191,3 @@ def _curves(rows: Iterable[Row], variable: str) -> dict[str, Curve]:
     return curves_by(
         (row["layer"], float(row[variable]), float(row["time_us"]) * US) for row in rows
     )
-
-
-def _slowdown(rows: Sequence[Row], regime: str) -> Curve:
-    """Mean of (unequal - equal) / equal over all rows of each number of sequences."""
-    ratios: dict[float, list[float]] = {}
-    for row in rows:
-        if row["regime"] == regime:
-            ratio = float(row["t_skew_us"]) / float(row["t_mean_us"]) - 1.0
-            ratios.setdefault(float(row["n"]), []).append(ratio)
-    known = {1.0: 0.0} | {n: max(0.0, fmean(values)) for n, values in ratios.items()}
-    return Curve(tuple(sorted(known)), tuple(known[n] for n in sorted(known)))
-
-
-def _grid(
-    points: Iterable[tuple[int, int]], table: dict[tuple[int, ...], float], rest: tuple[int, int]
-) -> Grid:
-    return Grid((CHUNKS, (0, *KV)), tuple(table[(*point, *rest)] for point in points))

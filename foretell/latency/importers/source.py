@@ -111,7 +111,7 @@ def across_s(curves: Mapping[float, Curve], key: float, x: float) -> float:
 
 
 def lm_head_s(model: ModelSpec, rows: int, device: DeviceSpec) -> float:
-    """An LM head the tables lack: its weights at 80% of the bandwidth, or its FLOPs at 70%."""
-    weights = model.vocabulary * model.hidden_size * model.bytes_per_parameter
+    """A 16-bit LM head the tables lack: weights at 80% of the bandwidth, or FLOPs at 70%."""
+    weights = 2.0 * model.vocabulary * model.hidden_size
     flops = 2.0 * model.vocabulary * model.hidden_size * rows
     return max(weights / (0.8 * device.memory_bandwidth_bytes_per_s), flops / (0.7 * device.flops))

@@ -5,10 +5,11 @@ from typing import ClassVar
 
 from foretell.model import Load, RequestSpec
 from foretell.policy.base import Candidate, Needs
-from foretell.policy.scoring import pick_lowest_known
+from foretell.policy.judgement import Judgement, JudgingPolicy, Memory
+from foretell.policy.scoring import lowest_known
 
 
-class InfaasPolicy:
+class InfaasPolicy(JudgingPolicy):
     """The most `(total_blocks - used_blocks) / max(1, running)`.
 
     As Block's artifact computes it (github AKafakA/Block, `min_infass_load`). The paper's text has
@@ -18,10 +19,13 @@ class InfaasPolicy:
 
     name: ClassVar[str] = "infaas"
     needs: ClassVar[Needs] = Needs.LOAD
+    measure: ClassVar[str] = "free KV blocks per running request, negated"
 
-    def choose(self, request: RequestSpec, candidates: Sequence[Candidate], draw: float) -> str:
-        """The candidate whose running requests have the most room to grow."""
-        return pick_lowest_known(candidates, crowding, draw)
+    def judge(
+        self, request: RequestSpec, candidates: Sequence[Candidate], memory: Memory
+    ) -> Judgement:
+        """By the room that running requests have to grow."""
+        return lowest_known(candidates, [crowding(candidate) for candidate in candidates])
 
 
 def crowding(candidate: Candidate) -> float | None:

@@ -6,10 +6,11 @@ from typing import ClassVar
 from foretell.model import RequestSpec
 from foretell.policy.base import Candidate, Needs
 from foretell.policy.baselines.infaas import free_per_running
-from foretell.policy.scoring import pick_lowest_known
+from foretell.policy.judgement import Judgement, JudgingPolicy, Memory
+from foretell.policy.scoring import lowest_known
 
 
-class LlumnixMinusPolicy:
+class LlumnixMinusPolicy(JudgingPolicy):
     """The most `(total_blocks - used_blocks - waiting_prefill_blocks) / max(1, running)`.
 
     INFaaS++ that counts what queued prompts are about to take as taken. As Block's artifact
@@ -19,10 +20,13 @@ class LlumnixMinusPolicy:
 
     name: ClassVar[str] = "llumnix_minus"
     needs: ClassVar[Needs] = Needs.LOAD
+    measure: ClassVar[str] = "free KV blocks per running request, negated"
 
-    def choose(self, request: RequestSpec, candidates: Sequence[Candidate], draw: float) -> str:
-        """The candidate whose running requests have the most room, queued prompts granted."""
-        return pick_lowest_known(candidates, queued_crowding, draw)
+    def judge(
+        self, request: RequestSpec, candidates: Sequence[Candidate], memory: Memory
+    ) -> Judgement:
+        """By the room that running requests have to grow."""
+        return lowest_known(candidates, [queued_crowding(candidate) for candidate in candidates])
 
 
 def queued_crowding(candidate: Candidate) -> float | None:

@@ -5,15 +5,19 @@ from typing import ClassVar
 
 from foretell.model import RequestSpec
 from foretell.policy.base import Candidate, Needs
-from foretell.policy.scoring import pick_lowest
+from foretell.policy.judgement import Judgement, JudgingPolicy, Memory
+from foretell.policy.scoring import lowest
 
 
-class MinQpmPolicy:
+class MinQpmPolicy(JudgingPolicy):
     """Evens out the rate of requests, not the work in them."""
 
     name: ClassVar[str] = "min_qpm"
     needs: ClassVar[Needs] = Needs.NOTHING
+    measure: ClassVar[str] = "requests sent there in the last minute"
 
-    def choose(self, request: RequestSpec, candidates: Sequence[Candidate], draw: float) -> str:
-        """The candidate with the fewest dispatches within the last 60 s."""
-        return pick_lowest(candidates, lambda c: c.dispatched_last_minute, draw)
+    def judge(
+        self, request: RequestSpec, candidates: Sequence[Candidate], memory: Memory
+    ) -> Judgement:
+        """By dispatches within the last 60 s."""
+        return lowest(candidates, lambda c: c.dispatched_last_minute)

@@ -5,14 +5,19 @@ from typing import ClassVar
 
 from foretell.model import RequestSpec
 from foretell.policy.base import Candidate, Needs
+from foretell.policy.judgement import Judgement, JudgingPolicy, Memory
+from foretell.policy.scoring import lowest
 
 
-class RandomPolicy:
+class RandomPolicy(JudgingPolicy):
     """Every candidate is equally likely, whatever its load."""
 
     name: ClassVar[str] = "random"
     needs: ClassVar[Needs] = Needs.NOTHING
+    measure: ClassVar[str] = "nothing: a draw decides"
 
-    def choose(self, request: RequestSpec, candidates: Sequence[Candidate], draw: float) -> str:
-        """The candidate at `draw` of the way through the list."""
-        return candidates[int(draw * len(candidates))].instance_id
+    def judge(
+        self, request: RequestSpec, candidates: Sequence[Candidate], memory: Memory
+    ) -> Judgement:
+        """All are equal."""
+        return lowest(candidates, lambda _: 0.0)

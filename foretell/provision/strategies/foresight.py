@@ -14,6 +14,8 @@ from foretell.provision.config import DAY_S
 from foretell.provision.facts import Facts, Phase
 from foretell.provision.rollout import Coming, EngineKind, Place, share_within
 
+TTFT_S, TPOT_S, WITHIN = 2.0, 0.1, 0.99
+"""Targets where none are given, and the ratio of requests that shall be within both."""
 WINDOW_S = 60.0
 """The time after a cold start for which the target must be kept."""
 LENGTHS = 512
@@ -51,9 +53,9 @@ class Foresight:
     def __init__(
         self,
         *,
-        ttft_s: float = 2.0,
-        tpot_s: float = 0.1,
-        within: float = 0.99,
+        ttft_s: float = TTFT_S,
+        tpot_s: float = TPOT_S,
+        within: float = WITHIN,
         confidence: float = 0.9,
         day_s: float = DAY_S,
     ) -> None:
@@ -80,14 +82,17 @@ class Foresight:
             for ahead_s in (0.0, plan.cold_start_s)
         )
         if not (rates[0] or rates[1] or facts.requests):
-            return Proposal(plan.minimum, "nothing is expected", self._confidence)
+            return Proposal(plan.minimum, "nothing is expected", self._confidence, 0.0)
         search = _Search(facts, plan, self._kind, rates, self)
         wanted, share = search.fewest()
         why = (
             f"{rates[1]:.2f} requests/s expected in {plan.cold_start_s:.0f} s at most, "
             f"{share:.1%} within the targets"
         )
-        return Proposal(wanted, why, self._confidence if share >= self._within else None)
+        expected = self.forecast.mean(facts.now_s, plan.cold_start_s)
+        if share < self._within:  # the rollout was not run to its end, or not at all
+            return Proposal(wanted, why, None, expected)
+        return Proposal(wanted, why, self._confidence, expected, share)
 
     def share(
         self,

@@ -7,20 +7,21 @@ from uuid import uuid4
 
 from foretell.config import EmulatorSettings, load_profile
 from foretell.engine import Twin
-from foretell.engine.warm import warm_twin
+from foretell.engine.warm import warm_lengths, warm_twin
 from foretell.latency.tables import profile_step_time
 from foretell.model import EngineConfig, GpuProfile
 from services.backend.emulator.answer import JobMaker
 from services.backend.emulator.app import Engine, create_app
 from services.backend.emulator.driver import Driver
+from services.backend.emulator.lengths import Lengths
 from services.backend.emulator.snapshot import SnapshotFeed
 from services.backend.publisher import SnapshotPublisher
 from services.process import runtime
+from services.process.logs import setup_logging
 
 MAX_QUEUE = 4096
 """Sequences held, running and waiting, beyond which requests get 503."""
 MAX_BODY_BYTES = 4 << 20
-_MEAN_OUTPUT_TOKENS = 180.0  # where no EOS would be seen; about that of public chat traces
 _HEARTBEAT_S = 0.5
 _LEAST_STEP_RATIO = 0.1  # of the profile's time: the longest tail that noise may cut
 
@@ -73,6 +74,7 @@ def make_driver(
 async def serve(settings: EmulatorSettings, stop: asyncio.Event) -> None:
     """Run the engine and its HTTP surface until `stop`."""
     warm_twin()
+    warm_lengths()
     try:
         profile = load_profile(settings.profile)
         config = engine_config(settings, profile)
@@ -88,7 +90,7 @@ async def serve(settings: EmulatorSettings, stop: asyncio.Event) -> None:
             resources.callback(publisher.close)
             feed = SnapshotFeed(publisher, settings.name, uuid4().hex, config)
         driver = make_driver(settings, profile, config, feed)
-        jobs = JobMaker(config, _MEAN_OUTPUT_TOKENS, MAX_QUEUE)
+        jobs = JobMaker(config, Lengths(), MAX_QUEUE)
         stepping = asyncio.create_task(driver.run())
         stepping.add_done_callback(lambda _: stop.set())
         try:
@@ -111,7 +113,7 @@ async def serve(settings: EmulatorSettings, stop: asyncio.Event) -> None:
 
 def main() -> None:
     settings = runtime.load_settings(EmulatorSettings)
-    runtime.setup_logging(settings.log_level)
+    setup_logging(settings.log_level, settings.log_format)
     runtime.run(lambda stop: serve(settings, stop))
 
 

@@ -7,8 +7,9 @@ from uuid import uuid4
 from foretell.engine import Sequence
 from foretell.model import EngineConfig
 from services.backend.emulator.driver import Driver, QueueFullError, Stream
+from services.backend.emulator.lengths import Lengths
 from services.backend.emulator.protocol import ApiError, ChatRequest, GenerationRequest
-from services.backend.emulator.text import WORDS, Continuation, output_length, text_key
+from services.backend.emulator.text import WORDS, Continuation, text_key
 
 EOS_ID = len(WORDS)
 _IDS = {word: index for index, word in enumerate(WORDS)}
@@ -144,9 +145,9 @@ def _usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
 class JobMaker:
     """Turns requests into jobs for one engine."""
 
-    def __init__(self, config: EngineConfig, mean_output_tokens: float, max_queue: int) -> None:
+    def __init__(self, config: EngineConfig, lengths: Lengths, max_queue: int) -> None:
         self._config = config
-        self._mean_output_tokens = mean_output_tokens
+        self._lengths = lengths
         self._max_queue = max_queue
 
     def make(
@@ -161,9 +162,9 @@ class JobMaker:
         job = Job(response_id, [], list(map(len, prompts)), request.n, asyncio.Event())
         for number, tokens in enumerate(prompts):
             limit = self._output_limit(request, len(tokens))
-            begun = min(request.output_begun, limit - 1)
             engine_id = f"{response_id}-{_suffix(request, number)}"
             for choice in range(request.n):
+                begun = min(request.output_begun(choice), limit - 1)
                 sequence = Sequence(
                     request_id=f"{choice}_{engine_id}" if request.n > 1 else engine_id,
                     prompt_tokens=len(tokens) + begun,
@@ -172,7 +173,8 @@ class JobMaker:
                     arrival_s=now_unix_s,
                     priority=priority,
                 )
-                job.answers.append(self._answer(request, job, sequence, tokens, choice, begun))
+                answer = self._answer(request, job, sequence, number, tokens, choice, begun)
+                job.answers.append(answer)
         return job
 
     def _answer(
@@ -180,6 +182,7 @@ class JobMaker:
         request: GenerationRequest,
         job: Job,
         sequence: Sequence,
+        number: int,
         tokens: list[str],
         choice: int,
         begun: int,
@@ -187,7 +190,7 @@ class JobMaker:
         key = text_key(None if request.greedy else request.seed, choice)
         eos_after = None
         if not request.ignore_eos:
-            drawn = output_length(tokens, self._mean_output_tokens, key)
+            drawn = self._lengths.draw(tokens, request.asked(number), key)
             eos_after = max(drawn, request.min_tokens + 1)
             sequence.stop_after = min(sequence.max_tokens, max(1, eos_after - begun))
         stop = request.stop_strings

@@ -15,12 +15,17 @@ from foretell.model import EngineConfig
 from services.backend.emulator.answer import JobMaker, submit
 from services.backend.emulator.driver import Driver
 from services.backend.emulator.formats import ChatFormat, CompletionFormat
+from services.backend.emulator.messages import (
+    CountTokensRequest,
+    MessagesFormat,
+    MessagesRequest,
+    error_body,
+)
 from services.backend.emulator.protocol import (
     ApiError,
     ChatRequest,
     CompletionRequest,
     GenerationRequest,
-    StreamOptions,
     parse,
 )
 from services.backend.emulator.responses import JobResponse
@@ -71,8 +76,12 @@ class Engine:
         job = self._jobs.make(asked, response_id, _priority(request, asked), now_unix_s)
         formats = format_class(response_id, self.config.model_name, int(now_unix_s))
         submit(job, self.driver)
-        options = asked.stream_options or StreamOptions() if asked.stream else None
-        return JobResponse(job, self.driver, formats, options)
+        return JobResponse(job, self.driver, formats, asked.streaming)
+
+    async def count_tokens(self, request: Request) -> Response:
+        """The tokens of a prompt in Anthropic's API; raises `ApiError`."""
+        asked = parse(CountTokensRequest, await self._read(request))
+        return JSONResponse({"input_tokens": len(asked.prompts()[0])})
 
     def model_card(self) -> dict[str, Any]:
         return {
@@ -135,6 +144,14 @@ def create_app(engine: Engine) -> ASGIApp:
     async def chat_completions(request: Request) -> Response:
         return await engine.generate(request, ChatRequest, ChatFormat)
 
+    @app.post("/v1/messages")
+    async def messages(request: Request) -> Response:
+        return await engine.generate(request, MessagesRequest, MessagesFormat)
+
+    @app.post("/v1/messages/count_tokens")
+    async def count_tokens(request: Request) -> Response:
+        return await engine.count_tokens(request)
+
     return EmulatedLabel(app)
 
 
@@ -147,4 +164,6 @@ async def _on_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, ApiError):
         error = ApiError(500, "internal error")
     headers = {"retry-after": "1"} if error.status == 503 else None
-    return JSONResponse(error.body(), error.status, headers)
+    is_message = request.url.path.startswith("/v1/messages")
+    body = error_body(error) if is_message else error.body()
+    return JSONResponse(body, error.status, headers)

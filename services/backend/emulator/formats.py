@@ -12,7 +12,7 @@ from services.backend.emulator.answer import Answer
 
 Usage = dict[str, int]
 
-DONE = b"data: [DONE]\n\n"
+_DONE = b"data: [DONE]\n\n"
 
 
 class CompletionFormat:
@@ -45,9 +45,9 @@ class CompletionFormat:
         )
         return self._event(choice, usage)
 
-    def usage_chunk(self, usage: Usage) -> bytes:
-        """The last chunk where `stream_options.include_usage` asks for it."""
-        return self._event("", usage)
+    def finale(self, usage: Usage | None) -> bytes:
+        """What follows the last token; `usage`: what `stream_options.include_usage` asks for."""
+        return (self._event("", usage) if usage else b"") + _DONE
 
     def body(self, answers: list[Answer], texts: list[str], usage: Usage) -> bytes:
         """The whole answer of a request that is not streamed."""

@@ -6,6 +6,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from foretell.length.conversation import split_chat
 from services.backend.emulator.snapshot import RequestTag
 from services.backend.emulator.text import tokenize
 
@@ -86,18 +87,30 @@ class GenerationRequest(BaseModel):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
     @property
+    def streaming(self) -> StreamOptions | None:
+        """How the answer is streamed; None: it is not."""
+        return (self.stream_options or StreamOptions()) if self.stream else None
+
+    @property
     def greedy(self) -> bool:
         return self.temperature == 0
 
-    @property
-    def output_begun(self) -> int:
+    def output_begun(self, choice: int) -> int:
         """Output tokens that the client has of another engine, with which this one goes on."""
-        ids = (self.vllm_xargs or {}).get("foretell_output_ids")
-        return len(ids) if isinstance(ids, list) else 0
+        given = self.vllm_xargs or {}
+        ids, lengths = given.get("foretell_output_ids"), given.get("foretell_output_lengths")
+        if isinstance(lengths, list) and len(lengths) == self.n:
+            length = lengths[choice]
+            return max(0, length) if isinstance(length, int) else 0
+        return len(ids) if isinstance(ids, list) and self.n == 1 else 0
 
     @abstractmethod
     def prompts(self) -> list[list[str]]:
         """The tokens of each prompt."""
+
+    @abstractmethod
+    def asked(self, number: int) -> str:
+        """The text that asks for an answer in one of the prompts; "" where it is token ids."""
 
     @abstractmethod
     def output_limit(self) -> int | None:
@@ -134,6 +147,11 @@ class CompletionRequest(GenerationRequest):
             for item in self.prompt
         ]
 
+    def asked(self, number: int) -> str:
+        prompt = [self.prompt] if isinstance(self.prompt, str) else self.prompt
+        text = prompt[number] if isinstance(prompt[0], str) else ""
+        return text if isinstance(text, str) else ""
+
     def output_limit(self) -> int | None:
         return _DEFAULT_COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
 
@@ -157,6 +175,17 @@ class Message(BaseModel):
         return "\n".join(part.text for part in self.content)
 
 
+def chat_tokens(messages: list[Message]) -> list[str]:
+    """A conversation as a chat template would put it.
+
+    No text can contain the template's own tokens: `tokenize` takes them apart.
+    """
+    tokens: list[str] = []
+    for message in messages:
+        tokens += [f"<|{message.role}|>", *tokenize(message.text()), "<|end|>"]
+    return tokens
+
+
 class ChatRequest(GenerationRequest):
     """POST /v1/chat/completions."""
 
@@ -166,24 +195,23 @@ class ChatRequest(GenerationRequest):
     continue_final_message: bool = False
 
     def prompts(self) -> list[list[str]]:
-        """One prompt, as a chat template would put it.
-
-        No text can contain the template's own tokens: `tokenize` takes them apart.
-        """
+        """One prompt, as a chat template would put it."""
         if self.continue_final_message and self.add_generation_prompt:
             raise ApiError(
                 400,
                 "Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
                 "continue_final_message",
             )
-        tokens = []
-        for message in self.messages:
-            tokens += [f"<|{message.role}|>", *tokenize(message.text()), "<|end|>"]
+        tokens = chat_tokens(self.messages)
         if self.continue_final_message:
             tokens.pop()
         elif self.add_generation_prompt:
             tokens.append("<|assistant|>")
         return [tokens]
+
+    def asked(self, number: int) -> str:
+        messages = self.messages[:-1] if self.continue_final_message else self.messages
+        return split_chat((message.role, message.text()) for message in messages)[2]
 
     def output_limit(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens

@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from services.backend.emulator.answer import Answer, Job
 from services.backend.emulator.driver import Driver
-from services.backend.emulator.formats import DONE, CompletionFormat
+from services.backend.emulator.formats import CompletionFormat
 from services.backend.emulator.protocol import ApiError, StreamOptions
 
 
@@ -65,8 +65,9 @@ class JobResponse(Response):
                 body += formats.chunk(
                     answer, text, job.usage_so_far(answer) if continuous else None
                 )
-            yield body
-        yield (formats.usage_chunk(job.usage()) if options.include_usage else b"") + DONE
+            if body:
+                yield body
+        yield formats.finale(job.usage() if options.include_usage else None)
 
     async def _pieces(self) -> AsyncIterator[list[tuple[Answer, str]]]:
         """What each wake-up brings of which answers, until all have ended."""

@@ -5,17 +5,12 @@ same text on every engine, and an answer that one engine began can be continued 
 prompt that ends in the beginning of its own answer gets the rest, of the length first foreseen.
 """
 
-import math
 import re
 from collections.abc import Sequence
 from hashlib import blake2b
-from statistics import NormalDist
 
-_TOKEN = re.compile(r"\w+|[^\w\s]")
-
-# Standard deviation of the logarithm of output length: 1.07 for 10,000 ShareGPT prompts
-# answered by Llama-2-7b, the set of the Block paper.
-_LENGTH_SIGMA = 1.07
+TOKEN = re.compile(r"\w+|[^\w\s]")
+"""What a token is: a word or a punctuation mark."""
 
 # One per value of a byte.
 _WORD_LIST = """
@@ -42,7 +37,7 @@ _VOCABULARY = frozenset(WORDS)
 
 def tokenize(text: str) -> list[str]:
     """The tokens of `text`: words and punctuation marks; space alone is one token."""
-    return _TOKEN.findall(text) or ([text] if text else [])
+    return TOKEN.findall(text) or ([text] if text else [])
 
 
 def text_key(seed: int | None, choice: int) -> bytes:
@@ -82,19 +77,3 @@ def answer_start(tokens: Sequence[str], key: bytes = b"") -> int:
             start = index + 1
         context.update(b" " + tokens[index].encode())
     return start
-
-
-def output_length(tokens: Sequence[str], mean_tokens: float, key: bytes = b"") -> int:
-    """How many tokens will be generated after `tokens`, the end-of-sequence token included.
-
-    Log-normal with mean `mean_tokens`, drawn by a hash of the prompt.
-    """
-    start = answer_start(tokens, key)
-    prompt = " ".join(tokens[:start]).encode()
-    digest = blake2b(prompt, digest_size=8, key=key, person=b"length").digest()
-    uniform = (int.from_bytes(digest) + 0.5) / 2**64
-    # The largest draws round to 1, where the quantile is infinite.
-    normal = NormalDist().inv_cdf(min(uniform, 1 - 2**-53))
-    mu = math.log(mean_tokens) - _LENGTH_SIGMA**2 / 2
-    length = max(2, round(math.exp(mu + _LENGTH_SIGMA * normal)))
-    return max(1, length - (len(tokens) - start))

@@ -14,7 +14,9 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
 from vllm.v1.request import Request
 
+from foretell.cosched.deadlines import OFFLINE_APART
 from foretell.model import EngineConfig
+from foretell.wire import LONGEST_APPROXIMATION, MOST_APPROXIMATIONS
 
 OLDEST = (0, 30)
 NEWEST = (0, 32)
@@ -66,17 +68,62 @@ _OUTPUT_FIELDS = {
     CachedRequestData: ("num_computed_tokens", "req_ids", "resumed_req_ids"),
 }
 
+_FULL_ATTENTION = {"FullAttentionSpec", "MLAAttentionSpec"}
+_OTHER_ATTENTION = {
+    "ChunkedLocalAttentionSpec": "chunked local attention",
+    "MambaSpec": "state-space layers",
+    "SlidingWindowMLASpec": "sliding-window attention",
+    "SlidingWindowSpec": "sliding-window attention",
+}
+_OPTIONAL = {
+    "diffusion_config": "diffusion",
+    "ec_transfer_config": "an encoder cache connector",
+    "kv_transfer_config": "a KV connector",
+    "lora_config": "LoRA",
+    "speculative_config": "speculative decoding",
+}
+# Of the parts of vLLM's configuration, those that do not change what its scheduler decides, or of
+# which the twin knows what does.
+_HARMLESS = {
+    "attention_config",
+    "aux_output_config",
+    "cache_config",
+    "compilation_config",
+    "device_config",
+    "ec_manager_config",
+    "kernel_config",
+    "kv_events_config",
+    "load_config",
+    "logging_config",
+    "mamba_config",
+    "model_config",
+    "observability_config",
+    "offload_config",
+    "parallel_config",
+    "profiler_config",
+    "quant_config",
+    "reasoning_config",
+    "scheduler_config",
+    "structured_outputs_config",
+    "watermark_config",
+    "weight_transfer_config",
+}
+
 
 def version() -> str:
     """The version of the vLLM this process runs."""
     return str(vllm.__version__)
 
 
+def release() -> tuple[int, ...]:
+    """Its first two numbers; (0, 0) where they cannot be read."""
+    match = re.match(r"(\d+)\.(\d+)", version())
+    return tuple(int(part) for part in match.groups()) if match else (0, 0)
+
+
 def refusal(scheduler: Any) -> str | None:
     """Why the plugin cannot describe this scheduler, or None when it can."""
-    match = re.match(r"(\d+)\.(\d+)", version())
-    release = tuple(int(part) for part in match.groups()) if match else (0, 0)
-    if not OLDEST <= release <= NEWEST:
+    if not OLDEST <= release() <= NEWEST:
         return "supported are {}.{} to {}.{}".format(*OLDEST, *NEWEST)
     missing = _missing(scheduler)
     if missing:
@@ -92,16 +139,46 @@ def refusal(scheduler: Any) -> str | None:
 
 
 def approximations(scheduler: Any) -> list[str]:
-    """Features in use that the twin does not model: predictions will be less exact."""
-    config = scheduler.vllm_config
+    """What this engine does that the twin does not model: predictions will be less exact.
+
+    The twin is known to match what is allowed here. Whatever else vLLM has or gets is told, if by
+    no better name then by vLLM's own.
+    """
+    config, settings = scheduler.vllm_config, scheduler.scheduler_config
+    groups = scheduler.kv_cache_config.kv_cache_groups
+    kinds = {kind for group in groups for kind in _attention(group.kv_cache_spec)}
+    parallel = config.parallel_config
+    ways = ("pipeline", "decode_context", "prefill_context")
     in_use = {
-        "speculative decoding": config.speculative_config is not None,
-        "a KV connector": config.kv_transfer_config is not None,
-        "LoRA": config.lora_config is not None,
-        "pipeline parallelism": config.parallel_config.pipeline_parallel_size > 1,
-        "more than one KV cache group": len(scheduler.kv_cache_config.kv_cache_groups) > 1,
+        "more than one KV cache group": len(groups) > 1,
+        "images, audio or video": getattr(scheduler, "max_num_encoder_input_tokens", 0) > 0,
+        OFFLINE_APART: knows_offline(scheduler),
+        "prefill_schedule_interval": getattr(settings, "prefill_schedule_interval", 1) > 1,
+        **{
+            f"{way.replace('_', ' ')} parallelism": getattr(parallel, f"{way}_parallel_size", 1) > 1
+            for way in ways
+        },
     }
-    return [feature for feature, used in in_use.items() if used]
+    optional = [
+        _OPTIONAL.get(name, name)
+        for name, value in vars(config).items()
+        if name.endswith("_config") and value and name not in _HARMLESS
+    ]
+    return sorted(kinds) + sorted(optional) + [name for name, used in in_use.items() if used]
+
+
+def _attention(spec: Any) -> list[str]:
+    """What a group's layers do instead of attending to all tokens before."""
+    kind = type(spec).__name__
+    if kind == "UniformTypeKVCacheSpecs":
+        return [each for one in spec.kv_cache_specs.values() for each in _attention(one)]
+    if kind not in _FULL_ATTENTION:
+        return [_OTHER_ATTENTION.get(kind, kind)]
+    limits = {  # without hybrid KV caches a limited layer keeps the blocks of a full one
+        "sliding_window": "sliding-window attention",
+        "attention_chunk_size": "chunked local attention",
+    }
+    return [told for name, told in limits.items() if getattr(spec, name, None)]
 
 
 def engine_config(scheduler: Any) -> EngineConfig:
@@ -124,14 +201,25 @@ def engine_config(scheduler: Any) -> EngineConfig:
         long_prefill_token_threshold=settings.long_prefill_token_threshold,
         long_prefill_token_threshold_adaptive=bool(adaptive),
         long_prefill_threshold_when_alone=threshold_binds_lone_requests(settings),
-        policy=str(settings.policy),
+        policy="priority" if knows_offline(scheduler) else str(settings.policy),
         enable_prefix_caching=bool(scheduler.cache_config.enable_prefix_caching),
         enable_chunked_prefill=bool(settings.enable_chunked_prefill),
         async_scheduling=bool(settings.async_scheduling),
         watermark_ratio=settings.watermark,
         reserve_full_isl=bool(settings.scheduler_reserve_full_isl),
         engine_version=f"vllm {version()}",
+        approximations=tuple(
+            each[:LONGEST_APPROXIMATION] for each in approximations(scheduler)[:MOST_APPROXIMATIONS]
+        ),
     )
+
+
+def knows_offline(scheduler: Any) -> bool:
+    """Whether the scheduler plans offline requests apart (`services.backend.vllm.cosched`).
+
+    They have the last priority, so that vLLM's policy of that name is nearest to what it does.
+    """
+    return getattr(scheduler, "planner", None) is not None
 
 
 def threshold_binds_lone_requests(settings: Any) -> bool:
@@ -149,7 +237,8 @@ def waiting_reader(scheduler: Any) -> Callable[[], list[Any]]:
     priority policy 0.30 takes the better head of `skipped_waiting` and `waiting`, which sorts them
     together; from 0.31 on `kv_holding_waiting` is drained first.
     """
-    by_priority = scheduler.scheduler_config.policy == "priority"
+    # Offline requests stand last in their scheduler's own queue.
+    by_priority = scheduler.scheduler_config.policy == "priority" and not knows_offline(scheduler)
     apart = hasattr(scheduler, "kv_holding_waiting")
     ahead = "kv_holding_waiting" if apart else "skipped_waiting"
 
@@ -176,16 +265,17 @@ def _admission_key(request: Any) -> tuple[int, float, str]:
 
 
 def _missing(scheduler: Any) -> list[str]:
-    result = [f"scheduler.{path}" for path in _SCHEDULER_ATTRIBUTES if not _has(scheduler, path)]
+    result = [f"scheduler.{path}" for path in _SCHEDULER_ATTRIBUTES if not has(scheduler, path)]
     for cls, names in _OUTPUT_FIELDS.items():
         known = {f.name for f in fields(cls)}
         result += [f"{cls.__name__}.{name}" for name in names if name not in known]
     # Most of a request's attributes exist only on an instance.
     probe = Request("foretell-probe", [0], SamplingParams(max_tokens=1), None)
-    return result + [f"Request.{name}" for name in _REQUEST_ATTRIBUTES if not _has(probe, name)]
+    return result + [f"Request.{name}" for name in _REQUEST_ATTRIBUTES if not has(probe, name)]
 
 
-def _has(root: Any, path: str) -> bool:
+def has(root: Any, path: str) -> bool:
+    """Whether `root` has all attributes of a dotted path."""
     for name in path.split("."):
         if not hasattr(root, name):
             return False

@@ -101,10 +101,9 @@ def _attach(scheduler: Any) -> _Guard | None:
             reason,
         )
         return None
-    approximate = compat.approximations(scheduler)
-    if approximate:
-        _log.warning("Foretell: predictions are less exact with %s.", ", ".join(approximate))
     config = compat.engine_config(scheduler)
+    if config.approximations:
+        _log.warning("Foretell: predictions do not model %s.", ", ".join(config.approximations))
     publisher = SnapshotPublisher(settings.snapshot_endpoint, settings.heartbeat_s)
     recorder = SnapshotRecorder(
         scheduler,
@@ -120,7 +119,7 @@ def _attach(scheduler: Any) -> _Guard | None:
     return guard
 
 
-class _Publishing:
+class Publishing:
     """Mixed in before one of vLLM's schedulers."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -151,11 +150,11 @@ class _Publishing:
             self.foretell.close()
 
 
-class ForetellSyncScheduler(_Publishing, Resuming, Scheduler):  # type: ignore[misc]
+class ForetellSyncScheduler(Publishing, Resuming, Scheduler):  # type: ignore[misc]
     """Stands in for `Scheduler`."""
 
 
-class ForetellScheduler(_Publishing, Resuming, AsyncScheduler):  # type: ignore[misc]
+class ForetellScheduler(Publishing, Resuming, AsyncScheduler):  # type: ignore[misc]
     """Stands in for the scheduler vLLM itself would choose.
 
     vLLM takes `AsyncScheduler` only where async scheduling is on (`get_scheduler_cls`), but takes

@@ -4,7 +4,10 @@ A request whose `vllm_xargs` have `foretell_output_ids` brings the output tokens
 already. They are its output from the start, as if it had been preempted after them: limits,
 `min_tokens`, stop tokens and grammars count them, and its first step computes them with the prompt.
 To the API server its first output has all of them and the next one, so text, stop strings and usage
-come out as if all had been generated here.
+come out as if all had been generated here. Log probabilities of tokens that it brings are zeros:
+whoever asked has the true ones.
+
+Of a request for several choices, `foretell_output_lengths` says how many of the ids belong to each.
 
 vLLM's first model runner takes no output with a new request. There the worker gets these tokens as
 part of the prompt: presence and frequency penalties do not count them.
@@ -14,10 +17,14 @@ import copy
 import logging
 from typing import Any
 
+import numpy as np
+
 _log = logging.getLogger("vllm.foretell")
 
 OUTPUT_IDS = "foretell_output_ids"
 """The field of `vllm_xargs`: the ids of the output tokens so far."""
+OUTPUT_LENGTHS = "foretell_output_lengths"
+"""The field of `vllm_xargs`: how many of these each choice has; absent where there is one."""
 
 
 class Resuming:
@@ -34,8 +41,7 @@ class Resuming:
         self._vocabulary = _vocabulary_of(self)
 
     def add_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        params = request.sampling_params
-        given = params.extra_args.get(OUTPUT_IDS) if params and params.extra_args else None
+        given = _output_ids_of(request)
         if given is not None and _are_output_ids(given, request, self._vocabulary):
             request.append_output_token_ids(given)
             request.prefill_stats = None  # what is cached may be more than the prompt
@@ -60,6 +66,8 @@ class Resuming:
                 for output in outputs.outputs:
                     if ids := self._untold.pop(output.request_id, None):
                         output.new_token_ids = [*ids, *output.new_token_ids]
+                        if output.new_logprobs is not None:
+                            output.new_logprobs = _with_zeros(ids, output.new_logprobs)
         return result
 
     def finish_requests(self, *args: Any, **kwargs: Any) -> Any:
@@ -100,6 +108,39 @@ def _vocabulary_of(scheduler: Any) -> int:
     except Exception:  # another version's: the engine has to start all the same
         _log.warning("Foretell: no answers of other engines can go on here.", exc_info=True)
         return 0
+
+
+def _output_ids_of(request: Any) -> Any:
+    """What the request brings; None: nothing."""
+    params = request.sampling_params
+    extra = (params.extra_args if params else None) or {}
+    ids, lengths = extra.get(OUTPUT_IDS), extra.get(OUTPUT_LENGTHS)
+    if lengths is None or not isinstance(ids, list):
+        return ids
+    # One of several choices: vLLM puts its number before the id that all of them share.
+    number = request.request_id.partition("_")[0]
+    known = isinstance(lengths, list) and all(type(n) is int and n >= 0 for n in lengths)
+    if not known or not number.isdecimal() or int(number) >= len(lengths):
+        return None
+    begin = sum(lengths[: int(number)])
+    return ids[begin : begin + lengths[int(number)]]
+
+
+def _with_zeros(ids: list[int], logprobs: Any) -> Any:
+    """Log probabilities of an output, behind rows for the tokens that came with its request."""
+    rows = len(ids)
+    token_ids = np.repeat(logprobs.logprob_token_ids[:1], rows, axis=0)
+    token_ids[:, 0] = ids
+    width = logprobs.logprobs.shape[1]
+    return logprobs._replace(
+        logprob_token_ids=np.concatenate([token_ids, logprobs.logprob_token_ids]),
+        logprobs=np.concatenate(
+            [np.zeros((rows, width), logprobs.logprobs.dtype), logprobs.logprobs]
+        ),
+        sampled_token_ranks=np.concatenate(
+            [np.ones(rows, logprobs.sampled_token_ranks.dtype), logprobs.sampled_token_ranks]
+        ),
+    )
 
 
 def _are_output_ids(given: object, request: Any, vocabulary: int) -> bool:

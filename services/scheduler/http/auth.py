@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from foretell.config.keys import is_key_file, read_api_keys
+from services.process.files import file_version
+from services.process.traffic import OPEN, Traffic
 from services.scheduler.http.errors import ApiError
 from services.scheduler.http.quota import NOBODY, Tenant
 
@@ -24,16 +26,22 @@ class ApiKeys:
     """
 
     def __init__(
-        self, keys: str = "", file: str = "", clock: Callable[[], float] = time.monotonic
+        self,
+        keys: str = "",
+        file: str = "",
+        clock: Callable[[], float] = time.monotonic,
+        traffic: Traffic = OPEN,
     ) -> None:
         """`keys` is a list separated by commas, whose tenants are called by their positions from 1;
-        `file` may name keys (`foretell.config.keys`). ValueError if it cannot be read."""
+        `file` may name keys (`foretell.config.keys`). ValueError if it cannot be read. Whoever
+        knows the secret of `traffic` may call on behalf of any tenant."""
         listed = [key.strip().encode() for key in keys.split(",") if key.strip()]
         digests = [hashlib.sha256(key).digest() for key in listed]
         self._tenants = {d: Tenant(str(i)) for i, d in enumerate(digests, 1)}
         self._clock = clock
+        self._traffic = traffic
         self._file = Path(file) if file and is_key_file(Path(file).read_text()) else None
-        self._read_ns = 0
+        self._version = (0, 0)
         self._looked_s = clock()
         if self._file is not None:
             self._read(self._file)
@@ -51,6 +59,9 @@ class ApiKeys:
         if not self.needed:
             return NOBODY
         self._look()
+        behalf = self._traffic.tenant(headers)
+        if behalf is not None:
+            return self._without_limits(behalf)
         scheme, _, key = headers.get("authorization", "").partition(" ")
         if not scheme and "x-api-key" in headers:  # as Anthropic's clients do
             scheme, key = "bearer", headers["x-api-key"]
@@ -66,6 +77,28 @@ class ApiKeys:
             )
         return found[0]
 
+    def check_admin(self, headers: Mapping[str, str]) -> None:
+        """Raises `ApiError` 401 or 403 unless who asks may see what becomes of all requests.
+
+        Where nobody needs a key, anybody may; of keys without names, none does.
+        """
+        tenant = self.tenant(headers)
+        if self.needed and (tenant.key is None or not tenant.key.admin):
+            text = "this needs a key that is named with 'admin: true' in the file of API keys"
+            raise ApiError(403, text, code="admin_key_needed")
+
+    def _without_limits(self, name: str) -> Tenant:
+        """A tenant for whom a service asks that bounds its requests; "": it asks for itself."""
+        if not name:
+            return NOBODY
+        known = next((each for each in self._tenants.values() if each.name == name), None)
+        if known is None:
+            raise ApiError(401, f"'{name}' has no API key any more", code="invalid_api_key")
+        if known.key is None:
+            return known
+        no_limits = {"requests_per_min": 0, "tokens_per_min": 0, "concurrency": 0}
+        return Tenant(name, known.key.model_copy(update=no_limits))
+
     def _look(self) -> None:
         """Take in a file that has changed."""
         now_s = self._clock()
@@ -73,13 +106,13 @@ class ApiKeys:
             return
         self._looked_s = now_s
         try:
-            if self._file.stat().st_mtime_ns != self._read_ns:
+            if file_version(self._file) != self._version:
                 self._read(self._file)
         except (OSError, ValueError) as error:
             logger.warning("API keys not taken in, the old ones stay: %s", error)
 
     def _read(self, file: Path) -> None:
-        self._read_ns = file.stat().st_mtime_ns
+        self._version = file_version(file)
         before = {tenant.name: tenant for tenant in self._tenants.values()}
         tenants: dict[bytes, Tenant] = {}
         text = file.read_text()

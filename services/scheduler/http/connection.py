@@ -22,7 +22,7 @@ _LONGEST_HEAD_BYTES = 1 << 16
 _MOST_HEADERS = 256
 _HEAD_DEADLINE_S = 20.0
 _IDLE_S = 75.0  # longer than clients and balancers keep a connection: it is theirs to close
-_RETIRE_S = 1.0
+RETIRE_S = 1.0
 """While the server ends, an idle connection is kept so long: a request may be on its way."""
 _LINGER_S = 5.0
 _DRAIN_S = 10.0
@@ -159,6 +159,7 @@ class Connection(asyncio.Protocol):
             self._headers,
             keep_alive=http_1_1 and self._parser.should_keep_alive(),
             chunks_allowed=http_1_1,
+            query=self._url.partition(b"?")[2].decode("latin-1"),
         )
         self._receiving = exchange
         if self._current is None:
@@ -202,12 +203,22 @@ class Connection(asyncio.Protocol):
         if self._current is not None:
             self._current.lose()
 
+    def pause(self) -> None:
+        """Read no more of the body for now."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
     # --- what the server tells ---
 
     def retire(self) -> None:
         """Answer what has come, or comes at once, and take no more."""
         if self._current is None:
-            self._due_in(_RETIRE_S)
+            self._due_in(RETIRE_S)
         else:
             self._current.keep_alive = False
 
@@ -278,8 +289,8 @@ class Connection(asyncio.Protocol):
             # Were it closed with bytes unread, the client might never see the answer.
             self._due_in(_LINGER_S)
             assert self._transport is not None
-            if not self._transport.is_closing():
-                self._transport.write_eof()
+            if not self._transport.is_closing() and self._transport.can_write_eof():
+                self._transport.write_eof()  # TLS has no such half
 
     def _deafen(self) -> None:
         self._deaf = True

@@ -1,9 +1,12 @@
 """Errors in the shape of OpenAI's API, and of Anthropic's."""
 
 import json
+from math import ceil
 
 from services.scheduler.http.response import Response
 
+LONGEST_RETRY_S = 60.0
+"""OpenAI's clients take no longer pause from `retry-after`, but come back within seconds then."""
 CLIENT_CLOSED_REQUEST = 499
 """The status that nginx logs for a client that left; it appears only in our metrics."""
 _TYPES = {
@@ -89,6 +92,12 @@ def invalid(message: str, param: str | None = None, code: str | None = None) -> 
     return ApiError(400, message, param, code)
 
 
-def unavailable(message: str, code: str, *, retry_after_s: int = 1) -> ApiError:
-    """An error 503: the request is fine and may be sent again."""
-    return ApiError(503, message, code=code, headers={"retry-after": str(retry_after_s)})
+def retry_after(wait_s: float) -> dict[str, str]:
+    """The header that says when to come back, in whole seconds: once there is foretold to be room,
+    in `wait_s`, but after a second at least."""
+    return {"retry-after": str(ceil(min(LONGEST_RETRY_S, max(1.0, wait_s))))}
+
+
+def unavailable(message: str, code: str, *, wait_s: float = 0.0) -> ApiError:
+    """An error 503: the request is fine and may be sent again after `wait_s`."""
+    return ApiError(503, message, code=code, headers=retry_after(wait_s))

@@ -1,7 +1,7 @@
 """One request of a client and its answer, as the application sees them."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
 from services.scheduler.http import limits
@@ -11,6 +11,8 @@ from services.scheduler.http.response import Headers, Response, head_of
 _CHUNKED = b"transfer-encoding: chunked\r\n"
 _CLOSE = b"connection: close\r\n"
 _BODILESS = (204, 304)
+_MOST_UNTAKEN_BYTES = 1 << 20
+"""When more than that of a body waits to be taken part by part, the client has to wait."""
 
 
 class ClientLeft(Exception):
@@ -29,6 +31,36 @@ class Line(Protocol):
 
     def abort(self) -> None: ...
 
+    def pause(self) -> None:
+        """Read no more from the client for now."""
+        ...
+
+    def resume(self) -> None:
+        """Read again."""
+        ...
+
+
+class Answering(Protocol):
+    """Where an answer goes: to an exchange, or to what stands for one."""
+
+    on_left: Callable[[], None] | None
+    """Called when the client leaves before its answer has ended."""
+
+    @property
+    def left(self) -> bool:
+        """The client has left."""
+        ...
+
+    def respond(self, response: Response) -> None: ...
+
+    def flow(self, on_full: Callable[[], None], on_room: Callable[[], None]) -> None: ...
+
+    def start(self, status: int, headers: Headers, *, has_length: bool = False) -> None: ...
+
+    def write(self, data: bytes) -> None: ...
+
+    def end(self, data: bytes = b"") -> None: ...
+
 
 class Exchange:
     """A request whose head has come. It must be answered once, unless the client has left.
@@ -37,9 +69,21 @@ class Exchange:
     """
 
     __slots__ = (
-        *("method", "path", "headers", "keep_alive", "whole", "begun", "ended", "left"),
+        *(
+            "method",
+            "path",
+            "query",
+            "headers",
+            "request_id",
+            "keep_alive",
+            "whole",
+            "begun",
+            "ended",
+            "left",
+        ),
         *("on_left", "on_full", "on_room", "body_bytes"),
         *("_line", "_chunks_allowed", "_chunked", "_head", "_parts", "_limit", "_news", "_expects"),
+        *("_in_parts", "_untaken_bytes"),
     )
 
     def __init__(
@@ -51,12 +95,17 @@ class Exchange:
         *,
         keep_alive: bool,
         chunks_allowed: bool,
+        query: str = "",
     ) -> None:
         """`chunks_allowed`: the client speaks HTTP/1.1."""
         self.method = method
         self.path = path
+        self.query = query
+        """What stands behind the question mark of the target, as it came."""
         self.headers = headers
         """By their names in lower case; of several with one name, the first."""
+        self.request_id = ""
+        """The one that its client knows, once there is one."""
         self.keep_alive = keep_alive
         self.whole = False
         """The body has come to its end."""
@@ -78,6 +127,8 @@ class Exchange:
         self._parts: list[bytes] = []
         self._limit: int | None = None
         self._news: asyncio.Future[None] | None = None
+        self._in_parts = False
+        self._untaken_bytes = 0
         self._expects = headers.get("expect", "").lower() == "100-continue"
 
     # --- what the application does ---
@@ -100,6 +151,27 @@ class Exchange:
             raise body_too_long(limit_bytes)
         parts, self._parts = self._parts, []
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def parts(self, limit_bytes: int) -> AsyncIterator[bytes]:
+        """The body as it comes. The client waits while too little of it is taken.
+
+        Raises `ApiError` 413 for a longer body and 408 when nothing more comes in time, and
+        `ClientLeft` when the client leaves before the end.
+        """
+        self._in_parts = True
+        while True:
+            if self.left:
+                raise ClientLeft
+            if self.body_bytes > limit_bytes:
+                raise body_too_long(limit_bytes)
+            if self._parts:
+                data, self._parts, self._untaken_bytes = b"".join(self._parts), [], 0
+                self._line.resume()
+                yield data
+            elif self.whole:
+                return
+            else:
+                await self._wait_for_body()
 
     async def _wait_for_body(self) -> None:
         if self._expects:
@@ -157,6 +229,8 @@ class Exchange:
         self._head = b""
         self.ended = True
         self._parts.clear()
+        if self._in_parts:
+            self._line.resume()
         self.on_left = self.on_full = self.on_room = None
         if not self.left:
             self._line.answered()
@@ -172,7 +246,13 @@ class Exchange:
         self.body_bytes += len(data)
         if self.ended:
             return  # answered already: nobody wants the rest
-        if self._limit is None or self.body_bytes <= self._limit:
+        if self._in_parts:
+            self._parts.append(data)
+            self._untaken_bytes += len(data)
+            if self._untaken_bytes > _MOST_UNTAKEN_BYTES:
+                self._line.pause()
+            self._wake()
+        elif self._limit is None or self.body_bytes <= self._limit:
             self._parts.append(data)
         else:
             self._parts.clear()

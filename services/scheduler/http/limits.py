@@ -1,9 +1,9 @@
 """How many requests may be in progress."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from services.scheduler.http.errors import ApiError
+from services.scheduler.http.errors import ApiError, retry_after
 
 BODY_DEADLINE_S = 60.0
 """Longest time that a request's body may take to arrive: it holds a place meanwhile."""
@@ -15,9 +15,14 @@ class InProgress:
     A request is in progress from before its body is read until its answer has ended.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, wait_s: Callable[[int], float] = lambda number: 0.0) -> None:
+        """`wait_s` foretells in how many seconds a number of those in progress have ended."""
         self._limit = limit
+        self._wait_s = wait_s
         self._now = 0
+        self._refused = 0
+        """Those who were told to come back, and for whom no place has become free since; no more of
+        them than there are places, as after a flood few do come back."""
 
     @property
     def now(self) -> int:
@@ -30,11 +35,13 @@ class InProgress:
         The block is the only way to give a place back: it happens once, whatever ends the block.
         """
         if self._now >= self._limit:
+            # Who comes later is told a later time: not all come back at once.
+            self._refused = min(self._refused + 1, self._limit)
             raise ApiError(
                 429,
-                f"{self._limit} requests are in progress already; retry shortly",
+                f"{self._limit} requests are in progress already; retry later",
                 code="too_many_requests",
-                headers={"retry-after": "1"},
+                headers=retry_after(self._wait_s(self._refused)),
             )
         self._now += 1
         try:
@@ -42,6 +49,7 @@ class InProgress:
         finally:
             assert self._now > 0, "a place was given back twice"
             self._now -= 1
+            self._refused = max(0, self._refused - 1)
 
 
 def body_too_long(limit_bytes: int) -> ApiError:

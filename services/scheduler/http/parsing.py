@@ -8,12 +8,14 @@ import gc
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import isinf
+from math import inf, isinf
 from typing import Any, NoReturn
 
 import orjson
 
+from foretell.cosched.deadlines import CLASS_FIELD, TPOT_FIELD, TTFT_FIELD, JobClass, job_of
 from foretell.length.conversation import Kind
+from foretell.model import Slo
 from services.scheduler.http.errors import invalid
 from services.scheduler.http.fields import boolean, integer
 from services.scheduler.http.output import HINT_FIELD, output_terms
@@ -27,8 +29,13 @@ MOST_BRACKETS = 300_000
 Texts of programs have some 2 of them in 100 characters."""
 _LARGE_BYTES = 1 << 18
 PRIORITY_HEADER = "x-vllm-priority"
+OFFLINE_PRIORITY = 2**31 - 1
+"""vLLM's last priority: nobody waits for single tokens of such a request."""
 OUTPUT_IDS_FIELD = "foretell_output_ids"
 """Key of `vllm_xargs` in which our engines are told the output tokens that the client has."""
+OUTPUT_LENGTHS_FIELD = "foretell_output_lengths"
+"""Key of `vllm_xargs` that says how many of these belong to each choice, where there are several:
+vLLM takes no lists of lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,19 @@ class ParsedRequest:
     """What its tenant has left; None: it has no limits."""
     among: frozenset[str] | None = None
     """Names of the only instances that may answer; None: any."""
+
+    @property
+    def job_class(self) -> JobClass:
+        """Offline where it has the last priority or says so itself in its `vllm_xargs`."""
+        if self.priority == OFFLINE_PRIORITY:
+            return JobClass.OFFLINE
+        return job_of(self.body.get("vllm_xargs") or {}).job_class
+
+
+def _targets(slo: Slo) -> dict[str, float]:
+    """The targets that there are, as engines with `CoScheduler` read them."""
+    given = {TTFT_FIELD: slo.ttft_s, TPOT_FIELD: slo.tpot_s}
+    return {name: round(1000.0 * value, 3) for name, value in given.items() if value < inf}
 
 
 def wants_usage(body: dict[str, Any]) -> bool:
@@ -150,12 +170,12 @@ def for_engine(
     predicted_tokens: float,
     *,
     with_ids: bool = False,
-    output_ids: Sequence[int] = (),
+    output_ids: Sequence[Sequence[int]] = (),
 ) -> bytes:
     """The body that the engine gets: the client's with fields of ours in `vllm_xargs`.
 
     Without them where nothing is generated. `with_ids`: the answer shall state its token ids;
-    `output_ids`: those of the answer that the client has already.
+    `output_ids`: those of each choice that the client has already.
 
     Raises `ApiError` for a body that is nested too deeply to be written again.
     """
@@ -165,8 +185,14 @@ def for_engine(
         "foretell_id": request_id,
         "foretell_predicted_tokens": round(predicted_tokens, 1),
     }
-    if output_ids:
-        ours[OUTPUT_IDS_FIELD] = output_ids
+    if request.job_class is JobClass.OFFLINE:
+        ours[CLASS_FIELD] = JobClass.OFFLINE.value
+    elif request.terms.slo.given:
+        ours.update(_targets(request.terms.slo))
+    if any(output_ids):
+        ours[OUTPUT_IDS_FIELD] = [each for ids in output_ids for each in ids]
+        if len(output_ids) > 1:
+            ours[OUTPUT_LENGTHS_FIELD] = list(map(len, output_ids))
     if request.head:
         ids = b',"return_token_ids":true' if with_ids else b""
         return b'%b,"vllm_xargs":%b%b}' % (request.head, orjson.dumps(ours), ids)
@@ -174,6 +200,7 @@ def for_engine(
     theirs = dict(given or {})
     theirs.pop(HINT_FIELD, None)
     theirs.pop(OUTPUT_IDS_FIELD, None)
+    theirs.pop(OUTPUT_LENGTHS_FIELD, None)
     extra: dict[str, Any] = {}
     if request.endpoint.generates:
         extra["vllm_xargs"] = {**theirs, **ours}

@@ -9,9 +9,7 @@ from contextlib import contextmanager
 from math import ceil, inf
 
 from foretell.config.keys import ApiKey
-from services.scheduler.http.errors import ApiError
-
-_LONGEST_RETRY_S = 60.0
+from services.scheduler.http.errors import ApiError, retry_after
 
 
 class Bucket:
@@ -134,10 +132,9 @@ class Tenant:
 
     def refusal(self, limit: str, wait_s: float) -> ApiError:
         """The error for a request beyond a limit, which is there again after `wait_s`."""
-        wait_s = wait_s if wait_s < inf else 1.0
-        seconds = max(1, ceil(min(_LONGEST_RETRY_S, wait_s)))
-        headers = {"retry-after": str(seconds), **self.headers()}
-        text = f"'{self.name}' has reached its limit of {limit}; retry in {seconds} s"
+        headers = retry_after(wait_s if wait_s < inf else 0.0) | self.headers()
+        text = f"'{self.name}' has reached its limit of {limit}; retry in "
+        text += f"{headers['retry-after']} s"
         return ApiError(429, text, code="rate_limit_exceeded", headers=headers)
 
     def headers(self) -> dict[str, str]:

@@ -3,10 +3,14 @@
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
-from services.scheduler.http.connection import STALL_S, Connection
+from services.process.logs import about
+from services.scheduler.http.connection import RETIRE_S, STALL_S, Connection
 from services.scheduler.http.errors import ApiError
 from services.scheduler.http.exchange import Exchange
 
@@ -16,6 +20,27 @@ Application = Callable[[Exchange], Awaitable[None]]
 """Is called as soon as a request's head is here."""
 
 _SWEEP_S = 1.0
+_HANDSHAKE_S = 20.0
+_SHUTDOWN_S = 3600.0
+"""In which a client must have read its answer to the end. It is the connection that finds out, and
+sooner, whether the client still reads; the event loop's half a minute would cut slow ones off."""
+_LAST_HANDSHAKE_S = 5.0
+"""For clients that are still to be accepted when the server ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A listening socket, and what encrypts its connections, if anything does."""
+
+    socket: socket.socket
+    tls: ssl.SSLContext | None = None
+
+    def encryption(self, handshake_s: float) -> dict[str, Any]:
+        """What the event loop wants to know; a client may take so long for its handshake."""
+        if self.tls is None:
+            return {}
+        times = {"ssl_handshake_timeout": handshake_s, "ssl_shutdown_timeout": _SHUTDOWN_S}
+        return {"ssl": self.tls, **times}
 
 
 class Server:
@@ -30,19 +55,24 @@ class Server:
 
     async def run(
         self,
-        sockets: list[socket.socket],
+        listeners: list[Listener],
         stop: asyncio.Event,
         *,
         on_ready: Callable[[], None],
         drain_s: float,
     ) -> None:
-        """Serve on `sockets` until `stop`; requests in progress get `drain_s` to end."""
+        """Serve on `listeners` until `stop`; requests in progress get `drain_s` to end."""
         loop = asyncio.get_running_loop()
         listening = []
-        for sock in sockets:
-            _notice_lost_clients(sock)
+        for each in listeners:
+            _notice_lost_clients(each.socket)
             listening.append(
-                await loop.create_server(lambda: Connection(self), sock=sock, backlog=2048)
+                await loop.create_server(
+                    lambda: Connection(self),
+                    sock=each.socket,
+                    backlog=2048,
+                    **each.encryption(_HANDSHAKE_S),
+                )
             )
         sweeping = asyncio.create_task(self._sweep())
         on_ready()
@@ -50,17 +80,26 @@ class Server:
             await stop.wait()
         finally:
             self.draining = True
-            waiting = [client for sock in sockets for client in _accepted(sock)]
+            waiting = [(each, client) for each in listeners for client in _accepted(each.socket)]
             for server in listening:
                 server.close()
-            for client in waiting:
-                await loop.connect_accepted_socket(lambda: Connection(self), client)
+            # One that fails in its handshake has asked for nothing.
+            taking = (self._take(each, client) for each, client in waiting)
+            await asyncio.gather(*taking, return_exceptions=True)
             for connection in list(self.connections):
                 connection.retire()
+            if any(each.tls for each in listeners):
+                await asyncio.sleep(RETIRE_S)  # for handshakes that had begun
             await self._drain(drain_s)
             sweeping.cancel()
             with suppress(asyncio.CancelledError):
                 await sweeping
+
+    async def _take(self, listener: Listener, client: socket.socket) -> None:
+        """Serve a client that was accepted here."""
+        await asyncio.get_running_loop().connect_accepted_socket(
+            lambda: Connection(self), client, **listener.encryption(_LAST_HANDSHAKE_S)
+        )
 
     async def _drain(self, drain_s: float) -> None:
         if self.connections:
@@ -74,6 +113,7 @@ class Server:
 
     def opened(self, connection: Connection) -> None:
         """A client has come."""
+        self._no_connection.clear()
         self.connections.add(connection)
 
     def closed(self, connection: Connection) -> None:
@@ -92,7 +132,9 @@ class Server:
         try:
             await self._application(exchange)
         except Exception:
-            logger.exception("%s %s failed", exchange.method, exchange.path)
+            logger.exception(
+                "%s %s failed", exchange.method, exchange.path, extra=about(exchange.request_id)
+            )
             if not exchange.begun:
                 failed = ApiError(500, "the scheduler failed; see its log", code="internal_error")
                 exchange.respond(failed.response())

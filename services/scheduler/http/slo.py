@@ -9,7 +9,7 @@ from typing import Literal
 
 from foretell.model import NO_SLO, Slo
 from foretell.policy.admission import Late, Unattainable
-from services.scheduler.http.errors import ApiError, invalid
+from services.scheduler.http.errors import ApiError, invalid, retry_after
 
 TTFT_HEADER = "x-foretell-ttft-target-ms"
 TPOT_HEADER = "x-foretell-tpot-target-ms"
@@ -19,7 +19,6 @@ _TPOT_HEADERS = (TPOT_HEADER, "x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
 """Ours, and the new and the old name of llm-d; the first that a request has counts."""
 _MILLISECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _LATE: dict[str, Late] = {"serve": "serve", "reject": "reject"}
-_MAX_RETRY_AFTER_S = 3600
 
 Outcome = Literal["met", "missed", "rejected"]
 
@@ -96,5 +95,5 @@ class SloUnattainable(ApiError):
             f"no instance can begin to answer in time: a TTFT of {self.ttft_s * 1000:.0f} ms is "
             f"predicted at best, the target is {terms.slo.ttft_s * 1000:.0f} ms",
             code="slo_unattainable",
-            headers={"retry-after": str(min(_MAX_RETRY_AFTER_S, why.retry_after_s))},
+            headers=retry_after(why.wait_s),
         )

@@ -4,6 +4,8 @@ import asyncio
 import ipaddress
 import socket
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import lru_cache
 
 from yarl import URL
@@ -11,6 +13,7 @@ from yarl import URL
 from services.scheduler.placing.pool import Instance, Pool
 
 _KNOWN_FOR_S = 5.0  # an engine's container may get another address when it starts anew
+_PATIENCE_S = 0.5  # with a name that is needed only if another engine fails
 
 
 class Addresses:
@@ -24,10 +27,7 @@ class Addresses:
     async def of(self, instance: Instance) -> str:
         """The address of an engine; raises OSError if its name has none."""
         url = instance.config.url
-        if literal := _literal(url):
-            return literal
-        until_s, address = self._resolved.get(url, (0.0, ""))
-        if until_s < time.monotonic():
+        if not self._fresh(url):
             parts = URL(url)
             found = await asyncio.get_running_loop().getaddrinfo(
                 parts.host, parts.port, type=socket.SOCK_STREAM
@@ -39,12 +39,23 @@ class Addresses:
                 if (known := self._resolved.get(each.config.url))
             }
             self._resolved[url] = time.monotonic() + _KNOWN_FOR_S, address
-        return address
+        return self.known(instance)
+
+    async def learn(self, instances: Iterable[Instance]) -> None:
+        """Look up those whose addresses are not known or may have changed, for a moment only."""
+        unsure = [self.of(each) for each in instances if not self._fresh(each.config.url)]
+        if unsure:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_PATIENCE_S):
+                    await asyncio.gather(*unsure, return_exceptions=True)
 
     def known(self, instance: Instance) -> str:
         """The address of an engine as far as it is known already; "" otherwise."""
         url = instance.config.url
         return _literal(url) or self._resolved.get(url, (0.0, ""))[1]
+
+    def _fresh(self, url: str) -> bool:
+        return bool(_literal(url)) or self._resolved.get(url, (0.0, ""))[0] >= time.monotonic()
 
     async def instances(self, addresses: frozenset[str]) -> frozenset[str]:
         """The names of the engines at these addresses."""

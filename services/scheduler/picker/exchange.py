@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
@@ -11,6 +11,7 @@ from itertools import chain, islice
 from google.protobuf.message import DecodeError
 
 from foretell.v1 import ext_proc_pb2 as pb
+from services.process.logs import about
 from services.scheduler.app import App, Replica
 from services.scheduler.http.accepting import accepted, request_id_of
 from services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError, unavailable
@@ -23,8 +24,7 @@ from services.scheduler.http.surface import ENDPOINTS
 from services.scheduler.picker import messages
 from services.scheduler.picker.addresses import Addresses
 from services.scheduler.picker.http2 import UNKNOWN, Stream
-from services.scheduler.placing.placer import Placement
-from services.scheduler.placing.pool import Instance
+from services.scheduler.placing.placement import Placement
 from services.scheduler.record.result import Result
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class Exchange:
             self.lose()
             self._stream.end(UNKNOWN, "this is no ProcessingRequest")
         except Exception:  # the last line of defence, as in the relay
-            logger.exception("request %s failed", self._request_id)
+            logger.exception("the scheduler failed", extra=about(self._request_id))
             self.refuse(_defect())
 
     def half_close(self) -> None:
@@ -190,11 +190,12 @@ class Exchange:
             request = self._request = await self._accepted()
             self._replica.accepted_total += 1
             address = await self._address(request)
-            self._dispatch(request, address, trailers=trailers)
+            others = await self._others(request)
+            self._dispatch(request, [address, *others], trailers=trailers)
         except ApiError as error:
             self.refuse(error)
         except Exception:  # the last line of defence, as in the relay
-            logger.exception("request %s failed", self._request_id)
+            logger.exception("the scheduler failed", extra=about(self._request_id))
             self.refuse(_defect())
 
     async def _accepted(self) -> ParsedRequest:
@@ -214,19 +215,38 @@ class Exchange:
     async def _address(self, request: ParsedRequest) -> str:
         """The address of the engine that is chosen; raises `ApiError` if none is."""
         placer = self._replica.relay.placer
-        placement = await placer.place(request, recallable=False)
+        placement = await placer.place(request, self._request_id, recallable=False)
         while True:
             self._placement = placement
             try:
                 return await self._context.addresses.of(placement.instance)
             except OSError as error:
                 instance_id = placement.instance.config.instance_id
-                logger.warning("%s: %s has no address: %s", self._request_id, instance_id, error)
+                logger.warning(
+                    "%s has no address: %s", instance_id, error, extra=about(self._request_id)
+                )
                 self._replica.relay.metrics.retries.labels(instance_id, "connect").inc()
                 self._placement = None  # the retry ends it if it raises
                 placement = await placer.retry(placement)
 
-    def _dispatch(self, request: ParsedRequest, address: str, *, trailers: bool) -> None:
+    async def _others(self, request: ParsedRequest) -> list[str]:
+        """Where the gateway may try again before anything of an answer has come."""
+        placement = self._placement
+        assert placement is not None, "retries follow a placement"
+        known = list(self._replica.pool.instances.values())
+        after = known.index(placement.instance) + 1 if placement.instance in known else 0
+        fit = (
+            each
+            for each in chain(known[after:], known[: max(0, after - 1)])
+            if each.healthy
+            and request.model in each.model_names
+            and (request.among is None or each.config.instance_id in request.among)
+        )
+        others = list(islice(fit, self._replica.relay.placer.core.config.max_attempts - 1))
+        await self._context.addresses.learn(others)
+        return [address for each in others if (address := self._context.addresses.known(each))]
+
+    def _dispatch(self, request: ParsedRequest, addresses: list[str], *, trailers: bool) -> None:
         placement = self._placement
         assert placement is not None, "a request was sent without a placement"
         spec = placement.spec
@@ -234,27 +254,13 @@ class Exchange:
         headers = {"x-request-id": self._request_id, **self._context.authorization}
         if spec.priority != request.priority:
             headers[PRIORITY_HEADER] = str(spec.priority)
+        withheld = [name for name in _CREDENTIALS if name not in headers]
         self._body = b""
-        endpoints = ",".join([address, *self._others(placement.instance, request)])
         self._stream.send(
-            messages.destination(endpoints, headers, [n for n in _CREDENTIALS if n not in headers]),
+            messages.destination(",".join(addresses), headers, withheld),
             *messages.body_chunks(body, ends=not trailers),
             *([messages.REQUEST_TRAILERS] if trailers else []),
         )
-
-    def _others(self, chosen: Instance, request: ParsedRequest) -> Iterator[str]:
-        """Where the gateway may try again before anything of an answer has come."""
-        known = list(self._replica.pool.instances.values())
-        after = known.index(chosen) + 1 if chosen in known else 0
-        fit = (
-            address
-            for each in chain(known[after:], known[: max(0, after - 1)])
-            if each.healthy
-            and request.model in each.model_names
-            and (request.among is None or each.config.instance_id in request.among)
-            and (address := self._context.addresses.known(each))
-        )
-        return islice(fit, self._replica.relay.placer.core.config.max_attempts - 1)
 
     # The answer and the end.
 
@@ -287,20 +293,12 @@ class Exchange:
         # Its lease stays where it was: the answer's end gives it back.
         attempt = placement.attempt + 1
         self._placement = replace(placement, instance=served, prediction=None, attempt=attempt)
+        self._replica.relay.placer.sent_elsewhere(self._placement)
 
     def _told(self) -> dict[str, str]:
         """What the client is told in the headers of its answer."""
         assert self._placement is not None
-        prediction = self._placement.prediction
-        headers = {
-            "x-request-id": self._request_id,
-            "x-foretell-instance": self._placement.instance.config.instance_id,
-            "x-foretell-policy": self._placement.policy,
-        }
-        if prediction is not None:
-            headers["x-foretell-predicted-ttft-s"] = f"{prediction.ttft_s:.4f}"
-            headers["x-foretell-predicted-e2e-s"] = f"{prediction.e2e_s:.4f}"
-        return headers
+        return {"x-request-id": self._request_id, **self._placement.headers()}
 
     def _settle(self, status: int) -> None:
         """Give everything back and account for the request; only the first end counts.

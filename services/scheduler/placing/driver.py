@@ -1,7 +1,6 @@
 """Drives the placement core with asyncio: events in, effects carried out, in order."""
 
 import asyncio
-import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Coroutine, Sequence
@@ -10,8 +9,6 @@ from typing import Any, Generic, TypeVar
 
 from foretell.placement import PlacementCore, effects, events
 from foretell.placement.request import Stage
-
-logger = logging.getLogger(__name__)
 
 Placed = TypeVar("Placed")
 
@@ -112,12 +109,7 @@ class AsyncDriver(ABC, Generic[Placed]):
             self.tell(events.Heard(effect.key, known, took_s))
 
     async def _heard(self, effect: effects.Ask, known: Sequence[events.Answer]) -> None:
-        answers: Sequence[events.Answer]
-        try:
-            answers = await self._ask(effect)
-        except Exception:  # a defect of ours: the request is placed without predictions
-            logger.exception("asking predictors failed")
-            answers = [events.Answer(name, silent=True) for name in effect.instance_ids]
+        answers = await self._ask(effect)
         self.tell(events.Heard(effect.key, (*known, *answers)))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -3,17 +3,14 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 
-import orjson
 from google.protobuf.message import DecodeError
 
 from foretell import wire
 from foretell.engine.gallery import FollowedEngine
 from foretell.engine.published import PictureError
-from foretell.kernel.step_time import StepTime
-from foretell.latency.profile_json import profile_from_json
-from foretell.latency.tables import profile_step_time
+from foretell.latency.tables import packed_tables
 from foretell.model import RequestSpec
 from foretell.v1 import predictor_pb2
 from foretell.wire_published import published_from_proto
@@ -29,15 +26,6 @@ _GATHER_S = 0.1
 hurry, and to send both costs as much as to send one."""
 
 Seen = predictor_pb2.CompleteResponse
-
-
-@lru_cache(maxsize=16)
-def _tables_of(profile: str) -> StepTime:
-    """Kept, so that engines of one kind share their tables."""
-    try:
-        return profile_step_time(profile_from_json(orjson.loads(profile))).packed()
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"no profile: {error!r}") from error
 
 
 class Following:
@@ -134,7 +122,7 @@ class Following:
         """The predictor has published something."""
         try:
             message = predictor_pb2.Published.FromString(payload)
-            published = published_from_proto(message, _tables_of)
+            published = published_from_proto(message, packed_tables)
             self.engine.hear(published, self._loop.time())
         except DecodeError:
             self._refused("bytes")

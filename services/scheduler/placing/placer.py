@@ -2,28 +2,32 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
+from typing import TYPE_CHECKING
 
 from foretell import wire
+from foretell.cosched.deadlines import JobClass
 from foretell.length import PromptTokenEstimator
-from foretell.model import LengthEstimate, Prediction, RequestSpec
+from foretell.model import LengthEstimate, RequestSpec
 from foretell.placement import PlacementConfig, PlacementCore, effects, events
+from foretell.placement.decision import Decision
 from foretell.policy import Needs, Policy
 from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import tagger_pb2
+from services.process.logs import about, all_about
 from services.scheduler.background import Background
-from services.scheduler.http.errors import unavailable
 from services.scheduler.http.parsing import ParsedRequest
-from services.scheduler.http.slo import SloUnattainable
 from services.scheduler.ids import unique_ids
 from services.scheduler.placing.conversation import conversation_of
+from services.scheduler.placing.demand import Demand
 from services.scheduler.placing.driver import AsyncDriver
 from services.scheduler.placing.lateness import Lateness
 from services.scheduler.placing.lengths import Lengths
-from services.scheduler.placing.pool import Instance, Pool
+from services.scheduler.placing.placement import Placement
+from services.scheduler.placing.pool import Pool
 from services.scheduler.placing.predictors import (
     Predictors,
     ReserveCall,
@@ -31,33 +35,15 @@ from services.scheduler.placing.predictors import (
     reserved_prediction,
 )
 from services.scheduler.placing.prefixes import Prefix, prefix_of
+from services.scheduler.placing.refusals import refusal
+from services.scheduler.placing.stories import Chapter, Stories, Story
 from services.scheduler.placing.tagging import TaggerClient
 from services.scheduler.placing.tokens import PromptCounter
 
+if TYPE_CHECKING:  # for who has no numpy, and calls
+    from foretell.engine.hindsight import Scene
+
 logger = logging.getLogger(__name__)
-
-
-@dataclass(slots=True, eq=False)
-class Placement:
-    """A decision, and what was believed when it was taken."""
-
-    key: str
-    instance: Instance
-    spec: RequestSpec
-    prediction: Prediction | None
-    """The prediction by which the instance was chosen; soon after, the answer to `Reserve`."""
-    policy: str
-    attempt: int
-    decided_unix_s: float
-    took_s: float
-    """To decide, the wait for its turn and the time in which it was held included."""
-    tagged: bool = False
-    """The tagger was asked about it."""
-    take_back: Callable[[], bool] | None = None
-    """Takes the request back from its engine, unless it has a token; whether it was. None before it
-    is sent."""
-    give_up: Callable[[], None] | None = None
-    """Ends the attempt as failed, unless something of the answer has come."""
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +52,12 @@ class _Request:
 
     parsed: ParsedRequest
     began_s: float
+    """When its placement began: of a request that is placed again, the latest one."""
+    arrived_s: float
+    story: Story
     placement: Placement | None = None
+    scene: "Scene | None" = None
+    """What it was last predicted from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +103,17 @@ class Placer(AsyncDriver[Placement]):
         self._background = background
         self._keys = unique_ids()
         self._requests: dict[str, _Request] = {}
+        self.stories = Stories()
         self._lateness = Lateness()
+        self._demand = Demand()
         pool.listener = self._hear_of_instance
         if tagger is not None:
             tagger.listener = self._hear_of_length
 
-    async def place(self, parsed: ParsedRequest, *, recallable: bool = True) -> Placement:
-        """Choose an instance for a new request.
+    async def place(
+        self, parsed: ParsedRequest, request_id: str, *, recallable: bool = True
+    ) -> Placement:
+        """Choose an instance for a new request, which its client knows by `request_id`.
 
         `recallable`: its sender will set `Placement.take_back`.
 
@@ -128,12 +123,16 @@ class Placer(AsyncDriver[Placement]):
         # An id of its own: clients may use one X-Request-Id for many requests.
         key = next(self._keys)
         began_s = time.perf_counter()
-        spec = self._described(parsed, key)
+        with all_about(request_id):
+            spec = self._described(parsed, key)
+        online = parsed.job_class is JobClass.ONLINE
+        if online:
+            self._demand.arrived(spec)
         if parsed.grant is not None:
             answer_tokens = spec.sequences * spec.length.expected_tokens
             generates = parsed.endpoint.generates
             parsed.grant.reserve(spec.prompt_tokens + (answer_tokens if generates else 0))
-        self._requests[key] = _Request(parsed, began_s)
+        self._requests[key] = _Request(parsed, began_s, began_s, Story(request_id, parsed.model))
         waited_s = 0.0
         if parsed.terms.arrived_unix_s:
             waited_s = max(0.0, time.time() - parsed.terms.arrived_unix_s)
@@ -147,8 +146,11 @@ class Placer(AsyncDriver[Placement]):
             recallable=recallable,
             whole=not parsed.stream,
             foreseeable=parsed.endpoint.generates,
+            tenant=parsed.tenant,
         )
         placement = await self._place(key, arrived)
+        if online:
+            self._demand.placed(time.perf_counter(), placement.prediction)
         if parsed.grant is not None and placement.prediction is not None:
             parsed.grant.foretell(placement.prediction.e2e_s)
         if self._tagger is not None and parsed.text and spec.length.source != "hint":
@@ -163,7 +165,7 @@ class Placer(AsyncDriver[Placement]):
         Raises `ApiError` after the last attempt, or if no instance is up.
         """
         request = self._requests[placement.key]
-        request.placement, request.began_s = None, time.perf_counter()
+        request.placement, request.scene, request.began_s = None, None, time.perf_counter()
         return await self._place(placement.key, events.Failed(placement.key, output_tokens))
 
     async def place_again(self, placement: Placement) -> Placement:
@@ -172,14 +174,28 @@ class Placer(AsyncDriver[Placement]):
         request.placement, request.began_s = None, time.perf_counter()
         return await self._place(placement.key, events.Recalled(placement.key))
 
-    def started(self, placement: Placement) -> None:
-        """The engine has answered with a first token."""
-        self.tell(events.Started(placement.key))
+    def started(self, placement: Placement, goes_on: bool = False) -> None:
+        """The engine has answered with a first token; `goes_on`: another one could go on."""
+        self.tell(events.Started(placement.key, goes_on))
 
     def close(self) -> None:
         """Follow and watch nothing any more."""
         self._lateness.close()
         self.predictors.close()
+
+    def demand(self) -> dict[str, object]:
+        """What has come, what waits for an instance and how long answers took."""
+        return self._demand.told(time.perf_counter(), self.core.held)
+
+    def foretold_ends_s(self) -> list[float]:
+        """When each request that is with an engine was foretold to end, as far as it was, in
+        `time.perf_counter`."""
+        placed = [(r.began_s, r.placement) for r in self._requests.values()]
+        return [
+            began_s + each.took_s + each.prediction.e2e_s
+            for began_s, each in placed
+            if each is not None and each.prediction is not None
+        ]
 
     def counts(self, instance_id: str) -> tuple[int, int]:
         """This replica's requests in progress at an instance, and all that it has sent there."""
@@ -193,7 +209,10 @@ class Placer(AsyncDriver[Placement]):
 
         `broken`: the engine failed in the midst of it; `answered`: the client did not leave.
         """
-        del self._requests[placement.key]
+        request = self._requests.pop(placement.key)
+        if answered and not broken and request.parsed.job_class is JobClass.ONLINE:
+            now_s = time.perf_counter()
+            self._demand.ended(now_s, now_s - request.arrived_s)
         self.tell(events.Ended(placement.key, broken, answered))
 
     async def _place(
@@ -232,10 +251,29 @@ class Placer(AsyncDriver[Placement]):
         )
 
     async def _ask(self, effect: effects.Ask) -> Sequence[events.Answer]:
-        return await self.predictors.ask(effect)
+        try:
+            return await self.predictors.ask(effect)
+        except Exception:  # a defect of ours: the request is placed without predictions
+            known = self._requests.get(effect.key)
+            request_id = known.story.request_id if known else ""
+            logger.exception("asking predictors failed", extra=about(request_id))
+            return [events.Answer(name, silent=True) for name in effect.instance_ids]
+
+    def _lines_about(self, key: str) -> all_about:
+        return all_about(self._requests[key].story.request_id)
 
     def _review(self, effect: effects.Review) -> events.Reviewed:
-        return self.predictors.review(effect)
+        now_s = self._loop.time()
+        with self._lines_about(effect.key):
+            reviewed = self.predictors.review(effect, now_s)
+        if reviewed.answers:
+            self._remember_scene(effect.key, reviewed.answers, now_s)
+        return reviewed
+
+    def _remember_scene(self, key: str, known: Sequence[events.Answer], now_s: float) -> None:
+        """Keep what the predictions of `known` were made from."""
+        foretold = [answer.instance_id for answer in known if answer.prediction is not None]
+        self._requests[key].scene = self.predictors.scene(foretold, now_s)
 
     def _take_back(self, key: str) -> bool:
         placement = self._requests[key].placement
@@ -253,7 +291,11 @@ class Placer(AsyncDriver[Placement]):
         return time.perf_counter()
 
     def _known(self, effect: effects.Ask) -> Sequence[events.Answer]:
-        return self.predictors.known(effect)
+        now_s = self._loop.time()
+        with self._lines_about(effect.key):
+            known = self.predictors.known(effect, now_s)
+        self._remember_scene(effect.key, known, now_s)
+        return known
 
     def _hear_of_length(self, key: str, length: LengthEstimate) -> None:
         self.tell(events.Estimated(key, length))
@@ -267,7 +309,7 @@ class Placer(AsyncDriver[Placement]):
 
     def _dispatched(self, effect: effects.Dispatch) -> Placement:
         request = self._requests[effect.key]
-        request.placement = Placement(
+        placement = request.placement = Placement(
             key=effect.key,
             instance=self._pool.instances[effect.instance_id],
             spec=effect.spec,
@@ -277,7 +319,37 @@ class Placer(AsyncDriver[Placement]):
             decided_unix_s=time.time(),
             took_s=time.perf_counter() - request.began_s,
         )
-        return request.placement
+        assert effect.decision is not None, "the core decides what it dispatches"
+        self._remember(request, placement, effect.decision)
+        return placement
+
+    def _remember(self, request: _Request, placement: Placement, decision: Decision) -> None:
+        placement.chapter = chapter = Chapter(
+            decision,
+            request.scene,
+            placement.policy,
+            placement.attempt,
+            placement.instance.config.instance_id,
+            placement.instance.emulated,
+            placement.decided_unix_s,
+            placement.took_s,
+        )
+        request.scene = None
+        self.stories.add(request.story, chapter)
+
+    def sent_elsewhere(self, placement: Placement) -> None:
+        """A gateway has sent the request to another instance than the one that was chosen."""
+        chapter = placement.chapter
+        if chapter is not None:
+            placement.chapter = chapter = replace(
+                chapter,
+                scene=None,
+                attempt=placement.attempt,
+                instance_id=placement.instance.config.instance_id,
+                emulated=placement.instance.emulated,
+                ended=None,
+            )
+            self.stories.add(self._requests[placement.key].story, chapter)
 
     def _reserve(self, effect: effects.Reserve) -> None:
         placement = self._requests[effect.key].placement
@@ -309,17 +381,7 @@ class Placer(AsyncDriver[Placement]):
 
     def _refused(self, effect: effects.Refuse) -> Exception:
         parsed = self._requests[effect.key].parsed
-        if effect.because == "late":
-            assert effect.why is not None, "a late request is refused for a reason"
-            return SloUnattainable(parsed.terms, effect.why)
-        if effect.because == "engine_failed":
-            tried = self.core.config.max_attempts
-            text = f"the engines that were tried ({tried}) failed before a first token"
-            return unavailable(text, "engine_failed")
-        if effect.because == "retry_budget":
-            return unavailable("an engine failed, and many others fail too", "engine_failed")
-        text = f"no engine that serves '{parsed.model}' is up at the moment"
-        return unavailable(text, "no_instance")
+        return refusal(effect, parsed, self.core, self._pool, self._loop.time())
 
     def _degraded(self, effect: effects.Degraded) -> None:
         self._metrics.degraded.labels(effect.missing).inc(effect.count)

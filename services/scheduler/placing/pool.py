@@ -3,21 +3,27 @@
 import asyncio
 import json
 import logging
-import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from math import inf
+from dataclasses import dataclass, field, replace
+from math import exp, inf
 from pathlib import Path
 
 import aiohttp
 import grpc
-from yarl import URL
 
 from foretell.config import parse_instances as instances_of_cluster
-from foretell.placement.events import Event, InstanceDown, InstanceRemoved, InstanceUp
+from foretell.config.instances import InstanceConfig, Members, parse_members
+from foretell.placement.events import (
+    Event,
+    InstanceDown,
+    InstanceDraining,
+    InstanceRemoved,
+    InstanceUp,
+)
 from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import predictor_pb2_grpc
+from services.process.files import file_version
 from services.process.traffic import OPEN, Traffic
 from services.scheduler.placing.peers import open_channel
 
@@ -25,16 +31,11 @@ logger = logging.getLogger(__name__)
 
 _ANSWER_DELAY_WEIGHT = 0.1  # of the newest stream in the learned delay
 _LONGEST_ANSWER_DELAY_S = 2.0
+_ANSWER_DELAY_MEMORY_S = 30.0
+"""Time constant by which the learned delay is forgotten: an engine that looks slow gets few
+requests, and none from which it could be learned that it no longer is."""
 _MODELS_EVERY = 20  # health probes between two looks at /v1/models
-
-
-@dataclass(frozen=True, slots=True)
-class InstanceConfig:
-    """One engine and its sidecar, as configured."""
-
-    instance_id: str
-    url: str
-    predictor: str = ""
+_EMULATED = "foretell-emulated"
 
 
 @dataclass(eq=False)
@@ -45,6 +46,8 @@ class Instance:
     channel: grpc.aio.Channel | None = None
     stub: predictor_pb2_grpc.PredictorStub | None = None
     healthy: bool = False
+    up_s: float = -inf
+    """When a probe last found it up, in `time.monotonic`."""
     down: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while probes fail: whoever waits for this engine's first byte gives up."""
     cards: dict[str, dict[str, object]] = field(default_factory=dict)
@@ -58,10 +61,16 @@ class Instance:
     failures: int = 0
     probes: int = 0
     probing: asyncio.Task[None] | None = None
+    told: bool = False
+    """The listener knows it: one that was draining from the beginning gets nothing."""
 
     def learn_answer_delay(self, sample_s: float) -> None:
         sample_s = min(_LONGEST_ANSWER_DELAY_S, max(0.0, sample_s))
         self.answer_delay_s += _ANSWER_DELAY_WEIGHT * (sample_s - self.answer_delay_s)
+
+    def forget_answer_delay(self, seconds: float) -> None:
+        """So much time has passed."""
+        self.answer_delay_s *= exp(-seconds / _ANSWER_DELAY_MEMORY_S)
 
 
 class Pool:
@@ -84,9 +93,11 @@ class Pool:
         """Is told which instances are up, down and removed."""
         self._source = source
         self.traffic = traffic
-        self._mtime = 0.0
+        self._version = (0, 0)  # of the file that was read
+        self._began_s = time.monotonic()
         self._complaint = ""
         self._first_seen_unix_s: dict[str, int] = {}
+        self._listed: dict[str, dict[str, object]] = {}
         self._client = client
         self._headers = engine_authorization(engine_api_key)
         self._metrics = metrics
@@ -94,7 +105,7 @@ class Pool:
         self._timeout_s = health_timeout_s
         self._failures = health_failures
         try:
-            self._configure(parse_instances(self._read()))
+            self._configure(parse_members(self._read()))
         except ValueError as error:
             raise SystemExit(str(error)) from error
 
@@ -110,12 +121,14 @@ class Pool:
                 await asyncio.sleep(self._interval_s)
 
     def models(self) -> dict[str, bool]:
-        """Models that some instance has served, and whether all their engines are emulated."""
-        known: dict[str, bool] = {}
+        """Models that some instance has served, or may serve once it is started, and whether all
+        their engines are emulated."""
+        served: dict[str, bool] = {}
         for instance in self.instances.values():
             for name in instance.model_names:
-                known[name] = known.get(name, True) and instance.emulated
-        return known
+                served[name] = served.get(name, True) and instance.emulated
+        listed = {name: card.get("owned_by") == _EMULATED for name, card in self._listed.items()}
+        return listed | served
 
     def cards(self) -> dict[str, dict[str, object]]:
         """Each model as `/v1/models` shows it: `created` is when it was first seen here, because
@@ -126,8 +139,8 @@ class Pool:
             found[name] = {
                 "id": name,
                 "object": "model",
-                "created": self._first_seen_unix_s[name],
-                "owned_by": "foretell-emulated" if emulated else "foretell",
+                "created": self._first_seen_unix_s.setdefault(name, int(time.time())),
+                "owned_by": _EMULATED if emulated else "foretell",
                 "root": cards[0].get("root", name),
                 "parent": cards[0].get("parent"),
                 "max_model_len": self.max_model_len(name),
@@ -140,11 +153,24 @@ class Pool:
         return min((n for n in lengths if isinstance(n, int)), default=None)
 
     def _cards_of(self, model: str) -> list[dict[str, object]]:
-        return [i.cards[model] for i in self.instances.values() if model in i.cards]
+        served = [i.cards[model] for i in self.instances.values() if model in i.cards]
+        return served or [self._listed.get(model, {})]
 
     @property
     def ready(self) -> bool:
-        return any(i.healthy and i.model_names for i in self.instances.values())
+        """Requests can be answered: by an instance, or by one that is started for them."""
+        return bool(self._listed) or any(
+            i.healthy and i.model_names for i in self.instances.values()
+        )
+
+    def out_for_s(self, model: str = "") -> float:
+        """Seconds for which no engine that serves `model` has been up; "": no engine at all.
+
+        They are also the best guess at how much longer it will be so, as of any outage of which
+        nothing else is known.
+        """
+        serving = (i for i in self.instances.values() if not model or model in i.model_names)
+        return time.monotonic() - max([self._began_s, *(i.up_s for i in serving)])
 
     async def close(self) -> None:
         await asyncio.gather(
@@ -166,12 +192,17 @@ class Pool:
             return
         instance.probes += 1
         instance.failures = 0
+        instance.up_s = time.monotonic()
+        instance.forget_answer_delay(self._interval_s)
         if not instance.healthy:
             logger.info("%s is up at %s", instance.config.instance_id, url)
         instance.healthy = True
         instance.down.clear()
         self._report(instance)
-        if self.instances.get(instance.config.instance_id) is instance:
+        if self.instances.get(instance.config.instance_id) is not instance:
+            return
+        if instance.told or not instance.config.draining:
+            instance.told = True
             self.listener(
                 InstanceUp(
                     instance.config.instance_id,
@@ -204,7 +235,8 @@ class Pool:
         now = int(time.time())
         for name in instance.cards:
             self._first_seen_unix_s.setdefault(name, now)
-        instance.emulated = any(card.get("owned_by") == "foretell-emulated" for card in cards)
+        instance.emulated = any(card.get("owned_by") == _EMULATED for card in cards)
+        self._listed.update({n: c for n, c in instance.cards.items() if n in self._listed})
 
     def _report(self, instance: Instance) -> None:
         instance_id = instance.config.instance_id
@@ -219,11 +251,11 @@ class Pool:
             self._metrics.healthy.remove(instance_id, engine)
 
     def _read(self) -> str:
-        if self._source.lstrip().startswith("["):
+        if self._source.lstrip().startswith(("[", "{")):
             return self._source
         path = Path(self._source)
         try:
-            self._mtime = path.stat().st_mtime
+            self._version = file_version(path)
             text = path.read_text()
         except OSError as error:
             raise SystemExit(f"instances: cannot read {path}: {error.strerror}") from error
@@ -233,13 +265,12 @@ class Pool:
 
     def _reload(self) -> None:
         """Take in a changed instances file; a broken one is reported and the old kept."""
-        if self._source.lstrip().startswith("["):
+        if self._source.lstrip().startswith(("[", "{")):
             return
         try:
-            mtime = Path(self._source).stat().st_mtime
-            if mtime == self._mtime:
+            if file_version(Path(self._source)) == self._version:
                 return
-            self._configure(parse_instances(self._read()))
+            self._configure(parse_members(self._read()))
         except (OSError, ValueError, SystemExit) as error:
             if str(error) != self._complaint:  # once, not at every probe
                 logger.warning("instances file not taken in, the old list stays: %s", error)
@@ -247,13 +278,17 @@ class Pool:
         else:
             self._complaint = ""
 
-    def _configure(self, configs: list[InstanceConfig]) -> None:
+    def _configure(self, members: Members) -> None:
+        self._listed = {name: self._listed.get(name, {}) for name in members.models}
         known = self.instances
         self.instances = {}
-        for config in configs:
+        for config in members.instances:
             old = known.get(config.instance_id)
-            if old is not None and old.config == config:
+            if old is not None and config in (old.config, replace(old.config, draining=True)):
                 self.instances[config.instance_id] = known.pop(config.instance_id)
+                if config != old.config:
+                    old.config = config
+                    self.listener(InstanceDraining(config.instance_id))
                 continue
             instance = Instance(config)
             if config.predictor:
@@ -269,36 +304,3 @@ class Pool:
 def engine_authorization(api_key: str) -> dict[str, str]:
     """The header that engines started with `--api-key` want; empty without a key."""
     return {"authorization": f"Bearer {api_key}"} if api_key else {}
-
-
-def parse_instances(text: str) -> list[InstanceConfig]:
-    """The configured instances; raises `ValueError` that names what is wrong."""
-    try:
-        items = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"instances: not valid JSON: {error}") from error
-    if not isinstance(items, list):
-        raise ValueError("instances: must be a JSON list")
-    configs = [_parse_instance(item) for item in items]
-    if len({c.instance_id for c in configs}) != len(configs):
-        raise ValueError("instances: instance_id must be unique")
-    return configs
-
-
-def _parse_instance(item: object) -> InstanceConfig:
-    if not isinstance(item, dict) or not item.get("instance_id") or not item.get("url"):
-        raise ValueError(f"instances: {item!r} needs instance_id and url")
-    unknown = set(item) - {"instance_id", "url", "predictor"}
-    if unknown:
-        raise ValueError(f"instances: unknown keys {sorted(unknown)}")
-    if not all(isinstance(value, str) for value in item.values()):
-        raise ValueError(f"instances: {item!r} must have strings only")
-    if not re.fullmatch(r"[!-~]+", item["instance_id"]):
-        raise ValueError(f"instances: instance_id {item['instance_id']!r} is no header value")
-    try:
-        url = URL(item["url"])
-    except ValueError as error:
-        raise ValueError(f"instances: url {item['url']!r}: {error}") from error
-    if url.scheme not in ("http", "https") or not url.host:
-        raise ValueError(f"instances: url {item['url']!r} must be http://HOST[:PORT]")
-    return InstanceConfig(item["instance_id"], item["url"].rstrip("/"), item.get("predictor", ""))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from foretell import wire
-from foretell.model import Prediction, RequestSpec
+from foretell.model import EngineConfig, Prediction, RequestSpec
 from foretell.placement import effects, events
 from foretell.policy import Needs
 from foretell.telemetry import SchedulerMetrics
@@ -20,6 +20,9 @@ from services.scheduler.placing.pool import Instance, Pool
 
 if TYPE_CHECKING:  # for who has no numpy, and calls
     from foretell.engine.gallery import Gallery
+    from foretell.engine.hindsight import Scene
+    from foretell.engine.lanes import Lane
+    from foretell.kernel.step_time import StepTime
     from services.scheduler.placing.following import Following
 
 logger = logging.getLogger(__name__)
@@ -121,12 +124,40 @@ class Predictors:
         found = self._pool.instances
         return [found[each] for each in self._followed if each in found]
 
-    def known(self, effect: effects.Ask) -> list[events.Answer]:
+    def calibration_steps(self, instance_id: str) -> int | None:
+        """Steps of that engine that its predictions have learnt from; None: nothing was heard."""
+        if self._gallery is None or instance_id not in self._followed:
+            return None
+        predictor = self._gallery[instance_id].predictor
+        return None if predictor is None else predictor.calibration_steps
+
+    def approximations(self, instance_id: str) -> tuple[str, ...]:
+        """What that engine does that predictions do not model, as far as anything was heard."""
+        if self._gallery is None or instance_id not in self._followed:
+            return ()
+        predictor = self._gallery[instance_id].predictor
+        return () if predictor is None else predictor.engine_config.approximations
+
+    def engines(self, instance_ids: Sequence[str]) -> "list[tuple[EngineConfig, StepTime]]":
+        """Those of these engines that are followed and known, and how long their steps are believed
+        to take."""
+        if self._gallery is None:
+            return []
+        fresh = self._fresh(self._gallery, instance_ids, self._clock())
+        known = [self._gallery[instance_id].predictor for instance_id in fresh]
+        return [(each.engine_config, each.model) for each in known if each is not None]
+
+    def scene(self, instance_ids: Sequence[str], now_s: float) -> "Scene | None":
+        """What the predictions `known` of those instances at `now_s` were made from."""
+        if self._gallery is None or not instance_ids:
+            return None
+        return self._gallery.scene(instance_ids, now_s)
+
+    def known(self, effect: effects.Ask, now_s: float) -> list[events.Answer]:
         """The answers of those who need not be asked."""
         gallery = self._gallery
         if gallery is None:
             return []
-        now_s = self._clock()
         fresh = self._fresh(gallery, effect.instance_ids, now_s)
         if effect.needs is Needs.LOAD:
             return [events.Answer(i, gallery.load(i)) for i in fresh]
@@ -145,13 +176,12 @@ class Predictors:
             return []
         return [events.Answer(i, p.load, p) for i, p in zip(fresh, found, strict=True)]
 
-    def review(self, effect: effects.Review) -> events.Reviewed:
+    def review(self, effect: effects.Review, now_s: float) -> events.Reviewed:
         """How long a request still waits where it is, and how long elsewhere.
 
         By pictures alone: a call for it would cost more than most waits are worth.
         """
         gallery, wait_s, begun = self._gallery, None, False
-        now_s = self._clock()
         if gallery is not None and self._fresh(gallery, (effect.instance_id,), now_s):
             try:
                 wait_s = gallery.wait_s(effect.instance_id, effect.spec, now_s)
@@ -162,7 +192,19 @@ class Predictors:
             return events.Reviewed(effect.key, None, begun=begun)
         needs, quantiles = effect.needs, effect.with_quantiles
         asked = effects.Ask(effect.key, effect.spec, effect.others, needs, quantiles)
-        return events.Reviewed(effect.key, wait_s, self.known(asked))
+        return events.Reviewed(effect.key, wait_s, self.known(asked, now_s))
+
+    def lanes(self) -> "dict[str, list[Lane]]":
+        """What becomes of the requests on each instance that is followed and known."""
+        gallery, now_s = self._gallery, self._clock()
+        if gallery is None:
+            return {}
+        try:
+            fresh = self._fresh(gallery, list(self._followed), now_s)
+            return {instance_id: gallery.lanes(instance_id, now_s) for instance_id in fresh}
+        except AssertionError:  # the kernel's, of a state that cannot be
+            logger.exception("predicting from pictures failed")
+            return {}
 
     async def ask(self, effect: effects.Ask) -> list[events.Answer]:
         """One answer for each predictor that is asked; those that fail or are late are silent."""

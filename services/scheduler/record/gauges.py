@@ -21,14 +21,13 @@ def show_instances(metrics: SchedulerMetrics, predictors: Predictors) -> None:
         metrics.waiting,
         metrics.kv_used,
         metrics.calibration_steps,
+        metrics.approximate,
         metrics.foreseen_ttft,
         metrics.foreseen_e2e,
     )
     for gauge in gauges:
         gauge.clear()
-    for instance in predictors.followed:
-        instance_id = instance.config.instance_id
-        prediction = _foretold(predictors, instance)
+    for instance_id, prediction in foretold_now(predictors).items():
         metrics.followed.labels(instance_id).set(prediction is not None)
         if prediction is None:
             continue
@@ -37,8 +36,16 @@ def show_instances(metrics: SchedulerMetrics, predictors: Predictors) -> None:
         metrics.waiting.labels(instance_id).set(load.waiting + load.reserved)
         metrics.kv_used.labels(instance_id).set(load.used_blocks / max(1, load.total_blocks))
         metrics.calibration_steps.labels(instance_id).set(prediction.calibration_steps)
+        for feature in prediction.approximations:
+            metrics.approximate.labels(instance_id, feature).set(1)
         metrics.foreseen_ttft.labels(instance_id).set(prediction.ttft_s)
         metrics.foreseen_e2e.labels(instance_id).set(prediction.e2e_s)
+
+
+def foretold_now(predictors: Predictors) -> dict[str, Prediction | None]:
+    """What is foretold of a request that would come now, by instance, of those that are followed;
+    None where nothing new is known."""
+    return {each.config.instance_id: _foretold(predictors, each) for each in predictors.followed}
 
 
 def _foretold(predictors: Predictors, instance: Instance) -> Prediction | None:

@@ -8,7 +8,8 @@ from foretell.v1 import tagger_pb2, tagger_pb2_grpc
 from services.scheduler.background import Background
 from services.scheduler.http.parsing import ParsedRequest
 from services.scheduler.placing.peers import NoAnswer, answer_of
-from services.scheduler.placing.placer import Estimators, Placement
+from services.scheduler.placing.placement import Placement
+from services.scheduler.placing.placer import Estimators
 from services.scheduler.record.result import Result
 
 _OBSERVE_DEADLINE_S = 5.0  # nobody waits for it

@@ -5,16 +5,20 @@ from functools import lru_cache
 from math import isfinite
 from typing import Any
 
+from foretell.cosched.deadlines import JobClass
 from foretell.length.estimate import level_of
 from foretell.telemetry import SchedulerMetrics
 from services.scheduler.background import Background
 from services.scheduler.http.parsing import ParsedRequest
 from services.scheduler.http.slo import Outcome, SloUnattainable
-from services.scheduler.placing.placer import Placement
+from services.scheduler.placing.placement import Placement
 from services.scheduler.placing.predictors import Predictors
+from services.scheduler.placing.stories import Ended
 from services.scheduler.record.lessons import Lessons
+from services.scheduler.record.recent import Latencies, Recent
 from services.scheduler.record.request_log import RequestLog
 from services.scheduler.record.result import Result
+from services.scheduler.record.sample import Sample
 
 _CLOCK_SLACK_S = 0.1
 _MOST_SERIES = 10_000
@@ -38,10 +42,13 @@ class Recorder:
         self._policy = policy
         self._predictors = predictors
         self._background = background
+        self.recent = Recent()
+        self.sample = Sample()
         self._requests = _series(metrics.requests)
         self._slo_requests = _series(metrics.slo_requests)
         self._tenant_tokens = _series(metrics.tenant_tokens)
         self._prompt_tokens = _series(metrics.prompt_tokens)
+        self._output_tokens = _series(metrics.output_tokens)
         self._cached_tokens = _series(metrics.cached_tokens)
         self._ttft = _series(metrics.ttft)
         self._tpot = _series(metrics.tpot)
@@ -65,6 +72,7 @@ class Recorder:
         Of a request that generates nothing, only what it took of its tenant's tokens counts.
         """
         if not request.endpoint.generates:
+            _remember(placement, result, 0.0, 0.0)
             if request.grant is not None and result.prompt_tokens:
                 request.grant.settle(result.prompt_tokens)
             return
@@ -88,12 +96,15 @@ class Recorder:
         answered = accepted and result.finished
         ttft_s = _since(placement, result.first_byte_unix_s)
         e2e_s = _since(placement, result.ended_unix_s) if result.finished else 0.0
+        _remember(placement, result, ttft_s, e2e_s)
         outcome = _outcome(request, placement, result) if answered else None
         if outcome is not None:
             self._slo_requests(request.model, placement.policy, outcome).inc()
         if answered:
             self._count_tokens(request, placement, result)
         if answered and not result.continued:
+            if request.job_class is JobClass.ONLINE:
+                self.sample.add(placement, result, ttft_s, e2e_s)
             self._observe_latencies(request, placement, result, ttft_s, e2e_s)
             self._observe_errors(request, placement, result, ttft_s, e2e_s)
         if accepted and (result.finished or result.abandoned):
@@ -135,7 +146,11 @@ class Recorder:
         ttft_s: float,
         e2e_s: float,
     ) -> None:
-        labels = (request.model, placement.instance.config.instance_id, placement.policy)
+        instance_id, prediction = placement.instance.config.instance_id, placement.prediction
+        predicted = (prediction.ttft_s, prediction.e2e_s) if prediction else (0.0, 0.0)
+        if all(map(isfinite, predicted)):
+            self.recent.add(instance_id, Latencies(ttft_s, predicted[0], e2e_s, predicted[1]))
+        labels = (request.model, instance_id, placement.policy, request.job_class.value)
         self._e2e(*labels).observe(e2e_s)
         if not ttft_s:
             return
@@ -146,9 +161,10 @@ class Recorder:
 
     def _count_tokens(self, request: ParsedRequest, placement: Placement, result: Result) -> None:
         self._tenant_tokens(request.tenant).inc(result.prompt_tokens + result.output_tokens)
-        instance_id = placement.instance.config.instance_id
-        self._prompt_tokens(instance_id).inc(result.prompt_tokens)
-        self._cached_tokens(instance_id).inc(result.cached_tokens or 0)
+        labels = placement.instance.config.instance_id, request.job_class.value
+        self._prompt_tokens(*labels).inc(result.prompt_tokens)
+        self._output_tokens(*labels).inc(result.output_tokens)
+        self._cached_tokens(*labels).inc(result.cached_tokens or 0)
 
     def _observe_errors(
         self,
@@ -172,6 +188,21 @@ class Recorder:
             level = level_of(placement.spec.length, result.output_tokens)
             if level is not None and placement.spec.sequences == 1 and not result.truncated:
                 self._length_level(request.model).observe(level)
+
+
+def _remember(placement: Placement, result: Result, ttft_s: float, e2e_s: float) -> None:
+    """What became of an attempt, for whoever asks later."""
+    if placement.chapter is not None:
+        placement.chapter.ended = Ended(
+            result.status,
+            result.finished,
+            result.broken,
+            result.continued,
+            ttft_s,
+            e2e_s,
+            result.prompt_tokens,
+            result.output_tokens,
+        )
 
 
 def _series(metric: Any) -> Callable[..., Any]:

@@ -3,20 +3,60 @@
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from math import isfinite
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+from zlib import crc32
 
 import orjson
 
 from services.scheduler.http.parsing import ParsedRequest
 from services.scheduler.http.slo import Outcome, SloUnattainable, Terms
-from services.scheduler.placing.placer import Placement
+from services.scheduler.placing.placement import Placement
+from services.scheduler.placing.stories import Chapter
 from services.scheduler.record.result import Result
 
 logger = logging.getLogger(__name__)
 
 _GATHER_S = 0.1  # to write one line takes longer than to make it
+
+FIELDS = {
+    "time_unix_s": "When the line was written.",
+    "request_id": "The id in the response header.",
+    "model_name": "The model that was asked for.",
+    "instance_id": "The engine that answered.",
+    "emulated": "Whether that engine is emulated.",
+    "policy": "The policy that chose it.",
+    "stream": "Whether a stream was asked for.",
+    "status": "The engine's HTTP status; 0: none came.",
+    "finished": "Whether the whole answer was relayed.",
+    "sequences": "Prompts times `n`.",
+    "priority": "vLLM's priority.",
+    "placed_unix_s": "When the attempt was placed.",
+    "placement_s": "Time to wait for the turn, ask and choose.",
+    "predicted_prompt_tokens": "Tokens of the prompt, estimated before.",
+    "prompt_tokens": "Tokens of the prompt, as the engine counted.",
+    "predicted_cached_tokens": "Prompt tokens expected in the prefix cache.",
+    "cached_tokens": "Prompt tokens found in the prefix cache, if vLLM runs with "
+    "`--enable-prompt-tokens-details` or a snapshot showed it.",
+    "predicted_output_tokens": "Estimate for each sequence.",
+    "length_source": "Source of that estimate: `hint`, `model`, `history` or `prior`.",
+    "output_tokens": "Tokens of all sequences.",
+    "predicted_ttft_s": "Predicted seconds from placement to the first token.",
+    "ttft_s": "Actual seconds from placement to the first token; for errors of predictions use "
+    "lines with `stream` true.",
+    "predicted_e2e_s": "Predicted seconds from placement to the last token.",
+    "e2e_s": "Actual seconds from placement to the last token.",
+    "snapshot_age_s": "Age of the snapshot that the prediction is based on.",
+    "calibration_steps": "Engine steps that the prediction's step times were learned from.",
+    "ttft_target_s": "Target for the first token.",
+    "tpot_target_s": "Target for each further token.",
+    "slo_outcome": "`met`, `missed` or `rejected`.",
+    "explained": "What `foretell explain` tells of the attempt, of a share of requests: "
+    "`explain_ratio`.",
+}
+"""What each field of a line means; null where it is not known or does not apply."""
 
 
 class RequestLog:
@@ -25,10 +65,23 @@ class RequestLog:
     Lines are gathered for `_GATHER_S` and written together, each of them whole.
     """
 
-    def __init__(self, path: str, max_bytes: int) -> None:
-        """`path` "" writes nothing. At most two files of `max_bytes` are kept."""
+    def __init__(
+        self,
+        path: str,
+        max_bytes: int,
+        lost: Callable[[int], None],
+        explain: Callable[[Chapter], dict[str, Any]] | None = None,
+        explain_ratio: float = 0.0,
+    ) -> None:
+        """`path` "" writes nothing. At most two files of `max_bytes` are kept. `lost` is told how
+        many lines could not be written. Lines of `explain_ratio` of the requests, drawn by their
+        ids, have what `explain` tells."""
+        self._explain = explain
+        self._explained_below = explain_ratio * 2**32
         self._path = Path(path) if path else None
         self._max_bytes = max_bytes
+        self._lost = lost
+        self._is_failing = False
         self._lines: list[bytes] = []
         self._file: BinaryIO | None = None
         if self._path is not None:
@@ -78,8 +131,15 @@ class RequestLog:
             "snapshot_age_s": _seconds(prediction.snapshot_age_s) if prediction else None,
             "calibration_steps": prediction.calibration_steps if prediction else None,
             **_targets(request.terms, outcome),
+            "explained": self._explained(request_id, placement.chapter),
         }
         self._add(line)
+
+    def _explained(self, request_id: str, chapter: Chapter | None) -> dict[str, Any] | None:
+        drawn = crc32(request_id.encode()) < self._explained_below
+        if not drawn or chapter is None or self._explain is None:
+            return None
+        return self._explain(chapter)
 
     def rejected(
         self, request: ParsedRequest, request_id: str, policy: str, refusal: SloUnattainable
@@ -127,8 +187,12 @@ class RequestLog:
                     room_bytes = self._max_bytes
                 text += line
             self._file.write(text)
+            self._is_failing = False
         except OSError as error:  # a full disk: serving goes on
-            logger.warning("lines of the request log were lost: %s", error)
+            self._lost(len(lines))
+            if not self._is_failing:  # one line in the log, not ten a second
+                logger.warning("lines of the request log are being lost: %s", error)
+            self._is_failing = True
 
     def _rotated(self) -> BinaryIO:
         assert self._path is not None

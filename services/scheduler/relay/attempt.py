@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from services.process.logs import about
 from services.scheduler.http.errors import ApiError
 from services.scheduler.http.headers import returned
 from services.scheduler.http.parsing import PRIORITY_HEADER, ParsedRequest, for_engine
-from services.scheduler.placing.placer import Placement
+from services.scheduler.placing.placement import Placement
 from services.scheduler.record.result import Result
 from services.scheduler.relay.continuation import Progress
 from services.scheduler.relay.followed import FollowedFraming
@@ -81,10 +82,10 @@ class Attempt:
         forwarded_headers: dict[str, str],
         placement: Placement,
         reply: Reply,
-        started: Callable[[Placement], None],
+        started: Callable[[Placement, bool], None],
         progress: Progress | None = None,
     ) -> None:
-        """`started` is told when the first token is here.
+        """`started` is told when the first token is here, and whether another engine could go on.
 
         `progress`: of the answer, should another engine have to go on; None: none could. Where the
         reply has begun, this attempt goes on.
@@ -115,10 +116,10 @@ class Attempt:
         """
         self._placement.take_back, self._placement.give_up = self._take_back, self._give_up
         spec, progress = self._placement.spec, self._progress
-        output_ids: list[int] = []
+        output_ids: list[list[int]] = []
         if progress is not None and self.result.continued:
             progress.begin_again()
-            output_ids = progress.output_ids
+            output_ids = progress.to_resume
         body = for_engine(
             self._request,
             spec.request_id,
@@ -149,9 +150,11 @@ class Attempt:
         return True
 
     def _give_up(self) -> None:
-        """The engine is silent: end the attempt, unless something has come after all."""
+        """The engine is silent: end the attempt, unless nobody could go on from here."""
         if not self._begun:
             self._end_attempt(AttemptFailed("silent"))
+        elif self._progress is not None and self._progress.can_go_on:
+            self.broken("silent")
 
     # --- what the connection tells ---
 
@@ -186,7 +189,7 @@ class Attempt:
             self._carry_out(self._framing.feed_end)
 
     def broken(self, reason: str) -> None:
-        """The connection was lost."""
+        """The connection was lost, or is given up."""
         if self._over.done():
             return
         if self._framing is None:
@@ -237,7 +240,7 @@ class Attempt:
     def _start_stream(self) -> None:
         self._begun = True
         self.result.first_byte_unix_s = time.time()
-        self._started(self._placement)
+        self._started(self._placement, self._progress is not None)
         if not self._reply.started:
             self._reply.start(self.result.status, self._response_headers(), has_length=False)
 
@@ -262,12 +265,12 @@ class Attempt:
         if not self._begun:
             raise AttemptFailed(broken.reason)
         logger.warning(
-            "%s: %s broke off after %s%d tokens: %s",
-            self._request_id,
+            "%s broke off after %s%d tokens: %s",
             self._placement.instance.config.instance_id,
             "" if broken.exact else "at least ",
             broken.tokens_out,
             broken.reason,
+            extra=about(self._request_id),
         )
 
     def _tell_break(self, reason: str) -> None:
@@ -293,22 +296,13 @@ class Attempt:
         return headers
 
     def _response_headers(self) -> list[tuple[bytes, bytes]]:
-        placement, prediction = self._placement, self._placement.prediction
         headers = returned(self._engine_headers)
-        headers += [
-            (b"x-request-id", self._request_id.encode()),
-            (b"x-foretell-instance", placement.instance.config.instance_id.encode()),
-            (b"x-foretell-policy", placement.policy.encode()),
-        ]
+        headers.append((b"x-request-id", self._request_id.encode()))
+        headers += [(n.encode(), v.encode()) for n, v in self._placement.headers().items()]
         if self._request.grant is not None:
             limits = self._request.grant.headers()
             headers = [each for each in headers if b"ratelimit" not in each[0]]  # its own
             headers += [(name.encode(), value.encode()) for name, value in limits.items()]
-        if prediction is not None:
-            headers += [
-                (b"x-foretell-predicted-ttft-s", b"%.4f" % prediction.ttft_s),
-                (b"x-foretell-predicted-e2e-s", b"%.4f" % prediction.e2e_s),
-            ]
         return headers
 
 

@@ -7,12 +7,13 @@ the client has. An engine that does not know the field begins anew, which is as 
 the same again; where it does not, the stream ends with an error.
 """
 
-from array import array
 from typing import Any
 
 import orjson
 
-from services.scheduler.http.parsing import ParsedRequest
+from services.scheduler.http.parsing import ParsedRequest, wants_usage
+from services.scheduler.relay.alike import IDS, Alike, alike, hide_ids
+from services.scheduler.relay.choice import TEXTS, Choice, Diverged, understood
 
 MOST_PROMPT_TOKENS = 100_000
 """The first event of a stream with token ids has the prompt's too, and must not be too long."""
@@ -21,27 +22,17 @@ _ALTERING = (
     "echo",
     "functions",
     "include_reasoning",
-    "logprobs",
     "prompt_embeds",
     "prompt_logprobs",
-    "return_token_ids",
-    "return_tokens_as_token_ids",
     "thinking_token_budget",
-    "top_logprobs",
     "use_beam_search",
 )
 """Fields with which events are more than texts that follow each other, or hide tokens."""
-_IDS = b'"token_ids":['
 _PROMPT_IDS = b'"prompt_token_ids":['
 _HIDDEN = ("token_ids", "prompt_token_ids")
 _CHOICES = b',"choices":'
 DONE = b"data: [DONE]\n\n"
 """The last event of a stream."""
-_TEXTS = ("content", "reasoning", "reasoning_content")
-
-
-class Diverged(Exception):
-    """The engine does not say again what the client has."""
 
 
 def can_continue(request: ParsedRequest, prompt_tokens: int) -> bool:
@@ -50,9 +41,17 @@ def can_continue(request: ParsedRequest, prompt_tokens: int) -> bool:
     return (
         request.stream
         and request.endpoint.path in _PATHS
-        and request.sequences == 1
+        and request.sequences == (body.get("n") or 1)  # of a single prompt
         and prompt_tokens <= MOST_PROMPT_TOKENS
         and not any(name in body for name in _ALTERING)
+    )
+
+
+def progress_of(request: ParsedRequest) -> "Progress":
+    """The progress of the answer to `request`, of which there is nothing yet."""
+    body = request.body
+    return Progress(
+        request.sequences, with_usage=wants_usage(body), with_ids=bool(body.get("return_token_ids"))
     )
 
 
@@ -60,31 +59,44 @@ class Progress:
     """How far a stream has come. It is told of each event with an object, and what it says of the
     event goes to the client."""
 
-    def __init__(self, *, with_usage: bool = False) -> None:
-        """`with_usage`: the stream is to end with an event that has the counts of tokens."""
+    def __init__(
+        self, choices: int = 1, *, with_usage: bool = False, with_ids: bool = False
+    ) -> None:
+        """`with_usage`: the stream is to end with an event that has the counts of tokens;
+        `with_ids`: the client has asked for token ids itself."""
         self._usage_due = with_usage
+        self._ids_shown = with_ids
         self._prompt_tokens = 0
-        self._is_finished = False
-        """The client has the event that has the reason of the end."""
         self.is_done = False
         """The client has the last event."""
-        self._ids = array("l")
-        self._known_ids = array("l")
-        """The ids of all tokens of the text in `_again`."""
-        self._texts: dict[str, list[str]] = {name: [] for name in (*_TEXTS, "text")}
+        self._choices = [Choice() for _ in range(choices)]
         self._head = b""
         """The beginning of each event, up to its choices: id, creation time and model."""
         self._complete = True
-        """All that was sent is in `_texts`, and all tokens in `_ids`."""
-        self._role_sent = False
-        self._again: dict[str, str] = {}
-        """What the engine still has to say again, by field; empty: nothing."""
+        """All that was sent is in `_choices`."""
         self._replaces_head = False
+        self._was_finished = False
+        """A choice had ended before another engine went on."""
+        self._alike: Alike | None = None
+        """What the last event with a text had in common with the next ones; only where there is one
+        choice."""
 
     @property
-    def output_ids(self) -> list[int]:
-        """The ids of all tokens of which the client has the text, and perhaps some more."""
-        return (self._known_ids if self._again else self._ids).tolist()
+    def output_ids(self) -> list[list[int]]:
+        """The ids of all tokens of which the client has the text, and perhaps some more, by
+        choice."""
+        return [choice.output_ids for choice in self._choices]
+
+    @property
+    def output_tokens(self) -> int:
+        """Number of tokens of the longest choice."""
+        return max(map(len, self.output_ids))
+
+    @property
+    def to_resume(self) -> list[list[int]]:
+        """What the next engine gets of each choice. One that has ended lacks its last token: it
+        ends with it again, as no request can begin at its end."""
+        return [each.output_ids[: -1 if each.is_finished else None] for each in self._choices]
 
     @property
     def can_go_on(self) -> bool:
@@ -94,7 +106,15 @@ class Progress:
     @property
     def states_no_ids(self) -> bool:
         """The engine does not state the ids of its tokens."""
-        return not self._complete and not self._ids
+        return not self._complete and not self._has_ids
+
+    @property
+    def _has_ids(self) -> bool:
+        return any(choice.has_ids for choice in self._choices)
+
+    @property
+    def _is_finished(self) -> bool:
+        return all(choice.is_finished for choice in self._choices)
 
     def lose(self) -> None:
         """The client gets something that is not followed here: nobody can go on."""
@@ -102,20 +122,20 @@ class Progress:
 
     def begin_again(self) -> None:
         """Another engine will say all again."""
-        self._known_ids, self._ids = array("l", self.output_ids), array("l")
-        said = {name: "".join(texts) for name, texts in self._texts.items()}
-        self._again = {name: text for name, text in said.items() if text}
+        for choice in self._choices:
+            choice.begin_again()
+        self._was_finished = any(choice.is_finished for choice in self._choices)
         self._replaces_head = bool(self._head)
 
     @property
     def is_behind(self) -> bool:
         """The engine has not yet said again all that the client has."""
-        return bool(self._again)
+        return any(choice.is_behind for choice in self._choices)
 
     @property
     def lacks_end(self) -> bool:
         """The stream states its token ids, and has not said why it ends."""
-        return self._complete and bool(self._ids) and not self._is_finished
+        return self._complete and self._has_ids and not self._is_finished
 
     def rest(self) -> bytes | None:
         """What a stream still lacks of which the client has all tokens; None if it has not."""
@@ -125,7 +145,7 @@ class Progress:
             return None
         if not self._usage_due:
             return DONE
-        prompt, output = self._prompt_tokens, len(self.output_ids)
+        prompt, output = self._prompt_tokens, sum(map(len, self.output_ids))
         usage = {
             "prompt_tokens": prompt,
             "total_tokens": prompt + output,
@@ -133,31 +153,20 @@ class Progress:
         }
         return b'%b,"choices":[],"usage":%b}\n\n%b' % (self._head, orjson.dumps(usage), DONE)
 
-    def take_plain(self, line: bytes, event: dict[str, Any]) -> bytes:
-        """What `take` says of an event as nearly all are, with a text and its token ids; b"" where
-        it is another one, of which nothing was noted. This runs for each chunk of each stream."""
-        choices = event.get("choices")
-        if self._again or self._replaces_head or "usage" in event or type(choices) is not list:
-            return b""
-        choice = choices[0] if choices else None
-        if type(choice) is not dict:
-            return b""
-        ids, delta = choice.get("token_ids"), choice.get("delta")
-        if type(ids) is not list or choice.get("finish_reason") or choice.get("prompt_token_ids"):
-            return b""
-        name, text = "text", choice.get("text")
-        if delta is not None:
-            only = type(delta) is dict and len(delta) == 1
-            name, text = "content", delta.get("content") if only else None
-        if type(text) is not str or not text:
-            return b""
+    def take_alike(self, line: bytes) -> tuple[bytes, int] | None:
+        """What `take` says of an event like the ones before it, and how many tokens it has; None
+        where it is another one, of which nothing was noted. It runs for each chunk of a stream."""
+        if self._alike is None or self._replaces_head or self._choices[0].is_behind:
+            return None
+        found = self._alike.read(line)
+        if found is None:
+            return None
+        shown, text, ids = found
         try:
-            self._ids.extend(ids)
-        except (TypeError, OverflowError):
+            self._choices[0].add(self._alike.field, text, ids)
+        except OverflowError:
             self._complete = False  # they are no ids
-        self._texts[name].append(text)
-        at = line.rfind(_IDS)
-        return line[: at + len(_IDS) - 1] + b"null" + line[line.index(b"]", at) + 1 :]
+        return shown, len(ids)
 
     def take(self, line: bytes, event: dict[str, Any]) -> bytes:
         """What the client gets of an event, which is parsed from `line`; nothing: b"".
@@ -165,71 +174,81 @@ class Progress:
         Raises `Diverged`.
         """
         choices = event.get("choices")
-        choice = choices[0] if isinstance(choices, list) and choices else None
-        delta = choice.get("delta", choice) if isinstance(choice, dict) else None
-        if not isinstance(choice, dict) or not isinstance(delta, dict):
-            if self._again:
-                raise Diverged
-            if not event.get("usage"):
-                self.lose()  # nobody knows what it says
-            self._usage_due = False
+        stated = choices[0] if isinstance(choices, list) and len(choices) == 1 else None
+        delta = stated.get("delta", stated) if isinstance(stated, dict) else None
+        choice = self._choice(stated)
+        if choice is None or not isinstance(stated, dict) or not isinstance(delta, dict):
+            return self._without_choice(line, event)
+        if choice.is_finished and self._replaces_head:
+            return b""  # the client has it, from an engine that was lost
+        if not understood(delta):
+            self.lose()
             return self._with_head(line)
-        finished = choice.get("finish_reason") is not None
-        self._take_ids(choice, delta)
-        if not self._prompt_tokens:
-            prompt_ids = event.get("prompt_token_ids") or choice.get("prompt_token_ids")
-            self._prompt_tokens = len(prompt_ids) if isinstance(prompt_ids, list) else 0
-        if self._again or (self._role_sent and "role" in delta):
-            left = self._left(event, choice, delta, finished)
-            self._is_finished = finished
-            return self._with_head(left)
-        self._is_finished |= finished
-        self._role_sent |= "role" in delta
-        for name in self._texts:
-            if text := delta.get(name):
-                self._texts[name].append(str(text))
-        if not delta and not finished:
-            return b""  # it came for its ids alone
-        return self._with_head(_without_ids(line))
+        return self._take_of(choice, line, event, stated, delta)
 
-    def _take_ids(self, choice: dict[str, Any], delta: dict[str, Any]) -> None:
-        ids = choice.get("token_ids")
-        if isinstance(ids, list):
-            try:
-                self._ids.extend(ids)
-            except (TypeError, OverflowError):  # no ids
-                self._complete = False
-        elif any(delta.get(name) for name in self._texts):
-            self._complete = False
-        if delta.get("tool_calls"):
-            self._complete = False
-
-    def _left(
-        self, event: dict[str, Any], choice: dict[str, Any], delta: dict[str, Any], finished: bool
+    def _take_of(
+        self,
+        choice: Choice,
+        line: bytes,
+        event: dict[str, Any],
+        stated: dict[str, Any],
+        delta: dict[str, Any],
     ) -> bytes:
-        """The event without what the client has; b"" where nothing is left."""
-        for name, texts in self._texts.items():
-            text, known = delta.get(name), self._again.pop(name, "")
-            if not isinstance(text, str) or not text:
-                rest = known
-            elif known.startswith(text):
-                delta[name], rest = "", known[len(text) :]
-            elif text.startswith(known):
-                delta[name], rest = text[len(known) :], ""
-                texts.append(delta[name])
-            else:
-                raise Diverged
-            if rest:
-                self._again[name] = rest
-        delta.pop("role", None)
-        is_new = any(delta.get(name) for name in (*self._texts, "tool_calls"))
-        if self._again and (is_new or finished):
+        """What the client gets of an event of `choice`."""
+        if not choice.take_ids(stated, delta):
+            self.lose()
+        if not self._prompt_tokens:
+            prompt_ids = event.get("prompt_token_ids") or stated.get("prompt_token_ids")
+            self._prompt_tokens = len(prompt_ids) if isinstance(prompt_ids, list) else 0
+        if choice.is_behind or (choice.role_sent and "role" in delta):
+            if not choice.take_again(stated, delta, ids_shown=self._ids_shown):
+                return b""
+            hidden = _HIDDEN[1:] if self._ids_shown else _HIDDEN
+            for owner in (event, stated):
+                owner.update({name: None for name in hidden if name in owner})
+            return self._with_head(b"data: %b\n\n" % orjson.dumps(event))
+        choice.take(stated, delta, ids_shown=self._ids_shown)
+        if self._may_have_alike(line, event, stated):
+            self._alike = _alike(line, stated, delta)
+        shown = self._ids_shown or bool(stated.get("logprobs"))
+        if not (delta or choice.is_finished or shown):
+            return b""  # it came for its ids alone
+        return self._with_head(line if self._ids_shown else _without_ids(line))
+
+    def _choice(self, stated: object) -> Choice | None:
+        index = stated.get("index", 0) if isinstance(stated, dict) else None
+        if not isinstance(index, int) or not 0 <= index < len(self._choices):
+            return None
+        return self._choices[index]
+
+    def _may_have_alike(self, line: bytes, event: dict[str, Any], stated: dict[str, Any]) -> bool:
+        return not (
+            self._ids_shown
+            or len(self._choices) > 1
+            or self._choices[0].is_finished
+            or stated.get("logprobs")
+            or event.get("usage")
+            or _PROMPT_IDS in line
+        )
+
+    def _without_choice(self, line: bytes, event: dict[str, Any]) -> bytes:
+        """An event that tells of the whole answer, or that nobody understands."""
+        if self.is_behind:
             raise Diverged
-        if not is_new and not finished:
-            return b""
-        for owner in (event, choice):
-            owner.update({name: None for name in _HIDDEN if name in owner})
-        return b"data: %b\n\n" % orjson.dumps(event)
+        usage = event.get("usage")
+        if not usage or event.get("choices"):
+            self.lose()  # nobody knows what it says
+        elif self._was_finished and isinstance(usage, dict):
+            # What this engine has generated of choices that had ended does not count.
+            output = sum(map(len, self.output_ids))
+            prompt = usage.get("prompt_tokens") or self._prompt_tokens
+            event["usage"] = usage | {
+                "completion_tokens": output,
+                "total_tokens": prompt + output,
+            }
+            line = b"data: %b\n\n" % orjson.dumps(event)
+        self._usage_due = False
+        return self._with_head(line)
 
     def _with_head(self, line: bytes) -> bytes:
         """The event with the id and the time of the stream's first event."""
@@ -243,12 +262,13 @@ class Progress:
         return self._head + line[at:]
 
 
+def _alike(line: bytes, choice: dict[str, Any], delta: dict[str, Any]) -> Alike | None:
+    """What the next events may share with one that adds to a single text, and nothing else."""
+    field = "text" if delta is choice else next(iter(delta), "")
+    text = delta.get(field)
+    is_plain = (delta is choice or len(delta) == 1) and field in TEXTS
+    return alike(line, field, text) if is_plain and isinstance(text, str) else None
+
+
 def _without_ids(line: bytes) -> bytes:
-    """The line as it is where nobody asks for token ids. No text has these bytes: in texts, quotes
-    are escaped."""
-    for name in (_IDS, _PROMPT_IDS):
-        at = line.find(name)
-        if at >= 0:
-            end = line.index(b"]", at)
-            line = line[: at + len(name) - 1] + b"null" + line[end + 1 :]
-    return line
+    return hide_ids(hide_ids(line, IDS), _PROMPT_IDS)

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from services.scheduler.relay.continuation import DONE, Diverged, Progress
+from services.scheduler.relay.choice import Diverged
+from services.scheduler.relay.continuation import DONE, Progress
 from services.scheduler.relay.framing import (
     DATA,
     ERROR,
@@ -39,9 +40,11 @@ class FollowedFraming(StreamFraming):
         if not self._is_followed:
             return super().feed(data)
         if self._begun and not self._held and data.find(_BLANK) == len(data) - len(_BLANK):
-            plain = self._plain(data)
-            if plain:
-                return plain
+            found = self._progress.take_alike(data)
+            if found is not None:
+                shown, tokens = found
+                self._tokens_out += tokens
+                return [Lines(shown)]
         if self._held:
             data = bytes(self._held) + data
             self._held.clear()
@@ -52,15 +55,6 @@ class FollowedFraming(StreamFraming):
             return self._unfollow(data)
         self._held += rest
         return self._take(data[:end])
-
-    def _plain(self, data: bytes) -> list[Event]:
-        """What to do with one event that says what nearly all do; empty: it is another one."""
-        answer = parse_object(data[len(DATA) :]) if data.startswith(OBJECT) else None
-        shown = self._progress.take_plain(data, answer) if answer is not None else b""
-        if not shown or answer is None:
-            return []
-        self._tokens_out += len(answer["choices"][0]["token_ids"])
-        return [Lines(shown)]
 
     def feed_end(self) -> list[Event]:
         """The engine has ended its stream as HTTP wants it."""

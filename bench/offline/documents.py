@@ -1,0 +1,92 @@
+"""Offline requests for co-scheduling: questions on LooGLE's documents, and ShareGPT's prompts.
+
+Tokens are numbers of pieces of the texts, as in `bench.offline.mixes`; equal texts are equal
+tokens.
+"""
+
+import ast
+import gzip
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+
+from bench.offline.mixes import Ints, tokens_of
+
+SECTION_TOKENS = 8000
+_FILES = ("loogle_shortdep_qa", "loogle_longdep_qa", "loogle_shortdep_cloze")
+_VOCABULARY = 31_000
+_FIRST = 100  # ids below mean something to an engine
+_MOST_CHAT_TOKENS = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One offline request."""
+
+    prompt: list[int]
+    output_tokens: int
+
+
+def questions(data: Path, seed: int) -> Iterator[Line]:
+    """Questions on sections of documents, without end, in random order."""
+    draws, asked = np.random.default_rng(seed), count()
+    found = _sections(data)
+    while True:
+        section, question, answer = found[int(draws.integers(len(found)))]
+        numbered = np.concatenate((section, tokens_of(f" {next(asked)}"), question))
+        yield Line(_ids(numbered), max(1, len(answer)))
+
+
+def chats(data: Path, seed: int) -> Iterator[Line]:
+    """Single prompts that share nothing, without end, in random order."""
+    draws, found = np.random.default_rng(seed), _chats(data)
+    while True:
+        prompt, answer = found[int(draws.integers(len(found)))]
+        yield Line(_ids(prompt), max(1, len(answer)))
+
+
+@lru_cache(maxsize=1)
+def _sections(data: Path) -> list[tuple[Ints, Ints, Ints]]:
+    """(section, question, answer): each document in parts, each part with all its questions."""
+    result = []
+    for name in _FILES:
+        with gzip.open(data / "offline" / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
+            for line in lines:
+                row = json.loads(line)
+                document = tokens_of(row["input"])
+                pairs = [
+                    (tokens_of(str(pair["Q"])), tokens_of(str(pair["A"])))
+                    for pair in _pairs(row["qa_pairs"])
+                ]
+                parts = range(0, len(document) - SECTION_TOKENS + 1, SECTION_TOKENS)
+                for begin in parts:
+                    section = document[begin : begin + SECTION_TOKENS]
+                    result += [(section, question, answer) for question, answer in pairs]
+    return result
+
+
+def _pairs(given: object) -> list[dict[str, object]]:
+    pairs = ast.literal_eval(given) if isinstance(given, str) else given
+    assert isinstance(pairs, list), "questions are a list"
+    return [pair for pair in pairs if "Q" in pair and "A" in pair]
+
+
+@lru_cache(maxsize=1)
+def _chats(data: Path) -> list[tuple[Ints, Ints]]:
+    result = []
+    with gzip.open(data / "text" / "sharegpt_val.jsonl.gz", "rt", encoding="utf-8") as lines:
+        for line in lines:
+            row = json.loads(line)
+            prompt, answer = tokens_of(row["prompt"]), tokens_of(row["response"])
+            if len(prompt) and len(prompt) + len(answer) < _MOST_CHAT_TOKENS:
+                result.append((prompt, answer))
+    return result
+
+
+def _ids(tokens: Ints) -> list[int]:
+    return [int(each) for each in tokens % _VOCABULARY + _FIRST]

@@ -1,0 +1,241 @@
+"""What do online requests notice of offline work on a real vLLM engine at a GPU's pace?
+
+Real vLLM engines on the CPU whose steps last as long as a profile says serve the same online
+requests, drawn from conversations at Poisson times: alone, beside offline requests by vLLM's
+policy `priority`, and beside the same with `CoScheduler`. Offline requests come without end, so
+many at a time: short questions on long texts, of which more are asked about than the KV cache
+holds. One engine works at a time.
+"""
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from random import Random
+from statistics import fmean
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import aiohttp
+
+from bench.placement.paced.engines import MODEL_NAME, forget_prefixes, start_paced
+from bench.placement.paced.load import Answered, send
+from bench.placement.paced.pace import LENGTH_KEY
+from bench.placement.paced.requests import MAX_TOKENS, Chain, Turn, draw, read_conversations
+from bench.placement.paced.settings import PROFILE, EngineSpec, Setting
+from bench.processes import running_services
+from bench.report import ROOT, Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.stats import percentile, plus_minus
+
+BENCH = Benchmark(
+    __file__,
+    __doc__,
+    takes="15 minutes",
+    needs="`make setup-vllm`, the model of `make run-vllm`, two idle cores",
+    packages=("foretell", "numba", "numpy"),
+)
+SEATS, BLOCKS = 32, 72
+UTILISATION = 0.4
+"""Ratio of the rate of online requests to what the full engine could serve."""
+TARGETS_S = (1.0, 0.08)
+AT_ONCE = 64
+"""Offline requests in the engine at any time."""
+_TEXTS, _TEXT_TOKENS, _QUESTION_TOKENS = 12, 1100, 24
+_ANSWER_TOKENS = range(8, 65)
+_FIRST_TOKEN, _TOKENS = 300, 3000  # ids that the tiny model has
+_PRIORITY = 2**31 - 1
+_CO = "--scheduler-cls bench.placement.paced.engine.PacedCoScheduler"
+CONTENDERS = {
+    "online alone": (0, False, False),
+    "priority": (0, True, False),
+    "CoScheduler, as if alone": (1, True, False),
+    "CoScheduler, with targets": (1, True, True),
+}
+"""The engine, whether there is offline work, and whether the engine knows online targets."""
+_DETAILS = "--enable-prompt-tokens-details"
+ENGINES = (
+    EngineSpec(SEATS, BLOCKS, 1.0, f"{_DETAILS} --scheduling-policy priority"),
+    EngineSpec(SEATS, BLOCKS, 1.0, f"{_DETAILS} {_CO}"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is run."""
+
+    conversations: list[list[Turn]]
+    requests: int
+    rounds: int
+    python: Path
+    model: Path
+
+    def chains(self, round_: int, *, told: bool) -> list[Chain]:
+        """The online requests of a round, the same for each contender."""
+        turns = [turn for conversation in self.conversations for turn in conversation]
+        full = ENGINES[0].requests_per_s(turns, ENGINES[0].pace.step_time())
+        targets = [TARGETS_S] if told else []
+        return draw(
+            self.conversations, self.requests, UTILISATION * full, round_, targets_s=targets
+        )
+
+
+@dataclass(slots=True)
+class Offline:
+    """What offline requests got."""
+
+    requests: int = 0
+    tokens: int = 0
+    cached: int = 0
+    prompt: int = 0
+
+
+def questions(seed: int) -> Iterator[tuple[list[int], int]]:
+    """(prompt, output tokens) without end."""
+    draws = Random(seed)
+
+    def text(tokens: int) -> list[int]:
+        return [_FIRST_TOKEN + draws.randrange(_TOKENS) for _ in range(tokens)]
+
+    texts = [text(_TEXT_TOKENS) for _ in range(_TEXTS)]
+    while True:
+        yield draws.choice(texts) + text(_QUESTION_TOKENS), draws.choice(_ANSWER_TOKENS)
+
+
+async def ask_offline(url: str, seed: int, seen: Offline) -> None:
+    """Keep the engine supplied until cancelled."""
+    lines, numbers = questions(seed), count()
+    connector = aiohttp.TCPConnector(limit=0)
+    timeout = aiohttp.ClientTimeout(total=None)
+    async with aiohttp.ClientSession(url, connector=connector, timeout=timeout) as session:
+
+        async def keep_asking() -> None:
+            while True:
+                prompt, tokens = next(lines)
+                body = {
+                    "model": MODEL_NAME,
+                    "prompt": prompt,
+                    "max_tokens": MAX_TOKENS,
+                    "temperature": 0,
+                    "priority": _PRIORITY,
+                    "vllm_xargs": {LENGTH_KEY: tokens, "class": "offline"},
+                }
+                headers = {"x-request-id": f"offline-{seed}-{next(numbers)}"}
+                async with session.post("/v1/completions", json=body, headers=headers) as answer:
+                    usage = (await answer.json())["usage"]
+                seen.requests += 1
+                seen.tokens += usage["total_tokens"]
+                seen.prompt += usage["prompt_tokens"]
+                seen.cached += (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(AT_ONCE):
+                group.create_task(keep_asking())
+
+
+async def run(plan: Plan) -> list[dict[str, Any]]:
+    """All rounds of all contenders, which take turns."""
+    setting, found = Setting("beside", "", ENGINES), []
+    with TemporaryDirectory(prefix="foretell-bench-") as name:
+        async with running_services(Path(name)) as services:
+            engines = await start_paced(services, setting, plan.python, plan.model)
+            for round_ in range(plan.rounds):
+                for contender in CONTENDERS:
+                    await forget_prefixes(engines)
+                    one = await _run(plan, round_, contender, engines.urls)
+                    found.append(one)
+                    print(contender, one, file=sys.stderr, flush=True)
+    return found
+
+
+async def _run(plan: Plan, round_: int, contender: str, urls: tuple[str, ...]) -> dict[str, Any]:
+    place, beside, told = CONTENDERS[contender]
+    chains, seen = plan.chains(round_, told=told), Offline()
+    name = f"{round_}-{contender}".replace(" ", "-").replace(",", "")
+    asking = asyncio.create_task(ask_offline(urls[place], round_, seen)) if beside else None
+    began_s = time.monotonic()
+    try:
+        answers = await send(chains, urls[place], MODEL_NAME, name, tell_engine=told)
+        seconds = time.monotonic() - began_s
+    finally:
+        if asking is not None:
+            asking.cancel()
+            await asyncio.wait([asking])
+    return {"contender": contender, "round": round_, **_figures(answers, seen, seconds)}
+
+
+def _figures(answers: list[Answered], seen: Offline, seconds: float) -> dict[str, float]:
+    ttfts, tpots = [each.ttft_s for each in answers], [each.tpot_s for each in answers]
+    kept = sum(t <= TARGETS_S[0] and p <= TARGETS_S[1] for t, p in zip(ttfts, tpots, strict=True))
+    figures = {
+        **{f"ttft_p{level}_s": percentile(ttfts, level) for level in (50, 99)},
+        **{f"tpot_p{level}_s": percentile(tpots, level) for level in (50, 99)},
+        "met": kept / len(answers),
+        "offline_per_s": seen.requests / seconds,
+        "offline_tokens_per_s": seen.tokens / seconds,
+        "hits": seen.cached / seen.prompt if seen.prompt else 0.0,
+        "seconds": seconds,
+    }
+    return {name: round(value, 4) for name, value in figures.items()}
+
+
+def tables(numbers: Numbers) -> Blocks:
+    """One row for each contender."""
+    runs = numbers["runs"]
+    rounds = len({one["round"] for one in runs})
+    told = (
+        f"*As deployed* but for the model: real vLLM on the CPU at the pace of {numbers['profile']}"
+        f", {rounds} rounds of {numbers['requests']} online requests, the same for all; ± is half "
+        "the 95% interval over rounds. *hits*: share of the offline prompt tokens that were "
+        "cached.\n"
+    )
+    header = (
+        "one engine",
+        "TTFT P50, ms",
+        "TTFT P99",
+        "TPOT P50",
+        "TPOT P99",
+        "targets met",
+        "offline requests/s",
+        "hits",
+    )
+    rows = []
+    for name in dict.fromkeys(one["contender"] for one in runs):
+        own = [one for one in runs if one["contender"] == name]
+        cells = [
+            _cell([1e3 * one[f"{what}_s"] for one in own], 1)
+            for what in ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99")
+        ]
+        met, hits = (fmean(one[what] for one in own) for what in ("met", "hits"))
+        offline = _cell([one["offline_per_s"] for one in own], 2)
+        rows.append((name, *cells, f"{met:.1%}", offline, f"{hits:.0%}"))
+    return {"tables": "\n".join([made_by(numbers), told, markdown_table(header, rows)])}
+
+
+def _cell(values: list[float], digits: int) -> str:
+    return plus_minus(values, digits) if len(values) > 1 else f"{values[0]:.{digits}f}"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    help_text = "ShareGPT turns; without, turns of random words."
+    parser.add_argument("--prompts", type=Path, metavar="TURNS.jsonl.gz", help=help_text)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--requests", type=int, default=60, help="Online requests of each run.")
+    parser.add_argument("--python", type=Path, default=ROOT / ".venv-vllm/bin/python")
+    parser.add_argument("--model", type=Path, default=ROOT / ".models/tiny-llama")
+
+
+def measure(options: argparse.Namespace) -> Numbers:
+    """Run all."""
+    plan = Plan(
+        read_conversations(options.prompts),
+        options.requests,
+        options.rounds,
+        options.python,
+        options.model,
+    )
+    runs = asyncio.run(run(plan))
+    return {"profile": PROFILE, "requests": plan.requests, "runs": runs}

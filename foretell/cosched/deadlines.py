@@ -1,0 +1,67 @@
+"""What a request is, and how long its next token may take."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from math import inf, isfinite
+
+CLASS_FIELD = "class"
+TTFT_FIELD = "slo_ttft_ms"
+TPOT_FIELD = "slo_tpot_ms"
+"""Fields of a request's `vllm_xargs`."""
+OFFLINE_APART = "offline requests beside online ones"
+"""What engines with such requests say of themselves, as the twin does not plan as they do."""
+
+
+class JobClass(Enum):
+    """Whether somebody waits for each token, or only for the whole."""
+
+    ONLINE = "online"
+    OFFLINE = "offline"
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """What an online request asks for; `inf` where it asks for nothing."""
+
+    ttft_s: float = inf
+    tpot_s: float = inf
+
+    def slack_s(self, waited_s: float, tokens: int) -> float:
+        """Seconds until the next token is due, `waited_s` after arrival with `tokens` sent.
+
+        Echo's deadline of token i, TTFT + i * TPOT; but no token after the first takes longer than
+        TPOT, however early the first was, as who measures TPOT begins there.
+        """
+        if not tokens:
+            return self.ttft_s - waited_s
+        return min(self.ttft_s + tokens * self.tpot_s - waited_s, self.tpot_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A request as far as co-scheduling cares."""
+
+    job_class: JobClass
+    targets: Targets
+
+
+_ONLINE, _OFFLINE = Job(JobClass.ONLINE, Targets()), Job(JobClass.OFFLINE, Targets())
+
+
+def job_of(fields: Mapping[str, object]) -> Job:
+    """What `vllm_xargs` say. Whatever is not understood is online and asks for nothing."""
+    if fields.get(CLASS_FIELD) == JobClass.OFFLINE.value:
+        return _OFFLINE
+    ttft_s, tpot_s = _seconds(fields.get(TTFT_FIELD)), _seconds(fields.get(TPOT_FIELD))
+    if ttft_s == tpot_s == inf:
+        return _ONLINE
+    return Job(JobClass.ONLINE, Targets(ttft_s, tpot_s))
+
+
+def _seconds(value: object) -> float:
+    try:
+        seconds = float(value) / 1000.0  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return inf
+    return seconds if isfinite(seconds) and seconds > 0 else inf

@@ -1,0 +1,31 @@
+"""Which offline request is admitted: Echo's benefit less punishment, per second of the step."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Offer(NamedTuple):
+    """What admitting one waiting offline request would mean."""
+
+    key: int
+    cached_tokens: int
+    """Prompt tokens whose blocks are still there: work that is done for nothing."""
+    computed_tokens: int
+    """Tokens that the step would compute for it."""
+    lost_tokens: int
+    """Tokens of evicted blocks that other waiting offline requests would have found."""
+    step_s: float
+    """Seconds of the step with it."""
+
+
+def best_of(offers: Iterable[Offer], step_tokens: int) -> Offer | None:
+    """The offer with which the step, which has `step_tokens` so far, is worth most per second.
+
+    None where there are no offers. The first of equals wins.
+    """
+
+    def worth(offer: Offer) -> float:
+        gain = offer.cached_tokens + offer.computed_tokens - offer.lost_tokens
+        return (step_tokens + gain) / offer.step_s
+
+    return max(offers, key=worth, default=None)

@@ -1,0 +1,122 @@
+"""What was foretold, foretold again later: from what was known when a request was placed.
+
+Pictures are never altered, so to remember what a prediction was made from is to keep references.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from foretell.engine.forecast import Arrival, Forecaster, is_certain
+from foretell.engine.predictor import EnginePredictor, predict
+from foretell.engine.published import PublishedPicture, requests_of, show
+from foretell.kernel.step_time import StepTime
+from foretell.length.distribution import Row
+from foretell.model import EngineConfig, LengthEstimate, Prediction, RequestSpec
+
+
+class Exposure(NamedTuple):
+    """One engine as its follower knew it. Instants are of the follower's clock, but those in
+    `picture`, to which `shift_s` is to be added."""
+
+    picture: PublishedPicture
+    shift_s: float
+    sent_s: float
+    """When its predictor sent the picture, by the predictor's clock."""
+    known_s: float
+    """Until then nothing had happened but what the picture shows."""
+    model: StepTime
+    announced: Sequence[Arrival]
+    """The requests on their way to the engine."""
+
+
+class Scene(NamedTuple):
+    """All that the predictions for one placement were made from."""
+
+    now_s: float
+    exposures: Sequence[Exposure]
+    answer_delays_s: Sequence[float]
+    """From a token in each engine to the follower."""
+
+    @property
+    def instance_ids(self) -> list[str]:
+        """Whose engines it shows."""
+        return [exposure.picture.instance_id for exposure in self.exposures]
+
+
+LengthRow = Callable[[LengthEstimate], Row]
+
+
+def replay(
+    scene: Scene,
+    request: RequestSpec,
+    length_row: LengthRow,
+    cached_tokens: Sequence[int],
+    *,
+    idle: bool = False,
+) -> list[Prediction]:
+    """The means that would have been predicted for `request` on each of the engines in `scene`.
+
+    `length_row` makes a distribution of its estimate (`foretell.length.distribution`), and
+    `cached_tokens` are those of its prompt that were expected in each engine's prefix cache.
+    `idle`: on engines that have nothing else to do.
+    """
+    forecaster = Forecaster(len(scene.exposures))
+    asked = []
+    for index, (exposure, delay_s, cached) in enumerate(
+        zip(scene.exposures, scene.answer_delays_s, cached_tokens, strict=True)
+    ):
+        underway = _Announced(exposure, cached, () if idle else exposure.announced)
+        picture = exposure.picture
+        predictor = EnginePredictor(
+            forecaster, index, picture.instance_id, picture.config, underway, exposure.model
+        )
+        predictor.answer_delay_s = delay_s
+        if not idle:
+            rows = requests_of(picture)
+            show(forecaster, index, picture, rows, exposure.shift_s, exposure.sent_s)
+            forecaster.still_true(index, exposure.known_s)
+        asked.append(predictor)
+    return predict(
+        forecaster,
+        asked,
+        request,
+        length_row(request.length),
+        at_s=scene.now_s,
+        now_s=scene.now_s,
+        ages_s=[0.0] * len(asked),
+        every_step_published=False,
+        announced_only=True,
+        externality=not idle,
+        with_quantiles=False,
+    )
+
+
+def of_length(request: RequestSpec, output_tokens: int) -> RequestSpec:
+    """`request` with a length that is known."""
+    return replace(request, length=LengthEstimate(float(output_tokens), source="hint"))
+
+
+class _Announced:
+    """The requests that were on their way to one engine (`ledger.Underway`)."""
+
+    changes = 0
+
+    def __init__(self, exposure: Exposure, cached: int, rows: Sequence[Arrival]) -> None:
+        self.dispatch_delay_s = exposure.picture.dispatch_delay_s
+        self.reserved = sum(row.sequences for row in rows)
+        self.certain = all(is_certain(row.length) for row in rows)
+        self._cached = cached
+        self._rows = rows
+
+    def rows(self) -> Sequence[Arrival]:
+        return self._rows
+
+    def expected(self, at_s: float) -> Sequence[Arrival]:
+        return ()
+
+    def reserved_blocks(self, config: EngineConfig) -> int:
+        return sum(row.sequences * config.blocks_for(row.prompt) for row in self._rows)
+
+    def cached_tokens(self, request: RequestSpec) -> int:
+        return self._cached

@@ -1,0 +1,157 @@
+"""Why a request went where it went: a decision, told with its numbers and in a sentence."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+from foretell.model import Load, Prediction
+from foretell.placement.decision import Decision
+from foretell.policy import Policy
+from foretell.policy.judgement import Judgement, JudgingPolicy, Part
+
+
+@dataclass(frozen=True, slots=True)
+class Considered:
+    """One candidate: what was foretold of it, and what that was worth to the policy."""
+
+    instance_id: str
+    chosen: bool
+    outstanding: int
+    """Requests of this scheduler that were in progress there."""
+    load: Load | None
+    prediction: Prediction | None
+    """None where its predictor did not answer."""
+    compared: bool
+    """False where the policy left it out: others meet the request's targets better."""
+    score: float | None
+    """What the policy compared, in the unit of `Explanation.measure`: the least is chosen. None
+    where it was not compared."""
+    tie_break: float | None
+    """The least of these is chosen among equal scores, and a draw among what is equal then."""
+    score_known: bool
+    """False where the score was taken from its peers', as its own could not be told."""
+    parts: Part | None
+    """What a total delay is made of."""
+    worth: float | None
+    """The expected number of requests that meet their targets thanks to the choice; None where the
+    request has none, or nobody knew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """One decision, explained."""
+
+    policy: str
+    measure: str
+    """What the scores are; empty for a policy that compares none."""
+    because: str
+    """Why, in a sentence."""
+    chosen: str
+    """The `instance_id`."""
+    draw: float
+    """The draw in [0, 1) that chose among exact ties."""
+    candidates: tuple[Considered, ...]
+    """In the order in which the draw chose; those that were not compared last."""
+
+
+def explain(policy: Policy, decision: Decision) -> Explanation:
+    """Why `decision` was made, by the same comparison that made it."""
+    judgement, measure = None, ""
+    if isinstance(policy, JudgingPolicy):
+        spec, candidates, memory = decision.spec, decision.candidates, decision.memory
+        judgement, measure = policy.judge(spec, candidates, memory), policy.measure
+    found = tuple(_considered(decision, judgement))
+    return Explanation(
+        policy.name,
+        measure,
+        _sentence(policy, decision, sorted(found, key=best_first), measure),
+        decision.chosen.instance_id,
+        decision.draw,
+        found,
+    )
+
+
+def _considered(decision: Decision, judgement: Judgement | None) -> Iterator[Considered]:
+    judged = judgement or Judgement((), ())
+    places = {c.instance_id: i for i, c in enumerate(judged.candidates)}
+    last = len(places)
+    for candidate in sorted(decision.candidates, key=lambda c: places.get(c.instance_id, last)):
+        name = candidate.instance_id
+        place = places.get(name)
+        score, tie_break = (None, None) if place is None else judged.keys[place]
+        yield Considered(
+            instance_id=name,
+            chosen=name == decision.chosen.instance_id,
+            outstanding=candidate.outstanding,
+            load=candidate.load,
+            prediction=candidate.prediction,
+            compared=place is not None,
+            score=score,
+            tie_break=tie_break,
+            score_known=place is None or not judged.known or judged.known[place],
+            parts=None if place is None or not judged.parts else judged.parts[place],
+            worth=judged.worths.get(name),
+        )
+
+
+def best_first(one: Considered) -> tuple[bool, bool, float, float, str]:
+    """A key to sort by: the chosen one, then by score; those that were not compared last."""
+    score = one.score if one.score is not None else 0.0
+    tie_break = one.tie_break if one.tie_break is not None else 0.0
+    return not one.chosen, not one.compared, score, tie_break, one.instance_id
+
+
+def _sentence(policy: Policy, decision: Decision, found: Sequence[Considered], measure: str) -> str:
+    """Why the first of `found` was chosen."""
+    best, compared = found[0], [each for each in found if each.compared]
+    name = best.instance_id
+    left_out = len(found) - len(compared)
+    before = ""
+    if decision.waited_s is not None:
+        before = f"called back from a queue, with {_seconds(decision.waited_s)} to wait there: "
+    if len(found) == 1:
+        return f"{before}{name} was the only candidate"
+    if not measure:
+        return f"{before}{name} was chosen by {policy.name}, which compares no scores"
+    if left_out:
+        before += f"{left_out} of {len(found)} are less likely to meet targets; of the others "
+    if len(compared) == 1:
+        return f"{before}only {name} is left"
+    equals = [each for each in compared if (each.score, each.tie_break) == _key(best)]
+    if len(equals) > 1:
+        return f"{before}{name} was drawn from {len(equals)} that are equally good by {measure}"
+    if policy.needs.prediction and not any(each.score_known for each in compared):
+        return f"{before}{name} has the fewest requests for its size: nobody's prediction was there"
+    return f"{before}{name} is the best by {measure}: {_compared(best, compared[1])}"
+
+
+def _key(one: Considered) -> tuple[float | None, float | None]:
+    return one.score, one.tie_break
+
+
+def _compared(best: Considered, second: Considered) -> str:
+    """The scores of two, and the part that makes the difference where there are parts."""
+    assert best.score is not None, "the best was compared"
+    assert second.score is not None, "so was the second"
+    text = f"{best.score:.4g} against {second.score:.4g} of {second.instance_id}"
+    if not best.score_known:
+        return f"{text}; its own is not known, and was taken from the others'"
+    if best.parts is None or second.parts is None:
+        return text
+    own_s = second.parts.weighed_wait_s - best.parts.weighed_wait_s
+    others_s = _added_s(second.parts) - _added_s(best.parts)
+    if not (isfinite(own_s) and isfinite(others_s)):
+        return text
+    if own_s >= others_s:
+        waits = f"{_seconds(best.parts.wait_s)} against {_seconds(second.parts.wait_s)}"
+        return f"{text}, mostly by its own wait, {waits}"
+    costs = f"{_seconds(_added_s(best.parts))} against {_seconds(_added_s(second.parts))}"
+    return f"{text}, mostly by what it costs the others there, {costs}"
+
+
+def _added_s(part: Part) -> float:
+    return (part.added_ttft_s or 0.0) + (part.added_e2e_s or 0.0)
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3g} s"

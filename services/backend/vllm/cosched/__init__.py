@@ -1,0 +1,1 @@
+"""Offline requests beside online ones, in unforked vLLM."""

@@ -1,0 +1,388 @@
+"""Plans each step of a scheduler that has offline requests: who pauses, who leaves, who may come.
+
+vLLM's `schedule()` then does what it always does, with fewer running requests and tokens.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from foretell.cosched import (
+    Allowance,
+    BurstReserve,
+    JobClass,
+    Load,
+    Offer,
+    StepPlan,
+    best_of,
+    job_of,
+    plan_step,
+)
+from foretell.cosched.deadlines import Job
+from foretell.cosched.plan import ARRIVAL_SHARE, with_prefill
+from foretell.cosched.retention import ONLINE
+from foretell.model import BatchShape
+from foretell.model.batch import prefill_pairs
+from services.backend.vllm.cosched.free_blocks import SegmentedFreeBlocks
+from services.backend.vllm.cosched.step_times import StepTimes
+from services.backend.vllm.cosched.waiting import TwoClassQueue
+from services.backend.vllm.snapshot import PREDICTED_KEY, clean_prediction
+from services.backend.vllm.steps import Instant
+
+_log = logging.getLogger("vllm.foretell")
+
+_ONLINE_FOR_S = 300.0
+"""So long after its last online request an engine expects another at any moment."""
+_ARRIVAL_STEPS = 2.0
+"""A request without target may find a step that takes so many times as long as the shortest."""
+_LAST = 2**31 - 1
+"""vLLM's priority of offline requests, by which its policy `priority` chooses victims."""
+_RESERVE_EVERY_S = 0.1
+
+
+class Planner:
+    """Follows one scheduler; `begin` and `end` lie around its `schedule()`."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self._scheduler = scheduler
+        self.now: Callable[[], Instant] = Instant.now
+        manager = scheduler.kv_cache_manager
+        self._pool = manager.block_pool
+        self._blocks_of = manager.coordinator.single_type_managers[0].req_to_blocks
+        self._find_cached = manager.coordinator.find_longest_cache_hit
+        self._caching = bool(manager.enable_caching)
+        self._block_tokens = int(scheduler.block_size)
+        self.free_blocks = SegmentedFreeBlocks(self._pool)
+        self._pool.free_block_queue = self.free_blocks
+        self.waiting = TwoClassQueue(
+            scheduler.policy, self.is_offline, self.free_blocks.retention, self._choose
+        )
+        for request in scheduler.waiting:
+            self.waiting.add_request(request)
+        scheduler.waiting = self.waiting
+        self._free = manager.free
+        manager.free = self._free_blocks_of
+        self._jobs: dict[str, Job] = {}
+        self._offline = 0
+        """Offline requests that have not ended."""
+        self._online_until_s = self._untold_until_s = float("-inf")
+        """Until when online requests are expected, and among them such without targets."""
+        self._ttft_s = float("inf")
+        """The least TTFT that online requests asked for."""
+        self._reserve = BurstReserve()
+        self._reserve_due_s = 0.0
+        self._steps = StepTimes(scheduler)
+        # Of the step that is being planned.
+        self._parked: list[Any] = []
+        # Before 0.31 seats and active requests are the same.
+        self._seats = "max_num_active_reqs"
+        if not hasattr(scheduler, self._seats):
+            self._seats = "max_num_running_reqs"
+        self._limits = (scheduler.max_num_scheduled_tokens, getattr(scheduler, self._seats))
+        self._failed = False
+        self._shape = BatchShape()
+        self._open = False
+        self._prefill_left = 0
+
+    @property
+    def plans(self) -> bool:
+        """Whether there is anything to plan."""
+        return self._offline > 0 and not self._failed
+
+    def guarded(self, hook: Callable[..., None], *args: Any) -> None:
+        """Call one of the hooks; the first that fails ends all planning.
+
+        From then on requests are served in order of arrival, offline ones behind online ones.
+        """
+        if self._failed:
+            return
+        try:
+            hook(*args)
+        except Exception:
+            # The boundary: whatever is wrong with a plan, the engine must not notice.
+            self._failed = True
+            _log.warning(
+                "Foretell: offline requests are no longer planned; they are served in order of "
+                "arrival behind online ones.",
+                exc_info=True,
+            )
+            self.end()
+
+    def is_offline(self, request: Any) -> bool:
+        """Whether nobody waits for the request's tokens."""
+        job = self._jobs.get(request.request_id)
+        return job is not None and job.job_class is JobClass.OFFLINE
+
+    # What the scheduler tells.
+
+    def added(self, request: Any) -> None:
+        """A request is about to be queued."""
+        params = request.sampling_params
+        fields = (params.extra_args if params else None) or {}
+        job = job_of(fields) if fields and not request.resumable else _ONLINE
+        self._jobs[request.request_id] = job
+        if job.job_class is JobClass.OFFLINE:
+            self._offline += 1
+            request.priority = _LAST
+            return
+        now_s = self.now().monotonic_s
+        if now_s > self._online_until_s:
+            self._ttft_s = float("inf")
+        self._online_until_s = now_s + _ONLINE_FOR_S
+        self._ttft_s = min(self._ttft_s, job.targets.ttft_s)
+        if job.targets.ttft_s == float("inf"):
+            self._untold_until_s = self._online_until_s
+
+    def ended(self, request_id: str) -> None:
+        """A request has ended."""
+        job = self._jobs.pop(request_id, None)
+        self._offline -= job is not None and job.job_class is JobClass.OFFLINE
+
+    def scheduled(self, output: Any, started: Instant) -> None:
+        """`schedule()` has returned `output`."""
+        self._steps.scheduled(output, started)
+
+    def updating(self, output: Any, started: Instant) -> None:
+        """`update_from_output()` is about to apply `output`."""
+        self._steps.updating(output, started, every_step=self._offline > 0)
+
+    def updated(self) -> None:
+        """`update_from_output()` has returned."""
+        self._steps.updated(work_left=bool(self._scheduler.running or len(self.waiting)))
+
+    # A step.
+
+    def begin(self, now: Instant) -> None:
+        """Make way for online requests, and leave offline ones what fits beside them."""
+        scheduler = self._scheduler
+        self._parked, self._open = [], False
+        online = [each for each in scheduler.running if not self.is_offline(each)]
+        offline = [each for each in scheduler.running if self.is_offline(each)]
+        offline.sort(key=_computed, reverse=True)
+        scheduler.running = online + offline
+        self._watch_online(online, now.monotonic_s)
+        arriving = self._arriving()
+        self._make_room(online, arriving, offline)
+        shape = self._online_shape(online, arriving)
+        decodes = [each for each in offline if not each.is_prefill_chunk]
+        prefills = [each for each in offline if each.is_prefill_chunk]
+        plan = self._plan(online, arriving, shape, decodes, prefills, now)
+        serve = decodes[: plan.decodes] + (prefills[:1] if plan.prefill_tokens else [])
+        self._parked = decodes[plan.decodes :] + prefills[bool(plan.prefill_tokens) :]
+        scheduler.running = online + serve
+        setattr(scheduler, self._seats, max(0, self._limits[1] - len(self._parked)))
+        tokens = shape.tokens + plan.decodes + plan.prefill_tokens
+        scheduler.max_num_scheduled_tokens = min(self._limits[0], tokens)
+        taken = min(_left(prefills[0]), plan.prefill_tokens) if prefills else 0
+        self._prefill_left = plan.prefill_tokens - taken
+        seats = self._limits[1] - len(online) - len(offline)
+        self._open = not self.waiting.online and self._prefill_left > 0 and seats > 0
+
+    def end(self) -> None:
+        """Put everything back that `begin` took away."""
+        scheduler = self._scheduler
+        scheduler.running.extend(self._parked)
+        scheduler.max_num_scheduled_tokens = self._limits[0]
+        setattr(scheduler, self._seats, self._limits[1])
+        self._parked, self._open = [], False
+        self.waiting.forget_choice()
+
+    def _watch_online(self, online: list[Any], now_s: float) -> None:
+        if now_s >= self._reserve_due_s:
+            self._reserve_due_s = now_s + _RESERVE_EVERY_S
+            self._reserve.observe(self._held_by(online), now_s)
+
+    def _held_by(self, requests: list[Any]) -> int:
+        return sum(len(self._blocks_of.get(each.request_id, ())) for each in requests)
+
+    def _arriving(self) -> list[Any]:
+        """The waiting online requests that a step has tokens for."""
+        tokens, result = self._limits[0], []
+        for request in self.waiting.online:
+            if tokens <= 0:
+                break
+            tokens -= request.num_tokens
+            result.append(request)
+        return result
+
+    def _make_room(self, online: list[Any], arriving: list[Any], offline: list[Any]) -> None:
+        """Preempt offline requests until online ones have blocks and seats; least work first."""
+        if not offline:
+            return
+        blocks = sum(map(self._growth, online))
+        seats = 0
+        for request in arriving:
+            blocks += self._admission_blocks(request)
+            seats += 1
+        if arriving:
+            blocks += self._scheduler.kv_cache_manager.watermark_blocks
+        while offline and (
+            self._pool.get_num_free_blocks() < blocks
+            or self._limits[1] - len(online) - len(offline) < seats
+        ):
+            self._preempt(offline.pop())
+
+    def _preempt(self, victim: Any) -> None:
+        scheduler = self._scheduler
+        scheduler.running.remove(victim)
+        scheduler._preempt_request(victim, time.monotonic())
+        # It must not look as if it had just been computed, should it come again at once.
+        scheduler.prev_step_scheduled_req_ids.discard(victim.request_id)
+
+    def _growth(self, request: Any) -> int:
+        """Blocks that a running request may need in this step."""
+        tokens = min(_left(request), self._limits[0])
+        held = len(self._blocks_of.get(request.request_id, ()))
+        return int(max(0, -(-(_computed(request) + tokens) // self._block_tokens) - held))
+
+    def _admission_blocks(self, request: Any) -> int:
+        """Free blocks that a waiting request takes: those that others use cost nothing."""
+        needed = -(-int(request.num_tokens) // self._block_tokens)
+        if self._caching and request.block_hashes:
+            (cached,), *_ = self._find_cached(request.block_hashes, request.num_tokens - 1)
+            needed -= sum(block.ref_cnt > 0 for block in cached)
+        return needed
+
+    def _online_shape(self, online: list[Any], arriving: list[Any]) -> BatchShape:
+        """What online requests could compute in this step, hits of the prefix cache apart."""
+        left = self._limits[0]
+        seqs = tokens = pairs = decodes = decode_pairs = 0
+        for request in online:
+            new, computed = min(left, _left(request)), request.num_computed_tokens
+            if new <= 0:
+                continue
+            left -= new
+            if new == 1 and not request.is_prefill_chunk:
+                decodes += 1
+                decode_pairs += computed + 1
+            else:
+                seqs, tokens, pairs = seqs + 1, tokens + new, pairs + prefill_pairs(new, computed)
+        for request in arriving:
+            new = min(left, request.num_tokens)
+            if new <= 0:
+                break
+            left -= new
+            seqs, tokens, pairs = seqs + 1, tokens + new, pairs + prefill_pairs(new, 0)
+        return BatchShape(seqs, tokens, pairs, decodes, decode_pairs)
+
+    def _plan(
+        self,
+        online: list[Any],
+        arriving: list[Any],
+        shape: BatchShape,
+        decodes: list[Any],
+        prefills: list[Any],
+        now: Instant,
+    ) -> StepPlan:
+        wanted = (0, 0)  # nothing of an offline prompt while an online one waits
+        if not arriving and (prefills or len(self.waiting.pool)):
+            wanted = (_computed(prefills[0]) if prefills else 0), self._limits[0]
+        load = Load(shape, [_computed(each) for each in decodes], wanted, self._limits[0])
+        plan = plan_step(self._steps.step_s, load, self._allowance([*online, *arriving], now))
+        self._shape = BatchShape(
+            shape.prefill_seqs,
+            shape.prefill_tokens,
+            shape.prefill_pairs,
+            shape.decode_seqs + plan.decodes,
+            shape.decode_pairs + sum(load.contexts[: plan.decodes]) + plan.decodes,
+        )
+        return plan
+
+    def _allowance(self, online: list[Any], now: Instant) -> Allowance:
+        slack_s, as_alone = float("inf"), False
+        for request in online:
+            targets = self._jobs[request.request_id].targets
+            if targets == _NO_TARGETS:
+                as_alone = True
+            else:
+                waited_s = now.unix_s - request.arrival_time
+                slack_s = min(slack_s, targets.slack_s(waited_s, request.num_output_tokens))
+        if now.monotonic_s > self._online_until_s:
+            return Allowance(slack_s, as_alone)
+        shortest_s = self._steps.step_s(BatchShape(decode_seqs=1, decode_pairs=1))
+        untold = now.monotonic_s <= self._untold_until_s
+        share_s = 0.0 if untold else self._ttft_s * ARRIVAL_SHARE
+        return Allowance(slack_s, as_alone, max(_ARRIVAL_STEPS * shortest_s, share_s))
+
+    # Admission of offline requests.
+
+    def _choose(self) -> int | None:
+        """The waiting offline request that vLLM shall admit next."""
+        if self._failed:
+            return next(iter(self.waiting.pool))
+        chosen: list[int] = []
+        self.guarded(self._select, chosen)
+        return chosen[0] if chosen else None
+
+    def _select(self, chosen: list[int]) -> None:
+        if not self._open or self._prefill_left <= 0:
+            return
+        free = self._pool.get_num_free_blocks() - self._kept_free()
+        offers = []
+        for candidate in self.waiting.pool.candidates(self._is_resident):
+            offer = self._offer(candidate.key, candidate.resident_blocks, free)
+            if offer is not None:
+                offers.append(offer)
+        best = best_of(offers, self._shape.tokens)
+        if best is None:
+            return
+        self._prefill_left -= best.computed_tokens
+        self._shape = with_prefill(self._shape, best.computed_tokens, best.cached_tokens)
+        chosen.append(best.key)
+
+    def _kept_free(self) -> float:
+        """Blocks that admissions leave: for bursts, and for what runs to grow into."""
+        running = self._scheduler.running
+        if not running and not self._parked:
+            return 0.0
+        online = [each for each in running if not self.is_offline(each)]
+        return self._reserve.blocks(self._held_by(online)) + len(running) + len(self._parked)
+
+    def _offer(self, key: int, resident: int, free: float) -> Offer | None:
+        """What its admission would mean; None where it does not fit."""
+        request = self.waiting.request(key)
+        size = self._block_tokens
+        resident = min(resident, (request.num_tokens - 1) // size)
+        hashes = self.waiting.pool.hashes(key)[:resident]
+        unused = sum(self._cached_block(each).ref_cnt == 0 for each in hashes)
+        new = -(-request.num_tokens // size) - resident
+        extra = request.sampling_params.extra_args or {}
+        expected = min(request.max_tokens, clean_prediction(extra.get(PREDICTED_KEY)))
+        if new + unused + expected / size > free and self._scheduler.running:
+            return None
+        cached = resident * size
+        tokens = min(self._prefill_left, request.num_tokens - cached)
+        lost = max(0, new - self.free_blocks.free_before(ONLINE + 1)) * size
+        step_s = self._steps.step_s(with_prefill(self._shape, tokens, cached))
+        return Offer(key, cached, tokens, lost, step_s)
+
+    def _is_resident(self, block_hash: bytes) -> bool:
+        return self._cached_block(block_hash) is not None
+
+    def _cached_block(self, block_hash: bytes) -> Any:
+        cached = self._pool.get_cached_block(block_hash, [0])
+        return cached[0] if cached else None
+
+    def _free_blocks_of(self, request: Any) -> None:
+        """`kv_cache_manager.free`, with the class of what is left behind."""
+        self.free_blocks.freeing_offline = self.is_offline(request)
+        try:
+            self._free(request)
+        finally:
+            self.free_blocks.freeing_offline = False
+
+
+_ONLINE = job_of({})
+_NO_TARGETS = _ONLINE.targets
+
+
+def _computed(request: Any) -> int:
+    return int(request.num_computed_tokens)
+
+
+def _left(request: Any) -> int:
+    """Tokens that a running request could compute."""
+    return int(
+        request.num_tokens_with_spec + request.num_output_placeholders - request.num_computed_tokens
+    )

@@ -1,0 +1,1 @@
+"""The Batch API: files, batches, and the worker that has their requests answered."""

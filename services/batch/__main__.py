@@ -1,0 +1,131 @@
+"""`python -m services.batch`: settings from flags and FORETELL_BATCH_* variables."""
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack, suppress
+from functools import partial
+from math import inf
+from pathlib import Path
+
+from aiohttp import web
+from prometheus_client import start_http_server
+
+from foretell.batch.release import Release
+from foretell.config import BatchSettings
+from foretell.telemetry import BatchMetrics
+from services.batch.app import BatchApp
+from services.batch.database import DatabaseError
+from services.batch.executor import Executor
+from services.batch.store import Store
+from services.batch.target import Endpoints, seen_of
+from services.batch.work import Work
+from services.process import runtime
+from services.process.logs import setup_logging
+from services.process.traffic import Traffic, require_proof
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S = 0.25
+_CLEAN_S = 600.0
+_DRAIN_S = 10.0
+
+
+async def serve(settings: BatchSettings, stop: asyncio.Event) -> None:
+    """Serve files and batches, and have their requests answered, until `stop`."""
+    traffic = Traffic.of(settings)
+    urls = [url.strip() for url in settings.schedulers.split(",") if url.strip()]
+    if not settings.folder or not urls:
+        raise SystemExit("the batch service needs a folder and the URLs of schedulers")
+    try:
+        store = Store(
+            Path(settings.folder),
+            database_url=settings.database_url,
+            files_url=settings.files_url,
+        )
+        work = await asyncio.to_thread(Work, store)
+    except (OSError, DatabaseError) as error:
+        raise SystemExit(f"batches cannot be kept in {settings.folder}: {error}") from error
+    metrics = BatchMetrics()
+    async with AsyncExitStack() as stack:
+        stack.callback(store.close)
+        endpoints = Endpoints(urls, traffic)
+        stack.push_async_callback(endpoints.close)
+        release = Release(settings.ttft_target_ms / 1000 or inf)
+        executor = Executor(work, endpoints, lambda: release.window, metrics)
+        metrics.in_flight.set_function(lambda: executor.in_flight)
+        metrics.window.set_function(lambda: release.window)
+        tasks = [
+            asyncio.create_task(_watch(endpoints, release, executor)),
+            asyncio.create_task(_clean(store)),
+        ]
+        for task in tasks:
+            stack.callback(task.cancel)
+        app = BatchApp(
+            store,
+            traffic,
+            tenant_bytes=settings.tenant_bytes,
+            changed=executor.wake,
+            promises=executor.promises,
+        )
+        stack.callback(app.close)
+        address = await _listen(stack, settings, traffic, app.application())
+        metrics_port = -1
+        if settings.metrics_port >= 0:
+            http, thread = start_http_server(
+                settings.metrics_port, settings.host, registry=metrics.registry
+            )
+            stack.callback(thread.join)
+            stack.callback(http.server_close)
+            stack.callback(http.shutdown)
+            metrics_port = http.server_port
+        logger.info("batches are served on %s", address)
+        runtime.announce(settings.ready_file, address=address, metrics_port=metrics_port)
+        await executor.run(stop)
+
+
+async def _listen(
+    stack: AsyncExitStack, settings: BatchSettings, traffic: Traffic, app: web.Application
+) -> str:
+    """Serve until the end of the stack; the address where."""
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_DRAIN_S)
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    address = settings.listen or f"{settings.host}:{settings.port}"
+    require_proof(address, traffic)
+    if address.startswith("unix:"):
+        path = Path(address.removeprefix("unix:").removeprefix("//"))
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        await web.UnixSite(runner, path).start()
+        return address
+    host, _, port = address.rpartition(":")
+    sock = runtime.bind(host.strip("[]"), int(port))
+    await web.SockSite(runner, sock, ssl_context=traffic.server_tls()).start()
+    return f"{host}:{sock.getsockname()[1]}"
+
+
+async def _watch(endpoints: Endpoints, release: Release, executor: Executor) -> None:
+    """Keep the window as wide as what schedulers foretell allows."""
+    while True:
+        if not executor.busy:
+            release.observe({}, 0)  # the next batch begins with what is foretold then
+        elif (status := await endpoints.status()) is not None:
+            release.observe(dict(map(seen_of, status.get("instances", []))), executor.in_flight)
+            executor.wake()
+        await asyncio.sleep(_LOOK_S)
+
+
+async def _clean(store: Store) -> None:
+    while True:
+        with suppress(OSError, DatabaseError):
+            await asyncio.to_thread(store.clean)
+        await asyncio.sleep(_CLEAN_S)
+
+
+def main() -> None:
+    settings = runtime.load_settings(BatchSettings)
+    setup_logging(settings.log_level, settings.log_format)
+    runtime.run(partial(serve, settings))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,337 @@
+"""One worker: it moves all batches forward and has their requests answered, a window at a time."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from foretell.batch import records
+from foretell.batch.lines import request_of
+from foretell.batch.records import Record
+from foretell.batch.release import Spacing
+from foretell.batch.states import SEALING, Batch, Status
+from foretell.telemetry import BatchMetrics
+from services.batch.advance import record_id, seal, time_out, validate
+from services.batch.database import DatabaseError
+from services.batch.promises import Promises
+from services.batch.store import Lost
+from services.batch.work import LEASE_S, Place, Work
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+MOST_TRIES = 5
+"""Tries of a request that gets errors 5xx which do not ask to be tried again."""
+_LOOK_S = 0.5
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
+_CLAIM_AT_ONCE = 256
+_READERS = 8
+"""Threads that read lines from files, which may be far away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an engine said to one request."""
+
+    status: int
+    request_id: str
+    body: bytes
+
+
+class TryAgain(Exception):
+    """Nobody could answer now; the request is as good as before."""
+
+    def __init__(self, why: str, after_s: float = 0.0) -> None:
+        super().__init__(why)
+        self.after_s = after_s
+
+
+class Target(Protocol):
+    """Who answers requests."""
+
+    async def models(self, tenant: str) -> Collection[str] | None:
+        """The models that a tenant may ask for; None: nobody knows. Raises `TryAgain`."""
+        ...
+
+    async def send(self, batch: Batch, body: bytes, request_id: str) -> Answer:
+        """Have a request answered; raises `TryAgain`."""
+        ...
+
+
+class Executor:
+    """Runs until it is told to stop. What it does is durable step by step, so it may be killed."""
+
+    def __init__(
+        self,
+        work: Work,
+        target: Target,
+        window: Callable[[], int],
+        metrics: BatchMetrics | None = None,
+    ) -> None:
+        """`window` says how many requests may be on their way now."""
+        self.metrics = metrics or BatchMetrics()
+        self.promises = Promises()
+        self._running: dict[str, Batch] = {}
+        self._work = work
+        self._target = target
+        self._window = window
+        self._spacing = Spacing()
+        self._thread = ThreadPoolExecutor(1, "batch-store")
+        self._long = ThreadPoolExecutor(1, "batch-files")
+        self._readers = ThreadPoolExecutor(_READERS, "batch-lines")
+        self._flights: dict[str, dict[int, asyncio.Task[None]]] = {}
+        """Lines on their way, by batch."""
+        self._moving: dict[str, asyncio.Task[None]] = {}
+        """Batches that are being validated or sealed."""
+        self._ended: asyncio.Queue[tuple[str, int, Record]] = asyncio.Queue()
+        self._news = asyncio.Event()
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that are on their way, or whose records are not durable yet."""
+        return sum(map(len, self._flights.values()))
+
+    @property
+    def busy(self) -> bool:
+        """Batches are in progress."""
+        return bool(self._running)
+
+    def wake(self) -> None:
+        """There may be something to do, such as a new batch."""
+        self._news.set()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until `stop`; then what is on its way is given up, to be done again by others."""
+        tasks: list[asyncio.Task[None]] = [
+            asyncio.create_task(each()) for each in (self._look, self._keep, self._renew)
+        ]
+        stopped = asyncio.create_task(_set(stop))
+        try:
+            await asyncio.wait({stopped, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()  # a defect: the process ends with it and is started again
+        finally:
+            flights = [task for each in self._flights.values() for task in each.values()]
+            ending = [stopped, *tasks, *flights, *self._moving.values()]
+            for task in ending:
+                task.cancel()
+            await asyncio.gather(*ending, return_exceptions=True)
+            self._long.shutdown()
+            self._readers.shutdown()
+            with suppress(DatabaseError):
+                await self._stored(self._work.leave)
+            self._thread.shutdown()
+
+    async def _stored(self, do: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, do, *arguments)
+
+    # --- what is to be done ---------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        while True:
+            try:
+                await self._look_once()
+            except (DatabaseError, OSError) as error:
+                logger.warning("the storage of batches failed, trying again: %s", error)
+                await asyncio.sleep(_LOOK_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._news.wait()
+            self._news.clear()
+
+    async def _look_once(self) -> None:
+        now = self._work.store.now()
+        running = []
+        found = await self._stored(self._work.store.open_batches)
+        self._count(found)
+        for batch in found:
+            if batch.status in (Status.VALIDATING, Status.IN_PROGRESS):
+                if batch.expires_unix_s <= now:
+                    await self._stored(time_out, self._work, batch)
+                    self.wake()
+                elif batch.status is Status.VALIDATING:
+                    self._move(batch)
+                else:
+                    running.append(batch)
+            elif batch.status in SEALING:
+                self._move(batch)
+        known = {batch.id for batch in running}
+        for batch_id in self._flights.keys() - known:  # cancelled or expired
+            for task in self._flights[batch_id].values():
+                task.cancel()
+        # What must be done first is sent first.
+        running.sort(key=lambda each: each.expires_unix_s)
+        statuses = {batch.id: batch.status for batch in found}
+        self._promise(running, statuses)
+        for batch in running:
+            await self._begin(batch)
+
+    def _count(self, batches: Sequence[Batch]) -> None:
+        """Show how many batches there are."""
+        self.metrics.batches.clear()
+        for batch in batches:
+            self.metrics.batches.labels(batch.status.value).inc()
+        running = (batch for batch in batches if batch.status is Status.IN_PROGRESS)
+        self.metrics.left.set(sum(batch.counts.left for batch in running))
+
+    def _promise(self, running: Sequence[Batch], statuses: Mapping[str, Status]) -> None:
+        """Foretell when each batch in progress will be done."""
+        self.promises.tick(busy=self.in_flight > 0)
+        now = self._work.store.now()
+        now_running = {batch.id: batch for batch in running}
+        for batch_id in self._running.keys() - now_running.keys():
+            if statuses.get(batch_id) is not Status.FINALIZING:
+                continue  # it was cancelled
+            if (kept := self.promises.kept(batch_id, now)) is not None:
+                self.metrics.promises.labels("kept" if kept else "missed").inc()
+        self._running = now_running
+        validating = {name for name, status in statuses.items() if status is Status.VALIDATING}
+        self.promises.renew(running, validating, now)
+        self.metrics.late.set(self.promises.late(running))
+        self.metrics.left_seconds.set(self.promises.left_s(running, now))
+
+    async def _begin(self, batch: Batch) -> None:
+        room = min(self._window() - self.in_flight, _CLAIM_AT_ONCE)
+        if room <= 0:
+            return
+        for place in await self._stored(self._work.claim, batch.id, room):
+            task = asyncio.create_task(self._execute(batch, place))
+            self._flights.setdefault(batch.id, {})[place.line] = task
+
+    # --- whole batches --------------------------------------------------------------------------
+
+    def _move(self, batch: Batch) -> None:
+        if batch.id not in self._moving:
+            task = asyncio.create_task(self._moved(batch))
+            self._moving[batch.id] = task
+            task.add_done_callback(lambda _: self._moving.pop(batch.id, None))
+
+    async def _moved(self, batch: Batch) -> None:
+        try:
+            if not await self._stored(self._work.take, batch.id):
+                return
+            if batch.status is Status.VALIDATING:
+                models = await self._target.models(batch.tenant)
+                await self._at_length(validate, self._work, batch, models)
+            else:
+                await self._at_length(seal, self._work, batch)
+        except Lost as lost:
+            logger.info("%s", lost)
+        except TryAgain as error:
+            logger.info("%s is validated later: %s", batch.id, error)
+            await asyncio.sleep(_LOOK_S)
+        except (DatabaseError, OSError) as error:
+            logger.warning("%s could not be moved on, trying again: %s", batch.id, error)
+            await asyncio.sleep(_LOOK_S)
+        self.wake()
+
+    async def _at_length(self, do: Callable[..., T], *arguments: object) -> T:
+        """Run what takes seconds beside everything else."""
+        return await asyncio.get_running_loop().run_in_executor(self._long, do, *arguments)
+
+    # --- single requests ------------------------------------------------------------------------
+
+    async def _execute(self, batch: Batch, place: Place) -> None:
+        try:
+            record = await self._record_of(batch, place)
+        except OSError as error:
+            logger.warning("line %d of %s cannot be read: %s", place.line, batch.id, error)
+            record = None
+        except asyncio.CancelledError:
+            self._land(batch.id, place.line)
+            raise
+        except Exception:  # a defect, which must not keep the batch from its end
+            logger.exception("line %d of %s failed", place.line, batch.id)
+            failed = record_id(batch.id, place.line), place.custom_id
+            record = records.unanswered(*failed, "internal_error", "the batch service failed")
+        if record is not None:
+            self._ended.put_nowait((batch.id, place.line, record))
+            return
+        await asyncio.sleep(_LOOK_S)
+        with suppress(DatabaseError):
+            await self._stored(self._work.give_back, batch.id, [place.line])
+        self._land(batch.id, place.line)
+
+    async def _record_of(self, batch: Batch, place: Place) -> Record:
+        """Have a line answered, however long it takes: the batch's expiry ends it."""
+        where = batch.input_file_id, place.begin_bytes, place.length_bytes
+        loop = asyncio.get_running_loop()
+        raw = await loop.run_in_executor(self._readers, self._work.store.storage.read, *where)
+        custom_id, body = request_of(raw)
+        request_id = record_id(batch.id, place.line)
+        pause_s = _FIRST_PAUSE_S
+        failures = 0
+        while True:
+            await asyncio.sleep(self._spacing.wait_s(self._window(), time.monotonic()))
+            try:
+                sent_s = time.monotonic()
+                answer = await self._target.send(batch, body, request_id)
+                self._spacing.ended(time.monotonic() - sent_s)
+                failures += 1
+                if answer.status < 500 or failures >= MOST_TRIES:
+                    given = answer.status, answer.request_id, answer.body
+                    return records.answered(request_id, custom_id, *given)
+                after_s = 0.0
+            except TryAgain as error:
+                after_s = error.after_s
+            self.metrics.tries_again.inc()
+            await asyncio.sleep(max(after_s, pause_s))
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _land(self, batch_id: str, line: int) -> None:
+        """A line is not on its way any more."""
+        flights = self._flights.get(batch_id, {})
+        flights.pop(line, None)
+        if not flights:
+            self._flights.pop(batch_id, None)
+        self.wake()
+
+    # --- what is kept ---------------------------------------------------------------------------
+
+    async def _keep(self) -> None:
+        """Make records durable, all that wait in one transaction for each batch."""
+        while True:
+            waiting: dict[str, list[tuple[int, Record]]] = {}
+            batch_id, line, record = await self._ended.get()
+            waiting[batch_id] = [(line, record)]
+            while not self._ended.empty():
+                batch_id, line, record = self._ended.get_nowait()
+                waiting.setdefault(batch_id, []).append((line, record))
+            for batch_id, ended in waiting.items():
+                await self._complete(batch_id, ended)
+                for line, _ in ended:
+                    self._land(batch_id, line)
+
+    async def _complete(self, batch_id: str, ended: list[tuple[int, Record]]) -> None:
+        while True:
+            try:
+                kept = await self._stored(self._work.complete, batch_id, ended)
+                if batch_id in self._running:
+                    self.promises.learn(self._running[batch_id], kept)
+                for record in kept:
+                    self.metrics.requests.labels("completed" if record.ok else "failed").inc()
+                    self.metrics.tokens.labels("input").inc(record.usage.input_tokens)
+                    self.metrics.tokens.labels("output").inc(record.usage.output_tokens)
+                    self.metrics.cached_tokens.inc(record.usage.cached_tokens)
+                return
+            except Lost as lost:
+                logger.info("%d answers came too late: %s", len(ended), lost)
+                return
+            except DatabaseError as error:
+                logger.warning("answers could not be stored, trying again: %s", error)
+                await asyncio.sleep(_LOOK_S)
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(LEASE_S / 4)
+            with suppress(DatabaseError):  # it is tried again, or others take over
+                await self._stored(self._work.renew)
+
+
+async def _set(event: asyncio.Event) -> None:
+    await event.wait()

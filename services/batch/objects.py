@@ -1,0 +1,116 @@
+"""Files in object storage: S3 and what speaks its protocol, or whatever else fsspec knows."""
+
+import contextlib
+import io
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any, BinaryIO, cast
+
+import fsspec
+
+from services.batch.disk import NAME, Draft, Notice, unnoticed
+
+_PART_BYTES = 8 << 20
+"""What is held in memory of a file that is being written; S3 takes parts of 5 MiB or more."""
+_AHEAD_BYTES = 1 << 20
+
+
+class Objects:
+    """Files under one URL, such as s3://bucket/folder, by their ids.
+
+    A file is there, whole and durable, once its upload is committed. What is left of uploads whose
+    process was killed is invisible; the bucket's rule for unfinished uploads removes it.
+    """
+
+    def __init__(self, url: str, notice: Notice = unnoticed) -> None:
+        """Credentials come from where the storage's own clients take them. Raises OSError."""
+        self._notice = notice
+        with _failing():
+            # Others write there too, so what was listed once must not be believed later.
+            found = fsspec.url_to_fs(url, use_listings_cache=False, skip_instance_cache=True)
+        self._objects: Any = found[0]
+        self._folder = str(found[1]).rstrip("/")
+
+    def _path(self, file_id: str) -> str:
+        assert NAME.fullmatch(file_id), "ids are ours"
+        return f"{self._folder}/{file_id}"
+
+    @contextlib.contextmanager
+    def writing(self, file_id: str, writer: str) -> Iterator[Draft]:
+        del writer  # each upload is one of its own
+        with _failing():
+            made = self._objects.open(
+                self._path(file_id), "wb", block_size=_PART_BYTES, autocommit=False
+            )
+        draft = Draft(_Sink(made), self._notice)
+        try:
+            yield draft
+            if draft.published:
+                with _failing():
+                    self._notice("upload")
+                    made.close()
+                    self._notice("commit upload")
+                    made.commit()
+        except BaseException:
+            _discard(made)
+            raise
+        if not draft.published:
+            _discard(made)
+
+    @contextlib.contextmanager
+    def opened(self, file_id: str) -> Iterator[BinaryIO]:
+        with _failing(), self._objects.open(self._path(file_id), "rb") as file:
+            yield cast(BinaryIO, io.BufferedReader(file, _AHEAD_BYTES))
+
+    def read(self, file_id: str, begin_bytes: int, length_bytes: int) -> bytes:
+        path = self._path(file_id)
+        with _failing():
+            data = self._objects.cat_file(path, start=begin_bytes, end=begin_bytes + length_bytes)
+        return bytes(data)
+
+    def remove(self, file_id: str) -> None:
+        self._notice("remove")
+        with _failing(), contextlib.suppress(FileNotFoundError):
+            self._objects.rm_file(self._path(file_id))
+
+    def clean(self, known: Callable[[str], bool], before_unix_s: float) -> None:
+        with _failing():
+            found = self._objects.find(self._folder, detail=True, maxdepth=1)
+            for path, details in found.items():
+                name = str(path).rpartition("/")[2]
+                if not known(name) and _written_unix_s(details) < before_unix_s:
+                    self._objects.rm_file(path)
+
+
+class _Sink(io.RawIOBase):
+    """An upload as a file to write to, whose failures are OSError."""
+
+    def __init__(self, upload: Any) -> None:
+        self._upload = upload
+
+    def write(self, data: Any) -> int:
+        with _failing():
+            return int(self._upload.write(data))
+
+
+def _discard(upload: Any) -> None:
+    """Give an upload up. What cannot be reached now is removed by the bucket's rule."""
+    with contextlib.suppress(Exception):
+        upload.discard()
+    upload.closed = True  # or it would be ended once more when it is collected
+
+
+def _written_unix_s(details: dict[str, Any]) -> float:
+    written = details.get("LastModified") or details.get("mtime") or details["created"]
+    return written.timestamp() if isinstance(written, datetime) else float(written)
+
+
+@contextlib.contextmanager
+def _failing() -> Iterator[None]:
+    """Whatever a client of object storage raises is an OSError."""
+    try:
+        yield
+    except (OSError, AssertionError):
+        raise
+    except Exception as error:
+        raise OSError(f"object storage: {type(error).__name__}: {error}") from error

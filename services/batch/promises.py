@@ -1,0 +1,129 @@
+"""When each batch will be done, as this worker sees it: nothing of it outlives the process."""
+
+import time
+from collections.abc import Collection, Sequence
+from math import isfinite
+
+from foretell.batch.promise import CONFIDENCE, Correction, Lengths, Pace, seconds_left
+from foretell.batch.records import Record
+from foretell.batch.states import Batch, Status
+
+_INTERVAL_S = 1.0
+_ENOUGH = 30
+"""Requests of a batch from which its lengths are known; before, those of its model count."""
+_MOST_MODELS = 256
+
+
+class Promises:
+    """Learns from records how much work requests are and how fast it is done."""
+
+    def __init__(self) -> None:
+        self._pace = Pace()
+        self._of_batch: dict[str, Lengths] = {}
+        self._of_model: dict[str, Lengths] = {}
+        self._tokens = 0
+        self._since_s = time.monotonic()
+        self._first: dict[str, float] = {}
+        self._done_by: dict[str, float] = {}
+        self._quoted: dict[str, float] = {}
+        """What was told of batches when they were created."""
+        self._foretold: dict[str, tuple[float, float]] = {}
+        """When, and for how many seconds, before the correction."""
+        self._correction = Correction()
+        self._before = 0.0
+        """Tokens that are left of all batches in progress."""
+
+    def quote(self, batch_id: str, requests: int, model: str, now_unix_s: float) -> None:
+        """Foretell the end of a new batch of about so many requests, as far as its model's
+        requests are known."""
+        lengths = self._of_model.get(model, Lengths())
+        left_s = seconds_left(requests, self._before, lengths, self._pace)
+        if requests and isfinite(left_s):
+            self._foretold[batch_id] = now_unix_s, left_s
+            self._quoted[batch_id] = now_unix_s + self._correction.ratio * left_s
+
+    def learn(self, batch: Batch, records: Sequence[Record]) -> None:
+        """These requests of a batch have ended."""
+        model = batch.model or ""
+        if len(self._of_model) >= _MOST_MODELS:
+            self._of_model.clear()
+        for record in records:
+            tokens = record.usage.input_tokens + record.usage.output_tokens
+            self._tokens += tokens
+            for known, name in ((self._of_batch, batch.id), (self._of_model, model)):
+                known[name] = known.get(name, Lengths()).with_more(tokens)
+
+    def tick(self, *, busy: bool) -> None:
+        """Time passes; `busy`: requests are on their way."""
+        now_s = time.monotonic()
+        if now_s < self._since_s + _INTERVAL_S:
+            return
+        if busy:
+            self._pace.add(self._tokens, now_s - self._since_s)
+        self._tokens, self._since_s = 0, now_s
+
+    def renew(
+        self, running: Sequence[Batch], validating: Collection[str], now_unix_s: float
+    ) -> None:
+        """Look again at batches in progress, in the order in which they are worked on, and forget
+        others but for those that are being validated.
+
+        What was told at creation holds until the work that is left can be done sooner, or until it
+        has turned out to be wrong.
+        """
+        before = 0.0
+        self._done_by = {}
+        for batch in running:
+            lengths = self._of_batch.get(batch.id, Lengths())
+            if lengths.ended < _ENOUGH:
+                lengths = self._of_model.get(batch.model or "", Lengths())
+            left_s = seconds_left(batch.counts.left, before, lengths, self._pace)
+            if isfinite(left_s):
+                done_by = now_unix_s + left_s
+                told = self._quoted.get(batch.id, done_by)
+                self._first.setdefault(batch.id, told)
+                self._done_by[batch.id] = min(done_by, told) if told > now_unix_s else done_by
+            if lengths.ended:
+                before += batch.counts.left * lengths.mean
+        self._before = before
+        known = {batch.id for batch in running}
+        self._quoted = {
+            name: at for name, at in self._quoted.items() if name in known or name in validating
+        }
+        self._foretold = {
+            name: told for name, told in self._foretold.items() if name in self._quoted
+        }
+        self._of_batch = {name: each for name, each in self._of_batch.items() if name in known}
+
+    def late(self, running: Sequence[Batch]) -> int:
+        """How many of these batches are foretold to end after they expire."""
+        return sum(self._done_by.get(each.id, 0.0) > each.expires_unix_s for each in running)
+
+    def left_s(self, running: Sequence[Batch], now_unix_s: float) -> float:
+        """Seconds until all of these batches are foretold to be done; 0 while nothing is known."""
+        ends = (self._done_by.get(each.id, now_unix_s) for each in running)
+        return max(0.0, max(ends, default=now_unix_s) - now_unix_s)
+
+    def kept(self, batch_id: str, now_unix_s: float) -> bool | None:
+        """Whether a batch all of whose requests have ended now did so by the first promise; None:
+        there was none. To be asked before `renew` forgets the batch."""
+        if batch_id in self._foretold:
+            then_unix_s, foretold_s = self._foretold[batch_id]
+            self._correction.learn(foretold_s, now_unix_s - then_unix_s)
+        first = self._first.pop(batch_id, None)
+        return None if first is None else now_unix_s <= first
+
+    def done_by(self, batch_id: str) -> float | None:
+        """When a batch is foretold to be done, Unix seconds; None while nothing is known."""
+        return self._done_by.get(batch_id, self._quoted.get(batch_id))
+
+    def shown(self, batch: Batch) -> dict[str, float | bool] | None:
+        """What is told of a batch; None while nothing can be promised.
+
+        A batch that will not be done in time is told by when it could be.
+        """
+        done_by = self.done_by(batch.id)
+        if done_by is None or batch.status not in (Status.VALIDATING, Status.IN_PROGRESS):
+            return None
+        in_time = done_by <= batch.expires_unix_s
+        return {"done_by": round(done_by), "confidence": CONFIDENCE, "in_time": in_time}

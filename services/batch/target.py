@@ -1,0 +1,121 @@
+"""The schedulers of the cluster, or any OpenAI endpoint, as those who answer a batch's requests."""
+
+import itertools
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import aiohttp
+
+from foretell.batch.release import Seen
+from foretell.batch.states import Batch
+from foretell.cosched.deadlines import OFFLINE_APART
+from services.batch.executor import Answer, TryAgain
+from services.process.traffic import Traffic
+
+LOWEST_PRIORITY = 2**31 - 1
+"""vLLM's priority of these requests: whatever else waits comes first."""
+_HEADERS = {
+    "content-type": "application/json",
+    "x-vllm-priority": str(LOWEST_PRIORITY),
+    # Nobody waits for them, whatever the cluster's targets are.
+    "x-foretell-ttft-target-ms": "0",
+    "x-foretell-tpot-target-ms": "0",
+    "x-foretell-when-late": "serve",
+}
+_AGAIN = frozenset((401, 408, 409, 425, 429, 502, 503, 504))
+"""Statuses that say nothing about the request. 401: the secret is another one, or not there yet."""
+_MOST_ANSWER_BYTES = 64 << 20
+_LONGEST_WAIT_S = 60.0
+_TIMEOUT = aiohttp.ClientTimeout(total=None, connect=10.0, sock_read=3600.0)
+
+
+class Endpoints:
+    """Schedulers that are asked in turn. Each request may go to any of them."""
+
+    def __init__(self, urls: Sequence[str], traffic: Traffic, *, api_key: str = "") -> None:
+        """`api_key` is for endpoints that do not know the secret of `traffic`."""
+        assert urls, "somebody must answer"
+        self._urls = itertools.cycle([url.rstrip("/").removesuffix("/v1") for url in urls])
+        self._traffic = traffic
+        self._own = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=_TIMEOUT,
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._session.close()
+
+    async def models(self, tenant: str) -> Collection[str] | None:
+        """The models that a tenant may ask for; raises `TryAgain`."""
+        status, found = await self._get("/v1/models", tenant)
+        data = found.get("data")
+        if status != 200 or not isinstance(data, list) or not data:
+            raise TryAgain(f"the models are not known: status {status}")
+        return {str(card.get("id")) for card in data if isinstance(card, dict)}
+
+    async def status(self) -> dict[str, Any] | None:
+        """What a scheduler says of its instances; None: it is none, or it does not answer."""
+        try:
+            status, found = await self._get("/status", "")
+        except TryAgain:
+            return None
+        return found if status == 200 else None
+
+    async def send(self, batch: Batch, body: bytes, request_id: str) -> Answer:
+        """Have a request answered; raises `TryAgain`."""
+        headers = {**_HEADERS, **self._as(batch.tenant), "x-request-id": request_id}
+        url = f"{next(self._urls)}{batch.endpoint}"
+        try:
+            async with self._session.post(url, data=body, headers=headers) as answer:
+                if answer.status in _AGAIN:
+                    why = f"status {answer.status}"
+                    raise TryAgain(why, _seconds(answer.headers.get("retry-after", "")))
+                raw = await _whole(answer)
+                given = answer.headers.get("x-request-id", request_id)
+                return Answer(answer.status, given, raw)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise TryAgain(f"{type(error).__name__}: {error}") from error
+
+    async def _get(self, path: str, tenant: str) -> tuple[int, dict[str, Any]]:
+        url = f"{next(self._urls)}{path}"
+        try:
+            timeout = aiohttp.ClientTimeout(total=10.0)
+            headers = self._as(tenant)
+            async with self._session.get(url, headers=headers, timeout=timeout) as answer:
+                found = await answer.json(content_type=None)
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            raise TryAgain(f"{type(error).__name__}: {error}") from error
+        return answer.status, found if isinstance(found, dict) else {}
+
+    def _as(self, tenant: str) -> dict[str, str]:
+        return self._own or self._traffic.headers(tenant)
+
+
+async def _whole(answer: aiohttp.ClientResponse) -> bytes:
+    """The body of an answer; one that is too long is an answer that cannot be kept."""
+    raw = bytearray()
+    async for data in answer.content.iter_any():
+        raw += data
+        if len(raw) > _MOST_ANSWER_BYTES:
+            return b'{"error": {"message": "the answer is too long to be kept"}}'
+    return bytes(raw)
+
+
+def _seconds(text: str) -> float:
+    return min(_LONGEST_WAIT_S, float(text)) if text.isascii() and text.isdigit() else 0.0
+
+
+def seen_of(instance: dict[str, Any]) -> tuple[str, Seen]:
+    """The name of an instance in a scheduler's status, and what is known of it."""
+    usable = instance["healthy"] and not instance.get("draining")
+    seen = Seen(
+        usable,
+        instance.get("waiting"),
+        instance.get("predicted_ttft_s"),
+        instance.get("running"),
+        chooses=OFFLINE_APART in (instance.get("approximations") or ()),
+    )
+    return instance["instance_id"], seen

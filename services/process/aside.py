@@ -1,0 +1,35 @@
+"""Long computations in a process of their own, for bounded time: no loop waits for them."""
+
+import asyncio
+import os
+import sys
+from contextlib import suppress
+
+from services.process.runtime import PARENT_PID
+
+
+class AsideFailed(Exception):
+    """The process ended with another code than 0."""
+
+
+async def computed_aside(module: str, asked: bytes, limit_s: float) -> bytes:
+    """What `python -m module` writes, given `asked`. The module calls `die_with_parent`.
+
+    Raises TimeoutError when it takes longer, and `AsideFailed`; it has ended in every case.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", module),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, PARENT_PID: str(os.getpid())},
+    )
+    try:
+        async with asyncio.timeout(limit_s):
+            told, _ = await process.communicate(asked)
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+    if process.returncode != 0:
+        raise AsideFailed(f"{module} ended with code {process.returncode}")
+    return told

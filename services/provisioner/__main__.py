@@ -1,0 +1,94 @@
+"""`python -m services.provisioner` runs one replica of the provisioner."""
+
+import asyncio
+import os
+import socket
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import aiohttp
+
+from foretell.config import ProvisionerSettings, build_strategy
+from foretell.config.instances import parse_members
+from foretell.provision import Provisioner
+from services.process import runtime
+from services.process.logs import setup_logging
+from services.process.traffic import Traffic
+from services.provisioner.fleet import Fleet, WatchedFleet
+from services.provisioner.gather import Gatherer
+from services.provisioner.keda import external_scaler
+from services.provisioner.lease import Lease
+from services.provisioner.loop import Loop
+from services.provisioner.metrics import ProvisionerMetrics
+from services.provisioner.pages import pages
+from services.provisioner.processes import ProcessFleet
+from services.provisioner.record import DecisionRecord, targets_of
+from services.provisioner.regrets import Regrets
+from services.provisioner.webhook import WebhookFleet
+
+
+async def serve(settings: ProvisionerSettings, stop: asyncio.Event) -> None:
+    """Decide, and tell it over HTTP, until `stop`."""
+    if not settings.folder:
+        raise SystemExit("a provisioner needs a folder: give one with --folder, or --cluster")
+    metrics = ProvisionerMetrics()
+    folder = Path(settings.folder)
+    lease = Lease(folder, f"{socket.gethostname()}-{os.getpid()}")
+    config = settings.provision_config()
+    traffic = Traffic.of(settings)
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(aiohttp.ClientSession(trust_env=False))
+        strategy = build_strategy(settings.strategy, settings.strategy_parameters)
+        gatherer = Gatherer(
+            [url.strip() for url in settings.schedulers.split(",") if url.strip()],
+            client,
+            traffic,
+            api_key=settings.scheduler_api_key.get_secret_value(),
+            with_snapshots=strategy.needs_snapshots,
+        )
+        stack.push_async_callback(gatherer.close)
+
+        def make() -> tuple[Provisioner, Fleet]:
+            fresh = build_strategy(settings.strategy, settings.strategy_parameters)
+            if settings.driver == "process":
+                places = parse_members(settings.instances).instances
+                fleet: Fleet = ProcessFleet(
+                    folder, places, settings.models, client, lease, gatherer.is_empty
+                )
+            else:
+                fleet = _advisory_fleet(settings, client, lease.epoch)
+            return Provisioner(fresh, config), fleet
+
+        record = DecisionRecord(folder, targets_of(settings.strategy_parameters))
+        loop = Loop(lease, make, gatherer, record, metrics, every_s=settings.every_s)
+        sock = runtime.bind(settings.host, settings.port)
+        regrets = Regrets(folder, lease, metrics)
+        await stack.enter_async_context(pages(loop, metrics, regrets, sock))
+        keda = ""
+        if settings.keda:
+            serving = external_scaler(loop, settings.keda, traffic)
+            keda = await stack.enter_async_context(serving)
+        url = f"http://{settings.host}:{sock.getsockname()[1]}"
+        runtime.announce(settings.ready_file, url=url, keda=keda)
+        await stack.enter_async_context(regrets.looking_back(loop.is_active))
+        await loop.run(stop)
+
+
+def _advisory_fleet(
+    settings: ProvisionerSettings, client: aiohttp.ClientSession, epoch: int
+) -> Fleet:
+    source, give_up_s = settings.instances, settings.give_up_s
+    if settings.webhook:
+        url, secret = settings.webhook, settings.webhook_key()
+        return WebhookFleet(source, client, give_up_s, url=url, secret=secret, epoch=epoch)
+    return WatchedFleet(source, client, give_up_s)
+
+
+def main() -> None:
+    settings = runtime.load_settings(ProvisionerSettings)
+    setup_logging(settings.log_level, settings.log_format)
+    runtime.run(lambda stop: serve(settings, stop))
+
+
+if __name__ == "__main__":
+    main()

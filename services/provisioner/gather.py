@@ -1,0 +1,281 @@
+"""Asks schedulers and predictors for the numbers that decisions rest on."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, NamedTuple, TypeVar
+
+import aiohttp
+import grpc
+
+from foretell import wire
+from foretell.engine.published import step_time_of
+from foretell.kernel.step_time import StepTime
+from foretell.latency.linear import LinearStepTime
+from foretell.latency.tables import packed_tables
+from foretell.model import EngineSnapshot, Load
+from foretell.provision import Answered, Facts, InstanceFacts, Phase
+from foretell.provision.rollout import EngineKind
+from foretell.v1 import predictor_pb2, predictor_pb2_grpc
+from services.process.traffic import Traffic
+from services.provisioner.fleet import Seen
+
+logger = logging.getLogger(__name__)
+
+_Each = TypeVar("_Each")
+
+ANSWER_S = 3.0
+"""Longest time that a scheduler or predictor may take to answer."""
+STATE_S = 600.0
+"""Pause between two looks at the whole state of an engine where decisions need no such thing."""
+NO_TABLES = LinearStepTime((0.0,) * 6).packed()
+MAX_STATUS_BYTES = 4 << 20
+MAX_STATE_BYTES = 16 << 20
+
+
+@dataclass(slots=True)
+class _Scheduler:
+    """One replica as it was last heard of."""
+
+    url: str
+    heard_s: float = -inf
+    replica_id: str = ""
+    arrived_total: int = 0
+    answered_total: int = 0
+    held: int = 0
+    worst_e2e_s: float = 0.0
+    worst_predicted_e2e_s: float = 0.0
+    complaint: str = ""
+    """Why it tells nothing; empty while it does."""
+    outstanding: dict[str, tuple[int, bool]] = field(default_factory=dict)
+    """Requests in progress at each instance, and whether it is known to be draining."""
+
+    def take(self, status: dict[str, Any], now_s: float) -> "_Told":
+        """What has come and ended since it was last heard of.
+
+        Raises KeyError, TypeError or ValueError if this is no status of a scheduler.
+        """
+        demand, replica_id = status["demand"], str(status["replica_id"])
+        total = int(demand["arrived_total"])
+        lengths = [(int(prompt), float(output)) for prompt, output in demand["lengths"]]
+        answered_total = int(demand.get("answered_total", 0))
+        answered = [
+            Answered(int(prompt), float(expected), int(output), float(ttft_s), float(e2e_s))
+            for prompt, expected, output, ttft_s, e2e_s in demand.get("answered", [])
+        ]
+        outstanding = {
+            str(each["instance_id"]): (int(each["outstanding"]), bool(each["draining"]))
+            for each in status["instances"]
+        }
+        held, e2e_s = int(demand["held"]), float(demand["worst_e2e_s"])
+        predicted_s = float(demand["worst_predicted_e2e_s"])
+        arrived, ended = total, answered_total
+        if replica_id == self.replica_id and total >= self.arrived_total:
+            arrived = total - self.arrived_total
+            ended = max(0, answered_total - self.answered_total)
+        elif not self.replica_id:
+            arrived = ended = 0  # what came before anybody looked says nothing of the rate now
+        self.heard_s, self.replica_id, self.arrived_total = now_s, replica_id, total
+        self.answered_total = answered_total
+        self.held, self.worst_e2e_s, self.worst_predicted_e2e_s = held, e2e_s, predicted_s
+        self.outstanding = outstanding
+        return _Told(arrived, _latest(lengths, arrived), _latest(answered, ended))
+
+
+class _Told(NamedTuple):
+    """What has come to a scheduler and ended since it was asked before."""
+
+    arrived: int = 0
+    lengths: Sequence[tuple[int, float]] = ()
+    """Prompt tokens and foretold output tokens of a sample of the requests that came."""
+    answered: Sequence[Answered] = ()
+
+
+def _latest(sample: list[_Each], count: int) -> list[_Each]:
+    return sample[max(0, len(sample) - count) :]
+
+
+@dataclass(slots=True)
+class _Engine:
+    """One predictor and what it last said."""
+
+    address: str
+    channel: grpc.aio.Channel
+    stub: predictor_pb2_grpc.PredictorStub
+    heard_s: float
+    complaint: str = ""
+    """Why it tells nothing; empty while it does."""
+    load: Load | None = None
+    snapshot: EngineSnapshot | None = None
+    step_time: StepTime | None = None
+    state_s: float = -inf
+    """When it told its whole state."""
+
+
+class Gatherer:
+    """Keeps what was last heard, so that a number that is missing has an age."""
+
+    def __init__(
+        self,
+        schedulers: Sequence[str],
+        client: aiohttp.ClientSession,
+        traffic: Traffic,
+        *,
+        api_key: str,
+        with_snapshots: bool,
+    ) -> None:
+        self._schedulers = [_Scheduler(url.rstrip("/")) for url in schedulers]
+        self._client = client
+        self._traffic = traffic
+        self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._with_snapshots = with_snapshots
+        self._engines: dict[str, _Engine] = {}
+        self.kind: EngineKind | None = None
+        """What is known of the engines, as one of them told it last."""
+
+    async def close(self) -> None:
+        await asyncio.gather(*(engine.channel.close(None) for engine in self._engines.values()))
+
+    async def gather(self, seen: Sequence[Seen], now_s: float, asked_for: int | None) -> Facts:
+        """The facts at `now_s`, Unix time; counts are those since the call before."""
+        await self._know(seen, now_s)
+        told, _ = await asyncio.gather(
+            asyncio.gather(*(self._ask_scheduler(each, now_s) for each in self._schedulers)),
+            asyncio.gather(*(self._ask_predictor(each, now_s) for each in self._engines.values())),
+        )
+        heard = [each.heard_s for each in self._schedulers]
+        heard += [engine.heard_s for engine in self._engines.values()]
+        schedulers = self._schedulers
+        return Facts(
+            now_s,
+            [self._instance(each) for each in seen],
+            arrived=sum(each.arrived for each in told),
+            lengths=tuple(length for each in told for length in each.lengths),
+            answered=tuple(answer for each in told for answer in each.answered),
+            held=sum(each.held for each in schedulers),
+            worst_e2e_s=max((each.worst_e2e_s for each in schedulers), default=0.0),
+            worst_predicted_e2e_s=max(
+                (each.worst_predicted_e2e_s for each in schedulers), default=0.0
+            ),
+            age_s=now_s - min(heard) if schedulers else inf,
+            asked_for=asked_for,
+        )
+
+    def is_empty(self, instance_id: str, now_s: float) -> bool:
+        """Whether a draining instance has nothing left: every scheduler, asked just now, knows that
+        it drains and has nothing there."""
+        nothing = (0, True)
+        return all(
+            each.heard_s == now_s and each.outstanding.get(instance_id, nothing) == nothing
+            for each in self._schedulers
+        )
+
+    async def _know(self, seen: Sequence[Seen], now_s: float) -> None:
+        """Ask the predictors of those that are ready now, and no others."""
+        wanted = {
+            each.config.instance_id: each.config.predictor
+            for each in seen
+            if each.phase is Phase.READY and each.config.predictor
+        }
+        for instance_id, engine in list(self._engines.items()):
+            if wanted.get(instance_id) != engine.address:
+                await self._engines.pop(instance_id).channel.close(None)
+        for instance_id, address in wanted.items():
+            if instance_id not in self._engines:
+                options = [("grpc.max_receive_message_length", MAX_STATE_BYTES)]
+                channel = self._traffic.channel(address, options)
+                stub = predictor_pb2_grpc.PredictorStub(channel)
+                # It is given the time that any number may be old.
+                self._engines[instance_id] = _Engine(address, channel, stub, now_s)
+
+    def _instance(self, seen: Seen) -> InstanceFacts:
+        instance_id = seen.config.instance_id
+        engine = self._engines.get(instance_id)
+        if engine is not None and engine.load is not None:
+            load = engine.load
+            return InstanceFacts(
+                instance_id,
+                seen.phase,
+                seen.since_s,
+                load.running,
+                load.waiting + load.reserved,
+                load.max_num_seqs,
+                load.used_blocks / max(1, load.total_blocks),
+                engine.snapshot if self._with_snapshots else None,
+                engine.step_time if self._with_snapshots else None,
+            )
+        sent = [each.outstanding.get(instance_id, (0, False))[0] for each in self._schedulers]
+        return InstanceFacts(instance_id, seen.phase, seen.since_s, sum(sent))
+
+    async def _ask_scheduler(self, scheduler: _Scheduler, now_s: float) -> _Told:
+        try:
+            async with (
+                asyncio.timeout(ANSWER_S),
+                self._client.get(f"{scheduler.url}/status", headers=self._headers) as answer,
+            ):
+                answer.raise_for_status()
+                body = await answer.content.read(MAX_STATUS_BYTES)
+                while more := await answer.content.read(MAX_STATUS_BYTES - len(body) or 1):
+                    body += more
+                    if len(body) > MAX_STATUS_BYTES:
+                        raise ValueError("the status is too long")
+                told = scheduler.take(json.loads(body), now_s)
+                scheduler.complaint = ""
+                return told
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            _complain(scheduler, f"scheduler {scheduler.url} does not answer: {error!r}")
+        except (KeyError, TypeError, ValueError) as error:
+            _complain(scheduler, f"{scheduler.url} gives no status of a scheduler: {error!r}")
+        return _Told()
+
+    async def _ask_predictor(self, engine: _Engine, now_s: float) -> None:
+        try:
+            age_s = await (_state_of(engine) if self._with_snapshots else _load_of(engine))
+        except (grpc.RpcError, ValueError) as error:  # WireError is a ValueError
+            _complain(engine, f"predictor {engine.address} tells nothing: {error}")
+            return
+        engine.complaint = ""
+        if age_s >= 0:
+            engine.heard_s = now_s - age_s
+        if not self._with_snapshots and now_s - engine.state_s > STATE_S:
+            # Decisions do without it, so they do not suffer when it fails.
+            with suppress(grpc.RpcError, ValueError):
+                await _state_of(engine)
+            engine.state_s = now_s if engine.snapshot is not None else -inf
+        if engine.snapshot is not None and engine.step_time is not None:
+            self.kind = EngineKind(engine.snapshot.config, engine.step_time)
+
+
+def _complain(of: _Scheduler | _Engine, complaint: str) -> None:
+    """Say once why somebody tells nothing, not at every decision."""
+    if not of.complaint:
+        logger.warning("%s", complaint)
+    of.complaint = complaint
+
+
+async def _load_of(engine: _Engine) -> float:
+    """Take in a predictor's load; the age of what it says, below 0 before it knows anything."""
+    status = await engine.stub.Status(predictor_pb2.StatusRequest(), timeout=ANSWER_S)
+    if status.snapshot_age_s >= 0:
+        engine.load = wire.load_from_proto(status.load)
+    return float(status.snapshot_age_s)
+
+
+async def _state_of(engine: _Engine) -> float:
+    """Take in its engine's whole state; the age of what it says, below 0 before it knows any."""
+    state = await engine.stub.State(predictor_pb2.StateRequest(), timeout=ANSWER_S)
+    if state.snapshot_age_s >= 0:
+        engine.snapshot = wire.snapshot_from_proto(state.snapshot)
+        engine.step_time = _step_time(state)
+        engine.load = wire.load_from_proto(state.load)
+    return float(state.snapshot_age_s)
+
+
+def _step_time(state: predictor_pb2.StateResponse) -> StepTime:
+    """Raises ValueError where it is none."""
+    tables = packed_tables(state.profile) if state.profile else NO_TABLES
+    return step_time_of(state.step_time, tables)

@@ -1,0 +1,103 @@
+"""KEDA's external scaler: the desired number as a metric by which KEDA and the HPA scale."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import grpc
+
+from foretell.provision import Decision
+from foretell.v1 import externalscaler_pb2 as pb
+from foretell.v1 import externalscaler_pb2_grpc
+from services.process.traffic import Traffic
+from services.provisioner.loop import Loop
+
+METRIC = "foretell_desired_replicas"
+"""With a target of 1 for each instance, the HPA computes as many instances as the metric says."""
+MAX_CALLS = 64
+"""Calls and streams at once; KEDA keeps two streams for each ScaledObject."""
+_GRACE_S = 1.0
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class ExternalScaler(externalscaler_pb2_grpc.ExternalScalerServicer):
+    """Answers from the latest decision; a standby is UNAVAILABLE, and so are all before the first.
+
+    KEDA then keeps the number that it has.
+    """
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._changed = asyncio.Event()
+        loop.listeners.append(self._hear)
+
+    async def IsActive(self, request: pb.ScaledObjectRef, context: Context) -> pb.IsActiveResponse:
+        decision = await self._decision(context)
+        return pb.IsActiveResponse(result=decision.desired > 0)
+
+    async def StreamIsActive(
+        self, request: pb.ScaledObjectRef, context: Context
+    ) -> AsyncIterator[pb.IsActiveResponse]:
+        told: bool | None = None
+        while True:
+            changed = self._changed
+            active = (await self._decision(context)).desired > 0
+            if active is not told:
+                told = active
+                yield pb.IsActiveResponse(result=active)
+            await changed.wait()
+
+    async def GetMetricSpec(
+        self, request: pb.ScaledObjectRef, context: Context
+    ) -> pb.GetMetricSpecResponse:
+        return _spec()
+
+    async def GetMetrics(
+        self, request: pb.GetMetricsRequest, context: Context
+    ) -> pb.GetMetricsResponse:
+        if request.metricName != METRIC:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the only metric is {METRIC}")
+        desired = (await self._decision(context)).desired
+        value = pb.MetricValue(metricName=METRIC, metricValue=desired, metricValueFloat=desired)
+        return pb.GetMetricsResponse(metricValues=[value])
+
+    async def StreamMetricSpec(
+        self, request: pb.ScaledObjectRef, context: Context
+    ) -> AsyncIterator[pb.GetMetricSpecResponse]:
+        yield _spec()
+        await asyncio.Event().wait()  # it never changes; the stream stays open until KEDA ends it
+
+    def _hear(self, decision: Decision) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _decision(self, context: Context) -> Decision:
+        if self._loop.decision is None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "this replica decides nothing now")
+            raise AssertionError("abort() does not return")
+        return self._loop.decision
+
+
+def _spec() -> pb.GetMetricSpecResponse:
+    spec = pb.MetricSpec(metricName=METRIC, targetSize=1, targetSizeFloat=1.0)
+    return pb.GetMetricSpecResponse(metricSpecs=[spec])
+
+
+@asynccontextmanager
+async def external_scaler(loop: Loop, address: str, traffic: Traffic) -> AsyncIterator[str]:
+    """Serve KEDA at a gRPC address; yields where, for a port may be chosen.
+
+    KEDA knows no shared secret: what other hosts can reach must demand certificates.
+    """
+    traffic = replace(traffic, secret="")
+    server = traffic.server(maximum_concurrent_rpcs=MAX_CALLS)
+    externalscaler_pb2_grpc.add_ExternalScalerServicer_to_server(ExternalScaler(loop), server)
+    port = traffic.bind(server, address)
+    await server.start()
+    try:
+        yield address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}"
+    finally:
+        await server.stop(_GRACE_S)

@@ -1,0 +1,52 @@
+"""The HTTP pages of one replica: health, readiness, metrics, status and regret."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from services.provisioner.loop import Loop
+from services.provisioner.metrics import ProvisionerMetrics
+from services.provisioner.regrets import Regrets
+
+_CLOSE_S = 1.0
+
+
+@asynccontextmanager
+async def pages(
+    loop: Loop, metrics: ProvisionerMetrics, regrets: Regrets, sock: socket.socket
+) -> AsyncIterator[None]:
+    """Serve them on a listening socket."""
+
+    async def health(_: web.Request) -> web.Response:
+        return web.Response()
+
+    async def ready(_: web.Request) -> web.Response:
+        return web.Response(status=200 if loop.decision is not None else 503)
+
+    async def exposed(_: web.Request) -> web.Response:
+        text = generate_latest(metrics.registry)
+        return web.Response(body=text, headers={"content-type": CONTENT_TYPE_LATEST})
+
+    async def status(_: web.Request) -> web.Response:
+        return web.json_response(loop.status())
+
+    async def regret(_: web.Request) -> web.Response:
+        return web.json_response({"windows": await asyncio.to_thread(regrets.windows)})
+
+    app = web.Application(client_max_size=1024)
+    app.router.add_get("/health", health)
+    app.router.add_get("/ready", ready)
+    app.router.add_get("/metrics", exposed)
+    app.router.add_get("/status", status)
+    app.router.add_get("/regret", regret)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_S)
+    await runner.setup()
+    try:
+        await web.SockSite(runner, sock).start()
+        yield
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,137 @@
+"""Starts and stops engines on this host: `foretell up` runs those that the state names.
+
+All that is known is in one file, which is replaced whole: whoever takes over after a crash, at
+whatever step, finds every engine that runs and goes on with it.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import aiohttp
+
+from foretell.config.instances import InstanceConfig, Members, members_json
+from foretell.config.layout import ENGINES_FILE, INSTANCES_FILE
+from foretell.provision import Decision, Phase
+from services.provisioner.fleet import Seen, answers
+from services.provisioner.lease import Lease, write_whole
+
+logger = logging.getLogger(__name__)
+
+DOWN_S = 15.0
+"""A ready engine that has not answered its health probe for so long counts as warming again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Engine:
+    """One engine that is wanted to run."""
+
+    phase: Phase
+    since_s: float
+
+
+class ProcessFleet:
+    """Engines in a fixed number of places, each with its own ports and sockets."""
+
+    def __init__(
+        self,
+        folder: Path,
+        places: Sequence[InstanceConfig],
+        models: Sequence[str],
+        client: aiohttp.ClientSession,
+        lease: Lease,
+        is_empty: Callable[[str, float], bool],
+    ) -> None:
+        """`is_empty` tells whether a draining instance has nothing left at that time."""
+        self._state, self._instances = folder / ENGINES_FILE, folder / INSTANCES_FILE
+        self._places = {place.instance_id: place for place in places}
+        self._models = tuple(models)
+        self._client = client
+        self._lease = lease
+        self._is_empty = is_empty
+        self._engines: dict[str, _Engine] = {}
+        self._answered_s: dict[str, float] = {}
+
+    @property
+    def asked_for(self) -> int | None:
+        """Engines that the file wants, which a person may edit."""
+        return sum(engine.phase is not Phase.DRAINING for engine in self._engines.values())
+
+    async def look(self, now_s: float) -> list[Seen]:
+        """Read what is wanted, and probe it. One that answers for the first time is ready."""
+        self._engines = self._read(now_s)
+        names = list(self._engines)
+        urls = [self._places[name].url for name in names]
+        alive = await asyncio.gather(*(answers(self._client, url) for url in urls))
+        seen = []
+        for name, is_alive in zip(names, alive, strict=True):
+            engine = self._engines[name]
+            if is_alive:
+                self._answered_s[name] = now_s
+                if engine.phase is Phase.WARMING:
+                    engine = self._engines[name] = _Engine(Phase.READY, now_s)
+                    logger.info("%s is ready", name)
+            place = replace(self._places[name], draining=engine.phase is Phase.DRAINING)
+            down_since_s = self._answered_s.get(name, now_s)
+            if engine.phase is Phase.READY and now_s - down_since_s > DOWN_S:
+                engine = _Engine(Phase.WARMING, down_since_s)
+            seen.append(Seen(place, engine.phase, engine.since_s))
+        self._write()
+        return seen
+
+    async def act(self, decision: Decision, now_s: float) -> int:
+        """Start, drain and stop; a start for which there is no place is repeated later."""
+        engines = self._engines
+        for name in decision.stop:
+            engines.pop(name, None)
+        for name in decision.drain:
+            if name in engines:
+                engines[name] = _Engine(Phase.DRAINING, now_s)
+        for name, engine in list(engines.items()):
+            # One that drains since this moment is not known to drain by any scheduler yet.
+            if engine.phase is Phase.DRAINING and self._is_empty(name, now_s):
+                logger.info("%s is empty and stops", name)
+                del engines[name]
+        free = [name for name in self._places if name not in engines]
+        for name in free[: decision.start]:
+            logger.info("%s starts", name)
+            engines[name] = _Engine(Phase.WARMING, now_s)
+            self._answered_s.pop(name, None)
+        self._write()
+        return max(0, decision.start - len(free))
+
+    def _read(self, now_s: float) -> dict[str, _Engine]:
+        """Raises ValueError if the file, which a person may have edited, makes no sense."""
+        try:
+            found = json.loads(self._state.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        if not isinstance(found, dict) or not found.keys() <= self._places.keys():
+            raise ValueError(f"{self._state} must name engines of {', '.join(self._places)}")
+        try:
+            return {
+                name: _Engine(Phase(fields["phase"]), float(fields.get("since_s", now_s)))
+                for name, fields in found.items()
+            }
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"{self._state}: every engine needs a phase") from error
+
+    def _write(self) -> None:
+        """Schedulers are told first: an engine is stopped only when nobody sends to it any more."""
+        listed = [
+            replace(self._places[name], draining=engine.phase is Phase.DRAINING)
+            for name, engine in self._engines.items()
+            if engine.phase is not Phase.WARMING
+        ]
+        members = members_json(Members(tuple(listed), self._models))
+        state = {
+            name: {"phase": engine.phase.value, "since_s": engine.since_s}
+            for name, engine in self._engines.items()
+        }
+        with self._lease.guarded():
+            for path, text in ((self._instances, members), (self._state, json.dumps(state))):
+                if not path.exists() or path.read_text(encoding="utf-8") != text:
+                    write_whole(path, text)

@@ -1,0 +1,53 @@
+// What the page's parts share: elements, and how numbers are written.
+// Every text from the cluster becomes a text node: none is ever read as HTML.
+
+export const $ = (id) => document.getElementById(id);
+
+export function element(tag, text, name) {
+  const made = document.createElement(tag);
+  if (text) made.textContent = text;
+  if (name) made.className = name;
+  return made;
+}
+
+export function median(values) {
+  const sorted = [...values].sort((a, b) => a - b);
+  const middle = Math.floor(sorted.length / 2);
+  return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}
+
+export function quantile(values, level) {
+  const sorted = [...values].sort((a, b) => a - b);
+  return sorted[Math.min(sorted.length - 1, Math.ceil(level * sorted.length) - 1)];
+}
+
+export function seconds(value) {
+  if (value === null || value === undefined) return "–";
+  return value < 0.9995 ? `${Math.round(1000 * value)} ms` : `${value.toPrecision(3)} s`;
+}
+
+export function row(cells, header) {
+  const made = element("tr");
+  cells.forEach((cell, index) => {
+    const box = element(index === 0 && header ? "th" : "td");
+    if (index === 0 && header) box.scope = "row";
+    box.append(cell);
+    made.append(box);
+  });
+  return made;
+}
+
+export function table(titles, rows) {
+  const made = element("table");
+  const head = element("thead");
+  head.append(element("tr"));
+  for (const title of titles) {
+    const cell = element("th", title);
+    cell.scope = "col";
+    head.firstChild.append(cell);
+  }
+  const body = element("tbody");
+  body.append(...rows);
+  made.append(head, body);
+  return made;
+}

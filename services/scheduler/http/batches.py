@@ -1,0 +1,166 @@
+"""The way to the batch service: its requests and answers pass through as they come."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import suppress
+from urllib.parse import quote
+
+import aiohttp
+from yarl import URL
+
+from services.process.traffic import Traffic
+from services.scheduler.http.errors import ApiError, retry_after, unavailable
+from services.scheduler.http.exchange import ClientLeft, Exchange
+from services.scheduler.http.quota import Tenant
+
+_PATHS = ("/v1/files", "/v1/batches")
+_FORWARDED = ("content-type", "idempotency-key", "accept")
+_RETURNED = ("content-type", "content-length", "retry-after", "x-should-retry")
+_MOST_BODY_BYTES = (200 << 20) + (1 << 20)
+"""The largest file and what surrounds it in a form."""
+_MOST_AT_ONCE = 64
+_PIECE_BYTES = 1 << 16
+_TIMEOUT = aiohttp.ClientTimeout(total=None, connect=5.0, sock_read=120.0)
+
+
+def is_for_batches(path: str) -> bool:
+    """Whether a path is the batch service's."""
+    return any(path == each or path.startswith(f"{each}/") for each in _PATHS)
+
+
+class Batches:
+    """A client of the batch service."""
+
+    def __init__(self, address: str, traffic: Traffic) -> None:
+        """`address` is `unix:PATH` or `HOST:PORT`; empty: there is no such service."""
+        self._address = address
+        self._traffic = traffic
+        self._session: aiohttp.ClientSession | None = None
+        self._now = 0
+
+    async def pass_on(self, exchange: Exchange, tenant: Tenant) -> None:
+        """Have the batch service answer; raises `ApiError`."""
+        if not self._address:
+            text = "this cluster has no batch service; its cluster file would have a section"
+            raise ApiError(404, f"{text} 'batches'", code="no_batch_service")
+        if self._now >= _MOST_AT_ONCE:
+            text = f"{_MOST_AT_ONCE} requests about files and batches are in progress already"
+            raise ApiError(429, text, code="too_many_requests", headers=retry_after(0.0))
+        self._now += 1
+        try:
+            await self._pass_on(exchange, tenant)
+        except ClientLeft:
+            return
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            if exchange.begun:
+                exchange.abandon()
+                return
+            raise unavailable("the batch service does not answer", "no_batch_service") from error
+        finally:
+            self._now -= 1
+
+    async def _pass_on(self, exchange: Exchange, tenant: Tenant) -> None:
+        headers = {
+            name: exchange.headers[name] for name in _FORWARDED if name in exchange.headers
+        } | self._traffic.headers(tenant.name)
+        scheme = "https" if self._traffic.authority and not self._is_unix else "http"
+        host = "batch" if self._is_unix else self._address
+        query = f"?{exchange.query}" if exchange.query else ""
+        failed: list[Exception] = []
+        calling = self._opened().request(
+            exchange.method,
+            # As it stands: dots in a path lead nowhere else.
+            URL(f"{scheme}://{host}{quote(exchange.path)}{query}", encoded=True),
+            headers=headers,
+            data=_body_of(exchange, failed) if exchange.method == "POST" else None,
+            allow_redirects=False,
+        )
+        try:
+            answering = await _while_there(exchange, calling)
+        except aiohttp.ClientError:
+            if failed:  # the reason is the client's, not the service's
+                raise failed[0] from None
+            raise
+        async with answering as answer:
+            if failed:
+                raise failed[0]
+            given = [
+                (name.encode(), answer.headers[name].encode("latin-1"))
+                for name in _RETURNED
+                if name in answer.headers
+            ]
+            await _relay(exchange, answer, given)
+
+    @property
+    def _is_unix(self) -> bool:
+        return self._address.startswith("unix:")
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            connector: aiohttp.BaseConnector
+            if self._is_unix:
+                path = self._address.removeprefix("unix:").removeprefix("//")
+                connector = aiohttp.UnixConnector(path, limit=0)
+            else:
+                tls = self._traffic.client_tls()
+                connector = aiohttp.TCPConnector(limit=0, ssl=tls if tls else True)
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=_TIMEOUT,
+                auto_decompress=False,
+            )
+        return self._session
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._session is not None:
+            await self._session.close()
+
+
+async def _while_there(
+    exchange: Exchange, calling: Awaitable[aiohttp.ClientResponse]
+) -> aiohttp.ClientResponse:
+    """The head of the service's answer; raises `ClientLeft` if the client leaves before."""
+    call = asyncio.ensure_future(calling)
+
+    def give_up() -> None:
+        call.cancel()
+
+    exchange.on_left = give_up
+    try:
+        return await call
+    except asyncio.CancelledError:
+        if exchange.left:
+            raise ClientLeft from None
+        raise
+    finally:
+        exchange.on_left = None
+
+
+async def _body_of(exchange: Exchange, failed: list[Exception]) -> AsyncIterator[bytes]:
+    """The client's body; `failed` gets what was wrong with it."""
+    try:
+        async for part in exchange.parts(_MOST_BODY_BYTES):
+            yield part
+    except (ApiError, ClientLeft) as error:
+        failed.append(error)
+        raise
+
+
+async def _relay(
+    exchange: Exchange, answer: aiohttp.ClientResponse, headers: list[tuple[bytes, bytes]]
+) -> None:
+    """Send the service's answer to the client, no faster than it reads."""
+    room = asyncio.Event()
+    room.set()
+    exchange.on_left = room.set
+    exchange.flow(room.clear, room.set)
+    exchange.start(answer.status, headers, has_length="content-length" in answer.headers)
+    with suppress(ClientLeft):
+        async for data in answer.content.iter_chunked(_PIECE_BYTES):
+            await room.wait()
+            if exchange.left:
+                raise ClientLeft
+            exchange.write(data)
+        exchange.end()

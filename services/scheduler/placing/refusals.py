@@ -1,0 +1,33 @@
+"""What a client is told whose request goes to no engine, and when it may come back."""
+
+from foretell.placement import PlacementCore, effects
+from services.scheduler.http.errors import ApiError, retry_after, unavailable
+from services.scheduler.http.parsing import ParsedRequest
+from services.scheduler.http.slo import SloUnattainable
+from services.scheduler.placing.pool import Pool
+
+
+def refusal(
+    effect: effects.Refuse, parsed: ParsedRequest, core: PlacementCore, pool: Pool, now_s: float
+) -> ApiError:
+    """The error for a request that the core refuses at `now_s` on its clock."""
+    if effect.because == "late":
+        assert effect.why is not None, "a late request is refused for a reason"
+        return SloUnattainable(parsed.terms, effect.why)
+    if effect.because == "over_share":
+        return _over_share(parsed.tenant, core, now_s)
+    if effect.because == "engine_failed":
+        text = f"the engines that were tried ({core.config.max_attempts}) failed before a first"
+        return unavailable(f"{text} token", "engine_failed")
+    if effect.because == "retry_budget":
+        return unavailable("an engine failed, and many others fail too", "engine_failed")
+    text = f"no engine that serves '{parsed.model}' is up at the moment"
+    return unavailable(text, "no_instance", wait_s=pool.out_for_s(parsed.model))
+
+
+def _over_share(tenant: str, core: PlacementCore, now_s: float) -> ApiError:
+    """Told when as many as wait will have been sent, at the rate of the last minute."""
+    sent = sum(each.dispatched_last_minute(now_s) for each in core.instances)
+    headers = retry_after(60.0 * core.over_share / max(1, sent))
+    text = f"'{tenant}' has more than its share of the engines, and too many requests wait"
+    return ApiError(429, text, code="over_share", headers=headers)

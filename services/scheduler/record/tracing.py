@@ -1,0 +1,178 @@
+"""Traces by OpenTelemetry: a span for each request, and below it one for each attempt.
+
+Names follow OpenTelemetry's conventions for generative AI. Spans hold counts and times, never a
+prompt, an answer or a key. OpenTelemetry's own variables say where spans go and which; while they
+name no endpoint, nothing of it is even imported.
+"""
+
+import os
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from foretell import __version__
+from services.scheduler.http.parsing import ParsedRequest
+from services.scheduler.placing.placement import Placement
+from services.scheduler.record.result import Result
+
+if TYPE_CHECKING:  # an extra, which need not be installed
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.trace import Span
+
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+"""Environment variables, one of which names where spans go, by OTLP over HTTP."""
+_CLOSE_S = 3.0
+_OPERATIONS = {
+    "/v1/chat/completions": "chat",
+    "/v1/messages": "chat",
+    "/v1/responses": "chat",
+    "/v1/completions": "text_completion",
+    "/v1/embeddings": "embeddings",
+}
+
+
+def open_tracing(replica_id: str) -> "Tracing | None":
+    """Tracing as the environment has it; None if it names no endpoint.
+
+    `SystemExit` says what to install.
+    """
+    if not any(map(os.environ.get, ENDPOINTS)):
+        return None
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415
+            OTLPSpanExporter,
+        )
+        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+    except ImportError as error:
+        raise SystemExit(f"{ENDPOINTS[1]}: {error}; install the extra `tracing`") from error
+    name = os.environ.get("OTEL_SERVICE_NAME", "foretell-scheduler")
+    resource = Resource.create({"service.name": name, "service.instance.id": replica_id})
+    provider = TracerProvider(resource=resource)
+    # Its queue is bounded, and a thread of its own sends: a collector that hangs costs spans only.
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return Tracing(provider)
+
+
+class Tracing:
+    """Makes the spans of one replica."""
+
+    def __init__(self, provider: "TracerProvider") -> None:
+        from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415
+            TraceContextTextMapPropagator,
+        )
+
+        self._provider = provider
+        self._tracer = provider.get_tracer("foretell.scheduler", __version__)
+        self._propagator = TraceContextTextMapPropagator()
+
+    def request(
+        self, request: ParsedRequest, request_id: str, headers: Mapping[str, str]
+    ) -> "RequestTrace":
+        """The span of a request that begins; its parent is the client's, if `headers` name one."""
+        return RequestTrace(self, request, request_id, headers)
+
+    def flush(self) -> None:
+        """Send all that has ended, and wait for it."""
+        self._provider.force_flush()
+
+    def close(self) -> None:
+        """Send what is left, unless the collector takes too long."""
+        closing = threading.Thread(target=self._provider.shutdown, daemon=True)
+        closing.start()
+        closing.join(_CLOSE_S)
+
+    def start(self, name: str, kind: str, parent: Any, attributes: dict[str, Any]) -> "Span":
+        """A span that begins now."""
+        from opentelemetry.trace import SpanKind  # noqa: PLC0415
+
+        return self._tracer.start_span(name, parent, SpanKind[kind], attributes)
+
+    def parent_in(self, headers: Mapping[str, str]) -> Any:
+        """The context that W3C's `traceparent` and `tracestate` name."""
+        return self._propagator.extract(dict(headers))
+
+    def below(self, span: "Span") -> Any:
+        """The context in which `span` is the parent."""
+        from opentelemetry.trace import set_span_in_context  # noqa: PLC0415
+
+        return set_span_in_context(span)
+
+    def headers_of(self, span: "Span") -> dict[str, str]:
+        """The headers by which others go on below `span`."""
+        carrier: dict[str, str] = {}
+        self._propagator.inject(carrier, self.below(span))
+        return carrier
+
+
+class RequestTrace:
+    """The spans of one request."""
+
+    def __init__(
+        self,
+        tracing: Tracing,
+        request: ParsedRequest,
+        request_id: str,
+        headers: Mapping[str, str],
+    ) -> None:
+        self._tracing = tracing
+        path = request.endpoint.path
+        operation = _OPERATIONS.get(path, path.strip("/"))
+        self._name = f"{operation} {request.model}"
+        self._attributes: dict[str, Any] = {
+            "gen_ai.operation.name": operation,
+            "gen_ai.provider.name": "vllm",
+            "gen_ai.request.model": request.model,
+            "foretell.request_id": request_id,
+        }
+        if request.max_tokens:
+            self._attributes["gen_ai.request.max_tokens"] = request.max_tokens
+        parent = tracing.parent_in(headers)
+        self._span = tracing.start(self._name, "SERVER", parent, self._attributes)
+        self._attempt: Span | None = None
+
+    def attempt(self, placement: Placement) -> dict[str, str]:
+        """An attempt begins; the headers that its engine gets in place of the client's."""
+        attributes = {
+            **self._attributes,
+            "foretell.instance": placement.instance.config.instance_id,
+            "foretell.policy": placement.policy,
+            "foretell.attempt": placement.attempt,
+            "foretell.placement_s": placement.took_s,
+        }
+        if placement.prediction is not None:
+            attributes["foretell.predicted_ttft_s"] = placement.prediction.ttft_s
+            attributes["foretell.predicted_e2e_s"] = placement.prediction.e2e_s
+        parent = self._tracing.below(self._span)
+        self._attempt = self._tracing.start(self._name, "CLIENT", parent, attributes)
+        return self._tracing.headers_of(self._attempt)
+
+    def attempt_ended(self, result: Result) -> None:
+        """The attempt has ended so."""
+        span, self._attempt = self._attempt, None
+        if span is None:
+            return
+        span.set_attribute("http.response.status_code", result.status)
+        for name, tokens in (("input", result.prompt_tokens), ("output", result.output_tokens)):
+            if tokens:
+                span.set_attribute(f"gen_ai.usage.{name}_tokens", tokens)
+                self._span.set_attribute(f"gen_ai.usage.{name}_tokens", tokens)
+        if result.first_byte_unix_s:
+            span.add_event("first token", timestamp=round(1e9 * result.first_byte_unix_s))
+        if not result.finished:
+            span.set_attribute("error.type", _error_of(result))
+        span.end()
+
+    def end(self, status: int) -> None:
+        """The request has ended; `status` is what the client got, 499 if it left."""
+        self._span.set_attribute("http.response.status_code", status)
+        if status >= 400:
+            self._span.set_attribute("error.type", str(status))
+        self._span.end()
+
+
+def _error_of(result: Result) -> str:
+    if result.status >= 400:
+        return str(result.status)
+    return "broken" if result.broken else "abandoned" if result.abandoned else "not_finished"

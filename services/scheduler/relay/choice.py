@@ -1,0 +1,182 @@
+"""What a client has of one choice of a stream, so that another engine can go on with it."""
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+TEXTS = ("content", "reasoning", "reasoning_content", "text")
+"""Fields of a choice, or of its delta, whose texts follow each other."""
+_CALL_TEXTS = ("name", "arguments")
+
+
+class Diverged(Exception):
+    """The engine does not say again what the client has."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A piece of one of a choice's texts."""
+
+    key: str
+    """Which text it belongs to."""
+    owner: dict[str, Any]
+    """The object that has it."""
+    field: str
+    text: str
+
+
+class Choice:
+    """How far one choice has come."""
+
+    def __init__(self) -> None:
+        self.is_finished = False
+        """The client has the event that has the reason of its end."""
+        self.role_sent = False
+        self._ids = array("l")
+        self._known_ids = array("l")
+        """The ids of all tokens of the texts in `_again`."""
+        self._texts: dict[str, list[str]] = {name: [] for name in TEXTS}
+        """By field; those of a tool call by its number and field."""
+        self._entries = 0
+        """Tokens of which the client has the log probabilities, or the ids if it asked for them."""
+        self._again: dict[str, str] = {}
+        """What the engine still has to say again."""
+        self._entries_again = 0
+
+    @property
+    def output_ids(self) -> list[int]:
+        """The ids of all tokens of which the client has the text, and perhaps some more."""
+        return (self._known_ids if self.is_behind else self._ids).tolist()
+
+    @property
+    def has_ids(self) -> bool:
+        """The engine stated ids of tokens."""
+        return bool(self._ids)
+
+    @property
+    def is_behind(self) -> bool:
+        """The engine has not yet said again all that the client has."""
+        return bool(self._again) or self._entries_again > 0
+
+    def begin_again(self) -> None:
+        """Another engine will say all again."""
+        if self.is_finished:
+            return
+        self._known_ids, self._ids = array("l", self.output_ids), array("l")
+        said = {key: "".join(texts) for key, texts in self._texts.items()}
+        self._again = {key: text for key, text in said.items() if text}
+        self._entries_again = self._entries
+
+    def add(self, field: str, text: str, ids: list[int]) -> None:
+        """An event had a text and nothing else; OverflowError where it has no ids."""
+        self._texts[field].append(text)
+        self._ids.extend(ids)
+
+    def take_ids(self, choice: dict[str, Any], delta: dict[str, Any]) -> bool:
+        """Note the ids of an event; False if it hides them or they are none."""
+        ids = choice.get("token_ids")
+        if not isinstance(ids, list):
+            return not any(_parts(delta))
+        try:
+            self._ids.extend(ids)
+        except (TypeError, OverflowError):
+            return False
+        return True
+
+    def take(self, choice: dict[str, Any], delta: dict[str, Any], *, ids_shown: bool) -> None:
+        """Note what the client gets."""
+        self.is_finished |= choice.get("finish_reason") is not None
+        self.role_sent |= "role" in delta
+        for part in _parts(delta):
+            self._texts.setdefault(part.key, []).append(part.text)
+        self._entries += max(map(len, _by_token(choice, ids_shown=ids_shown)), default=0)
+
+    def take_again(self, choice: dict[str, Any], delta: dict[str, Any], *, ids_shown: bool) -> bool:
+        """Leave in an event what the client does not have; False: nothing is left.
+
+        Raises `Diverged`.
+        """
+        for part in list(_parts(delta)):
+            self._leave(part)
+        delta.pop("role", None)
+        self._leave_calls(delta)
+        self._leave_entries(choice, ids_shown=ids_shown)
+        finished = choice.get("finish_reason") is not None
+        new_texts = any(part.text for part in _parts(delta))
+        if (self._again and (new_texts or finished)) or (self._entries_again and finished):
+            raise Diverged
+        self.is_finished = finished
+        return new_texts or finished or any(_by_token(choice, ids_shown=ids_shown))
+
+    def _leave(self, part: _Part) -> None:
+        known, text = self._again.pop(part.key, ""), part.text
+        if known.startswith(text):
+            part.owner[part.field], rest = "", known[len(text) :]
+        elif text.startswith(known):
+            new, rest = text[len(known) :], ""
+            part.owner[part.field] = new
+            self._texts.setdefault(part.key, []).append(new)
+        else:
+            raise Diverged
+        if rest:
+            self._again[part.key] = rest
+
+    def _leave_calls(self, delta: dict[str, Any]) -> None:
+        """A tool call that the client knows keeps the id that it has there."""
+        calls = []
+        for call in delta.pop("tool_calls", None) or ():
+            function = call["function"]
+            if not (function.get("name") or function.get("arguments")):
+                continue
+            if not function.get("name"):
+                function.pop("name", None)
+                call.pop("id", None)
+                call.pop("type", None)
+            calls.append(call)
+        if calls:
+            delta["tool_calls"] = calls
+
+    def _leave_entries(self, choice: dict[str, Any], *, ids_shown: bool) -> None:
+        lists = list(_by_token(choice, ids_shown=ids_shown))
+        stated = max(map(len, lists), default=0)
+        known = min(stated, self._entries_again)
+        for each in lists:
+            del each[:known]
+        self._entries_again -= known
+        self._entries += stated - known
+
+
+def understood(delta: dict[str, Any]) -> bool:
+    """Whether the texts and tool calls of an event can be followed."""
+    calls = delta.get("tool_calls") or []
+    return (
+        isinstance(calls, list)
+        and all(isinstance(call, dict) and _is_call(call) for call in calls)
+        and all(isinstance(delta.get(field, ""), str | None) for field in TEXTS)
+    )
+
+
+def _is_call(call: dict[str, Any]) -> bool:
+    return type(call.get("index")) is int and isinstance(call.get("function"), dict)
+
+
+def _parts(delta: dict[str, Any]) -> Iterator[_Part]:
+    for field in TEXTS:
+        if isinstance(text := delta.get(field), str) and text:
+            yield _Part(field, delta, field, text)
+    for call in delta.get("tool_calls") or ():
+        function = call["function"]
+        for field in _CALL_TEXTS:
+            if isinstance(text := function.get(field), str) and text:
+                yield _Part(f"{field} of call {call['index']}", function, field, text)
+
+
+def _by_token(choice: dict[str, Any], *, ids_shown: bool) -> Iterator[list[Any]]:
+    """The lists that have an entry for each token of an event."""
+    logprobs = choice.get("logprobs")
+    if isinstance(logprobs, dict):
+        yield from (each for each in logprobs.values() if isinstance(each, list))
+    ids = choice.get("token_ids")
+    if ids_shown and isinstance(ids, list):
+        yield ids

@@ -1,0 +1,250 @@
+"""Streams that their clients may leave and come back to: each event has an id, and the latest are
+held, so that a reconnect with `Last-Event-ID` gets what it lacks and the rest of the stream.
+
+As in the standard of server-sent events, but over POST: a client that asks for it with
+`x-foretell-resumable: true` sends its request again, with the id of the last event that it has got.
+"""
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from services.scheduler.http.errors import ApiError
+from services.scheduler.http.exchange import Exchange
+from services.scheduler.http.response import Headers, Response
+
+RESUMABLE_HEADER = "x-foretell-resumable"
+LAST_EVENT_HEADER = "last-event-id"
+MOST_STREAMS = 128
+"""Held in a replica; those beyond are answered as if nobody had asked to hold them."""
+MOST_BYTES = 1 << 20
+"""Held of a stream: 128 MiB in all."""
+AWAY_S = 30.0
+"""A client that has left may come back for so long, and the engine goes on meanwhile; and for so
+long after the end of the answer."""
+_BLANK = b"\n\n"
+_COMMENT = b":" + _BLANK
+
+
+def is_resumable(headers: Mapping[str, str]) -> bool:
+    """The client would come back to its stream."""
+    return headers.get(RESUMABLE_HEADER, "").strip().lower() == "true"
+
+
+class HeldStreams:
+    """The streams that a replica holds, by the secret in the ids of their events."""
+
+    def __init__(self) -> None:
+        self._streams: dict[str, HeldStream] = {}
+
+    def hold(self, exchange: Exchange, tenant: str) -> "HeldStream | None":
+        """A stream to write an answer to in place of `exchange`; None: there are too many."""
+        if len(self._streams) >= MOST_STREAMS:
+            ended = next((each for each in self._streams.values() if each.ended), None)
+            if ended is None:
+                return None
+            ended.forget()
+        name = secrets.token_urlsafe(12)
+        stream = HeldStream(name, tenant, exchange, lambda: self._streams.pop(name, None))
+        self._streams[name] = stream
+        return stream
+
+    async def go_on(self, exchange: Exchange, tenant: str) -> None:
+        """Answer a reconnect, until the stream ends or the client leaves again.
+
+        Raises `ApiError` 404 where what it lacks is not held for this tenant.
+        """
+        name, _, number = exchange.headers[LAST_EVENT_HEADER].strip().rpartition(".")
+        stream = self._streams.get(name)
+        is_number = number.isascii() and number.isdecimal() and len(number) < 16
+        if stream is None or stream.tenant != tenant or not is_number:
+            raise _not_held()
+        await stream.attach(exchange, int(number))
+
+
+class HeldStream:
+    """An answer that outlives the connection of its client. To a relay it is an exchange."""
+
+    def __init__(
+        self, name: str, tenant: str, exchange: Exchange, forget: Callable[[], object]
+    ) -> None:
+        """`name` is known to the client alone; `forget` lets go of the stream."""
+        self.tenant = tenant
+        self.on_left: Callable[[], None] | None = None
+        """Called when the client has left for good before the answer has ended."""
+        self._name = name
+        self._exchange: Exchange | None = exchange
+        self.forget = forget
+        """Hold it no more."""
+        self._gone: asyncio.Future[None] | None = None
+        """Set when the reconnect that gets the stream has it no more."""
+        self._status = 0
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._is_held = False
+        self.ended = False
+        """All of the answer is here."""
+        self._part = b""
+        """The beginning of an event."""
+        self._events: deque[bytes] = deque()
+        self._bytes = 0
+        self._last = 0
+        """Number of the latest event."""
+        self._sent = 0
+        """Number of the latest event when the client left."""
+        self._flow: tuple[Callable[[], None], Callable[[], None]] | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        exchange.on_left = self._leave
+
+    # --- what the relay does ---
+
+    @property
+    def left(self) -> bool:
+        """The client has left, and there is nothing that it could come back to."""
+        return self._exchange is not None and self._exchange.left
+
+    def flow(self, on_full: Callable[[], None], on_room: Callable[[], None]) -> None:
+        """Call `on_full` while the client reads too slowly, and `on_room` when it has caught up."""
+        self._flow = (on_full, on_room)
+        if self._exchange is not None:
+            self._exchange.flow(on_full, on_room)
+
+    def respond(self, response: Response) -> None:
+        """Answer with a whole response."""
+        self.start(response.status, response.all_headers(), has_length=True)
+        self.end(response.body)
+
+    def start(self, status: int, headers: Headers, *, has_length: bool = False) -> None:
+        """Begin the answer: a stream is held, a whole answer is not."""
+        self._is_held = not has_length
+        self._status, self._headers = status, list(headers)
+        if self._is_held:
+            self._headers.append((RESUMABLE_HEADER.encode(), b"true"))
+        if self._exchange is not None:
+            self._exchange.start(status, self._headers, has_length=has_length)
+
+    def write(self, data: bytes) -> None:
+        """Send a part of the answer, of which the client gets whole events."""
+        if not self._is_held:
+            self._send(data)
+            return
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n")
+        *events, self._part = (self._part + data).split(_BLANK)
+        self._send(b"".join([self._numbered(event + _BLANK) for event in events]))
+        if self._exchange is None and self._sent < self._before:
+            self._give_up()  # what the client lacks is no longer held
+
+    def end(self, data: bytes = b"") -> None:
+        """End the answer, with its last bytes."""
+        self.write(data)
+        if self._part:
+            self._send(self._numbered(self._part))
+            self._part = b""
+        self.ended = True
+        if self._exchange is not None:
+            self._exchange.end()
+            self._detach()
+        if self._is_held:
+            self._after(self.forget)
+        else:
+            self.forget()
+
+    def over(self) -> None:
+        """The relay is done; unless the answer has ended there is nothing to come back to."""
+        if not self.ended:
+            self._end_wait()
+            if self._exchange is not None:
+                self._exchange.on_left = None
+            self.forget()
+            if self._gone is not None and self._exchange is not None:
+                self._exchange.abandon()
+            self._detach()
+
+    # --- clients that come back ---
+
+    async def attach(self, exchange: Exchange, number: int) -> None:
+        """Send what follows the event of that number, and all that comes, to a client."""
+        if not (self._is_held and self._before <= number <= self._last):
+            raise _not_held()
+        if self._exchange is not None:  # the client knows better that it is lost
+            former = self._exchange
+            former.on_left = None
+            self._detach()
+            former.abandon()
+        exchange.start(self._status, self._headers)
+        missing = list(self._events)[number - self._before :]
+        exchange.write(b"".join(missing) or _COMMENT)  # the head goes out with the first bytes
+        if self.ended:
+            exchange.end()
+            return
+        self._end_wait()
+        self._exchange = exchange
+        self._gone = asyncio.get_running_loop().create_future()
+        exchange.on_left = self._leave
+        if self._flow is not None:
+            self._flow[1]()
+            exchange.flow(*self._flow)
+        await self._gone
+
+    def _leave(self) -> None:
+        """The client's connection is lost."""
+        if not self._is_held:  # it has no event to come back to
+            if self.on_left is not None:
+                self.on_left()
+            return
+        self._detach()
+        if self._flow is not None:
+            self._flow[1]()  # nobody reads too slowly any more
+        self._after(self._give_up)
+
+    def _give_up(self) -> None:
+        self._end_wait()
+        self.forget()
+        if self.on_left is not None:
+            self.on_left()
+
+    def _detach(self) -> None:
+        self._exchange, self._sent = None, self._last
+        if self._gone is not None and not self._gone.done():
+            self._gone.set_result(None)
+        self._gone = None
+
+    # --- events ---
+
+    @property
+    def _before(self) -> int:
+        """Number of the event before the oldest that is held."""
+        return self._last - len(self._events)
+
+    def _numbered(self, event: bytes) -> bytes:
+        self._last += 1
+        event = b"id: %b.%d\n%b" % (self._name.encode(), self._last, event)
+        self._events.append(event)
+        self._bytes += len(event)
+        while self._bytes > MOST_BYTES and len(self._events) > 1:
+            self._bytes -= len(self._events.popleft())
+        return event
+
+    def _send(self, data: bytes) -> None:
+        if data and self._exchange is not None:
+            self._exchange.write(data)
+
+    def _after(self, call: Callable[[], object]) -> None:
+        """Call `call` unless the client comes back in time."""
+        self._end_wait()
+        self._deadline = asyncio.get_running_loop().call_later(AWAY_S, call)
+
+    def _end_wait(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+def _not_held() -> ApiError:
+    return ApiError(
+        404,
+        "this replica does not hold the stream that 'Last-Event-ID' names, or not from there on: "
+        "try another replica, or send your request without 'Last-Event-ID' to begin anew",
+        code="stream_not_held",
+    )

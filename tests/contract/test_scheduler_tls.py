@@ -1,0 +1,196 @@
+"""TLS towards clients: what they verify, a certificate that is renewed, and what they do wrong."""
+
+import asyncio
+import shutil
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from certificates import make_certificate
+from engines import MODEL, WHOLE, Engine, answer, engines
+from openai import AsyncOpenAI
+from pydantic import ValidationError
+from schedulers import WAIT_S, running
+
+from foretell.config import SchedulerSettings
+from services.scheduler.http.connection import STALL_S
+from services.scheduler.http.exchange import Exchange
+from services.scheduler.http.response import Response
+from services.scheduler.http.server import _SHUTDOWN_S, Listener, Server
+from services.scheduler.http.tls import Certificate
+
+Files = tuple[str, str]
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    return make_certificate(tmp_path_factory.mktemp("old"), "old")
+
+
+@pytest.fixture(scope="module")
+def new(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    return make_certificate(tmp_path_factory.mktemp("new"), "new")
+
+
+def trusting(files: Files) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=files[0])
+
+
+@asynccontextmanager
+async def encrypted(folder: Path, engine: Engine, files: Files) -> AsyncIterator[str]:
+    """The address where a scheduler before an engine serves with TLS."""
+    certificate, key = files
+    flags = {"https_certificate": certificate, "https_key": key, "https_listen": "127.0.0.1:0"}
+    async with running(folder, [engine], **flags) as scheduler:
+        assert (await scheduler.complete()).content == WHOLE, "without TLS all stays as it is"
+        yield scheduler.ready["https_url"]
+
+
+async def common_name(address: tuple[str, int], files: Files) -> str:
+    """The name in the certificate that a server shows to a client that trusts `files`."""
+    _, writer = await asyncio.open_connection(*address, ssl=trusting(files))
+    shown = writer.get_extra_info("peercert")["subject"]
+    writer.close()
+    return str(dict(pair for part in shown for pair in part)["commonName"])
+
+
+async def test_clients_that_trust_the_certificate_are_served(tmp_path: Path, old: Files) -> None:
+    async with engines(answer) as (engine,), encrypted(tmp_path, engine, old) as url:
+        transport = httpx.AsyncClient(verify=trusting(old), trust_env=False)
+        async with (
+            transport,
+            AsyncOpenAI(
+                base_url=f"{url}/v1", api_key="any", http_client=transport, max_retries=0
+            ) as sdk,
+        ):
+            given = await transport.post(
+                f"{url}/v1/completions", json={"model": MODEL, "prompt": "hello"}
+            )
+            assert given.content == WHOLE
+            events = [
+                event
+                async for event in await sdk.completions.create(
+                    model=MODEL, prompt="hello", stream=True
+                )
+            ]
+            assert any(choice.finish_reason for each in events for choice in each.choices)
+        async with httpx.AsyncClient(trust_env=False) as stranger:
+            with pytest.raises(httpx.ConnectError, match="certificate verify failed"):
+                await stranger.get(f"{url}/health")
+            with pytest.raises(httpx.HTTPError):
+                await stranger.get(f"{url.replace('https', 'http')}/health")
+
+
+async def test_a_head_that_is_refused_is_answered_over_tls_too(tmp_path: Path, old: Files) -> None:
+    async with engines(answer) as (engine,), encrypted(tmp_path, engine, old) as url:
+        host, port = url.removeprefix("https://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port), ssl=trusting(old))
+        writer.write(b"this is no HTTP\r\n\r\n")
+        async with asyncio.timeout(WAIT_S):
+            assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 400")
+        writer.close()
+
+
+async def test_a_renewed_certificate_is_shown_to_new_clients_without_a_restart(
+    tmp_path: Path, old: Files, new: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.scheduler.http.tls._LOOK_EVERY_S", 0.0)
+    shown = str(tmp_path / "shown.pem"), str(tmp_path / "shown.key")
+
+    def replace(file: int, source: Files) -> None:
+        part = Path(f"{shown[file]}.part")
+        shutil.copy(source[file], part)
+        part.replace(shown[file])
+
+    for file in (0, 1):
+        replace(file, old)
+    async with engines(answer) as (engine,), encrypted(tmp_path, engine, shown) as url:
+        host, port = url.removeprefix("https://").split(":")
+        address = host, int(port)
+        async with httpx.AsyncClient(verify=trusting(old), trust_env=False) as client:
+            assert (await client.get(f"{url}/health")).status_code == 200
+            replace(0, new)
+            assert await common_name(address, old) == "old", "the key does not belong to it yet"
+            replace(1, new)
+            assert await common_name(address, new) == "new"
+            with pytest.raises(ssl.SSLCertVerificationError):
+                await common_name(address, old)
+            assert (await client.get(f"{url}/health")).status_code == 200, "on its connection"
+        for path in map(Path, shown):
+            path.unlink()
+        assert await common_name(address, new) == "new"
+
+
+@asynccontextmanager
+async def answering(
+    body: bytes, files: Files
+) -> AsyncIterator[tuple[Server, tuple[str, int], asyncio.Event]]:
+    """A server that answers everything with `body`, its address, and what ends it."""
+    ready, stop = asyncio.Event(), asyncio.Event()
+    sock = socket.create_server(("127.0.0.1", 0))
+    sock.setblocking(False)
+
+    async def page(exchange: Exchange) -> None:
+        exchange.respond(Response(200, body))
+
+    server = Server(page)
+    listeners = [Listener(sock, Certificate(*files).context)]
+    serving = asyncio.create_task(server.run(listeners, stop, on_ready=ready.set, drain_s=WAIT_S))
+    await ready.wait()
+    yield server, sock.getsockname(), stop
+    stop.set()
+    await serving
+
+
+async def test_a_client_that_does_not_read_is_given_up_and_one_that_reads_gets_all(
+    old: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _SHUTDOWN_S > STALL_S, "or the event loop would cut slow readers off"
+    monkeypatch.setattr("services.scheduler.http.server._SWEEP_S", 0.01)
+    body = b"x" * (16 << 20)  # more than the kernel keeps
+    async with answering(body, old) as (server, address, _):
+
+        async def ask() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            reader, writer = await asyncio.open_connection(*address, ssl=trusting(old))
+            writer.write(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            await reader.readuntil(b"\r\n\r\n")
+            return reader, writer
+
+        async with asyncio.timeout(WAIT_S):
+            reader, writer = await ask()
+            assert await reader.read() == body
+            writer.close()
+            monkeypatch.setattr("services.scheduler.http.connection.STALL_S", 0.3)
+            _, silent = await ask()
+            while server.connections:  # noqa: ASYNC110 - what is waited for has no event
+                await asyncio.sleep(0.01)
+            silent.transport.abort()
+
+
+async def test_a_server_that_ends_serves_those_who_wait_for_a_handshake(old: Files) -> None:
+    async with answering(b"here", old) as (_, address, stop):
+        late = socket.create_connection(address)
+        stop.set()  # nothing of the server has run since `late` was connected
+        late.setblocking(False)
+        reader, writer = await asyncio.open_connection(
+            sock=late, ssl=trusting(old), server_hostname="127.0.0.1"
+        )
+        writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        async with asyncio.timeout(WAIT_S):
+            assert (await reader.read()).endswith(b"\r\n\r\nhere")
+        writer.close()
+
+
+def test_tls_without_usable_files_is_refused_at_the_start(
+    tmp_path: Path, old: Files, new: Files
+) -> None:
+    for files in ({}, {"https_certificate": old[0]}, {"https_key": old[1]}):
+        with pytest.raises(ValidationError, match="https_certificate and https_key"):
+            SchedulerSettings(https_listen="127.0.0.1:0", **files)
+    for certificate, key in ((old[0], new[1]), (old[0], "/no/file"), (old[1], old[1])):
+        with pytest.raises(SystemExit, match="https_certificate, https_key: cannot use"):
+            Certificate(certificate, key)

@@ -1,0 +1,98 @@
+"""Engines come and go with the load, and nothing is cut, though the provisioner is killed."""
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import httpx
+import pytest
+from cluster import START_S, Cluster, cluster, until
+
+pytestmark = pytest.mark.timeout(240)
+
+SECTIONS = {
+    "engines": [{"kind": "emulated", "args": "--speedup 20"}],
+    "schedulers": {"replicas": 2},
+    "policy": {"name": "least_outstanding"},
+    "tagger": {"model": "none"},
+    "provisioning": {
+        "enabled": True,
+        "minimum": 0,
+        "maximum": 2,
+        "strategy": "target",
+        "strategy_parameters": {"requests": 2},
+        "cool_down_s": 0,
+        "every_s": 0.2,
+    },
+}
+WORKERS = 5
+
+
+class Load:
+    """Clients that ask one after the other; every answer is kept."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.answers: list[tuple[int, str]] = []
+        self.stop = Event()
+        self._endpoint = endpoint
+
+    def once(self) -> int:
+        """One answer's status."""
+        body = {"model": "Llama-2-7b-hf", "prompt": "Once upon a time", "max_tokens": 400}
+        url = f"{self._endpoint}/v1/completions"
+        answer = httpx.post(url, json=body, timeout=START_S, trust_env=False)
+        tokens = answer.json().get("usage", {}).get("completion_tokens", 0)
+        assert answer.status_code != 200 or tokens > 0
+        self.answers.append((answer.status_code, answer.headers.get("x-foretell-instance", "")))
+        return answer.status_code
+
+    def work(self) -> None:
+        while not self.stop.is_set():
+            self.once()
+
+    def used(self) -> set[str]:
+        return {instance for _, instance in self.answers}
+
+
+def engines(found: Cluster) -> dict[str, str]:
+    """The phases of the engines, by their names, as the provisioner keeps them."""
+    path = found.run_dir / "provisioner" / "engines.json"
+    state: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return {name: engine["phase"] for name, engine in state.items()}
+
+
+def kill_when(found: Cluster, condition: Callable[[dict[str, str]], bool]) -> None:
+    """SIGKILL the provisioner once its state is so, and wait for its next life."""
+    until(lambda: condition(engines(found)), START_S)
+    before = found.component("provisioner")["pid"]
+    found.kill("provisioner")
+    until(lambda: found.component("provisioner")["pid"] not in (0, before), START_S)
+
+
+def test_engines_come_and_go_and_no_request_is_lost(tmp_path: Path) -> None:
+    file = tmp_path / "given.yaml"
+    file.write_text(json.dumps(SECTIONS))
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    with cluster(run_dir, f"--cluster={file}") as found:
+        assert engines(found) == {}
+        load = Load(found.endpoint)
+        with ThreadPoolExecutor(WORKERS + 1) as pool:
+            first = pool.submit(load.once)  # from zero: it waits for an engine
+            kill_when(found, lambda phases: "warming" in phases.values())
+            assert first.result(START_S) == 200
+            workers = [pool.submit(load.work) for _ in range(WORKERS)]
+            try:
+                kill_when(found, lambda phases: len(phases) == 2)
+                until(lambda: len(load.used()) == 2, START_S)  # traffic reaches the second
+            finally:
+                load.stop.set()
+            kill_when(found, lambda phases: len(phases) < 2 or "draining" in phases.values())
+            for worker in workers:
+                worker.result(START_S)
+        until(lambda: not engines(found), START_S)
+        until(lambda: not any("engine" in c["name"] for c in found.state()["components"]), START_S)
+        assert {status for status, _ in load.answers} == {200}

@@ -1,0 +1,172 @@
+"""Who may overtake a request that goes last, and until when: any seed keeps the bound.
+
+Engines of one seat, which admit by priority and whose forecasts are exact.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import inf
+from random import Random
+
+from foretell.model import LengthEstimate, Load, Prediction, RequestSpec
+from foretell.placement import PlacementConfig, PlacementCore, effects, events
+from foretell.placement.recall import REVIEW_PAUSE_S
+from foretell.policy import make_policy
+from foretell.policy.order import OVERTAKEN_PART
+
+SEEDS = range(12)
+REQUESTS = 300
+NEWS_S = 0.01
+"""Pause between two news of an engine, at each of which one request is reviewed."""
+TOKEN_S = 0.02
+DECODING = 20.0
+"""Decoding takes so many times as long as the engine keeps others waiting."""
+
+
+@dataclass
+class Waiting:
+    """A request in an engine's queue."""
+
+    key: str
+    spec: RequestSpec
+    arrived_s: float
+    sent_s: float
+    overdue_s: float
+
+    @property
+    def seat_s(self) -> float:
+        return TOKEN_S * self.spec.length.expected_tokens
+
+
+@dataclass
+class Engine:
+    """Serves the request of the lowest priority that came first, one at a time."""
+
+    name: str
+    queue: list[Waiting] = field(default_factory=list)
+    seated: str = ""
+    free_s: float = 0.0
+
+    def wait_s(self, now_s: float, before: list[Waiting]) -> float:
+        left_s = self.free_s - now_s if self.seated else 0.0
+        return left_s + sum(each.seat_s for each in before)
+
+    def ahead_of(self, key: str) -> list[Waiting] | None:
+        """None: it does not wait here."""
+        for place, each in enumerate(self.queue):
+            if each.key == key:
+                return self.queue[:place]
+        return None
+
+    def foretell(self, spec: RequestSpec, now_s: float) -> events.Answer:
+        """What happens to a request that comes now."""
+        load = Load(bool(self.seated), len(self.queue), 0, 0, 100, 0, 1, True)
+        before = [each for each in self.queue if each.spec.priority <= spec.priority]
+        ttft_s = self.wait_s(now_s, before)
+        e2e_s = ttft_s + DECODING * TOKEN_S * spec.length.expected_tokens
+        told = Prediction(self.name, ttft_s, e2e_s, TOKEN_S, 0.0, 0.0, load, 100)
+        return events.Answer(self.name, load, told)
+
+    def put(self, new: Waiting) -> None:
+        self.queue.append(new)
+        self.queue.sort(key=lambda each: each.spec.priority)  # stable
+
+
+class World:
+    """A placement core and its engines; the clock goes from one news to the next."""
+
+    def __init__(self, seed: int) -> None:
+        self.draws = draws = Random(seed)
+        self.core = PlacementCore(make_policy("predicted_latency"), PlacementConfig(), draws.random)
+        self.engines = {f"engine-{i}": Engine(f"engine-{i}") for i in range(draws.randint(1, 3))}
+        self.large_part = draws.uniform(0.05, 0.2)
+        self.pause_s = draws.uniform(0.9, 1.3) * self._mean_seat_s() / len(self.engines)
+        self.now_s = 0.0
+        self.arrived_s: dict[str, float] = {}
+        self.went_last = self.overtaken = 0
+
+    def run(self) -> None:
+        next_s = 0.0
+        while len(self.arrived_s) < REQUESTS or self.core.requests:
+            if next_s <= self.now_s and len(self.arrived_s) < REQUESTS:
+                next_s += self.draws.expovariate(1.0 / self.pause_s)
+                self._arrive()
+            for engine in self.engines.values():
+                self._advance(engine)
+                self._tell(events.InstanceUp(engine.name))
+            self.now_s += NEWS_S
+
+    def _mean_seat_s(self) -> float:
+        return TOKEN_S * (self.large_part * 300 + (1 - self.large_part) * 20)
+
+    def _arrive(self) -> None:
+        key = f"r{len(self.arrived_s)}"
+        self.arrived_s[key] = self.now_s
+        is_large = self.draws.random() < self.large_part
+        tokens = self.draws.uniform(*((100, 500) if is_large else (10, 30)))
+        self._tell(events.Arrived(RequestSpec(key, 10, 0, LengthEstimate(tokens))))
+
+    def _advance(self, engine: Engine) -> None:
+        if engine.seated and engine.free_s <= self.now_s:
+            key, engine.seated = engine.seated, ""
+            self._tell(events.Ended(key, answered=True))
+        if not engine.seated and engine.queue:
+            chosen = engine.queue.pop(0)
+            engine.seated, engine.free_s = chosen.key, self.now_s + chosen.seat_s
+            self._check(chosen, engine)
+            self._tell(events.Started(chosen.key))
+
+    def _check(self, chosen: Waiting, engine: Engine) -> None:
+        """Whoever is overtaken now, by who was sent here later, is overtaken rightly."""
+        for other in engine.queue:
+            if other.sent_s >= chosen.sent_s or chosen.spec.priority < 0:
+                continue
+            assert other.spec.priority == 1, f"{other} is overtaken by {chosen}"
+            self.overtaken += 1
+            is_in_time = chosen.sent_s < other.overdue_s
+            slipped_in = self.now_s - chosen.sent_s <= REVIEW_PAUSE_S + 2 * NEWS_S
+            assert is_in_time or slipped_in, f"{chosen} overtakes {other} at {self.now_s}"
+
+    def _tell(self, event: events.Event) -> None:
+        todo = [event]
+        while todo:
+            for effect in self.core.step(todo.pop(0), self.now_s):
+                todo += self._done(effect)
+
+    def _done(self, effect: effects.Effect) -> Iterator[events.Event]:
+        match effect:
+            case effects.Ask(key, spec, names):
+                yield events.Heard(key, [self._foretold(name, spec) for name in names])
+            case effects.Dispatch(key, spec, name, prediction):
+                assert prediction is not None
+                overdue_s = inf
+                if spec.priority == 1:
+                    decoding_s = prediction.e2e_s - prediction.ttft_s
+                    overdue_s = self.arrived_s[key] + OVERTAKEN_PART * decoding_s
+                    self.went_last += 1
+                self.engines[name].put(
+                    Waiting(key, spec, self.arrived_s[key], self.now_s, overdue_s)
+                )
+            case effects.Review(key, spec, name, others):
+                engine = self.engines[name]
+                ahead = engine.ahead_of(key)
+                if ahead is None:
+                    yield events.Reviewed(key, None, begun=True)
+                else:
+                    answers = [self._foretold(other, spec) for other in others]
+                    yield events.Reviewed(key, engine.wait_s(self.now_s, ahead), answers)
+            case effects.Recall(key, name):
+                queue = self.engines[name].queue
+                queue[:] = [each for each in queue if each.key != key]
+                yield events.Recalled(key)
+
+    def _foretold(self, name: str, spec: RequestSpec) -> events.Answer:
+        return self.engines[name].foretell(spec, self.now_s)
+
+
+def test_whoever_goes_last_is_overtaken_for_a_while_only() -> None:
+    worlds = [World(seed) for seed in SEEDS]
+    for world in worlds:
+        world.run()
+    assert sum(world.went_last for world in worlds) > 100
+    assert sum(world.overtaken for world in worlds) > 100

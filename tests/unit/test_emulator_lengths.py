@@ -1,0 +1,83 @@
+"""Emulated answers are as long as the shipped length model believes."""
+
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foretell.length.bins import quantiles
+from foretell.length.conversation import Conversation
+from foretell.length.small import SmallModel, Weights, shipped
+from services.backend.emulator.lengths import Lengths
+from services.backend.emulator.protocol import ChatRequest, CompletionRequest
+from services.backend.emulator.text import Continuation, text_key, tokenize
+
+LENGTHS = Lengths()
+SHORT = "Is {} a prime number? Answer yes or no."
+LONG = "Write a detailed essay of 1500 words about the history of {}, with many examples."
+
+
+def drawn(text: str, key: bytes = b"") -> int:
+    return LENGTHS.draw(tokenize(text), text, key)
+
+
+@pytest.mark.parametrize("form", [SHORT, LONG])
+def test_lengths_are_spread_as_the_model_foretells(form: str) -> None:
+    model = SmallModel(Weights.read(shipped()))
+    texts = [form.format(number) for number in range(400)]
+    read = [Conversation(text, len(text), len(tokenize(text))) for text in texts]
+    shares, _ = model.read(read, [""] * len(read))
+    middles = quantiles(shares, (0.5,))[:, 0]
+    below = statistics.fmean(
+        drawn(text) <= middle for text, middle in zip(texts, middles, strict=True)
+    )
+    assert below == pytest.approx(0.5, abs=0.1)  # four standard errors
+
+
+def test_what_asks_for_more_gets_more() -> None:
+    short, long = (
+        statistics.median(drawn(form.format(number)) for number in range(200))
+        for form in (SHORT, LONG)
+    )
+    assert long > 3 * short
+
+
+@given(
+    st.text(max_size=40), st.integers(0, 30), st.sampled_from(["", " ", "\n\n"]), st.integers(0, 9)
+)
+def test_the_rest_of_a_begun_answer_is_what_is_left_of_it(
+    prompt: str, begun: int, end: str, seed: int
+) -> None:
+    key, text = text_key(seed, 0), f"Say: {prompt} ?{end}"
+    answer = Continuation(tokenize(text), key)
+    said = text + "".join(f" {answer.next_word()}" for _ in range(begun))
+    assert drawn(said, key) == max(1, drawn(text, key) - begun)
+
+
+def test_a_chat_is_asked_by_its_last_message() -> None:
+    messages = [
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": "hi"},
+        {"role": "user", "content": LONG},
+    ]
+    begun = [*messages, {"role": "assistant", "content": "It"}]
+    continued = ChatRequest.model_validate(
+        {"messages": begun, "continue_final_message": True, "add_generation_prompt": False}
+    )
+    assert ChatRequest.model_validate({"messages": messages}).asked(0) == LONG
+    assert continued.asked(0) == LONG
+
+
+def test_prompts_of_token_ids_have_no_text() -> None:
+    asked = [CompletionRequest(prompt=prompt).asked(0) for prompt in ([1, 2], [[3]], "a", ["b"])]
+    assert asked == ["", "", "a", "b"]
+    lengths = [LENGTHS.draw(["7", str(number)], "") for number in range(20_000)]
+    # The standard error of the mean is under 1.1% here (sigma 1.07: std is 1.46 of the mean).
+    assert statistics.fmean(lengths) == pytest.approx(180, rel=0.05)
+    assert min(lengths) >= 2
+
+
+def test_keys_change_the_length() -> None:
+    keys = [text_key(seed, choice) for seed in (None, 0, 1) for choice in (0, 1)]
+    assert len({drawn(LONG, key) for key in keys}) == 6

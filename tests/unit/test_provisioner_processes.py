@@ -1,0 +1,127 @@
+"""The state of engines that run as processes: whoever takes over goes on with it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from foretell.config.instances import InstanceConfig, parse_members
+from foretell.provision import Decision, Phase
+from services.provisioner import processes
+from services.provisioner.lease import Lease, LeaseLost
+from services.provisioner.processes import DOWN_S, ProcessFleet
+
+PLACES = [InstanceConfig(f"engine-{i}", f"http://127.0.0.1:{8100 + i}") for i in range(2)]
+
+
+class World:
+    """Engines that answer when a test says so, and a fleet that can be lost at any time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.answering: set[str] = set()
+        self.empty: set[str] = set()
+        self.lease = Lease(folder, "a")
+        assert self.lease.take()
+
+    def fleet(self) -> ProcessFleet:
+        """A fleet that knows only what the files say."""
+        return ProcessFleet(
+            self.folder,
+            PLACES,
+            ["m"],
+            None,  # type: ignore[arg-type]  # nothing is asked over HTTP here
+            self.lease,
+            lambda name, now_s: name in self.empty,
+        )
+
+    async def answers(self, client: aiohttp.ClientSession, url: str) -> bool:
+        return url in self.answering
+
+    def listed(self) -> dict[str, bool]:
+        """What schedulers read: the instances, and whether each drains."""
+        members = parse_members((self.folder / "instances.json").read_text())
+        assert members.models == ("m",)
+        return {each.instance_id: each.draining for each in members.instances}
+
+    def wanted(self) -> dict[str, str]:
+        """What is to run, by its phase."""
+        state: dict[str, Any] = json.loads((self.folder / "engines.json").read_text())
+        return {name: engine["phase"] for name, engine in state.items()}
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    made = World(tmp_path)
+    monkeypatch.setattr(processes, "answers", made.answers)
+    yield made
+    made.lease.release()
+
+
+def order(**what: Any) -> Decision:
+    return Decision(0.0, 1, "strategy", "for a test", None, 0.0, **what)
+
+
+async def test_every_step_is_found_again_by_a_successor(world: World) -> None:
+    await world.fleet().look(0.0)
+    assert world.listed() == {}
+    fleet = world.fleet()
+    await fleet.look(1.0)
+    assert await fleet.act(order(start=3), 1.0) == 1  # there are two places
+    assert (world.wanted(), world.listed()) == ({"engine-0": "warming", "engine-1": "warming"}, {})
+    world.answering = {PLACES[0].url}
+    fleet = world.fleet()
+    seen = await fleet.look(2.0)
+    assert [each.phase for each in seen] == [Phase.READY, Phase.WARMING]
+    assert seen[1].since_s == 1.0  # it is still given up when it is due
+    assert world.listed() == {"engine-0": False}
+    assert fleet.asked_for == 2
+    await fleet.act(order(stop=("engine-1",), drain=("engine-0",)), 2.0)
+    assert (world.wanted(), world.listed()) == ({"engine-0": "draining"}, {"engine-0": True})
+    assert fleet.asked_for == 0
+    fleet = world.fleet()
+    (leaving,) = await fleet.look(3.0)
+    assert (leaving.phase, leaving.config.draining) == (Phase.DRAINING, True)
+    await fleet.act(order(), 3.0)
+    assert world.wanted() == {"engine-0": "draining"}  # somebody still waits for an answer
+    world.empty = {"engine-0"}
+    await fleet.act(order(), 4.0)
+    assert (world.wanted(), world.listed()) == ({}, {})
+
+
+async def test_an_engine_that_is_down_for_long_counts_as_warming(world: World) -> None:
+    world.answering = {PLACES[0].url}
+    fleet = world.fleet()
+    await fleet.look(0.0)
+    await fleet.act(order(start=1), 0.0)
+    assert (await fleet.look(1.0))[0].phase is Phase.READY
+    world.answering = set()
+    assert (await fleet.look(1.0 + DOWN_S))[0].phase is Phase.READY
+    (down,) = await fleet.look(2.0 + DOWN_S)
+    assert (down.phase, down.since_s) == (Phase.WARMING, 1.0)
+    assert world.wanted() == {"engine-0": "ready"}
+    world.answering = {PLACES[0].url}
+    assert (await fleet.look(20.0))[0].phase is Phase.READY
+
+
+@pytest.mark.parametrize(
+    "text", ["[", "[]", '{"other": {}}', '{"engine-0": {}}', '{"engine-0": 5}']
+)
+async def test_a_file_that_makes_no_sense_is_left_alone(world: World, text: str) -> None:
+    fleet = world.fleet()
+    (world.folder / "engines.json").write_text(text)
+    with pytest.raises(ValueError, match=r"engine|Expecting"):
+        await fleet.look(0.0)
+    assert (world.folder / "engines.json").read_text() == text
+
+
+async def test_who_lost_the_lease_changes_nothing(world: World) -> None:
+    fleet = world.fleet()
+    await fleet.look(0.0)
+    world.lease.release()
+    with pytest.raises(LeaseLost):
+        await fleet.act(order(start=1), 0.0)
+    assert world.wanted() == {}

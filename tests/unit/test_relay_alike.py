@@ -1,0 +1,99 @@
+"""Events that are read without parsing JSON say what a parser says of them."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.scheduler.relay.alike import Alike, alike
+from services.scheduler.relay.continuation import Progress
+from services.scheduler.relay.followed import FollowedFraming
+from services.scheduler.relay.framing import Event
+
+TEXTS = st.one_of(
+    st.sampled_from(
+        [" the", "", '"', "\\", '"},"token_ids":[7]', "]}]}", "a\\", "\n", "é", "\u2028"]
+    ),
+    st.text(max_size=6),
+)
+IDS = st.lists(st.integers(0, 200_000), max_size=3)
+EXTRAS = st.sampled_from(
+    [{}, {}, {}, {"finish_reason": "stop"}, {"stop_reason": 5}, {"token_ids": None}, {"index": 1}]
+)
+DELTAS = st.sampled_from(
+    [{}, {}, {}, {"role": "assistant"}, {"reasoning": " so"}, {"tool_calls": []}]
+)
+TOPS = st.sampled_from([{}, {}, {}, {"usage": {"prompt_tokens": 3}}, {"created": 2}])
+
+
+def chat(text: str, ids: list[int], extra: Any, delta: Any, top: Any) -> dict[str, Any]:
+    choice = {"index": 0, "delta": {"content": text, **delta}, "logprobs": None}
+    choice |= {"finish_reason": None, "token_ids": ids, **extra}
+    return {"id": "a", "created": 1, "model": '"content":" the"', "choices": [choice], **top}
+
+
+def completion(text: str, ids: list[int], extra: Any, _: Any, top: Any) -> dict[str, Any]:
+    choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": None}
+    choice |= {"stop_reason": None, "token_ids": ids, "prompt_token_ids": None, **extra}
+    return {"id": "a", "created": 1, "choices": [choice], **top}
+
+
+def line_of(event: dict[str, Any]) -> bytes:
+    text = json.dumps(event, separators=(",", ":"), ensure_ascii=False)
+    return b"data: %b\n\n" % text.encode("utf-8", "replace")
+
+
+def parsed(stream: list[bytes]) -> tuple[Progress, list[Event]]:
+    """What is said of a stream whose events never look alike."""
+    progress = Progress()
+    framing = FollowedFraming(progress)
+    events: list[Event] = []
+    for line in stream:
+        progress._alike = None
+        events += framing.feed(line)
+    return progress, events + framing.feed_break("lost")
+
+
+@pytest.mark.parametrize("form", [chat, completion])
+@given(st.lists(st.tuples(TEXTS, IDS, EXTRAS, DELTAS, TOPS), min_size=1, max_size=12))
+def test_a_stream_is_read_as_by_a_parser(form: Any, told: list[Any]) -> None:
+    stream = [line_of(form(*each)) for each in told]
+    progress = Progress()
+    framing = FollowedFraming(progress)
+    events = [event for line in stream for event in framing.feed(line)]
+    events += framing.feed_break("lost")
+    slow, wanted = parsed(stream)
+    assert events == wanted
+    assert progress.output_ids == slow.output_ids
+    assert progress._choices[0]._texts == slow._choices[0]._texts
+    assert progress.can_go_on == slow.can_go_on
+
+
+def learnt(line: bytes) -> Alike:
+    found = alike(line, "content", " the")
+    assert found is not None
+    return found
+
+
+def test_the_events_of_a_stream_are_alike_from_the_second_on() -> None:
+    first, *others = (line_of(chat(f" w{number}", [number], {}, {}, {})) for number in range(9))
+    progress = Progress()
+    FollowedFraming(progress).feed(first)
+    for number, line in enumerate(others, 1):
+        shown, tokens = progress.take_alike(line) or (b"", 0)
+        assert tokens == 1
+        assert shown == line.replace(b"[%d]" % number, b"null")
+    assert progress.output_ids == [list(range(9))]
+
+
+def test_events_of_another_model_are_not_alike() -> None:
+    event = chat(" the", [1], {}, {}, {})
+    assert learnt(line_of(event)).read(line_of(event | {"model": "another"})) is None
+
+
+@pytest.mark.parametrize("ids", [b"", b"1,,2", b"1.5", b'"1"', b"[1]", b"null"])
+def test_what_are_no_ids_is_left_to_a_parser(ids: bytes) -> None:
+    line = line_of(chat(" the", [1], {}, {}, {}))
+    assert learnt(line).read(line.replace(b'"token_ids":[1]', b'"token_ids":[%b]' % ids)) is None

@@ -1,0 +1,72 @@
+"""Fair sharing of the engines: whose turn it is, and what counts as room."""
+
+from foretell.model import LengthEstimate, Load, RequestSpec
+from foretell.placement.shares import PRESENT_S, Shares, has_room, work_of
+from foretell.policy import Urgency
+
+
+def load(running: int = 0, waiting: int = 0, reserved: int = 0, used: int = 0) -> Load:
+    return Load(running, waiting, reserved, used, 100, 0, 40)
+
+
+def test_answers_count_twice_as_much_as_prompts_and_every_sequence_counts() -> None:
+    assert work_of(RequestSpec("r", 100, 0, LengthEstimate(30.0), sequences=2)) == 220.0
+
+
+def test_room_is_where_nobody_waits_and_seats_and_memory_are_free() -> None:
+    assert has_room(None)
+    assert has_room(load(37, used=74))
+    assert not has_room(load(38))
+    assert not has_room(load(1, used=75))
+    assert not has_room(load(1, waiting=1))
+
+
+def test_few_are_on_their_way_at_once() -> None:
+    assert has_room(load(16, reserved=2))
+    assert not has_room(load(16, reserved=3))
+
+
+def test_a_tenant_by_itself_is_never_over_its_share() -> None:
+    shares = Shares()
+    shares.arrived("a", 0.0)
+    shares.sent("a", 1e6)
+    assert not shares.is_over("a")
+    shares.arrived("b", 1.0)
+    assert shares.is_over("a")
+    assert not shares.is_over("b")
+
+
+def test_who_has_not_come_for_a_minute_has_no_share() -> None:
+    shares = Shares()
+    for name in ("a", "b"):
+        shares.arrived(name, 0.0)
+    shares.sent("a", 10.0)
+    assert shares.is_over("a")
+    shares.arrived("a", 1.1 * PRESENT_S)
+    assert not shares.is_over("a")
+
+
+def test_who_has_work_in_the_engines_keeps_its_share() -> None:
+    shares = Shares()
+    for name in ("b", "a"):
+        shares.arrived(name, 0.0)
+    shares.sent("a", 20.0)
+    shares.sent("b", 10.0)
+    shares.arrived("a", 1.1 * PRESENT_S)
+    assert shares.is_over("a")
+
+
+def test_the_tenant_with_the_least_work_goes_first_and_its_most_urgent_request() -> None:
+    shares = Shares()
+    for name, work in (("a", 10.0), ("b", 5.0), ("c", 0.0)):
+        shares.arrived(name, 0.0)
+        shares.sent(name, work)
+    shares.hold("a", Urgency(-1, 0.0), "a1")
+    shares.hold("b", Urgency(0, 0.0), "b1")
+    shares.hold("b", Urgency(0, 1.0), "b2")
+    shares.hold("b", Urgency(-1, 2.0), "b3")
+    shares.leave("b", "b1")
+    taken = []
+    while (key := shares.take_next()) is not None:
+        taken.append(key)
+    assert taken == ["b3", "b2", "a1"]

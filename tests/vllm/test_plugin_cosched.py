@@ -1,0 +1,294 @@
+"""Offline requests beside online ones in vLLM's real scheduler; no engine runs."""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from driver import EngineLoop, Iteration, engine_config, unique_prompt
+from scenarios import VARIANTS, drive
+
+from services.backend.vllm.cosched import seams
+from services.backend.vllm.cosched.scheduler import CoScheduler
+
+pytestmark = pytest.mark.vllm
+
+OFFLINE = {"class": "offline"}
+SEEDS = 40
+
+
+def loop_of(**changes: Any) -> EngineLoop:
+    return EngineLoop(engine_config(enable_prefix_caching=True, **changes), CoScheduler)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("seed", range(8))
+def test_without_offline_requests_each_step_is_vllms_own(name: str, seed: int) -> None:
+    config = VARIANTS[name]
+    assert drive(config, CoScheduler, seed) == drive(config, None, seed)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("seed", range(4))
+def test_after_the_last_offline_request_each_step_is_vllms_own(name: str, seed: int) -> None:
+    """But for what is cached: the pool is emptied of it."""
+
+    def with_past(loop: EngineLoop) -> None:
+        for index in range(5):
+            loop.add(f"past {index}", 50, 20, extra_args=OFFLINE)
+        loop.run()
+        assert loop.scheduler.kv_cache_manager.reset_prefix_cache()
+        assert not loop.scheduler.planner.plans
+
+    def timeless(iterations: list[Iteration]) -> list[Iteration]:
+        return [replace(each, cached={}) for each in iterations]
+
+    config = replace(VARIANTS[name], enable_prefix_caching=False)
+    ours = drive(config, CoScheduler, seed, observe=with_past)
+    assert timeless(ours) == timeless(drive(config, None, seed))
+
+
+class Traffic:
+    """Random requests of both classes, under scarce blocks; what became of them."""
+
+    def __init__(self, seed: int, **changes: Any) -> None:
+        self.rng = random.Random(seed)
+        self.loop = loop_of(
+            total_blocks=self.rng.choice([40, 80]),
+            async_scheduling=seed % 2 == 0,
+            max_num_seqs=self.rng.choice([4, 16]),
+            watermark_ratio=self.rng.choice([0.0, 0.05]),
+            reserve_full_isl=seed % 3 > 0,
+            policy=self.rng.choice(["fcfs", "priority"]),
+            **changes,
+        )
+        self.first: dict[str, int] = {}
+        self.arrived: dict[str, int] = {}
+        self.tokens: dict[str, list[int]] = {}
+        self.ended: list[str] = []
+        self.aborted: set[str] = set()
+        self.steps = 0
+        update = self.loop.scheduler.update_from_output
+
+        def watched(*args: Any) -> Any:
+            result = update(*args)
+            for outputs in result.values():
+                for output in outputs.outputs:
+                    self.first.setdefault(output.request_id, self.steps)
+                    self.tokens.setdefault(output.request_id, []).extend(output.new_token_ids)
+            return result
+
+        self.loop.scheduler.update_from_output = watched
+
+    def run(self, requests: int = 40) -> "Traffic":
+        prefixes = [unique_prompt(f"system {i}", 64) for i in range(3)]
+        added = 0
+        while added < requests or self.loop.busy:
+            if added < requests and (self.rng.random() < 0.3 or not self.loop.busy):
+                for _ in range(self.rng.randint(1, 6)):
+                    self._add(f"r{added}", prefixes)
+                    added += 1
+            if self.rng.random() < 0.03 and self.loop.scheduler.requests:
+                victim = self.rng.choice(sorted(self.loop.scheduler.requests))
+                self.aborted.add(victim)
+                self.loop.abort(victim)
+            iteration = self.loop.step()
+            self.steps += 1
+            self.ended += iteration.finished
+            self._check()
+            assert self.steps < 20_000, "the engine does not come to rest"
+        return self
+
+    def _add(self, name: str, prefixes: list[list[int]]) -> None:
+        rng = self.rng
+        prompt = rng.choice([[], *prefixes]) + unique_prompt(f"prompt {name}", rng.randint(1, 150))
+        offline = rng.random() < 0.6
+        targets = rng.choice([None, {"slo_ttft_ms": 1000, "slo_tpot_ms": 50}])
+        self.arrived[name] = self.steps
+        self.loop.add(
+            name,
+            prompt,
+            rng.randint(1, 60),
+            eos_after=rng.choice([0, 0, 5, 20]),
+            priority=rng.randint(-1, 1),
+            extra_args=OFFLINE if offline else targets,
+        )
+
+    def _check(self) -> None:
+        scheduler = self.loop.scheduler
+        pool = scheduler.kv_cache_manager.block_pool
+        queue = pool.free_block_queue
+        free = queue.get_all_free_blocks()
+        assert len(free) == queue.num_free_blocks == len({block.block_id for block in free})
+        assert all(block.ref_cnt == 0 for block in free)
+        ids = [r.request_id for r in [*scheduler.running, *scheduler.waiting]]
+        assert sorted(ids) == sorted(scheduler.requests)
+        assert len(scheduler.waiting) == len(ids) - len(scheduler.running)
+        assert not scheduler.planner._failed
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_every_request_of_either_class_ends_once_with_all_its_tokens(seed: int) -> None:
+    traffic = Traffic(seed).run()
+    assert len(traffic.ended) == len(set(traffic.ended))
+    assert set(traffic.ended) | traffic.aborted == set(traffic.arrived)
+    for name in traffic.ended:
+        told = traffic.tokens[name]
+        wanted = [traffic.loop._token(name, index) for index in range(len(told))]
+        assert told == wanted, f"{name}: python -m pytest {__file__} -k 'with_all and {seed}'"
+    pool = traffic.loop.scheduler.kv_cache_manager.block_pool
+    assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1
+    assert not traffic.loop.scheduler.planner._jobs
+    traffic.loop.close()
+
+
+def firsts(loop: EngineLoop) -> Iterator[tuple[str, int]]:
+    """Requests and the iteration in which they were first scheduled."""
+    seen: set[str] = set()
+    for count in range(100_000):
+        if not loop.busy:
+            return
+        for name in loop.step().scheduled or {}:
+            if name not in seen:
+                seen.add(name)
+                yield name, count
+
+
+def test_online_requests_are_served_before_offline_ones_that_came_first() -> None:
+    loop = loop_of(max_num_seqs=2)
+    for index in range(6):
+        loop.add(f"offline {index}", 40, 30, extra_args=OFFLINE)
+    loop.step()
+    loop.add("online", 40, 30)
+    order = [name for name, _ in firsts(loop)]
+    assert order.index("online") <= 2  # the first two offline ones had the seats
+    loop.close()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_online_request_without_room_takes_that_of_the_least_computed(is_async: bool) -> None:
+    loop = loop_of(total_blocks=20, async_scheduling=is_async)
+    loop.add("long", 128, 100, extra_args=OFFLINE)
+    loop.step()
+    loop.add("short", 64, 100, extra_args=OFFLINE)
+    for _ in range(6):
+        loop.step()
+    loop.add("online", 120, 10)
+    iterations = [loop.step(), loop.step()]
+    assert any("online" in (each.scheduled or {}) for each in iterations)
+    assert [name for each in iterations for name in each.preempted] == ["short"]
+    loop.run()
+    loop.close()
+
+
+def test_offline_requests_that_share_a_prefix_follow_each_other() -> None:
+    """Their common blocks are computed once, however they arrived and whatever came between."""
+    prefixes = [unique_prompt(f"book {index}", 256) for index in range(4)]
+
+    def hits(cls: type[Any] | None) -> int:
+        config = engine_config(total_blocks=40, max_num_seqs=2, enable_prefix_caching=True)
+        loop = EngineLoop(config, cls)
+        for index in range(24):
+            prompt = prefixes[index % 4] + unique_prompt(f"question {index}", 20)
+            loop.add(f"r{index}", prompt, 4, extra_args=OFFLINE)
+        cached = sum(sum(each.cached.values()) for each in loop.run())
+        loop.close()
+        return cached
+
+    assert hits(CoScheduler) >= 20 * 256 > 2 * hits(None)
+
+
+def test_what_waiting_requests_need_outlives_what_nobody_needs() -> None:
+    loop = loop_of(total_blocks=24, max_num_seqs=2)
+    book = unique_prompt("book", 160)
+    loop.add("reader 0", [*book, 7], 2, extra_args=OFFLINE)
+    loop.run()
+    loop.add("online", 130, 60)  # before the next reader can run
+    loop.step()
+    loop.add("reader 1", [*book, 8], 2, extra_args=OFFLINE)
+    for index in range(3):
+        loop.add(f"other {index}", 40, 2, extra_args=OFFLINE)
+    cached = {name: hit for each in loop.run() for name, hit in each.cached.items()}
+    assert cached["reader 1"] == 160
+    loop.close()
+
+
+def test_one_that_is_passed_over_comes_in_the_end() -> None:
+    """However many come that find their blocks cached."""
+    loop = loop_of(max_num_seqs=1, total_blocks=60)
+    book = unique_prompt("book", 256)
+    loop.add("reader", [*book, 5], 1, extra_args=OFFLINE)
+    loop.step()
+    loop.add("alone", 256, 1, extra_args=OFFLINE)
+    waiting, order = 10, []
+    for index in range(200):
+        while len(loop.scheduler.waiting) < waiting:
+            loop.add(
+                f"reader {len(loop.scheduler.requests)} {index}",
+                [*book, index],
+                1,
+                extra_args=OFFLINE,
+            )
+        order += loop.step().new
+    assert 3 * waiting < order.index("alone") <= 5 * waiting
+    for name in sorted(loop.scheduler.requests):
+        loop.abort(name)
+    loop.close()
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        lambda planner: setattr(planner, "_plan", None),
+        lambda planner: setattr(planner, "_make_room", None),
+        lambda planner: setattr(planner, "_offer", None),
+        lambda planner: setattr(planner, "_steps", None),
+    ],
+)
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_plan_that_fails_leaves_the_engine_serving(
+    break_it: Callable[[Any], None], is_async: bool
+) -> None:
+    loop = loop_of(total_blocks=60, async_scheduling=is_async)
+    for index in range(12):
+        loop.add(f"r{index}", 60, 30, extra_args=OFFLINE if index % 2 else None)
+    for _ in range(3):
+        loop.step()
+    break_it(loop.scheduler.planner)
+    ended = [name for each in loop.run() for name in each.finished]
+    assert len(ended) == len(set(ended)) == 12
+    assert loop.scheduler.planner._failed
+    assert loop.free_blocks == 60
+    loop.close()
+
+
+def test_where_it_cannot_attach_it_serves_as_stock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seams, "_ATTRIBUTES", ("what_is_not_there",))
+    config = VARIANTS["async-fcfs"]
+    assert drive(config, CoScheduler, 1) == drive(config, None, 1)
+    assert EngineLoop(config, CoScheduler).scheduler.planner is None
+
+
+def test_snapshots_say_that_offline_requests_come_last_and_are_not_modelled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FORETELL_PLUGIN_SNAPSHOT_ENDPOINT", f"ipc://{tmp_path}/snapshots")
+    loop = loop_of(max_num_seqs=1)
+    told: list[Any] = []
+    loop.scheduler.foretell.recorder._publish = told.append
+    for index in range(3):
+        loop.add(f"offline {index}", 40, 5, extra_args=OFFLINE)
+    loop.step()
+    loop.add("online", 40, 5)
+    loop.add("late", 40, 5, priority=7)
+    loop.run()
+    loop.close()
+    assert all(each.config.policy == "priority" for each in told)
+    assert "offline requests beside online ones" in told[0].config.approximations
+    waiting = next(each.waiting for each in told if "late" in each.waiting.request_id)
+    offline = [name.startswith("offline") for name in waiting.request_id]
+    assert offline == sorted(offline)
+    assert sum(offline) == 3  # one of them had to leave for the online one
+    assert [each == 2**31 - 1 for each in waiting.priority] == offline

@@ -1,0 +1,1 @@
+"""Batches without a server: `foretell run-batch`."""

@@ -1,0 +1,174 @@
+"""Why a request went where it went, as its scheduler replica tells it."""
+
+import json
+import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from services.scheduler.placing.stories import MOST_STORIES
+from tools.view.replicas import addresses_of, each_replica, fetch
+
+
+class CannotExplain(Exception):
+    """What is wrong, and what the user can do about it."""
+
+
+def find(request_id: str, urls: Sequence[str], api_key: str) -> dict[str, Any]:
+    """What the replica tells that placed the request; CannotExplain if none does."""
+    asked: set[str] = set()
+    refused = ""
+    for url in urls:
+        try:
+            for name, told in each_replica(partial(_ask, url, request_id, api_key)):
+                if told is not None:
+                    return told
+                asked.add(name)
+        except OSError as error:
+            refused = refused or f"no scheduler answers at {url}: {error}"
+    if not asked:
+        raise CannotExplain(refused)
+    raise CannotExplain(
+        f"no replica remembers {request_id!r} ({', '.join(sorted(asked))} asked): each keeps its "
+        f"latest {MOST_STORIES:,} requests; is the id that of the answer's header x-request-id?"
+    )
+
+
+def _ask(url: str, request_id: str, api_key: str) -> tuple[str, tuple[str, dict[str, Any] | None]]:
+    """The replica that answers, twice, and what it tells; None if it does not remember."""
+    code, body = fetch(f"{url}/explain/{quote(request_id)}", api_key)
+    try:
+        answer = json.loads(body)
+    except ValueError as error:
+        raise CannotExplain(f"{url} is no scheduler of Foretell") from error
+    told = dict(answer) if code == 200 else None
+    name = str(answer["replica_id"]) if told is not None else _check(code, answer, url)
+    return name, (name, told)
+
+
+def _check(code: int, answer: Any, url: str) -> str:
+    """The name of a replica that does not remember; CannotExplain for any other refusal."""
+    error = answer.get("error", {}) if isinstance(answer, dict) else {}
+    if code == 404 and error.get("code") == "request_not_remembered":
+        return str(error["message"]).split(" ", 1)[0]
+    if code == 401:
+        raise CannotExplain(f"{url} wants a key: give one with --api-key")
+    if code == 403:
+        raise CannotExplain(f"{url}: {error.get('message')}")
+    raise CannotExplain(f"{url} answers {code}: is it a scheduler of Foretell?")
+
+
+def show_explanation(
+    request_id: str, urls: Sequence[str], cluster_file: str, api_key: str, *, as_json: bool
+) -> None:
+    """Print it; ends the process with code 1 where there is nothing to print."""
+    try:
+        urls = addresses_of(cluster_file) if cluster_file else urls
+        told = find(request_id, [url.rstrip("/") for url in urls], api_key)
+    except (CannotExplain, ValueError) as error:
+        raise SystemExit(f"foretell explain: {error}") from error
+    if as_json:
+        sys.stdout.write(json.dumps(told, indent=2) + "\n")
+    else:
+        Console().print(render(told))
+
+
+def render(told: dict[str, Any]) -> RenderableType:
+    """What `GET /explain/ID` answers, for a terminal."""
+    title = f"{told['request_id']} to {told['model_name'] or 'the model'}, by {told['replica_id']}"
+    parts: list[RenderableType] = [Text(title, style="bold")]
+    for attempt in told["attempts"]:
+        parts += [Text(), *_attempt(attempt)]
+    return Group(*parts)
+
+
+def _attempt(told: dict[str, Any]) -> list[RenderableType]:
+    emulated = ", which is emulated" if told["emulated"] else ""
+    head = f"Attempt {told['attempt']} went to {told['instance_id']}{emulated}: {told['because']}."
+    found: list[RenderableType] = [Text(head), _candidates(told)]
+    chosen = next(one for one in told["candidates"] if one["chosen"])
+    found.append(Text(_happened(told, chosen)))
+    if told["floor"]:
+        floor = told["floor"]
+        found.append(
+            Text(
+                f"An idle engine would have needed {_s(floor['ttft_s'])} to the first token and "
+                f"{_s(floor['e2e_s'])} in all, for {floor['output_tokens']:.0f} tokens."
+            )
+        )
+    return found
+
+
+def _happened(told: dict[str, Any], chosen: dict[str, Any]) -> str:
+    happened, foretold = told["happened"], chosen["foretold"] or {}
+    if happened is None:
+        return "It is in progress."
+    ended = "It ended" if happened["finished"] else "It broke off"
+    if not happened["finished"] and not happened["broken"]:
+        ended = "It did not end here"
+    text = f"{ended} with status {happened['status'] or 'none'}"
+    if happened["e2e_s"]:
+        first, last = _s(happened["ttft_s"]), _s(happened["e2e_s"])
+        text += f": first token after {first} (foretold {_s(foretold.get('ttft_s'))}), "
+        text += f"last after {last} (foretold {_s(foretold.get('e2e_s'))}), "
+        expected = told["expected"]["output_tokens"]
+        text += f"{happened['output_tokens'] or '?'} tokens (expected {expected:.0f})"
+    return f"{text}."
+
+
+_COLUMNS = ("instance", "queue", "KV", "TTFT", "e2e", "score", "wait", "others", "hindsight")
+
+
+def _candidates(told: dict[str, Any]) -> Table:
+    """A table that fits 80 columns."""
+    hindsight = any(one["hindsight"] for one in told["candidates"])
+    table = Table(box=None, pad_edge=False, caption_justify="left")
+    table.caption = "Seconds. Queue: running + waiting. Wait: its own; others: what it costs them."
+    if told["measure"]:
+        table.caption += f" Score: {told['measure']}, the least is chosen."
+    if hindsight:
+        table.caption += " Hindsight: e2e with the true length of the answer."
+    table.add_column(_COLUMNS[0], overflow="fold")
+    for column in _COLUMNS[1:] if hindsight else _COLUMNS[1:-1]:
+        table.add_column(column, justify="right")
+    ordered = sorted(told["candidates"], key=lambda c: (not c["chosen"], _number(c["score"])))
+    for one in ordered:
+        row = _row(one)[: len(table.columns)]
+        table.add_row(*row, style="bold" if one["chosen"] else None)
+    return table
+
+
+def _row(one: dict[str, Any]) -> list[str]:
+    load, foretold, parts = one["load"] or {}, one["foretold"] or {}, one["parts"] or {}
+    known = "" if one["score_known"] else "~"
+    added = [parts.get(name) for name in ("added_ttft_s", "added_e2e_s")]
+    again = one["hindsight"] or {}
+    return [
+        f"{'> ' if one['chosen'] else '  '}{one['instance_id']}",
+        f"{load['running']} + {load['waiting'] + load['reserved']}" if load else "-",
+        f"{100 * load['kv_used_ratio']:.0f}%" if load else "-",
+        _figure(foretold.get("ttft_s")),
+        _figure(foretold.get("e2e_s")),
+        "-" if one["score"] is None else f"{known}{_figure(one['score'])}",
+        _figure(parts.get("wait_s")),
+        _figure(sum(part or 0.0 for part in added) if parts else None),
+        _figure(again.get("e2e_s")),
+    ]
+
+
+def _figure(value: float | None) -> str:
+    """Three decimals; what is null is not known, or never."""
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _number(value: float | None) -> float:
+    return float("inf") if value is None else value
+
+
+def _s(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{_figure(seconds)} s"

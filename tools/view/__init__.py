@@ -1,0 +1,1 @@
+"""What a running cluster does, as all of its schedulers together see it."""

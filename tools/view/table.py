@@ -1,0 +1,171 @@
+"""The table of a running cluster, for terminals of 80 columns and more."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from rich import box
+from rich.table import Table
+
+from tools.view.cluster import ClusterView, EngineView, median_error, medians, ttft_quantile
+
+WIDE_COLUMNS, WIDEST_COLUMNS = 110, 180
+"""From so many columns of a terminal on there is room for more columns of the table."""
+
+States = Mapping[str, str]
+"""What a supervisor says of an engine's process, by engine; it knows more than its schedulers."""
+_COLOURS = {"up": "green", "ready": "green", "down": "red", "dead": "red"}
+
+
+class _Column(NamedTuple):
+    title: str
+    cell: Callable[[EngineView, ClusterView], str]
+    width: int = 0
+    """The terminal's columns from which on it is shown."""
+    text: bool = False
+
+
+def _title(engine: EngineView, _: ClusterView) -> str:
+    return engine.name
+
+
+def _running(engine: EngineView, _: ClusterView) -> str:
+    if engine.running is None:
+        return ""
+    return f"{engine.running} + {engine.waiting}"
+
+
+def _kv(engine: EngineView, _: ClusterView) -> str:
+    return "" if engine.kv_used_ratio is None else f"{engine.kv_used_ratio:.0%}"
+
+
+def _ttft(engine: EngineView, _: ClusterView) -> str:
+    middle, tail = ttft_quantile([engine], 0.5), ttft_quantile([engine], 0.99)
+    if middle is None or tail is None:
+        return ""
+    return pair(middle, tail)
+
+
+def _e2e(engine: EngineView, _: ClusterView) -> str:
+    found = medians(engine.predicted_e2e_s, engine.e2e_s)
+    return pair(*found) if found else ""
+
+
+def _first(engine: EngineView, _: ClusterView) -> str:
+    found = medians(engine.predicted_ttft_s, engine.ttft_s)
+    return pair(*found) if found else ""
+
+
+def _off(engine: EngineView, _: ClusterView) -> str:
+    error = median_error(engine.predicted_e2e_s, engine.e2e_s)
+    return "" if error is None else f"{error:.0%}"
+
+
+def _share(engine: EngineView, view: ClusterView) -> str:
+    return f"{engine.placed / view.placed:.0%}" if view.placed else ""
+
+
+def _steps(engine: EngineView, _: ClusterView) -> str:
+    return "" if engine.calibration_steps is None else f"{engine.calibration_steps:,}"
+
+
+def _count(engine: EngineView, _: ClusterView) -> str:
+    return f"{engine.placed:,}"
+
+
+def _outstanding(engine: EngineView, _: ClusterView) -> str:
+    return f"{engine.outstanding:,}"
+
+
+def _models(engine: EngineView, _: ClusterView) -> str:
+    return ", ".join(sorted(engine.models))
+
+
+def _url(engine: EngineView, _: ClusterView) -> str:
+    return engine.url
+
+
+_COLUMNS = (
+    _Column("running\n+ waiting", _running),
+    _Column("KV", _kv),
+    _Column("TTFT\np50 / p99", _ttft),
+    _Column("e2e predicted\n/ actual", _e2e),
+    _Column("off\nby", _off, WIDE_COLUMNS),
+    _Column("TTFT predicted\n/ actual", _first, WIDE_COLUMNS),
+    _Column("share", _share),
+    _Column("placed", _count, WIDE_COLUMNS),
+    _Column("in progress", _outstanding, WIDEST_COLUMNS),
+    _Column("steps\nlearned", _steps),
+    _Column("models", _models, WIDEST_COLUMNS, text=True),
+    _Column("address", _url, WIDEST_COLUMNS, text=True),
+)
+
+
+def table(
+    view: ClusterView,
+    width: int,
+    *,
+    title: str = "",
+    notes: Sequence[str] = (),
+    states: States | None = None,
+) -> Table:
+    """A row for each engine, for a terminal of `width` columns.
+
+    `states` has the engines of a local cluster, those included that no scheduler knows yet.
+    """
+    states = states or {}
+    names = list(dict.fromkeys([*states, *view.engines]))
+    found = Table(
+        title=title or None,
+        title_justify="left",
+        caption="\n".join([_summary(view), *notes]),
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    found.add_column("engine", no_wrap=True)
+    found.add_column("state", no_wrap=True)
+    columns = [column for column in _COLUMNS if width >= column.width]
+    for column in columns:
+        found.add_column(column.title, justify="left" if column.text else "right", no_wrap=True)
+    for name in names:
+        engine = view.engines.get(name, EngineView(name))
+        cells = [column.cell(engine, view) for column in columns]
+        found.add_row(name, _state(engine, states.get(name, "")), *cells)
+    return found
+
+
+def _state(engine: EngineView, process: str) -> str:
+    """The process's state where it is not running, otherwise whether schedulers can use it."""
+    state = process if process not in ("", "ready") else "up" if engine.up else "down"
+    return f"[{_COLOURS.get(state, 'yellow')}]{state}[/]"
+
+
+def _summary(view: ClusterView) -> str:
+    """What the table's columns mean, and the whole cluster in a line."""
+    engines = list(view.engines.values())
+    count = len(view.replicas)
+    parts = [
+        f"{count} scheduler{'s' if count != 1 else ''}, {', '.join(sorted(view.policies)) or '?'}",
+        f"{view.requests:,} requests, {view.in_progress:,} in progress",
+    ]
+    middle, tail = ttft_quantile(engines, 0.5), ttft_quantile(engines, 0.99)
+    if middle is not None and tail is not None:
+        parts.append(f"TTFT {pair(middle, tail)}")
+    off = median_error(
+        [each for engine in engines for each in engine.predicted_e2e_s],
+        [each for engine in engines for each in engine.e2e_s],
+    )
+    if off is not None:
+        parts.append(f"e2e off by {off:.0%} (median)")
+    return "; ".join(parts) + ". Latencies are those of the last minute."
+
+
+def pair(one: float, other: float) -> str:
+    """Two times in seconds with three digits at most, and one unit for both."""
+    if max(one, other) < 0.9995:
+        return f"{1e3 * one:.0f} / {1e3 * other:.0f} ms"
+    return f"{_digits(one)} / {_digits(other)} s"
+
+
+def _digits(seconds: float) -> str:
+    return f"{seconds:.2f}" if seconds < 9.995 else f"{seconds:.0f}"
