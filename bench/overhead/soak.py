@@ -6,6 +6,7 @@ The processes are those of `bench.overhead.placement_load`, with one scheduler t
 import argparse
 import asyncio
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -60,7 +61,7 @@ def measure(options: argparse.Namespace) -> Numbers:
 
 async def _measure(folder: Path, minutes: float, rate: float) -> dict[str, Any]:
     samples: list[dict[str, tuple[float, int]]] = []
-    answered = failed = 0
+    answered, failures = 0, Counter[str]()
     async with (
         running_cluster(folder, ENGINES) as cluster,
         running_schedulers(cluster, _SLO) as schedulers,
@@ -70,10 +71,10 @@ async def _measure(folder: Path, minutes: float, rate: float) -> dict[str, Any]:
                 schedulers.ports, rate, _EVERY_S, seed=number, prompts=str(number), chunks=_CHUNKS
             )
             answered += len(answers.first_ms)
-            failed += answers.failed
+            failures += answers.failures
             samples.append(await _settled(schedulers))
             print(number, samples[-1], file=sys.stderr)
-    return {"answered": answered, "failed": failed, "samples": samples}
+    return {"answered": answered, "failures": dict(failures), "samples": samples}
 
 
 async def _settled(schedulers: Schedulers) -> dict[str, tuple[float, int]]:
@@ -107,11 +108,19 @@ def tables(page: Numbers) -> Blocks:
     lines = [
         made_by(page),
         f"{page['answered']:,} answers in {page['minutes']:g} minutes at {page['rate']:g} requests "
-        f"a second, {page['failed']} failed; one scheduler, {page['engines']} engines with their "
+        f"a second, {_told(page['failures'])}; one scheduler, {page['engines']} engines with their "
         f"sidecars, three chunks an answer, one every {TICK_MS} ms.\n",
         markdown_table(header, rows),
     ]
     return {"tables": "\n".join(lines)}
+
+
+def _told(failures: dict[str, int]) -> str:
+    """How many requests failed, and how."""
+    if not failures:
+        return "none failed"
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(failures.items()))
+    return f"{sum(failures.values())} failed ({kinds})"
 
 
 def _growth(values: Sequence[float]) -> float:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,9 +24,14 @@ class Answers:
 
     first_ms: list[float] = field(default_factory=list)
     """From the instant at which a request was due to the first bytes of its answer."""
-    failed: int = 0
-    """Requests with another status than 200, or without an answer."""
+    failures: Counter[str] = field(default_factory=Counter)
+    """Requests without a whole answer of status 200, by what came instead."""
     took_s: float = 0.0
+
+    @property
+    def failed(self) -> int:
+        """Requests without a whole answer of status 200."""
+        return self.failures.total()
 
 
 def bodies(rng: Random, stream_chunks: int) -> Iterator[bytes]:
@@ -70,7 +75,8 @@ async def send(
         _, late = await asyncio.wait(pending, timeout=_LONGEST_WAIT_S)
         for task in late:
             task.cancel()
-        found.failed += len(late)
+        if late:
+            found.failures["no answer in time"] += len(late)
     found.took_s = loop.time() - began_s
     for connection in (each for waiting in idle.values() for each in waiting):
         connection.close()
@@ -81,22 +87,25 @@ async def _one(
     port: int, idle: "deque[_Connection]", request: bytes, due_s: float, found: Answers
 ) -> None:
     loop = asyncio.get_running_loop()
-    if idle:
-        connection = idle.pop()
-    else:
-        made = partial(_Connection, loop)
-        _, connection = await loop.create_connection(made, "127.0.0.1", port)
+    connection = idle.pop() if idle else None
+    if connection is None or connection.is_lost:
+        try:
+            made = partial(_Connection, loop)
+            _, connection = await loop.create_connection(made, "127.0.0.1", port)
+        except OSError as error:
+            found.failures[f"no connection ({type(error).__name__})"] += 1
+            return
     try:
-        good, first_s = await connection.ask(request)
+        failure, first_s = await connection.ask(request)
     except asyncio.CancelledError:
         connection.close()
         raise
-    if good:
+    if failure:
+        found.failures[failure] += 1
+        connection.close()
+    else:
         found.first_ms.append(1e3 * (first_s - due_s))
         idle.append(connection)
-    else:
-        found.failed += 1
-        connection.close()
 
 
 def _head(body: bytes) -> bytes:
@@ -113,15 +122,18 @@ class _Connection(asyncio.Protocol):
         self._loop = loop
         self._first_s = 0.0
         self._last = b""
-        self._good = False
+        self._failure = ""
+        self._answer: asyncio.Future[tuple[str, float]] | None = None
+        self.is_lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
 
-    def ask(self, request: bytes) -> "asyncio.Future[tuple[bool, float]]":
-        """Whether the answer is a stream that came to its end, and when its first bytes came."""
+    def ask(self, request: bytes) -> "asyncio.Future[tuple[str, float]]":
+        """What came instead of a stream that ends as it should, empty if that came, and when the
+        first bytes came."""
         self._first_s, self._last = 0.0, b""
-        self._answer: asyncio.Future[tuple[bool, float]] = self._loop.create_future()
+        self._answer = self._loop.create_future()
         self._transport.write(request)  # type: ignore[attr-defined]  # uvloop's is no subclass
         return self._answer
 
@@ -131,14 +143,17 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if not self._first_s:
             self._first_s = self._loop.time()
-            self._good = data.startswith(b"HTTP/1.1 200")
+            good = data.startswith(b"HTTP/1.1 200")
+            self._failure = "" if good else f"status {data[9:12].decode(errors='replace')}"
         self._last = (self._last + data)[-5:]
-        if self._last == b"0\r\n\r\n" or not self._good:
-            self._tell(self._good)
+        if self._last == b"0\r\n\r\n" or self._failure:
+            self._tell(self._failure)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._tell(False)
+        self.is_lost = True
+        when = "in mid-answer" if self._first_s else "before an answer"
+        self._tell(f"connection {'reset' if exc else 'closed'} {when}")
 
-    def _tell(self, good: bool) -> None:
-        if not self._answer.done():
-            self._answer.set_result((good, self._first_s))
+    def _tell(self, failure: str) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result((failure, self._first_s))
