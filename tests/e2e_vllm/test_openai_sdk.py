@@ -180,7 +180,7 @@ def test_each_kind_of_request_one_after_the_other(running: Cluster) -> None:
 def test_two_hundred_at_once(running: Cluster) -> None:
     asked = calls(CONCURRENT, seed=2)
     asyncio.run(send_all(running.endpoint, model_of(running), asked))
-    # Not which engine is used: one that was slow in a busy phase of this machine is spared after it.
+    # Not which engine is used: one that was slow in a busy phase of the host is spared after it.
     for call in asked:
         if not call.stream:
             assert call.completion_tokens == call.max_tokens
