@@ -252,8 +252,11 @@ class OnlineStepTime(StepTimeModel):
 
     def _widen(self, error: float) -> None:
         """Add the uncertainty of a model that is off by `error`: in common, and in each part."""
-        typical_s = float(np.maximum(self._theta, 0.0).sum())
+        parts_s = np.maximum(self._theta, 0.0)
+        typical_s = float(parts_s.sum())
         shares = self._shares * typical_s + self._floor_s * (self._shares > 0)
+        if self._has_tables:  # or a scale that came near zero would stay there
+            shares[-1] = typical_s - parts_s[-1]
         regression.widen(self._theta, self._p, (error / _NOISE) ** 2, shares)
 
 
