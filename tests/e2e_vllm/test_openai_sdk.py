@@ -173,7 +173,7 @@ def check(running: Cluster, asked: list[Call], title: str, burst: bool) -> list[
         assert all((line[name] or 0) > 0 for name in measured), json.dumps(line)
         assert all(seconds > 0 for seconds in told), json.dumps(line)
     unseen = sum(not line["ttft_s"] for line in lines)
-    assert burst or unseen <= len(lines) / 10, f"{unseen} of {len(lines)} requests without a TTFT"
+    assert unseen <= len(lines) / 10, f"{unseen} of {len(lines)} requests without a TTFT"
     print_errors(title, [line for line in lines if line["predicted_e2e_s"] is not None])
     return lines
 

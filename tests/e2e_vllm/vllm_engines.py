@@ -8,8 +8,8 @@ import httpx
 from tests.e2e.cluster import Cluster, until
 
 ENGINES = 2
-# A burst of this size on two cores that also run two engines must still be predicted for every
-# request: here the deadlines are longer than the defaults.
+# Two engines and a scheduler share two cores: what is asked of a predictor, or waits for its turn
+# or for a health probe, has longer than by default.
 PATIENCE = {
     "FORETELL_SCHEDULER_PREDICTOR_DEADLINE_MS": "20000",
     "FORETELL_SCHEDULER_TURN_DEADLINE_MS": "60000",
