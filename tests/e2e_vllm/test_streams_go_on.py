@@ -221,7 +221,7 @@ async def disturbed(
     All are asked for at any time until then: however fast the engines are and wherever each
     request goes, one of two engines is soon amidst a third of them.
     """
-    answers: dict[str, Answer] = {}
+    answers = {name: Answer() for name in asked}
 
     def begin(name: str) -> Answer:
         answers[name] = Answer()
@@ -234,9 +234,7 @@ async def disturbed(
     ):
         for name, body in asked.items():
             group.create_task(keep_asking(client, body, partial(begin, name), killed))
-        async with asyncio.timeout(200.0):
-            while fullest(answers)[0] < len(asked) // 3:
-                await asyncio.sleep(0.01)
+        await asyncio.to_thread(until, lambda: fullest(answers)[0] >= len(asked) // 3, 200.0)
         _, victim = fullest(answers)
         running.kill(victim)
         killed.set()
