@@ -1,6 +1,6 @@
 """Why a request went where it went: a decision, told with its numbers and in a sentence."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
@@ -138,15 +138,19 @@ def _compared(best: Considered, second: Considered) -> str:
         return f"{text}; its own is not known, and was taken from the others'"
     if best.parts is None or second.parts is None:
         return text
-    own_s = second.parts.weighed_wait_s - best.parts.weighed_wait_s
-    others_s = _added_s(second.parts) - _added_s(best.parts)
-    if not (isfinite(own_s) and isfinite(others_s)):
+    weighed, seconds, why = max(_differences(best.parts, second.parts))
+    if not isfinite(weighed):
         return text
-    if own_s >= others_s:
-        waits = f"{_seconds(best.parts.wait_s)} against {_seconds(second.parts.wait_s)}"
-        return f"{text}, mostly by its own wait, {waits}"
-    costs = f"{_seconds(_added_s(best.parts))} against {_seconds(_added_s(second.parts))}"
-    return f"{text}, mostly by what it costs the others there, {costs}"
+    return f"{text}, mostly by {why}, {_seconds(seconds[0])} against {_seconds(seconds[1])}"
+
+
+def _differences(best: Part, second: Part) -> Iterable[tuple[float, tuple[float, float], str]]:
+    """By how much each part of the score is better, its seconds, and what it is."""
+    waits_s, decodings_s = (best.wait_s, second.wait_s), (best.decoding_s, second.decoding_s)
+    added_s = _added_s(best), _added_s(second)
+    yield added_s[1] - added_s[0], added_s, "what it costs the others there"
+    yield decodings_s[1] - decodings_s[0], decodings_s, "what its own decoding takes longer"
+    yield second.weighed_wait_s - best.weighed_wait_s, waits_s, "its own wait"
 
 
 def _added_s(part: Part) -> float:

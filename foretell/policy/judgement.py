@@ -20,6 +20,8 @@ class Part(NamedTuple):
     """The request's own wait, time that it may be preempted for included."""
     weighed_wait_s: float
     """`wait_s`, weighing more the longer it is beside what requests usually wait."""
+    decoding_s: float
+    """What its decoding takes longer than where it is fastest, as far as there is room there."""
     added_ttft_s: float | None
     """What the request adds to the times to first token of others; None: nobody asked."""
     added_e2e_s: float | None

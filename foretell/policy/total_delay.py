@@ -5,7 +5,7 @@ from math import isfinite, isnan
 from statistics import fmean
 from typing import ClassVar
 
-from foretell.model import Prediction, RequestSpec
+from foretell.model import Load, Prediction, RequestSpec
 from foretell.policy.base import Candidate
 from foretell.policy.judgement import Judgement, JudgingPolicy, Memory, Part
 from foretell.policy.scoring import lowest_known
@@ -38,19 +38,14 @@ class TotalDelayPolicy(JudgingPolicy):
         usual_s = memory or 0.0
         if memory is None and told:
             usual_s = fmean(answer.ttft_s for answer in told)
-        decoding_s, preempting = _at_best_s(told), _preempting(told)
+        fastest = min(told, key=_decoding_s, default=None)
+        preempting = _preempting(told)
         scores: list[float | None] = []
         parts: list[Part | None] = []
         for answer in answers:
-            if answer is None:
-                scores.append(None)
-                parts.append(None)
-                continue
-            stalled_s = preempting * (answer.e2e_s - answer.ttft_s - decoding_s)
-            wait_s = answer.ttft_s + (stalled_s if isfinite(stalled_s) else 0.0)
-            weighed_s = weighed_wait_s(wait_s, usual_s)
-            scores.append(total_delay_s(answer, weighed_s))
-            parts.append(Part(wait_s, weighed_s, answer.added_ttft_s, answer.added_e2e_s))
+            part = answer and _part(answer, fastest, usual_s, preempting)
+            parts.append(part)
+            scores.append(None if part is None else total_delay_s(part))
         return lowest_known(candidates, scores)._replace(parts=parts)
 
     def remembered(self, chosen: str, judgement: Judgement) -> Memory:
@@ -64,8 +59,8 @@ class TotalDelayPolicy(JudgingPolicy):
         return usual_s + (answer.ttft_s - usual_s) / min(self._choices, _MEMORY)
 
 
-def total_delay_s(prediction: Prediction, weighed_s: float) -> float | None:
-    """`weighed_wait_s(wait_s, usual_s) + added_ttft_s + added_e2e_s`, in seconds.
+def total_delay_s(part: Part) -> float | None:
+    """`weighed_wait_s + decoding_s + added_ttft_s + added_e2e_s`, in seconds.
 
     What a request adds to the latencies of others is theirs to bear (an *externality*, as
     economists call a cost that another one pays); whoever is placed elsewhere adds nothing here.
@@ -74,13 +69,17 @@ def total_delay_s(prediction: Prediction, weighed_s: float) -> float | None:
 
     Requests do come, though, and a sum does not mind who bears it. Queueing behind a full engine
     costs those who are there nothing, so the least sum buries a few requests there. Therefore the
-    request's own wait weighs more the longer it is beside `usual_s`, the TTFT that requests usually
-    have; its own decoding does not count.
+    request's own wait weighs more the longer it is beside the TTFT that requests usually have.
 
     Its wait is that for its first token and, where memory is short, the time for which it is
     preempted later: whoever came last is preempted first, so that is mostly its own loss and no
     other's. No forecast tells the two apart from slow decoding, so it is what decoding takes longer
     than where it is fastest, times the share of instances that preempt somebody meanwhile.
+
+    For its own decoding the engine that decodes fastest is the best, but so it is for those who
+    come after it. What decoding takes longer elsewhere counts times the square of the share of that
+    engine that is free: the chance of two requests, this one and a next, to find room there if each
+    meets as much. Full engines are left to those whom they delay least.
 
     This form was chosen with families of `bench.placement.yardstick`; its page says which others
     were tried.
@@ -88,8 +87,12 @@ def total_delay_s(prediction: Prediction, weighed_s: float) -> float | None:
     Never below 0, even where the request helps others by more than it costs. None: the delay of
     the others is unknown.
     """
-    added_s = others_delay_s(prediction)
-    return None if added_s is None or isnan(added_s) else max(0.0, weighed_s + added_s)
+    if part.added_ttft_s is None or part.added_e2e_s is None:
+        return None
+    added_s = part.added_ttft_s + part.added_e2e_s
+    if isnan(added_s):
+        return None
+    return max(0.0, part.weighed_wait_s + part.decoding_s + added_s)
 
 
 def weighed_wait_s(wait_s: float, usual_s: float) -> float:
@@ -101,18 +104,35 @@ def weighed_wait_s(wait_s: float, usual_s: float) -> float:
     return wait_s * (1.0 + impatience) ** 3
 
 
-def _at_best_s(told: Sequence[Prediction]) -> float:
-    """What all tokens but the first take where they come fastest."""
-    return min((answer.e2e_s - answer.ttft_s for answer in told), default=0.0)
+def _part(
+    answer: Prediction, fastest: Prediction | None, usual_s: float, preempting: float
+) -> Part:
+    """What the score of a candidate with this answer is made of; `fastest` decodes fastest."""
+    longer_s = _decoding_s(answer) - (_decoding_s(fastest) if fastest else 0.0)
+    longer_s = longer_s if isfinite(longer_s) else 0.0
+    wait_s = answer.ttft_s + preempting * longer_s
+    free = _free(fastest.load) if fastest else 0.0
+    return Part(
+        wait_s,
+        weighed_wait_s(wait_s, usual_s),
+        (1.0 - preempting) * longer_s * free**2,
+        answer.added_ttft_s,
+        answer.added_e2e_s,
+    )
+
+
+def _decoding_s(answer: Prediction) -> float:
+    """Seconds that all tokens but the first take."""
+    return answer.e2e_s - answer.ttft_s
+
+
+def _free(load: Load) -> float:
+    """The share of an engine that nobody has, neither seats nor KV blocks."""
+    seats = (load.running + load.waiting + load.reserved) / max(1, load.max_num_seqs)
+    blocks = (load.used_blocks + load.waiting_prefill_blocks) / max(1, load.total_blocks)
+    return max(0.0, 1.0 - max(seats, blocks))
 
 
 def _preempting(told: Sequence[Prediction]) -> float:
     """The share of instances that preempt somebody while the request is there."""
     return fmean(min(1.0, answer.preemptions) for answer in told) if told else 0.0
-
-
-def others_delay_s(prediction: Prediction) -> float | None:
-    """Seconds added to the TTFT and end-to-end latency of others; None where nobody asked."""
-    if prediction.added_ttft_s is None or prediction.added_e2e_s is None:
-        return None
-    return prediction.added_ttft_s + prediction.added_e2e_s

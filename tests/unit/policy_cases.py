@@ -39,7 +39,9 @@ def predicted(
     added_e2e_s: float | None = 0.0,
     added_ttft_s: float | None = 0.0,
     preemptions: float = 0.0,
+    running: int = 64,
 ) -> Candidate:
+    """`running`: all seats are taken, unless another number is given."""
     answer = Prediction(
         instance_id,
         ttft_s,
@@ -47,7 +49,7 @@ def predicted(
         tpot_s=0.01,
         preemptions=preemptions,
         snapshot_age_s=0.0,
-        load=load(),
+        load=load(running=running),
         calibration_steps=calibration_steps,
         added_ttft_s=added_ttft_s,
         added_e2e_s=added_e2e_s,

@@ -75,6 +75,10 @@ def test_the_sentence_names_the_part_that_makes_the_difference() -> None:
     )
     late = predicted("b", 3.0, 2.0)
     assert decided([late, near]).because.endswith("mostly by its own wait, 0.1 s against 2 s")
+    fast, slow = predicted("a", 3.0, 0.1, running=0), predicted("b", 9.0, 0.1, running=0)
+    assert decided([slow, fast]).because.endswith(
+        "mostly by what its own decoding takes longer, 0 s against 6 s"
+    )
 
 
 def test_who_cannot_meet_the_targets_is_told_as_left_out() -> None:

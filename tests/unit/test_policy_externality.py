@@ -47,6 +47,21 @@ def test_slow_decoding_counts_as_waiting_as_far_as_instances_preempt() -> None:
     assert chosen(0.1, 0.0, 0.0) == "a"
 
 
+def test_slow_decoding_counts_as_far_as_the_fastest_engine_is_free() -> None:
+    def chosen(added_e2e_s: float, running: int, preemptions: float = 0.0) -> str:
+        slow = predicted("slow", 9.0, 1.0, running=0, preemptions=preemptions)
+        fast = predicted(
+            "fast", 5.0, 1.0, added_e2e_s=added_e2e_s, preemptions=preemptions, running=running
+        )
+        return choose([slow, fast])
+
+    assert (chosen(3.9, 0), chosen(4.1, 0)) == ("fast", "slow")  # all of 4 s
+    assert (chosen(0.9, 32), chosen(1.1, 32)) == ("fast", "slow")  # a fourth of it
+    assert chosen(0.1, 64) == chosen(0.1, 80) == "slow"
+    # Half of it counts as waiting, 3 * (1 + 3) ** 3 - 8 s more, and the other half as decoding.
+    assert (chosen(185.9, 0, 0.5), chosen(186.1, 0, 0.5)) == ("fast", "slow")
+
+
 def test_first_and_last_tokens_of_others_count() -> None:
     later_start = predicted("a", 1.0, added_e2e_s=2.0, added_ttft_s=3.0)
     assert choose([later_start, predicted("b", 1.0, added_e2e_s=4.0, added_ttft_s=0.5)]) == "b"
