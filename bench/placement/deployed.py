@@ -38,7 +38,7 @@ def _e2e_s(served: Served) -> float:
 
 
 def figures_of(
-    engines: EngineOptions,
+    engines: Sequence[EngineOptions],
     arrivals: Sequence[Arrival],
     policy: str,
     estimates: str,
@@ -56,7 +56,7 @@ def figures_of(
 
 
 def config_of(
-    engines: EngineOptions,
+    engines: Sequence[EngineOptions],
     arrivals: Sequence[Arrival],
     estimates: str,
     seed: int,
@@ -66,7 +66,7 @@ def config_of(
     """A cluster of these engines, with the delays of a deployed one, that serves `arrivals`."""
     options = SimulateOptions(
         "",
-        (engines,),
+        tuple(engines),
         estimates=estimates,
         publish_interval_s=PUBLISH_S,
         network_delay_s=NETWORK_S,

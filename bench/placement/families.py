@@ -24,22 +24,31 @@ from tools.simulate.cluster import instance_config
 from tools.simulate.options import EngineOptions, SimulateOptions
 from tools.simulate.run import read_trace
 
-A30 = EngineOptions(
-    "A30/Llama-2-7b-hf",
-    12,
-    max_num_seqs=48,
-    max_num_batched_tokens=512,
-    num_blocks=1056,
-    max_model_len=4096,
+A30 = (
+    EngineOptions(
+        "A30/Llama-2-7b-hf",
+        12,
+        max_num_seqs=48,
+        max_num_batched_tokens=512,
+        num_blocks=1056,
+        max_model_len=4096,
+    ),
 )
 """The Block paper's cluster."""
-H100 = EngineOptions(
-    "H100/Llama-3.1-8B",
-    4,
-    max_num_seqs=256,
-    max_num_batched_tokens=8192,
-    num_blocks=24_881,
-    max_model_len=131_072,
+UNLIKE = (
+    replace(A30[0], instances=6),
+    replace(A30[0], profile="A100/Llama-2-7b-hf", instances=3, max_num_seqs=96, num_blocks=3000),
+)
+"""Half of it, and three engines that are faster and larger."""
+H100 = (
+    EngineOptions(
+        "H100/Llama-3.1-8B",
+        4,
+        max_num_seqs=256,
+        max_num_batched_tokens=8192,
+        num_blocks=24_881,
+        max_model_len=131_072,
+    ),
 )
 Make = Callable[[Path, float, int, Random], list[Arrival]]
 """Requests of a family: the traces' folder, requests a second, their number, and random draws."""
@@ -52,19 +61,22 @@ class Family:
     name: str
     what: str
     decides: bool
-    engines: EngineOptions
+    engines: Sequence[EngineOptions]
     make: Make
     guess_qps: float
     """The rate at which the search for the capacity begins."""
+    load: float = 0.92
+    """The rate at which policies are compared, as a part of the capacity."""
 
     def arrivals(self, traces: Path, qps: float, count: int, seed: int) -> list[Arrival]:
         """`count` requests at `qps` a second, or a few less: without those that no engine fits."""
-        options = SimulateOptions("", (self.engines,))
-        engine = instance_config(self.engines, options).engine
+        options = SimulateOptions("", tuple(self.engines))
+        engines = [instance_config(engine, options).engine for engine in self.engines]
         found = []
         for arrival in self.make(traces, qps, count, Random(f"{seed} {self.name}")):
             try:
-                check_fits(arrival, engine)
+                for engine in engines:
+                    check_fits(arrival, engine)
             except ValueError:
                 continue
             found.append(arrival)
@@ -226,4 +238,30 @@ FAMILIES: Sequence[Family] = (
     Family("agents", "sessions of a coding agent", False, H100, agents, 20.0),
     Family("talks", "made up: conversations of 6 turns", False, H100, talks, 40.0),
     Family("tides", "ShareGPT's lengths, the rate rises and falls", False, A30, tides, 28.0),
+    Family(
+        "unlike",
+        "ShareGPT's lengths, engines of two kinds",
+        True,
+        UNLIKE,
+        lengths_of(SHAREGPT),
+        31.0,
+    ),
+    Family(
+        "unlike, calm",
+        "the same at a third of the load",
+        True,
+        UNLIKE,
+        lengths_of(SHAREGPT),
+        31.0,
+        load=0.3,
+    ),
+    Family(
+        "calm",
+        "ShareGPT's lengths at half of the capacity",
+        False,
+        A30,
+        lengths_of(SHAREGPT),
+        31.0,
+        load=0.5,
+    ),
 )

@@ -65,7 +65,7 @@ def run(case: Case, traces: dict[str, Path]) -> Numbers:
     arrivals = arrivals_of(
         replace(trace, timed=False), Random(f"{case.seed} trace"), count=count, qps=case.qps
     )
-    engine = instance_config(A30, SimulateOptions("", (A30,))).engine
+    engine = instance_config(A30[0], SimulateOptions("", A30)).engine
     fitting = [arrival for arrival in arrivals if fits(arrival, {engine})]
     estimates = "true" if is_true else "told"
     return {**asdict(case), **figures_of(A30, fitting, POLICY, estimates, case.seed)}
