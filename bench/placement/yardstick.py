@@ -148,9 +148,9 @@ def tables(page: Numbers) -> Blocks:
         made_by(page),
         f"Each family at 92% of its capacity (*unlike, calm* at 30%, *calm* at 50%), {SECONDS:g} s "
         f"of it for each of {seeds} seeds. Ratios of the figures of `slo` to those of the best of "
-        "some others (the best in this figure and family, by its geometric mean over the seeds), with 95% intervals "
-        "(Student's t over the seeds). Only `slo` calls requests back. *By priority*: its engines "
-        "run with `--scheduling-policy priority`.\n",
+        "some others (the best in this figure and family, by its geometric mean over the seeds), "
+        "with 95% intervals (Student's t over the seeds). Only `slo` calls requests back. "
+        "*By priority*: its engines run with `--scheduling-policy priority`.\n",
     ]
     for knows, title in KNOWN.items():
         text += [
