@@ -105,7 +105,10 @@ def run_of(policy: str, round_: int, ttft_s: float) -> Run:
         0.01,
         1.0,
         1.0,
-        {kind: {FORETELL: [[1.5, 1.0]], "simple": [[2.0, 1.0]]} for kind in ("ttft", "e2e")},
+        {
+            **{kind: {FORETELL: [[1.5, 1.0]], "simple": [[2.0, 1.0]]} for kind in ("ttft", "e2e")},
+            "tokens": {FORETELL: [[50.0, 40.0]]},
+        },
     )
 
 
@@ -137,6 +140,7 @@ def test_rounds_are_paired_and_only_whole_ones_count(tmp_path: Path) -> None:
     text = tables(page)["tables"]
     assert "| `other` less `slo` | +1.00 ± 0.00 |" in text
     assert "| e2e, `simple` | 100% | 100% | 2 |" in text
+    assert f"| tokens, `{FORETELL}` | 25% | 25% | 2 |" in text
 
 
 def test_a_log_tells_what_was_foretold(tmp_path: Path) -> None:
@@ -146,6 +150,7 @@ def test_a_log_tells_what_was_foretold(tmp_path: Path) -> None:
         "prompt_tokens": 10,
         "predicted_prompt_tokens": 10,
         "predicted_output_tokens": 50.0,
+        "output_tokens": 40,
         "placement_s": 0.01,
         "ttft_s": 1.0,
         "e2e_s": 4.0,
@@ -163,3 +168,4 @@ def test_a_log_tells_what_was_foretold(tmp_path: Path) -> None:
     assert found["ttft"][FORETELL] == [[1.5, 1.0]] * 2
     assert found["e2e"][FORETELL] == [[6.0, 4.0]] * 2
     assert found["e2e"]["recent_mean"] == [[4.0, 4.0]] * 2
+    assert found["tokens"] == {FORETELL: [[50.0, 40]] * 2}

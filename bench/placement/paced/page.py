@@ -56,10 +56,10 @@ def _foretold(found: dict[str, Any]) -> str:
     rows = []
     for kind, errors in found.items():
         simple = {name: one for name, one in errors.items() if name != FORETELL}
-        if FORETELL not in errors or not simple:
+        if FORETELL not in errors:
             continue
-        best = min(simple, key=lambda name: float(simple[name]["median"]))
-        for name in (FORETELL, best):
+        best = sorted(simple, key=lambda name: float(simple[name]["median"]))[:1]
+        for name in (FORETELL, *best):
             one = errors[name]
             rows.append(
                 (f"{kind}, `{name}`", f"{one['median']:.0%}", f"{one['p90']:.0%}", one["count"])

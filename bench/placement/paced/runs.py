@@ -22,6 +22,8 @@ METRICS = {
 }
 Pairs = dict[str, list[list[float]]]
 """Foretold and actual seconds of requests, by who foretold them."""
+TOKENS = "tokens"
+"""The kind of what is no latency: the answers' tokens, foretold and actual."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,8 @@ class Kept:
 
 
 def foretold(log: Path, counted: Collection[str]) -> dict[str, Pairs]:
-    """What was foretold of the counted requests, by Foretell and by every simple predictor.
+    """What was foretold of the counted requests, by Foretell and by every simple predictor, and
+    of their answers' lengths.
 
     Simple predictors see the engine that was chosen, and the lengths that were expected. All see
     every request of the log; latencies count from the placement.
@@ -124,7 +127,18 @@ def foretold(log: Path, counted: Collection[str]) -> dict[str, Pairs]:
                     for predicted_s, request in zip(column, served, strict=True)
                     if request.measured and _predicted(request, kind)
                 ]
+    found[TOKENS] = {
+        FORETELL: [
+            [entry["predicted_output_tokens"], entry["output_tokens"]]
+            for entry in finished
+            if _is_counted(entry, counted)
+        ]
+    }
     return {kind: dict(pairs) for kind, pairs in found.items()}
+
+
+def _is_counted(entry: dict[str, Any], counted: Collection[str]) -> bool:
+    return entry["request_id"].rpartition("-")[2] in counted
 
 
 def _served(entry: dict[str, Any], counted: Collection[str]) -> Served:
@@ -133,7 +147,7 @@ def _served(entry: dict[str, Any], counted: Collection[str]) -> Served:
         request_id=entry["request_id"],
         prompt_tokens=entry["prompt_tokens"] or entry["predicted_prompt_tokens"],
         output_tokens=round(entry["predicted_output_tokens"]),
-        measured=entry["request_id"].rpartition("-")[2] in counted,
+        measured=_is_counted(entry, counted),
         asked_unix_s=decided_s - entry["placement_s"],
         decided_unix_s=decided_s,
         first_unix_s=decided_s + entry["ttft_s"],
@@ -191,10 +205,10 @@ def _of_policy(runs: Sequence[Run], reference: Sequence[dict[str, float]]) -> di
 def _errors(runs: Sequence[Run]) -> dict[str, Any]:
     """|foretold - actual| / actual over all rounds, median and P90, by kind and who foretold."""
     found: dict[str, Any] = {}
-    for kind in LATENCIES:
+    for kind in (*LATENCIES, TOKENS):
         pairs: dict[str, list[float]] = defaultdict(list)
         for run in runs:
-            for name, own in run.foretold[kind].items():
+            for name, own in run.foretold.get(kind, {}).items():
                 pairs[name] += [abs(predicted - actual) / actual for predicted, actual in own]
         found[kind] = {
             name: {"median": median(errors), "p90": percentile(errors, 90), "count": len(errors)}
