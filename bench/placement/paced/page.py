@@ -17,7 +17,8 @@ def tables(page: Numbers) -> Blocks:
     for name, setting in page["settings"].items():
         if not setting["policies"]:
             continue
-        lines.append(f"### {name}\n\n{setting['what']}; {setting['rounds']} rounds.\n")
+        rounds = f"{setting['rounds']} round{'s' * (setting['rounds'] != 1)}"
+        lines.append(f"### {name}\n\n{setting['what']}; {rounds}.\n")
         lines.append(_means(setting["policies"]))
         lines.append(_differences(setting["policies"]))
         lines.append(_foretold(setting["foretold"]))
