@@ -81,3 +81,13 @@ export function table(titles, rows) {
   made.append(head, body);
   return made;
 }
+
+// A box for what may be wider than the screen; the keyboard reaches it to scroll.
+export function wide(name, content) {
+  const box = element("div", "", "wide");
+  box.setAttribute("role", "group");
+  box.setAttribute("aria-label", name);
+  box.tabIndex = 0;
+  box.append(content);
+  return box;
+}

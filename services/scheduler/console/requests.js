@@ -1,6 +1,6 @@
 // The latest requests, and the story of one: what foretell explain tells.
 
-import { $, element, row, seconds, table } from "/console/format.js";
+import { $, element, row, seconds, table, wide } from "/console/format.js";
 import { ask } from "/console/server.js";
 
 const MOST_ROWS = 50;
@@ -134,8 +134,7 @@ function candidates(told) {
     if (one.chosen) made.className = "chosen";
     return made;
   });
-  const box = element("div", "", "wide");
-  box.append(table(titles, rows));
+  const box = wide(`Candidates of attempt ${told.attempt}`, table(titles, rows));
   if (told.measure) box.append(element("p", `Score: ${told.measure}; the least is chosen.`, "hint"));
   return box;
 }
