@@ -67,6 +67,12 @@ def test_containers_are_confined(cluster: Cluster) -> None:
     assert published == expected
 
 
+def test_no_second_engine_gets_the_identity_of_one(cluster: Cluster) -> None:
+    with pytest.raises(AssertionError, match="unique name"):
+        cluster.compose("up", "--no-build", "--detach", "--scale", "engine-0=2")
+    assert len(cluster.compose("ps", "--all", "--quiet", "engine-0").split()) == 1
+
+
 def test_a_killed_engine_is_survived_and_comes_back(cluster: Cluster) -> None:
     first = ask(cluster.client("scheduler-0"), max_tokens=4)
     victim = first.headers["x-foretell-instance"]

@@ -79,6 +79,14 @@ def test_eight_gpus_on_one_host_are_one_line(tmp_path: Path) -> None:
     assert not any("ports" in service for name, service in services.items() if "sched" not in name)
 
 
+def test_engines_and_predictors_have_names_so_that_none_is_scaled(tmp_path: Path) -> None:
+    (file,) = rendered(tmp_path, "models: {m: {}}\nengines: 2\n").values()
+    named = {name: service.get("container_name") for name, service in file["services"].items()}
+    assert {name for name, own in named.items() if own == f"${{COMPOSE_PROJECT_NAME}}-{name}"} == {
+        *("engine-0", "engine-1", "engine-0-predictor", "engine-1-predictor")
+    }
+
+
 def test_each_image_is_built_once(tmp_path: Path) -> None:
     text = "models: {m: {path: org/m}}\nengines: [{engines: 2}, {kind: emulated, engines: 2}]\n"
     services = rendered(tmp_path, text)["docker-compose.yml"]["services"].values()

@@ -115,8 +115,15 @@ class _Compose:
             services["tagger"] = self._tagger()
         for engine in self._engines:
             vllm = engine.section.kind == "vllm"
-            services[engine.name] = self._vllm(engine) if vllm else self._emulator(engine)
-            services[predictor_name(engine)] = self._predictor(engine)
+            own = {
+                engine.name: self._vllm(engine) if vllm else self._emulator(engine),
+                predictor_name(engine): self._predictor(engine),
+            }
+            # Compose then refuses to scale it: two would share an identity and its sockets.
+            services |= {
+                name: {"container_name": f"${{COMPOSE_PROJECT_NAME}}-{name}", **service}
+                for name, service in own.items()
+            }
         volumes: dict[str, Any] = {"run": {}}
         if any(engine.section.kind == "vllm" for engine in self._engines):
             volumes["models"] = {}

@@ -204,6 +204,7 @@ async def running_schedulers(cluster: Cluster, variant: Variant) -> AsyncIterato
                 # Probes are not what is measured.
                 "--health-interval-s=60",
                 "--log-level=warning",
+                start_timeout_s=_START_S,
             )
             for index, log in enumerate(logs)
         ]

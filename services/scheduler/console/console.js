@@ -2,7 +2,7 @@
 // another replica behind the address: their answers are kept and shown together.
 
 import { engine, offBy, pairs, scatter } from "/console/engines.js";
-import { $ } from "/console/format.js";
+import { $, say, settleChildren } from "/console/format.js";
 import { showRequests } from "/console/requests.js";
 import { KEY, Refused, ask } from "/console/server.js";
 import { prepareWhatIf } from "/console/what-if.js";
@@ -48,16 +48,22 @@ function together() {
 function show(state) {
   const placed = sum(state.instances.map((each) => each.dispatched_total));
   const who = state.names.length === 1 ? state.names[0] : `${state.names.length} replicas (${state.names.join(", ")})`;
-  $("summary").textContent =
-    `${who}, policy ${state.policy}: ${state.requests_total} requests, ${state.in_progress} in progress`;
-  $("targets").textContent = state.given
-    ? `${Math.round((100 * state.met) / state.given)}% of ${state.given} answers with targets kept them, last minute.`
-    : "No answer with targets in the last minute.";
-  $("engines").replaceChildren(...state.instances.map((each) => engine(each, placed)));
+  say("summary", `${who}, policy ${state.policy}: ${state.requests_total} requests, ${state.in_progress} in progress`);
+  const kept = Math.round((100 * state.met) / state.given);
+  say(
+    "targets",
+    state.given
+      ? `${kept}% of ${state.given} answers with targets kept them, last minute.`
+      : "No answer with targets in the last minute.",
+  );
+  settleChildren($("engines"), state.instances.map((each) => engine(each, placed)));
   const met = state.instances.flatMap((each) => pairs(each, "e2e_s"));
-  $("errors").textContent = met.length
-    ? `${met.length} answers; end-to-end latency off by ${Math.round(100 * offBy(met))}% (median).`
-    : "No answer in the last minute.";
+  say(
+    "errors",
+    met.length
+      ? `${met.length} answers; end-to-end latency off by ${Math.round(100 * offBy(met))}% (median).`
+      : "No answer in the last minute.",
+  );
   scatter(met);
   showRequests(state.requests);
 }
@@ -83,11 +89,10 @@ async function tick() {
   if (document.visibilityState === "visible") {
     try {
       await refresh();
-      $("problem").textContent = "";
+      say("problem", "");
     } catch (error) {
       if (error instanceof Refused) $("login").hidden = false;
-      // Said once: a screen reader reads it each time that it is set.
-      if ($("problem").textContent !== error.message) $("problem").textContent = error.message;
+      say("problem", error.message);
     }
   }
   setTimeout(tick, 1000);

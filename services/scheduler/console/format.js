@@ -10,6 +10,36 @@ export function element(tag, text, name) {
   return made;
 }
 
+// Makes an element say what another one says, and touches nothing that is the same: a screen reader
+// stays where it reads.
+export function settle(kept, wanted) {
+  for (const { name, value } of wanted.attributes) {
+    if (name !== "style" && kept.getAttribute(name) !== value) kept.setAttribute(name, value);
+  }
+  if (kept.style.cssText !== wanted.style.cssText) kept.style.cssText = wanted.style.cssText;
+  settleChildren(kept, [...wanted.childNodes]);
+}
+
+export function settleChildren(kept, wanted) {
+  wanted.forEach((node, index) => {
+    const known = kept.childNodes[index];
+    if (known?.nodeName !== node.nodeName || known.className !== node.className) {
+      if (known) known.replaceWith(node);
+      else kept.append(node);
+    } else if (node.nodeType === Node.TEXT_NODE) {
+      if (known.data !== node.data) known.data = node.data;
+    } else {
+      settle(known, node);
+    }
+  });
+  while (kept.childNodes.length > wanted.length) kept.lastChild.remove();
+}
+
+// Said once: a screen reader reads an alert each time that its text is set.
+export function say(id, text) {
+  if ($(id).textContent !== text) $(id).textContent = text;
+}
+
 export function median(values) {
   const sorted = [...values].sort((a, b) => a - b);
   const middle = Math.floor(sorted.length / 2);
@@ -50,4 +80,14 @@ export function table(titles, rows) {
   body.append(...rows);
   made.append(head, body);
   return made;
+}
+
+// A box for what may be wider than the screen; the keyboard reaches it to scroll.
+export function wide(name, content) {
+  const box = element("div", "", "wide");
+  box.setAttribute("role", "group");
+  box.setAttribute("aria-label", name);
+  box.tabIndex = 0;
+  box.append(content);
+  return box;
 }

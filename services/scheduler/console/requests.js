@@ -1,11 +1,12 @@
 // The latest requests, and the story of one: what foretell explain tells.
 
-import { $, element, row, seconds, table } from "/console/format.js";
+import { $, element, row, seconds, table, wide } from "/console/format.js";
 import { ask } from "/console/server.js";
 
 const MOST_ROWS = 50;
 const MOST_QUESTIONS = 24; // each may reach another replica, and one of them remembers the request
 const shown = new Map();
+let opener = null;
 
 const TARGETS = new Map([[true, "kept"], [false, "missed"], [null, "–"]]);
 
@@ -25,7 +26,10 @@ function newRow(request) {
   const button = element("button", request.request_id);
   button.type = "button";
   button.setAttribute("aria-haspopup", "dialog");
-  button.addEventListener("click", () => open(request.request_id));
+  button.addEventListener("click", () => {
+    opener = button;
+    open(request.request_id);
+  });
   return row([button, ...cells(request)], true);
 }
 
@@ -34,7 +38,9 @@ export function showRequests(requests) {
   const body = $("requests");
   const listed = new Map(requests.slice(0, MOST_ROWS).map((each) => [`${each.request_id} ${each.placed_unix_s}`, each]));
   for (const [key, known] of shown) {
-    if (!listed.has(key)) {
+    // Whoever is at a request, or reads its story and comes back to it, is not sent elsewhere.
+    const visited = known.contains(document.activeElement) || ($("story").open && known.contains(opener));
+    if (!listed.has(key) && !visited) {
       known.remove();
       shown.delete(key);
     }
@@ -128,8 +134,7 @@ function candidates(told) {
     if (one.chosen) made.className = "chosen";
     return made;
   });
-  const box = element("div", "", "wide");
-  box.append(table(titles, rows));
+  const box = wide(`Candidates of attempt ${told.attempt}`, table(titles, rows));
   if (told.measure) box.append(element("p", `Score: ${told.measure}; the least is chosen.`, "hint"));
   return box;
 }

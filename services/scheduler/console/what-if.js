@@ -1,6 +1,6 @@
 // What would be with other engines or more traffic.
 
-import { $, element, row, seconds, table } from "/console/format.js";
+import { $, element, row, seconds, table, wide } from "/console/format.js";
 import { ask } from "/console/server.js";
 
 const TITLES = ["", "measured", "predicted", "with the change"];
@@ -18,10 +18,8 @@ function show(found, replicas) {
   const shared = replicas > 1 ? `, each taken ${replicas} times because there are ${replicas} replicas` : "";
   const columns = [found.measured, found.as_it_is, found.changed];
   const rows = ROWS.map(([name, told]) => row([name, ...columns.map((each) => (each ? told(each) : "–"))], true));
-  const box = element("div", "", "wide");
-  box.append(table(TITLES, rows));
   return [
-    box,
+    wide("Measured and predicted", table(TITLES, rows)),
     element(
       "p",
       `From ${found.requests} requests to ${found.model} in ${time}${shared}, and ${found.engines} engines. ` +

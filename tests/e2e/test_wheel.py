@@ -1,0 +1,64 @@
+"""The wheel that `make wheel` builds has all that the checkout has, and its command runs."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.timeout(600)
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("foretell", "services", "tools", "cli")
+FILES = ("pyproject.toml", "README.md", "LICENSE")
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder into which the wheel is installed, without what it depends on."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    for name in PACKAGES:
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in FILES:
+        shutil.copy(ROOT / name, source)
+    pip("wheel", "--no-deps", "--wheel-dir", folder, source)
+    (wheel,) = folder.glob("*.whl")
+    named = re.search(
+        r'pip install "dist/(.+?)\[local\]"', (ROOT / "docs/get-started.md").read_text()
+    )
+    assert named is not None
+    assert wheel.name == named[1]
+    pip("install", "--no-deps", "--target", folder / "site", wheel)
+    return folder / "site"
+
+
+def pip(*arguments: str | Path) -> None:
+    command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
+    subprocess.run(command, check=True)
+
+
+def files_of(root: Path) -> set[str]:
+    return {
+        str(path.relative_to(root))
+        for name in PACKAGES
+        for path in (root / name).rglob("*")
+        if path.is_file() and path.suffix not in (".pyc", ".nbc", ".nbi", ".md")
+    }
+
+
+def test_nothing_of_the_packages_is_left_out(installed: Path) -> None:
+    assert files_of(installed) == files_of(ROOT)
+
+
+def test_its_command_runs_where_there_is_no_checkout(installed: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, installed / "bin" / "foretell", "render", "schema"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == (ROOT / "foretell" / "config" / "cluster.schema.json").read_text()
