@@ -76,6 +76,10 @@ EXACT: dict[str, dict[str, Any]] = {
             "regex": '<tool_call>\\n\\{"name": "look", "arguments": \\{"at": "[a-z ]{900,}"\\}\\}'
         },
     },
+    "a named tool": CHAT
+    | CALLED
+    | {"tool_choice": {"type": "function", "function": {"name": "look"}}},
+    "a required tool": CHAT | CALLED | {"tool_choice": "required"},
     "logprobs of a chat": CHAT | {"logprobs": True, "top_logprobs": 2},
     "logprobs of a completion": {"prompt": "the model server", "logprobs": 1},
     "return_token_ids": CHAT | {"return_token_ids": True},
