@@ -80,9 +80,11 @@ class Publisher:
 
     def pass_on(self, by: "Follower", spending: predictor_pb2.Spending) -> None:
         """What a follower tells the others."""
-        for follower in self._followers - {by}:
+        others = self._followers - {by}
+        for follower in others:
             follower.passed.append(spending)
-        self._at(self._sent_s + INTERVAL_S)
+        if others:
+            self._at(self._sent_s + INTERVAL_S)
 
     def settling(self, due_s: float) -> None:
         """There will be something to say of a follower's request from `due_s` on."""

@@ -102,6 +102,7 @@ class Tenant:
         self.tokens = Bucket(key.tokens_per_min, clock) if key and key.tokens_per_min else None
         self._grants: set[Grant] = set()
         self._elsewhere = elsewhere
+        self._may_be_active = False
         self._untold_requests, self._untold_tokens = 0, 0.0
         """Spent here, and not yet told to other replicas."""
 
@@ -135,6 +136,7 @@ class Tenant:
             self.spend(1, 0.0)
         grant = Grant(self)
         self._grants.add(grant)
+        self._may_be_active = True
         try:
             yield grant
         finally:
@@ -148,12 +150,14 @@ class Tenant:
 
     def take_out(self, requests: int, tokens: float) -> None:
         """It has spent that much, here or elsewhere."""
+        self._may_be_active = True
         for bucket, amount in ((self.requests, requests), (self.tokens, tokens)):
             if bucket is not None and amount:
                 bucket.spend(amount)
 
     def lower(self, requests_left: float, tokens_left: float) -> None:
         """No more than that is left."""
+        self._may_be_active = True
         for bucket, left in ((self.requests, requests_left), (self.tokens, tokens_left)):
             if bucket is not None:
                 bucket.spend(max(0.0, bucket.level - left))
@@ -161,9 +165,13 @@ class Tenant:
     @property
     def is_active(self) -> bool:
         """Other replicas have to know how much it has spent here, or has in progress."""
+        if not self._may_be_active:  # most of many
+            return False
         untold = self._untold_requests or self._untold_tokens
         buckets = (bucket for bucket in (self.requests, self.tokens) if bucket is not None)
-        return bool(self._grants or untold) or any(each.level < each.per_min for each in buckets)
+        spent = any(each.level < each.per_min for each in buckets)
+        self._may_be_active = bool(self._grants or untold or spent)
+        return self._may_be_active
 
     def told(self) -> predictor_pb2.Spent:
         """What other replicas are told, once."""
