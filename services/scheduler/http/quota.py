@@ -6,12 +6,12 @@ Tokens are reserved as predicted when a request is placed, and settled when its 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from hashlib import blake2b
 from math import ceil, inf
 
 from foretell.config.keys import ApiKey
 from foretell.v1 import predictor_pb2
 from services.scheduler.http.errors import ApiError, retry_after
-from services.scheduler.http.spending import caller_of
 
 
 class Bucket:
@@ -93,7 +93,8 @@ class Tenant:
         """`key`: its limits; None: it has none. `elsewhere`: requests of a `caller` in progress at
         other replicas."""
         self.name = name
-        self.caller = caller_of(name)
+        self.caller = int.from_bytes(blake2b(name.encode(), digest_size=8).digest())
+        """By which replicas know it in what they tell each other."""
         self.key = key
         self.clock = clock
         self.requests = (

@@ -9,14 +9,10 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from math import inf, isfinite
-from typing import TYPE_CHECKING
 
 from foretell.v1 import predictor_pb2
-
-if TYPE_CHECKING:
-    from services.scheduler.http.quota import Tenant
+from services.scheduler.http.quota import Tenant
 
 TELL_EVERY_S = 0.2
 _TELL_EACH_S = 0.001
@@ -30,11 +26,6 @@ _MOST_TOLD = 4096
 """Callers in a message."""
 
 Way = Callable[[predictor_pb2.Spending], None]
-
-
-def caller_of(name: str) -> int:
-    """By what a caller is known in messages."""
-    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest())
 
 
 @dataclass(slots=True)
@@ -51,7 +42,7 @@ class Spending:
 
     def __init__(
         self,
-        tenants: Callable[[], Iterable["Tenant"]],
+        tenants: Callable[[], Iterable[Tenant]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`tenants`: those with limits."""
