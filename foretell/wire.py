@@ -228,6 +228,7 @@ def request_to_proto(request: RequestSpec) -> predictor_pb2.RequestSpec:
         cached_tokens=request.cached_tokens,
         prefix=request.prefix,
         prefix_chunk_tokens=request.prefix_chunk_tokens,
+        x_request_id=request.x_request_id,
     )
 
 
@@ -247,6 +248,13 @@ def request_from_proto(request: predictor_pb2.RequestSpec) -> RequestSpec:
         cached_tokens=min(request.cached_tokens, request.prompt_tokens),
         prefix=tuple(request.prefix[:MOST_CHUNKS]),
         prefix_chunk_tokens=request.prefix_chunk_tokens,
+        x_request_id=request.x_request_id,
+    )
+
+
+def ended_to_proto(request: RequestSpec, *, answered: bool) -> predictor_pb2.CompleteRequest:
+    return predictor_pb2.CompleteRequest(
+        request_id=request.request_id, answered=answered, x_request_id=request.x_request_id
     )
 
 

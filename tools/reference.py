@@ -61,7 +61,7 @@ RESPONSE_HEADERS = (
     (
         "x-ratelimit-*",
         "`limit`, `remaining` and `reset`, each of `requests` and `tokens`, as OpenAI's API tells "
-        "them, where the key has such limits; those of this replica.",
+        "them, where the key has such limits; those of all replicas.",
     ),
     (
         "ratelimit, ratelimit-policy",

@@ -7,7 +7,7 @@ from foretell.config.sections import Section
 
 
 class ApiKey(Section):
-    """One caller. Limits are those of each scheduler replica; 0: none."""
+    """One caller. Limits hold for all scheduler replicas together; 0: none."""
 
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
     """The key's SHA-256 in hexadecimal digits: `printf %s KEY | sha256sum`."""

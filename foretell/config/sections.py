@@ -372,7 +372,8 @@ class ObservabilitySection(Section):
     """What the cluster tells about itself."""
 
     log_level: LogLevel = "info"
-    """Least severe level that schedulers, predictors and tagger log."""
+    """Least severe level that schedulers, predictors and tagger log; `debug` has lines about each
+    request."""
     log_format: LogFormat = "text"
     """`json`: every service logs one JSON object a line, with `request_id` where it is about a
     request."""

@@ -62,6 +62,8 @@ class RequestSpec:
     """Tokens in each of these chunks; a mean where chunks are cut by bytes of text."""
     slo: Slo = NO_SLO
     """Targets that count from now. Policies read them; predictors are not told."""
+    x_request_id: str = ""
+    """By which its client knows it: for lines of logs."""
 
 
 class Load(NamedTuple):

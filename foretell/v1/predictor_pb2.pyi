@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RequestSpec(_message.Message):
-    __slots__ = ("request_id", "prompt_tokens", "max_tokens", "length", "priority", "sequences", "cached_tokens", "prefix", "prefix_chunk_tokens")
+    __slots__ = ("request_id", "prompt_tokens", "max_tokens", "length", "priority", "sequences", "cached_tokens", "prefix", "prefix_chunk_tokens", "x_request_id")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +19,7 @@ class RequestSpec(_message.Message):
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     PREFIX_FIELD_NUMBER: _ClassVar[int]
     PREFIX_CHUNK_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    X_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt_tokens: int
     max_tokens: int
@@ -28,7 +29,8 @@ class RequestSpec(_message.Message):
     cached_tokens: int
     prefix: _containers.RepeatedScalarFieldContainer[int]
     prefix_chunk_tokens: float
-    def __init__(self, request_id: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., length: _Optional[_Union[_tagger_pb2.LengthEstimate, _Mapping]] = ..., priority: _Optional[int] = ..., sequences: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., prefix: _Optional[_Iterable[int]] = ..., prefix_chunk_tokens: _Optional[float] = ...) -> None: ...
+    x_request_id: str
+    def __init__(self, request_id: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., length: _Optional[_Union[_tagger_pb2.LengthEstimate, _Mapping]] = ..., priority: _Optional[int] = ..., sequences: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., prefix: _Optional[_Iterable[int]] = ..., prefix_chunk_tokens: _Optional[float] = ..., x_request_id: _Optional[str] = ...) -> None: ...
 
 class Load(_message.Message):
     __slots__ = ("running", "waiting", "reserved", "used_blocks", "total_blocks", "waiting_prefill_blocks", "max_num_seqs", "by_priority")
@@ -119,12 +121,14 @@ class ReserveResponse(_message.Message):
     def __init__(self, prediction: _Optional[_Union[PredictResponse, _Mapping]] = ...) -> None: ...
 
 class CompleteRequest(_message.Message):
-    __slots__ = ("request_id", "answered")
+    __slots__ = ("request_id", "answered", "x_request_id")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ANSWERED_FIELD_NUMBER: _ClassVar[int]
+    X_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     answered: bool
-    def __init__(self, request_id: _Optional[str] = ..., answered: bool = ...) -> None: ...
+    x_request_id: str
+    def __init__(self, request_id: _Optional[str] = ..., answered: bool = ..., x_request_id: _Optional[str] = ...) -> None: ...
 
 class CompleteResponse(_message.Message):
     __slots__ = ("ttft_s", "output_tokens", "preemptions", "prompt_tokens", "cached_tokens")
@@ -195,14 +199,42 @@ class Hello(_message.Message):
     def __init__(self, version: _Optional[int] = ..., secret: _Optional[bytes] = ...) -> None: ...
 
 class Notice(_message.Message):
-    __slots__ = ("reserved", "ended", "age_s")
+    __slots__ = ("reserved", "ended", "spending", "age_s")
     RESERVED_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
+    SPENDING_FIELD_NUMBER: _ClassVar[int]
     AGE_S_FIELD_NUMBER: _ClassVar[int]
     reserved: RequestSpec
     ended: CompleteRequest
+    spending: Spending
     age_s: float
-    def __init__(self, reserved: _Optional[_Union[RequestSpec, _Mapping]] = ..., ended: _Optional[_Union[CompleteRequest, _Mapping]] = ..., age_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, reserved: _Optional[_Union[RequestSpec, _Mapping]] = ..., ended: _Optional[_Union[CompleteRequest, _Mapping]] = ..., spending: _Optional[_Union[Spending, _Mapping]] = ..., age_s: _Optional[float] = ...) -> None: ...
+
+class Spending(_message.Message):
+    __slots__ = ("replica", "number", "spent")
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    SPENT_FIELD_NUMBER: _ClassVar[int]
+    replica: int
+    number: int
+    spent: _containers.RepeatedCompositeFieldContainer[Spent]
+    def __init__(self, replica: _Optional[int] = ..., number: _Optional[int] = ..., spent: _Optional[_Iterable[_Union[Spent, _Mapping]]] = ...) -> None: ...
+
+class Spent(_message.Message):
+    __slots__ = ("caller", "requests", "tokens", "in_progress", "requests_left", "tokens_left")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    IN_PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_LEFT_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_LEFT_FIELD_NUMBER: _ClassVar[int]
+    caller: int
+    requests: int
+    tokens: float
+    in_progress: int
+    requests_left: float
+    tokens_left: float
+    def __init__(self, caller: _Optional[int] = ..., requests: _Optional[int] = ..., tokens: _Optional[float] = ..., in_progress: _Optional[int] = ..., requests_left: _Optional[float] = ..., tokens_left: _Optional[float] = ...) -> None: ...
 
 class Ended(_message.Message):
     __slots__ = ("request_id", "seen")
@@ -213,7 +245,7 @@ class Ended(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., seen: _Optional[_Union[CompleteResponse, _Mapping]] = ...) -> None: ...
 
 class Published(_message.Message):
-    __slots__ = ("sent_unix_s", "heard_unix_s", "picture", "ended", "all_prefixes", "cached_prefixes", "evicted_prefixes")
+    __slots__ = ("sent_unix_s", "heard_unix_s", "picture", "ended", "all_prefixes", "cached_prefixes", "evicted_prefixes", "spending")
     SENT_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     HEARD_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     PICTURE_FIELD_NUMBER: _ClassVar[int]
@@ -221,6 +253,7 @@ class Published(_message.Message):
     ALL_PREFIXES_FIELD_NUMBER: _ClassVar[int]
     CACHED_PREFIXES_FIELD_NUMBER: _ClassVar[int]
     EVICTED_PREFIXES_FIELD_NUMBER: _ClassVar[int]
+    SPENDING_FIELD_NUMBER: _ClassVar[int]
     sent_unix_s: float
     heard_unix_s: float
     picture: Picture
@@ -228,7 +261,8 @@ class Published(_message.Message):
     all_prefixes: bool
     cached_prefixes: _containers.RepeatedScalarFieldContainer[int]
     evicted_prefixes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, sent_unix_s: _Optional[float] = ..., heard_unix_s: _Optional[float] = ..., picture: _Optional[_Union[Picture, _Mapping]] = ..., ended: _Optional[_Iterable[_Union[Ended, _Mapping]]] = ..., all_prefixes: bool = ..., cached_prefixes: _Optional[_Iterable[int]] = ..., evicted_prefixes: _Optional[_Iterable[int]] = ...) -> None: ...
+    spending: _containers.RepeatedCompositeFieldContainer[Spending]
+    def __init__(self, sent_unix_s: _Optional[float] = ..., heard_unix_s: _Optional[float] = ..., picture: _Optional[_Union[Picture, _Mapping]] = ..., ended: _Optional[_Iterable[_Union[Ended, _Mapping]]] = ..., all_prefixes: bool = ..., cached_prefixes: _Optional[_Iterable[int]] = ..., evicted_prefixes: _Optional[_Iterable[int]] = ..., spending: _Optional[_Iterable[_Union[Spending, _Mapping]]] = ...) -> None: ...
 
 class Picture(_message.Message):
     __slots__ = ("layout", "checksum", "notices", "instance_id", "config", "taken_unix_s", "running", "free_blocks", "waiting_blocks", "steps_in_flight", "step_began_unix_s", "requests", "reservations", "expected", "dispatch_delay_s", "step_time", "step_error", "calibration_steps", "profile")

@@ -29,7 +29,7 @@ class Exchange(_message.Message):
     def __init__(self, prompt: _Optional[str] = ..., answer: _Optional[str] = ..., answer_characters: _Optional[int] = ...) -> None: ...
 
 class TagRequest(_message.Message):
-    __slots__ = ("request_id", "model_name", "prompt", "prompt_tokens", "max_tokens", "hint_tokens", "system", "earlier", "exchanges", "characters", "stops", "tenant", "min_tokens", "kind")
+    __slots__ = ("request_id", "model_name", "prompt", "prompt_tokens", "max_tokens", "hint_tokens", "system", "earlier", "exchanges", "characters", "stops", "tenant", "min_tokens", "kind", "x_request_id")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
@@ -44,6 +44,7 @@ class TagRequest(_message.Message):
     TENANT_FIELD_NUMBER: _ClassVar[int]
     MIN_TOKENS_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
+    X_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model_name: str
     prompt: str
@@ -58,7 +59,8 @@ class TagRequest(_message.Message):
     tenant: str
     min_tokens: int
     kind: RequestKind
-    def __init__(self, request_id: _Optional[str] = ..., model_name: _Optional[str] = ..., prompt: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., hint_tokens: _Optional[int] = ..., system: _Optional[str] = ..., earlier: _Optional[_Iterable[_Union[Exchange, _Mapping]]] = ..., exchanges: _Optional[int] = ..., characters: _Optional[int] = ..., stops: _Optional[int] = ..., tenant: _Optional[str] = ..., min_tokens: _Optional[int] = ..., kind: _Optional[_Union[RequestKind, str]] = ...) -> None: ...
+    x_request_id: str
+    def __init__(self, request_id: _Optional[str] = ..., model_name: _Optional[str] = ..., prompt: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., hint_tokens: _Optional[int] = ..., system: _Optional[str] = ..., earlier: _Optional[_Iterable[_Union[Exchange, _Mapping]]] = ..., exchanges: _Optional[int] = ..., characters: _Optional[int] = ..., stops: _Optional[int] = ..., tenant: _Optional[str] = ..., min_tokens: _Optional[int] = ..., kind: _Optional[_Union[RequestKind, str]] = ..., x_request_id: _Optional[str] = ...) -> None: ...
 
 class Quantile(_message.Message):
     __slots__ = ("level", "tokens")

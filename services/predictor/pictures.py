@@ -30,6 +30,8 @@ MAX_FOLLOWERS = 256
 MAX_NOTICE_BYTES = 1 << 20
 MAX_ENDED = 10_000
 """Answers that are kept for a follower which does not read."""
+MAX_PASSED = 64
+"""Latest messages of other followers that are kept for one which does not read."""
 
 
 class Publisher:
@@ -76,6 +78,14 @@ class Publisher:
         others = by is not None and len(self._followers) > 1
         self._at(self._sent_s + (URGENT_INTERVAL_S if others else INTERVAL_S))
 
+    def pass_on(self, by: "Follower", spending: predictor_pb2.Spending) -> None:
+        """What a follower tells the others."""
+        others = self._followers - {by}
+        for follower in others:
+            follower.passed.append(spending)
+        if others:
+            self._at(self._sent_s + INTERVAL_S)
+
     def settling(self, due_s: float) -> None:
         """There will be something to say of a follower's request from `due_s` on."""
         self._at(max(due_s, self._sent_s + INTERVAL_S))
@@ -120,6 +130,8 @@ class Follower(ServedStream):
         self._ended = deque[predictor_pb2.Ended](maxlen=MAX_ENDED)
         self._index: PrefixIndex | None = None
         self._known_changes = 0
+        self.passed = deque[predictor_pb2.Spending](maxlen=MAX_PASSED)
+        """What others have told, and this one has not heard yet."""
         self._profile_sent = False
         self.changes = -1
         """The number of changes that the follower knows of."""
@@ -147,11 +159,16 @@ class Follower(ServedStream):
         sent = published_to_proto(message, "" if self._profile_sent else profile)
         sent.ended.extend(self._ended)
         self._ended.clear()
+        sent.spending.extend(self.passed)
+        self.passed.clear()
         self._profile_sent |= message.picture is not None
         self.send(sent.SerializeToString())
 
     def heard(self, payload: bytes) -> None:
         notice = predictor_pb2.Notice.FromString(payload)
+        if notice.HasField("spending"):
+            self._publisher.pass_on(self, notice.spending)
+            return
         self._notices += 1
         if notice.HasField("reserved"):
             self._service.reserve(wire.request_from_proto(notice.reserved), notice.age_s)

@@ -1,5 +1,6 @@
 """The gRPC face of the sidecar."""
 
+import logging
 import math
 import time
 from collections.abc import Callable
@@ -15,6 +16,9 @@ from foretell.length.distribution import LengthRule, knots
 from foretell.model import EngineSnapshot, RequestSpec
 from foretell.telemetry import SPREAD_STEPS, PredictorMetrics
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
+from services.process.logs import about
+
+logger = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -72,12 +76,30 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
 
     def reserve(self, spec: RequestSpec, age_s: float = 0.0) -> None:
         """Count `spec` as on its way since `age_s` seconds ago."""
-        self.predictor.reserve(spec, self._clock() - age_s, self._reserve_ttl_s)
+        self._reserve(spec, self._clock() - age_s, self._reserve_ttl_s)
+
+    def _reserve(self, spec: RequestSpec, made_s: float, ttl_s: float) -> None:
+        self.predictor.reserve(spec, made_s, ttl_s)
+        logger.debug(
+            "on its way to %s: %d tokens of prompt, some %.0f of output",
+            self.instance_id,
+            spec.prompt_tokens,
+            spec.length.expected_tokens,
+            extra=about(spec.x_request_id),
+        )
 
     def complete(self, request: predictor_pb2.CompleteRequest) -> predictor_pb2.CompleteResponse:
         """The request has ended; what was seen of it."""
         seen = self.predictor.complete(request.request_id, answered=request.answered)
         self.metrics.preemptions.inc(seen.preemptions)
+        logger.debug(
+            "ended on %s: %s tokens of output, first one after %.3f s, preempted %d times",
+            self.instance_id,
+            seen.output_tokens,
+            seen.ttft_s,
+            seen.preemptions,
+            extra=about(request.x_request_id),
+        )
         return predictor_pb2.CompleteResponse(
             ttft_s=seen.ttft_s,
             output_tokens=seen.output_tokens,
@@ -151,7 +173,7 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
             )
         # Before it counts as on its way: it would be predicted behind itself.
         prediction = self._predict(spec) if request.predict else None
-        self.predictor.reserve(spec, self._clock(), request.ttl_s or self._reserve_ttl_s)
+        self._reserve(spec, self._clock(), request.ttl_s or self._reserve_ttl_s)
         self.changed()
         return predictor_pb2.ReserveResponse(prediction=prediction)
 

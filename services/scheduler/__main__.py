@@ -183,7 +183,10 @@ async def _run(
         replica.draining = True
         picker.drain()
 
+    predictors, spending = replica.relay.placer.predictors, replica.api_keys.spending
+    predictors.passed_on = spending.hear
     probing = asyncio.create_task(replica.pool.run())
+    telling = asyncio.create_task(spending.run(predictors.ways))
     draining = asyncio.create_task(drain_first())
     try:
         await Server(app).run(
@@ -195,9 +198,10 @@ async def _run(
             drain_s=settings.drain_timeout_s,
         )
     finally:
-        for task in (probing, draining):
+        tasks = (probing, telling, draining)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(probing, draining, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _api_keys(settings: SchedulerSettings, traffic: Traffic) -> ApiKeys:

@@ -16,6 +16,7 @@ from foretell.length.conversation import Question
 from foretell.length.sampling import Sample
 from foretell.model import LengthEstimate
 from foretell.v1 import tagger_pb2
+from services.process.logs import about
 from services.tagger.batcher import MicroBatcher, Unanswered
 from services.tagger.metrics import TaggerMetrics
 from services.tagger.models import Found, LengthModel
@@ -144,6 +145,12 @@ class Estimators(Generic[Found]):
             clipped = clip(estimate, request.max_tokens, request.min_tokens)
             self._remember(request.request_id, clipped)
             tell(clipped)
+            logger.debug(
+                "estimated %.0f tokens of output, by %s",
+                clipped.expected_tokens,
+                clipped.source,
+                extra=about(request.x_request_id),
+            )
 
         if request.hint_tokens > 0:
             told(from_hint(request.hint_tokens))

@@ -1,6 +1,7 @@
 """Streams of requests, and of what is estimated of them."""
 
 import asyncio
+import logging
 from functools import partial
 from typing import Any
 
@@ -10,9 +11,12 @@ from foretell import wire
 from foretell.model import LengthEstimate
 from foretell.v1 import tagger_pb2
 from services.process.frames import ServedStream
+from services.process.logs import about
 from services.process.traffic import Traffic
 from services.tagger.estimators import Estimators
 from services.tagger.problems import batch_problem, tag_problem
+
+logger = logging.getLogger(__name__)
 
 MAX_STREAMS = 256
 _MAX_BATCH_BYTES = 8 << 20  # more than a scheduler accepts as a body
@@ -103,6 +107,7 @@ class TagStream(ServedStream):
         if problem := tag_problem(request):
             self._answer_soon()
             self._refusals.append(tagger_pb2.Refusal(number=number, reason=problem))
+            logger.debug("refused: %s", problem, extra=about(request.x_request_id))
         else:
             self._estimators.ask(request, partial(self._answer, number))
 

@@ -141,7 +141,7 @@ async def test_a_follower_hears_of_snapshots_and_is_told_of_the_end(tmp_path: Pa
         here.service.hear(snapshot(running=5, sequence=2))
         await until(lambda: one.running() == 5)
         assert one.reserved() == 1  # and once only
-        seen = one.following.ended("a", answered=True)
+        seen = one.following.ended(request("a"), answered=True)
         assert seen is not None
         assert one.reserved() == 1  # the predictor still tells of it
         assert isinstance(await asyncio.wait_for(seen, WAIT_S), pb.CompleteResponse)
@@ -196,12 +196,12 @@ async def test_a_predictor_that_comes_back_is_told_what_is_on_its_way(tmp_path: 
         await until(one.is_fresh)
         one.following.reserve(request("a"))
         one.following.reserve(request("b"))
-        waiting = one.following.ended("b", answered=True)
+        waiting = one.following.ended(request("b"), answered=True)
         assert waiting is not None
         await here.stop()
         assert await asyncio.wait_for(waiting, WAIT_S) in (None, pb.CompleteResponse())
         assert not one.following.reserve(request("c"))  # so it has to be called, if it can
-        assert one.following.ended("nobody", answered=True) is None
+        assert one.following.ended(request("nobody"), answered=True) is None
         assert one.running() == 4  # believed for as long as it is not stale
         fresh = Sidecar(here.address, OPEN)
         await fresh.start()
@@ -389,6 +389,47 @@ async def test_notices_to_a_predictor_that_hangs_cost_no_memory(tmp_path: Path) 
             await until(lambda: followed(2))
         for each in streams:
             each.close()
+
+
+async def test_in_a_large_pool_replicas_meet_at_the_same_predictors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one replica tells all goes by a predictor that all follow, whom else they follow."""
+    monkeypatch.setattr(predictors, "MOST_FOLLOWED", 2)
+    heard: dict[str, list[int]] = {"one": [], "other": []}
+    async with AsyncExitStack() as stack:
+        pool: Any = SimpleNamespace(instances={}, traffic=OPEN)
+        for number in range(4):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            here = await stack.enter_async_context(sidecar(folder))
+            config = InstanceConfig(f"e{number}", "http://engine", here.address)
+            pool.instances[f"e{number}"] = Instance(config, stub=object(), healthy=True)  # type: ignore[arg-type]
+        replicas = {}
+        for name, first in (("one", ["e3", "e1"]), ("other", ["e2", "e1"])):
+            made = predictors.Predictors(
+                pool,
+                1.0,
+                Gallery(knots),
+                SchedulerMetrics(CollectorRegistry()),
+                listener=lambda _: None,
+                random=lambda: 0.9,
+            )
+            made.passed_on = lambda spending, name=name: heard[name].append(spending.number)
+            stack.callback(made.close)
+            for instance_id in [*first, "e0", "e2"]:
+                made.follow(instance_id)
+            replicas[name] = made
+        await until(lambda: all(each.ways() for each in replicas.values()))
+
+        def told() -> bool:
+            for way in replicas["one"].ways():
+                way(pb.Spending(replica=1, number=7))
+            return bool(heard["other"])
+
+        await until(told)
+        assert set(heard["other"]) == {7}
+        assert not heard["one"]
 
 
 async def test_in_a_large_pool_others_are_followed_in_turn(

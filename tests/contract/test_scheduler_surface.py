@@ -160,6 +160,26 @@ async def test_a_response_that_fails_before_its_first_token_is_repeated(tmp_path
             assert response.content == created + delta
 
 
+async def test_a_response_that_breaks_off_ends_with_an_error_of_its_own_api(tmp_path: Path) -> None:
+    created = event("response.created", sequence_number=0, response={"id": "r"})
+    delta = event("response.output_text.delta", sequence_number=1, delta="hello")
+
+    async def dies(exchange: Exchange) -> None:
+        await exchange.head(200, "text/event-stream")
+        await exchange.chunk(created + delta)
+        await asyncio.sleep(0.3)  # what comes with the break is lost
+        await exchange.hang_up()
+
+    async with engines(dies) as (engine,), running(tmp_path, [engine]) as scheduler:
+        sdk = scheduler.sdk()
+        stream = await sdk.responses.create(model=MODEL, input="x", stream=True)
+        *_, last = [each async for each in stream]
+        assert (last.type, last.sequence_number) == ("error", 2)
+        assert (last.code, last.message) == ("engine_lost", "the engine failed in mid-answer")
+        await sdk.close()
+        await scheduler.until_metric("foretell_requests_total", 1, status="502")
+
+
 async def test_anthropics_clients_get_their_own_errors(tmp_path: Path) -> None:
     first = event("message_start", message={"usage": {"input_tokens": 4, "output_tokens": 0}})
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,9 +17,12 @@ from foretell.config import PredictorSettings, TaggerSettings
 from foretell.engine.warm import warm_forecast, warm_twin
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 from services.predictor.__main__ import serve as serve_predictor
+from services.process.logs import JsonLines, _Text
 from services.tagger.server import serve as serve_tagger
 
 pytestmark = pytest.mark.timeout(600)
+
+WORDS = ("attempt 1 goes to engine-0", "on its way to engine-0", "ended on engine-0", "estimated")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -131,3 +135,32 @@ async def test_a_request_is_foretold_served_and_accounted_for(tmp_path: Path, st
         assert (await sidecar_status(address)).load.reserved == 0
         cards = (await scheduler.client.get("/v1/models")).json()["data"]
         assert [card["owned_by"] for card in cards] == ["foretell-emulated"]
+
+
+async def test_the_lines_of_every_service_about_a_request_have_its_id(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="services")
+    formats = (JsonLines(), _Text())
+
+    def found() -> set[str]:
+        """Where each format has the id in a line with one of the words."""
+        told = [(r.name, [each.format(r) for each in formats]) for r in caplog.records]
+        return {
+            f"{name}: {word}"
+            for name, lines in told
+            for word in WORDS
+            if all("mine-7" in line and word in line for line in lines)
+        }
+
+    async with cluster(tmp_path) as (scheduler, _):
+        async with asyncio.timeout(WAIT_S):  # the tagger's stream may not be open yet
+            while len(found()) < len(WORDS):
+                asked = {"model": MODEL, "max_tokens": 8, "headers": {"x-request-id": "mine-7"}}
+                assert (await scheduler.complete(**asked)).status_code == 200
+    assert found() == {
+        "services.scheduler.placing.placer: attempt 1 goes to engine-0",
+        "services.predictor.service: on its way to engine-0",
+        "services.predictor.service: ended on engine-0",
+        "services.tagger.estimators: estimated",
+    }

@@ -24,27 +24,27 @@ TOKENS = 200
 BEGUN = 12
 """Events after which a stream counts as in its midst."""
 CHAT = {"messages": [{"role": "user", "content": "Tell me of the sea."}]}
-SCHEMA = {
+SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"names": {"type": "array", "items": {"type": "string"}, "minItems": 400}},
     "required": ["names"],
 }
 LONG_TEXT = {"type": "string", "minLength": 900, "pattern": "[a-z ]{900,}"}
-CALLED = {
-    "tools": [
-        {
-            "type": "function",
-            "function": {
-                "name": "look",
-                "parameters": {
-                    "type": "object",
-                    "properties": {"at": LONG_TEXT},
-                    "required": ["at"],
-                },
-            },
-        }
-    ]
+
+
+def called(at: dict[str, Any], **fields: object) -> dict[str, Any]:
+    """What a request with a tool has, whose one argument is long."""
+    parameters = {"type": "object", "properties": {"at": at}, "required": ["at"]}
+    function = {"name": "look", "parameters": parameters, **fields}
+    return {"tools": [{"type": "function", "function": function}]}
+
+
+CALLED = called(LONG_TEXT)
+CALLED_STRICTLY = called(SCHEMA["properties"]["names"], strict=True) | {
+    "logit_bias": {"201": -100, "204": -100, "223": -100}
 }
+"""Without `strict`, vLLM lets arguments be any JSON; without the bias, blanks without end follow
+their first brace."""
 EXACT: dict[str, dict[str, Any]] = {
     "chat": CHAT,
     "completion": {"prompt": "the model server"},
@@ -76,6 +76,10 @@ EXACT: dict[str, dict[str, Any]] = {
             "regex": '<tool_call>\\n\\{"name": "look", "arguments": \\{"at": "[a-z ]{900,}"\\}\\}'
         },
     },
+    "a named tool": CHAT
+    | CALLED_STRICTLY
+    | {"tool_choice": {"type": "function", "function": {"name": "look"}}},
+    "a required tool": CHAT | CALLED_STRICTLY | {"tool_choice": "required"},
     "logprobs of a chat": CHAT | {"logprobs": True, "top_logprobs": 2},
     "logprobs of a completion": {"prompt": "the model server", "logprobs": 1},
     "return_token_ids": CHAT | {"return_token_ids": True},

@@ -10,6 +10,8 @@ import pytest
 
 from foretell.config import SchedulerSettings
 from foretell.config.keys import ApiKey
+from services.process.traffic import OPEN
+from services.scheduler.__main__ import _api_keys
 from services.scheduler.http.auth import ApiKeys
 from services.scheduler.http.errors import ApiError
 from services.scheduler.http.limits import InProgress
@@ -263,6 +265,18 @@ def test_a_wrong_file_is_refused_at_the_start(tmp_path: Path, text: str, wrong: 
     file.write_text(text)
     with pytest.raises(ValueError, match=wrong):
         SchedulerSettings(api_keys_file=str(file))
+
+
+@pytest.mark.parametrize(
+    ("host", "keys", "warned"),
+    [("0.0.0.0", "", True), ("::", "", True), ("127.0.0.1", "", False), ("0.0.0.0", "k", False)],
+)
+def test_whoever_is_open_to_a_network_without_keys_is_warned(
+    caplog: pytest.LogCaptureFixture, host: str, keys: str, warned: bool
+) -> None:
+    settings = SchedulerSettings(host=host, api_keys=keys)
+    assert _api_keys(settings, OPEN).needed == bool(keys)
+    assert ("there are no API keys" in caplog.text) is warned
 
 
 def test_a_list_of_keys_names_nobody(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from services.scheduler.http.parsing import (
     parse,
 )
 from services.scheduler.http.slo import Terms
-from services.scheduler.http.surface import ENDPOINTS, Endpoint
+from services.scheduler.http.surface import ENDPOINTS, MOST_MESSAGES, Endpoint
 
 JSON = st.recursive(
     st.none()
@@ -172,6 +172,7 @@ def test_a_completion_error_names_the_field(fields: dict[str, Any], param: str) 
         ({"messages": None}, "messages"),
         ({"messages": []}, "messages"),
         ({"messages": "hello"}, "messages"),
+        ({"messages": [{"role": "user", "content": "x"}] * (MOST_MESSAGES + 1)}, "messages"),
         ({"messages": ["hello"]}, "messages[0]"),
         ({"messages": [{"content": "x"}]}, "messages[0].role"),
         (

@@ -27,7 +27,15 @@ CONFIG = EngineConfig(
 SNAPSHOT = EngineSnapshot(
     "e0", "run", 9, 1.0, 2.0, CONFIG, 42, (STATE, STATE), (STATE,), (STEP,), (STEP, STEP)
 )
-SPEC = RequestSpec("r", 10, 20, LengthEstimate(15.0, ((0.5, 12.0), (0.9, 30.0)), "history"), -1, 2)
+SPEC = RequestSpec(
+    "r",
+    10,
+    20,
+    LengthEstimate(15.0, ((0.5, 12.0), (0.9, 30.0)), "history"),
+    -1,
+    2,
+    x_request_id="x",
+)
 LOAD = Load(1, 2, 3, 4, 5, 6, 7)
 
 

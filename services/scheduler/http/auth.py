@@ -12,6 +12,7 @@ from services.process.files import file_version
 from services.process.traffic import OPEN, Traffic
 from services.scheduler.http.errors import ApiError
 from services.scheduler.http.quota import NOBODY, Tenant
+from services.scheduler.http.spending import Spending
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +42,8 @@ class ApiKeys:
         self._clock = clock
         self._traffic = traffic
         self._file = Path(file) if file and is_key_file(Path(file).read_text()) else None
+        self.spending = Spending(self._limited)
+        """What callers with limits spend, here and at other replicas."""
         self._version = (0, 0)
         self._looked_s = clock()
         if self._file is not None:
@@ -87,6 +90,9 @@ class ApiKeys:
             text = "this needs a key that is named with 'admin: true' in the file of API keys"
             raise ApiError(403, text, code="admin_key_needed")
 
+    def _limited(self) -> list[Tenant]:
+        return [each for each in self._tenants.values() if each.key is not None]
+
     def _without_limits(self, name: str) -> Tenant:
         """A tenant for whom a service asks that bounds its requests; "": it asks for itself."""
         if not name:
@@ -121,5 +127,7 @@ class ApiKeys:
         for name, key in read_api_keys(text).items():
             old = before.get(name)
             same = old is not None and old.key == key
-            tenants[bytes.fromhex(key.sha256)] = old if old and same else Tenant(name, key)
+            tenants[bytes.fromhex(key.sha256)] = (
+                old if old and same else Tenant(name, key, elsewhere=self.spending.in_progress)
+            )
         self._tenants = tenants

@@ -33,6 +33,9 @@ _ANTHROPIC_TYPES = {
 }
 
 
+_EVENT = b"event: error\ndata: %b\n\n"
+
+
 class ApiError(Exception):
     """An error that the client sees; `param` names the field of the request that is wrong."""
 
@@ -72,10 +75,21 @@ class ApiError(Exception):
         """The error as a whole HTTP response, as the API at `path` has it."""
         return Response(self.status, self._text(path), headers=self.headers)
 
-    def sse_event(self, path: str = "") -> bytes:
-        """The error as an event inside a stream that has already begun."""
-        name = b"event: error\n" if _is_anthropic(path) else b""
-        return b"%bdata: %b\n\n" % (name, self._text(path))
+    def responses_event(self, sequence_number: int) -> dict[str, object]:
+        """The event `error` of OpenAI's Responses API."""
+        told = {"message": self.message, "param": self.param, "code": self.code}
+        return {"type": "error", "sequence_number": sequence_number, **told}
+
+    def sse_event(self, path: str = "", sequence_number: int = 0) -> bytes:
+        """The error as an event inside a stream that has already begun, in the API at `path`.
+
+        `sequence_number`: which event of its stream, where events are counted.
+        """
+        if path == "/v1/responses":
+            return _EVENT % json.dumps(self.responses_event(sequence_number)).encode()
+        if _is_anthropic(path):
+            return _EVENT % self._text(path)
+        return b"data: %b\n\n" % self._text(path)
 
     def _text(self, path: str) -> bytes:
         body = self.anthropic_body() if _is_anthropic(path) else self.body()

@@ -6,9 +6,11 @@ Tokens are reserved as predicted when a request is placed, and settled when its 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from hashlib import blake2b
 from math import ceil, inf
 
 from foretell.config.keys import ApiKey
+from foretell.v1 import predictor_pb2
 from services.scheduler.http.errors import ApiError, retry_after
 
 
@@ -61,7 +63,7 @@ class Grant:
         wait_s = bucket.wait_s(tokens)
         if wait_s > 0:
             raise self._tenant.refusal(f"{bucket.per_min} tokens per minute", wait_s)
-        bucket.spend(tokens)
+        self._tenant.spend(0, tokens)
         self._reserved = tokens
 
     def foretell(self, e2e_s: float) -> None:
@@ -70,9 +72,8 @@ class Grant:
 
     def settle(self, tokens: float) -> None:
         """It took so many."""
-        if self._tenant.tokens is not None:
-            self._tenant.tokens.spend(tokens - self._reserved)
-            self._reserved = tokens
+        self._tenant.spend(0, tokens - self._reserved)
+        self._reserved = tokens
 
     def headers(self) -> dict[str, str]:
         """What is left of the caller's limits, as OpenAI's API tells it."""
@@ -83,10 +84,17 @@ class Tenant:
     """A caller: its name, what it may use, and what it has spent."""
 
     def __init__(
-        self, name: str, key: ApiKey | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        name: str,
+        key: ApiKey | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        elsewhere: Callable[[int], int] = lambda caller: 0,
     ) -> None:
-        """`key`: its limits; None: it has none."""
+        """`key`: its limits; None: it has none. `elsewhere`: requests of a `caller` in progress at
+        other replicas."""
         self.name = name
+        self.caller = int.from_bytes(blake2b(name.encode(), digest_size=8).digest())
+        """By which replicas know it in what they tell each other."""
         self.key = key
         self.clock = clock
         self.requests = (
@@ -94,6 +102,10 @@ class Tenant:
         )
         self.tokens = Bucket(key.tokens_per_min, clock) if key and key.tokens_per_min else None
         self._grants: set[Grant] = set()
+        self._elsewhere = elsewhere
+        self._may_be_active = False
+        self._untold_requests, self._untold_tokens = 0, 0.0
+        """Spent here, and not yet told to other replicas."""
 
     def check_model(self, model: str) -> None:
         """Raises `ApiError` 403 for a model that it may not use."""
@@ -115,20 +127,65 @@ class Tenant:
             yield None
             return
         most = self.key.concurrency
-        if most and len(self._grants) >= most:
-            soonest_s = min(grant.ends_s for grant in self._grants)
+        if most and len(self._grants) + self._elsewhere(self.caller) >= most:
+            soonest_s = min((grant.ends_s for grant in self._grants), default=inf)
             raise self.refusal(f"{most} requests in progress", soonest_s - self.clock())
         if self.requests is not None:
             wait_s = self.requests.wait_s(1)
             if wait_s > 0:
                 raise self.refusal(f"{self.requests.per_min} requests per minute", wait_s)
-            self.requests.spend(1)
+            self.spend(1, 0.0)
         grant = Grant(self)
         self._grants.add(grant)
+        self._may_be_active = True
         try:
             yield grant
         finally:
             self._grants.discard(grant)
+
+    def spend(self, requests: int, tokens: float) -> None:
+        """It has spent that much here; below 0: less than was reserved."""
+        self.take_out(requests, tokens)
+        self._untold_requests += requests
+        self._untold_tokens += tokens
+
+    def take_out(self, requests: int, tokens: float) -> None:
+        """It has spent that much, here or elsewhere."""
+        self._may_be_active = True
+        for bucket, amount in ((self.requests, requests), (self.tokens, tokens)):
+            if bucket is not None and amount:
+                bucket.spend(amount)
+
+    def lower(self, requests_left: float, tokens_left: float) -> None:
+        """No more than that is left."""
+        self._may_be_active = True
+        for bucket, left in ((self.requests, requests_left), (self.tokens, tokens_left)):
+            if bucket is not None:
+                bucket.spend(max(0.0, bucket.level - left))
+
+    @property
+    def is_active(self) -> bool:
+        """Other replicas have to know how much it has spent here, or has in progress."""
+        if not self._may_be_active:  # most of many
+            return False
+        untold = self._untold_requests or self._untold_tokens
+        buckets = (bucket for bucket in (self.requests, self.tokens) if bucket is not None)
+        spent = any(each.level < each.per_min for each in buckets)
+        self._may_be_active = bool(self._grants or untold or spent)
+        return self._may_be_active
+
+    def told(self) -> predictor_pb2.Spent:
+        """What other replicas are told, once."""
+        spent = predictor_pb2.Spent(
+            caller=self.caller,
+            requests=self._untold_requests,
+            tokens=self._untold_tokens,
+            in_progress=len(self._grants),
+            requests_left=self.requests.level if self.requests else 0.0,
+            tokens_left=self.tokens.level if self.tokens else 0.0,
+        )
+        self._untold_requests, self._untold_tokens = 0, 0.0
+        return spent
 
     def refusal(self, limit: str, wait_s: float) -> ApiError:
         """The error for a request beyond a limit, which is there again after `wait_s`."""

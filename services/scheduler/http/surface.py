@@ -14,6 +14,8 @@ Message = dict[str, Any]
 """A message as chat completions have it: `role`, `content` and more."""
 Prompts = list[str] | list[list[int]]
 
+MOST_MESSAGES = 10_000
+"""Messages of a conversation: to read more holds up everyone else for too long."""
 COMPLETIONS_DEFAULT_MAX_TOKENS = 16
 """What OpenAI's API and vLLM generate for a completion that names no limit."""
 
@@ -74,6 +76,8 @@ def response_messages(body: Body) -> list[Message]:
 def _checked(messages: object, param: str) -> list[Message]:
     if not isinstance(messages, list) or not messages:
         raise invalid(f"'{param}' must be a non-empty array", param, "invalid_type")
+    if len(messages) > MOST_MESSAGES:
+        raise invalid(f"'{param}' must have at most {MOST_MESSAGES} items", param, "array_too_long")
     for i, message in enumerate(messages):
         where = f"{param}[{i}]"
         if not isinstance(message, dict):

@@ -42,6 +42,8 @@ class Following:
         """`address` is the predictor's own; `refused` is told why a message was refused, `shown`
         that there is a picture, or that there will be no new ones."""
         self.engine = engine
+        self.passed_on: Callable[[predictor_pb2.Spending], None] = lambda spending: None
+        """Is told what another scheduler has told the predictor for all."""
         self._address = frames_address(address)
         self._traffic = traffic
         self._refused = refused
@@ -68,6 +70,15 @@ class Following:
         if self._stream is not None:
             self._stream.finish()
 
+    @property
+    def is_open(self) -> bool:
+        """There is a stream to the predictor."""
+        return self._stream is not None
+
+    def pass_on(self, spending: predictor_pb2.Spending) -> None:
+        """Tell all other schedulers that follow this predictor."""
+        self._notify(predictor_pb2.Notice(spending=spending))
+
     def reserve(self, request: RequestSpec) -> bool:
         """`request` is on its way to the engine; whether the predictor could be notified."""
         self.engine.reserve(request, self._loop.time())
@@ -80,18 +91,20 @@ class Following:
             reserved = wire.request_to_proto(request)
             self._notify(predictor_pb2.Notice(reserved=reserved, age_s=age_s))
 
-    def ended(self, request_id: str, *, answered: bool) -> "asyncio.Future[Seen | None] | None":
+    def ended(
+        self, request: RequestSpec, *, answered: bool
+    ) -> "asyncio.Future[Seen | None] | None":
         """The request has ended; the future is what the predictor has seen of it.
 
         That is None when the stream breaks. There is no future where there is no stream.
         """
+        request_id = request.request_id
         self.engine.ended(request_id)
         if self._stream is None:
             return None
         found = self._waiting[request_id] = self._loop.create_future()
         found.add_done_callback(lambda _: self._waiting.pop(request_id, None))
-        ended = predictor_pb2.CompleteRequest(request_id=request_id, answered=answered)
-        notice = predictor_pb2.Notice(ended=ended)
+        notice = predictor_pb2.Notice(ended=wire.ended_to_proto(request, answered=answered))
         if not answered:
             self._notify(notice)
             return found
@@ -131,6 +144,8 @@ class Following:
             self._refused(str(error))
             return
         self._show(self.engine.predictor is not None)
+        for spending in message.spending:
+            self.passed_on(spending)
         for ended in message.ended:
             found = self._waiting.get(ended.request_id)
             if found is not None and not found.done():

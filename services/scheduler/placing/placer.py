@@ -124,7 +124,7 @@ class Placer(AsyncDriver[Placement]):
         key = next(self._keys)
         began_s = time.perf_counter()
         with all_about(request_id):
-            spec = self._described(parsed, key)
+            spec = self._described(parsed, key, request_id)
         online = parsed.job_class is JobClass.ONLINE
         if online:
             self._demand.arrived(spec)
@@ -226,7 +226,7 @@ class Placer(AsyncDriver[Placement]):
         self._metrics.placement.labels(placement.policy).observe(placement.took_s)
         return placement
 
-    def _described(self, parsed: ParsedRequest, key: str) -> RequestSpec:
+    def _described(self, parsed: ParsedRequest, key: str, request_id: str) -> RequestSpec:
         """The request as predictors see it: its prompt counted or estimated."""
         known = self._estimators
         prompt_tokens = (
@@ -248,6 +248,7 @@ class Placer(AsyncDriver[Placement]):
             prefix=prefix.hashes,
             prefix_chunk_tokens=prefix.chunk_tokens,
             slo=parsed.terms.slo,
+            x_request_id=request_id,
         )
 
     async def _ask(self, effect: effects.Ask) -> Sequence[events.Answer]:
@@ -321,6 +322,9 @@ class Placer(AsyncDriver[Placement]):
         )
         assert effect.decision is not None, "the core decides what it dispatches"
         self._remember(request, placement, effect.decision)
+        if logger.isEnabledFor(logging.DEBUG):
+            known = about(request.story.request_id)
+            logger.debug("attempt %d goes to %s", effect.attempt, effect.instance_id, extra=known)
         return placement
 
     def _remember(self, request: _Request, placement: Placement, decision: Decision) -> None:
@@ -374,9 +378,7 @@ class Placer(AsyncDriver[Placement]):
         assert placement is not None, "a request without a placement counts as dispatched"
         if not request.parsed.endpoint.generates:
             return
-        ended = self.predictors.complete(
-            placement.instance, placement.spec.request_id, answered=False
-        )
+        ended = self.predictors.complete(placement.instance, placement.spec, answered=False)
         self._background.spawn(ended)
 
     def _refused(self, effect: effects.Refuse) -> Exception:
@@ -390,7 +392,10 @@ class Placer(AsyncDriver[Placement]):
 def _described_to_tagger(parsed: ParsedRequest, placement: Placement) -> tagger_pb2.TagRequest:
     placement.tagged = True
     message = tagger_pb2.TagRequest(
-        request_id=placement.key, model_name=parsed.model, tenant=parsed.tenant
+        request_id=placement.key,
+        model_name=parsed.model,
+        tenant=parsed.tenant,
+        x_request_id=placement.spec.x_request_id,
     )
     wire.conversation_to_proto(conversation_of(parsed, placement.spec.prompt_tokens), message)
     return message

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from heapq import nsmallest
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,9 @@ _RESERVE_DEADLINE_S = 1.0
 _COMPLETE_DEADLINE_S = 5.0  # nobody waits for it
 MOST_FOLLOWED = 64
 """Predictors that are followed at most: of larger pools others in turn."""
+_MEET_AT = 3
+"""Predictors, the first by the names of their instances, that every replica follows: by way of them
+replicas tell each other."""
 _SWAP_EVERY = 8
 """Placements after which another predictor is followed in place of one, in a larger pool."""
 _LEAST_SWAP_S = 0.05
@@ -79,6 +83,8 @@ class Predictors:
         self._gallery = gallery
         self._refused = metrics.pictures_refused
         self._followed: dict[str, Following] = {}
+        self.passed_on: Callable[[predictor_pb2.Spending], None] = lambda spending: None
+        """Is told what another replica tells all."""
         self._clock = asyncio.get_running_loop().time
 
     def follow(self, instance_id: str) -> None:
@@ -86,8 +92,13 @@ class Predictors:
         instance, gallery = self._pool.instances.get(instance_id), self._gallery
         if instance is None or instance.stub is None or instance_id in self._followed:
             return
-        if gallery is None or len(self._followed) >= MOST_FOLLOWED:
+        if gallery is None:
             return
+        if len(self._followed) >= MOST_FOLLOWED:
+            meeting = self._meeting()
+            if instance_id not in meeting:
+                return
+            self.leave(next(each for each in self._followed if each not in meeting))
         from services.scheduler.placing.following import Following  # noqa: PLC0415 - needs numpy
 
         following = Following(
@@ -97,8 +108,17 @@ class Predictors:
             lambda reason: self._refused.labels(instance_id, reason).inc(),
             lambda shown: self._shown(instance_id, shown),
         )
+        following.passed_on = self.passed_on
         self._followed[instance_id] = following
         following.start()
+
+    def _meeting(self) -> list[str]:
+        return nsmallest(min(_MEET_AT, MOST_FOLLOWED // 2), self._pool.instances)
+
+    def ways(self) -> list[Callable[[predictor_pb2.Spending], None]]:
+        """The ways to the other replicas: what goes by all of them, each hears more than once."""
+        is_open = (name for name, each in self._followed.items() if each.is_open)
+        return [self._followed[name].pass_on for name in nsmallest(_MEET_AT, is_open)]
 
     def _shown(self, instance_id: str, shown: bool) -> None:
         """Where all can be followed, one that is not must not be left out."""
@@ -301,17 +321,18 @@ class Predictors:
             return
         self._swapped_s = now_s
         fresh = set(gallery.fresh(list(self._followed), now_s))
-        self.leave(max(self._followed, key=lambda each: _fullness(gallery, each, fresh)))
+        others = self._followed.keys() - self._meeting()
+        self.leave(max(others, key=lambda each: _fullness(gallery, each, fresh)))
         self.follow(drawn)
 
     async def complete(
-        self, instance: Instance, request_id: str, *, answered: bool
+        self, instance: Instance, spec: RequestSpec, *, answered: bool
     ) -> predictor_pb2.CompleteResponse | None:
         """The request has ended: its reservation is released. What the sidecar saw of it, if that
         is known."""
         following = self._following(instance)
         if following is not None:
-            seen = following.ended(request_id, answered=answered)
+            seen = following.ended(spec, answered=answered)
             if seen is not None:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_COMPLETE_DEADLINE_S):
@@ -319,7 +340,7 @@ class Predictors:
                 return None
         if instance.stub is None:
             return None
-        message = predictor_pb2.CompleteRequest(request_id=request_id, answered=answered)
+        message = wire.ended_to_proto(spec, answered=answered)
         with suppress(NoAnswer):  # then the reservation expires by itself
             return await answer_of(instance.stub.Complete(message, timeout=_COMPLETE_DEADLINE_S))
         return None

@@ -124,7 +124,7 @@ class Recorder:
         """Release the reservation; fill in what only the sidecar could see."""
         answered = result.first_byte_unix_s > 0 or (result.finished and result.status < 400)
         seen = await self._predictors.complete(
-            placement.instance, placement.spec.request_id, answered=answered
+            placement.instance, placement.spec, answered=answered
         )
         if seen is None:
             return

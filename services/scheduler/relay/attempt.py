@@ -228,7 +228,7 @@ class Attempt:
                 self._broken = True
                 self._note_break(event)
                 if framing.ended:
-                    self._tell_break(event.reason)
+                    self._tell_break(event)
             case TooLong():
                 raise _too_long()
 
@@ -273,14 +273,14 @@ class Attempt:
             extra=about(self._request_id),
         )
 
-    def _tell_break(self, reason: str) -> None:
+    def _tell_break(self, broken: Broken) -> None:
         """The engine was lost: raise `BrokenOff`, or end the stream with an error event."""
         self.result.broken = True
         if self._progress is not None and self._progress.can_go_on:
-            raise BrokenOff(reason)
+            raise BrokenOff(broken.reason)
         self.result.abandoned = True
         self._reply.send(b"\n")  # closes an event that had come as far as its data
-        self._reply.fail(engine_lost())
+        self._reply.fail(engine_lost(), broken.next_event)
 
     def _note_usage(self, usage: Usage) -> None:
         # Anthropic's API tells the one at the beginning of a stream, the other at its end.

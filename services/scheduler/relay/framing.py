@@ -80,6 +80,8 @@ class Broken:
     tokens_out: int
     exact: bool
     """All tokens were counted by their ids."""
+    next_event: int = 0
+    """The number of the event that would have followed, where they are numbered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,7 @@ class StreamFraming:
         self._truncated = False
         self._tokens_out = 0
         self._exact = True
+        self._next_event = 0
 
     def feed(self, data: bytes) -> list[Event]:
         """Take what has arrived, at least one byte."""
@@ -180,7 +183,7 @@ class StreamFraming:
         return [self._broken(reason)]
 
     def _broken(self, reason: str) -> Broken:
-        return Broken(reason, self._tokens_out, self._exact)
+        return Broken(reason, self._tokens_out, self._exact, self._next_event)
 
     def _told(self) -> Broken:
         self._error_told = True
@@ -246,7 +249,9 @@ class StreamFraming:
 
     def _read_typed(self, answer: dict[str, Any]) -> None:
         """An event of the Responses API or of Anthropic's, which have no choices."""
-        kind = answer["type"]
+        kind, number = answer["type"], answer.get("sequence_number")
+        if isinstance(number, int):
+            self._next_event = number + 1
         if isinstance(kind, str) and kind.endswith("delta") and kind != "message_delta":
             self._tokens_out += 1
             self._exact = False

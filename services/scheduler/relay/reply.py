@@ -42,11 +42,12 @@ class Reply:
         assert self.started
         self._exchange.end(data)
 
-    def fail(self, error: ApiError) -> None:
-        """End the response with `error`: as its whole, or as the last event of its stream."""
+    def fail(self, error: ApiError, sequence_number: int = 0) -> None:
+        """End the response with `error`: as its whole, or as the last event of its stream, of which
+        it is the event `sequence_number`."""
         self.status = error.status
         if self.started:
-            self.end(error.sse_event(self._path))
+            self.end(error.sse_event(self._path, sequence_number))
             return
         self.started = True
         response = error.response(self._path)
