@@ -227,9 +227,11 @@ class ProvisionerSettings(TrafficSettings, ProvisionOptions):
     folder: str = ""
     """Folder of its lease and its record of decisions, which replicas share, on a file system that
     locks files for all of their hosts; it is needed."""
-    driver: Literal["advisory", "process"] = "advisory"
-    """Who carries decisions out: nobody (advisory), or `foretell up`, which runs the provisioner
-    with the driver `process`."""
+    driver: Literal["advisory", "process", "docker"] = "advisory"
+    """Who carries decisions out: nobody (advisory), `foretell up` (process), or the provisioner
+    itself: `docker` starts and stops containers that Compose has made."""
+    driver_target: str = ""
+    """What the driver works on. `docker`: the Compose project."""
     models: list[str] = Field(default_factory=list)
     """Models that stay listed while no engine runs."""
     schedulers: str = ""

@@ -1,4 +1,4 @@
-"""The state of engines that run as processes: whoever takes over goes on with it."""
+"""The state of engines that are started and stopped: whoever takes over goes on with it."""
 
 import json
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ import pytest
 
 from foretell.config.instances import InstanceConfig, parse_members
 from foretell.provision import Decision, Phase
-from services.provisioner import processes
+from services.provisioner import places
 from services.provisioner.lease import Lease, LeaseLost
-from services.provisioner.processes import DOWN_S, ProcessFleet
+from services.provisioner.places import DOWN_S, Places
 
 PLACES = [InstanceConfig(f"engine-{i}", f"http://127.0.0.1:{8100 + i}") for i in range(2)]
 
@@ -27,9 +27,9 @@ class World:
         self.lease = Lease(folder, "a")
         assert self.lease.take()
 
-    def fleet(self) -> ProcessFleet:
+    def fleet(self) -> Places:
         """A fleet that knows only what the files say."""
-        return ProcessFleet(
+        return Places(
             self.folder,
             PLACES,
             ["m"],
@@ -56,7 +56,7 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     made = World(tmp_path)
-    monkeypatch.setattr(processes, "answers", made.answers)
+    monkeypatch.setattr(places, "answers", made.answers)
     yield made
     made.lease.release()
 
