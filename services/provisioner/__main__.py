@@ -11,15 +11,17 @@ import aiohttp
 
 from foretell.config import ProvisionerSettings, build_strategy
 from foretell.config.instances import parse_members
+from foretell.config.sections import bracketed
 from foretell.provision import Provisioner
 from services.process import runtime
 from services.process.logs import setup_logging
 from services.process.traffic import Traffic
 from services.provisioner.docker import DockerDriver
-from services.provisioner.driver import Orders
+from services.provisioner.driver import Driver, Orders
 from services.provisioner.fleet import Fleet, WatchedFleet
 from services.provisioner.gather import Gatherer
 from services.provisioner.keda import external_scaler
+from services.provisioner.kubernetes import KubernetesDriver
 from services.provisioner.lease import Lease
 from services.provisioner.loop import Loop
 from services.provisioner.metrics import ProvisionerMetrics
@@ -52,7 +54,7 @@ async def serve(settings: ProvisionerSettings, stop: asyncio.Event) -> None:
         )
         stack.push_async_callback(gatherer.close)
         places = () if advisory else parse_members(settings.instances).instances
-        orders = _orders(settings, [place.instance_id for place in places])
+        orders = orders_of(settings, [place.instance_id for place in places])
         if orders is not None:
             stack.push_async_callback(orders.close)
 
@@ -81,11 +83,21 @@ async def serve(settings: ProvisionerSettings, stop: asyncio.Event) -> None:
         await loop.run(stop)
 
 
-def _orders(settings: ProvisionerSettings, places: Sequence[str]) -> Orders | None:
+def orders_of(settings: ProvisionerSettings, places: Sequence[str]) -> Orders | None:
     """Who starts and ends engines; None: nobody does, or `foretell up`."""
+    driver: Driver
     if settings.driver == "docker":
-        return Orders(DockerDriver(settings.driver_target, places))
-    return None
+        driver = DockerDriver(settings.driver_target, places)
+    elif settings.driver == "kubernetes":
+        try:  # Kubernetes sets these in every pod
+            host, port = (os.environ[f"KUBERNETES_SERVICE_{part}"] for part in ("HOST", "PORT"))
+            server = f"https://{bracketed(host)}:{port}"
+            driver = KubernetesDriver(settings.driver_target, places, server)
+        except (KeyError, OSError) as error:
+            raise SystemExit(f"the driver kubernetes runs in a pod only: {error!r}") from error
+    else:
+        return None
+    return Orders(driver)
 
 
 def _advisory_fleet(

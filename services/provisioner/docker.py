@@ -6,16 +6,17 @@ before the engine's socket may refuse everything but the three calls below.
 
 import json
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 
 import aiohttp
 
 from foretell.config.layout import predictor_name
+from services.provisioner.api import call
 from services.provisioner.driver import DriverFailed
 
 SOCKET = "/var/run/docker.sock"
-MAX_ANSWER_BYTES = 8 << 20
+_URL = "http://docker/containers"  # the host is the socket
 _PROJECT, _SERVICE = "com.docker.compose.project", "com.docker.compose.service"
 _RUNS = ("running", "restarting", "paused")
 _DONE = (204, 304)  # 304: it was so already
@@ -29,6 +30,8 @@ class _Container(NamedTuple):
 
 class DockerDriver:
     """Two containers of a Compose project in each place: the engine's, and its predictor's."""
+
+    last_first = False
 
     def __init__(self, project: str, places: Collection[str], *, socket: str = SOCKET) -> None:
         self._project = project
@@ -62,6 +65,9 @@ class DockerDriver:
             if each.service in self._services[name] and each.runs:
                 await self._order(each, "stop")  # within the time that the compose file gives it
 
+    async def publish(self, members: str) -> None:
+        """Schedulers read the file itself, in the volume of the sockets."""
+
     async def close(self) -> None:
         await self._client.close()
 
@@ -69,7 +75,7 @@ class DockerDriver:
         """Those of the project, running or not."""
         labels = [f"{_PROJECT}={self._project}", "com.docker.compose.oneoff=False"]
         filters = quote(json.dumps({"label": labels}))
-        body = await self._call("GET", f"/containers/json?all=true&filters={filters}", (200,))
+        body = await call(self._client, "GET", f"{_URL}/json?all=true&filters={filters}")
         try:
             return [
                 _Container(str(each["Id"]), each["Labels"][_SERVICE], each["State"] in _RUNS)
@@ -79,29 +85,8 @@ class DockerDriver:
             raise DriverFailed(f"Docker lists no containers: {error!r}") from error
 
     async def _order(self, container: _Container, what: str) -> None:
-        path = f"/containers/{quote(container.container_id, safe='')}/{what}"
+        url = f"{_URL}/{quote(container.container_id, safe='')}/{what}"
         try:
-            await self._call("POST", path, _DONE)
+            await call(self._client, "POST", url, _DONE)
         except DriverFailed as error:
             raise DriverFailed(f"Docker does not {what} {container.service}: {error}") from error
-
-    async def _call(self, method: str, path: str, good: tuple[int, ...]) -> bytes:
-        url = f"http://docker{path}"
-        async with self._client.request(method, url, allow_redirects=False) as answer:
-            body = b""
-            while more := await answer.content.read(MAX_ANSWER_BYTES + 1 - len(body)):
-                body += more
-            if len(body) > MAX_ANSWER_BYTES:
-                raise DriverFailed("its answer is too long")
-            if answer.status not in good:
-                raise DriverFailed(f"{answer.status} {_message(body)}")
-            return body
-
-
-def _message(body: bytes) -> str:
-    """What Docker says about an error."""
-    try:
-        found: Any = json.loads(body)
-        return str(found["message"])[:500]
-    except (KeyError, TypeError, ValueError):
-        return "without a reason"

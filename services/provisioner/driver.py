@@ -12,6 +12,8 @@ FIND_S = 5.0
 ORDER_S = 120.0
 """Longest time that an order may take: an engine is given time to end by itself."""
 
+_LIST = "list of instances"  # beside the names of places, which have no spaces
+
 
 class DriverFailed(Exception):
     """An order was not carried out; the text says why."""
@@ -26,6 +28,9 @@ class Driver(Protocol):
     repeated.
     """
 
+    last_first: bool
+    """Only the last of the places can be ended, and none is started before those in front of it."""
+
     async def find(self) -> Mapping[str, bool]:
         """The places where anything runs, and whether all that belongs there does."""
         ...
@@ -36,6 +41,10 @@ class Driver(Protocol):
 
     async def end(self, name: str) -> None:
         """End what runs of an engine that has no requests any more, and of its predictor."""
+        ...
+
+    async def publish(self, members: str) -> None:
+        """Bring the list of instances to where schedulers read it, if that is not the file."""
         ...
 
     async def close(self) -> None:
@@ -58,14 +67,14 @@ class Orders:
         self._failed = 0
         self._complaints: dict[str, str] = {}
 
-    def follow(self, wanted: Collection[str]) -> int:
+    def follow(self, wanted: Collection[str], members: str) -> int:
         """Begin the orders that are missing; how many have failed since the call before.
 
-        What failed is tried again at the next call.
+        What failed is tried again at the next call. `members` is the list for schedulers.
         """
         if self._look is None or self._look.done():
             self._wanted = frozenset(wanted)
-            self._look = asyncio.create_task(self._begin(self._wanted))
+            self._look = asyncio.create_task(self._begin(self._wanted, members))
         failed, self._failed = self._failed, 0
         return failed
 
@@ -90,13 +99,15 @@ class Orders:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.driver.close()
 
-    async def _begin(self, wanted: frozenset[str]) -> None:
+    async def _begin(self, wanted: frozenset[str], members: str) -> None:
+        if _LIST not in self._underway:
+            self._order(_LIST, lambda _: self.driver.publish(members))
         try:
             found = await self.found()
         except OSError as error:
-            self._complain("", str(error))
+            self._complain("driver", str(error))
             return
-        self._complaints.pop("", None)
+        self._complaints.pop("driver", None)
         for name in wanted | found.keys():
             if name in self._underway:
                 continue
@@ -122,12 +133,12 @@ class Orders:
         else:
             self._complaints.pop(name, None)
         finally:
-            del self._underway[name]
+            self._underway.pop(name, None)
             self._ending.discard(name)
 
     def _complain(self, name: str, complaint: str) -> None:
         """Every failure counts; why is told once, not at every attempt."""
         self._failed += 1
         if self._complaints.get(name) != complaint:
-            logger.warning("%s: %s", name or "driver", complaint)
+            logger.warning("%s: %s", name, complaint)
         self._complaints[name] = complaint

@@ -90,11 +90,14 @@ class Places:
     async def act(self, decision: Decision, now_s: float) -> int:
         """Start, drain and stop; a start for which there is no place is repeated later."""
         engines = self._engines
-        for name in decision.stop:
-            engines.pop(name, None)
-        for name in decision.drain:
-            if name in engines:
-                engines[name] = _Engine(Phase.DRAINING, now_s)
+        if self._orders is not None and self._orders.driver.last_first:
+            self._let_last_go(decision, now_s)
+        else:
+            for name in decision.stop:
+                engines.pop(name, None)
+            for name in decision.drain:
+                if name in engines:
+                    engines[name] = _Engine(Phase.DRAINING, now_s)
         for name, engine in list(engines.items()):
             # One that drains since this moment is not known to drain by any scheduler yet.
             if engine.phase is Phase.DRAINING and self._is_empty(name, now_s):
@@ -105,9 +108,31 @@ class Places:
             logger.info("%s starts", name)
             engines[name] = _Engine(Phase.WARMING, now_s)
             self._answered_s.pop(name, None)
-        self._write()
+        members = self._write()
         failed = max(0, decision.start - len(free))
-        return failed if self._orders is None else failed + self._orders.follow(engines)
+        return failed if self._orders is None else failed + self._orders.follow(engines, members)
+
+    def _let_last_go(self, decision: Decision, now_s: float) -> None:
+        """As many as the decision names, but the last ones: no others can be ended.
+
+        One that is to be stopped, and is not the last, is tried further by the platform.
+        """
+        engines = self._engines
+
+        def last() -> str:
+            staying = (n for n, engine in engines.items() if engine.phase is not Phase.DRAINING)
+            return max(staying, key=list(self._places).index, default="")
+
+        for name in sorted(decision.stop, key=list(self._places).index, reverse=True):
+            if name == last():
+                del engines[name]
+            elif name in engines:
+                engines[name] = _Engine(Phase.WARMING, now_s)
+        for _ in decision.drain:
+            if (name := last()) and engines[name].phase is Phase.WARMING:
+                del engines[name]
+            elif name:
+                engines[name] = _Engine(Phase.DRAINING, now_s)
 
     def _is_free(self, name: str) -> bool:
         return self._orders is None or not self._orders.is_ending(name)
@@ -134,8 +159,9 @@ class Places:
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"{self._state}: every engine needs a phase") from error
 
-    def _write(self) -> None:
-        """Schedulers are told first: an engine is stopped only when nobody sends to it any more."""
+    def _write(self) -> str:
+        """Schedulers are told first: an engine is stopped only when nobody sends to it any more.
+        What they are told is returned."""
         listed = [
             replace(self._places[name], draining=engine.phase is Phase.DRAINING)
             for name, engine in self._engines.items()
@@ -150,3 +176,4 @@ class Places:
             for path, text in ((self._instances, members), (self._state, json.dumps(state))):
                 if not path.exists() or path.read_text(encoding="utf-8") != text:
                     write_whole(path, text)
+        return members

@@ -14,8 +14,7 @@ from fake_docker import FakeDocker, serving
 
 from foretell.config.instances import InstanceConfig, parse_members
 from foretell.provision import Decision, Phase
-from services.provisioner import docker as module
-from services.provisioner import places
+from services.provisioner import api, places
 from services.provisioner.docker import DockerDriver
 from services.provisioner.driver import DriverFailed, Orders
 from services.provisioner.lease import Lease
@@ -96,7 +95,7 @@ async def test_what_docker_refuses_is_told(tmp_path: Path) -> None:
         with pytest.raises(DriverFailed, match="302"):
             await driver.find()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(module, "MAX_ANSWER_BYTES", 99)
+            patch.setattr(api, "MAX_ANSWER_BYTES", 99)
             with pytest.raises(DriverFailed, match="too long"):
                 await driver.find()
     with pytest.raises((aiohttp.ClientError, RuntimeError)):
