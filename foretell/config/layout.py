@@ -40,6 +40,7 @@ ENGINES_FILE = "engines.json"
 CONTAINER_RUN_DIR = "/run/foretell"
 CONTAINER_FILES = "/etc/foretell"
 CONTAINER_BATCHES = "/var/lib/foretell/batches"
+DOCKER_SOCKET = "/var/run/docker.sock"
 CONTAINER_PORT = 8000
 CONTAINER_HTTPS_PORT = 8443
 CONTAINER_GRPC_PORT = 50051

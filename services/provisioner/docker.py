@@ -11,11 +11,10 @@ from urllib.parse import quote
 
 import aiohttp
 
-from foretell.config.layout import predictor_name
+from foretell.config.layout import DOCKER_SOCKET, predictor_name
 from services.provisioner.api import call
 from services.provisioner.driver import DriverFailed
 
-SOCKET = "/var/run/docker.sock"
 _URL = "http://docker/containers"  # the host is the socket
 _PROJECT, _SERVICE = "com.docker.compose.project", "com.docker.compose.service"
 _RUNS = ("running", "restarting", "paused")
@@ -33,7 +32,9 @@ class DockerDriver:
 
     last_first = False
 
-    def __init__(self, project: str, places: Collection[str], *, socket: str = SOCKET) -> None:
+    def __init__(
+        self, project: str, places: Collection[str], *, socket: str = DOCKER_SOCKET
+    ) -> None:
         self._project = project
         self._services = {name: (name, predictor_name(name)) for name in places}
         # Who calls sets the limits of time.

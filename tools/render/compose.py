@@ -29,11 +29,11 @@ from foretell.config.layout import (
     CONTAINER_HTTPS_PORT,
     CONTAINER_PORT,
     CONTAINER_RUN_DIR,
+    DOCKER_SOCKET,
     engine_args,
     predictor_name,
 )
 from services.process.frames import frames_port
-from services.provisioner.docker import SOCKET as DOCKER_SOCKET
 from tools.envoy import configuration, flags
 from tools.render.watching import (
     METRICS_PORT,
