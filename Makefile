@@ -244,6 +244,7 @@ compose: setup ## Regenerate the compose files and the JSON Schema from the ship
 	$(BIN)/foretell render compose --cluster deploy/cluster.emulated.yaml --output deploy
 	$(BIN)/foretell render compose --cluster deploy/cluster.checkpoint.yaml --output deploy
 	$(BIN)/foretell render compose --cluster deploy/cluster.envoy.yaml --output deploy
+	$(BIN)/foretell render compose --cluster deploy/cluster.provisioned.yaml --output deploy
 
 wheel: $(BIN)/python ## Build dist/foretell-*.whl, for machines without a checkout
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .

@@ -140,6 +140,13 @@ class Cluster(Section):
         """`scheduler-0` and so on."""
         return tuple(f"scheduler-{index}" for index in range(self.schedulers.replicas))
 
+    def with_places(self) -> Self:
+        """Itself with an engine for each that a provisioner may start."""
+        if not self.provisioning.enabled:
+            return self
+        places = self.engines[0].model_copy(update={"engines": self.provisioning.maximum})
+        return self.model_copy(update={"engines": [places]})
+
     def checked(self) -> Self:
         """Itself; ClusterError if its sections contradict each other."""
         problems = [f"{field_name(at)}: {what}" for at, what in _contradictions(self)]
@@ -214,6 +221,8 @@ def _contradictions(cluster: Cluster) -> Iterator[tuple[Location, str]]:
     if cluster.batches.folder and keys and not secret:
         text = "batches of callers with keys need `traffic.secret_file`"
         yield ("batches", "folder"), f"{text}, which schedulers and the batch service share"
+    if cluster.provisioning.enabled and len(hosts) > 1:
+        yield ("provisioning", "enabled"), f"it starts engines on one host, not on {len(hosts)}"
     yield from _clashes(cluster)
 
 

@@ -40,6 +40,7 @@ ENGINES_FILE = "engines.json"
 CONTAINER_RUN_DIR = "/run/foretell"
 CONTAINER_FILES = "/etc/foretell"
 CONTAINER_BATCHES = "/var/lib/foretell/batches"
+DOCKER_SOCKET = "/var/run/docker.sock"
 CONTAINER_PORT = 8000
 CONTAINER_HTTPS_PORT = 8443
 CONTAINER_GRPC_PORT = 50051
@@ -89,7 +90,7 @@ class Layout:
         if not self.several_hosts:
             return f"unix:{self.run_dir}/{engine.name}.predictor.sock"
         if self.contained and engine.host == self.front_host:
-            return f"{predictor_name(engine)}:{CONTAINER_GRPC_PORT}"
+            return f"{predictor_name(engine.name)}:{CONTAINER_GRPC_PORT}"
         return f"{bracketed(engine.host)}:{engine.predictor_port}"
 
     def tagger_address(self) -> str:
@@ -131,6 +132,13 @@ class Layout:
             }
             for engine in self.cluster.engine_list()
         ]
+
+    @property
+    def members(self) -> str:
+        """Where schedulers find the engines: the list, or the file of a provisioner."""
+        if self.cluster.provisioning.enabled:
+            return f"{self.provisioner_folder}/{INSTANCES_FILE}"
+        return json.dumps(self.instances())
 
     def listen(self, address: str) -> str:
         """Where a predictor or tagger listens that others reach at `address`."""
@@ -187,7 +195,7 @@ class Layout:
             "policy": cluster.policy.name,
             "policy_parameters": cluster.policy.parameters,
             "name": chosen,
-            "instances": json.dumps(self.instances()),
+            "instances": self.members,
             "tagger": self.tagger_address(),
             "batches": self.batches_address(),
             **self._files(section, "tokenizer", "api_keys_file", "engine_api_key_file"),
@@ -227,11 +235,12 @@ class Layout:
     def provisioner(self) -> Values:
         """Settings of what decides how many engines there should be."""
         section = self.cluster.provisioning
+        driver = "docker" if self.contained else "process"
         return {
             **_options(section, ProvisionOptions),
             **self._shared(),
             "folder": self.provisioner_folder,
-            "driver": "process" if section.enabled else "advisory",
+            "driver": driver if section.enabled else "advisory",
             "instances": json.dumps(self.instances()),
             "models": sorted({served_name(engine) for engine in self.cluster.engine_list()}),
         }
@@ -312,9 +321,8 @@ def values_from(path: str, service: Service, name: str) -> Values:
     """
     layout = Layout(load_cluster(path))
     values = layout.values(service, name)
-    if service == "scheduler" and layout.cluster.provisioning.enabled:
-        values["instances"] = f"{layout.provisioner_folder}/{INSTANCES_FILE}"
-    elif service == "scheduler" or values.get("driver") == "advisory":
+    comes_and_goes = layout.cluster.provisioning.enabled
+    if service in ("scheduler", "provisioner") and not comes_and_goes:
         values["instances"] = str(Path(path).absolute())  # read again when an engine is added
     return values
 
@@ -348,9 +356,9 @@ def served_name(engine: Engine) -> str:
     return engine.model_name or engine_profile(engine).partition("/")[2]
 
 
-def predictor_name(engine: Engine) -> str:
+def predictor_name(engine: str) -> str:
     """Name of the container of an engine's predictor."""
-    return f"{engine.name}-predictor"
+    return f"{engine}-predictor"
 
 
 def _options(section: Any, options: type) -> Values:

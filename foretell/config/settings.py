@@ -227,9 +227,12 @@ class ProvisionerSettings(TrafficSettings, ProvisionOptions):
     folder: str = ""
     """Folder of its lease and its record of decisions, which replicas share, on a file system that
     locks files for all of their hosts; it is needed."""
-    driver: Literal["advisory", "process"] = "advisory"
-    """Who carries decisions out: nobody (advisory), or `foretell up`, which runs the provisioner
-    with the driver `process`."""
+    driver: Literal["advisory", "process", "docker", "kubernetes"] = "advisory"
+    """Who carries decisions out: nobody (advisory), `foretell up` (process), or the provisioner
+    itself: `docker` starts and stops containers that Compose has made, `kubernetes` scales a
+    StatefulSet."""
+    driver_target: str = ""
+    """What the driver works on: the Compose project, or the StatefulSet's name."""
     models: list[str] = Field(default_factory=list)
     """Models that stay listed while no engine runs."""
     schedulers: str = ""
@@ -248,6 +251,12 @@ class ProvisionerSettings(TrafficSettings, ProvisionOptions):
     empty: none."""
     webhook_secret_file: str = ""
     """File that holds the secret of the webhook."""
+
+    @model_validator(mode="after")
+    def _driver_has_a_target(self) -> Self:
+        if self.driver in ("docker", "kubernetes") and not self.driver_target:
+            raise ValueError(f"driver: {self.driver} needs driver_target")
+        return self
 
     @model_validator(mode="after")
     def _webhook_has_a_secret(self) -> Self:

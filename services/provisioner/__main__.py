@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -10,18 +11,22 @@ import aiohttp
 
 from foretell.config import ProvisionerSettings, build_strategy
 from foretell.config.instances import parse_members
+from foretell.config.sections import bracketed
 from foretell.provision import Provisioner
 from services.process import runtime
 from services.process.logs import setup_logging
 from services.process.traffic import Traffic
+from services.provisioner.docker import DockerDriver
+from services.provisioner.driver import Driver, Orders
 from services.provisioner.fleet import Fleet, WatchedFleet
 from services.provisioner.gather import Gatherer
 from services.provisioner.keda import external_scaler
+from services.provisioner.kubernetes import KubernetesDriver
 from services.provisioner.lease import Lease
 from services.provisioner.loop import Loop
 from services.provisioner.metrics import ProvisionerMetrics
 from services.provisioner.pages import pages
-from services.provisioner.processes import ProcessFleet
+from services.provisioner.places import Places
 from services.provisioner.record import DecisionRecord, targets_of
 from services.provisioner.regrets import Regrets
 from services.provisioner.webhook import WebhookFleet
@@ -35,6 +40,7 @@ async def serve(settings: ProvisionerSettings, stop: asyncio.Event) -> None:
     folder = Path(settings.folder)
     lease = Lease(folder, f"{socket.gethostname()}-{os.getpid()}")
     config = settings.provision_config()
+    advisory = settings.driver == "advisory"
     traffic = Traffic.of(settings)
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(aiohttp.ClientSession(trust_env=False))
@@ -47,13 +53,16 @@ async def serve(settings: ProvisionerSettings, stop: asyncio.Event) -> None:
             with_snapshots=strategy.needs_snapshots,
         )
         stack.push_async_callback(gatherer.close)
+        places = () if advisory else parse_members(settings.instances).instances
+        orders = orders_of(settings, [place.instance_id for place in places])
+        if orders is not None:
+            stack.push_async_callback(orders.close)
 
         def make() -> tuple[Provisioner, Fleet]:
             fresh = build_strategy(settings.strategy, settings.strategy_parameters)
-            if settings.driver == "process":
-                places = parse_members(settings.instances).instances
-                fleet: Fleet = ProcessFleet(
-                    folder, places, settings.models, client, lease, gatherer.is_empty
+            if not advisory:
+                fleet: Fleet = Places(
+                    folder, places, settings.models, client, lease, gatherer.is_empty, orders
                 )
             else:
                 fleet = _advisory_fleet(settings, client, lease.epoch)
@@ -72,6 +81,23 @@ async def serve(settings: ProvisionerSettings, stop: asyncio.Event) -> None:
         runtime.announce(settings.ready_file, url=url, keda=keda)
         await stack.enter_async_context(regrets.looking_back(loop.is_active))
         await loop.run(stop)
+
+
+def orders_of(settings: ProvisionerSettings, places: Sequence[str]) -> Orders | None:
+    """Who starts and ends engines; None: nobody does, or `foretell up`."""
+    driver: Driver
+    if settings.driver == "docker":
+        driver = DockerDriver(settings.driver_target, places)
+    elif settings.driver == "kubernetes":
+        try:  # Kubernetes sets these in every pod
+            host, port = (os.environ[f"KUBERNETES_SERVICE_{part}"] for part in ("HOST", "PORT"))
+            server = f"https://{bracketed(host)}:{port}"
+            driver = KubernetesDriver(settings.driver_target, places, server)
+        except (KeyError, OSError) as error:
+            raise SystemExit(f"the driver kubernetes runs in a pod only: {error!r}") from error
+    else:
+        return None
+    return Orders(driver)
 
 
 def _advisory_fleet(

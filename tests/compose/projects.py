@@ -21,7 +21,9 @@ ROOT = Path(__file__).parents[2]
 SCHEDULERS = ("scheduler-0", "scheduler-1")
 ENGINES = ("engine-0", "engine-1")
 SERVICES = {*SCHEDULERS, "tagger", *ENGINES, *(f"{engine}-predictor" for engine in ENGINES)}
+BUILD_S = 300.0
 API_KEY = "compose-test"
+SOCKET = Path("/var/run/docker.sock")
 SNAPSHOTS_HEARD = (
     "import re, urllib.request as u; "
     "text = u.urlopen('http://127.0.0.1:9100/metrics', timeout=5).read().decode(); "
@@ -46,6 +48,7 @@ class Cluster:
             "PORT": "0",
             "SCHEDULER_0_PORT": "0",
             "SCHEDULER_1_PORT": "0",
+            "DOCKER_GID": str(SOCKET.stat().st_gid) if SOCKET.exists() else "0",
         }
         named = ["--env-file", os.devnull, "-p", self.project, "-f", self.file]
         command = [self.docker, "compose", *named]
@@ -62,7 +65,7 @@ class Cluster:
         return done.stdout
 
     def inspect(self, service: str) -> dict[str, Any]:
-        container = self.compose("ps", "--all", "--quiet", service).strip()
+        container = self.compose("--profile", "*", "ps", "--all", "--quiet", service).strip()
         inspected = subprocess.run(
             [self.docker, "inspect", container], capture_output=True, check=True, timeout=30
         )
@@ -116,20 +119,29 @@ def wait_until(condition: Callable[[], bool], what: str, within_s: float = 30.0)
 
 
 @contextmanager
-def started(request: pytest.FixtureRequest, file: str) -> Iterator[Cluster]:
-    """The project of a compose file, built and up; it shows its logs if a test failed."""
+def started(
+    request: pytest.FixtureRequest, file: str, *, provisioned: bool = False
+) -> Iterator[Cluster]:
+    """The project of a compose file, built and up; it shows its logs if a test failed.
+
+    `provisioned`: its engines are only made, and a provisioner is to start them.
+    """
     cluster = Cluster(find_docker(), f"foretell-test-{uuid.uuid4().hex[:8]}", file)
     failures_before = request.session.testsfailed
     up = False
     try:
-        cluster.compose("up", "--build", "--detach", "--wait", timeout_s=300)
+        if provisioned:
+            cluster.compose("--profile", "engines", "create", "--build", timeout_s=BUILD_S)
+        profile = ("--profile", "provisioner") if provisioned else ()
+        cluster.compose(*profile, "up", "--build", "--detach", "--wait", timeout_s=BUILD_S)
         up = True
         yield cluster
     finally:
         if not up or request.session.testsfailed > failures_before:
-            sys.stdout.write(cluster.compose("ps", "--all"))
-            sys.stdout.write(cluster.compose("logs", "--tail", "200"))
-        cluster.compose("down", "--volumes", "--timeout", "5", timeout_s=120)
+            sys.stdout.write(cluster.compose("--profile", "*", "ps", "--all"))
+            sys.stdout.write(cluster.compose("--profile", "*", "logs", "--tail", "200"))
+        everything = ("--profile", "*", "down", "--volumes", "--timeout", "5")
+        cluster.compose(*everything, timeout_s=120)
 
 
 def ask(client: OpenAI, **options: Any) -> Any:

@@ -131,6 +131,11 @@ def test_flags_of_a_model_and_of_engines_are_added_up() -> None:
             "line 2, column 10: engines[0].model: say which section of `models` it serves: a, b",
         ),
         (
+            "engines: [{kind: emulated, host: a}]\nschedulers: {host: b}\n"
+            "provisioning: {enabled: true}",
+            "line 3, column 25: provisioning.enabled: it starts engines on one host, not on 2",
+        ),
+        (
             "models: {a: {}}\nengines: [{model: b}]",
             "line 2, column 19: engines[0].model: no section of `models` has this name; there",
         ),

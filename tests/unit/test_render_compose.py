@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
         ("deploy/cluster.emulated.yaml", "deploy"),
         ("deploy/cluster.checkpoint.yaml", "deploy"),
         ("deploy/cluster.envoy.yaml", "deploy"),
+        ("deploy/cluster.provisioned.yaml", "deploy"),
     ],
 )
 def test_shipped_files_are_current(cluster: str, folder: str) -> None:
@@ -205,6 +206,38 @@ def test_a_batch_service_keeps_its_files_in_a_volume(tmp_path: Path) -> None:
     assert float(environment["FORETELL_BATCH_TTFT_TARGET_MS"]) == 300
     scheduler = content["services"]["scheduler-0"]["environment"]
     assert scheduler["FORETELL_SCHEDULER_BATCHES"] == environment["FORETELL_BATCH_LISTEN"]
+
+
+def test_who_starts_engines_gets_the_docker_socket_only_on_request(tmp_path: Path) -> None:
+    text = "models: {m: {}}\nengines: 1\nprovisioning: {enabled: true, maximum: 3}\n"
+    text += "observability: {prometheus_port: 9090}\n"
+    found = rendered(tmp_path, text)
+    services = found["docker-compose.yml"]["services"]
+    engines = [f"engine-{i}" for i in range(3)]
+    assert [gpus(services[name]) for name in engines] == [["0"], ["1"], ["2"]]
+    made = [name for name, service in services.items() if service.get("profiles") == ["engines"]]
+    assert made == [each for name in engines for each in (name, f"{name}-predictor")]
+    socket = "${DOCKER_SOCKET:-/var/run/docker.sock}:/var/run/docker.sock"
+    assert [name for name, each in services.items() if socket in each["volumes"]] == ["provisioner"]
+    provisioner = services["provisioner"]
+    assert provisioner["profiles"] == ["provisioner"]
+    assert "ports" not in provisioner
+    environment = provisioner["environment"]
+    assert environment["FORETELL_PROVISIONER_DRIVER"] == "docker"
+    assert environment["FORETELL_PROVISIONER_DRIVER_TARGET"] == "${COMPOSE_PROJECT_NAME}"
+    assert environment["FORETELL_PROVISIONER_SCHEDULERS"] == (
+        "http://scheduler-0:8000,http://scheduler-1:8000"
+    )
+    places = json.loads(environment["FORETELL_PROVISIONER_INSTANCES"])
+    assert [place["instance_id"] for place in places] == engines
+    folder = environment["FORETELL_PROVISIONER_FOLDER"]
+    for name in ("scheduler-0", "scheduler-1"):
+        listed = services[name]["environment"]["FORETELL_SCHEDULER_INSTANCES"]
+        assert listed == f"{folder}/instances.json"
+        assert services[name]["depends_on"].keys() == {"tagger", "provisioner"}
+        assert not services[name]["depends_on"]["provisioner"]["required"]
+    jobs = {job["job_name"] for job in found["deploy/prometheus.yml"]["scrape_configs"]}
+    assert "provisioner" in jobs
 
 
 def test_only_tls_is_published_to_others_where_there_is_tls(tmp_path: Path) -> None:

@@ -160,9 +160,7 @@ def wanted_cluster(cluster_file: str, flags: UpFlags) -> Cluster:
     except ValidationError as error:
         problems = (f"{field_name(item['loc'])}: {plain(item['msg'])}" for item in error.errors())
         raise CannotStart("; ".join(problems)) from None
-    if cluster.provisioning.enabled:
-        places = cluster.engines[0].model_copy(update={"engines": cluster.provisioning.maximum})
-        cluster = cluster.model_copy(update={"engines": [places]})
+    cluster = cluster.with_places()
     if len(cluster.host_names()) > 1:
         raise CannotStart(
             f"the cluster has several hosts ({', '.join(cluster.host_names())}): write compose "

@@ -17,6 +17,7 @@ from foretell.config import (
     EmulatorSettings,
     Layout,
     PredictorSettings,
+    ProvisionerSettings,
     SchedulerSettings,
     TaggerSettings,
 )
@@ -28,6 +29,7 @@ from foretell.config.layout import (
     CONTAINER_HTTPS_PORT,
     CONTAINER_PORT,
     CONTAINER_RUN_DIR,
+    DOCKER_SOCKET,
     engine_args,
     predictor_name,
 )
@@ -45,11 +47,15 @@ _ENVOY_FILE = "envoy/envoy.yaml"
 _HEADER = """\
 # Made by `foretell render compose --cluster {cluster}`: change that file and run it again.
 #
-#   docker compose -f {name} up --build --detach --wait
+{commands}
 #
 # .env may set what is written ${{VARIABLE:-DEFAULT}} here.
 
 """
+_START = "#   docker compose -f {name} up --build --detach --wait"
+_START_PROVISIONED = """\
+#   docker compose -f {name} --profile engines create --build
+#   docker compose -f {name} --profile provisioner up --build --detach --wait"""
 _Service = dict[str, Any]
 
 _OVERRIDABLE = {"policy": "POLICY", "profile": "PROFILE", "log_level": "LOG_LEVEL"}
@@ -70,13 +76,17 @@ def render(cluster: Cluster, cluster_file: Path, output: Path, source: Path) -> 
     `source` is the folder of this project, from which images are built.
     """
     found = []
+    cluster = cluster.with_places()
     hosts = cluster.host_names()
     for host in hosts:
         stem = cluster_file.stem.removeprefix("cluster").removeprefix(".")
         parts = ["docker-compose", stem, host if len(hosts) > 1 else "", "yml"]
         name = ".".join(part for part in parts if part)
         compose = _Compose(cluster, host, output.absolute(), source.absolute())
-        header = _HEADER.format(cluster=_relative(cluster_file, output), name=name)
+        start = _START_PROVISIONED if cluster.provisioning.enabled else _START
+        commands = start.format(name=name)
+        made_from = _relative(cluster_file, output)
+        header = _HEADER.format(cluster=made_from, commands=commands)
         found.append(Rendered(name, header + _dump(compose.content())))
     if cluster.schedulers.envoy:
         header = f"# Made with {found[0].path} by `foretell render compose`.\n"
@@ -111,17 +121,21 @@ class _Compose:
                 services["envoy"] = self._envoy()
             if self._cluster.batches.folder:
                 services["batch"] = self._batch()
+            if self._cluster.provisioning.enabled:
+                services["provisioner"] = self._provisioner()
         if self._host == self._layout.tagger_host:
             services["tagger"] = self._tagger()
         for engine in self._engines:
             vllm = engine.section.kind == "vllm"
             own = {
                 engine.name: self._vllm(engine) if vllm else self._emulator(engine),
-                predictor_name(engine): self._predictor(engine),
+                predictor_name(engine.name): self._predictor(engine),
             }
+            # A provisioner starts them by itself.
+            when = {"profiles": ["engines"]} if self._cluster.provisioning.enabled else {}
             # Compose then refuses to scale it: two would share an identity and its sockets.
             services |= {
-                name: {"container_name": f"${{COMPOSE_PROJECT_NAME}}-{name}", **service}
+                name: {"container_name": f"${{COMPOSE_PROJECT_NAME}}-{name}", **service, **when}
                 for name, service in own.items()
             }
         volumes: dict[str, Any] = {"run": {}}
@@ -154,9 +168,14 @@ class _Compose:
         # Order of start only: a scheduler serves with whatever engines, predictors and tagger
         # there are. To wait for all would take the endpoint away when one engine cannot start.
         others = ["tagger"] if self._host == self._layout.tagger_host else []
-        others += [predictor_name(engine) for engine in self._engines]
+        if self._cluster.provisioning.enabled:
+            after: Any = {name: {"condition": "service_started"} for name in others}
+            # It writes the list of engines. Without its profile Compose leaves it out.
+            after["provisioner"] = {"condition": "service_healthy", "required": False}
+        else:
+            after = others + [predictor_name(engine.name) for engine in self._engines]
         if section.envoy:  # which is all that clients see
-            return service | {"depends_on": others}
+            return service | {"depends_on": after}
         bind = f"${{BIND:-{section.listen}}}"
         ports = [f"{bind}:{port}:{CONTAINER_PORT}"]
         if section.https_port:
@@ -166,7 +185,7 @@ class _Compose:
         return service | {
             "networks": ["outside", "inside"],
             "ports": ports,
-            "depends_on": others,
+            "depends_on": after,
         }
 
     def _envoy(self) -> _Service:
@@ -202,6 +221,22 @@ class _Compose:
         return service | {
             "volumes": [*service["volumes"], f"batches:{CONTAINER_BATCHES}"],
             "depends_on": list(self._cluster.scheduler_names()),
+        }
+
+    def _provisioner(self) -> _Service:
+        """It starts and stops engines, so it may do anything with this host: only on request."""
+        values = self._layout.provisioner()
+        values["schedulers"] = ",".join(self._layout.scheduler_urls())
+        service = self._service("provisioner", values, ProvisionerSettings)
+        service["environment"] |= {
+            "FORETELL_PROVISIONER_DRIVER_TARGET": "${COMPOSE_PROJECT_NAME}",
+            "FORETELL_PROVISIONER_SCHEDULER_API_KEY": "${SCHEDULER_API_KEY:-${API_KEYS:-}}",
+        }
+        socket = f"${{DOCKER_SOCKET:-{DOCKER_SOCKET}}}:{DOCKER_SOCKET}"
+        return service | {
+            "profiles": ["provisioner"],
+            "volumes": [*service["volumes"], socket],
+            "group_add": ["${DOCKER_GID:-0}"],
         }
 
     def _predictor(self, engine: Engine) -> _Service:

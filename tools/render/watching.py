@@ -65,7 +65,7 @@ def _grafana(shared: str) -> dict[str, Any]:
 def scraped(layout: Layout) -> dict[str, Any]:
     """Prometheus' configuration: whom it asks, and the alerts."""
     cluster = layout.cluster
-    engines = cluster.engine_list()
+    engines, comes_and_goes = cluster.engine_list(), cluster.provisioning.enabled
 
     def metrics(name: str, host: str, port: int) -> str:
         here = host == layout.front_host
@@ -74,10 +74,11 @@ def scraped(layout: Layout) -> dict[str, Any]:
     jobs = {
         "scheduler": [f"{name}:{CONTAINER_PORT}" for name in cluster.scheduler_names()],
         "predictor": [
-            metrics(predictor_name(each), each.host, each.predictor_port) for each in engines
+            metrics(predictor_name(each.name), each.host, each.predictor_port) for each in engines
         ],
         "tagger": [metrics("tagger", layout.tagger_host, cluster.tagger.port)],
         **({"batch": [f"batch:{METRICS_PORT}"]} if cluster.batches.folder else {}),
+        **({"provisioner": [f"provisioner:{CONTAINER_PORT}"]} if comes_and_goes else {}),
         # vLLM's own metrics; emulated engines have none and show as down.
         "engine": [layout.engine_url(engine).removeprefix("http://") for engine in engines],
     }

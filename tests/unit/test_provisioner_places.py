@@ -1,4 +1,4 @@
-"""The state of engines that run as processes: whoever takes over goes on with it."""
+"""The state of engines that are started and stopped: whoever takes over goes on with it."""
 
 import json
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ import pytest
 
 from foretell.config.instances import InstanceConfig, parse_members
 from foretell.provision import Decision, Phase
-from services.provisioner import processes
+from services.provisioner import places
 from services.provisioner.lease import Lease, LeaseLost
-from services.provisioner.processes import DOWN_S, ProcessFleet
+from services.provisioner.places import DOWN_S, Places
 
 PLACES = [InstanceConfig(f"engine-{i}", f"http://127.0.0.1:{8100 + i}") for i in range(2)]
 
@@ -27,15 +27,16 @@ class World:
         self.lease = Lease(folder, "a")
         assert self.lease.take()
 
-    def fleet(self) -> ProcessFleet:
+    def fleet(self, orders: Any = None) -> Places:
         """A fleet that knows only what the files say."""
-        return ProcessFleet(
+        return Places(
             self.folder,
             PLACES,
             ["m"],
             None,  # type: ignore[arg-type]  # nothing is asked over HTTP here
             self.lease,
             lambda name, now_s: name in self.empty,
+            orders,
         )
 
     async def answers(self, client: aiohttp.ClientSession, url: str) -> bool:
@@ -56,7 +57,7 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     made = World(tmp_path)
-    monkeypatch.setattr(processes, "answers", made.answers)
+    monkeypatch.setattr(places, "answers", made.answers)
     yield made
     made.lease.release()
 
@@ -90,6 +91,40 @@ async def test_every_step_is_found_again_by_a_successor(world: World) -> None:
     world.empty = {"engine-0"}
     await fleet.act(order(), 4.0)
     assert (world.wanted(), world.listed()) == ({}, {})
+
+
+class Following:
+    """Orders that fail twice at every call, while one place is being ended."""
+
+    def __init__(self, ending: str) -> None:
+        self.ending = ending
+        self.driver = self
+        self.last_first = False
+        self.told: list[tuple[set[str], str]] = []
+
+    def is_ending(self, name: str) -> bool:
+        return name == self.ending
+
+    async def found(self) -> dict[str, bool]:
+        return {}
+
+    def follow(self, wanted: dict[str, Any], members: str) -> int:
+        self.told.append((set(wanted), members))
+        return 2
+
+
+async def test_a_driver_follows_and_no_engine_starts_where_one_is_being_ended(
+    world: World,
+) -> None:
+    orders = Following("engine-0")
+    fleet = world.fleet(orders)
+    await fleet.look(0.0)
+    assert await fleet.act(order(start=2), 0.0) == 1 + 2
+    listed = (world.folder / "instances.json").read_text()
+    assert orders.told == [({"engine-1"}, listed)]
+    orders.ending = ""
+    assert await fleet.act(order(start=1), 1.0) == 2
+    assert orders.told[1][0] == {"engine-0", "engine-1"}
 
 
 async def test_an_engine_that_is_down_for_long_counts_as_warming(world: World) -> None:

@@ -1,7 +1,7 @@
-"""Starts and stops engines on this host: `foretell up` runs those that the state names.
+"""Engines that are started and stopped: a driver runs those that the state names, or `foretell up`.
 
 All that is known is in one file, which is replaced whole: whoever takes over after a crash, at
-whatever step, finds every engine that runs and goes on with it.
+whatever step, finds every engine that is wanted and goes on with it.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ import aiohttp
 from foretell.config.instances import InstanceConfig, Members, members_json
 from foretell.config.layout import ENGINES_FILE, INSTANCES_FILE
 from foretell.provision import Decision, Phase
+from services.provisioner.driver import Orders
 from services.provisioner.fleet import Seen, answers
 from services.provisioner.lease import Lease, write_whole
 
@@ -33,7 +34,7 @@ class _Engine:
     since_s: float
 
 
-class ProcessFleet:
+class Places:
     """Engines in a fixed number of places, each with its own ports and sockets."""
 
     def __init__(
@@ -44,14 +45,17 @@ class ProcessFleet:
         client: aiohttp.ClientSession,
         lease: Lease,
         is_empty: Callable[[str, float], bool],
+        orders: Orders | None = None,
     ) -> None:
-        """`is_empty` tells whether a draining instance has nothing left at that time."""
+        """`is_empty` tells whether a draining instance has nothing left at that time. Without
+        `orders` somebody else reads the file and runs what it names."""
         self._state, self._instances = folder / ENGINES_FILE, folder / INSTANCES_FILE
         self._places = {place.instance_id: place for place in places}
         self._models = tuple(models)
         self._client = client
         self._lease = lease
         self._is_empty = is_empty
+        self._orders = orders
         self._engines: dict[str, _Engine] = {}
         self._answered_s: dict[str, float] = {}
 
@@ -62,7 +66,8 @@ class ProcessFleet:
 
     async def look(self, now_s: float) -> list[Seen]:
         """Read what is wanted, and probe it. One that answers for the first time is ready."""
-        self._engines = self._read(now_s)
+        known = self._read(now_s)
+        self._engines = await self._adopted(now_s) if known is None else known
         names = list(self._engines)
         urls = [self._places[name].url for name in names]
         alive = await asyncio.gather(*(answers(self._client, url) for url in urls))
@@ -85,30 +90,65 @@ class ProcessFleet:
     async def act(self, decision: Decision, now_s: float) -> int:
         """Start, drain and stop; a start for which there is no place is repeated later."""
         engines = self._engines
-        for name in decision.stop:
-            engines.pop(name, None)
-        for name in decision.drain:
-            if name in engines:
-                engines[name] = _Engine(Phase.DRAINING, now_s)
+        if self._orders is not None and self._orders.driver.last_first:
+            self._let_last_go(decision, now_s)
+        else:
+            for name in decision.stop:
+                engines.pop(name, None)
+            for name in decision.drain:
+                if name in engines:
+                    engines[name] = _Engine(Phase.DRAINING, now_s)
         for name, engine in list(engines.items()):
             # One that drains since this moment is not known to drain by any scheduler yet.
             if engine.phase is Phase.DRAINING and self._is_empty(name, now_s):
                 logger.info("%s is empty and stops", name)
                 del engines[name]
-        free = [name for name in self._places if name not in engines]
+        free = [name for name in self._places if name not in engines and self._is_free(name)]
         for name in free[: decision.start]:
             logger.info("%s starts", name)
             engines[name] = _Engine(Phase.WARMING, now_s)
             self._answered_s.pop(name, None)
-        self._write()
-        return max(0, decision.start - len(free))
+        members = self._write()
+        failed = max(0, decision.start - len(free))
+        return failed if self._orders is None else failed + self._orders.follow(engines, members)
 
-    def _read(self, now_s: float) -> dict[str, _Engine]:
-        """Raises ValueError if the file, which a person may have edited, makes no sense."""
+    def _let_last_go(self, decision: Decision, now_s: float) -> None:
+        """As many as the decision names, but the last ones: no others can be ended.
+
+        One that is to be stopped, and is not the last, is tried further by the platform.
+        """
+        engines = self._engines
+
+        def last() -> str:
+            staying = (n for n, engine in engines.items() if engine.phase is not Phase.DRAINING)
+            return max(staying, key=list(self._places).index, default="")
+
+        for name in sorted(decision.stop, key=list(self._places).index, reverse=True):
+            if name == last():
+                del engines[name]
+            elif name in engines:
+                engines[name] = _Engine(Phase.WARMING, now_s)
+        for _ in decision.drain:
+            if (name := last()) and engines[name].phase is Phase.WARMING:
+                del engines[name]
+            elif name:
+                engines[name] = _Engine(Phase.DRAINING, now_s)
+
+    def _is_free(self, name: str) -> bool:
+        return self._orders is None or not self._orders.is_ending(name)
+
+    async def _adopted(self, now_s: float) -> dict[str, _Engine]:
+        """What runs although nothing is known: it is taken over and not ended."""
+        running = {} if self._orders is None else await self._orders.found()
+        return {name: _Engine(Phase.WARMING, now_s) for name in self._places if name in running}
+
+    def _read(self, now_s: float) -> dict[str, _Engine] | None:
+        """None: there is no file. Raises ValueError if it, which a person may have edited, makes no
+        sense."""
         try:
             found = json.loads(self._state.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            return {}
+            return None
         if not isinstance(found, dict) or not found.keys() <= self._places.keys():
             raise ValueError(f"{self._state} must name engines of {', '.join(self._places)}")
         try:
@@ -119,8 +159,9 @@ class ProcessFleet:
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"{self._state}: every engine needs a phase") from error
 
-    def _write(self) -> None:
-        """Schedulers are told first: an engine is stopped only when nobody sends to it any more."""
+    def _write(self) -> str:
+        """Schedulers are told first: an engine is stopped only when nobody sends to it any more.
+        What they are told is returned."""
         listed = [
             replace(self._places[name], draining=engine.phase is Phase.DRAINING)
             for name, engine in self._engines.items()
@@ -135,3 +176,4 @@ class ProcessFleet:
             for path, text in ((self._instances, members), (self._state, json.dumps(state))):
                 if not path.exists() or path.read_text(encoding="utf-8") != text:
                     write_whole(path, text)
+        return members

@@ -1,0 +1,38 @@
+"""One bounded call of a platform's HTTP API, as drivers make it."""
+
+import json
+from collections.abc import Collection
+from typing import Any
+
+import aiohttp
+
+from services.provisioner.driver import DriverFailed
+
+MAX_ANSWER_BYTES = 8 << 20
+
+
+async def call(
+    client: aiohttp.ClientSession,
+    method: str,
+    url: str,
+    good: Collection[int] = (200,),
+    **options: Any,
+) -> bytes:
+    """The body of the answer. DriverFailed if its status is none of `good`, or it is too long."""
+    async with client.request(method, url, allow_redirects=False, **options) as answer:
+        body = b""
+        while more := await answer.content.read(MAX_ANSWER_BYTES + 1 - len(body)):
+            body += more
+        if len(body) > MAX_ANSWER_BYTES:
+            raise DriverFailed("its answer is too long")
+        if answer.status not in good:
+            raise DriverFailed(f"{answer.status} {_message(body)}")
+        return body
+
+
+def _message(body: bytes) -> str:
+    """What Docker and Kubernetes alike say about an error."""
+    try:
+        return str(json.loads(body)["message"])[:500]
+    except (KeyError, TypeError, ValueError):
+        return "without a reason"

@@ -1,0 +1,236 @@
+"""Engines in a StatefulSet, against an API server made of the official client's models."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from certificates import make_certificate
+from fake_kubernetes import FakeKubernetes, manifests, serving
+from kubernetes.client import ApiClient, AppsV1Api, Configuration
+
+from foretell.config import ProvisionerSettings
+from foretell.config.instances import InstanceConfig, parse_members
+from foretell.provision import Decision, Phase
+from services.provisioner import places
+from services.provisioner.driver import DriverFailed, Orders
+from services.provisioner.kubernetes import KubernetesDriver
+from services.provisioner.lease import Lease
+from services.provisioner.places import Places
+
+PLACES = [InstanceConfig(f"vllm-{i}", f"http://vllm-{i}.vllm:8000") for i in range(3)]
+NAMES = [place.instance_id for place in PLACES]
+
+
+@asynccontextmanager
+async def driving(api: FakeKubernetes, folder: Path) -> AsyncIterator[KubernetesDriver]:
+    async with serving(api, folder):
+        driver = KubernetesDriver("vllm", NAMES, api.url, api.make_credentials(folder / "account"))
+        try:
+            yield driver
+        finally:
+            await driver.close()
+
+
+async def test_the_number_of_pods_follows_and_the_official_client_sees_it(tmp_path: Path) -> None:
+    api = FakeKubernetes()
+    async with driving(api, tmp_path) as driver:
+
+        def seen() -> int | None:
+            config = Configuration(host=api.url)
+            config.ssl_ca_cert = str(tmp_path / "foretell.pem")
+            config.api_key = {"authorization": "Bearer first"}
+            with ApiClient(config) as client:
+                scale = AppsV1Api(client).read_namespaced_stateful_set_scale("vllm", "llm")
+            found: int | None = scale.spec.replicas
+            return found
+
+        assert await driver.find() == {}
+        await asyncio.gather(driver.start("vllm-1"), driver.start("vllm-0"))
+        assert await driver.find() == {"vllm-0": True, "vllm-1": True}
+        assert await asyncio.to_thread(seen) == 2
+        await driver.end("vllm-0")  # which is not the last
+        assert api.replicas == 2
+        await driver.end("vllm-1")
+        assert await asyncio.to_thread(seen) == 1
+        await driver.end("vllm-1")  # it has ended
+        await driver.end("vllm-0")
+        assert (api.replicas, api.refused) == (0, 0)
+
+
+async def test_who_changes_it_at_the_same_time_is_not_overwritten(tmp_path: Path) -> None:
+    api = FakeKubernetes()
+    api.replicas = 2
+
+    def meddle() -> None:
+        api.replicas, api.version = 3, api.version + 1
+
+    async with driving(api, tmp_path) as driver:
+        api.meddle = meddle
+        with pytest.raises(DriverFailed, match="409 the object has been modified"):
+            await driver.end("vllm-1")
+        assert api.replicas == 3
+
+
+async def test_only_the_own_authority_is_believed(tmp_path: Path) -> None:
+    api = FakeKubernetes()
+    async with serving(api, tmp_path):
+        account = api.make_credentials(tmp_path / "account")
+        make_certificate(tmp_path, "stranger")
+        (account / "ca.crt").write_bytes((tmp_path / "stranger.pem").read_bytes())
+        driver = KubernetesDriver("vllm", NAMES, api.url, account)
+        with pytest.raises(aiohttp.ClientConnectorCertificateError):
+            await driver.find()
+        await driver.close()
+
+
+async def test_a_new_token_is_used_and_refusals_are_told(tmp_path: Path) -> None:
+    api = FakeKubernetes()
+    async with driving(api, tmp_path) as driver:
+        api.tokens = {"second"}
+        with pytest.raises(DriverFailed, match="401 Unauthorized") as refused:
+            await driver.find()
+        assert "first" not in str(refused.value)
+        (tmp_path / "account" / "token").write_text("second")
+        assert await driver.find() == {}
+        stranger = KubernetesDriver("database", NAMES, api.url, tmp_path / "account")
+        for forbidden in (stranger.find(), stranger.start("vllm-0"), stranger.publish("[]")):
+            with pytest.raises(DriverFailed, match=r"403 .*forbidden"):
+                await forbidden
+        await stranger.close()
+
+
+async def test_the_list_is_published_when_it_differs(tmp_path: Path) -> None:
+    api = FakeKubernetes()
+    async with driving(api, tmp_path) as driver:
+        for members in (None, "[]", '[{"instance_id": "vllm-0"}]'):
+            api.members = "reset" if members else None
+            await driver.publish("[1]")
+            await driver.publish("[1]")
+            assert api.members == "[1]"
+    assert len(api.patches) == 3
+
+
+class Life:
+    """A provisioner whose pods answer as a test says."""
+
+    def __init__(self, driver: KubernetesDriver, folder: Path) -> None:
+        self.folder = folder
+        self.orders = Orders(driver)
+        self.lease = Lease(folder, "a")
+        assert self.lease.take()
+        no_client: Any = None  # nothing is asked over HTTP here
+        self.fleet = Places(
+            folder, PLACES, ["m"], no_client, self.lease, self.is_empty, self.orders
+        )
+        self.empty = False
+
+    def is_empty(self, name: str, now_s: float) -> bool:
+        return self.empty
+
+    async def turn(self, now_s: float = 0.0, **what: Any) -> dict[str, Phase]:
+        seen = await self.fleet.look(now_s)
+        await self.fleet.act(Decision(now_s, 1, "strategy", "", None, 0.0, **what), now_s)
+        return {each.config.instance_id: each.phase for each in seen}
+
+    async def until(self, api: FakeKubernetes, replicas: int) -> None:
+        async with asyncio.timeout(20):
+            while api.replicas != replicas or api.members != self.listed():
+                await self.turn()
+                await asyncio.sleep(0.01)
+
+    def listed(self) -> str:
+        return (self.folder / "instances.json").read_text()
+
+
+async def test_the_last_pod_goes_first_and_schedulers_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = FakeKubernetes()
+    answering = set(NAMES)
+
+    async def answers(client: object, url: str) -> bool:
+        return url.removeprefix("http://").split(".")[0] in answering
+
+    monkeypatch.setattr(places, "answers", answers)
+    async with driving(api, tmp_path) as driver:
+        life = Life(driver, tmp_path / "state")
+        await life.turn(start=3)
+        await life.until(api, 3)
+        await life.turn(drain=("vllm-0",))  # it has the least to do
+        draining = [e.instance_id for e in parse_members(life.listed()).instances if e.draining]
+        assert draining == ["vllm-2"]
+        assert api.replicas == 3
+        life.empty = True
+        await life.until(api, 2)
+        told = json.loads(api.members or "")["instances"]
+        assert [each["instance_id"] for each in told] == ["vllm-0", "vllm-1"]
+
+        # One that never gets ready is given up, but a later one serves.
+        answering.discard("vllm-0")
+        (life.folder / "engines.json").write_text(
+            '{"vllm-0": {"phase": "warming", "since_s": 1}, "vllm-1": {"phase": "ready"}}'
+        )
+        await life.turn(900.0, stop=("vllm-0",))
+        state = json.loads((life.folder / "engines.json").read_text())
+        assert state["vllm-0"] == {"phase": "warming", "since_s": 900.0}
+        assert state["vllm-1"]["phase"] == "ready"
+        # The last one that does not answer yet is not drained: it goes.
+        await life.turn(drain=("vllm-1",))
+        await life.until(api, 1)
+        await life.turn(drain=("vllm-0",))
+        await life.until(api, 0)
+        await life.orders.close()
+        life.lease.release()
+
+
+async def test_a_successor_without_a_file_takes_over_what_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = FakeKubernetes()
+    api.replicas = 2
+
+    async def answers(client: object, url: str) -> bool:
+        return True
+
+    monkeypatch.setattr(places, "answers", answers)
+    async with driving(api, tmp_path) as driver:
+        life = Life(driver, tmp_path / "state")
+        assert await life.turn() == {"vllm-0": Phase.READY, "vllm-1": Phase.READY}
+        await life.until(api, 2)
+        await life.orders.close()
+        life.lease.release()
+
+
+def test_the_manifests_are_what_the_official_client_knows() -> None:
+    """A field that it does not know would be lost on the way through its models."""
+    client = ApiClient()
+    for manifest in manifests():
+
+        class Answer:
+            data = json.dumps(manifest)
+
+        kind = "V1" + manifest["kind"]
+        model = client.deserialize(Answer, kind)
+        assert client.sanitize_for_serialization(model) == manifest, kind
+
+
+def test_the_settings_of_the_manifest_are_good() -> None:
+    (deployment,) = (each for each in manifests() if each["kind"] == "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    prefix = "FORETELL_PROVISIONER_"
+    values = {
+        each["name"].removeprefix(prefix).lower(): each["value"]
+        for each in container["env"]
+        if "value" in each
+    }
+    values["models"] = json.loads(values["models"])
+    settings = ProvisionerSettings(**values)
+    found = parse_members(settings.instances).instances
+    assert [each.instance_id for each in found] == ["vllm-0", "vllm-1"]
+    assert len(found) == settings.maximum
+    assert settings.driver == "kubernetes"
