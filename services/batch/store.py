@@ -84,11 +84,12 @@ class Store:
         self.storage = Objects(files_url, notice) if files_url else Disk(folder / "files", notice)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.database = Database(database_url or folder / "batches.sqlite", notice)
-        self._clock = clock
+        self.clock = clock
+        """Says the time in Unix seconds."""
 
     def now(self) -> int:
         """The time in whole Unix seconds."""
-        return int(self._clock())
+        return int(self.clock())
 
     def close(self) -> None:
         self.database.close()
