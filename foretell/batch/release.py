@@ -27,9 +27,9 @@ UNKNOWN_WINDOW = 8.0
 LARGEST_WINDOW = 512.0
 CANDIDATES = 128
 """Requests that wait in an engine which chooses among them."""
-ALONE_FACTOR, FREE_FACTOR = 1.005, 2.0
+ALONE_FACTOR, FREE_FACTOR = 1.002, 2.0
 """Without a target, the mean may be so many times as without offline requests: while there are
-online requests, and when there have been none for `_QUIET_LOOKS`. `bench/batch/beside.md` has what
+online requests, and when there have been none for `_QUIET_LOOKS`. `bench/batch/possible.md` has what
 comes of it."""
 _QUIET_LOOKS = 240
 _GROWTH, _LEAST_STEP, _DECREASE = 1.1, 1.0, 0.7
