@@ -29,8 +29,8 @@ CANDIDATES = 128
 """Requests that wait in an engine which chooses among them."""
 ALONE_FACTOR, FREE_FACTOR = 1.002, 2.0
 """Without a target, the mean may be so many times as without offline requests: while there are
-online requests, and when there have been none for `_QUIET_LOOKS`. `bench/batch/possible.md` has what
-comes of it."""
+online requests, and when there have been none for `_QUIET_LOOKS`. What comes of it:
+`bench/batch/possible.md`."""
 _QUIET_LOOKS = 240
 _GROWTH, _LEAST_STEP, _DECREASE = 1.1, 1.0, 0.7
 """Most growth of one look, as a factor and in requests; and the least share that is kept."""

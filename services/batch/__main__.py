@@ -25,7 +25,6 @@ from services.process.traffic import Traffic, require_proof
 
 logger = logging.getLogger(__name__)
 
-
 _CLEAN_S = 600.0
 _DRAIN_S = 10.0
 

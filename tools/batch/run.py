@@ -34,7 +34,6 @@ _MOST = 1 << 40
 _DAY_S = 86_400
 _FOR_EVER_S = 10 * 365 * _DAY_S
 _PIECE_BYTES = 1 << 20
-
 _RATE_S = 10.0
 _MOST_SHOWN = 10
 
