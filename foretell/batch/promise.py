@@ -100,7 +100,7 @@ class Pace:
 
     @property
     def steady(self) -> float:
-        """As many requests are on their way when they do not become more; the most there can be
+        """The number of requests on their way when they do not become more; the most there can be
         while that is not known."""
         return sum(self._steady) / len(self._steady) if self._steady else LARGEST_WINDOW
 

@@ -33,7 +33,7 @@ online requests, and when there have been none for `_QUIET_LOOKS`. What comes of
 `bench/batch/possible.md`."""
 _QUIET_LOOKS = 240
 _GROWTH, _LEAST_STEP, _DECREASE = 1.1, 1.0, 0.7
-"""Most growth of one look, as a factor and in requests; and the least share that is kept."""
+"""A window grows by this factor or by so many at most, and keeps this share at least."""
 _SLOWER_BELOW = 0.2
 """A window grows more slowly when the mean is this share of the bound below it, or less."""
 _QUEUE_RATIO = 0.125
@@ -72,11 +72,11 @@ class Seen:
 class _Instance:
     window: float = 1.0
     mean_s: float = 0.0
-    """Of the TTFT that was foretold at the last looks; 0 before the first."""
+    """The mean of the TTFT that was foretold at the last looks; 0 before the first."""
     known_s: dict[int, float] = field(default_factory=dict)
-    """The same by the bit length of the number of its requests, of more looks;"""
+    """Such means of more looks, by the bit length of the number of its requests."""
     looks: dict[int, int] = field(default_factory=dict)
-    """of so many at most."""
+    """The number of looks that each of them is of, up to `_KNOWN_BY_LOOKS`."""
 
     def learn(self, ttft_s: float, requests: int) -> None:
         self.mean_s += (ttft_s - self.mean_s) / (_MEAN_OF_LOOKS if self.mean_s else 1)

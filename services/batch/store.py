@@ -169,7 +169,7 @@ class Store:
                 self.delete_file(tenant, file_id)
             except InUse:
                 continue
-        self.storage.clean(known.__contains__, self._clock() - _UNKNOWN_AFTER_S)
+        self.storage.clean(known.__contains__, self.clock() - _UNKNOWN_AFTER_S)
 
     def _forget_batches(self) -> None:
         """Forget batches that ended long ago, some at a time, the oldest first."""
