@@ -1,27 +1,38 @@
-"""When a batch will be done: work that is left, over the pace at which work is done.
+"""When a batch will be done: work that is left, and how many requests are worked on until then.
 
-Work is counted in tokens, not in requests. The tokens of requests that have not ended are
-foretold from those that have: the mean of their sum, and how far it may be off, by the central
-limit theorem. The pace is that of the recent past. It may stay off by as much as it has varied from
-one interval to the next, because online load, which moves it, changes slowly.
+Work is counted in tokens, not in requests. The tokens of requests that have not ended are foretold
+from those that have. Each request on its way gets so many tokens a second as of late; how many are
+on their way grows as `release` lets it, up to as many as have been when that did not grow any more.
+When all have been sent, the last of them still take their time.
 
-What is foretold of a new batch is corrected by how earlier batches have ended: the share of them
-that the confidence names took at most so many times as long as was foretold.
+That is the expected time. How far off it may be has an estimate, too: from the spread of lengths,
+by the central limit theorem, and from how the pace has varied. A promise adds so many times this
+estimate as covered the named share of earlier batches: split conformal prediction with normalised
+scores (Lei et al., Distribution-free predictive inference for regression, 2018, section 5.2).
 """
 
 from collections import deque
 from dataclasses import dataclass
-from math import ceil, inf, sqrt
-from statistics import NormalDist, fmean, pvariance
+from math import ceil, log, sqrt
+from statistics import NormalDist
+from typing import NamedTuple
+
+from foretell.batch.release import LARGEST_WINDOW, LOOK_S, most_after
 
 CONFIDENCE = 0.9
 """The share of batches that shall have ended by the time that is promised."""
-_INTERVALS = 30
+_INTERVALS = 180
 _LEAST_INTERVALS = 3
 _LEAST_ENDED = 10
-_SLOWEST_RATIO = 0.8
+_STEADY_RATIO = 0.1
+"""Requests on their way that grow by less in an interval do not grow."""
+_STEADY_S = 30.0
+"""The pace stays off for so long, as online load, which moves it, changes slowly."""
+_LEAST_RATIO = 0.02
+"""Nothing is foretold more exactly, as a share of the expected time."""
 _CORRECTED_BY = 50
-_LEAST_FORETOLD_S = 1.0
+_FEW_FACTOR = 2.0
+_LEAST_EXPECTED_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,69 +52,125 @@ class Lengths:
         return self.tokens / self.ended
 
     @property
-    def variance(self) -> float:
-        """The variance of one request's tokens."""
-        return max(0.0, self.squares / self.ended - self.mean**2)
+    def variation(self) -> float:
+        """The standard deviation of one request's tokens, as a share of their mean."""
+        return sqrt(max(0.0, self.squares / self.ended - self.mean**2)) / self.mean
+
+
+class _Interval(NamedTuple):
+    tokens: float
+    request_s: float
+    """Requests on their way, summed over the interval's seconds."""
+    seconds: float
 
 
 class Pace:
-    """Tokens per second of all offline work, from one interval to the next."""
+    """What was done by requests on their way, from one interval to the next, for minutes."""
 
     def __init__(self) -> None:
-        self._rates: deque[float] = deque(maxlen=_INTERVALS)
+        self._intervals: deque[_Interval] = deque(maxlen=_INTERVALS)
+        self._steady: deque[float] = deque(maxlen=_INTERVALS)
+        """Requests on their way in intervals in which they did not become more."""
+        self._largest = 0.0
+        self._before = 0.0
 
-    def add(self, tokens: float, seconds: float) -> None:
-        """So many tokens were done in an interval."""
+    def add(self, tokens: float, request_s: float, seconds: float) -> None:
+        """So many tokens were done in an interval, by requests on their way for so long in all."""
         assert seconds > 0, "intervals have a length"
-        self._rates.append(tokens / seconds)
+        self._intervals.append(_Interval(tokens, request_s, seconds))
+        requests = request_s / seconds
+        if requests <= self._before * (1.0 + _STEADY_RATIO):
+            self._steady.append(max(requests, self._before))
+        self._before = requests
+
+    def pause(self) -> None:
+        """Nothing is on its way; what comes next begins anew."""
+        self._before = 0.0
 
     @property
     def known(self) -> bool:
-        return len(self._rates) >= _LEAST_INTERVALS and fmean(self._rates) > 0
+        enough = len(self._intervals) >= _LEAST_INTERVALS
+        return enough and any(each.tokens for each in self._intervals)
 
     @property
-    def mean(self) -> float:
-        return fmean(self._rates)
+    def each_per_s(self) -> float:
+        """Tokens a second of a request on its way."""
+        request_s = sum(each.request_s for each in self._intervals)
+        return sum(each.tokens for each in self._intervals) / request_s
+
+    @property
+    def steady(self) -> float:
+        """The number of requests on their way when they do not become more; the most there can be
+        while that is not known."""
+        return sum(self._steady) / len(self._steady) if self._steady else LARGEST_WINDOW
 
     @property
     def deviation_ratio(self) -> float:
-        """The standard deviation of the pace, as a share of its mean."""
-        return sqrt(pvariance(self._rates)) / self.mean
+        """How far the steady number of requests on their way has varied, as a share of it."""
+        if len(self._steady) < 2:
+            return 0.0
+        mean = self.steady
+        squares = sum((each - mean) ** 2 for each in self._steady) / len(self._steady)
+        return sqrt(squares) / mean
+
+
+class Expected(NamedTuple):
+    """When work will be done, before anything is known of how wrong that is."""
+
+    seconds: float
+    off_ratio: float
+    """How far off it may be, as a standard deviation and a share of `seconds`."""
+
+
+def expected(left: int, before: float, lengths: Lengths, pace: Pace, now: float) -> Expected | None:
+    """When `left` requests will have ended, and `before` tokens of batches that come first.
+
+    `now` requests are on their way. None while too little is known.
+    """
+    if not left:
+        return Expected(0.0, 0.0)
+    if not pace.known or lengths.ended < _LEAST_ENDED:
+        return None
+    each_per_s, most = pace.each_per_s, max(1.0, pace.steady)
+    requests = left + before / lengths.mean
+    each_s = lengths.mean / each_per_s
+    # The last `most` requests, or all, are on their way together, the longest to the end.
+    last = min(requests, most)
+    tail_s = each_s * (1.0 + lengths.variation * sqrt(2.0 * log(max(1.0, last))))
+    seconds, sent = 0.0, 0.0
+    on_their_way = min(most, max(1.0, now))
+    while on_their_way < most and sent + on_their_way < requests:
+        sent += on_their_way * LOOK_S / each_s
+        seconds += LOOK_S
+        on_their_way = min(most, most_after(on_their_way))
+    seconds += max(0.0, requests - sent - on_their_way) * each_s / on_their_way + tail_s
+    lengths_off = lengths.variation * sqrt(1.0 / left + 1.0 / lengths.ended)
+    pace_off = pace.deviation_ratio * sqrt(_STEADY_S / (_STEADY_S + seconds))
+    return Expected(seconds, max(_LEAST_RATIO, sqrt(lengths_off**2 + pace_off**2)))
 
 
 class Correction:
-    """How many times as long as foretold batches take, with the confidence."""
+    """How many times as far off as estimated batches turn out to be, with the confidence."""
 
     def __init__(self, confidence: float = CONFIDENCE) -> None:
         self._confidence = confidence
-        self._ratios: deque[float] = deque(maxlen=_CORRECTED_BY)
+        self._scores: deque[float] = deque(maxlen=_CORRECTED_BY)
 
-    def learn(self, foretold_s: float, took_s: float) -> None:
+    def learn(self, told: Expected, took_s: float) -> None:
         """A batch has ended."""
-        self._ratios.append(took_s / max(foretold_s, _LEAST_FORETOLD_S))
+        expected_s = max(told.seconds, _LEAST_EXPECTED_S)
+        self._scores.append((took_s / expected_s - 1.0) / max(told.off_ratio, _LEAST_RATIO))
 
-    @property
-    def ratio(self) -> float:
-        """1 while too few have ended: a rank beyond the longest would be needed."""
-        rank = ceil(self._confidence * (len(self._ratios) + 1))
-        return sorted(self._ratios)[rank - 1] if rank <= len(self._ratios) else 1.0
+    def promised_s(self, told: Expected) -> float:
+        """Seconds within which such a batch will have ended, with this probability.
 
-
-def seconds_left(
-    left: int, before: float, lengths: Lengths, pace: Pace, confidence: float = CONFIDENCE
-) -> float:
-    """Seconds within which `left` requests will have ended, with this probability.
-
-    `before`: tokens of batches that come first. Infinite while too little is known.
-    """
-    if not left:
-        return 0.0
-    if not pace.known or lengths.ended < _LEAST_ENDED:
-        return inf
-    mean = before + left * lengths.mean
-    # What is left is a sum, and its mean was itself learnt from the requests that have ended.
-    spread = sqrt(lengths.variance * (left + left * left / lengths.ended)) / mean
-    z = NormalDist().inv_cdf(confidence)
-    # A pace below the mean by a share r takes 1 / (1 - r) times as long.
-    slow = min(_SLOWEST_RATIO, z * pace.deviation_ratio)
-    return mean * (1.0 + z * spread) / (pace.mean * (1.0 - slow))
+        While so few have ended that a rank beyond the latest would be needed, twice as far off as
+        the latest of them, or as a normal error, is allowed for.
+        """
+        rank = ceil(self._confidence * (len(self._scores) + 1))
+        if rank <= len(self._scores):
+            times = sorted(self._scores)[rank - 1]
+        else:
+            usual = NormalDist().inv_cdf(self._confidence)
+            times = _FEW_FACTOR * max(usual, *self._scores, usual)
+        return max(0.0, told.seconds * (1.0 + times * told.off_ratio))

@@ -1,28 +1,49 @@
 """How many offline requests may be on their way, so that online targets still hold.
 
-Each instance has a window of its own, which grows while the twin foretells that a request that
-came now would get its first token in time, and shrinks at once when not: additive increase,
-multiplicative decrease. What waits in an engine's queue delays what is foretold, so it counts.
+Each instance has a window of its own. It grows while the twin foretells that a request that came
+now would get its first token in time, more slowly the less time there is to spare, and shrinks by
+what is too much. What waits in an engine's queue delays what is foretold, so it counts. What is
+foretold varies with the step in flight, so the mean of the last looks is what counts. A window that
+has shrunk shrinks again only when no more are on their way: what was sent ends when it ends.
+
+With a target, the mean is held so far below it that nearly all looks of late would be in time.
+Without one, the mean may hardly be more than what was foretold of the instance when it had no more
+requests than there are online ones now; and twice as much where there have been none for a while.
+
 An engine that holds offline requests back by itself gets so many that it can choose.
 Within the window requests are spaced, so that those that end together are not replaced together: an
 online request would wait for all of their prompts.
 """
 
+from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
-from math import inf
+from dataclasses import dataclass, field
+from math import ceil, inf
 
+LOOK_S = 0.25
+"""Seconds between two looks."""
 UNKNOWN_WINDOW = 8.0
 """The window of an instance of which nothing is foretold."""
 LARGEST_WINDOW = 512.0
 CANDIDATES = 128
 """Requests that wait in an engine which chooses among them."""
+ALONE_FACTOR, FREE_FACTOR = 1.002, 2.0
+"""Without a target, the mean may be so many times as without offline requests: while there are
+online requests, and when there have been none for `_QUIET_LOOKS`. What comes of it:
+`bench/batch/possible.md`."""
+_QUIET_LOOKS = 240
 _GROWTH, _LEAST_STEP, _DECREASE = 1.1, 1.0, 0.7
-_IDLE_FACTOR = 2.0
-"""Without a target, the TTFT may be so many times the least that was foretold."""
+"""A window grows by this factor or by so many at most, and keeps this share at least."""
+_SLOWER_BELOW = 0.2
+"""A window grows more slowly when the mean is this share of the bound below it, or less."""
 _QUEUE_RATIO = 0.125
-_ROOM_RATIO = 0.8
-"""A window grows only while the TTFT is below this share of its bound."""
+_SLOTS_RATIO = 0.9
+"""Share of an engine's `max_num_seqs` that offline requests may take."""
+_MEAN_OF_LOOKS, _KNOWN_BY_LOOKS = 5, 40
+_SPREAD_OF_LOOKS, _FEWEST_FOR_SPREAD, _USUAL_SPREAD = 400, 50, 1.5
+_IN_TIME_RATIO = 0.99
+_BETWEEN_LOOKS = 1.1
+"""What comes between two looks is foretold less well than what is seen in one."""
 _SPACING_RATIO = 0.8
 """Share of the time between two requests that end, where so many are on their way as may be."""
 _LONGEST_GAP_S = 0.05
@@ -43,6 +64,32 @@ class Seen:
     """Requests that it works on; None: unknown."""
     chooses: bool = False
     """Whether the engine keeps offline requests from delaying online ones."""
+    max_num_seqs: int | None = None
+    """Requests that it can work on at once; None: unknown."""
+
+
+@dataclass(slots=True)
+class _Instance:
+    window: float = 1.0
+    mean_s: float = 0.0
+    """The mean of the TTFT that was foretold at the last looks; 0 before the first."""
+    known_s: dict[int, float] = field(default_factory=dict)
+    """Such means of more looks, by the bit length of the number of its requests."""
+    looks: dict[int, int] = field(default_factory=dict)
+    """The number of looks that each of them is of, up to `_KNOWN_BY_LOOKS`."""
+
+    def learn(self, ttft_s: float, requests: int) -> None:
+        self.mean_s += (ttft_s - self.mean_s) / (_MEAN_OF_LOOKS if self.mean_s else 1)
+        place = requests.bit_length()
+        looks = self.looks[place] = min(_KNOWN_BY_LOOKS, self.looks.get(place, 0) + 1)
+        before_s = self.known_s.get(place, 0.0)
+        self.known_s[place] = before_s + (ttft_s - before_s) / looks
+
+    def with_requests_s(self, requests: float) -> float:
+        """What was foretold when it had about so many requests, or the fewest that it has had."""
+        place = max(1, round(requests)).bit_length()
+        fewer = [each for each in self.known_s if each <= place]
+        return self.known_s[max(fewer) if fewer else min(self.known_s)]
 
 
 class Release:
@@ -51,44 +98,80 @@ class Release:
     def __init__(self, ttft_target_s: float = inf) -> None:
         """`ttft_target_s`: what online requests are promised; infinite: nothing."""
         self._target_s = ttft_target_s
-        self._windows: dict[str, float] = {}
-        self._least_s: dict[str, float] = {}
+        self._instances: dict[str, _Instance] = {}
+        self._ratios: deque[float] = deque(maxlen=_SPREAD_OF_LOOKS)
+        """What was foretold, over its mean."""
+        self._quiet_looks = 0
 
     @property
     def window(self) -> int:
         """Offline requests that may be on their way to all instances together."""
-        return int(sum(self._windows.values()))
+        return int(sum(each.window for each in self._instances.values()))
 
     def observe(self, instances: Mapping[str, Seen], in_flight: int) -> None:
         """Adjust the windows; `in_flight` offline requests are on their way."""
-        used = 2 * in_flight >= self.window
-        self._windows = {
-            name: self._adjusted(name, seen, used=used) for name, seen in instances.items()
-        }
-        self._least_s = {name: s for name, s in self._least_s.items() if name in instances}
+        used, settled = 2 * in_flight >= self.window, in_flight <= self.window
+        requests = sum((seen.running or 0) + (seen.waiting or 0) for seen in instances.values())
+        online = max(0, requests - in_flight)
+        self._quiet_looks = 0 if online else self._quiet_looks + 1
+        self._instances = {name: self._instances.get(name, _Instance()) for name in instances}
+        for name, seen in instances.items():
+            known = self._instances[name]
+            known.window = self._adjusted(
+                known, seen, online / len(instances), used=used, settled=settled
+            )
 
-    def _adjusted(self, name: str, seen: Seen, *, used: bool) -> float:
-        window = self._windows.get(name, 1.0)
+    def _adjusted(
+        self, known: _Instance, seen: Seen, online: float, *, used: bool, settled: bool
+    ) -> float:
+        """The new window of an instance with about so many `online` requests."""
+        window = known.window
+        running, waiting = seen.running or 0, seen.waiting or 0
         if not seen.healthy:
             return 0.0
         if seen.chooses:
-            short = CANDIDATES - (seen.waiting or 0)
+            short = CANDIDATES - waiting
             return min(LARGEST_WINDOW, max(1.0, window + (short if used or short < 0 else 0)))
         if seen.ttft_s is None:
             return UNKNOWN_WINDOW
-        # What is foretold of an idle engine changes while step times are learnt.
-        idle = seen.running == 0 and not seen.waiting
-        least_s = seen.ttft_s if idle else min(seen.ttft_s, self._least_s.get(name, inf))
-        self._least_s[name] = least_s
-        # A target that is missed even by an idle instance cannot be what holds work back.
-        bound_s = max(_IDLE_FACTOR * least_s, self._target_s if self._target_s < inf else 0.0)
-        if seen.ttft_s > bound_s:
-            return _DECREASE * window
+        if not running + waiting:  # an idle engine answers sooner than one with any request
+            return max(1.0, window)
+        known.learn(seen.ttft_s, running + waiting)
+        self._ratios.append(seen.ttft_s / known.mean_s)
+        bound_s = self._bound_s(known, online)
+        if known.mean_s > bound_s:
+            return max(_DECREASE, bound_s / known.mean_s) * window if settled else window
         # A few are always on their way to an engine that begins and ends many requests.
-        queue = (seen.waiting or 0) > 1 + (seen.running or 0) * _QUEUE_RATIO
-        if used and not queue and seen.ttft_s <= _ROOM_RATIO * bound_s:
-            return min(LARGEST_WINDOW, max(window + _LEAST_STEP, _GROWTH * window))
-        return window
+        queue = waiting > 1 + running * _QUEUE_RATIO
+        return window if queue or not used else _grown(window, known.mean_s / bound_s, seen)
+
+    def _bound_s(self, known: _Instance, online: float) -> float:
+        """The most that the mean of what is foretold may be."""
+        quiet = self._quiet_looks >= _QUIET_LOOKS
+        alone_s = known.with_requests_s(online)
+        if self._target_s == inf:
+            return alone_s * (FREE_FACTOR if quiet else ALONE_FACTOR)
+        # A target that is missed without offline requests cannot be what holds them back.
+        return max(self._target_s / (_BETWEEN_LOOKS * self._spread()), ALONE_FACTOR * alone_s)
+
+    def _spread(self) -> float:
+        """How many times the mean nearly all looks were within."""
+        if len(self._ratios) < _FEWEST_FOR_SPREAD:
+            return _USUAL_SPREAD
+        return max(1.0, sorted(self._ratios)[ceil(_IN_TIME_RATIO * len(self._ratios)) - 1])
+
+
+def most_after(window: float) -> float:
+    """The most that a window can be at the next look."""
+    return max(window + _LEAST_STEP, _GROWTH * window)
+
+
+def _grown(window: float, mean_ratio: float, seen: Seen) -> float:
+    """A window that may grow, where the mean is this share of its bound."""
+    pace = min(1.0, (1.0 - mean_ratio) / _SLOWER_BELOW)
+    grown = window + pace * (most_after(window) - window)
+    most = _SLOTS_RATIO * seen.max_num_seqs if seen.max_num_seqs else LARGEST_WINDOW
+    return min(max(window, most), LARGEST_WINDOW, grown)
 
 
 class Spacing:

@@ -10,7 +10,7 @@ from pathlib import Path
 from aiohttp import web
 from prometheus_client import start_http_server
 
-from foretell.batch.release import Release
+from foretell.batch.release import LOOK_S, Release
 from foretell.config import BatchSettings
 from foretell.telemetry import BatchMetrics
 from services.batch.app import BatchApp
@@ -25,7 +25,6 @@ from services.process.traffic import Traffic, require_proof
 
 logger = logging.getLogger(__name__)
 
-_LOOK_S = 0.25
 _CLEAN_S = 600.0
 _DRAIN_S = 10.0
 
@@ -111,7 +110,7 @@ async def _watch(endpoints: Endpoints, release: Release, executor: Executor) -> 
         elif (status := await endpoints.status()) is not None:
             release.observe(dict(map(seen_of, status.get("instances", []))), executor.in_flight)
             executor.wake()
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(LOOK_S)
 
 
 async def _clean(store: Store) -> None:

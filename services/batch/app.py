@@ -13,11 +13,11 @@ from urllib.parse import unquote
 from aiohttp import web
 
 from foretell.batch.lines import ENDPOINTS, foreseen
+from foretell.batch.promises import Promises
 from foretell.batch.states import Batch, IllegalTransition
 from services.batch.answers import Refused, invalid, json_object, lifetime_s, listed, page_of
 from services.batch.database import DatabaseError
 from services.batch.forms import received
-from services.batch.promises import Promises
 from services.batch.store import IdempotencyConflict, InUse, Store, StoredFile, new_id
 from services.process.traffic import TENANT_HEADER, Traffic
 
@@ -215,7 +215,8 @@ class BatchApp:
         """Say at once when a new batch will be done, by what its file begins with."""
         with suppress(OSError):  # it is created all the same
             head = await self._stored(self._store.storage.read, file.id, 0, _HEAD_BYTES)
-            self._promises.quote(batch.id, *foreseen(head, file.length_bytes), self._store.now())
+            found = foreseen(head, file.length_bytes)
+            self._promises.quote(batch.id, *found, self._store.clock())
 
     async def _batches(self, request: web.Request) -> web.StreamResponse:
         tenant = self._tenant(request)

@@ -11,13 +11,13 @@ from typing import Protocol, TypeVar
 
 from foretell.batch import records
 from foretell.batch.lines import request_of
+from foretell.batch.promises import Promises
 from foretell.batch.records import Record
 from foretell.batch.release import Spacing
 from foretell.batch.states import SEALING, Batch, Status
 from foretell.telemetry import BatchMetrics
 from services.batch.advance import record_id, seal, time_out, validate
 from services.batch.database import DatabaseError
-from services.batch.promises import Promises
 from services.batch.store import Lost
 from services.batch.work import LEASE_S, Place, Work
 
@@ -181,8 +181,8 @@ class Executor:
 
     def _promise(self, running: Sequence[Batch], statuses: Mapping[str, Status]) -> None:
         """Foretell when each batch in progress will be done."""
-        self.promises.tick(busy=self.in_flight > 0)
-        now = self._work.store.now()
+        self.promises.tick(time.monotonic(), self.in_flight)
+        now = self._work.store.clock()
         now_running = {batch.id: batch for batch in running}
         for batch_id in self._running.keys() - now_running.keys():
             if statuses.get(batch_id) is not Status.FINALIZING:

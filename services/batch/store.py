@@ -84,11 +84,12 @@ class Store:
         self.storage = Objects(files_url, notice) if files_url else Disk(folder / "files", notice)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.database = Database(database_url or folder / "batches.sqlite", notice)
-        self._clock = clock
+        self.clock = clock
+        """Says the time in Unix seconds."""
 
     def now(self) -> int:
         """The time in whole Unix seconds."""
-        return int(self._clock())
+        return int(self.clock())
 
     def close(self) -> None:
         self.database.close()
@@ -168,7 +169,7 @@ class Store:
                 self.delete_file(tenant, file_id)
             except InUse:
                 continue
-        self.storage.clean(known.__contains__, self._clock() - _UNKNOWN_AFTER_S)
+        self.storage.clean(known.__contains__, self.clock() - _UNKNOWN_AFTER_S)
 
     def _forget_batches(self) -> None:
         """Forget batches that ended long ago, some at a time, the oldest first."""

@@ -117,5 +117,6 @@ def seen_of(instance: dict[str, Any]) -> tuple[str, Seen]:
         instance.get("predicted_ttft_s"),
         instance.get("running"),
         chooses=OFFLINE_APART in (instance.get("approximations") or ()),
+        max_num_seqs=instance.get("max_num_seqs"),
     )
     return instance["instance_id"], seen

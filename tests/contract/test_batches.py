@@ -15,9 +15,10 @@ from engines import MODEL, Engine, Exchange, answer, engines
 from openai import AsyncOpenAI
 from schedulers import WAIT_S, Scheduler, running, until
 
+from foretell.batch import promises
 from foretell.config import BatchSettings
 from services.batch import __main__ as batch_main
-from services.batch import executor, promises
+from services.batch import executor
 
 COMPLETIONS = "/v1/completions"
 
@@ -27,7 +28,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing waits for others longer than a test likes."""
     monkeypatch.setattr(executor, "_LOOK_S", 0.02)
     monkeypatch.setattr(executor, "_FIRST_PAUSE_S", 0.02)
-    monkeypatch.setattr(batch_main, "_LOOK_S", 0.02)
+    monkeypatch.setattr(batch_main, "LOOK_S", 0.02)
 
 
 def lines(count: int, name: str = "c", **changes: Any) -> bytes:

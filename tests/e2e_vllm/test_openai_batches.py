@@ -8,7 +8,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from tests.e2e.cluster import Cluster
-from tests.e2e_vllm.test_openai_sdk import calls, send_all
+from tests.e2e_vllm.test_openai_sdk import Call, calls, send_all
 from tests.e2e_vllm.vllm_engines import model_of
 
 LINES = 200
@@ -34,12 +34,16 @@ async def batch_of(url: str, lines: list[dict[str, Any]]) -> tuple[Any, list[dic
         return batch, [json.loads(line) for line in content.text.splitlines()]
 
 
-def test_a_greedy_batch_is_what_an_engine_says_when_asked(running: Cluster) -> None:
-    model = model_of(running)
-    asked = [call for call in calls(2 * LINES, seed=3) if not call.chat]
-    for call in asked:
+def completions(count: int, seed: int) -> list[Call]:
+    """Calls that can stand in a batch."""
+    found = [call for call in calls(2 * count, seed) if not call.chat]
+    for call in found:
         call.stream = False
-    lines = [
+    return found
+
+
+def lines_of(model: str, asked: list[Call]) -> list[dict[str, Any]]:
+    return [
         {
             "custom_id": call.request_id,
             "method": "POST",
@@ -53,11 +57,23 @@ def test_a_greedy_batch_is_what_an_engine_says_when_asked(running: Cluster) -> N
         }
         for call in asked
     ]
-    batch, found = asyncio.run(batch_of(running.endpoint, lines))
-    assert batch.request_counts.completed == len(asked) == LINES
+
+
+def check_batch(
+    running: Cluster, batch: Any, found: list[dict[str, Any]], asked: list[Call]
+) -> None:
+    """Each line is there once, and says what an engine says that is asked directly."""
+    assert batch.request_counts.completed == batch.request_counts.total == len(asked)
     assert [each["custom_id"] for each in found] == [call.request_id for call in asked]
-    asyncio.run(send_all(running.component("engine-0")["address"], model, asked))
+    url = running.component("engine-0")["address"]
+    asyncio.run(send_all(url, model_of(running), asked))
     for each, call in zip(found, asked, strict=True):
         (choice,) = each["response"]["body"]["choices"]
         assert choice["text"] == call.text
     assert batch.usage.output_tokens == sum(call.completion_tokens for call in asked)
+
+
+def test_a_greedy_batch_is_what_an_engine_says_when_asked(running: Cluster) -> None:
+    asked = completions(LINES, seed=3)
+    batch, found = asyncio.run(batch_of(running.endpoint, lines_of(model_of(running), asked)))
+    check_batch(running, batch, found, asked)

@@ -1,11 +1,15 @@
 """Two real vLLM engines on the CPU, and what their scheduler writes down."""
 
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 
-from tests.e2e.cluster import Cluster, until
+from tests.e2e.cluster import Cluster, cluster, until
 
 ENGINES = 2
 # Two engines and a scheduler share two cores: what is asked of a predictor, or waits for its turn
@@ -27,6 +31,28 @@ ENGINE_ARGS = (
     "--scheduling-policy priority --num-gpu-blocks-override 200 "
     "--enable-auto-tool-choice --tool-call-parser hermes --disable-uvicorn-access-log"
 )
+
+
+@contextmanager
+def vllm_cluster(run_dir: Path) -> Iterator[Cluster]:
+    """Engines of which the last one serves offline requests, too, a scheduler, and batches.
+
+    The environment names vLLM's Python and the model.
+    """
+    python, model = os.environ["FORETELL_VLLM_PYTHON"], os.environ["FORETELL_TINY_MODEL"]
+    stock = {"kind": "vllm", "engines": ENGINES - 1, "python": python, "args": ENGINE_ARGS}
+    both_classes = stock | {"engines": 1, "offline": True}
+    file = run_dir / "wanted.yaml"
+    content = {
+        "engines": [stock, both_classes],
+        "models": {model: {"path": model}},
+        "schedulers": {"replicas": 1},
+        "batches": {"folder": "batches"},
+    }
+    file.write_text(json.dumps(content))  # YAML too
+    flags = (f"--cluster={file}", "--no-restart")
+    with cluster(run_dir, *flags, start_s=400.0, **PATIENCE) as found:
+        yield found
 
 
 def model_of(running: Cluster) -> str:

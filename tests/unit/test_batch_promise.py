@@ -1,17 +1,29 @@
-"""When a batch will be done: known batches of known requests, and simulated ones of unknown."""
+"""When a batch will be done: known batches of known requests, and promises made of that."""
 
 import random
-from math import inf, isclose
+from statistics import NormalDist
 
 import pytest
 
-from foretell.batch.promise import CONFIDENCE, Correction, Lengths, Pace, seconds_left
+from foretell.batch.promise import (
+    CONFIDENCE,
+    Correction,
+    Expected,
+    Lengths,
+    Pace,
+    expected,
+)
+from foretell.batch.release import LARGEST_WINDOW, LOOK_S, most_after
+
+EACH_S = 2.0
+"""A request of 100 tokens takes so long."""
 
 
-def pace_of(*rates: float) -> Pace:
+def pace_of(*requests: float) -> Pace:
+    """So many requests have been on their way, each for a second."""
     pace = Pace()
-    for rate in rates:
-        pace.add(rate, 1.0)
+    for each in requests:
+        pace.add(100.0 / EACH_S * each, each, 1.0)
     return pace
 
 
@@ -22,72 +34,94 @@ def lengths_of(*tokens: int) -> Lengths:
     return found
 
 
-def test_requests_alike_at_an_even_pace() -> None:
-    pace, lengths = pace_of(*[50.0] * 5), lengths_of(*[100] * 20)
-    assert isclose(seconds_left(10, 0, lengths, pace), 20.0)
-    assert isclose(seconds_left(10, 500, lengths, pace), 30.0), "others come first"
-    assert seconds_left(0, 500, lengths, pace) == 0.0
+ALIKE = lengths_of(*[100] * 20)
 
 
-def test_what_varies_makes_the_promise_later() -> None:
-    even, lengths = pace_of(*[50.0] * 5), lengths_of(*[100] * 20)
-    least = seconds_left(10, 0, lengths, even)
-    assert seconds_left(10, 0, lengths_of(*[50, 150] * 10), even) > least
-    assert seconds_left(10, 0, lengths, pace_of(40, 60, 40, 60)) > least
-    assert seconds_left(10, 0, lengths, pace_of(1, 99, 1, 99), 0.999) < inf
+def seconds(left: int, before: float, pace: Pace, now: float, lengths: Lengths = ALIKE) -> float:
+    told = expected(left, before, lengths, pace, now)
+    assert told is not None
+    return told.seconds
 
 
-def test_nothing_is_promised_while_too_little_is_known() -> None:
-    assert seconds_left(10, 0, lengths_of(100), pace_of(50, 50, 50)) == inf
-    assert seconds_left(10, 0, lengths_of(*[100] * 20), pace_of(50)) == inf
-    assert seconds_left(10, 0, lengths_of(*[100] * 20), pace_of(0, 0, 0)) == inf
+def test_requests_alike_of_which_as_many_are_on_their_way_as_ever() -> None:
+    pace = pace_of(10, 10, 10, 10)
+    assert pace.steady == pytest.approx(10.0)
+    # 20 s for 100 of them, ten at a time.
+    assert seconds(100, 0, pace, 10) == pytest.approx(20.0)
+    assert seconds(100, 1000, pace, 10) == pytest.approx(22.0), "others come first"
+    assert seconds(3, 0, pace, 10) == pytest.approx(EACH_S)
+    assert expected(0, 1000, ALIKE, pace, 10) == Expected(0.0, 0.0)
 
 
-@pytest.mark.parametrize("drift", [0.0, 0.1])
-def test_promises_of_simulated_batches_are_kept_at_least_as_often_as_said(drift: float) -> None:
-    """Log-normal lengths, and a pace that wanders as online load does."""
-    rng = random.Random(7)
-    kept, rounds = 0, 300
-    for _ in range(rounds):
-        requests = [max(1, round(rng.lognormvariate(5, 1))) for _ in range(rng.randint(100, 600))]
-        known = rng.randint(20, 60)
-        level, pace = 0.0, Pace()
+def test_more_are_sent_from_one_look_to_the_next() -> None:
+    pace = pace_of(*[100] * 5)
+    window, looks = 1.0, 0
+    while window < 100:
+        window, looks = most_after(window), looks + 1
+    begun, grown = seconds(2000, 0, pace, 0), seconds(2000, 0, pace, 100)
+    assert grown == pytest.approx(40.0)
+    assert grown + 0.3 * looks * LOOK_S < begun < grown + looks * LOOK_S
 
-        def rate() -> float:
-            nonlocal level
-            level = 0.9 * level + drift * rng.gauss(0, 1)
-            return 400.0 * (1.0 + 0.1 * rng.gauss(0, 1)) * max(0.2, 1.0 + level)
 
-        for _ in range(30):
-            pace.add(rate(), 1.0)
-        promised_s = seconds_left(len(requests) - known, 0, lengths_of(*requests[:known]), pace)
-        work, took_s = float(sum(requests[known:])), 0
-        while work > 0:
-            work -= rate()
-            took_s += 1
-        kept += took_s <= promised_s + 1
-    assert kept / rounds >= CONFIDENCE - 0.04
+def test_as_many_as_when_they_did_not_become_more_are_reckoned_with() -> None:
+    assert pace_of(10, 20, 40, 41, 40).steady == pytest.approx(41.0)
+    assert pace_of(10, 20, 40).steady == LARGEST_WINDOW, "nobody knows where it ends"
+    pace = pace_of(50, 50)
+    pace.pause()
+    pace.add(50.0, 1.0, 1.0)
+    assert pace.steady == pytest.approx(50.0), "it has begun anew"
+
+
+def test_what_varies_may_be_further_off() -> None:
+    even = pace_of(*[10] * 5)
+    mixed = lengths_of(*[50, 150] * 10)
+    least, varied = expected(100, 0, ALIKE, even, 10), expected(100, 0, mixed, even, 10)
+    uneven = expected(100, 0, ALIKE, pace_of(10, 14, 12, 8, 8, 4), 10)
+    assert least is not None
+    assert varied is not None
+    assert uneven is not None
+    assert least.off_ratio < min(varied.off_ratio, uneven.off_ratio)
+    more = expected(1000, 0, mixed, even, 10)
+    assert more is not None
+    assert more.off_ratio < varied.off_ratio, "deviations average out"
+
+
+def test_nothing_is_expected_while_too_little_is_known() -> None:
+    assert expected(10, 0, lengths_of(100), pace_of(50, 50, 50), 1) is None
+    assert expected(10, 0, ALIKE, pace_of(50), 1) is None
+    assert expected(10, 0, ALIKE, Pace(), 1) is None
 
 
 @pytest.mark.parametrize("bias", [0.3, 1.0, 2.0])
 def test_corrected_promises_are_kept_as_often_as_said(bias: float) -> None:
+    """Small batches are further off than large ones."""
     rng = random.Random(f"{bias}")
-    kept = []
+    small, large = [], []
     for _ in range(30):
         correction = Correction()
         for number in range(60):
-            foretold_s = rng.uniform(5.0, 500.0)
-            took_s = foretold_s * bias * rng.lognormvariate(0.0, 0.5)
+            told = Expected(rng.uniform(5.0, 500.0), rng.choice((0.1, 0.5)))
+            took_s = told.seconds * bias * rng.lognormvariate(0.0, told.off_ratio)
             if number >= 10:
-                kept.append(took_s <= correction.ratio * foretold_s)
-            correction.learn(foretold_s, took_s)
-    assert sum(kept) / len(kept) == pytest.approx(CONFIDENCE, abs=0.03)
+                of = large if told.off_ratio < 0.2 else small
+                of.append(took_s <= correction.promised_s(told))
+            correction.learn(told, took_s)
+    assert sum(small + large) / len(small + large) == pytest.approx(CONFIDENCE, abs=0.03)
+    if bias == 1.0:
+        for each in (small, large):
+            assert sum(each) / len(each) == pytest.approx(CONFIDENCE, abs=0.06)
 
 
-def test_nothing_is_corrected_while_too_few_batches_have_ended() -> None:
+def test_promises_are_cautious_while_few_batches_have_ended() -> None:
+    told = Expected(100.0, 0.1)
     correction = Correction()
+    usual = NormalDist().inv_cdf(CONFIDENCE)
+    assert correction.promised_s(told) == pytest.approx(100.0 * (1 + 2 * usual * 0.1))
+    correction.learn(told, 150.0)
+    assert correction.promised_s(told) == pytest.approx(200.0), "twice as far off as the one seen"
     for _ in range(8):
-        correction.learn(10.0, 30.0)
-        assert correction.ratio == 1.0
-    correction.learn(10.0, 30.0)
-    assert correction.ratio == 3.0
+        correction.learn(told, 100.0)
+    assert correction.promised_s(told) == pytest.approx(150.0), "the longest of nine"
+    for _ in range(10):
+        correction.learn(told, 100.0)
+    assert correction.promised_s(told) == pytest.approx(100.0), "the second longest of 19"

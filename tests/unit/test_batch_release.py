@@ -13,48 +13,86 @@ from foretell.batch.release import (
     Spacing,
 )
 
-IDLE_S = 0.02
+STEP_S = 0.02
 
 
-def grown(release: Release, rounds: int = 50) -> Release:
+def busy_s(requests: int) -> float:
+    """The TTFT at an engine whose steps take longer the more requests they are of."""
+    return STEP_S * (1.0 + requests / 100)
+
+
+def look(release: Release, online: int = 0, **more: int) -> None:
+    """One engine that has all that may be sent to it, and so many online requests."""
+    sent = release.window
+    requests = online + sent
+    release.observe({"a": Seen(True, 0, busy_s(requests), requests, **more)}, sent)
+
+
+def grown(release: Release, rounds: int = 300, online: int = 0) -> Release:
     for _ in range(rounds):
-        release.observe({"a": Seen(True, 0, IDLE_S)}, release.window)
+        look(release, online)
     return release
 
 
-def test_it_grows_while_nobody_is_delayed_and_not_without_end() -> None:
-    release = Release(1.0)
+def test_it_grows_while_online_requests_are_in_time_and_not_beyond() -> None:
+    release = Release(2 * STEP_S)
     windows = [grown(release, 1).window for _ in range(200)]
-    assert windows == sorted(windows)
+    assert windows[:40] == sorted(windows[:40])
     assert windows[3] > windows[0]
-    assert windows[-1] == LARGEST_WINDOW
+    # 100 requests would take twice as long; there is some distance.
+    assert 60 <= windows[-1] <= 95
+    assert max(windows) <= 100
+
+
+def test_it_does_not_grow_without_end() -> None:
+    assert grown(Release(9 * STEP_S)).window == LARGEST_WINDOW
+
+
+def test_it_leaves_places_in_the_engine_to_online_requests() -> None:
+    release = Release(9 * STEP_S)
+    for _ in range(300):
+        look(release, max_num_seqs=100)
+    assert release.window == 90
 
 
 def test_a_window_that_is_not_used_does_not_grow() -> None:
-    release = grown(Release(1.0))
+    release = grown(Release(1.0), 20)
     before = release.window
-    release.observe({"a": Seen(True, 0, IDLE_S)}, before // 4)
+    release.observe({"a": Seen(True, 0, STEP_S, before // 4)}, before // 4)
     assert release.window == before
 
 
 def test_it_shrinks_when_a_target_is_foretold_to_be_missed() -> None:
-    release = grown(Release(1.0))
+    release = grown(Release(2 * STEP_S))
     before = release.window
-    for _ in range(3):
-        release.observe({"a": Seen(True, 0, 1.1, 9)}, before)
-    assert release.window < 0.4 * before
     for _ in range(30):
-        release.observe({"a": Seen(True, 0, 1.1, 9)}, before)
-    assert release.window == 0
+        sent = release.window
+        release.observe({"a": Seen(True, 0, 4 * STEP_S, sent)}, sent)
+    assert release.window < 0.1 * before
     assert grown(release).window > 10, "it comes back"
 
 
-def test_it_does_not_grow_while_a_queue_stands() -> None:
-    release = grown(Release(1.0))
+def test_it_does_not_shrink_again_before_it_could_help() -> None:
+    release = grown(Release(2 * STEP_S))
     before = release.window
-    release.observe({"a": Seen(True, 9, IDLE_S, 16)}, before)
+    for _ in range(30):  # none of those that were sent has ended
+        release.observe({"a": Seen(True, 0, 4 * STEP_S, before)}, before)
+    assert 0.5 * before < release.window < before
+
+
+def test_one_slow_look_is_none() -> None:
+    release = grown(Release(2 * STEP_S))
+    before = release.window
+    release.observe({"a": Seen(True, 0, 1.3 * busy_s(before), before)}, before)
+    assert release.window > 0.9 * before
+
+
+def test_it_does_not_grow_while_a_queue_stands() -> None:
+    release = grown(Release(1.0), 20)
+    before = release.window
+    release.observe({"a": Seen(True, 9, STEP_S, 16)}, before)
     assert release.window == before
-    release.observe({"a": Seen(True, 3, IDLE_S, 16)}, before)
+    release.observe({"a": Seen(True, 3, STEP_S, 16)}, before)
     assert release.window > before
 
 
@@ -72,26 +110,34 @@ def test_an_engine_that_chooses_gets_something_to_choose_from() -> None:
     assert release.window == 0
 
 
-def test_without_a_target_an_idle_engine_is_the_measure() -> None:
-    release = grown(Release(inf))
-    before = release.window
-    release.observe({"a": Seen(True, 0, 3 * IDLE_S)}, before)
-    assert release.window < before
+def test_without_a_target_they_are_nearly_as_fast_as_without_offline_requests() -> None:
+    release = grown(Release(inf), online=5)
+    assert busy_s(5 + release.window) < 1.1 * busy_s(5)
+    assert release.window > 0
+
+
+def test_without_online_requests_there_is_more_room_until_they_come() -> None:
+    release = Release(inf)
+    assert 80 <= grown(release, 600).window <= 105
+    assert busy_s(5 + grown(release, online=5).window) < 1.1 * busy_s(5)
 
 
 def test_a_target_that_no_engine_can_meet_does_not_hold_work_back_for_ever() -> None:
-    release = Release(IDLE_S / 10)
-    assert grown(release).window > 10
+    assert grown(Release(STEP_S / 10)).window > 0
 
 
-def test_what_an_idle_engine_is_foretold_to_need_may_change() -> None:
-    release = grown(Release(inf))
-    for _ in range(30):
-        release.observe({"a": Seen(True, 0, 5 * IDLE_S, 3)}, release.window)
-    assert release.window == 0
-    for _ in range(30):
-        release.observe({"a": Seen(True, 0, 5 * IDLE_S, 0)}, release.window)
-    assert release.window > 10
+def test_what_engines_are_foretold_to_need_may_change() -> None:
+    release = grown(Release(inf), online=5)
+    for _ in range(600):  # they have become slower
+        sent = release.window
+        release.observe({"a": Seen(True, 0, 5 * busy_s(5 + sent), 5 + sent)}, sent)
+    assert release.window > 0
+
+
+def test_an_idle_engine_gets_work() -> None:
+    release = Release(inf)
+    release.observe({"a": Seen(True, 0, STEP_S, 0)}, 0)
+    assert release.window == 1
 
 
 def test_each_instance_has_its_own_window() -> None:

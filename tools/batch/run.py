@@ -17,7 +17,7 @@ from typing import Any
 
 from foretell.batch.lines import ENDPOINTS
 from foretell.batch.records import Usage
-from foretell.batch.release import Release, Seen
+from foretell.batch.release import LOOK_S, Release, Seen
 from foretell.batch.states import ENDED, Batch, Status
 from foretell.config import load_profile
 from services.batch.advance import validate
@@ -34,7 +34,6 @@ _MOST = 1 << 40
 _DAY_S = 86_400
 _FOR_EVER_S = 10 * 365 * _DAY_S
 _PIECE_BYTES = 1 << 20
-_LOOK_S = 0.25
 _RATE_S = 10.0
 _MOST_SHOWN = 10
 
@@ -272,7 +271,7 @@ async def _answered(
                 per_s = rate.of(batch.usage.output_tokens)
                 end_unix_s = executor.promises.done_by(batch.id)
                 show(_progress(per_s, batch.usage, end_unix_s), done, batch.counts.total)
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(LOOK_S)
         finally:
             stop.set()
             await running

@@ -44,11 +44,13 @@ def _dispatched(instance: Instance, placer: Placer) -> dict[str, object]:
 def _engine(prediction: Prediction | None) -> dict[str, object]:
     """What its predictor shows of the engine; None where this replica does not follow it."""
     if prediction is None:
-        return dict.fromkeys(("running", "waiting", "kv_used_ratio", "predicted_ttft_s"))
+        names = ("running", "waiting", "max_num_seqs", "kv_used_ratio", "predicted_ttft_s")
+        return dict.fromkeys(names)
     load = prediction.load
     return {
         "running": load.running,
         "waiting": load.waiting + load.reserved,
+        "max_num_seqs": load.max_num_seqs,
         "kv_used_ratio": round(load.used_blocks / max(1, load.total_blocks), 4),
         "predicted_ttft_s": round(prediction.ttft_s, 6),
     }

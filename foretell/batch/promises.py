@@ -1,10 +1,9 @@
-"""When each batch will be done, as this worker sees it: nothing of it outlives the process."""
+"""When each batch will be done, as one worker sees it: nothing of it outlives the process."""
 
-import time
 from collections.abc import Collection, Sequence
-from math import isfinite
+from math import ceil
 
-from foretell.batch.promise import CONFIDENCE, Correction, Lengths, Pace, seconds_left
+from foretell.batch.promise import CONFIDENCE, Correction, Expected, Lengths, Pace, expected
 from foretell.batch.records import Record
 from foretell.batch.states import Batch, Status
 
@@ -22,13 +21,15 @@ class Promises:
         self._of_batch: dict[str, Lengths] = {}
         self._of_model: dict[str, Lengths] = {}
         self._tokens = 0
-        self._since_s = time.monotonic()
+        self._request_s = 0.0
+        self._in_flight = 0
+        self._since_s = self._ticked_s = 0.0
         self._first: dict[str, float] = {}
         self._done_by: dict[str, float] = {}
         self._quoted: dict[str, float] = {}
         """What was told of batches when they were created."""
-        self._foretold: dict[str, tuple[float, float]] = {}
-        """When, and for how many seconds, before the correction."""
+        self._told: dict[str, tuple[float, Expected]] = {}
+        """When, and what was expected."""
         self._correction = Correction()
         self._before = 0.0
         """Tokens that are left of all batches in progress."""
@@ -37,10 +38,10 @@ class Promises:
         """Foretell the end of a new batch of about so many requests, as far as its model's
         requests are known."""
         lengths = self._of_model.get(model, Lengths())
-        left_s = seconds_left(requests, self._before, lengths, self._pace)
-        if requests and isfinite(left_s):
-            self._foretold[batch_id] = now_unix_s, left_s
-            self._quoted[batch_id] = now_unix_s + self._correction.ratio * left_s
+        told = expected(requests, self._before, lengths, self._pace, self._in_flight)
+        if requests and told is not None:
+            self._told[batch_id] = now_unix_s, told
+            self._quoted[batch_id] = now_unix_s + self._correction.promised_s(told)
 
     def learn(self, batch: Batch, records: Sequence[Record]) -> None:
         """These requests of a batch have ended."""
@@ -53,14 +54,17 @@ class Promises:
             for known, name in ((self._of_batch, batch.id), (self._of_model, model)):
                 known[name] = known.get(name, Lengths()).with_more(tokens)
 
-    def tick(self, *, busy: bool) -> None:
-        """Time passes; `busy`: requests are on their way."""
-        now_s = time.monotonic()
+    def tick(self, now_s: float, in_flight: int) -> None:
+        """Time passes, on a clock that is never set; so many requests are on their way."""
+        self._request_s += self._in_flight * (now_s - self._ticked_s)
+        self._ticked_s, self._in_flight = now_s, in_flight
         if now_s < self._since_s + _INTERVAL_S:
             return
-        if busy:
-            self._pace.add(self._tokens, now_s - self._since_s)
-        self._tokens, self._since_s = 0, now_s
+        if self._request_s:
+            self._pace.add(self._tokens, self._request_s, now_s - self._since_s)
+        else:
+            self._pace.pause()
+        self._tokens, self._request_s, self._since_s = 0, 0.0, now_s
 
     def renew(
         self, running: Sequence[Batch], validating: Collection[str], now_unix_s: float
@@ -77,12 +81,12 @@ class Promises:
             lengths = self._of_batch.get(batch.id, Lengths())
             if lengths.ended < _ENOUGH:
                 lengths = self._of_model.get(batch.model or "", Lengths())
-            left_s = seconds_left(batch.counts.left, before, lengths, self._pace)
-            if isfinite(left_s):
-                done_by = now_unix_s + left_s
-                told = self._quoted.get(batch.id, done_by)
-                self._first.setdefault(batch.id, told)
-                self._done_by[batch.id] = min(done_by, told) if told > now_unix_s else done_by
+            told = expected(batch.counts.left, before, lengths, self._pace, self._in_flight)
+            if told is not None:
+                done_by = now_unix_s + self._correction.promised_s(told)
+                first = self._quoted.get(batch.id, done_by)
+                self._first.setdefault(batch.id, first)
+                self._done_by[batch.id] = min(done_by, first) if first > now_unix_s else done_by
             if lengths.ended:
                 before += batch.counts.left * lengths.mean
         self._before = before
@@ -90,9 +94,7 @@ class Promises:
         self._quoted = {
             name: at for name, at in self._quoted.items() if name in known or name in validating
         }
-        self._foretold = {
-            name: told for name, told in self._foretold.items() if name in self._quoted
-        }
+        self._told = {name: told for name, told in self._told.items() if name in self._quoted}
         self._of_batch = {name: each for name, each in self._of_batch.items() if name in known}
 
     def late(self, running: Sequence[Batch]) -> int:
@@ -107,9 +109,9 @@ class Promises:
     def kept(self, batch_id: str, now_unix_s: float) -> bool | None:
         """Whether a batch all of whose requests have ended now did so by the first promise; None:
         there was none. To be asked before `renew` forgets the batch."""
-        if batch_id in self._foretold:
-            then_unix_s, foretold_s = self._foretold[batch_id]
-            self._correction.learn(foretold_s, now_unix_s - then_unix_s)
+        if batch_id in self._told:
+            then_unix_s, told = self._told[batch_id]
+            self._correction.learn(told, now_unix_s - then_unix_s)
         first = self._first.pop(batch_id, None)
         return None if first is None else now_unix_s <= first
 
@@ -126,4 +128,4 @@ class Promises:
         if done_by is None or batch.status not in (Status.VALIDATING, Status.IN_PROGRESS):
             return None
         in_time = done_by <= batch.expires_unix_s
-        return {"done_by": round(done_by), "confidence": CONFIDENCE, "in_time": in_time}
+        return {"done_by": ceil(done_by), "confidence": CONFIDENCE, "in_time": in_time}

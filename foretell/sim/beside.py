@@ -1,0 +1,209 @@
+"""Offline requests beside online ones in virtual time, sent as the batch service sends them.
+
+Engines and what is foretold of them are those of a simulated cluster; how many offline requests may
+be on their way, and when each is sent, is said by `foretell.batch.release`, which the service asks,
+too. A request goes to the engine with the fewest requests.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+from typing import Protocol
+
+from foretell.batch.release import LOOK_S, Seen, Spacing
+from foretell.engine.sequence import Sequence as EngineSequence
+from foretell.engine.table import EngineTable
+from foretell.length.distribution import certain
+from foretell.model import LengthEstimate, RequestSpec
+from foretell.sim.config import ClusterConfig
+from foretell.sim.events import Events
+from foretell.sim.node import Node
+from foretell.sim.predictor import SimForecaster, predict
+from foretell.workload import Arrival
+
+LOWEST_PRIORITY = 2**31 - 1
+_NEXT = RequestSpec("", 256, 0, LengthEstimate(256.0, source="hint"))
+"""The request whose TTFT is foretold, as a scheduler's status has it."""
+_SENT_S = 0.002
+"""From a request's sender to the engine's queue."""
+
+
+class Windows(Protocol):
+    """How many offline requests may be on their way."""
+
+    @property
+    def window(self) -> int: ...
+
+    def observe(self, instances: dict[str, Seen], in_flight: int) -> None:
+        """Look at the instances."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Always so many."""
+
+    window: int
+
+    def observe(self, instances: dict[str, Seen], in_flight: int) -> None:
+        """Whatever is seen."""
+
+
+@dataclass(slots=True)
+class Beside:
+    """What came of a run."""
+
+    sent_s: list[float] = field(default_factory=list)
+    """When each online request was sent, in the order of their ends."""
+    ttft_s: list[float] = field(default_factory=list)
+    tpot_s: list[float] = field(default_factory=list)
+    """Its mean time between tokens."""
+    offline_ended_s: list[float] = field(default_factory=list)
+    """When each offline request ended."""
+    offline_tokens: list[int] = field(default_factory=list)
+    """And its output tokens."""
+
+
+class OfflineRun:
+    """One run: online arrivals, and as many offline requests as the windows allow."""
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        online: Sequence[Arrival],
+        offline: Iterator[Arrival],
+        windows: Windows,
+        *,
+        looked: Callable[[], None] = lambda: None,
+        ended: Callable[[str], None] = lambda request_id: None,
+    ) -> None:
+        """`offline` are begun in their order, none before its `t_s`. `looked` is called after
+        each look at the engines, `ended` when an offline request has."""
+        self.found = Beside()
+        self.events = Events()
+        self.in_flight = 0
+        self._table = EngineTable(len(config.instances))
+        self._forecaster = SimForecaster(self._table, len(config.instances))
+        self._nodes = [
+            Node(index, config, self._table, self._forecaster, watched=True, counted_s=(0.0, 0.0))
+            for index in range(len(config.instances))
+        ]
+        self._here = [0] * len(config.instances)
+        self._online = {arrival.request_id: arrival for arrival in online}
+        self._offline = offline
+        self._next = next(offline, None)
+        self._sent_s: dict[str, float] = {}
+        self._windows, self._spacing = windows, Spacing()
+        self._looked, self._tell_ended = looked, ended
+        self._until_s = inf
+        for arrival in online:
+            self.events.at(arrival.t_s, partial(self._send, arrival))
+
+    def run(self, until_s: float) -> Beside:
+        """Until that time, and until what has been sent by then has ended."""
+        self._until_s = until_s
+        self._look()
+        self.events.run(self._step)
+        return self.found
+
+    def _look(self) -> None:
+        now_s = self.events.now_s
+        if now_s >= self._until_s:
+            return
+        due = self._next is not None and self._next.t_s <= now_s
+        if self.in_flight or due:
+            seen = dict(zip((n.instance_id for n in self._nodes), self._seen(), strict=True))
+            self._windows.observe(seen, self.in_flight)
+        else:
+            self._windows.observe({}, 0)
+        self._looked()
+        self._release()
+        self.events.at(now_s + LOOK_S, self._look)
+
+    def _seen(self) -> list[Seen]:
+        """What a scheduler's status would show of each engine."""
+        now_s = self.events.now_s
+        for node in self._nodes:
+            node.hears_questions(now_s)
+        self._forecaster.take(now_s)
+        found = predict(
+            self._forecaster,
+            [node.predictor for node in self._nodes],
+            _NEXT,
+            certain(_NEXT.length.expected_tokens),
+            at_s=now_s + _SENT_S,
+            now_s=now_s,
+            ages_s=[0.0] * len(self._nodes),
+            with_quantiles=False,
+        )
+        return [
+            Seen(
+                True,
+                p.load.waiting,
+                p.ttft_s,
+                p.load.running,
+                max_num_seqs=p.load.max_num_seqs,
+            )
+            for p in found
+        ]
+
+    def _release(self) -> None:
+        """Send as many offline requests as the window has room for, spaced."""
+        now_s = self.events.now_s
+        while (
+            self._next is not None
+            and self._next.t_s <= now_s < self._until_s
+            and self.in_flight < self._windows.window
+        ):
+            self.in_flight += 1
+            at_s = now_s + self._spacing.wait_s(self._windows.window, now_s)
+            self.events.at(at_s, partial(self._send, self._next))
+            self._next = next(self._offline, None)
+
+    def _send(self, arrival: Arrival) -> None:
+        if arrival.t_s >= self._until_s and arrival.request_id in self._online:
+            return
+        index = min(range(len(self._here)), key=self._here.__getitem__)
+        self._here[index] += 1
+        self._sent_s[arrival.request_id] = self.events.now_s
+        self.events.at(self.events.now_s + _SENT_S, partial(self._deliver, arrival, index))
+
+    def _deliver(self, arrival: Arrival, index: int) -> None:
+        instance, now_s = self._nodes[index].instance, self.events.now_s
+        tokens = arrival.prompt_tokens, arrival.output_tokens
+        row = certain(arrival.output_tokens)
+        instance.deliver(arrival.request_id, *tokens, None, row, now_s, arrival.priority)
+        if not instance.in_step:
+            self.events.at(now_s, partial(self._wake, index))
+
+    def _wake(self, index: int) -> None:
+        instance = self._nodes[index].instance
+        if not instance.in_step:
+            instance.wake(self.events.now_s)
+
+    def _step(self, until_s: float) -> bool:
+        found = self._table.run(until_s, each=False)
+        if found is None:
+            return False
+        index, self.events.now_s, ended = found
+        self._nodes[index].instance.forget(ended)
+        self._here[index] -= len(ended)
+        for seq in ended:
+            self._ended(seq)
+        self._release()
+        return True
+
+    def _ended(self, seq: EngineSequence) -> None:
+        now_s, sent_s = self.events.now_s, self._sent_s.pop(seq.request_id)
+        if seq.request_id in self._online:
+            first_s = float(seq.row["first_token_s"])
+            self.found.sent_s.append(sent_s)
+            self.found.ttft_s.append(first_s - sent_s)
+            self.found.tpot_s.append((now_s - first_s) / max(1, seq.output_tokens - 1))
+        else:
+            self.in_flight -= 1
+            self._spacing.ended(now_s - sent_s)
+            self.found.offline_ended_s.append(now_s)
+            self.found.offline_tokens.append(seq.output_tokens)
+            self._tell_ended(seq.request_id)
