@@ -210,6 +210,12 @@ class SchedulerMetrics(Declared):
             "Prompt tokens that the engine is known to have found in its prefix cache.",
             _OF_TOKENS,
         )
+        self.foretold_cached_tokens = self.counter(
+            "foretell_foretold_cached_prompt_tokens_total",
+            "tokens",
+            "Prompt tokens that were foretold to be found there, of requests of which it is known.",
+            _OF_TOKENS,
+        )
         self.slo_requests = self.counter(
             "foretell_slo_requests_total",
             "requests",

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from math import inf, isfinite
+from typing import Any
 
 from foretell.length.conversation import (
     MOST_EXCHANGES,
@@ -30,11 +31,14 @@ from foretell.v1 import predictor_pb2, snapshot_pb2, tagger_pb2
 
 # The columns of `RequestColumns` carry the names of the fields of `RequestTable`.
 _COLUMNS = tuple(RequestTable.__dataclass_fields__)
+_LEFT_BLOCKS = _COLUMNS.index("left_blocks")
 _SHAPE_FIELDS = ("prefill_seqs", "prefill_tokens", "prefill_pairs", "decode_seqs", "decode_pairs")
 _CONFIG_FIELDS = tuple(EngineConfig.__dataclass_fields__)
 _LOAD_FIELDS = Load._fields
 MOST_APPROXIMATIONS = 32
 LONGEST_APPROXIMATION = 64
+MOST_KV_CACHE_GROUPS = 1024
+_LEAST_WINDOW = 2
 
 
 class WireError(ValueError):
@@ -43,12 +47,17 @@ class WireError(ValueError):
 
 def columns_to_proto(rows: Sequence[RequestState]) -> snapshot_pb2.RequestColumns:
     table = RequestTable.of(rows)
-    return snapshot_pb2.RequestColumns(**{name: getattr(table, name) for name in _COLUMNS})
+    values = {name: getattr(table, name) for name in _COLUMNS}
+    if not any(table.left_blocks):
+        del values["left_blocks"]
+    return snapshot_pb2.RequestColumns(**values)
 
 
 def columns_from_proto(columns: snapshot_pb2.RequestColumns) -> RequestTable:
     """The columns themselves, not copied; raises `WireError` when they differ in length."""
-    values = [getattr(columns, name) for name in _COLUMNS]
+    values: list[Sequence[Any]] = [getattr(columns, name) for name in _COLUMNS]
+    if not values[_LEFT_BLOCKS]:
+        values[_LEFT_BLOCKS] = [0] * len(columns.request_id)
     if len({len(column) for column in values}) > 1:
         lengths = {name: len(column) for name, column in zip(_COLUMNS, values, strict=True)}
         raise WireError(f"request columns differ in length: {lengths}")
@@ -97,6 +106,7 @@ def _config_from_bytes(config: bytes) -> EngineConfig:
     message = snapshot_pb2.EngineConfig.FromString(config)
     fields = {name: getattr(message, name) for name in _CONFIG_FIELDS}
     fields["approximations"] = _approximations(message.approximations)
+    fields["kv_cache_groups"] = message.kv_cache_groups or 1
     result = EngineConfig(**fields)
     for name in (
         "block_size_tokens",
@@ -107,7 +117,19 @@ def _config_from_bytes(config: bytes) -> EngineConfig:
     ):
         if getattr(result, name) <= 0:
             raise WireError(f"engine config: {name} must be positive")
+    _check_groups(result)
     return result
+
+
+def _check_groups(config: EngineConfig) -> None:
+    """`WireError` for KV cache groups that cannot be."""
+    local, chunk = config.local_kv_cache_groups, config.attention_chunk_tokens
+    if not local <= config.kv_cache_groups <= MOST_KV_CACHE_GROUPS:
+        raise WireError("engine config: kv_cache_groups is out of range")
+    if local and not chunk and config.sliding_window_tokens < _LEAST_WINDOW:
+        raise WireError("engine config: local attention needs a window or chunks")
+    if chunk % config.block_size_tokens:
+        raise WireError("engine config: attention_chunk_tokens must be whole blocks")
 
 
 def _approximations(found: Sequence[str]) -> tuple[str, ...]:

@@ -123,7 +123,9 @@ A prompt is a list of segments `[name, tokens]`; segments of one name have equal
 leading segments share a prefix, and `out:ID` is what request ID generated. `config` takes vLLM's
 names (`max_num_seqs`, `max_num_batched_tokens`, `max_model_len`, `block_size`, `num_blocks` with
 vLLM's null block, `enable_prefix_caching`, `enable_chunked_prefill`,
-`long_prefill_token_threshold`, `policy`, `watermark`, ...) and `async`. A request may have
+`long_prefill_token_threshold`, `policy`, `watermark`, ...), `async`, and for KV cache groups
+`full_attention_groups` (1), `local_attention_groups` (0) with either `sliding_window` or
+`attention_chunk_size`. A request may have
 `arrival_step`, `priority`, `max_tokens`, `stop_after` (EOS is that output token) and `abort_step`.
 
 A line of the result has `step`, `sched` (tokens per request, in order; null when `schedule()` was

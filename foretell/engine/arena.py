@@ -5,6 +5,7 @@ import numpy as np
 from foretell.engine.sequence import Sequence
 from foretell.kernel.layout import NONE, PLACE, UNUSED
 from foretell.kernel.live import Live
+from foretell.model import EngineConfig
 
 _FIRST_CAPACITY = 1024
 # A step in flight behind the one that ends a sequence holds a token more.
@@ -14,8 +15,8 @@ _SPARE_TOKENS = 2
 class Arena:
     """Gives every sequence its place in `Live.places`, and contents numbers."""
 
-    def __init__(self, block_size_tokens: int) -> None:
-        self._block_size = block_size_tokens
+    def __init__(self, config: EngineConfig) -> None:
+        self._block_size, self._groups = config.block_size_tokens, config.kv_cache_groups
         self._numbers: dict[bytes, int] = {}
         self._used = 0
 
@@ -26,11 +27,13 @@ class Arena:
             live = self._compacted(live, blocks)
         numbers = np.full(blocks, NONE, np.int32)
         if seq.content is not None:
-            for index in range(blocks):
-                key = seq.content.block_hash(index)
-                numbers[index] = self._numbers.setdefault(key, len(self._numbers))
-        if len(self._numbers) > len(live.first_with):
-            first_with = np.full(2 * len(self._numbers), NONE, np.int32)
+            for index in range(0, blocks, self._groups):
+                key = seq.content.block_hash(index // self._groups)
+                first = self._groups * self._numbers.setdefault(key, len(self._numbers))
+                numbers[index : index + self._groups] = range(first, first + self._groups)
+        contents = self._groups * len(self._numbers)
+        if contents > len(live.first_with):
+            first_with = np.full(2 * contents, NONE, np.int32)
             first_with[: len(live.first_with)] = live.first_with
             live = live._replace(first_with=first_with)
         live.places["content"][self._used : self._used + blocks] = numbers
@@ -39,9 +42,9 @@ class Arena:
         return live
 
     def _blocks_of(self, row: np.void) -> int:
-        """The largest number of blocks that a sequence will ever hold."""
+        """The largest number of blocks that a sequence will ever hold, in all groups."""
         most = int(row["prompt"]) + max(int(row["stop_after"]), int(row["output"])) + _SPARE_TOKENS
-        return -(-most // self._block_size)
+        return self._groups * -(-most // self._block_size)
 
     def _compacted(self, live: Live, wanted: int) -> Live:
         """The engine's arrays with the used places moved together and room for `wanted` more."""

@@ -55,6 +55,11 @@ def engine_record(config: EngineConfig) -> Record:
     # `num_gpu_blocks` includes the null block (KVCacheManager.watermark_blocks).
     row["watermark_blocks"] = int(config.watermark_ratio * (config.total_blocks + 1))
     row["depth"] = steps_in_flight(config)
+    row["groups"] = config.kv_cache_groups
+    if config.attends_locally:
+        row["local_groups"] = config.local_kv_cache_groups
+        row["window"], row["chunk"] = config.sliding_window_tokens, config.attention_chunk_tokens
+        row["most_local_blocks"] = config.most_local_blocks
     row["head"] = row["tail"] = row["blank_head"] = row["lru_head"] = row["lru_tail"] = NONE
     row["free"] = row["owned"] = config.total_blocks
     return row

@@ -152,7 +152,7 @@ class Forecaster:
         )
         self._tables: list[StepTime] = []
         self._costs: Costs | None = None
-        self._residues = np.zeros(1, np.int32)
+        self._residues = np.zeros((2, 1), np.int32)
         self._capacity = self._most_shown = 0
         self.pictures = Pictures(np.zeros(engines, PICTURE), np.zeros((engines, 0), REQUEST))
         self._grow(_FIRST_CAPACITY)
@@ -193,8 +193,8 @@ class Forecaster:
         header["engine"], header["steps"] = engine_record(config), 0
         header["version"] += 1
         header["figures"] = (0, 0, config.total_blocks, 0, 1)
-        if config.block_size_tokens > len(self._residues):
-            self._residues = np.zeros(config.block_size_tokens, np.int32)
+        if config.block_size_tokens > self._residues.shape[1]:
+            self._residues = np.zeros((2, config.block_size_tokens), np.int32)
             self.scratch = self._new_scratch()
 
     def believe(self, index: int, model: StepTime) -> None:

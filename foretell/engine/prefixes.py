@@ -73,7 +73,8 @@ class PrefixIndex:
 
     def __init__(self, config: EngineConfig) -> None:
         self._block_size = config.block_size_tokens
-        self._total_blocks = config.total_blocks
+        # A block of tokens takes one of each KV cache group, also where a window leaves it behind.
+        self._total_blocks = config.total_blocks // config.kv_cache_groups
         self._blocks = 0.0
         self._stamp = 0
         # Least recently used first, and of one request the last chunk first: as vLLM frees them.

@@ -150,6 +150,7 @@ def requests_of(picture: PublishedPicture) -> NDArray[np.void]:
         _check_lengths(rows)
         _check(bool(np.isfinite(rows["arrival_s"]).all()), "time")
         _check_ranges(_side_by_side(rows, np.int32, _COUNTS), _COUNTS, _most_of(config))
+        _check(bool((rows["left"] <= rows["blocks"]).all()), "left")
     return rows
 
 
@@ -160,7 +161,7 @@ def _most_of(config: EngineConfig) -> tuple[float, ...]:
     most: dict[str, float] = {
         **dict.fromkeys(("prompt", "output", "cached_tokens"), length),
         **dict.fromkeys(("computed", "scheduled", "in_flight"), 2 * length),
-        "blocks": config.blocks_for(2 * length),
+        **dict.fromkeys(("blocks", "left"), -(-2 * length // config.block_size_tokens)),
         **dict.fromkeys(("max_tokens", "preemptions"), _MOST_NUMBER),
         "priority": inf,
     }

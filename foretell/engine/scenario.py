@@ -4,7 +4,7 @@ A scenario is a JSON object `{"name", "config": {...}, "requests": [{...}, ...]}
 request's `id` and `prompt` are optional; the defaults are those of the classes below.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -14,6 +14,7 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 
 from foretell.model import EngineConfig
@@ -52,6 +53,14 @@ class ReplayConfig(_Part):
     enable_chunked_prefill: StrictBool = True
     watermark: Annotated[float, Field(strict=True, ge=0, lt=1)] = 0.0
     scheduler_reserve_full_isl: StrictBool = True
+    full_attention_groups: _Count = 1
+    """KV cache groups whose layers attend to all tokens; vLLM's names of what follows are those of
+    its `SlidingWindowSpec` and `ChunkedLocalAttentionSpec`."""
+    local_attention_groups: _Count = 0
+    """Groups behind them, with a sliding window or chunks."""
+    sliding_window: Annotated[_Whole, Field(ge=2)] | None = None
+    attention_chunk_size: _Positive | None = None
+    """A multiple of the block size."""
 
     @field_validator("max_num_active_seqs")
     @classmethod
@@ -59,6 +68,17 @@ class ReplayConfig(_Part):
         if value is not None and value > info.data.get("max_num_seqs", value):
             raise ValueError("must be at most max_num_seqs")
         return value
+
+    @model_validator(mode="after")
+    def _has_groups(self) -> Self:
+        sees = (self.sliding_window, self.attention_chunk_size)
+        if not self.full_attention_groups + self.local_attention_groups:
+            raise ValueError("needs a KV cache group")
+        if sum(tokens is not None for tokens in sees) != bool(self.local_attention_groups):
+            raise ValueError("local attention has either a window or a chunk size")
+        if self.attention_chunk_size and self.attention_chunk_size % self.block_size:
+            raise ValueError("attention_chunk_size must be a multiple of block_size")
+        return self
 
     def engine_config(self) -> EngineConfig:
         budget = self.max_num_scheduled_tokens or self.max_num_batched_tokens
@@ -80,6 +100,10 @@ class ReplayConfig(_Part):
             async_scheduling=self.async_,
             watermark_ratio=self.watermark,
             reserve_full_isl=self.scheduler_reserve_full_isl,
+            kv_cache_groups=self.full_attention_groups + self.local_attention_groups,
+            local_kv_cache_groups=self.local_attention_groups,
+            sliding_window_tokens=self.sliding_window or 0,
+            attention_chunk_tokens=self.attention_chunk_size or 0,
         )
 
 

@@ -92,11 +92,6 @@ class Sequence:
         return int(self.row["priority"])
 
     @property
-    def blocks(self) -> int:
-        """The number of KV blocks held."""
-        return int(self.row["blocks"])
-
-    @property
     def preemptions(self) -> int:
         return int(self.row["preemptions"])
 

@@ -46,12 +46,13 @@ def fill_picture(
     # Slices are lists, which numpy takes in twice as fast as protobuf's columns.
     rows["computed"][:running] = runs.computed_tokens[:]
     rows["blocks"][:running] = -(-rows["computed"][:running] // config.block_size_tokens)
+    rows["left"][:running] = runs.left_blocks[:]
     rows["scheduled"][:running] = runs.scheduled_tokens[:]
     rows["in_flight"][:running] = runs.in_flight_tokens[:]
     lengths = np.fromiter(chain.from_iterable(length_rows), np.float64, count * WIDTH)
     rows["length"][:count] = lengths.reshape(count, WIDTH)
     tokens = rows["prompt"][running:count] + rows["output"][running:count]
-    blocks = int((-(-tokens // config.block_size_tokens)).sum())
+    blocks = sum(map(config.blocks_for, tokens.tolist()))
     sure = all(map(is_certain, length_rows))
     steps = snapshot.steps_in_flight[-STEPS:]  # an engine that is modelled here has no more
     forecaster.finish_picture(

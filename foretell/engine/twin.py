@@ -72,7 +72,7 @@ class Twin:
             np.zeros(_FIRST_CAPACITY, BELIEF),
         )
         """The engine's arrays; another tuple when one of them is replaced."""
-        self._arena = Arena(config.block_size_tokens) if prefix_cache else None
+        self._arena = Arena(config) if prefix_cache else None
         self._members: list[Sequence | None] = [None] * _FIRST_CAPACITY
         self._unused = list(range(_FIRST_CAPACITY))[::-1]
         # Slots of the ended, and how many steps must be complete before nothing refers to them.

@@ -87,7 +87,7 @@ def sample_futures(
         scratch.slots[ARRIVALS][:arriving],
         scratch.slots[WATCHED][:watched],
         futures.marks,
-        Steady(records.sums, scratch.slots[DUE], scratch.residues),
+        Steady(records.sums, scratch.slots[DUE], scratch.residues[0], scratch.residues[1]),
     )
     state, clock = work.loop.state, work.loop.clock
     for sample in range(samples):

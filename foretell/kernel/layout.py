@@ -30,7 +30,8 @@ SEQUENCE = np.dtype(
         ("stop_after", np.int32),  # output tokens after which it ends, whatever the cause
         ("max_tokens", np.int32),  # the limit that the scheduler knows; 0: none
         ("computed", np.int32),  # KV entries, those of scheduled steps included
-        ("blocks", np.int32),
+        ("blocks", np.int32),  # of each KV cache group
+        ("left", np.int32),  # the first of them that local attention has left behind
         ("hits", np.int32),  # cached blocks that admission finds, where blocks have no identity
         ("cached", np.int32),  # tokens found cached at the latest admission
         ("preemptions", np.int32),
@@ -64,6 +65,11 @@ ENGINE = np.dtype(
         ("by_priority", np.int64),
         ("enable_chunked_prefill", np.int64),
         ("watermark_blocks", np.int64),
+        ("groups", np.int64),  # KV cache groups: each block of a sequence is one of each group
+        ("local_groups", np.int64),  # the last of them, whose layers attend to few tokens
+        ("window", np.int64),  # to so many, the next one included
+        ("chunk", np.int64),  # or, if not 0, to those of the same chunk of so many
+        ("most_local_blocks", np.int64),  # that admission reserves in each of these groups
         ("reserve_full_isl", np.int64),
         ("knows_content", np.int64),
         ("depth", np.int64),  # steps in flight: 2 with async scheduling
@@ -123,7 +129,10 @@ ENTRY = np.dtype(
 )
 
 PLACE = np.dtype([("content", np.int32), ("block", np.int32)])
-"""One block of a sequence: its content (NONE where unknown) and the KV block that holds it."""
+"""One block of a sequence: its content (NONE where unknown) and the KV block that holds it.
+
+With several KV cache groups, those of one index lie side by side, in the order of the groups.
+"""
 
 
 class State(NamedTuple):
@@ -138,7 +147,7 @@ class State(NamedTuple):
     places: NDArray[np.void]
     """Each sequence's blocks, from its place on."""
     first_with: NDArray[np.int32]
-    """The oldest block of each content."""
+    """The oldest block of each content; equal tokens in another group are another content."""
 
 
 class Batch(NamedTuple):

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from foretell.kernel.blocks import blocks_to_admit
 from foretell.kernel.jit import compiled
 from foretell.kernel.layout import NONE, Batch, Record, State
 from foretell.kernel.lengths import WIDTH
@@ -169,7 +170,7 @@ def publish(live: Live, pictures: Pictures, index: int, now_s: float) -> None:
         seq, request = live.sequences[slot], requests[count]
         certain &= _publish_request(live, slot, request)
         request.cached_tokens, request.computed = seq.cached, seq.computed
-        request.blocks = -(-seq.computed // engine.block_size)
+        request.blocks, request.left = -(-seq.computed // engine.block_size), seq.left
         request.scheduled, request.in_flight = 0, seq.placeholders
         # Entries are in the order of the running list, but for those that compute nothing.
         for j in range(scheduled):
@@ -185,7 +186,8 @@ def publish(live: Live, pictures: Pictures, index: int, now_s: float) -> None:
         # Whoever has not run yet is shown with the hits that its predictor believes in.
         request.cached_tokens = seq.cached if seq.preemptions else seq.hits * engine.block_size
         request.computed = request.blocks = request.scheduled = request.in_flight = 0
-        waiting_blocks += -(-(request.prompt + request.output) // engine.block_size)
+        request.left = 0
+        waiting_blocks += blocks_to_admit(engine, 0, request.prompt + request.output, 0)
         count += 1
         slot = seq.next
     figures = header.figures

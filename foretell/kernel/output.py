@@ -1,6 +1,6 @@
 """The output of a step: `Scheduler.update_from_output` (vllm/v1/core/sched/scheduler.py, 0.32)."""
 
-from foretell.kernel.blocks import commit, release
+from foretell.kernel.blocks import commit, held_by, release
 from foretell.kernel.jit import compiled
 from foretell.kernel.layout import ENDED, NONE, RUNNING, WAITING, Batch, State
 from foretell.kernel.queues import drop_ended, stop_running, unlink
@@ -80,7 +80,7 @@ def check(state: State) -> None:
         seq = state.sequences[state.running[i]]
         assert seq.status == RUNNING, "who runs is not known to run"
         assert seq.blocks * engine.block_size >= seq.computed, "computed beyond its blocks"
-        held += seq.blocks
+        held += held_by(state, seq.blocks, seq.left)
     slot = engine.head
     while slot != NONE:
         seq = state.sequences[slot]

@@ -24,7 +24,8 @@ REQUEST = np.dtype(
         ("output", np.int32),  # generated and known
         ("max_tokens", np.int32),  # 0: no limit
         ("computed", np.int32),  # KV entries, those of scheduled steps included
-        ("blocks", np.int32),  # that hold these
+        ("blocks", np.int32),  # of each KV cache group, that hold these
+        ("left", np.int32),  # the first of them that local attention has left behind
         ("cached_tokens", np.int32),  # of whoever waits: as is believed, others: as was found
         ("priority", np.int32),
         ("preemptions", np.int32),

@@ -136,7 +136,7 @@ def _iterate_steady(r: Roll, model: StepTime, until_s: float) -> bool:
     """Run one iteration or many, the steady requests in bulk; False where that cannot be done."""
     state, clock, steady = r.loop.state, r.loop.clock, r.steady
     only_steady = steady.sums.scheduled > 0 and steady.sums.members == state.engine.running
-    if only_steady and not _may_admit(state, steady.sums.scheduled):
+    if only_steady and not _may_admit(state, steady):
         return _fast_forward(r, model, until_s)
     if not can_schedule(state, steady, long_prefill_threshold(state)):
         return False
@@ -158,15 +158,18 @@ def _iterate_steady(r: Roll, model: StepTime, until_s: float) -> bool:
 
 
 @inlined
-def _may_admit(state: State, decoding: int) -> bool:
-    """Whether a waiting request would be admitted beside those `decoding`.
+def _may_admit(state: State, steady: Steady) -> bool:
+    """Whether a waiting request would be admitted beside those that decode, now or a little later.
 
-    Later steps of the same kind find fewer free blocks: who does not fit now will not fit then.
+    Later steps of the same kind find fewer free blocks: who does not fit now will not fit then,
+    unless windows leave blocks behind.
     """
     engine = state.engine
-    token_budget = engine.max_num_scheduled_tokens - decoding
+    token_budget = engine.max_num_scheduled_tokens - steady.sums.scheduled
     if engine.head == NONE or token_budget <= 0 or engine.running >= engine.max_num_seqs:
         return False
+    if steady.sums.sliding > 0:
+        return True
     head = state.sequences[engine.head]
     hits = min(head.hits, (head.prompt + head.output - 1) // engine.block_size)
     threshold = long_prefill_threshold(state)

@@ -1,11 +1,11 @@
 """The tokens that the next step computes: `Scheduler.schedule` of vllm/v1/core/sched/scheduler.py.
 
-It is that of vLLM 0.32 for full attention without speculation or connectors, with the rules of
+It is that of vLLM 0.32 without speculation or connectors, with the rules of
 `AsyncScheduler`: a sampled token counts as a placeholder until its output is applied, `max_tokens`
 is foreseen, the end of a text is not. With one step in flight these rules change nothing.
 """
 
-from foretell.kernel.blocks import admit, blocks_for, evictable, find_hits, grow, release
+from foretell.kernel.blocks import admit, blocks_to_admit, evictable, find_hits, grow, release
 from foretell.kernel.jit import compiled, inlined
 from foretell.kernel.layout import NONE, Batch, State
 from foretell.kernel.queues import enqueue_preempted, run, stop_running, unlink
@@ -59,7 +59,7 @@ def admissible_tokens(state: State, slot: int, token_budget: int, threshold: int
         return 0
     tokens = min(tokens, token_budget)
     reserve = min(known, engine.max_model_len) if engine.reserve_full_isl else 0
-    blocks = blocks_for(state, max(cached + tokens, reserve)) - hits
+    blocks = blocks_to_admit(engine, cached + tokens, reserve, hits)
     if engine.running > 0:
         blocks += engine.watermark_blocks
     # Free blocks that it hits are no longer free once it runs.

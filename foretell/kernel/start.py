@@ -49,7 +49,7 @@ class Scratch(NamedTuple):
     slots: NDArray[np.int32]
     """(4, most requests): by `RUNNING_SLOTS`, `ARRIVALS`, `WATCHED`, `DUE`."""
     residues: NDArray[np.int32]
-    """(tokens of the largest block,)."""
+    """(2, tokens of the largest block): `Steady.opening` and `Steady.leaving`."""
     totals: NDArray[np.int64]
     """(most samples * most requests,): output lengths that rollouts run with."""
     blocks: NDArray[np.void]
@@ -86,7 +86,8 @@ def restore(pictures: Pictures, index: int, scratch: Scratch) -> None:
             row.hits = request.cached_tokens // engine.block_size
         if i < running:
             row.status, row.computed, row.blocks = RUNNING, request.computed, request.blocks
-            held += row.blocks
+            row.left = request.left
+            held += engine.groups * row.blocks - engine.local_groups * row.left
         else:
             row.status = WAITING
             if i > running:

@@ -7,8 +7,8 @@ The state of a steady request is what it was when it entered, and the number of 
 `leave` writes it out. Whatever the sums cannot tell (a shortage of blocks, an unusual order) is
 left to the scheduler proper, which does the same one request at a time.
 
-Needs blocks without content. Iterations are those of `rollout`: schedule one step, apply the output
-of the oldest in flight.
+Needs blocks without content, and no chunks of local attention. Iterations are those of `rollout`:
+schedule one step, apply the output of the oldest in flight.
 """
 
 from typing import NamedTuple
@@ -16,9 +16,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.kernel.blocks import blocks_for, grow, release
+from foretell.kernel.blocks import blocks_for, grow, held_by, left_behind, release
 from foretell.kernel.jit import compiled, inlined
 from foretell.kernel.layout import ENDED, WAITING, Batch, Record, State
+from foretell.kernel.pool import take
 from foretell.kernel.queues import drop_ended
 from foretell.kernel.scheduling import (
     advance,
@@ -37,6 +38,7 @@ SUMS = np.dtype(
         ("members", np.int64),  # steady requests, the first of the running list
         ("scheduled", np.int64),  # those that the next iteration schedules
         ("pairs", np.int64),  # their query-key pairs in it
+        ("sliding", np.int64),  # those of them whose windows leave blocks behind
     ]
 )
 
@@ -50,6 +52,8 @@ class Steady(NamedTuple):
     opening: NDArray[np.int32]
     """Scheduled requests by residue: those of residue h open a block in iteration i where h + i - 1
     is a multiple of the block size."""
+    leaving: NDArray[np.int32]
+    """The same of those whose windows leave a block of each group of local attention behind."""
 
 
 @compiled
@@ -59,7 +63,9 @@ def enter(state: State, steady: Steady, in_flight: Batch) -> bool:
     With a step in flight, `in_flight`, who decodes must have a token in it.
     """
     engine, sums, ahead = state.engine, steady.sums, state.engine.depth - 1
-    if engine.knows_content or (ahead > 0 and _delivers_to_waiting(state, in_flight)):
+    if engine.knows_content or (engine.local_groups > 0 and engine.chunk > 0):
+        return False
+    if ahead > 0 and _delivers_to_waiting(state, in_flight):
         return False
     members = 0
     for i in range(engine.running):
@@ -67,7 +73,7 @@ def enter(state: State, steady: Steady, in_flight: Batch) -> bool:
         known = seq.prompt + seq.output
         decodes = seq.output > 0 and seq.computed == known - 1 + ahead
         if members == i and decodes and seq.placeholders == ahead:
-            if seq.blocks != blocks_for(state, seq.computed):
+            if seq.blocks != blocks_for(state, seq.computed) or not _in_step(state, seq):
                 return False
             members += 1
         elif seq.placeholders > 0 or seq.computed >= known:
@@ -75,9 +81,9 @@ def enter(state: State, steady: Steady, in_flight: Batch) -> bool:
     if members == 0:
         return False
     sums.active, sums.iteration, sums.members = 1, 0, members
-    sums.scheduled, sums.pairs, sums.next_event = 0, 0, NEVER
+    sums.scheduled, sums.pairs, sums.sliding, sums.next_event = 0, 0, 0, NEVER
     for i in range(len(steady.opening)):
-        steady.opening[i] = 0
+        steady.opening[i] = steady.leaving[i] = 0
     for i in range(members):
         _join(state, steady, state.running[i])
     return True
@@ -93,7 +99,9 @@ def leave(state: State, steady: Steady, in_flight: Batch) -> None:
         seq = state.sequences[slot]
         if now > seq.entered:
             seq.output += now - seq.entered
-            seq.computed += min(now, seq.last) - seq.entered
+            steps = min(now, seq.last) - seq.entered
+            seq.left = _left(state, seq, steps)
+            seq.computed += steps
             seq.blocks = blocks_for(state, seq.computed)
             seq.placeholders = seq.in_flight = ahead
             if ahead > 0 and seq.last >= now:
@@ -109,6 +117,7 @@ def can_schedule(state: State, steady: Steady, threshold: int) -> bool:
     """Whether the next iteration preempts nobody and serves the steady requests first."""
     engine, sums = state.engine, steady.sums
     token_budget = engine.max_num_scheduled_tokens - sums.scheduled
+    # Whether there is room must not depend on who leaves a block behind before another takes it.
     blocks = steady.opening[-sums.iteration % engine.block_size]
     if token_budget < 0:
         return False
@@ -120,7 +129,7 @@ def can_schedule(state: State, steady: Steady, threshold: int) -> bool:
         seq = state.sequences[slot]
         blocks += max(0, blocks_for(state, seq.computed + tokens) - seq.blocks)
         token_budget -= tokens
-    return blocks <= engine.free
+    return engine.groups * blocks <= engine.free
 
 
 @inlined
@@ -133,7 +142,7 @@ def schedule_rest(state: State, steady: Steady, batch: Batch) -> bool:
     threshold = long_prefill_threshold(state)
     counts.scheduled = counts.admitted = counts.preempted = 0
     token_budget = engine.max_num_scheduled_tokens - sums.scheduled
-    _take(state, steady.opening[-sums.iteration % engine.block_size])
+    take(state, _blocks_taken(state, steady, sums.iteration))
     for i in range(sums.members, engine.running):
         slot = state.running[i]
         tokens = wanted_tokens(state, slot, threshold, token_budget)
@@ -201,7 +210,8 @@ def advance_steady(state: State, steady: Steady, iterations: int, now_s: float) 
 def join_sampled(state: State, steady: Steady, batch: Batch) -> bool:
     """Make the requests of the newest step, `batch`, that begin to decode steady.
 
-    False where one of them stands behind one that does not: the sums cannot tell their order.
+    False where one of them stands behind one that does not: the sums cannot tell their order. Also
+    where what its window will leave behind is not as regular yet.
     """
     engine, sums = state.engine, steady.sums
     for i in range(batch.counts.scheduled):
@@ -209,6 +219,8 @@ def join_sampled(state: State, steady: Steady, batch: Batch) -> bool:
         if not entry.samples or state.sequences[entry.slot].status == ENDED:
             continue
         if sums.members == engine.running or state.running[sums.members] != entry.slot:
+            return False
+        if not _in_step(state, state.sequences[entry.slot]):
             return False
         sums.members += 1
         _join(state, steady, entry.slot)
@@ -228,31 +240,70 @@ def iterations_that_fit(state: State, steady: Steady, most: int) -> int:
     """The number of the next `most` iterations for whose new blocks there is room."""
     engine, sums = state.engine, steady.sums
     cycles = most // engine.block_size
-    if (cycles + 1) * sums.scheduled <= engine.free:
+    if (cycles + 1) * engine.groups * sums.scheduled <= engine.free:
         return most
     free = engine.free
     for i in range(most):
-        free -= steady.opening[-(sums.iteration + i) % engine.block_size]
-        if free < 0:
+        if engine.groups * steady.opening[-(sums.iteration + i) % engine.block_size] > free:
             return i
+        free -= _blocks_taken(state, steady, sums.iteration + i)
     return most
 
 
 @inlined
 def take_blocks(state: State, steady: Steady, iterations: int) -> None:
-    """Give steady requests the blocks that they open in the next `iterations`."""
-    sums, block_size = steady.sums, state.engine.block_size
-    blocks = iterations // block_size * sums.scheduled
-    for i in range(iterations % block_size):
-        blocks += steady.opening[-(sums.iteration + i) % block_size]
-    _take(state, blocks)
+    """Give steady requests the blocks that they open in the next `iterations`.
+
+    Less those that they leave behind.
+    """
+    engine, sums = state.engine, steady.sums
+    cycle = engine.groups * sums.scheduled - engine.local_groups * sums.sliding
+    blocks = iterations // engine.block_size * cycle
+    for i in range(iterations % engine.block_size):
+        blocks += _blocks_taken(state, steady, sums.iteration + i)
+    take(state, blocks)
 
 
 @inlined
-def _take(state: State, blocks: int) -> None:
-    state.engine.free -= blocks
-    state.engine.held += blocks
-    assert state.engine.free >= 0, "more KV blocks taken than exist"
+def _blocks_taken(state: State, steady: Steady, iteration: int) -> int:
+    """The blocks that steady requests open in an iteration, less those that they leave behind."""
+    engine, residue = state.engine, -iteration % state.engine.block_size
+    return engine.groups * steady.opening[residue] - engine.local_groups * steady.leaving[residue]
+
+
+@inlined
+def _in_step(state: State, seq: Record) -> bool:
+    """Whether its window will leave behind a block at a time, as that of a request that decodes."""
+    ahead = state.engine.depth - 1
+    if seq.left == 0 and left_behind(state, max(0, seq.computed - ahead)) == 0:
+        return True
+    return seq.in_flight == ahead and seq.left == left_behind(state, seq.computed - ahead - 1)
+
+
+@inlined
+def _left(state: State, seq: Record, steps: int) -> int:
+    """The blocks that a steady request has left behind when so many steps have been scheduled."""
+    if state.engine.local_groups == 0 or steps <= 0:
+        return seq.left
+    processed = seq.computed + steps - 1 - (state.engine.depth - 1)
+    return max(seq.left, left_behind(state, processed))
+
+
+@inlined
+def _slides_from(state: State, seq: Record) -> int:
+    """The iteration from which on the window of a steady request slides; `NEVER` without one."""
+    if state.engine.local_groups == 0:
+        return NEVER
+    processed = seq.computed - (state.engine.depth - 1)
+    return seq.entered + max(0, state.engine.window - processed)
+
+
+@inlined
+def _slide(state: State, steady: Steady, seq: Record, count: int) -> None:
+    """One request more (or, with -1, less) leaves blocks behind."""
+    first = seq.computed - (state.engine.depth - 1) - state.engine.window + 1
+    steady.leaving[(first - seq.entered) % state.engine.block_size] += count
+    steady.sums.sliding += count
 
 
 @compiled
@@ -267,7 +318,10 @@ def _join(state: State, steady: Steady, slot: int) -> None:
         scheduled = min(scheduled, seq.max_tokens - seq.output - ahead)
     seq.entered, seq.last, seq.end = now, now + scheduled, now + tokens
     if scheduled > 0:
-        steady.due[slot] = seq.last
+        slides_from = _slides_from(state, seq)
+        if slides_from <= now:
+            _slide(state, steady, seq, 1)
+        steady.due[slot] = slides_from if now < slides_from < seq.last else seq.last
         sums.scheduled += 1
         sums.pairs += seq.computed + 1
         steady.opening[(seq.computed - now) % engine.block_size] += 1
@@ -280,16 +334,23 @@ def _join(state: State, steady: Steady, slot: int) -> None:
 def _event(state: State, steady: Steady, slot: int, now_s: float) -> bool:
     """Do what is due for `slot` after the iteration; returns whether it ends."""
     engine, sums, seq = state.engine, steady.sums, state.sequences[slot]
+    if sums.iteration < seq.last:
+        _slide(state, steady, seq, 1)
+        steady.due[slot] = seq.last
+        return False
     computed = seq.computed + seq.last - seq.entered
     if seq.last == sums.iteration and seq.last > seq.entered:
         sums.scheduled -= 1
         sums.pairs -= computed + 1
         steady.opening[(seq.computed - seq.entered) % engine.block_size] -= 1
+        if _slides_from(state, seq) < seq.last:
+            _slide(state, steady, seq, -1)
     steady.due[slot] = seq.end
     if seq.end > sums.iteration:
         return False
-    _take(state, -blocks_for(state, computed))
-    steady.due[slot], seq.blocks = NEVER, 0
+    left = _left(state, seq, seq.last - seq.entered)
+    take(state, -held_by(state, blocks_for(state, computed), left))
+    steady.due[slot], seq.blocks, seq.left = NEVER, 0, 0
     seq.output += seq.end - seq.entered
     seq.status, seq.finished_s = ENDED, now_s
     return True

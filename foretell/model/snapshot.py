@@ -36,12 +36,44 @@ class EngineConfig:
     reserve_full_isl: bool = True
     engine_version: str = ""
     emulated: bool = False
+    kv_cache_groups: int = 1
+    """Groups of layers; a block of tokens takes one KV block of each."""
+    local_kv_cache_groups: int = 0
+    """Those of them whose layers attend only to a sliding window, or to their own chunk."""
+    sliding_window_tokens: int = 0
+    """Tokens that local attention sees, the next one included; 0 where it goes by chunks."""
+    attention_chunk_tokens: int = 0
+    """0 where local attention has a sliding window; otherwise a multiple of the block size."""
     approximations: tuple[str, ...] = ()
     """What the engine does that the twin does not model; predictions are less exact for it."""
 
     def blocks_for(self, tokens: int) -> int:
-        """KV blocks that hold `tokens` tokens."""
-        return -(-tokens // self.block_size_tokens)
+        """KV blocks that hold `tokens` tokens, in all groups."""
+        blocks = -(-tokens // self.block_size_tokens)
+        if not self.attends_locally:
+            return self.kv_cache_groups * blocks
+        local = self.local_kv_cache_groups
+        return (self.kv_cache_groups - local) * blocks + local * min(blocks, self.most_local_blocks)
+
+    @property
+    def attends_locally(self) -> bool:
+        """Whether some layers give up blocks before a request ends."""
+        sees = self.attention_chunk_tokens or self.sliding_window_tokens
+        return self.local_kv_cache_groups > 0 and sees < self.max_model_len
+
+    @property
+    def most_local_blocks(self) -> int:
+        """The blocks that one request may hold of a group with local attention.
+
+        `max_admission_blocks_per_request` of vLLM's `SlidingWindowSpec` and
+        `ChunkedLocalAttentionSpec` (vllm/v1/kv_cache_interface.py, 0.32).
+        """
+        batched = self.max_num_batched_tokens or self.max_num_scheduled_tokens
+        in_flight = batched * (2 if self.async_scheduling else 1)
+        sees = self.attention_chunk_tokens or self.sliding_window_tokens - 1
+        blocks = -(-min(sees + in_flight, self.max_model_len) // self.block_size_tokens)
+        # A window may begin in the middle of a block.
+        return blocks if self.attention_chunk_tokens else blocks + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +97,8 @@ class RequestState:
     scheduled_tokens: int = 0
     in_flight_tokens: int = 0
     preemptions: int = 0
+    left_blocks: int = 0
+    """Its first blocks, which groups with local attention have left behind."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,6 +121,7 @@ class RequestTable(Sequence[RequestState]):
     scheduled_tokens: Sequence[int]
     in_flight_tokens: Sequence[int]
     preemptions: Sequence[int]
+    left_blocks: Sequence[int]
 
     @classmethod
     def of(cls, rows: Sequence[RequestState]) -> "RequestTable":

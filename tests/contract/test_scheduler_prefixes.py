@@ -40,3 +40,12 @@ async def test_who_predicts_is_told_the_prompts_beginning(tmp_path: Path, policy
         tokens = spec.prompt_tokens * CHUNK_BYTES / (len(LONG) + 1)
         assert spec.prefix_chunk_tokens == pytest.approx(tokens)
         assert {line["predicted_cached_tokens"] for line in lines} == {256}
+        counted = {
+            line.split("{")[0]: float(line.split()[-1])
+            for line in (await scheduler.metrics()).splitlines()
+            if "cached_prompt_tokens_total{" in line
+        }
+        assert counted == {
+            "foretell_cached_prompt_tokens_total": 3 * 240,
+            "foretell_foretold_cached_prompt_tokens_total": 3 * 256,
+        }

@@ -1,6 +1,8 @@
 """A twin stepped through time by hand, to compare the kernel's rollouts with."""
 
 from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
 from random import Random
 
 from foretell.engine import Sequence, Twin
@@ -91,21 +93,30 @@ def state_of(seq: Sequence, scheduled: int) -> RequestState:
         predicted_output_tokens=seq.stop_after,
         scheduled_tokens=scheduled,
         in_flight_tokens=seq.placeholders,
+        left_blocks=int(seq.row["left"]),
     )
 
 
 def longest(config: EngineConfig) -> int:
     """Tokens that requests may have here: two of them fit."""
-    return config.total_blocks * config.block_size_tokens // 2
+    return config.total_blocks // config.kv_cache_groups * config.block_size_tokens // 2
 
 
-def random_engine(rng: Random, *, async_scheduling: bool) -> SteppedEngine | None:
-    """At a random step, right after `schedule`; None where no snapshot could say what goes on."""
+def random_engine(
+    rng: Random, *, async_scheduling: bool, attention: Mapping[str, int] | None = None
+) -> SteppedEngine | None:
+    """At a random step, right after `schedule`; None where no snapshot could say what goes on.
+
+    `attention` are the fields of `EngineConfig` that tell of its KV cache groups.
+    """
     config = EngineConfig(
         "m", rng.choice([4, 16]), rng.randint(20, 60), rng.randint(2, 8), 48, 256,
         async_scheduling=async_scheduling, policy=rng.choice(["fcfs", "fcfs", "priority"]),
         long_prefill_token_threshold=rng.choice([0, 0, 20]),
     )  # fmt: skip
+    if attention is not None:
+        total = config.total_blocks * attention["kv_cache_groups"]
+        config = replace(config, total_blocks=total, **attention)
     most = longest(config)
     engine = SteppedEngine(Twin(config))
     for i in range(rng.randint(2, 20)):

@@ -133,16 +133,32 @@ def test_silence_may_also_mean_that_steps_were_missed() -> None:
     assert rolled.e2e_s == pytest.approx(alone.e2e_s)
 
 
+def random_attention(rng: Random, kind: str) -> dict[str, int] | None:
+    """KV cache groups, the last of them with a small window or small chunks."""
+    if kind == "full":
+        return None
+    local = rng.choice([1, 1, 2])
+    groups = {
+        "kv_cache_groups": local + rng.choice([0, 1, 1]),
+        "local_kv_cache_groups": local,
+    }
+    if kind == "chunks":
+        return groups | {"attention_chunk_tokens": rng.choice([16, 48])}
+    return groups | {"sliding_window_tokens": rng.choice([2, 9, 16, 33, 80])}
+
+
 @pytest.mark.parametrize("async_scheduling", [False, True])
+@pytest.mark.parametrize("attention", ["full", "window", "chunks"])
 @pytest.mark.parametrize("seed", range(100))
 def test_a_restored_twin_continues_exactly_and_forecasts_what_happens(
-    seed: int, async_scheduling: bool
+    seed: int, attention: str, async_scheduling: bool
 ) -> None:
     """Snapshot a twin at a random step: a forecast, which takes runs of decode steps at once, and
     a restored twin must tell what the twin, step by step, goes on to do, with those who come later.
     """
     rng = Random(seed)
-    engine = random_engine(rng, async_scheduling=async_scheduling)
+    kind = random_attention(Random(f"{attention} {seed}"), attention)
+    engine = random_engine(rng, async_scheduling=async_scheduling, attention=kind)
     if engine is None:
         return
     seen = engine.snapshot()

@@ -19,10 +19,21 @@ from foretell.model import (
 )
 from foretell.v1 import predictor_pb2, snapshot_pb2, tagger_pb2
 
-STATE = RequestState("chatcmpl-1", "1", 12, 3, 14, 100, 5.5, 0, -2, 80.5, 1, 1, 2)
+STATE = RequestState("chatcmpl-1", "1", 12, 3, 14, 100, 5.5, 0, -2, 80.5, 1, 1, 2, 1)
 STEP = Step(7, 1.5, 0.25, BatchShape(1, 2, 3, 4, 5))
 CONFIG = EngineConfig(
-    "m", 16, 100, 8, 64, 1024, policy="priority", emulated=True, approximations=("LoRA", "x")
+    "m",
+    16,
+    100,
+    8,
+    64,
+    1024,
+    policy="priority",
+    emulated=True,
+    approximations=("LoRA", "x"),
+    kv_cache_groups=3,
+    local_kv_cache_groups=2,
+    sliding_window_tokens=128,
 )
 SNAPSHOT = EngineSnapshot(
     "e0", "run", 9, 1.0, 2.0, CONFIG, 42, (STATE, STATE), (STATE,), (STEP,), (STEP, STEP)
@@ -83,6 +94,30 @@ def test_an_impossible_configuration_is_refused() -> None:
     message.config.block_size_tokens = 0
     with pytest.raises(wire.WireError, match="block_size_tokens"):
         wire.snapshot_from_proto(message)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"local_kv_cache_groups": 4},
+        {"kv_cache_groups": 2000},
+        {"sliding_window_tokens": 1},
+        {"sliding_window_tokens": 0, "attention_chunk_tokens": 24},
+    ],
+)
+def test_impossible_kv_cache_groups_are_refused(lie: dict[str, int]) -> None:
+    with pytest.raises(wire.WireError, match="engine config"):
+        wire.config_from_proto(wire.config_to_proto(replace(CONFIG, **lie)))  # type: ignore[arg-type]
+
+
+def test_an_engine_that_tells_nothing_of_groups_has_one_and_leaves_no_blocks() -> None:
+    message = wire.snapshot_to_proto(SNAPSHOT)
+    for name in ("kv_cache_groups", "local_kv_cache_groups", "sliding_window_tokens"):
+        message.config.ClearField(name)
+    message.running.ClearField("left_blocks")
+    seen = wire.snapshot_from_proto(message)
+    assert (seen.config.kv_cache_groups, seen.config.attends_locally) == (1, False)
+    assert [row.left_blocks for row in seen.running] == [0, 0]
 
 
 def test_a_request_without_a_prompt_is_refused() -> None:

@@ -31,7 +31,13 @@ from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    SlidingWindowSpec,
+)
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
@@ -144,21 +150,37 @@ def build_scheduler(config: EngineConfig, cls: type[Any] | None = None) -> Sched
     if cls is None:
         cls = AsyncScheduler if config.async_scheduling else Scheduler
     settings = vllm_config(config)
-    spec = FullAttentionSpec(
-        block_size=config.block_size_tokens, num_kv_heads=1, head_size=64, dtype=torch.float32
-    )
     scheduler: Scheduler = cls(
         vllm_config=settings,
         kv_cache_config=KVCacheConfig(
             num_blocks=config.total_blocks + 1,  # block 0 is the null block
             kv_cache_tensors=[],
-            kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)],
+            kv_cache_groups=kv_cache_groups(config),
         ),
         structured_output_manager=StructuredOutputManager(settings),
         block_size=config.block_size_tokens,
         log_stats=False,
     )
     return scheduler
+
+
+def kv_cache_groups(config: EngineConfig) -> list[KVCacheGroupSpec]:
+    """Groups of one layer each; those of local attention come last."""
+    common = {
+        "block_size": config.block_size_tokens,
+        "num_kv_heads": 1,
+        "head_size": 64,
+        "dtype": torch.float32,
+    }
+    local = config.local_kv_cache_groups
+    specs = [FullAttentionSpec(**common)] * (config.kv_cache_groups - local)
+    if config.attention_chunk_tokens:
+        chunk = config.attention_chunk_tokens
+        specs += [ChunkedLocalAttentionSpec(**common, attention_chunk_size=chunk)] * local
+    else:
+        window = config.sliding_window_tokens
+        specs += [SlidingWindowSpec(**common, sliding_window=window) for _ in range(local)]
+    return [KVCacheGroupSpec([f"layer.{i}"], spec) for i, spec in enumerate(specs)]
 
 
 @dataclass(frozen=True)

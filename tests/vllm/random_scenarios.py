@@ -1,6 +1,6 @@
 """Random scenarios of the replay format, small engines under pressure: one for each seed.
 
-python -m tests.vllm.random_scenarios SEED [MODE] > scenario.json    # for the installed vLLM
+python -m tests.vllm.random_scenarios SEED [MODE] [ATTENTION] > scenario.json    # installed vLLM
 """
 
 import json
@@ -8,10 +8,13 @@ import sys
 from random import Random
 from typing import Any
 
+from foretell.engine.scenario import ReplayConfig
+
 MODES = ("sync", "async")
+LOCAL_ATTENTION = ("window", "full and window", "chunks", "full and chunks")
 
 
-def random_scenario(seed: int, mode: str) -> dict[str, Any]:
+def random_scenario(seed: int, mode: str, attention: str = "full") -> dict[str, Any]:
     """Shared prefixes, continued outputs, priorities, aborts, EOS, scarce blocks, thresholds."""
     rng = Random(f"{mode} {seed}")
     block_size = rng.choice([4, 8, 16])
@@ -42,7 +45,25 @@ def random_scenario(seed: int, mode: str) -> dict[str, Any]:
     requests: list[dict[str, Any]] = []
     for index in range(rng.randint(2, 24)):
         requests.append(_request(rng, index, requests, longest))
-    return {"name": f"{mode} {seed}", "config": config, "requests": requests}
+    if attention != "full":
+        own_rng = Random(f"{attention} {mode} {seed}")
+        config |= _local(own_rng, attention, block_size)
+        alone = ReplayConfig.model_validate(config).engine_config().blocks_for(longest)
+        config["num_blocks"] = 2 + alone + own_rng.randint(0, alone // 2)
+    name = f"{mode} {seed}" if attention == "full" else f"{mode} {seed} {attention}"
+    return {"name": name, "config": config, "requests": requests}
+
+
+def _local(rng: Random, attention: str, block_size: int) -> dict[str, Any]:
+    """One group, as it is where all layers are alike, or several beside those of full attention."""
+    hybrid = attention.startswith("full and ")
+    groups = {
+        "full_attention_groups": rng.choice([1, 1, 2]) if hybrid else 0,
+        "local_attention_groups": rng.choice([1, 1, 2, 3]) if hybrid else 1,
+    }
+    if attention.endswith("window"):
+        return groups | {"sliding_window": rng.choice([2, 3, 8, 17, 32, 64, 200])}
+    return groups | {"attention_chunk_size": block_size * rng.choice([1, 2, 4, 8])}
 
 
 def _request(
@@ -90,4 +111,6 @@ if __name__ == "__main__":
     from tests.vllm.driver import as_installed
 
     mode = sys.argv[2] if len(sys.argv) > 2 else "sync"
-    print(json.dumps(as_installed(random_scenario(int(sys.argv[1]), mode)), indent=1))  # noqa: T201
+    attention = sys.argv[3] if len(sys.argv) > 3 else "full"
+    scenario = random_scenario(int(sys.argv[1]), mode, attention)
+    print(json.dumps(as_installed(scenario), indent=1))  # noqa: T201

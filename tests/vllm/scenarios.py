@@ -16,6 +16,19 @@ VARIANTS = {
     "async-priority": engine_config(
         total_blocks=SCARCE_BLOCKS, async_scheduling=True, policy="priority"
     ),
+    "sync-window": engine_config(
+        total_blocks=SCARCE_BLOCKS // 2,
+        kv_cache_groups=1,
+        local_kv_cache_groups=1,
+        sliding_window_tokens=50,
+    ),
+    "async-hybrid": engine_config(
+        total_blocks=SCARCE_BLOCKS * 3 // 2,
+        async_scheduling=True,
+        kv_cache_groups=2,
+        local_kv_cache_groups=1,
+        attention_chunk_tokens=48,
+    ),
     "sync-uncached": engine_config(total_blocks=SCARCE_BLOCKS, enable_prefix_caching=False),
 }
 

@@ -190,18 +190,35 @@ def test_all_that_the_twin_does_not_model_is_told(endpoint: str) -> None:
     full, config = group.kv_cache_spec, scheduler.vllm_config
     shape = {"block_size": 16, "num_kv_heads": 1, "head_size": 8, "dtype": full.dtype}
     mamba = MambaSpec(block_size=16, shapes=((1,),), dtypes=(full.dtype,))
-    for spec, told in (
-        (SlidingWindowSpec(**shape, sliding_window=64), ["sliding-window attention"]),
-        (ChunkedLocalAttentionSpec(**shape, attention_chunk_size=64), ["chunked local attention"]),
-        (replace(full, sliding_window=64), ["sliding-window attention"]),
-        (mamba, ["state-space layers"]),
-        (full, []),
+    window = SlidingWindowSpec(**shape, sliding_window=64)
+    chunks = ChunkedLocalAttentionSpec(**shape, attention_chunk_size=64)
+    one_full, one = (1, 0, 0, 0), "several kinds of local attention"
+    for specs, told, groups in (
+        ([window], [], (1, 1, 64, 0)),
+        ([full, window, window], [], (3, 2, 64, 0)),
+        ([chunks, full], [], (2, 1, 0, 64)),
+        ([replace(full, sliding_window=64)], [], one_full),  # it keeps the blocks of a full one
+        ([mamba, full], ["state-space layers"], one_full),
+        ([full, window, chunks], [one], one_full),
+        ([window, replace(window, sliding_window=32)], [one], one_full),
+        (
+            [replace(chunks, attention_chunk_size=24)],
+            ["chunks of attention that are not whole blocks"],
+            one_full,
+        ),
+        ([full, replace(window, block_size=32)], ["KV cache blocks of several sizes"], one_full),
+        ([replace(window, extra_retained_tokens=2)], ["windows kept for draft tokens"], one_full),
+        ([full], [], one_full),
     ):
-        group.kv_cache_spec = spec
+        scheduler.kv_cache_config.kv_cache_groups = [replace(group, kv_cache_spec=s) for s in specs]
         assert compat.approximations(scheduler) == told
-    scheduler.kv_cache_config.kv_cache_groups = [group, group]
-    assert compat.approximations(scheduler) == ["more than one KV cache group"]
-    scheduler.kv_cache_config.kv_cache_groups = [group]
+        seen = compat.engine_config(scheduler)
+        assert groups == (
+            seen.kv_cache_groups,
+            seen.local_kv_cache_groups,
+            seen.sliding_window_tokens,
+            seen.attention_chunk_tokens,
+        )
     for name, told in (
         ("speculative_config", "speculative decoding"),
         ("kv_transfer_config", "a KV connector"),

@@ -98,6 +98,10 @@ class Truth:
                 counts["prefill_tokens"] += count
         return BatchShape(**counts)
 
+    def left_blocks(self, request_id: str) -> int:
+        last = self.scheduler.kv_cache_manager.coordinator.single_type_managers[-1]
+        return sum(block.is_null for block in last.req_to_blocks.get(request_id, ()))
+
     def row(self, request: Any) -> RequestState:
         extra = extra_args(int(request.request_id[1:])) or {}
         admitted = request in self.scheduler.running or request.num_preemptions > 0
@@ -115,6 +119,7 @@ class Truth:
             scheduled_tokens=self.tokens.get(request.request_id, 0),
             in_flight_tokens=request.num_output_placeholders,
             preemptions=request.num_preemptions,
+            left_blocks=self.left_blocks(request.request_id),
         )
 
     def check(self, snapshot: EngineSnapshot) -> None:
@@ -162,6 +167,9 @@ def test_every_snapshot_equals_the_scheduler(variant: str, seed: int, recording:
     assert last.free_blocks == config.total_blocks
     recorder = loops[0].scheduler.foretell.recorder
     assert (recorder._facts, recorder._cached) == ({}, {}), "nothing is kept of ended requests"
+    if config.attends_locally:
+        assert recorder._left._known == {}
+        assert any(row.left_blocks for s in snapshots for row in s.running)
 
 
 @pytest.mark.parametrize("variant", ["sync-fcfs", "sync-priority"])

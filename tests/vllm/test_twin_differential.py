@@ -1,5 +1,6 @@
 """The twin against vLLM's real scheduler, iteration by iteration, on random scenarios."""
 
+import os
 from collections.abc import Iterable, Mapping
 from itertools import zip_longest
 from random import Random
@@ -12,7 +13,7 @@ from foretell.engine.loop import EngineLoop
 from foretell.engine.replay import aborts, arrivals, replay, run
 from foretell.engine.scenario import Scenario, parse_scenario
 from foretell.model import EngineSnapshot, RequestState
-from tests.vllm.random_scenarios import random_scenario
+from tests.vllm.random_scenarios import LOCAL_ATTENTION, MODES, random_scenario
 
 pytestmark = pytest.mark.vllm
 
@@ -21,6 +22,8 @@ driver = pytest.importorskip("tests.vllm.driver", reason="needs vLLM: make test-
 
 SEEDS_OF_A_MODE = 520
 SEEDS_FROM_THE_MIDDLE = 120
+# Of each kind of local attention; more with FORETELL_LOCAL_SEEDS.
+SEEDS_OF_LOCAL_ATTENTION = int(os.environ.get("FORETELL_LOCAL_SEEDS", "50"))
 
 
 def assert_equal(ours: Iterable[Any], theirs: Iterable[Any], seed: int, mode: str) -> None:
@@ -34,17 +37,40 @@ def assert_equal(ours: Iterable[Any], theirs: Iterable[Any], seed: int, mode: st
         )
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", range(SEEDS_OF_A_MODE))
 def test_the_twin_does_what_vllm_does(seed: int, mode: str) -> None:
     scenario = parse_scenario(driver.as_installed(random_scenario(seed, mode)))
     assert_equal(replay(scenario), recorder.record(scenario), seed, mode)
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("attention", LOCAL_ATTENTION)
+@pytest.mark.parametrize("seed", range(SEEDS_OF_LOCAL_ATTENTION))
+def test_the_twin_frees_blocks_of_local_attention_as_vllm_does(
+    seed: int, attention: str, mode: str
+) -> None:
+    scenario = parse_scenario(driver.as_installed(random_scenario(seed, mode, attention)))
+    assert_equal(replay(scenario), recorder.record(scenario), seed, f"{mode} '{attention}'")
+
+
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", range(SEEDS_FROM_THE_MIDDLE))
 def test_a_twin_restored_from_any_snapshot_goes_on_as_vllm_does(seed: int, mode: str) -> None:
-    data = driver.as_installed(random_scenario(seed, mode))
+    _assert_goes_on(random_scenario(seed, mode), seed, mode)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("attention", LOCAL_ATTENTION)
+@pytest.mark.parametrize("seed", range(SEEDS_OF_LOCAL_ATTENTION // 2))
+def test_a_restored_twin_knows_what_local_attention_holds(
+    seed: int, attention: str, mode: str
+) -> None:
+    _assert_goes_on(random_scenario(seed, mode, attention), seed, f"{mode} '{attention}'")
+
+
+def _assert_goes_on(scenario_data: dict[str, Any], seed: int, mode: str) -> None:
+    data = driver.as_installed(scenario_data)
     data["config"]["enable_prefix_caching"] = False  # a snapshot tells nothing of content
     scenario = parse_scenario(data)
     snapshots: dict[int, EngineSnapshot] = {}
@@ -84,12 +110,13 @@ def _from_the_middle(scenario: Scenario, snapshot: EngineSnapshot, step: int) ->
     return run(loop, to_come, aborts(scenario), step + 1)
 
 
-def test_the_scenarios_are_worth_running() -> None:
+@pytest.mark.parametrize("attention", ["full", *LOCAL_ATTENTION])
+def test_the_scenarios_are_worth_running(attention: str) -> None:
     """What the comparison is for does happen: otherwise it would show nothing."""
     seen: dict[str, int] = dict.fromkeys(("preempted", "resumed", "aborted", "finished"), 0)
     hits = hits_after_preemption = 0
     for seed in range(100):
-        for line in replay(parse_scenario(random_scenario(seed, "async"))):
+        for line in replay(parse_scenario(random_scenario(seed, "async", attention))):
             for key in seen:
                 seen[key] += len(line.get(key, ()))
             cached = line.get("cached", {})

@@ -17,6 +17,7 @@ from vllm.v1.request import Request
 from foretell.cosched.deadlines import OFFLINE_APART
 from foretell.model import EngineConfig
 from foretell.wire import LONGEST_APPROXIMATION, MOST_APPROXIMATIONS
+from services.backend.vllm import kv_groups
 
 OLDEST = (0, 30)
 NEWEST = (0, 32)
@@ -27,6 +28,7 @@ _SCHEDULER_ATTRIBUTES = (
     "kv_cache_config.kv_cache_groups",
     "kv_cache_manager.block_pool.get_num_free_blocks",
     "kv_cache_manager.block_pool.num_gpu_blocks",
+    "kv_cache_manager.coordinator.single_type_managers",
     "max_model_len",
     "max_num_running_reqs",
     "max_num_scheduled_tokens",
@@ -68,13 +70,6 @@ _OUTPUT_FIELDS = {
     CachedRequestData: ("num_computed_tokens", "req_ids", "resumed_req_ids"),
 }
 
-_FULL_ATTENTION = {"FullAttentionSpec", "MLAAttentionSpec"}
-_OTHER_ATTENTION = {
-    "ChunkedLocalAttentionSpec": "chunked local attention",
-    "MambaSpec": "state-space layers",
-    "SlidingWindowMLASpec": "sliding-window attention",
-    "SlidingWindowSpec": "sliding-window attention",
-}
 _OPTIONAL = {
     "diffusion_config": "diffusion",
     "ec_transfer_config": "an encoder cache connector",
@@ -145,12 +140,9 @@ def approximations(scheduler: Any) -> list[str]:
     no better name then by vLLM's own.
     """
     config, settings = scheduler.vllm_config, scheduler.scheduler_config
-    groups = scheduler.kv_cache_config.kv_cache_groups
-    kinds = {kind for group in groups for kind in _attention(group.kv_cache_spec)}
     parallel = config.parallel_config
     ways = ("pipeline", "decode_context", "prefill_context")
     in_use = {
-        "more than one KV cache group": len(groups) > 1,
         "images, audio or video": getattr(scheduler, "max_num_encoder_input_tokens", 0) > 0,
         OFFLINE_APART: knows_offline(scheduler),
         "prefill_schedule_interval": getattr(settings, "prefill_schedule_interval", 1) > 1,
@@ -164,21 +156,11 @@ def approximations(scheduler: Any) -> list[str]:
         for name, value in vars(config).items()
         if name.endswith("_config") and value and name not in _HARMLESS
     ]
-    return sorted(kinds) + sorted(optional) + [name for name, used in in_use.items() if used]
-
-
-def _attention(spec: Any) -> list[str]:
-    """What a group's layers do instead of attending to all tokens before."""
-    kind = type(spec).__name__
-    if kind == "UniformTypeKVCacheSpecs":
-        return [each for one in spec.kv_cache_specs.values() for each in _attention(one)]
-    if kind not in _FULL_ATTENTION:
-        return [_OTHER_ATTENTION.get(kind, kind)]
-    limits = {  # without hybrid KV caches a limited layer keeps the blocks of a full one
-        "sliding_window": "sliding-window attention",
-        "attention_chunk_size": "chunked local attention",
-    }
-    return [told for name, told in limits.items() if getattr(spec, name, None)]
+    return (
+        kv_groups.not_modelled(scheduler)
+        + sorted(optional)
+        + [name for name, used in in_use.items() if used]
+    )
 
 
 def engine_config(scheduler: Any) -> EngineConfig:
@@ -208,6 +190,7 @@ def engine_config(scheduler: Any) -> EngineConfig:
         watermark_ratio=settings.watermark,
         reserve_full_isl=bool(settings.scheduler_reserve_full_isl),
         engine_version=f"vllm {version()}",
+        **kv_groups.described(scheduler),
         approximations=tuple(
             each[:LONGEST_APPROXIMATION] for each in approximations(scheduler)[:MOST_APPROXIMATIONS]
         ),

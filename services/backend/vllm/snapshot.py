@@ -7,6 +7,7 @@ from typing import Any
 from foretell.model import BatchShape, EngineConfig
 from foretell.v1 import snapshot_pb2
 from foretell.wire import config_to_proto, steps_to_proto
+from services.backend.vllm.kv_groups import LeftBlocks
 from services.backend.vllm.steps import Instant, StepTracker
 
 ID_KEY = "foretell_id"
@@ -43,6 +44,7 @@ class SnapshotRecorder:
     ) -> None:
         self._scheduler = scheduler
         self._config = config_to_proto(config)
+        self._left = LeftBlocks.of(scheduler, config)
         self._list_waiting = waiting
         self._publish = publish
         self._instance_id = instance_id
@@ -67,6 +69,8 @@ class SnapshotRecorder:
         for request_id in output.finished_req_ids:
             self._facts.pop(request_id, None)
             self._cached.pop(request_id, None)
+            if self._left:
+                self._left.forget(request_id)
         self._note_admissions(output)
         tokens = output.num_scheduled_tokens
         self._steps.scheduled(output, batch_shape(tokens, self._scheduler.requests), started)
@@ -115,6 +119,8 @@ class SnapshotRecorder:
         )
         self._running.fill(snapshot.running, running, tokens)
         self._waiting.fill(snapshot.waiting, waiting, tokens)
+        if self._left:
+            snapshot.running.left_blocks.extend(self._left.count(snapshot.running.request_id))
         self._publish(snapshot)
 
     def _note_admissions(self, output: Any) -> None:

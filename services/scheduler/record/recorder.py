@@ -50,6 +50,7 @@ class Recorder:
         self._prompt_tokens = _series(metrics.prompt_tokens)
         self._output_tokens = _series(metrics.output_tokens)
         self._cached_tokens = _series(metrics.cached_tokens)
+        self._foretold_cached_tokens = _series(metrics.foretold_cached_tokens)
         self._ttft = _series(metrics.ttft)
         self._tpot = _series(metrics.tpot)
         self._e2e = _series(metrics.e2e)
@@ -165,6 +166,8 @@ class Recorder:
         self._prompt_tokens(*labels).inc(result.prompt_tokens)
         self._output_tokens(*labels).inc(result.output_tokens)
         self._cached_tokens(*labels).inc(result.cached_tokens or 0)
+        if result.cached_tokens is not None and placement.prediction is not None:
+            self._foretold_cached_tokens(*labels).inc(placement.prediction.cached_tokens)
 
     def _observe_errors(
         self,
