@@ -55,6 +55,7 @@ def engine_record(config: EngineConfig) -> Record:
     # `num_gpu_blocks` includes the null block (KVCacheManager.watermark_blocks).
     row["watermark_blocks"] = int(config.watermark_ratio * (config.total_blocks + 1))
     row["depth"] = steps_in_flight(config)
+    row["co_schedules"], row["online_ttft_s"] = config.co_schedules, np.inf
     row["head"] = row["tail"] = row["blank_head"] = row["lru_head"] = row["lru_tail"] = NONE
     row["free"] = row["owned"] = config.total_blocks
     return row

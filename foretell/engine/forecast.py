@@ -46,6 +46,8 @@ class Arrival(NamedTuple):
     length: Row
     at_s: float
     every_s: float
+    ttft_target_s: float
+    tpot_target_s: float
     prompt: int
     max_tokens: int
     priority: int
@@ -219,6 +221,14 @@ class Forecaster:
             row[: len(model.values)] = model.values
         layout = np.stack([model.layout for model in self._tables])
         self._models = self._models._replace(values=values, layout=layout)
+
+    def expect_online(self, index: int, ttft_s: float, usual_blocks: float) -> None:
+        """What engine `index` expects of online requests, as `EngineSnapshot` has it.
+
+        To be called before its picture is completed.
+        """
+        engine = self.pictures.headers[index : index + 1]["engine"]
+        engine["online_ttft_s"], engine["usual_online_blocks"] = ttft_s, usual_blocks
 
     def finish_picture(
         self,
@@ -449,6 +459,8 @@ def arrival(request: RequestSpec, length_row: Row, at_s: float, every_s: float =
         length_row,
         at_s,
         every_s,
+        request.ttft_target_s,
+        request.tpot_target_s,
         request.prompt_tokens,
         request.max_tokens,
         request.priority,

@@ -39,6 +39,7 @@ class Slo:
 
 NO_SLO = Slo()
 """No targets."""
+_MISSED_S = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,18 @@ class RequestSpec:
     prefix_chunk_tokens: float = 0.0
     """Tokens in each of these chunks; a mean where chunks are cut by bytes of text."""
     slo: Slo = NO_SLO
-    """Targets that count from now. Policies read them; predictors are not told."""
+    """Targets that count from now."""
+
+    @property
+    def ttft_target_s(self) -> float:
+        """The TTFT target as engines are told it: 0 where there is none, above 0 where it is
+        missed already."""
+        return 0.0 if self.slo.ttft_s == inf else max(self.slo.ttft_s, _MISSED_S)
+
+    @property
+    def tpot_target_s(self) -> float:
+        """The TPOT target in the same way."""
+        return 0.0 if self.slo.tpot_s == inf else max(self.slo.tpot_s, _MISSED_S)
 
 
 class Load(NamedTuple):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from math import inf
 from typing import Any, overload
 
 from foretell.model.batch import Step
@@ -36,6 +37,8 @@ class EngineConfig:
     reserve_full_isl: bool = True
     engine_version: str = ""
     emulated: bool = False
+    co_schedules: bool = False
+    """Requests of the last priority are offline: they get what the others leave."""
     approximations: tuple[str, ...] = ()
     """What the engine does that the twin does not model; predictions are less exact for it."""
 
@@ -65,6 +68,9 @@ class RequestState:
     scheduled_tokens: int = 0
     in_flight_tokens: int = 0
     preemptions: int = 0
+    ttft_target_s: float = 0.0
+    """This and the next: what the engine was told; 0: nothing."""
+    tpot_target_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,6 +93,8 @@ class RequestTable(Sequence[RequestState]):
     scheduled_tokens: Sequence[int]
     in_flight_tokens: Sequence[int]
     preemptions: Sequence[int]
+    ttft_target_s: Sequence[float]
+    tpot_target_s: Sequence[float]
 
     @classmethod
     def of(cls, rows: Sequence[RequestState]) -> "RequestTable":
@@ -143,3 +151,8 @@ class EngineSnapshot:
     """In the order in which they will be admitted."""
     steps_in_flight: tuple[Step, ...]
     completed_steps: tuple[Step, ...]
+    online_ttft_s: float = inf
+    """Of an engine that co-schedules: the least TTFT target of the online requests that it expects
+    at any moment; 0: of such as have none, infinite: it expects nobody."""
+    usual_online_blocks: float = 0.0
+    """KV blocks that it keeps for online requests, those that they hold included."""

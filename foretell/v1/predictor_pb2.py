@@ -26,7 +26,7 @@ from foretell.v1 import snapshot_pb2 as foretell_dot_v1_dot_snapshot__pb2
 from foretell.v1 import tagger_pb2 as foretell_dot_v1_dot_tagger__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x66oretell/v1/predictor.proto\x12\x0b\x66oretell.v1\x1a\x1a\x66oretell/v1/snapshot.proto\x1a\x18\x66oretell/v1/tagger.proto\"\xe2\x01\n\x0bRequestSpec\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x15\n\rprompt_tokens\x18\x02 \x01(\r\x12\x12\n\nmax_tokens\x18\x03 \x01(\r\x12+\n\x06length\x18\x04 \x01(\x0b\x32\x1b.foretell.v1.LengthEstimate\x12\x10\n\x08priority\x18\x05 \x01(\x11\x12\x11\n\tsequences\x18\x06 \x01(\r\x12\x15\n\rcached_tokens\x18\x07 \x01(\r\x12\x0e\n\x06prefix\x18\x08 \x03(\x06\x12\x1b\n\x13prefix_chunk_tokens\x18\t \x01(\x01\"\xb0\x01\n\x04Load\x12\x0f\n\x07running\x18\x01 \x01(\r\x12\x0f\n\x07waiting\x18\x02 \x01(\r\x12\x10\n\x08reserved\x18\x03 \x01(\r\x12\x13\n\x0bused_blocks\x18\x04 \x01(\r\x12\x14\n\x0ctotal_blocks\x18\x05 \x01(\r\x12\x1e\n\x16waiting_prefill_blocks\x18\x06 \x01(\r\x12\x14\n\x0cmax_num_seqs\x18\x07 \x01(\r\x12\x13\n\x0b\x62y_priority\x18\x08 \x01(\x08\"|\n\x0ePredictRequest\x12)\n\x07request\x18\x01 \x01(\x0b\x32\x18.foretell.v1.RequestSpec\x12\x13\n\x0b\x65xternality\x18\x02 \x01(\x08\x12\x16\n\x0e\x61nnounced_only\x18\x03 \x01(\x08\x12\x12\n\nmeans_only\x18\x04 \x01(\x08\"1\n\x0fLatencyQuantile\x12\r\n\x05level\x18\x01 \x01(\x01\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\"\xb4\x03\n\x0fPredictResponse\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x0e\n\x06ttft_s\x18\x02 \x01(\x01\x12\r\n\x05\x65\x32\x65_s\x18\x03 \x01(\x01\x12\x0e\n\x06tpot_s\x18\x04 \x01(\x01\x12\x16\n\x0esnapshot_age_s\x18\x06 \x01(\x01\x12\x1f\n\x04load\x18\x07 \x01(\x0b\x32\x11.foretell.v1.Load\x12\x19\n\x11\x63\x61libration_steps\x18\x08 \x01(\x04\x12\x13\n\x0bpreemptions\x18\t \x01(\x01\x12\x34\n\x0ettft_quantiles\x18\n \x03(\x0b\x32\x1c.foretell.v1.LatencyQuantile\x12\x33\n\re2e_quantiles\x18\x0b \x03(\x0b\x32\x1c.foretell.v1.LatencyQuantile\x12\x19\n\x0c\x61\x64\x64\x65\x64_ttft_s\x18\x0c \x01(\x01H\x00\x88\x01\x01\x12\x18\n\x0b\x61\x64\x64\x65\x64_e2e_s\x18\r \x01(\x01H\x01\x88\x01\x01\x12\x15\n\rcached_tokens\x18\x0e \x01(\r\x12\x16\n\x0e\x61pproximations\x18\x0f \x03(\tB\x0f\n\r_added_ttft_sB\x0e\n\x0c_added_e2e_sJ\x04\x08\x05\x10\x06\"[\n\x0eReserveRequest\x12)\n\x07request\x18\x01 \x01(\x0b\x32\x18.foretell.v1.RequestSpec\x12\r\n\x05ttl_s\x18\x02 \x01(\x01\x12\x0f\n\x07predict\x18\x03 \x01(\x08\"C\n\x0fReserveResponse\x12\x30\n\nprediction\x18\x01 \x01(\x0b\x32\x1c.foretell.v1.PredictResponse\"7\n\x0f\x43ompleteRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08\x61nswered\x18\x02 \x01(\x08\"\x93\x01\n\x10\x43ompleteResponse\x12\x0e\n\x06ttft_s\x18\x01 \x01(\x01\x12\x15\n\routput_tokens\x18\x02 \x01(\r\x12\x13\n\x0bpreemptions\x18\x03 \x01(\r\x12\x15\n\rprompt_tokens\x18\x04 \x01(\r\x12\x1a\n\rcached_tokens\x18\x05 \x01(\rH\x00\x88\x01\x01\x42\x10\n\x0e_cached_tokens\"\x0f\n\rStatusRequest\"\x80\x02\n\x0eStatusResponse\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x12\n\nmodel_name\x18\x02 \x01(\t\x12\x16\n\x0e\x65ngine_version\x18\x03 \x01(\t\x12\x10\n\x08\x65mulated\x18\x04 \x01(\x08\x12\x16\n\x0esnapshot_age_s\x18\x05 \x01(\x01\x12\x1f\n\x04load\x18\x06 \x01(\x0b\x32\x11.foretell.v1.Load\x12\x19\n\x11\x63\x61libration_steps\x18\x07 \x01(\x04\x12\x18\n\x10step_error_ratio\x18\x08 \x01(\x01\x12\x13\n\x0bpredictions\x18\t \x01(\x04\x12\x18\n\x10\x64ispatch_delay_s\x18\n \x01(\x01\"\x0e\n\x0cStateRequest\"\x9b\x01\n\rStateResponse\x12\x16\n\x0esnapshot_age_s\x18\x01 \x01(\x01\x12-\n\x08snapshot\x18\x02 \x01(\x0b\x32\x1b.foretell.v1.EngineSnapshot\x12\x11\n\tstep_time\x18\x03 \x03(\x01\x12\x0f\n\x07profile\x18\x04 \x01(\t\x12\x1f\n\x04load\x18\x05 \x01(\x0b\x32\x11.foretell.v1.Load\"(\n\x05Hello\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0e\n\x06secret\x18\x02 \x01(\x0c\"}\n\x06Notice\x12,\n\x08reserved\x18\x01 \x01(\x0b\x32\x18.foretell.v1.RequestSpecH\x00\x12-\n\x05\x65nded\x18\x02 \x01(\x0b\x32\x1c.foretell.v1.CompleteRequestH\x00\x12\r\n\x05\x61ge_s\x18\x03 \x01(\x01\x42\x07\n\x05\x65vent\"H\n\x05\x45nded\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12+\n\x04seen\x18\x02 \x01(\x0b\x32\x1d.foretell.v1.CompleteResponse\"\xc9\x01\n\tPublished\x12\x13\n\x0bsent_unix_s\x18\x01 \x01(\x01\x12\x14\n\x0cheard_unix_s\x18\x02 \x01(\x01\x12%\n\x07picture\x18\x03 \x01(\x0b\x32\x14.foretell.v1.Picture\x12!\n\x05\x65nded\x18\x04 \x03(\x0b\x32\x12.foretell.v1.Ended\x12\x14\n\x0c\x61ll_prefixes\x18\x05 \x01(\x08\x12\x17\n\x0f\x63\x61\x63hed_prefixes\x18\x06 \x03(\x06\x12\x18\n\x10\x65victed_prefixes\x18\x07 \x03(\x06\"\xc4\x03\n\x07Picture\x12\x0e\n\x06layout\x18\x01 \x01(\x07\x12\x10\n\x08\x63hecksum\x18\x02 \x01(\x07\x12\x0f\n\x07notices\x18\x03 \x01(\x04\x12\x13\n\x0binstance_id\x18\x04 \x01(\t\x12)\n\x06\x63onfig\x18\x05 \x01(\x0b\x32\x19.foretell.v1.EngineConfig\x12\x14\n\x0ctaken_unix_s\x18\x06 \x01(\x01\x12\x0f\n\x07running\x18\x07 \x01(\r\x12\x13\n\x0b\x66ree_blocks\x18\x08 \x01(\r\x12\x16\n\x0ewaiting_blocks\x18\t \x01(\r\x12\x30\n\x0fsteps_in_flight\x18\n \x03(\x0b\x32\x17.foretell.v1.BatchShape\x12\x19\n\x11step_began_unix_s\x18\x0b \x01(\x01\x12\x10\n\x08requests\x18\x0c \x01(\x0c\x12\x14\n\x0creservations\x18\r \x01(\x0c\x12\x10\n\x08\x65xpected\x18\x0e \x01(\x0c\x12\x18\n\x10\x64ispatch_delay_s\x18\x0f \x01(\x01\x12\x11\n\tstep_time\x18\x10 \x03(\x01\x12\x12\n\nstep_error\x18\x11 \x03(\x01\x12\x19\n\x11\x63\x61libration_steps\x18\x12 \x01(\x04\x12\x0f\n\x07profile\x18\x13 \x01(\t2\xe3\x02\n\tPredictor\x12\x44\n\x07Predict\x12\x1b.foretell.v1.PredictRequest\x1a\x1c.foretell.v1.PredictResponse\x12\x44\n\x07Reserve\x12\x1b.foretell.v1.ReserveRequest\x1a\x1c.foretell.v1.ReserveResponse\x12G\n\x08\x43omplete\x12\x1c.foretell.v1.CompleteRequest\x1a\x1d.foretell.v1.CompleteResponse\x12\x41\n\x06Status\x12\x1a.foretell.v1.StatusRequest\x1a\x1b.foretell.v1.StatusResponse\x12>\n\x05State\x12\x19.foretell.v1.StateRequest\x1a\x1a.foretell.v1.StateResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x66oretell/v1/predictor.proto\x12\x0b\x66oretell.v1\x1a\x1a\x66oretell/v1/snapshot.proto\x1a\x18\x66oretell/v1/tagger.proto\"\x90\x02\n\x0bRequestSpec\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x15\n\rprompt_tokens\x18\x02 \x01(\r\x12\x12\n\nmax_tokens\x18\x03 \x01(\r\x12+\n\x06length\x18\x04 \x01(\x0b\x32\x1b.foretell.v1.LengthEstimate\x12\x10\n\x08priority\x18\x05 \x01(\x11\x12\x11\n\tsequences\x18\x06 \x01(\r\x12\x15\n\rcached_tokens\x18\x07 \x01(\r\x12\x0e\n\x06prefix\x18\x08 \x03(\x06\x12\x1b\n\x13prefix_chunk_tokens\x18\t \x01(\x01\x12\x15\n\rttft_target_s\x18\n \x01(\x01\x12\x15\n\rtpot_target_s\x18\x0b \x01(\x01\"\xb0\x01\n\x04Load\x12\x0f\n\x07running\x18\x01 \x01(\r\x12\x0f\n\x07waiting\x18\x02 \x01(\r\x12\x10\n\x08reserved\x18\x03 \x01(\r\x12\x13\n\x0bused_blocks\x18\x04 \x01(\r\x12\x14\n\x0ctotal_blocks\x18\x05 \x01(\r\x12\x1e\n\x16waiting_prefill_blocks\x18\x06 \x01(\r\x12\x14\n\x0cmax_num_seqs\x18\x07 \x01(\r\x12\x13\n\x0b\x62y_priority\x18\x08 \x01(\x08\"|\n\x0ePredictRequest\x12)\n\x07request\x18\x01 \x01(\x0b\x32\x18.foretell.v1.RequestSpec\x12\x13\n\x0b\x65xternality\x18\x02 \x01(\x08\x12\x16\n\x0e\x61nnounced_only\x18\x03 \x01(\x08\x12\x12\n\nmeans_only\x18\x04 \x01(\x08\"1\n\x0fLatencyQuantile\x12\r\n\x05level\x18\x01 \x01(\x01\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\"\xb4\x03\n\x0fPredictResponse\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x0e\n\x06ttft_s\x18\x02 \x01(\x01\x12\r\n\x05\x65\x32\x65_s\x18\x03 \x01(\x01\x12\x0e\n\x06tpot_s\x18\x04 \x01(\x01\x12\x16\n\x0esnapshot_age_s\x18\x06 \x01(\x01\x12\x1f\n\x04load\x18\x07 \x01(\x0b\x32\x11.foretell.v1.Load\x12\x19\n\x11\x63\x61libration_steps\x18\x08 \x01(\x04\x12\x13\n\x0bpreemptions\x18\t \x01(\x01\x12\x34\n\x0ettft_quantiles\x18\n \x03(\x0b\x32\x1c.foretell.v1.LatencyQuantile\x12\x33\n\re2e_quantiles\x18\x0b \x03(\x0b\x32\x1c.foretell.v1.LatencyQuantile\x12\x19\n\x0c\x61\x64\x64\x65\x64_ttft_s\x18\x0c \x01(\x01H\x00\x88\x01\x01\x12\x18\n\x0b\x61\x64\x64\x65\x64_e2e_s\x18\r \x01(\x01H\x01\x88\x01\x01\x12\x15\n\rcached_tokens\x18\x0e \x01(\r\x12\x16\n\x0e\x61pproximations\x18\x0f \x03(\tB\x0f\n\r_added_ttft_sB\x0e\n\x0c_added_e2e_sJ\x04\x08\x05\x10\x06\"[\n\x0eReserveRequest\x12)\n\x07request\x18\x01 \x01(\x0b\x32\x18.foretell.v1.RequestSpec\x12\r\n\x05ttl_s\x18\x02 \x01(\x01\x12\x0f\n\x07predict\x18\x03 \x01(\x08\"C\n\x0fReserveResponse\x12\x30\n\nprediction\x18\x01 \x01(\x0b\x32\x1c.foretell.v1.PredictResponse\"7\n\x0f\x43ompleteRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08\x61nswered\x18\x02 \x01(\x08\"\x93\x01\n\x10\x43ompleteResponse\x12\x0e\n\x06ttft_s\x18\x01 \x01(\x01\x12\x15\n\routput_tokens\x18\x02 \x01(\r\x12\x13\n\x0bpreemptions\x18\x03 \x01(\r\x12\x15\n\rprompt_tokens\x18\x04 \x01(\r\x12\x1a\n\rcached_tokens\x18\x05 \x01(\rH\x00\x88\x01\x01\x42\x10\n\x0e_cached_tokens\"\x0f\n\rStatusRequest\"\x80\x02\n\x0eStatusResponse\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x12\n\nmodel_name\x18\x02 \x01(\t\x12\x16\n\x0e\x65ngine_version\x18\x03 \x01(\t\x12\x10\n\x08\x65mulated\x18\x04 \x01(\x08\x12\x16\n\x0esnapshot_age_s\x18\x05 \x01(\x01\x12\x1f\n\x04load\x18\x06 \x01(\x0b\x32\x11.foretell.v1.Load\x12\x19\n\x11\x63\x61libration_steps\x18\x07 \x01(\x04\x12\x18\n\x10step_error_ratio\x18\x08 \x01(\x01\x12\x13\n\x0bpredictions\x18\t \x01(\x04\x12\x18\n\x10\x64ispatch_delay_s\x18\n \x01(\x01\"\x0e\n\x0cStateRequest\"\x9b\x01\n\rStateResponse\x12\x16\n\x0esnapshot_age_s\x18\x01 \x01(\x01\x12-\n\x08snapshot\x18\x02 \x01(\x0b\x32\x1b.foretell.v1.EngineSnapshot\x12\x11\n\tstep_time\x18\x03 \x03(\x01\x12\x0f\n\x07profile\x18\x04 \x01(\t\x12\x1f\n\x04load\x18\x05 \x01(\x0b\x32\x11.foretell.v1.Load\"(\n\x05Hello\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0e\n\x06secret\x18\x02 \x01(\x0c\"}\n\x06Notice\x12,\n\x08reserved\x18\x01 \x01(\x0b\x32\x18.foretell.v1.RequestSpecH\x00\x12-\n\x05\x65nded\x18\x02 \x01(\x0b\x32\x1c.foretell.v1.CompleteRequestH\x00\x12\r\n\x05\x61ge_s\x18\x03 \x01(\x01\x42\x07\n\x05\x65vent\"H\n\x05\x45nded\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12+\n\x04seen\x18\x02 \x01(\x0b\x32\x1d.foretell.v1.CompleteResponse\"\xc9\x01\n\tPublished\x12\x13\n\x0bsent_unix_s\x18\x01 \x01(\x01\x12\x14\n\x0cheard_unix_s\x18\x02 \x01(\x01\x12%\n\x07picture\x18\x03 \x01(\x0b\x32\x14.foretell.v1.Picture\x12!\n\x05\x65nded\x18\x04 \x03(\x0b\x32\x12.foretell.v1.Ended\x12\x14\n\x0c\x61ll_prefixes\x18\x05 \x01(\x08\x12\x17\n\x0f\x63\x61\x63hed_prefixes\x18\x06 \x03(\x06\x12\x18\n\x10\x65victed_prefixes\x18\x07 \x03(\x06\"\xf8\x03\n\x07Picture\x12\x0e\n\x06layout\x18\x01 \x01(\x07\x12\x10\n\x08\x63hecksum\x18\x02 \x01(\x07\x12\x0f\n\x07notices\x18\x03 \x01(\x04\x12\x13\n\x0binstance_id\x18\x04 \x01(\t\x12)\n\x06\x63onfig\x18\x05 \x01(\x0b\x32\x19.foretell.v1.EngineConfig\x12\x14\n\x0ctaken_unix_s\x18\x06 \x01(\x01\x12\x0f\n\x07running\x18\x07 \x01(\r\x12\x13\n\x0b\x66ree_blocks\x18\x08 \x01(\r\x12\x16\n\x0ewaiting_blocks\x18\t \x01(\r\x12\x30\n\x0fsteps_in_flight\x18\n \x03(\x0b\x32\x17.foretell.v1.BatchShape\x12\x19\n\x11step_began_unix_s\x18\x0b \x01(\x01\x12\x10\n\x08requests\x18\x0c \x01(\x0c\x12\x14\n\x0creservations\x18\r \x01(\x0c\x12\x10\n\x08\x65xpected\x18\x0e \x01(\x0c\x12\x18\n\x10\x64ispatch_delay_s\x18\x0f \x01(\x01\x12\x11\n\tstep_time\x18\x10 \x03(\x01\x12\x12\n\nstep_error\x18\x11 \x03(\x01\x12\x19\n\x11\x63\x61libration_steps\x18\x12 \x01(\x04\x12\x0f\n\x07profile\x18\x13 \x01(\t\x12\x15\n\ronline_ttft_s\x18\x14 \x01(\x01\x12\x1b\n\x13usual_online_blocks\x18\x15 \x01(\x01\x32\xe3\x02\n\tPredictor\x12\x44\n\x07Predict\x12\x1b.foretell.v1.PredictRequest\x1a\x1c.foretell.v1.PredictResponse\x12\x44\n\x07Reserve\x12\x1b.foretell.v1.ReserveRequest\x1a\x1c.foretell.v1.ReserveResponse\x12G\n\x08\x43omplete\x12\x1c.foretell.v1.CompleteRequest\x1a\x1d.foretell.v1.CompleteResponse\x12\x41\n\x06Status\x12\x1a.foretell.v1.StatusRequest\x1a\x1b.foretell.v1.StatusResponse\x12>\n\x05State\x12\x19.foretell.v1.StateRequest\x1a\x1a.foretell.v1.StateResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,41 +34,41 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'foretell.v1.predictor_pb2',
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_REQUESTSPEC']._serialized_start=99
-  _globals['_REQUESTSPEC']._serialized_end=325
-  _globals['_LOAD']._serialized_start=328
-  _globals['_LOAD']._serialized_end=504
-  _globals['_PREDICTREQUEST']._serialized_start=506
-  _globals['_PREDICTREQUEST']._serialized_end=630
-  _globals['_LATENCYQUANTILE']._serialized_start=632
-  _globals['_LATENCYQUANTILE']._serialized_end=681
-  _globals['_PREDICTRESPONSE']._serialized_start=684
-  _globals['_PREDICTRESPONSE']._serialized_end=1120
-  _globals['_RESERVEREQUEST']._serialized_start=1122
-  _globals['_RESERVEREQUEST']._serialized_end=1213
-  _globals['_RESERVERESPONSE']._serialized_start=1215
-  _globals['_RESERVERESPONSE']._serialized_end=1282
-  _globals['_COMPLETEREQUEST']._serialized_start=1284
-  _globals['_COMPLETEREQUEST']._serialized_end=1339
-  _globals['_COMPLETERESPONSE']._serialized_start=1342
-  _globals['_COMPLETERESPONSE']._serialized_end=1489
-  _globals['_STATUSREQUEST']._serialized_start=1491
-  _globals['_STATUSREQUEST']._serialized_end=1506
-  _globals['_STATUSRESPONSE']._serialized_start=1509
-  _globals['_STATUSRESPONSE']._serialized_end=1765
-  _globals['_STATEREQUEST']._serialized_start=1767
-  _globals['_STATEREQUEST']._serialized_end=1781
-  _globals['_STATERESPONSE']._serialized_start=1784
-  _globals['_STATERESPONSE']._serialized_end=1939
-  _globals['_HELLO']._serialized_start=1941
-  _globals['_HELLO']._serialized_end=1981
-  _globals['_NOTICE']._serialized_start=1983
-  _globals['_NOTICE']._serialized_end=2108
-  _globals['_ENDED']._serialized_start=2110
-  _globals['_ENDED']._serialized_end=2182
-  _globals['_PUBLISHED']._serialized_start=2185
-  _globals['_PUBLISHED']._serialized_end=2386
-  _globals['_PICTURE']._serialized_start=2389
-  _globals['_PICTURE']._serialized_end=2841
-  _globals['_PREDICTOR']._serialized_start=2844
-  _globals['_PREDICTOR']._serialized_end=3199
+  _globals['_REQUESTSPEC']._serialized_end=371
+  _globals['_LOAD']._serialized_start=374
+  _globals['_LOAD']._serialized_end=550
+  _globals['_PREDICTREQUEST']._serialized_start=552
+  _globals['_PREDICTREQUEST']._serialized_end=676
+  _globals['_LATENCYQUANTILE']._serialized_start=678
+  _globals['_LATENCYQUANTILE']._serialized_end=727
+  _globals['_PREDICTRESPONSE']._serialized_start=730
+  _globals['_PREDICTRESPONSE']._serialized_end=1166
+  _globals['_RESERVEREQUEST']._serialized_start=1168
+  _globals['_RESERVEREQUEST']._serialized_end=1259
+  _globals['_RESERVERESPONSE']._serialized_start=1261
+  _globals['_RESERVERESPONSE']._serialized_end=1328
+  _globals['_COMPLETEREQUEST']._serialized_start=1330
+  _globals['_COMPLETEREQUEST']._serialized_end=1385
+  _globals['_COMPLETERESPONSE']._serialized_start=1388
+  _globals['_COMPLETERESPONSE']._serialized_end=1535
+  _globals['_STATUSREQUEST']._serialized_start=1537
+  _globals['_STATUSREQUEST']._serialized_end=1552
+  _globals['_STATUSRESPONSE']._serialized_start=1555
+  _globals['_STATUSRESPONSE']._serialized_end=1811
+  _globals['_STATEREQUEST']._serialized_start=1813
+  _globals['_STATEREQUEST']._serialized_end=1827
+  _globals['_STATERESPONSE']._serialized_start=1830
+  _globals['_STATERESPONSE']._serialized_end=1985
+  _globals['_HELLO']._serialized_start=1987
+  _globals['_HELLO']._serialized_end=2027
+  _globals['_NOTICE']._serialized_start=2029
+  _globals['_NOTICE']._serialized_end=2154
+  _globals['_ENDED']._serialized_start=2156
+  _globals['_ENDED']._serialized_end=2228
+  _globals['_PUBLISHED']._serialized_start=2231
+  _globals['_PUBLISHED']._serialized_end=2432
+  _globals['_PICTURE']._serialized_start=2435
+  _globals['_PICTURE']._serialized_end=2939
+  _globals['_PREDICTOR']._serialized_start=2942
+  _globals['_PREDICTOR']._serialized_end=3297
 # @@protoc_insertion_point(module_scope)

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from foretell.cosched import JobClass, Targets, job_of
 from foretell.cosched.deadlines import Job
+from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.model import Slo
 from services.scheduler.http.errors import ApiError
 from services.scheduler.http.parsing import (
     MAX_SEQUENCES,
     MOST_BRACKETS,
-    OFFLINE_PRIORITY,
     ParsedRequest,
     for_engine,
     parse,

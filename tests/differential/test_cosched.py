@@ -1,0 +1,48 @@
+"""The twin of an engine that co-schedules against recordings of the class in vLLM, step by step.
+
+`make test-vllm` compares it with the class itself (tests/vllm/test_twin_cosched.py).
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foretell.model import EngineConfig
+from tests.differential.cosched_twin import Ask, TwinEngine
+
+RECORDED = Path(__file__).parent / "cosched"
+NAMES = sorted(path.stem for path in RECORDED.glob("*.json"))
+
+
+def recorded(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RECORDED / f"{name}.json").read_text())
+    found["asks"] = [Ask(**each) for each in found["asks"]]
+    config = found["config"]
+    config["approximations"] = tuple(config["approximations"])
+    found["config"] = EngineConfig(**config)
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_twin_schedules_what_the_class_did(name: str) -> None:
+    theirs = recorded(name)
+    names = [ask.name for ask in theirs["asks"]]
+    twin = TwinEngine(theirs["config"], theirs["usual_blocks"])
+    twin.run(theirs["asks"])
+    for mine, (at_s, tokens) in zip(twin.steps, theirs["steps"], strict=True):
+        assert mine == (pytest.approx(at_s, abs=1e-9), [(names[i], count) for i, count in tokens])
+    assert twin.ended_s == pytest.approx(theirs["ended_s"])
+
+
+def test_recordings_cover_both_loops_and_what_they_are_for() -> None:
+    found = [recorded(name) for name in NAMES]
+    assert {each["config"].async_scheduling for each in found} == {False, True}
+    assert {bool(each["usual_blocks"]) for each in found} == {False, True}
+    asks = [ask for each in found for ask in each["asks"]]
+    assert {(ask.offline, bool(ask.ttft_target_s)) for ask in asks} == {
+        (True, False),
+        (False, True),
+        (False, False),
+    }
