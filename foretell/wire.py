@@ -52,9 +52,10 @@ def columns_from_proto(columns: snapshot_pb2.RequestColumns) -> RequestTable:
     """The columns themselves, not copied; raises `WireError` when they differ in length."""
     values = [getattr(columns, name) for name in _COLUMNS]
     for place, name in enumerate(_OPTIONAL_COLUMNS, -len(_OPTIONAL_COLUMNS)):
-        if not values[place] and values[0]:
+        if values[place]:
+            _check_targets(name, values[place])
+        else:  # nobody makes use of it
             values[place] = [0.0] * len(values[0])
-        _check_targets(name, values[place])
     if len({len(column) for column in values}) > 1:
         lengths = {name: len(column) for name, column in zip(_COLUMNS, values, strict=True)}
         raise WireError(f"request columns differ in length: {lengths}")
@@ -62,7 +63,7 @@ def columns_from_proto(columns: snapshot_pb2.RequestColumns) -> RequestTable:
 
 
 def _check_targets(name: str, seconds: Sequence[float]) -> None:
-    if not (isfinite(sum(seconds)) and min(seconds, default=0.0) >= 0.0):
+    if not (isfinite(sum(seconds)) and min(seconds) >= 0.0):
         raise WireError(f"{name} must be finite and not negative")
 
 

@@ -23,6 +23,7 @@ from foretell.kernel.forecasts import (
     forecast,
 )
 from foretell.kernel.layout import BLOCK, ENTRY, PLACE
+from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.kernel.pictures import ARRIVAL, PICTURE, REQUEST, Pictures
 from foretell.kernel.rollout import MARK
 from foretell.kernel.start import RECORDS, Scratch
@@ -257,6 +258,17 @@ class Forecaster:
     def figures(self, index: int) -> Figures:
         """The load that an engine's picture shows."""
         return Figures._make(self.pictures.headers["figures"][index].tolist())
+
+    def offline_blocks(self, index: int) -> int:
+        """KV blocks of the offline requests that run, where an engine tells them apart.
+
+        Blocks that requests share count for each of them.
+        """
+        header = self.pictures.headers[index : index + 1]
+        if not header["engine"]["co_schedules"][0]:
+            return 0
+        rows = self.pictures.requests[index, : self.figures(index).running]
+        return int(rows["blocks"][rows["priority"] == OFFLINE_PRIORITY].sum())
 
     def prepare(
         self,

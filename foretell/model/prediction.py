@@ -89,6 +89,8 @@ class Load(NamedTuple):
     max_num_seqs: int
     by_priority: bool = False
     """It admits by priority; otherwise, in the order of arrival."""
+    offline_blocks: int = 0
+    """Of those used, held by offline requests of an engine that co-schedules."""
 
 
 class Prediction(NamedTuple):

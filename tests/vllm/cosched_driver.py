@@ -177,7 +177,7 @@ def served(seed: int, is_async: bool) -> tuple[RealEngine, list[Ask]]:
 
 
 def recording(seed: int, is_async: bool) -> dict[str, Any]:
-    """What `tests/differential/test_cosched.py` compares the twin with."""
+    """What `tests/differential/test_recorded_cosched.py` compares the twin with."""
     real, asks = served(seed, is_async)
     place = {ask.name: index for index, ask in enumerate(asks)}
     return {
