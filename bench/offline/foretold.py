@@ -94,8 +94,8 @@ def tables(numbers: Numbers) -> Blocks:
     header = ("load", "engine", "foretold", "requests", "TTFT", "e2e", "e2e, signed median")
     seeds = len({run["seed"] for run in numbers["runs"]})
     text = (
-        f"{made_by(numbers)}\n\n*Laboratory*: virtual time, {numbers['seconds']:,.0f} s, "
-        f"{seeds} seeds. Errors are (predicted - actual) / actual; absolute ones: median / P90.\n\n"
+        f"{made_by(numbers)}\n*Laboratory*: virtual time, {numbers['seconds']:,.0f} s, seeds: "
+        f"{seeds}. Errors are (predicted - actual) / actual; absolute ones: median / P90.\n\n"
     )
     return {"tables": text + markdown_table(header, rows)}
 

@@ -90,7 +90,7 @@ class Load(NamedTuple):
     by_priority: bool = False
     """It admits by priority; otherwise, in the order of arrival."""
     offline_blocks: int = 0
-    """Of those used, held by offline requests of an engine that co-schedules."""
+    """Those of the used ones that offline requests of an engine that co-schedules hold."""
 
 
 class Prediction(NamedTuple):

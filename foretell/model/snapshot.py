@@ -152,7 +152,7 @@ class EngineSnapshot:
     steps_in_flight: tuple[Step, ...]
     completed_steps: tuple[Step, ...]
     online_ttft_s: float = inf
-    """Of an engine that co-schedules: the least TTFT target of the online requests that it expects
-    at any moment; 0: of such as have none, infinite: it expects nobody."""
+    """The least TTFT target of the online requests that an engine which co-schedules expects at any
+    moment; 0: of such as have none, infinite: it expects nobody."""
     usual_online_blocks: float = 0.0
     """KV blocks that it keeps for online requests, those that they hold included."""

@@ -309,7 +309,7 @@ class Planner:
         return Allowance(slack_s, as_alone, arrival_s)
 
     def _expected_ttft_s(self, now_s: float) -> float:
-        """As `foretell.model.EngineSnapshot.online_ttft_s`."""
+        """What `foretell.model.EngineSnapshot.online_ttft_s` says."""
         if now_s > self._online_until_s:
             return float("inf")
         return 0.0 if now_s <= self._untold_until_s else self._ttft_s
