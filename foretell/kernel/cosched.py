@@ -33,7 +33,7 @@ from foretell.kernel.step_time import StepTime, Sums
 
 class _Plan(NamedTuple):
     shape: Sums
-    """Of the online requests and the offline ones that decode."""
+    """The step with the online requests and the offline ones that decode."""
     parked: int
     """Running offline requests without a token in this step."""
     prefill_left: int
