@@ -271,6 +271,14 @@ class SchedulerMetrics(Declared):
             ("instance_id",),
             formula="used blocks / total blocks",
         )
+        self.kv_offline = self.gauge(
+            "foretell_kv_offline_ratio",
+            "ratio",
+            "Share of the instance's KV blocks that running offline requests hold, where it serves "
+            "them beside online ones.",
+            ("instance_id",),
+            formula="their blocks / total blocks",
+        )
         self.calibration_steps = self.gauge(
             "foretell_calibration_steps",
             "steps",

@@ -25,13 +25,15 @@ from foretell.model import (
     RequestSpec,
     RequestState,
     RequestTable,
+    Slo,
     Step,
 )
 from foretell.v1 import predictor_pb2, snapshot_pb2, tagger_pb2
 
 # The columns of `RequestColumns` carry the names of the fields of `RequestTable`.
 _COLUMNS = tuple(RequestTable.__dataclass_fields__)
-_LEFT_BLOCKS = _COLUMNS.index("left_blocks")
+_OPTIONAL_COLUMNS = ("left_blocks", "ttft_target_s", "tpot_target_s")
+assert _COLUMNS[-len(_OPTIONAL_COLUMNS) :] == _OPTIONAL_COLUMNS
 _SHAPE_FIELDS = ("prefill_seqs", "prefill_tokens", "prefill_pairs", "decode_seqs", "decode_pairs")
 _CONFIG_FIELDS = tuple(EngineConfig.__dataclass_fields__)
 _LOAD_FIELDS = Load._fields
@@ -48,20 +50,29 @@ class WireError(ValueError):
 def columns_to_proto(rows: Sequence[RequestState]) -> snapshot_pb2.RequestColumns:
     table = RequestTable.of(rows)
     values = {name: getattr(table, name) for name in _COLUMNS}
-    if not any(table.left_blocks):
-        del values["left_blocks"]
+    for name in _OPTIONAL_COLUMNS:
+        if not any(values[name]):
+            del values[name]
     return snapshot_pb2.RequestColumns(**values)
 
 
 def columns_from_proto(columns: snapshot_pb2.RequestColumns) -> RequestTable:
     """The columns themselves, not copied; raises `WireError` when they differ in length."""
     values: list[Sequence[Any]] = [getattr(columns, name) for name in _COLUMNS]
-    if not values[_LEFT_BLOCKS]:
-        values[_LEFT_BLOCKS] = [0] * len(columns.request_id)
+    for place, name in enumerate(_OPTIONAL_COLUMNS, -len(_OPTIONAL_COLUMNS)):
+        if not values[place]:  # nobody makes use of it
+            values[place] = [0] * len(values[0])
+        elif name != "left_blocks":
+            _check_targets(name, values[place])
     if len({len(column) for column in values}) > 1:
         lengths = {name: len(column) for name, column in zip(_COLUMNS, values, strict=True)}
         raise WireError(f"request columns differ in length: {lengths}")
     return RequestTable(*values)  # positional: this runs for every engine step
+
+
+def _check_targets(name: str, seconds: Sequence[float]) -> None:
+    if not (isfinite(sum(seconds)) and min(seconds) >= 0.0):
+        raise WireError(f"{name} must be finite and not negative")
 
 
 def shape_to_proto(shape: BatchShape) -> snapshot_pb2.BatchShape:
@@ -155,11 +166,15 @@ def snapshot_to_proto(snapshot: EngineSnapshot) -> snapshot_pb2.EngineSnapshot:
         waiting=columns_to_proto(snapshot.waiting),
         steps_in_flight=steps_to_proto(snapshot.steps_in_flight),
         completed_steps=steps_to_proto(snapshot.completed_steps),
+        online_ttft_s=snapshot.online_ttft_s,
+        usual_online_blocks=snapshot.usual_online_blocks,
     )
 
 
 def snapshot_from_proto(snapshot: snapshot_pb2.EngineSnapshot) -> EngineSnapshot:
     """Raises `WireError` when the message contradicts itself."""
+    if not (snapshot.online_ttft_s >= 0.0 and 0.0 <= snapshot.usual_online_blocks < inf):
+        raise WireError("snapshot: what is expected of online requests must not be negative")
     return EngineSnapshot(
         instance_id=snapshot.instance_id,
         engine_run_id=snapshot.engine_run_id,
@@ -172,6 +187,8 @@ def snapshot_from_proto(snapshot: snapshot_pb2.EngineSnapshot) -> EngineSnapshot
         waiting=columns_from_proto(snapshot.waiting),
         steps_in_flight=steps_from_proto(snapshot.steps_in_flight),
         completed_steps=steps_from_proto(snapshot.completed_steps),
+        online_ttft_s=snapshot.online_ttft_s,
+        usual_online_blocks=snapshot.usual_online_blocks,
     )
 
 
@@ -251,6 +268,8 @@ def request_to_proto(request: RequestSpec) -> predictor_pb2.RequestSpec:
         prefix=request.prefix,
         prefix_chunk_tokens=request.prefix_chunk_tokens,
         x_request_id=request.x_request_id,
+        ttft_target_s=request.ttft_target_s,
+        tpot_target_s=request.tpot_target_s,
     )
 
 
@@ -270,6 +289,7 @@ def request_from_proto(request: predictor_pb2.RequestSpec) -> RequestSpec:
         cached_tokens=min(request.cached_tokens, request.prompt_tokens),
         prefix=tuple(request.prefix[:MOST_CHUNKS]),
         prefix_chunk_tokens=request.prefix_chunk_tokens,
+        slo=Slo(*(_target(x) for x in (request.ttft_target_s, request.tpot_target_s))),
         x_request_id=request.x_request_id,
     )
 
@@ -278,6 +298,12 @@ def ended_to_proto(request: RequestSpec, *, answered: bool) -> predictor_pb2.Com
     return predictor_pb2.CompleteRequest(
         request_id=request.request_id, answered=answered, x_request_id=request.x_request_id
     )
+
+
+def _target(seconds: float) -> float:
+    if not 0.0 <= seconds < inf:
+        raise WireError("request: targets must be finite and not negative")
+    return seconds or inf
 
 
 def load_to_proto(load: Load) -> predictor_pb2.Load:

@@ -59,7 +59,7 @@ def serve(case: Case, *, data: Path, seconds: float) -> dict[str, Any]:
 
     logging.disable(logging.WARNING)
     began = time.process_time()
-    rows = list(_online(data, case.seed, seconds, burst=case.load.endswith("burst")))
+    rows = list(online(data, case.seed, seconds, burst=case.load.endswith("burst")))
     arrivals = [runs.Arrival(*row) for row in rows]
     lines: Iterator[Line] = (chats if case.load == "chats" else questions)(data, case.seed)
     machine = runs.Machine(profile_step_time(load_profile(PROFILE)), BLOCKS)
@@ -73,7 +73,7 @@ def serve(case: Case, *, data: Path, seconds: float) -> dict[str, Any]:
     }
 
 
-def _online(
+def online(
     data: Path, seed: int, seconds: float, *, burst: bool
 ) -> Iterator[tuple[float, int, int]]:
     """(arrival in seconds, prompt tokens, output tokens) of a part of the trace."""

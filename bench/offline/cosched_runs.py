@@ -14,6 +14,7 @@ from bench.offline.documents import Line
 from bench.stats import percentile
 from foretell.cosched import OfflinePool
 from foretell.latency.linear import StepTimeModel
+from foretell.model import BatchShape
 from services.backend.vllm.cosched.free_blocks import SegmentedFreeBlocks
 from services.backend.vllm.cosched.scheduler import CoScheduling
 from services.backend.vllm.snapshot import batch_shape
@@ -206,6 +207,7 @@ class Run:
                 self._looked_up += self._offline[new.req_id].prompt_tokens
                 self._hits += new.num_computed_tokens
         if shape.tokens:
+            self._scheduled(output, shape)
             self._now_s += HOST_S + self._machine.step_time.step_s(shape)
             self._done["steps"] += 1
         ids = list(tokens)
@@ -219,6 +221,9 @@ class Run:
                 self._done["offline_requests"] += 1
                 self._done["offline_tokens"] += seen.prompt_tokens + seen.tokens
         return bool(tokens) or bool(output.finished_req_ids)
+
+    def _scheduled(self, output: Any, shape: BatchShape) -> None:
+        """A step begins; for who watches."""
 
     def _sampled(self, name: str, tokens: int) -> None:
         if not tokens:

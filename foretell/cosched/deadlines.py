@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from enum import Enum
 from math import inf, isfinite
 
+from foretell.kernel.offline import slack_s
+
 CLASS_FIELD = "class"
 TTFT_FIELD = "slo_ttft_ms"
 TPOT_FIELD = "slo_tpot_ms"
 """Fields of a request's `vllm_xargs`."""
-OFFLINE_APART = "offline requests beside online ones"
-"""What engines with such requests say of themselves, as the twin does not plan as they do."""
+OFFLINE_APART = "which offline request is next"
+"""What engines that co-schedule say of themselves: the twin does not know what prompts share."""
 
 
 class JobClass(Enum):
@@ -28,14 +30,8 @@ class Targets:
     tpot_s: float = inf
 
     def slack_s(self, waited_s: float, tokens: int) -> float:
-        """Seconds until the next token is due, `waited_s` after arrival with `tokens` sent.
-
-        Echo's deadline of token i, TTFT + i * TPOT; but no token after the first takes longer than
-        TPOT, however early the first was, as who measures TPOT begins there.
-        """
-        if not tokens:
-            return self.ttft_s - waited_s
-        return min(self.ttft_s + tokens * self.tpot_s - waited_s, self.tpot_s)
+        """Seconds until the next token is due, `waited_s` after arrival with `tokens` sent."""
+        return slack_s(self.ttft_s, self.tpot_s, waited_s, tokens)
 
 
 @dataclass(frozen=True, slots=True)

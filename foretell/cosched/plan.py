@@ -6,13 +6,9 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
+from foretell.kernel.offline import limit_s
 from foretell.model import BatchShape
 from foretell.model.batch import prefill_pairs
-
-STRETCH = 0.06
-"""What a request without targets may lose, as a share of what it would need alone."""
-ARRIVAL_SHARE = 0.25
-"""The share of a TTFT target that the step which a new request finds running may take."""
 
 StepSeconds = Callable[[BatchShape], float]
 
@@ -43,11 +39,7 @@ class Allowance:
 
     def limit_s(self, alone_s: float) -> float:
         """The longest step, where online requests alone would take `alone_s`."""
-        unnoticed_s = alone_s * (1.0 + STRETCH)
-        # One that is late in any case must not hold offline work back until its end.
-        slack_s = self.slack_s if self.slack_s >= alone_s else unnoticed_s
-        stretched_s = unnoticed_s if self.as_alone and alone_s > 0.0 else inf
-        return min(slack_s, stretched_s, max(self.arrival_s, unnoticed_s))
+        return limit_s(alone_s, self.slack_s, self.as_alone, self.arrival_s)
 
 
 class StepPlan(NamedTuple):
@@ -66,20 +58,20 @@ def plan_step(step_s: StepSeconds, load: Load, allowance: Allowance) -> StepPlan
     """
     online, left = load.online, load.tokens - load.online.tokens
     alone_s = step_s(online) if online.tokens else 0.0
-    limit_s = allowance.limit_s(alone_s)
+    longest_s = allowance.limit_s(alone_s)
     idle = not online.tokens
     decodes = min(len(load.contexts), max(0, left))
-    if limit_s < inf:
+    if longest_s < inf:
         shapes = _Decodes(online, load.contexts[:decodes])
-        decodes = _most(decodes, lambda count: step_s(shapes.of(count)), limit_s)
+        decodes = _most(decodes, lambda count: step_s(shapes.of(count)), longest_s)
         decodes = max(decodes, min(1, len(load.contexts)) if idle else 0)
     shape = _Decodes(online, load.contexts[:decodes]).of(decodes)
     computed, wanted = load.prefill
     most = max(0, min(wanted, left - decodes))
-    if most and limit_s < inf:
-        fit = _most(most, lambda count: step_s(with_prefill(shape, count, computed)), limit_s)
+    if most and longest_s < inf:
+        fit = _most(most, lambda count: step_s(with_prefill(shape, count, computed)), longest_s)
         most = max(fit, 1 if idle and not decodes else 0)
-    return StepPlan(decodes, most, limit_s)
+    return StepPlan(decodes, most, longest_s)
 
 
 def with_prefill(shape: BatchShape, tokens: int, computed: int) -> BatchShape:

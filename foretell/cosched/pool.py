@@ -36,10 +36,12 @@ class _Node:
 
 
 class _Entry:
-    __slots__ = ("bucket", "came_after", "hashes")
+    __slots__ = ("bucket", "came", "came_after", "hashes")
 
-    def __init__(self, hashes: Sequence[bytes], bucket: int, came_after: int) -> None:
+    def __init__(self, hashes: Sequence[bytes], bucket: int, came: int, came_after: int) -> None:
         self.hashes = hashes
+        self.came = came
+        """Requests that came before it."""
         self.bucket = bucket
         self.came_after = came_after
         """Admissions before it came."""
@@ -53,7 +55,7 @@ class OfflinePool:
         self._patience = patience
         self._entries: dict[int, _Entry] = {}
         self._trees: dict[int, dict[bytes, _Node]] = {}
-        self._admissions = 0
+        self._came = self._admissions = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -73,7 +75,8 @@ class OfflinePool:
         if key in self._entries:
             raise ValueError(f"{key} waits already")
         bucket = max(tokens, 1).bit_length()
-        self._entries[key] = _Entry(hashes, bucket, self._admissions)
+        self._entries[key] = _Entry(hashes, bucket, self._came, self._admissions)
+        self._came += 1
         tree = self._trees.setdefault(bucket, {})
         node = tree.setdefault(_ROOT, _Node())
         node.requests += 1
@@ -117,7 +120,7 @@ class OfflinePool:
     def candidates(self, is_resident: IsResident) -> list[Candidate]:
         """One of each bucket: the longest resident prefix, then the most shared, then the oldest.
 
-        The oldest request alone once its patience is at an end.
+        The oldest of them comes first. The oldest request alone once its patience is at an end.
         """
         if not self._entries:
             return []
@@ -125,7 +128,8 @@ class OfflinePool:
         entry = self._entries[oldest]
         if self._admissions - entry.came_after >= self._patience * len(self._entries):
             return [Candidate(oldest, _leading(entry.hashes, is_resident))]
-        return [self._search(tree, is_resident) for tree in self._trees.values()]
+        found = [self._search(tree, is_resident) for tree in self._trees.values()]
+        return sorted(found, key=lambda candidate: self._entries[candidate.key].came)
 
     def _search(self, tree: dict[bytes, _Node], is_resident: IsResident) -> Candidate:
         node, resident_blocks, on_resident = tree[_ROOT], 0, True

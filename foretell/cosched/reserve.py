@@ -32,7 +32,11 @@ class BurstReserve:
         self._mean += share * off
         self._variance = (1.0 - share) * (self._variance + share * off * off)
 
+    @property
+    def usual_blocks(self) -> float:
+        """Blocks for online requests, those that they hold included: mean + 2 deviations."""
+        return self._mean + DEVIATIONS * sqrt(self._variance)
+
     def blocks(self, held: float) -> float:
-        """Blocks to keep free while online requests hold `held`: up to mean + 2 deviations."""
-        usual = self._mean + DEVIATIONS * sqrt(self._variance)
-        return max(0.0, usual - held)
+        """Blocks to keep free while online requests hold `held`."""
+        return max(0.0, self.usual_blocks - held)

@@ -60,6 +60,7 @@ def engine_record(config: EngineConfig) -> Record:
         row["local_groups"] = config.local_kv_cache_groups
         row["window"], row["chunk"] = config.sliding_window_tokens, config.attention_chunk_tokens
         row["most_local_blocks"] = config.most_local_blocks
+    row["co_schedules"], row["online_ttft_s"] = config.co_schedules, np.inf
     row["head"] = row["tail"] = row["blank_head"] = row["lru_head"] = row["lru_tail"] = NONE
     row["free"] = row["owned"] = config.total_blocks
     return row

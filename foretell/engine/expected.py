@@ -37,14 +37,22 @@ class RecentArrivals:
         self._prompt_tokens = 0.0
         self._output_tokens = 0.0
         self._cached_tokens = 0.0
+        self._targets_s = 0.0, 0.0
 
     def note(
-        self, prompt_tokens: int, output_tokens: float, at_s: float, cached_tokens: int = 0
+        self,
+        prompt_tokens: int,
+        output_tokens: float,
+        at_s: float,
+        cached_tokens: int = 0,
+        targets_s: tuple[float, float] = (0.0, 0.0),
     ) -> None:
         """A sequence of this size is on its way to the engine, or has come.
 
-        `cached_tokens` of its prompt the engine is expected to have.
+        `cached_tokens` of its prompt the engine is expected to have. `targets_s` are those of its
+        TTFT and TPOT, 0 where it has none; those of the latest count.
         """
+        self._targets_s = targets_s
         if not self._count:
             self._first_s = self._latest_s = at_s
         at_s = max(at_s, self._latest_s)
@@ -84,6 +92,7 @@ class RecentArrivals:
             certain(float(output)),
             now_s + 0.5 / rate,
             1.0 / rate,
+            *self._targets_s,
             prompt,
             output,
             0,

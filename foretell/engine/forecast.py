@@ -23,6 +23,7 @@ from foretell.kernel.forecasts import (
     forecast,
 )
 from foretell.kernel.layout import BLOCK, ENTRY, PLACE
+from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.kernel.pictures import ARRIVAL, PICTURE, REQUEST, Pictures
 from foretell.kernel.rollout import MARK
 from foretell.kernel.start import RECORDS, Scratch
@@ -46,6 +47,8 @@ class Arrival(NamedTuple):
     length: Row
     at_s: float
     every_s: float
+    ttft_target_s: float
+    tpot_target_s: float
     prompt: int
     max_tokens: int
     priority: int
@@ -220,6 +223,14 @@ class Forecaster:
         layout = np.stack([model.layout for model in self._tables])
         self._models = self._models._replace(values=values, layout=layout)
 
+    def expect_online(self, index: int, ttft_s: float, usual_blocks: float) -> None:
+        """What engine `index` expects of online requests, as `EngineSnapshot` has it.
+
+        To be called before its picture is completed.
+        """
+        engine = self.pictures.headers[index : index + 1]["engine"]
+        engine["online_ttft_s"], engine["usual_online_blocks"] = ttft_s, usual_blocks
+
     def finish_picture(
         self,
         index: int,
@@ -247,6 +258,17 @@ class Forecaster:
     def figures(self, index: int) -> Figures:
         """The load that an engine's picture shows."""
         return Figures._make(self.pictures.headers["figures"][index].tolist())
+
+    def offline_blocks(self, index: int) -> int:
+        """KV blocks of the offline requests that run, where an engine tells them apart.
+
+        Blocks that requests share count for each of them.
+        """
+        header = self.pictures.headers[index : index + 1]
+        if not header["engine"]["co_schedules"][0]:
+            return 0
+        rows = self.pictures.requests[index, : self.figures(index).running]
+        return int(rows["blocks"][rows["priority"] == OFFLINE_PRIORITY].sum())
 
     def prepare(
         self,
@@ -449,6 +471,8 @@ def arrival(request: RequestSpec, length_row: Row, at_s: float, every_s: float =
         length_row,
         at_s,
         every_s,
+        request.ttft_target_s,
+        request.tpot_target_s,
         request.prompt_tokens,
         request.max_tokens,
         request.priority,

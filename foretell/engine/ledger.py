@@ -14,6 +14,7 @@ from foretell.engine.delay import UsualDelay
 from foretell.engine.expected import RecentArrivals
 from foretell.engine.forecast import Arrival, arrival, is_certain
 from foretell.engine.prefixes import PrefixIndex
+from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.length.distribution import Row
 from foretell.model import EngineConfig, RequestSpec
 
@@ -106,6 +107,7 @@ class Ledger:
         """From a prediction to the request's arrival in the engine's queue, as learned so far."""
         self._delay = UsualDelay(dispatch_delay_s, _LONGEST_DELAY_S)
         self._arrivals = RecentArrivals()
+        self._co_schedules = False
         self._reservations: OrderedDict[str, Reservation] = OrderedDict()
         self._observed: OrderedDict[str, Observed] = OrderedDict()
         self._uncertain = 0  # reservations whose length is not certain
@@ -149,8 +151,9 @@ class Ledger:
         """Whether the request is on its way and no snapshot has shown it."""
         return request_id in self._reservations
 
-    def restart(self, prefixes: PrefixIndex | None) -> None:
+    def restart(self, prefixes: PrefixIndex | None, *, co_schedules: bool = False) -> None:
         """Another run of the engine has begun: what the last one did died with it."""
+        self._co_schedules = co_schedules
         self._observed.clear()
         self.prefixes = prefixes
 
@@ -251,8 +254,14 @@ class Ledger:
         return self._observed.pop(request_id, None) or Observed()
 
     def _note(self, request: RequestSpec, at_s: float) -> None:
+        if self._co_schedules and request.priority == OFFLINE_PRIORITY:
+            return  # who will come to wait for what online requests leave is no hurry
         self._arrivals.note(
-            request.prompt_tokens, request.length.expected_tokens, at_s, request.cached_tokens
+            request.prompt_tokens,
+            request.length.expected_tokens,
+            at_s,
+            request.cached_tokens,
+            (request.ttft_target_s, request.tpot_target_s),
         )
 
     def _drop(self, request_id: str) -> Reservation | None:

@@ -102,15 +102,17 @@ class EnginePredictor:
         figures, ledger = self._figures or self._figures_anew(), self.ledger
         if self._load is None or self._loaded_at != ledger.changes:
             self._loaded_at, config = ledger.changes, self.engine_config
+            used_blocks = max(0, config.total_blocks - figures.free_blocks)
             self._load = Load(
                 running=figures.running,
                 waiting=figures.requests - figures.running,
                 reserved=ledger.reserved,
-                used_blocks=max(0, config.total_blocks - figures.free_blocks),
+                used_blocks=used_blocks,
                 total_blocks=config.total_blocks,
                 waiting_prefill_blocks=figures.waiting_blocks + ledger.reserved_blocks(config),
                 max_num_seqs=config.max_num_seqs,
                 by_priority=config.policy == "priority",
+                offline_blocks=min(used_blocks, self.forecaster.offline_blocks(self.index)),
             )
         return self._load
 

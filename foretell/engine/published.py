@@ -52,6 +52,9 @@ class PublishedPicture:
     """Those of the steps in flight, the oldest first."""
     step_began_s: float
     """The oldest step in flight."""
+    online_ttft_s: float
+    """This and the next as in `EngineSnapshot`."""
+    usual_online_blocks: float
     requests: bytes
     """Rows of `kernel.pictures.REQUEST`."""
     reservations: bytes
@@ -104,6 +107,7 @@ def show(
     """
     count = len(rows)
     forecaster.make_room(count)
+    forecaster.expect_online(index, picture.online_ttft_s, picture.usual_online_blocks)
     own = forecaster.pictures.requests[index, :count]
     own[:] = rows
     own["arrival_s"] += shift_s
@@ -146,8 +150,10 @@ def requests_of(picture: PublishedPicture) -> NDArray[np.void]:
     _check(len(picture.shapes) <= STEPS, "steps")
     _check(all(0 <= part < _MOST_NUMBER for part in picture.step_error), "step_time")
     _check(all(0 <= n < _MOST_NUMBER for shape in picture.shapes for n in sums(shape)), "steps")
+    _check(picture.online_ttft_s >= 0 and 0 <= picture.usual_online_blocks < inf, "online")
     if count:
         _check_lengths(rows)
+        _check_targets(rows)
         _check(bool(np.isfinite(rows["arrival_s"]).all()), "time")
         _check_ranges(_side_by_side(rows, np.int32, _COUNTS), _COUNTS, _most_of(config))
         _check(bool((rows["left"] <= rows["blocks"]).all()), "left")
@@ -180,6 +186,7 @@ def arrivals_of(
     rows = _rows(packed, ARRIVAL)
     _check(len(rows) <= MOST_REQUESTS, "count")
     _check_lengths(rows)
+    _check_targets(rows)
     at, every = _side_by_side(rows, np.float64, ("at_s", "every_s")).T
     _check(bool(np.isfinite(at).all()), "time")
     _check(bool(every.min() >= 0) and bool(every.max() <= _MOST_NUMBER), "time")
@@ -213,6 +220,11 @@ def _check_lengths(rows: NDArray[np.void]) -> None:
     lengths = rows["length"]
     _check(bool(np.isfinite(lengths).all()) and bool(lengths.min() >= 0), "length")
     _check(bool((lengths[:, 1:_COLUMNS] >= lengths[:, : _COLUMNS - 1]).all()), "length")
+
+
+def _check_targets(rows: NDArray[np.void]) -> None:
+    targets = _side_by_side(rows, np.float64, ("ttft_target_s", "tpot_target_s"))
+    _check(bool(targets.min() >= 0) and bool(targets.max() < inf), "targets")
 
 
 def _side_by_side(

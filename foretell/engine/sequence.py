@@ -27,11 +27,13 @@ class Sequence:
         *,
         arrival_s: float = 0.0,
         priority: int = 0,
+        targets_s: tuple[float, float] = (0.0, 0.0),
         content: Content | None = None,
     ) -> None:
         """`stop_after`: output tokens after which it ends, whatever the cause.
 
         (EOS, `max_tokens`, model length.) Without `content` it shares no block with any other.
+        `targets_s` are those of its TTFT and TPOT, 0 where there is none.
         """
         self.request_id = request_id
         self.content = content
@@ -42,6 +44,7 @@ class Sequence:
         self.row["max_tokens"] = max_tokens
         self.row["arrival_s"] = arrival_s
         self.row["priority"] = priority
+        self.row["ttft_target_s"], self.row["tpot_target_s"] = targets_s
 
     @classmethod
     def at(cls, request_id: str, row: np.void, slot: int) -> "Sequence":

@@ -1,6 +1,7 @@
 """The predictor of an engine that publishes snapshots: what the sidecar beside it runs."""
 
 from collections.abc import Callable
+from math import inf
 
 from foretell.engine.answer import Spread, no_spread
 from foretell.engine.forecast import Forecaster
@@ -25,6 +26,7 @@ from foretell.model import (
     Prediction,
     RequestSpec,
     RequestTable,
+    Slo,
 )
 
 _UNTOLD = LinearStepTime((0.0,) * len(FEATURES)).packed()
@@ -84,7 +86,10 @@ class SnapshotPredictor:
             return True  # a heartbeat: the engine lives, its state is the same
         if not same_run:
             caches = snapshot.config.enable_prefix_caching
-            self.ledger.restart(PrefixIndex(snapshot.config) if caches else None)
+            self.ledger.restart(
+                PrefixIndex(snapshot.config) if caches else None,
+                co_schedules=snapshot.config.co_schedules,
+            )
             if self._predictor is None:
                 self._predictor = EnginePredictor(
                     self._forecaster, 0, snapshot.instance_id, snapshot.config, self.ledger, _UNTOLD
@@ -172,6 +177,8 @@ class SnapshotPredictor:
             waiting_blocks=figures.waiting_blocks,
             shapes=tuple(step.shape for step in snapshot.steps_in_flight[-STEPS:]),
             step_began_s=float(self._forecaster.pictures.headers["begun_s"][0]),
+            online_ttft_s=snapshot.online_ttft_s,
+            usual_online_blocks=snapshot.usual_online_blocks,
             requests=packed_requests(self._forecaster, 0),
             reservations=packed_arrivals(self.ledger.rows()),
             expected=packed_arrivals(self.ledger.expected(now_unix_s + self.dispatch_delay_s)),
@@ -231,7 +238,14 @@ class SnapshotPredictor:
             if before.running or before.waiting:
                 joined_after_s = max(before.taken_unix_s, state.arrival_unix_s)
         return self.ledger.meet(
-            RequestSpec(state.foretell_id, state.prompt_tokens, 0, length),
+            RequestSpec(
+                state.foretell_id,
+                state.prompt_tokens,
+                0,
+                length,
+                state.priority,
+                slo=Slo(state.ttft_target_s or inf, state.tpot_target_s or inf),
+            ),
             at_unix_s,
             state.arrival_unix_s,
             joined_after_s,

@@ -54,6 +54,7 @@ def fill_picture(
     tokens = rows["prompt"][running:count] + rows["output"][running:count]
     blocks = sum(map(config.blocks_for, tokens.tolist()))
     sure = all(map(is_certain, length_rows))
+    forecaster.expect_online(index, snapshot.online_ttft_s, snapshot.usual_online_blocks)
     steps = snapshot.steps_in_flight[-STEPS:]  # an engine that is modelled here has no more
     forecaster.finish_picture(
         index,
@@ -75,6 +76,7 @@ def _fill_rows(rows: NDArray[np.void], table: RequestTable, cached_tokens: Seque
     rows["max_tokens"] = np.minimum(table.max_tokens[:], _MOST_TOKENS)
     rows["priority"] = table.priority[:]
     rows["preemptions"] = table.preemptions[:]
+    rows["ttft_target_s"], rows["tpot_target_s"] = table.ttft_target_s[:], table.tpot_target_s[:]
     rows["cached_tokens"] = cached_tokens[:]
 
 

@@ -22,6 +22,7 @@ from foretell.kernel import output, queues
 from foretell.kernel.layout import ENTRY, NONE, Record, State
 from foretell.kernel.live import BELIEF, LIVE, Live, advance, count_free
 from foretell.kernel.start import limited
+from foretell.kernel.step_time import StepTime
 from foretell.latency.linear import LinearStepTime
 from foretell.length.distribution import Row
 from foretell.model import BatchShape, EngineConfig
@@ -199,13 +200,14 @@ class Twin:
             self._ended.append((self.steps, seq))
         return bool(found)
 
-    def schedule(self) -> Batch | None:
+    def schedule(self, now_s: float = 0.0, model: StepTime = _UNTIMED) -> Batch | None:
         """Choose the next step's tokens, or None when none may be in flight or nothing can change.
 
-        A batch may be empty when all it did was preempt.
+        A batch may be empty when all it did was preempt. The time and the step times matter only
+        where offline requests get what they leave.
         """
         self._forget_ended()
-        if not self._advance(lands=False, steps=1):
+        if not self._advance(lands=False, steps=1, now_s=now_s, model=model):
             return None
         return self._batch((int(self._clock["oldest"]) + self.in_flight + 1) % 2)
 
@@ -245,10 +247,12 @@ class Twin:
     def _state(self) -> State:
         return State(self._engine, *self.live[1:6])
 
-    def _advance(self, *, lands: bool, steps: int) -> int:
+    def _advance(
+        self, *, lands: bool, steps: int, now_s: float = 0.0, model: StepTime = _UNTIMED
+    ) -> int:
         budget = self.config.max_num_scheduled_tokens
         return advance(
-            self.live, _UNTIMED, 0.0, lands, steps, budget, self.max_num_seqs, self._outcome
+            self.live, model, now_s, lands, steps, budget, self.max_num_seqs, self._outcome
         )
 
     def _batch(self, index: int) -> Batch:

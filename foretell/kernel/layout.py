@@ -23,6 +23,8 @@ SEQUENCE = np.dtype(
         ("arrival_s", np.float64),
         ("first_token_s", np.float64),  # infinite where there is none yet
         ("finished_s", np.float64),
+        ("ttft_target_s", np.float64),  # 0: none
+        ("tpot_target_s", np.float64),
         ("status", np.int32),
         ("priority", np.int32),
         ("prompt", np.int32),
@@ -73,6 +75,11 @@ ENGINE = np.dtype(
         ("reserve_full_isl", np.int64),
         ("knows_content", np.int64),
         ("depth", np.int64),  # steps in flight: 2 with async scheduling
+        ("co_schedules", np.int64),  # offline requests get what online ones leave
+        # The least TTFT target of the online requests that are expected at any moment; 0: of such
+        # as have none, infinite: nobody is expected.
+        ("online_ttft_s", np.float64),
+        ("usual_online_blocks", np.float64),  # kept free for bursts of online requests
         # Counters.
         ("running", np.int64),
         ("waiting", np.int64),

@@ -110,7 +110,7 @@ def advance(
         tally.completed += 1
         outcome[0], outcome[1] = loop.batches[landed].counts.finished, landed
     scheduled = 0
-    while scheduled < steps and schedule_next(loop):
+    while scheduled < steps and schedule_next(loop, model):
         scheduled += 1
         index = newest(loop)
         batch = loop.batches[index]
@@ -202,6 +202,7 @@ def _publish_request(live: Live, slot: int, request: Record) -> int:
     seq, belief = live.sequences[slot], live.beliefs[slot]
     request.arrival_s, request.priority = seq.arrival_s, seq.priority
     request.preemptions = seq.preemptions
+    request.ttft_target_s, request.tpot_target_s = seq.ttft_target_s, seq.tpot_target_s
     request.prompt, request.output, request.max_tokens = seq.prompt, seq.output, seq.max_tokens
     request.key = belief.key
     for i in range(WIDTH):

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from foretell.kernel.cosched import schedule_beside
 from foretell.kernel.jit import compiled, inlined
 from foretell.kernel.layout import Batch, Record, State
 from foretell.kernel.output import complete
@@ -49,15 +50,19 @@ def newest(loop: Loop) -> int:
 
 
 @inlined
-def schedule_next(loop: Loop) -> bool:
+def schedule_next(loop: Loop, model: StepTime) -> bool:
     """Schedule a step behind those in flight; False where none may be, or nothing can change.
 
-    A step that only preempts holds no tokens. The step is in flight when `launch` says so.
+    A step that only preempts holds no tokens. The step is in flight when `launch` says so. Where
+    offline requests are told apart they get what `model` says is left of it.
     """
     engine, clock = loop.state.engine, loop.clock
     if clock.in_flight >= engine.depth or engine.running + engine.waiting == 0:
         return False
-    return schedule(loop.state, loop.batches[newest(loop)])
+    batch = loop.batches[newest(loop)]
+    if engine.co_schedules:
+        return schedule_beside(loop.state, batch, model, clock.now_s)
+    return schedule(loop.state, batch)
 
 
 @inlined

@@ -19,6 +19,8 @@ REQUEST = np.dtype(
     [
         ("length", np.float64, (WIDTH,)),  # what is believed of its output length
         ("arrival_s", np.float64),
+        ("ttft_target_s", np.float64),  # 0: none
+        ("tpot_target_s", np.float64),
         ("key", np.int64),  # stands for the request in draws; the same in every picture
         ("prompt", np.int32),
         ("output", np.int32),  # generated and known
@@ -63,6 +65,8 @@ ARRIVAL = np.dtype(
         ("length", np.float64, (WIDTH,)),
         ("at_s", np.float64),  # when it joins the queue
         ("every_s", np.float64),  # from one of its sequences to the next one
+        ("ttft_target_s", np.float64),  # 0: none
+        ("tpot_target_s", np.float64),
         ("prompt", np.int64),
         ("max_tokens", np.int64),  # 0: no limit
         ("priority", np.int64),

@@ -1,16 +1,30 @@
 """The waiting queue, which is a list linked through its sequences, and the running list."""
 
-from foretell.kernel.jit import compiled
+from foretell.kernel.jit import compiled, inlined
 from foretell.kernel.layout import ENDED, NONE, RUNNING, WAITING, State
+from foretell.kernel.offline import OFFLINE_PRIORITY
+
+
+@inlined
+def is_offline(state: State, slot: int) -> bool:
+    """Whether `slot` is an offline request of an engine that tells them apart."""
+    offline = state.sequences[slot].priority == OFFLINE_PRIORITY
+    return bool(offline and state.engine.co_schedules)
 
 
 @compiled
 def enqueue(state: State, slot: int) -> None:
-    """Add `slot` to the waiting queue: at its end, or in the order of (priority, arrival)."""
-    engine = state.engine
+    """Add `slot` to the waiting queue: at its end, or in the order of (priority, arrival).
+
+    Where offline requests are told apart, online ones stand before all of them.
+    """
+    engine, seq = state.engine, state.sequences[slot]
     before = engine.tail
-    if engine.by_priority:
-        seq = state.sequences[slot]
+    if engine.co_schedules and seq.priority != OFFLINE_PRIORITY:
+        engine.online_ttft_s = min(engine.online_ttft_s, seq.ttft_target_s)
+        while before != NONE and is_offline(state, before):
+            before = state.sequences[before].previous
+    if engine.by_priority and not is_offline(state, slot):
         while before != NONE:
             other = state.sequences[before]
             if other.priority < seq.priority:
@@ -23,8 +37,8 @@ def enqueue(state: State, slot: int) -> None:
 
 @compiled
 def enqueue_preempted(state: State, slot: int) -> None:
-    """Add a preempted `slot` at the head of the queue, or in its place where priorities count."""
-    if state.engine.by_priority:
+    """Add a preempted `slot` at the head of the queue, or in its place where classes count."""
+    if state.engine.by_priority or is_offline(state, slot):
         enqueue(state, slot)
     else:
         _link(state, slot, NONE)

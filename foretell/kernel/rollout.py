@@ -5,10 +5,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from foretell.kernel.cosched import has_offline
 from foretell.kernel.jit import compiled, inlined
 from foretell.kernel.layout import ENDED, EXPECTED, NONE, State
 from foretell.kernel.loop import Loop, batch_s, end_oldest, land, launch, newest, schedule_next
-from foretell.kernel.queues import enqueue
+from foretell.kernel.queues import enqueue, is_offline
 from foretell.kernel.scheduling import admissible_tokens, long_prefill_threshold
 from foretell.kernel.steady import (
     NEVER,
@@ -70,7 +71,7 @@ def roll(r: Roll, model: StepTime, until_s: float) -> bool:
 @inlined
 def _enter(r: Roll) -> bool:
     clock, state = r.loop.clock, r.loop.state
-    if clock.in_flight != state.engine.depth - 1:
+    if clock.in_flight != state.engine.depth - 1 or has_offline(state):
         return False
     return enter(state, r.steady, r.loop.batches[clock.oldest])
 
@@ -101,6 +102,8 @@ def _admit_arrivals(r: Roll) -> None:
             return
         clock.next_arrival += 1
         if sequences[slot].status == EXPECTED:
+            if is_offline(r.loop.state, slot):
+                _leave(r)
             enqueue(r.loop.state, slot)
 
 
@@ -116,7 +119,7 @@ def _next_arrival_s(r: Roll) -> float:
 def _iterate(r: Roll, model: StepTime) -> bool:
     """Run one iteration of the engine's loop; False when nothing can ever run again."""
     loop, clock = r.loop, r.loop.clock
-    if schedule_next(loop):
+    if schedule_next(loop, model):
         counts = loop.batches[newest(loop)].counts
         launch(loop, batch_s(model, counts))
         if clock.in_flight < loop.state.engine.depth and counts.scheduled > 0:

@@ -8,7 +8,7 @@ is foreseen, the end of a text is not. With one step in flight these rules chang
 from foretell.kernel.blocks import admit, blocks_to_admit, evictable, find_hits, grow, release
 from foretell.kernel.jit import compiled, inlined
 from foretell.kernel.layout import NONE, Batch, State
-from foretell.kernel.queues import enqueue_preempted, run, stop_running, unlink
+from foretell.kernel.queues import enqueue_preempted, is_offline, run, stop_running, unlink
 
 
 @compiled
@@ -20,7 +20,7 @@ def schedule(state: State, batch: Batch) -> bool:
     counts = batch.counts
     counts.scheduled = counts.admitted = counts.preempted = 0
     threshold = long_prefill_threshold(state)
-    token_budget = _schedule_running(state, batch, threshold)
+    token_budget = schedule_running(state, batch, threshold)
     if counts.preempted == 0:
         schedule_waiting(state, batch, token_budget, threshold)
     if counts.scheduled == 0 and counts.preempted == 0:
@@ -67,7 +67,7 @@ def admissible_tokens(state: State, slot: int, token_budget: int, threshold: int
 
 
 @compiled
-def _schedule_running(state: State, batch: Batch, threshold: int) -> int:
+def schedule_running(state: State, batch: Batch, threshold: int) -> int:
     """Schedule running sequences in their order; returns the token budget left."""
     engine, counts = state.engine, batch.counts
     token_budget, index = engine.max_num_scheduled_tokens, 0
@@ -129,7 +129,6 @@ def _victim(state: State) -> int:
 def _preempt(state: State, batch: Batch, position: int) -> int:
     """Move the sequence at `position` back to waiting; returns the token budget that this frees."""
     counts, slot = batch.counts, state.running[position]
-    seq = state.sequences[slot]
     refund, kept = 0, 0
     for i in range(counts.scheduled):
         if batch.entries[i].slot == slot:
@@ -141,6 +140,17 @@ def _preempt(state: State, batch: Batch, position: int) -> int:
             )
             kept += 1
     counts.scheduled = kept
+    preempt(state, position)
+    batch.entries[counts.preempted].preempted = slot
+    counts.preempted += 1
+    return refund
+
+
+@compiled
+def preempt(state: State, position: int) -> None:
+    """Move the sequence at `position` of the running list back to waiting."""
+    slot = state.running[position]
+    seq = state.sequences[slot]
     stop_running(state, position)
     release(state, slot)
     # Output in flight still delivers its tokens; until it has, the sequence cannot go on.
@@ -148,37 +158,50 @@ def _preempt(state: State, batch: Batch, position: int) -> int:
     seq.computed = 0
     seq.preemptions += 1
     enqueue_preempted(state, slot)
-    batch.entries[counts.preempted].preempted = slot
-    counts.preempted += 1
-    return refund
 
 
 @inlined
-def schedule_waiting(state: State, batch: Batch, token_budget: int, threshold: int) -> None:
-    """Admit from the head of the queue until something does not fit."""
-    engine, counts = state.engine, batch.counts
+def schedule_waiting(state: State, batch: Batch, token_budget: int, threshold: int) -> int:
+    """Admit from the head of the queue until something does not fit; returns the tokens left.
+
+    Offline requests are left where they are told apart.
+    """
+    engine = state.engine
     slot = engine.head
     while slot != NONE and token_budget > 0 and engine.running < engine.max_num_seqs:
         seq = state.sequences[slot]
+        if is_offline(state, slot):
+            break
         behind = seq.next
         if seq.stale == 0:  # otherwise its output in flight decides where it must continue
-            hits = find_hits(state, slot)
-            tokens = admissible_tokens(state, slot, token_budget, threshold, hits)
+            tokens = admit_one(state, batch, slot, token_budget, threshold)
             if tokens == 0:
-                return
-            unlink(state, slot)
-            admit(state, slot, hits)
-            seq.cached = seq.computed = hits * engine.block_size
-            grown = grow(state, slot, seq.computed + tokens)
-            assert grown, "admission was checked"
-            run(state, slot)
-            batch.entries[counts.scheduled].slot = slot
-            batch.entries[counts.scheduled].tokens = tokens
-            batch.entries[counts.admitted].admitted = slot
-            counts.scheduled += 1
-            counts.admitted += 1
+                break
             token_budget -= tokens
         slot = behind
+    return token_budget
+
+
+@inlined
+def admit_one(state: State, batch: Batch, slot: int, token_budget: int, threshold: int) -> int:
+    """Admit a waiting sequence; returns the tokens that it computes, 0 where it must wait."""
+    engine, counts, seq = state.engine, batch.counts, state.sequences[slot]
+    hits = find_hits(state, slot)
+    tokens = admissible_tokens(state, slot, token_budget, threshold, hits)
+    if tokens == 0:
+        return 0
+    unlink(state, slot)
+    admit(state, slot, hits)
+    seq.cached = seq.computed = hits * engine.block_size
+    grown = grow(state, slot, seq.computed + tokens)
+    assert grown, "admission was checked"
+    run(state, slot)
+    batch.entries[counts.scheduled].slot = slot
+    batch.entries[counts.scheduled].tokens = tokens
+    batch.entries[counts.admitted].admitted = slot
+    counts.scheduled += 1
+    counts.admitted += 1
+    return tokens
 
 
 @inlined

@@ -82,6 +82,7 @@ def restore(pictures: Pictures, index: int, scratch: Scratch) -> None:
         row.arrival_s, row.priority = request.arrival_s, request.priority
         row.prompt, row.output, row.max_tokens = request.prompt, request.output, request.max_tokens
         row.preemptions = request.preemptions
+        row.ttft_target_s, row.tpot_target_s = request.ttft_target_s, request.tpot_target_s
         if request.cached_tokens > 0:  # a division takes as long as all the rest
             row.hits = request.cached_tokens // engine.block_size
         if i < running:
@@ -144,6 +145,7 @@ def expect(scratch: Scratch, arrival: Record, delay_s: float, cached: int, slot:
         rows[slot + i] = scratch.sequences[BLANK, 0]
         row = rows[slot + i]
         row.status, row.priority = EXPECTED, arrival.priority
+        row.ttft_target_s, row.tpot_target_s = arrival.ttft_target_s, arrival.tpot_target_s
         row.arrival_s = arrival.at_s + delay_s + i * arrival.every_s
         if cached > 0:
             row.hits = cached // engine.block_size

@@ -39,6 +39,7 @@ class Slo:
 
 NO_SLO = Slo()
 """No targets."""
+_MISSED_S = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +62,20 @@ class RequestSpec:
     prefix_chunk_tokens: float = 0.0
     """Tokens in each of these chunks; a mean where chunks are cut by bytes of text."""
     slo: Slo = NO_SLO
-    """Targets that count from now. Policies read them; predictors are not told."""
+    """Targets that count from now."""
     x_request_id: str = ""
     """By which its client knows it: for lines of logs."""
+
+    @property
+    def ttft_target_s(self) -> float:
+        """The TTFT target as engines are told it: 0 where there is none, above 0 where it is
+        missed already."""
+        return 0.0 if self.slo.ttft_s == inf else max(self.slo.ttft_s, _MISSED_S)
+
+    @property
+    def tpot_target_s(self) -> float:
+        """The TPOT target in the same way."""
+        return 0.0 if self.slo.tpot_s == inf else max(self.slo.tpot_s, _MISSED_S)
 
 
 class Load(NamedTuple):
@@ -79,6 +91,8 @@ class Load(NamedTuple):
     max_num_seqs: int
     by_priority: bool = False
     """It admits by priority; otherwise, in the order of arrival."""
+    offline_blocks: int = 0
+    """Those of the used ones that offline requests of an engine that co-schedules hold."""
 
 
 class Prediction(NamedTuple):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from math import inf
 from typing import Any, overload
 
 from foretell.model.batch import Step
@@ -44,6 +45,8 @@ class EngineConfig:
     """Tokens that local attention sees, the next one included; 0 where it goes by chunks."""
     attention_chunk_tokens: int = 0
     """0 where local attention has a sliding window; otherwise a multiple of the block size."""
+    co_schedules: bool = False
+    """Requests of the last priority are offline: they get what the others leave."""
     approximations: tuple[str, ...] = ()
     """What the engine does that the twin does not model; predictions are less exact for it."""
 
@@ -99,6 +102,9 @@ class RequestState:
     preemptions: int = 0
     left_blocks: int = 0
     """Its first blocks, which groups with local attention have left behind."""
+    ttft_target_s: float = 0.0
+    """This and the next: what the engine was told; 0: nothing."""
+    tpot_target_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,6 +128,8 @@ class RequestTable(Sequence[RequestState]):
     in_flight_tokens: Sequence[int]
     preemptions: Sequence[int]
     left_blocks: Sequence[int]
+    ttft_target_s: Sequence[float]
+    tpot_target_s: Sequence[float]
 
     @classmethod
     def of(cls, rows: Sequence[RequestState]) -> "RequestTable":
@@ -178,3 +186,8 @@ class EngineSnapshot:
     """In the order in which they will be admitted."""
     steps_in_flight: tuple[Step, ...]
     completed_steps: tuple[Step, ...]
+    online_ttft_s: float = inf
+    """The least TTFT target of the online requests that an engine which co-schedules expects at any
+    moment; 0: of such as have none, infinite: it expects nobody."""
+    usual_online_blocks: float = 0.0
+    """KV blocks that it keeps for online requests, those that they hold included."""

@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RequestSpec(_message.Message):
-    __slots__ = ("request_id", "prompt_tokens", "max_tokens", "length", "priority", "sequences", "cached_tokens", "prefix", "prefix_chunk_tokens", "x_request_id")
+    __slots__ = ("request_id", "prompt_tokens", "max_tokens", "length", "priority", "sequences", "cached_tokens", "prefix", "prefix_chunk_tokens", "x_request_id", "ttft_target_s", "tpot_target_s")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +20,8 @@ class RequestSpec(_message.Message):
     PREFIX_FIELD_NUMBER: _ClassVar[int]
     PREFIX_CHUNK_TOKENS_FIELD_NUMBER: _ClassVar[int]
     X_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TTFT_TARGET_S_FIELD_NUMBER: _ClassVar[int]
+    TPOT_TARGET_S_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt_tokens: int
     max_tokens: int
@@ -30,10 +32,12 @@ class RequestSpec(_message.Message):
     prefix: _containers.RepeatedScalarFieldContainer[int]
     prefix_chunk_tokens: float
     x_request_id: str
-    def __init__(self, request_id: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., length: _Optional[_Union[_tagger_pb2.LengthEstimate, _Mapping]] = ..., priority: _Optional[int] = ..., sequences: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., prefix: _Optional[_Iterable[int]] = ..., prefix_chunk_tokens: _Optional[float] = ..., x_request_id: _Optional[str] = ...) -> None: ...
+    ttft_target_s: float
+    tpot_target_s: float
+    def __init__(self, request_id: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., length: _Optional[_Union[_tagger_pb2.LengthEstimate, _Mapping]] = ..., priority: _Optional[int] = ..., sequences: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., prefix: _Optional[_Iterable[int]] = ..., prefix_chunk_tokens: _Optional[float] = ..., x_request_id: _Optional[str] = ..., ttft_target_s: _Optional[float] = ..., tpot_target_s: _Optional[float] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("running", "waiting", "reserved", "used_blocks", "total_blocks", "waiting_prefill_blocks", "max_num_seqs", "by_priority")
+    __slots__ = ("running", "waiting", "reserved", "used_blocks", "total_blocks", "waiting_prefill_blocks", "max_num_seqs", "by_priority", "offline_blocks")
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     RESERVED_FIELD_NUMBER: _ClassVar[int]
@@ -42,6 +46,7 @@ class Load(_message.Message):
     WAITING_PREFILL_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     MAX_NUM_SEQS_FIELD_NUMBER: _ClassVar[int]
     BY_PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    OFFLINE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     running: int
     waiting: int
     reserved: int
@@ -50,7 +55,8 @@ class Load(_message.Message):
     waiting_prefill_blocks: int
     max_num_seqs: int
     by_priority: bool
-    def __init__(self, running: _Optional[int] = ..., waiting: _Optional[int] = ..., reserved: _Optional[int] = ..., used_blocks: _Optional[int] = ..., total_blocks: _Optional[int] = ..., waiting_prefill_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., by_priority: bool = ...) -> None: ...
+    offline_blocks: int
+    def __init__(self, running: _Optional[int] = ..., waiting: _Optional[int] = ..., reserved: _Optional[int] = ..., used_blocks: _Optional[int] = ..., total_blocks: _Optional[int] = ..., waiting_prefill_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., by_priority: bool = ..., offline_blocks: _Optional[int] = ...) -> None: ...
 
 class PredictRequest(_message.Message):
     __slots__ = ("request", "externality", "announced_only", "means_only")
@@ -265,7 +271,7 @@ class Published(_message.Message):
     def __init__(self, sent_unix_s: _Optional[float] = ..., heard_unix_s: _Optional[float] = ..., picture: _Optional[_Union[Picture, _Mapping]] = ..., ended: _Optional[_Iterable[_Union[Ended, _Mapping]]] = ..., all_prefixes: bool = ..., cached_prefixes: _Optional[_Iterable[int]] = ..., evicted_prefixes: _Optional[_Iterable[int]] = ..., spending: _Optional[_Iterable[_Union[Spending, _Mapping]]] = ...) -> None: ...
 
 class Picture(_message.Message):
-    __slots__ = ("layout", "checksum", "notices", "instance_id", "config", "taken_unix_s", "running", "free_blocks", "waiting_blocks", "steps_in_flight", "step_began_unix_s", "requests", "reservations", "expected", "dispatch_delay_s", "step_time", "step_error", "calibration_steps", "profile")
+    __slots__ = ("layout", "checksum", "notices", "instance_id", "config", "taken_unix_s", "running", "free_blocks", "waiting_blocks", "steps_in_flight", "step_began_unix_s", "requests", "reservations", "expected", "dispatch_delay_s", "step_time", "step_error", "calibration_steps", "profile", "online_ttft_s", "usual_online_blocks")
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     NOTICES_FIELD_NUMBER: _ClassVar[int]
@@ -285,6 +291,8 @@ class Picture(_message.Message):
     STEP_ERROR_FIELD_NUMBER: _ClassVar[int]
     CALIBRATION_STEPS_FIELD_NUMBER: _ClassVar[int]
     PROFILE_FIELD_NUMBER: _ClassVar[int]
+    ONLINE_TTFT_S_FIELD_NUMBER: _ClassVar[int]
+    USUAL_ONLINE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     layout: int
     checksum: int
     notices: int
@@ -304,4 +312,6 @@ class Picture(_message.Message):
     step_error: _containers.RepeatedScalarFieldContainer[float]
     calibration_steps: int
     profile: str
-    def __init__(self, layout: _Optional[int] = ..., checksum: _Optional[int] = ..., notices: _Optional[int] = ..., instance_id: _Optional[str] = ..., config: _Optional[_Union[_snapshot_pb2.EngineConfig, _Mapping]] = ..., taken_unix_s: _Optional[float] = ..., running: _Optional[int] = ..., free_blocks: _Optional[int] = ..., waiting_blocks: _Optional[int] = ..., steps_in_flight: _Optional[_Iterable[_Union[_snapshot_pb2.BatchShape, _Mapping]]] = ..., step_began_unix_s: _Optional[float] = ..., requests: _Optional[bytes] = ..., reservations: _Optional[bytes] = ..., expected: _Optional[bytes] = ..., dispatch_delay_s: _Optional[float] = ..., step_time: _Optional[_Iterable[float]] = ..., step_error: _Optional[_Iterable[float]] = ..., calibration_steps: _Optional[int] = ..., profile: _Optional[str] = ...) -> None: ...
+    online_ttft_s: float
+    usual_online_blocks: float
+    def __init__(self, layout: _Optional[int] = ..., checksum: _Optional[int] = ..., notices: _Optional[int] = ..., instance_id: _Optional[str] = ..., config: _Optional[_Union[_snapshot_pb2.EngineConfig, _Mapping]] = ..., taken_unix_s: _Optional[float] = ..., running: _Optional[int] = ..., free_blocks: _Optional[int] = ..., waiting_blocks: _Optional[int] = ..., steps_in_flight: _Optional[_Iterable[_Union[_snapshot_pb2.BatchShape, _Mapping]]] = ..., step_began_unix_s: _Optional[float] = ..., requests: _Optional[bytes] = ..., reservations: _Optional[bytes] = ..., expected: _Optional[bytes] = ..., dispatch_delay_s: _Optional[float] = ..., step_time: _Optional[_Iterable[float]] = ..., step_error: _Optional[_Iterable[float]] = ..., calibration_steps: _Optional[int] = ..., profile: _Optional[str] = ..., online_ttft_s: _Optional[float] = ..., usual_online_blocks: _Optional[float] = ...) -> None: ...

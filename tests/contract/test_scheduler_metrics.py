@@ -12,11 +12,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from schedulers import Scheduler, running, until
 from scripted_peers import LOAD, Predictor, serving
 
+from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.policy import POLICIES
 from foretell.policy.baselines import BASELINES
 from foretell.v1 import predictor_pb2
 from foretell.workload import parse_request_log
-from services.scheduler.http.parsing import OFFLINE_PRIORITY
 
 ERRORS = ("ttft", "e2e", "output_tokens")
 

@@ -20,9 +20,10 @@ from foretell.cosched import (
     job_of,
     plan_step,
 )
-from foretell.cosched.plan import STRETCH, with_prefill
+from foretell.cosched.plan import with_prefill
 from foretell.cosched.pool import PATIENCE
 from foretell.cosched.retention import ONLINE, SEGMENTS, UNNEEDED
+from foretell.kernel.offline import STRETCH
 from foretell.latency.linear import LinearStepTime
 from foretell.model import BatchShape
 

@@ -62,8 +62,10 @@ def test_expected_requests_have_the_mean_size_and_even_gaps() -> None:
     assert found.at_s - now == pytest.approx(0.5 / rate, rel=1e-4)
     assert 190 <= found.prompt <= 210
     assert 19 <= found.max_tokens <= 21
+    arrivals.note(200, 20.0, now, targets_s=(1.0, 0.05))
     few = arrivals.expected(now, now + 10.0, 3)
     assert few
+    assert (few.ttft_target_s, few.tpot_target_s) == (1.0, 0.05)  # the latest counts
     assert few.sequences == 3
 
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from random import Random
 
+import numpy as np
 import pytest
 
 from foretell.config import list_profiles, load_profile
@@ -10,6 +11,7 @@ from foretell.engine import SnapshotPredictor
 from foretell.engine.gallery import STALE_S, FollowedEngine, Gallery
 from foretell.engine.hindsight import replay
 from foretell.engine.published import PictureError, Published, PublishedPicture
+from foretell.kernel.pictures import REQUEST
 from foretell.kernel.step_time import StepTime
 from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.tables import profile_step_time
@@ -300,9 +302,19 @@ def false_pictures(picture: PublishedPicture) -> list[tuple[str, PublishedPictur
         ("count", replace(picture, running=1000)),
         ("blocks", replace(picture, free_blocks=picture.config.total_blocks + 1)),
         ("length", replace(picture, requests=b"\xff" * len(picture.requests))),
+        ("online", replace(picture, online_ttft_s=float("nan"))),
+        ("online", replace(picture, usual_online_blocks=float("inf"))),
+        ("targets", replace(picture, requests=_with_target(picture, -1.0))),
+        ("targets", replace(picture, requests=_with_target(picture, float("inf")))),
         ("step_time", replace(picture, step_time=(1.0,))),
         ("step_time", replace(picture, step_time=(float("nan"),) * 8)),
     ]
+
+
+def _with_target(picture: PublishedPicture, seconds: float) -> bytes:
+    rows = np.frombuffer(picture.requests, REQUEST).copy()
+    rows["tpot_target_s"][0] = seconds
+    return rows.tobytes()
 
 
 def test_false_pictures_are_refused_and_the_last_one_stays() -> None:

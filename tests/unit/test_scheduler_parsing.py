@@ -12,15 +12,16 @@ from hypothesis import strategies as st
 
 from foretell.cosched import JobClass, Targets, job_of
 from foretell.cosched.deadlines import Job
+from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.model import Slo
 from services.scheduler.http.errors import ApiError
 from services.scheduler.http.parsing import (
     MAX_SEQUENCES,
     MOST_BRACKETS,
-    OFFLINE_PRIORITY,
     ParsedRequest,
     for_engine,
     parse,
+    with_priority_header,
 )
 from services.scheduler.http.slo import Terms
 from services.scheduler.http.surface import ENDPOINTS, MOST_MESSAGES, Endpoint
@@ -248,7 +249,10 @@ def test_the_engine_hears_the_class_and_the_targets() -> None:
 
     assert told(completion()) == job_of({})
     assert told(completion(priority=OFFLINE_PRIORITY)).job_class is JobClass.OFFLINE
-    assert told(completion(vllm_xargs={"class": "offline"})).job_class is JobClass.OFFLINE
+    offline = completion(vllm_xargs={"class": "offline"}, priority=3)
+    assert told(offline).job_class is JobClass.OFFLINE
+    assert offline.priority == with_priority_header(offline, "7").priority == OFFLINE_PRIORITY
+    assert with_priority_header(completion(), "7").priority == 7
     for slo in (Slo(ttft_s=0.5), Slo(tpot_s=0.05), Slo(ttft_s=1.0, tpot_s=0.05)):
         asked = replace(completion(vllm_xargs={"mine": 1}), terms=Terms(slo))
         assert told(asked).targets == Targets(slo.ttft_s, slo.tpot_s)

@@ -7,6 +7,7 @@ import pytest
 
 from foretell.engine import SnapshotPredictor
 from foretell.engine.ledger import MAX_RESERVATIONS
+from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.latency.linear import LinearStepTime
 from foretell.length.distribution import knots
 from foretell.length.prefix import chained
@@ -73,6 +74,23 @@ def test_load_counts_reservations() -> None:
     assert load is not None
     assert (load.running, load.reserved, load.used_blocks) == (1, 1, 2)
     assert load.waiting_prefill_blocks == 2
+
+
+@pytest.mark.parametrize("co_schedules", [False, True])
+def test_offline_requests_are_told_from_online_ones(co_schedules: bool) -> None:
+    """By their priority, where the engine tells them apart, too."""
+    predictor, config = new_predictor(), replace(CONFIG, co_schedules=co_schedules)
+    running = state("online", output=1), replace(state("offline"), priority=OFFLINE_PRIORITY)
+    predictor.hear(replace(snapshot(1, START, *running, free=96), config=config))
+    load = predictor.load(START)
+    assert load is not None
+    assert load.offline_blocks == (2 if co_schedules else 0)
+    for index in range(9):
+        line = replace(spec(f"line {index}"), priority=OFFLINE_PRIORITY)
+        predictor.reserve(line, START + 1.0, ttl_s=5.0)
+    (coming,) = predictor.ledger.expected(START + 1.0)
+    # Nobody hurries to serve who will come to wait for what online requests leave.
+    assert (coming.sequences < 30) == co_schedules
 
 
 def test_ttft_is_counted_from_the_reservation() -> None:

@@ -15,6 +15,7 @@ from foretell.model import (
     Prediction,
     RequestSpec,
     RequestState,
+    Slo,
     Step,
 )
 from foretell.v1 import predictor_pb2, snapshot_pb2, tagger_pb2
@@ -53,8 +54,15 @@ LOAD = Load(1, 2, 3, 4, 5, 6, 7)
 def test_nouns_survive_a_round_trip() -> None:
     raw = wire.snapshot_to_proto(SNAPSHOT).SerializeToString()
     assert wire.snapshot_from_proto(snapshot_pb2.EngineSnapshot.FromString(raw)) == SNAPSHOT
+    told = replace(STATE, ttft_target_s=1.0, tpot_target_s=0.05)
+    config = replace(CONFIG, co_schedules=True)
+    beside = replace(SNAPSHOT, config=config, running=(told, STATE), usual_online_blocks=7.5)
+    for expected_s in (0.0, 0.5, math.inf):
+        one = replace(beside, online_ttft_s=expected_s)
+        raw = wire.snapshot_to_proto(one).SerializeToString()
+        assert wire.snapshot_from_proto(snapshot_pb2.EngineSnapshot.FromString(raw)) == one
     named = replace(SPEC, prefix=(0, 2**64 - 1), prefix_chunk_tokens=127.5)
-    for spec in (SPEC, named):
+    for spec in (SPEC, named, replace(SPEC, slo=Slo(0.5)), replace(SPEC, slo=Slo(1.0, 0.05))):
         assert wire.request_from_proto(wire.request_to_proto(spec)) == spec
     assert wire.load_from_proto(wire.load_to_proto(LOAD)) == LOAD
     prediction = Prediction("e0", 0.1, 1.5, 0.02, 3, 0.004, LOAD, 99, cached_tokens=48)
@@ -86,6 +94,36 @@ def test_columns_of_different_length_are_refused() -> None:
     message = wire.snapshot_to_proto(SNAPSHOT)
     message.running.priority.append(1)
     with pytest.raises(wire.WireError, match="differ in length"):
+        wire.snapshot_from_proto(message)
+
+
+def test_an_engine_need_not_tell_targets() -> None:
+    message = wire.snapshot_to_proto(SNAPSHOT)
+    message.running.ClearField("ttft_target_s")
+    message.running.ClearField("tpot_target_s")
+    assert wire.snapshot_from_proto(message) == SNAPSHOT
+
+
+@pytest.mark.parametrize("lie", [math.nan, -1.0, math.inf])
+def test_targets_that_are_no_durations_are_refused(lie: float) -> None:
+    message = wire.snapshot_to_proto(SNAPSHOT)
+    message.waiting.tpot_target_s[0] = lie
+    with pytest.raises(wire.WireError, match="tpot_target_s"):
+        wire.snapshot_from_proto(message)
+    asked = wire.request_to_proto(SPEC)
+    asked.ttft_target_s = lie
+    with pytest.raises(wire.WireError, match="targets"):
+        wire.request_from_proto(asked)
+
+
+@pytest.mark.parametrize(
+    ("name", "lie"),
+    [("online_ttft_s", math.nan), ("online_ttft_s", -1.0), ("usual_online_blocks", math.inf)],
+)
+def test_expectations_that_cannot_be_are_refused(name: str, lie: float) -> None:
+    message = wire.snapshot_to_proto(SNAPSHOT)
+    setattr(message, name, lie)
+    with pytest.raises(wire.WireError, match="expected"):
         wire.snapshot_from_proto(message)
 
 

@@ -1,5 +1,6 @@
 """Offline requests beside online ones in vLLM's real scheduler; no engine runs."""
 
+import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -10,6 +11,7 @@ import pytest
 from driver import EngineLoop, Iteration, engine_config, unique_prompt
 from scenarios import VARIANTS, drive
 
+from foretell.cosched.deadlines import OFFLINE_APART
 from services.backend.vllm.cosched import seams
 from services.backend.vllm.cosched.scheduler import CoScheduler
 
@@ -271,7 +273,7 @@ def test_where_it_cannot_attach_it_serves_as_stock(monkeypatch: pytest.MonkeyPat
     assert EngineLoop(config, CoScheduler).scheduler.planner is None
 
 
-def test_snapshots_say_that_offline_requests_come_last_and_are_not_modelled(
+def test_snapshots_say_who_is_offline_and_what_online_requests_are_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("FORETELL_PLUGIN_SNAPSHOT_ENDPOINT", f"ipc://{tmp_path}/snapshots")
@@ -281,12 +283,29 @@ def test_snapshots_say_that_offline_requests_come_last_and_are_not_modelled(
     for index in range(3):
         loop.add(f"offline {index}", 40, 5, extra_args=OFFLINE)
     loop.step()
-    loop.add("online", 40, 5)
-    loop.add("late", 40, 5, priority=7)
+    assert told[-1].online_ttft_s == math.inf
+    loop.add("online", 40, 5, extra_args={"slo_ttft_ms": 500, "slo_tpot_ms": 50})
+    loop.step()
+    assert told[-1].online_ttft_s == 0.5
+    loop.add("late", 40, 5, priority=2**31 - 1)
     loop.run()
     loop.close()
-    assert all(each.config.policy == "priority" for each in told)
-    assert "offline requests beside online ones" in told[0].config.approximations
+    assert all(each.config.co_schedules for each in told)
+    assert {each.config.policy for each in told} == {"fcfs"}
+    assert OFFLINE_APART in told[0].config.approximations
+    assert told[-1].online_ttft_s == 0.0  # one without target may come again
+    targets = {
+        name: (ttft_s, tpot_s)
+        for each in told
+        for name, ttft_s, tpot_s in zip(
+            each.running.request_id,
+            each.running.ttft_target_s,
+            each.running.tpot_target_s,
+            strict=True,
+        )
+    }
+    assert targets.pop("online") == (0.5, 0.05)
+    assert set(targets.values()) == {(0.0, 0.0)}
     waiting = next(each.waiting for each in told if "late" in each.waiting.request_id)
     offline = [name.startswith("offline") for name in waiting.request_id]
     assert offline == sorted(offline)

@@ -158,6 +158,15 @@ _ENGINES = (
     ),
     Panel("KV cache", "percentunit", "Share of KV blocks in use.", gauge("foretell_kv_used_ratio")),
     Panel(
+        "KV cache by class",
+        "percentunit",
+        "Share of KV blocks that offline and online requests hold.",
+        (
+            ("foretell_kv_offline_ratio", "{{instance_id}} offline"),
+            ("foretell_kv_used_ratio - foretell_kv_offline_ratio", "{{instance_id}} online"),
+        ),
+    ),
+    Panel(
         "Preemptions",
         "short",
         "Preemptions a second of requests that have ended.",

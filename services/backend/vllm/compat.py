@@ -183,7 +183,8 @@ def engine_config(scheduler: Any) -> EngineConfig:
         long_prefill_token_threshold=settings.long_prefill_token_threshold,
         long_prefill_token_threshold_adaptive=bool(adaptive),
         long_prefill_threshold_when_alone=threshold_binds_lone_requests(settings),
-        policy="priority" if knows_offline(scheduler) else str(settings.policy),
+        policy=str(settings.policy),
+        co_schedules=knows_offline(scheduler),
         enable_prefix_caching=bool(scheduler.cache_config.enable_prefix_caching),
         enable_chunked_prefill=bool(settings.enable_chunked_prefill),
         async_scheduling=bool(settings.async_scheduling),
@@ -198,10 +199,7 @@ def engine_config(scheduler: Any) -> EngineConfig:
 
 
 def knows_offline(scheduler: Any) -> bool:
-    """Whether the scheduler plans offline requests apart (`services.backend.vllm.cosched`).
-
-    They have the last priority, so that vLLM's policy of that name is nearest to what it does.
-    """
+    """Whether the scheduler plans offline requests apart (`services.backend.vllm.cosched`)."""
     return getattr(scheduler, "planner", None) is not None
 
 

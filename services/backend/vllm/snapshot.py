@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from foretell.cosched.deadlines import job_of
 from foretell.model import BatchShape, EngineConfig
 from foretell.v1 import snapshot_pb2
 from foretell.wire import config_to_proto, steps_to_proto
@@ -21,8 +22,8 @@ _SINT32_MAX = 2**31 - 1
 _REQUESTS_PER_STEP = 1024
 
 # What never changes in a request's life: id, foretell_id, prompt_tokens, max_tokens, priority,
-# predicted_output_tokens, arrival_unix_s.
-_Facts = tuple[str, str, int, int, int, float, float]
+# predicted_output_tokens, arrival_unix_s, TTFT and TPOT target.
+_Facts = tuple[str, str, int, int, int, float, float, float, float]
 
 
 class SnapshotRecorder:
@@ -53,8 +54,9 @@ class SnapshotRecorder:
         self._steps = StepTracker()
         self._facts: dict[str, _Facts] = {}
         self._cached: dict[str, int] = {}
-        self._running = _Queue(self._facts, self._cached)
-        self._waiting = _Queue(self._facts, self._cached)
+        targets = config.co_schedules
+        self._running = _Queue(self._facts, self._cached, targets=targets)
+        self._waiting = _Queue(self._facts, self._cached, targets=targets)
         self._sequence = 0
         self._unpublished = 0
         self._idle = False
@@ -117,6 +119,9 @@ class SnapshotRecorder:
             steps_in_flight=steps_to_proto(self._steps.in_flight),
             completed_steps=steps_to_proto(self._steps.take_completed()),
         )
+        if self._config.co_schedules:
+            expected = self._scheduler.planner.expected_online()
+            snapshot.online_ttft_s, snapshot.usual_online_blocks = expected
         self._running.fill(snapshot.running, running, tokens)
         self._waiting.fill(snapshot.waiting, waiting, tokens)
         if self._left:
@@ -144,7 +149,11 @@ class _Queue:
     change: in particular preemptions and prefix-cache hits change by way of an admission only.
     """
 
-    def __init__(self, facts: dict[str, _Facts], cached: Mapping[str, int]) -> None:
+    def __init__(
+        self, facts: dict[str, _Facts], cached: Mapping[str, int], *, targets: bool
+    ) -> None:
+        """`targets`: the engine makes use of those of its requests."""
+        self._targets = targets
         self._facts = facts
         self._cached = cached
         self._requests: list[Any] = []
@@ -175,7 +184,7 @@ class _Queue:
     def _build(self, requests: list[Any]) -> None:
         known = self._facts
         rows = [known.get(r.request_id) or self._learn(r) for r in requests]
-        ids, foretell_ids, prompts, limits, priorities, predicted, arrivals = zip(
+        ids, foretell_ids, prompts, limits, priorities, predicted, arrivals, ttfts, tpots = zip(
             *rows, strict=True
         )
         self._requests = requests
@@ -190,10 +199,13 @@ class _Queue:
             predicted_output_tokens=predicted,
             arrival_unix_s=arrivals,
             preemptions=[r.num_preemptions for r in requests],
+            ttft_target_s=ttfts if self._targets else (),
+            tpot_target_s=tpots if self._targets else (),
         )
 
     def _learn(self, request: Any) -> _Facts:
         extra = getattr(request.sampling_params, "extra_args", None) or {}
+        targets = job_of(extra).targets
         facts = (
             request.request_id,
             clean_id(extra.get(ID_KEY)),
@@ -202,9 +214,15 @@ class _Queue:
             max(-_SINT32_MAX, min(request.priority, _SINT32_MAX)),
             clean_prediction(extra.get(PREDICTED_KEY)),
             request.arrival_time,
+            _told(targets.ttft_s),
+            _told(targets.tpot_s),
         )
         self._facts[request.request_id] = facts
         return facts
+
+
+def _told(target_s: float) -> float:
+    return target_s if target_s < math.inf else 0.0
 
 
 def batch_shape(tokens: Mapping[str, int], requests: Mapping[str, Any]) -> BatchShape:

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import orjson
 
 from foretell.cosched.deadlines import CLASS_FIELD, TPOT_FIELD, TTFT_FIELD, JobClass, job_of
+from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.length.conversation import Kind
 from foretell.model import Slo
 from services.scheduler.http.errors import invalid
@@ -29,8 +30,6 @@ MOST_BRACKETS = 300_000
 Texts of programs have some 2 of them in 100 characters."""
 _LARGE_BYTES = 1 << 18
 PRIORITY_HEADER = "x-vllm-priority"
-OFFLINE_PRIORITY = 2**31 - 1
-"""vLLM's last priority: nobody waits for single tokens of such a request."""
 OUTPUT_IDS_FIELD = "foretell_output_ids"
 """Key of `vllm_xargs` in which our engines are told the output tokens that the client has."""
 OUTPUT_LENGTHS_FIELD = "foretell_output_lengths"
@@ -77,10 +76,8 @@ class ParsedRequest:
 
     @property
     def job_class(self) -> JobClass:
-        """Offline where it has the last priority or says so itself in its `vllm_xargs`."""
-        if self.priority == OFFLINE_PRIORITY:
-            return JobClass.OFFLINE
-        return job_of(self.body.get("vllm_xargs") or {}).job_class
+        """Offline where it has the last priority, or says so itself in its `vllm_xargs`."""
+        return JobClass.OFFLINE if self.priority == OFFLINE_PRIORITY else JobClass.ONLINE
 
 
 def _targets(slo: Slo) -> dict[str, float]:
@@ -135,7 +132,7 @@ def parse(
         unending=output.unending,
         kind=output.kind,
         sequences=len(prompts) * n,
-        priority=integer(body, "priority", 0, least=-(2**31), most=2**31 - 1),
+        priority=_priority(body),
         # Lone surrogates are legal JSON but no legal UTF-8: placement sees them replaced.
         text=_without_surrogates(longest) if isinstance(longest, str) else "",
         characters=len(longest) if isinstance(longest, str) else 0,
@@ -147,6 +144,16 @@ def parse(
     )
 
 
+def _priority(body: dict[str, Any]) -> int:
+    """The last one for requests that say that they are offline."""
+    given = integer(body, "priority", 0, least=-(2**31), most=2**31 - 1)
+    return OFFLINE_PRIORITY if _says_offline(body) else given
+
+
+def _says_offline(body: dict[str, Any]) -> bool:
+    return job_of(body.get("vllm_xargs") or {}).job_class is JobClass.OFFLINE
+
+
 def _keeps_form(endpoint: Endpoint, body: dict[str, Any]) -> bool:
     """What the engine gets can be written behind what came."""
     return not endpoint.generates or "vllm_xargs" not in body
@@ -156,10 +163,13 @@ def with_priority_header(request: ParsedRequest, header: str) -> ParsedRequest:
     """The request with the priority of its `X-Vllm-Priority` header.
 
     The header wins over the body's `priority`, as in vLLM; a header that is no number is ignored.
+    An offline request stays one.
     """
     try:
         priority = int(header)
     except ValueError:
+        return request
+    if _says_offline(request.body):
         return request
     return replace(request, priority=max(-(2**31), min(2**31 - 1, priority)))
 

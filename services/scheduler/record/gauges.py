@@ -20,6 +20,7 @@ def show_instances(metrics: SchedulerMetrics, predictors: Predictors) -> None:
         metrics.running,
         metrics.waiting,
         metrics.kv_used,
+        metrics.kv_offline,
         metrics.calibration_steps,
         metrics.approximate,
         metrics.foreseen_ttft,
@@ -34,7 +35,9 @@ def show_instances(metrics: SchedulerMetrics, predictors: Predictors) -> None:
         load = prediction.load
         metrics.running.labels(instance_id).set(load.running)
         metrics.waiting.labels(instance_id).set(load.waiting + load.reserved)
-        metrics.kv_used.labels(instance_id).set(load.used_blocks / max(1, load.total_blocks))
+        total_blocks = max(1, load.total_blocks)
+        metrics.kv_used.labels(instance_id).set(load.used_blocks / total_blocks)
+        metrics.kv_offline.labels(instance_id).set(load.offline_blocks / total_blocks)
         metrics.calibration_steps.labels(instance_id).set(prediction.calibration_steps)
         for feature in prediction.approximations:
             metrics.approximate.labels(instance_id, feature).set(1)

@@ -20,8 +20,9 @@ from foretell.cosched import (
     plan_step,
 )
 from foretell.cosched.deadlines import Job
-from foretell.cosched.plan import ARRIVAL_SHARE, with_prefill
+from foretell.cosched.plan import with_prefill
 from foretell.cosched.retention import ONLINE
+from foretell.kernel.offline import ARRIVAL_SHARE, ARRIVAL_STEPS, OFFLINE_PRIORITY
 from foretell.model import BatchShape
 from foretell.model.batch import prefill_pairs
 from services.backend.vllm.cosched.free_blocks import SegmentedFreeBlocks
@@ -34,10 +35,6 @@ _log = logging.getLogger("vllm.foretell")
 
 _ONLINE_FOR_S = 300.0
 """So long after its last online request an engine expects another at any moment."""
-_ARRIVAL_STEPS = 2.0
-"""A request without target may find a step that takes so many times as long as the shortest."""
-_LAST = 2**31 - 1
-"""vLLM's priority of offline requests, by which its policy `priority` chooses victims."""
 _RESERVE_EVERY_S = 0.1
 
 
@@ -124,8 +121,10 @@ class Planner:
         self._jobs[request.request_id] = job
         if job.job_class is JobClass.OFFLINE:
             self._offline += 1
-            request.priority = _LAST
+            # By which vLLM's policy `priority` chooses victims, and snapshots tell the classes.
+            request.priority = OFFLINE_PRIORITY
             return
+        request.priority = min(request.priority, OFFLINE_PRIORITY - 1)
         now_s = self.now().monotonic_s
         if now_s > self._online_until_s:
             self._ttft_s = float("inf")
@@ -138,6 +137,10 @@ class Planner:
         """A request has ended."""
         job = self._jobs.pop(request_id, None)
         self._offline -= job is not None and job.job_class is JobClass.OFFLINE
+
+    def expected_online(self) -> tuple[float, float]:
+        """What snapshots say of online requests to come: `online_ttft_s`, `usual_online_blocks`."""
+        return self._expected_ttft_s(self.now().monotonic_s), self._reserve.usual_blocks
 
     def scheduled(self, output: Any, started: Instant) -> None:
         """`schedule()` has returned `output`."""
@@ -298,12 +301,18 @@ class Planner:
             else:
                 waited_s = now.unix_s - request.arrival_time
                 slack_s = min(slack_s, targets.slack_s(waited_s, request.num_output_tokens))
-        if now.monotonic_s > self._online_until_s:
+        expected_s = self._expected_ttft_s(now.monotonic_s)
+        if expected_s == float("inf"):
             return Allowance(slack_s, as_alone)
         shortest_s = self._steps.step_s(BatchShape(decode_seqs=1, decode_pairs=1))
-        untold = now.monotonic_s <= self._untold_until_s
-        share_s = 0.0 if untold else self._ttft_s * ARRIVAL_SHARE
-        return Allowance(slack_s, as_alone, max(_ARRIVAL_STEPS * shortest_s, share_s))
+        arrival_s = max(ARRIVAL_STEPS * shortest_s, expected_s * ARRIVAL_SHARE)
+        return Allowance(slack_s, as_alone, arrival_s)
+
+    def _expected_ttft_s(self, now_s: float) -> float:
+        """What `foretell.model.EngineSnapshot.online_ttft_s` says."""
+        if now_s > self._online_until_s:
+            return float("inf")
+        return 0.0 if now_s <= self._untold_until_s else self._ttft_s
 
     # Admission of offline requests.
 

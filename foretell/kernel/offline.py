@@ -1,0 +1,38 @@
+"""What offline requests leave to online ones. Plain functions, which `kernel.cosched` compiles.
+
+Apart, and without Numba, for who plans steps of a real engine (`foretell.cosched`) decides alike.
+"""
+
+OFFLINE_PRIORITY = 2**31 - 1
+"""The last priority: that of offline requests, and where engines co-schedule of nobody else."""
+STRETCH = 0.06
+"""What a request without targets may lose, as a share of what it would need alone."""
+ARRIVAL_SHARE = 0.25
+"""The share of a TTFT target that the step which a new request finds running may take."""
+ARRIVAL_STEPS = 2.0
+"""A request without target may find a step that takes so many times as long as the shortest."""
+
+
+def slack_s(ttft_s: float, tpot_s: float, waited_s: float, tokens: int) -> float:
+    """Seconds until the next token is due, `waited_s` after arrival with `tokens` sent.
+
+    Echo's deadline of token i, TTFT + i * TPOT; but no token after the first takes longer than
+    TPOT, however early the first was, as who measures TPOT begins there.
+    """
+    if tokens == 0:
+        return ttft_s - waited_s
+    return min(ttft_s + tokens * tpot_s - waited_s, tpot_s)
+
+
+def limit_s(alone_s: float, slack_s: float, as_alone: bool, arrival_s: float) -> float:
+    """The longest step, where online requests alone would take `alone_s`.
+
+    `slack_s` is the least of those with targets, negative where one is late; `as_alone`: there are
+    others; `arrival_s` is what an online request that comes during the step may lose.
+    """
+    unnoticed_s = alone_s * (1.0 + STRETCH)
+    # One that is late in any case must not hold offline work back until its end.
+    longest_s = slack_s if slack_s >= alone_s else unnoticed_s
+    if as_alone and alone_s > 0.0:
+        longest_s = min(longest_s, unnoticed_s)
+    return min(longest_s, max(arrival_s, unnoticed_s))
