@@ -65,6 +65,8 @@ async def cluster(folder: Path) -> AsyncIterator[tuple[Scheduler, str]]:
                 async with asyncio.timeout(WAIT_S):  # a subscriber hears the next heartbeat
                     while (await sidecar_status(address)).snapshot_age_s < 0:
                         pass
+                # Otherwise it would be called, and nothing would be kept for hindsight.
+                await scheduler.until(lambda s: s["instances"][0]["calibration_steps"] is not None)
                 yield scheduler, address
         finally:
             stop.set()
