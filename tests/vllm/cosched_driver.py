@@ -55,12 +55,11 @@ class Seen:
 class RealEngine:
     """The scheduler class in vLLM, driven as an engine would, with step times of a model.
 
-    `patient`: an offline request is never the only candidate because it was passed over.
+    An offline request is never the only candidate because it was passed over: no snapshot tells.
     """
 
     config: EngineConfig
     usual_blocks: float = 0.0
-    patient: bool = True
     now_s: float = 0.0
     steps: Steps = field(default_factory=list)
     seen: dict[str, Seen] = field(default_factory=dict)
@@ -72,8 +71,7 @@ class RealEngine:
         planner = self.loop.scheduler.planner
         planner.now = lambda: Instant(self.now_s, self.now_s)
         planner._steps, planner._reserve = _Steps(), Reserved(self.usual_blocks)
-        if self.patient:
-            planner.waiting.pool = OfflinePool(patience=inf)
+        planner.waiting.pool = OfflinePool(patience=inf)
         update = self.loop.scheduler.update_from_output
 
         def updated(output: Any, *args: Any) -> Any:
