@@ -27,6 +27,8 @@ _APART = 50
 """Steps between predictions, at most; longer runs overlap."""
 LEARNING_S = 60.0
 """Seconds of traffic after which a model is judged."""
+IDLE_S = 0.05
+"""Time without a step from which on the engine is taken to have had nothing to do."""
 CURVE_STEPS = (0, 10, 30, 100, 300, 1000)
 """Steps seen between which the error of the next is shown."""
 OTHER_PROFILE = "A30/Llama-2-7b-hf"
@@ -63,8 +65,12 @@ def replay(steps: Sequence[TimedStep], model: OnlineStepTime, learns: bool) -> d
     begin_s = steps[0].started_s
     found = {n: Forecasts() for n in RUNS}
     early: list[float] = []
+    ended_s = begin_s
     for index, step in enumerate(steps):
         elapsed_s = step.started_s - begin_s
+        if learns and step.started_s - ended_s > IDLE_S:
+            model.rest(step.started_s - ended_s)
+        ended_s = step.started_s + step.duration_s
         if elapsed_s >= LEARNING_S:
             for n, forecasts in found.items():
                 if index % min(n, _APART) == 0 and index + n <= len(steps):

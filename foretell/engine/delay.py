@@ -1,7 +1,14 @@
 """The usual length of a delay, learned from observations that give only bounds on it."""
 
+import math
+
+from foretell.latency.phase import Phase
+
 _STEP = 0.05  # the ratio by which one observation moves the estimate
 _LEAST_STEP_S = 0.1e-3  # so that a belief of zero can grow
+_ALIKE = 2.0  # a pause up to this many times as long as the last is like it
+LONGEST_S = 2.0
+"""No longer delay is believed in."""
 
 
 class UsualDelay:
@@ -12,26 +19,64 @@ class UsualDelay:
     belief by 5% towards it, no further than it reaches, and however far away it is: half the
     observations pull up and half down where the belief is the median. A mean would follow the few
     requests that a busy machine delays a hundredfold, and the middles of wide bounds.
+
+    Without observations belief in a delay that is not the usual one fades (`latency.phase`): an
+    engine that is believed to be late gets few requests, of which to learn that it no longer is.
+    Time is an argument.
     """
 
-    def __init__(self, assumed_s: float, longest_s: float = 2.0) -> None:
+    def __init__(self, assumed_s: float, longest_s: float = LONGEST_S) -> None:
         """`assumed_s` is believed before anything was seen; nothing beyond `longest_s` is."""
         if not 0.0 <= assumed_s <= longest_s:
             raise ValueError(f"assumed_s must be in [0, {longest_s}], got {assumed_s}")
-        self._seconds = assumed_s
+        self._usual_s = assumed_s
+        self._phase = Phase()
         self._longest_s = longest_s
+        self._seen_s: float | None = None
+        self._pause_s = 0.0
 
-    @property
-    def seconds(self) -> float:
-        """The current estimate."""
-        return self._seconds
+    def at(self, now_s: float) -> float:
+        """The estimate at that time, in seconds."""
+        if self._seen_s is None:
+            self._seen_s = now_s  # from now on what is assumed has lasted
+        return self._seconds(self._phase.after(now_s - self._seen_s))
 
-    def learn(self, least_s: float, most_s: float) -> None:
+    def learn(self, least_s: float, most_s: float, now_s: float) -> None:
         """The delay was at least `least_s` and at most `most_s`; below zero counts as zero."""
         least_s = min(self._longest_s, max(0.0, least_s))
         most_s = max(least_s, most_s)
-        step_s = _STEP * self._seconds + _LEAST_STEP_S
-        if self._seconds < least_s:
-            self._seconds = min(least_s, self._seconds + step_s)
-        elif self._seconds > most_s:
-            self._seconds = max(most_s, self._seconds - step_s)
+        since_s = max(0.0, now_s - (now_s if self._seen_s is None else self._seen_s))
+        seen_s = since_s
+        if not self._has_lasted(least_s, most_s, since_s):
+            seen_s = min(since_s, least_s)  # so long it was on its way, and not there yet
+            self._phase.rest(since_s - seen_s)
+        seconds = self._seconds(self._phase.log)
+        if seconds < least_s:
+            seconds = min(least_s, seconds + _step_s(seconds))
+        elif seconds > most_s:
+            seconds = max(most_s, seconds - _step_s(seconds))
+        log = math.log((seconds + _LEAST_STEP_S) / (self._usual_s + _LEAST_STEP_S))
+        self._usual_s = self._seconds(self._phase.see(log, seen_s))
+        self._seen_s, self._pause_s = now_s, since_s
+
+    def _has_lasted(self, least_s: float, most_s: float, since_s: float) -> bool:
+        """Whether what was believed before `since_s` is what is there.
+
+        Where it is more likely than not, or the pause is like the one before, and the new
+        observation agrees or goes beyond; or where that teaches more than the pause.
+        """
+        seconds = self._seconds(self._phase.log)
+        towards_s = min(most_s, max(least_s, seconds)) - seconds
+        faded_s = abs(self._seconds(self._phase.after(since_s)) - seconds)
+        agrees = towards_s * self._phase.log >= 0.0
+        is_short = since_s <= max(self._phase.seconds, _ALIKE * self._pause_s)
+        return is_short and (agrees or faded_s <= _step_s(seconds))
+
+    def _seconds(self, log: float) -> float:
+        if not log:
+            return self._usual_s
+        return max(0.0, (self._usual_s + _LEAST_STEP_S) * math.exp(log) - _LEAST_STEP_S)
+
+
+def _step_s(seconds: float) -> float:
+    return _STEP * seconds + _LEAST_STEP_S

@@ -23,8 +23,6 @@ MAX_OBSERVED = 20_000
 LOOK_AHEAD_S, MOST_EXPECTED = 60.0, 64
 """Seconds ahead, and the most requests, that are expected without an announcement."""
 
-_LONGEST_DELAY_S = 2.0
-
 
 class Underway(Protocol):
     """The requests on their way to an engine, as predictions count them."""
@@ -105,7 +103,7 @@ class Ledger:
         """Sequences of the reservations."""
         self.dispatch_delay_s = dispatch_delay_s
         """From a prediction to the request's arrival in the engine's queue, as learned so far."""
-        self._delay = UsualDelay(dispatch_delay_s, _LONGEST_DELAY_S)
+        self._delay = UsualDelay(dispatch_delay_s)
         self._arrivals = RecentArrivals()
         self._co_schedules = False
         self._reservations: OrderedDict[str, Reservation] = OrderedDict()
@@ -198,7 +196,8 @@ class Ledger:
         return request.cached_tokens
 
     def expire(self, now_s: float) -> None:
-        """Forget the reservations whose time is over."""
+        """Forget the reservations whose time is over, and what the dispatch delay no longer is."""
+        self.dispatch_delay_s = self._delay.at(now_s)
         if now_s < self._first_expiry_s:
             return
         for key, reservation in list(self._reservations.items()):
@@ -232,8 +231,8 @@ class Ledger:
             seen.since_s = reservation.made_s
             if joined_after_s is not None:
                 made_s = reservation.made_s
-                self._delay.learn(joined_after_s - made_s, at_s - made_s)
-                self.dispatch_delay_s = self._delay.seconds
+                self._delay.learn(joined_after_s - made_s, at_s - made_s, at_s)
+                self.dispatch_delay_s = self._delay.at(at_s)
         return seen
 
     def admitted(self, request_id: str, cached_tokens: int, prompt_tokens: int) -> None:

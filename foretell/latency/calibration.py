@@ -13,7 +13,8 @@ much as a 300 ms prefill. Five things keep it sane on real traffic:
   prefill and lets the covariance overflow.
 - One step's surprise is clipped at a multiple of the usual error, so a stall teaches little.
 - What steps of all shapes have in common for some seconds is not learnt but followed, by one
-  factor on all that is predicted (`latency.speed`).
+  factor on all that is predicted (`latency.speed`). While there are no steps, what has been so for
+  less time than something else is believed less and less (`latency.usual`, `latency.phase`).
 - An error that is one-sided in spite of that, of decodes or of steps with prefill, and beyond what
   the engine does all the time, means that the engine changed or is another than the prior's: the
   covariance is widened, and the new speed is learnt within tens of steps.
@@ -36,6 +37,7 @@ from foretell.latency.linear import LinearStepTime, StepTimeModel, sums
 from foretell.latency.residuals import Residuals, spread
 from foretell.latency.speed import Speed
 from foretell.latency.tables import profile_step_time
+from foretell.latency.usual import Usual
 from foretell.model import BatchShape, GpuProfile
 
 Vector = NDArray[np.float64]
@@ -145,6 +147,7 @@ class OnlineStepTime(StepTimeModel):
         self._reported_error = error
         self._residuals = Residuals(error)
         self._speed = Speed()
+        self._usual = Usual(self._theta, self._p, forgetting)
         self._learnt: Vector | None = None
         self._current: StepTimeModel | None = None
         self._held = self._estimate()
@@ -166,6 +169,11 @@ class OnlineStepTime(StepTimeModel):
         A single step counts at most 1. Before the first step: the prior's assumed error.
         """
         return self._reported_error
+
+    @property
+    def speed_factor(self) -> float:
+        """What all step times are multiplied with at the moment, beside what is learnt of them."""
+        return self._speed.factor
 
     def spread(self, steps: int) -> float:
         """Standard deviation of the time of `steps` steps to come, as a ratio of the prediction.
@@ -209,6 +217,14 @@ class OnlineStepTime(StepTimeModel):
         if window_ended:
             self._held = self._estimate() * self._speed.factor
 
+    def rest(self, seconds: float) -> None:
+        """No step was made for so long: what the engine was of late is believed less."""
+        faded = self._usual.rest(seconds)
+        if faded != 1.0:
+            self._speed.fade(faded)
+            self._held = self._held * faded
+            self._current = None
+
     def _learn(self, x: Vector, prefill: bool, duration_s: float) -> None:
         predicted_s = float(self._theta @ x)  # unconstrained: it may be negative
         learnt_s = max(self._floor_s, predicted_s)
@@ -218,6 +234,8 @@ class OnlineStepTime(StepTimeModel):
             self._change(errors)
         self._speed.add(duration_s, learnt_s, errors.mean)
         limit = _CLIP * errors.mean
+        believed = self._estimate() * self._speed.factor
+        self._usual.add(x, duration_s, believed, limit)
         error = min(limit, max(-limit, _relative(duration_s, predicted_s)))
         weight = 1.0 / max(duration_s, abs(predicted_s))
         regression.update(self._theta, self._p, x * weight, error, self._forgetting)

@@ -25,8 +25,12 @@ class _Decayed:
         self.knowledge = 0.0
         """0 to 1: how much of the window has been seen."""
 
+    def kept(self, actual_s: float) -> float:
+        """What a step leaves of what was known before."""
+        return math.exp(-min(actual_s / self._seconds, self._per_step))
+
     def add(self, actual_s: float, predicted_s: float) -> None:
-        kept = math.exp(-min(actual_s / self._seconds, self._per_step))
+        kept = self.kept(actual_s)
         self._actual_s = kept * self._actual_s + actual_s
         self._predicted_s = kept * self._predicted_s + predicted_s
         self.knowledge = kept * self.knowledge + 1.0 - kept
@@ -40,7 +44,8 @@ class Speed:
 
     Both are sums of actual over sums of predicted seconds, so what they correct is the mean: a
     regression that ignores stalls is too low by them. Windows hold at least 64 and 2,048 steps.
-    Not thread-safe.
+    What is believed of an engine that makes no steps (`fade`) gives way to what is seen of it then,
+    as the window of the last second fills. Not thread-safe.
     """
 
     def __init__(self) -> None:
@@ -52,6 +57,7 @@ class Speed:
         """Forget: what is predicted is another model's from now on."""
         self.factor = 1.0
         self._steps = 0
+        self._faded = 0.0
         self._recent = _Decayed(_RECENT_S, _RECENT_STEPS)
         self._lasting = _Decayed(_LASTING_S, _LASTING_STEPS)
 
@@ -61,14 +67,22 @@ class Speed:
         Both above zero. `usual_error`: the mean of |actual - predicted| / the larger of the two.
         """
         self._steps += 1
+        self._faded *= self._recent.kept(actual_s)
         if self._steps <= _FIRST_STEPS:
+            self.factor = math.exp(self._faded)
             return
         actual_s = min(actual_s, (1.0 + _CLIP * usual_error) * predicted_s)
         self._recent.add(actual_s, predicted_s)
         self._lasting.add(actual_s, predicted_s)
         belief = _belief(self._recent, _RECENT_BELIEF)
         lasting = _belief(self._lasting, _LASTING_BELIEF) * self._lasting.log_ratio()
-        self.factor = math.exp(belief * self._recent.log_ratio() + (1.0 - belief) * lasting)
+        recent = belief * self._recent.log_ratio()
+        self.factor = math.exp(self._faded + recent + (1.0 - belief) * lasting)
+
+    def fade(self, factor: float) -> None:
+        """Steps to come are believed to take `factor` times as long as they were until now."""
+        self._faded += math.log(factor)
+        self.factor *= factor
 
 
 def _belief(window: _Decayed, half: float) -> float:

@@ -108,6 +108,7 @@ class Publisher:
         for follower in self._followers:
             self._changes += follower.settle(self._sent_s)
         service, picture = self._service, None
+        self._changes += service.has_faded()
         if any(follower.changes != self._changes for follower in self._followers):
             picture = service.publish()
         message = Published(service.now_s(), service.predictor.heard_unix_s, picture)

@@ -23,6 +23,9 @@ logger = logging.getLogger(__name__)
 Clock = Callable[[], float]
 Context = grpc.aio.ServicerContext[Any, Any]
 
+_WORTH_TELLING = 0.01
+"""Change of step times or the dispatch delay, as a ratio, for which a picture is published."""
+
 
 class PredictorService(predictor_pb2_grpc.PredictorServicer):
     """Answers for one engine from its predictor and its calibrated step time."""
@@ -55,10 +58,13 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         self.profile = profile
         self._reserve_ttl_s = reserve_ttl_s
         self._clock = clock
+        self._rested_s = clock()
+        self._told = step_time.speed_factor, dispatch_delay_s
         metrics.snapshot_age.set_function(self._snapshot_age_s)
 
     def hear(self, snapshot: EngineSnapshot) -> None:
         """Take in a published snapshot: its state, and the durations of its steps."""
+        self._rest()
         if not self.predictor.hear(snapshot):
             return
         self.metrics.snapshots.inc()
@@ -110,7 +116,28 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
 
     def publish(self) -> PublishedPicture | None:
         """What is known of the engine; None before any snapshot."""
-        return self.predictor.publish(self.step_time, self._clock())
+        self._rest()
+        picture = self.predictor.publish(self.step_time, self._clock())
+        self._told = self.step_time.speed_factor, self.predictor.dispatch_delay_s
+        return picture
+
+    def has_faded(self) -> bool:
+        """Whether the engine's step times, or its dispatch delay, are believed to be others than
+        those last published, though nothing has happened since."""
+        self._rest()
+        self.predictor.ledger.expire(self._clock())
+        factor, delay_s = self._told
+        return (
+            abs(self.step_time.speed_factor - factor) > _WORTH_TELLING * factor
+            or abs(self.predictor.dispatch_delay_s - delay_s) > _WORTH_TELLING * delay_s
+        )
+
+    def _rest(self) -> None:
+        """The step time is told for how long the engine has had nothing to do since it was told."""
+        now_s = self._clock()
+        if not self.predictor.is_busy:
+            self.step_time.rest(max(0.0, now_s - self._rested_s))
+        self._rested_s = now_s
 
     def now_s(self) -> float:
         """Seconds of the clock that snapshots and pictures are stamped with."""
@@ -144,6 +171,7 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         with_quantiles: bool = True,
     ) -> predictor_pb2.PredictResponse | None:
         started = time.perf_counter()
+        self._rest()
         prediction = self.predictor.predict(
             spec,
             self.step_time.current(),
@@ -216,6 +244,7 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         snapshot, load = self.predictor.snapshot, self.predictor.load(now)
         if snapshot is None or load is None:
             return predictor_pb2.StateResponse(snapshot_age_s=-1.0)
+        self._rest()
         return predictor_pb2.StateResponse(
             snapshot_age_s=self.predictor.age_s(now),
             snapshot=wire.snapshot_to_proto(snapshot),

@@ -17,9 +17,10 @@ from foretell import wire
 from foretell.config.instances import InstanceConfig
 from foretell.engine.gallery import Gallery
 from foretell.latency.calibration import OnlineStepTime
+from foretell.latency.linear import StepTimeModel
 from foretell.length.distribution import knots
 from foretell.length.prefix import chained
-from foretell.model import EngineSnapshot, LengthEstimate, RequestSpec
+from foretell.model import BatchShape, EngineSnapshot, LengthEstimate, RequestSpec
 from foretell.placement import events
 from foretell.telemetry import PredictorMetrics, SchedulerMetrics
 from foretell.v1 import predictor_pb2 as pb
@@ -129,6 +130,25 @@ async def replica(address: str, traffic: Traffic = OPEN) -> AsyncIterator[Replic
         yield found
     finally:
         found.following.close()
+
+
+async def test_an_idle_engine_is_not_believed_to_be_slow_for_ever(tmp_path: Path) -> None:
+    """No snapshot comes, and no request: its follower hears that its slow steps are forgotten."""
+    probe = BatchShape(1, 100, 5050, 0, 0)
+
+    def believed_s(one: Replica) -> float:
+        predictor = one.gallery["e"].predictor
+        return StepTimeModel(predictor.model).step_s(probe) if predictor is not None else 0.0
+
+    async with sidecar(tmp_path) as here, replica(here.address) as one:
+        here.service.hear(snapshot(running=4))
+        for slowdown, steps in ((1.0, 3000), (10.0, 50)):
+            for decodes in range(1, steps):
+                shape = BatchShape(decodes % 3 == 0, 64, 2080, decodes % 8, 100 * (decodes % 8))
+                here.service.step_time.observe(shape, 1e-3 * slowdown)
+        here.service.hear(snapshot(running=0, sequence=2))
+        await until(lambda: believed_s(one) > 5e-3)
+        await until(lambda: believed_s(one) < 2e-3)
 
 
 async def test_a_follower_hears_of_snapshots_and_is_told_of_the_end(tmp_path: Path) -> None:

@@ -74,3 +74,17 @@ def test_steps_as_long_as_the_window_are_averaged_too(seed: int) -> None:
         speed.add(2.0 * math.exp(rng.gauss(0.0, 0.2)), 2.0, 0.2)
         factors.append(speed.factor)
     assert max(abs(factor - 1.0) for factor in factors[100:]) < 0.15
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("known_s", [0.2, 10.0])
+def test_what_fades_gives_way_to_what_is_seen(seed: int, known_s: float) -> None:
+    rng, speed = random.Random(seed), Speed()
+    drive(speed, rng, known_s)
+    before = speed.factor
+    speed.fade(0.25)
+    assert speed.factor == pytest.approx(before / 4)
+    drive(speed, rng, 2 * STEP_S)
+    assert speed.factor < 0.5
+    drive(speed, rng, 10.0)
+    assert speed.factor == pytest.approx(1.0, abs=0.1)
