@@ -53,7 +53,7 @@ class Steady(NamedTuple):
     """Scheduled requests by residue: those of residue h open a block in iteration i where h + i - 1
     is a multiple of the block size."""
     leaving: NDArray[np.int32]
-    """The same of those whose windows leave a block of each group of local attention behind."""
+    """Scheduled requests by residue, likewise: their windows leave a block of each local group."""
 
 
 @compiled

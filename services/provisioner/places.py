@@ -113,7 +113,7 @@ class Places:
         return failed if self._orders is None else failed + self._orders.follow(engines, members)
 
     def _let_last_go(self, decision: Decision, now_s: float) -> None:
-        """As many as the decision names, but the last ones: no others can be ended.
+        """End as many engines as the decision names, but the last ones: no others can be ended.
 
         One that is to be stopped, and is not the last, is tried further by the platform.
         """

@@ -107,7 +107,7 @@ def test_an_engine_need_not_tell_targets() -> None:
 @pytest.mark.parametrize("lie", [math.nan, -1.0, math.inf])
 def test_targets_that_are_no_durations_are_refused(lie: float) -> None:
     message = wire.snapshot_to_proto(SNAPSHOT)
-    message.waiting.tpot_target_s[0] = lie
+    message.waiting.tpot_target_s[:] = [lie] * len(message.waiting.request_id)
     with pytest.raises(wire.WireError, match="tpot_target_s"):
         wire.snapshot_from_proto(message)
     asked = wire.request_to_proto(SPEC)

@@ -75,7 +75,7 @@ class LeftBlocks:
         self._known.pop(request_id, None)
 
     def count(self, request_ids: Sequence[str]) -> list[int]:
-        """Of each request in its order."""
+        """How many first blocks each of these requests has left behind, in their order."""
         return [self._count(request_id) for request_id in request_ids]
 
     def _count(self, request_id: str) -> int:
