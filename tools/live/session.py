@@ -8,7 +8,6 @@ from random import Random
 from typing import Any
 
 from foretell import wire
-from foretell.engine.delay import UsualDelay
 from foretell.model import LengthEstimate, RequestSpec
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 from foretell.workload import Arrival
@@ -17,6 +16,7 @@ from tools.live.stream import NoStream, StreamClient
 
 _PREDICTOR_DEADLINE_S = 10.0
 _REQUEST_DEADLINE_S = 300.0
+_ANSWER_DELAY_WEIGHT, _LONGEST_ANSWER_DELAY_S = 0.1, 2.0  # services.scheduler.placing.pool's
 _FIRST_TOKEN_ID, _LAST_TOKEN_ID = 100, 999  # ordinary tokens of any vocabulary
 OnServed = Callable[[], None]
 
@@ -34,13 +34,7 @@ class Session:
     predictor: predictor_pb2_grpc.PredictorStub
     seed: int
     served: list[Served] = field(default_factory=list)
-    answer_delay: UsualDelay = field(default_factory=lambda: UsualDelay(0.0))
-    """From the engine's first token to its first byte here, as a scheduler learns it."""
-
-    @property
-    def answer_delay_s(self) -> float:
-        """What is believed of it now."""
-        return self.answer_delay.at(time.time())
+    answer_delay_s: float = 0.0
 
     async def saturate(self, requests: Sequence[Arrival], concurrency: int, note: OnServed) -> None:
         """Send `requests` with `concurrency` of them under way at any time."""
@@ -99,8 +93,7 @@ class Session:
             predictor_pb2.CompleteRequest(request_id=spec.request_id), timeout=_PREDICTOR_DEADLINE_S
         )
         if seen.ttft_s:
-            sample_s = timing.first_unix_s - decided - seen.ttft_s
-            self.answer_delay.learn(sample_s, sample_s, time.time())
+            self._learn(timing.first_unix_s - decided - seen.ttft_s)
         self.served.append(
             Served(
                 request_id=spec.request_id,
@@ -120,6 +113,10 @@ class Session:
                 engine_ttft_s=seen.ttft_s,
             )
         )
+
+    def _learn(self, sample_s: float) -> None:
+        sample_s = min(_LONGEST_ANSWER_DELAY_S, max(0.0, sample_s))
+        self.answer_delay_s += _ANSWER_DELAY_WEIGHT * (sample_s - self.answer_delay_s)
 
     def _body(self, spec: RequestSpec) -> dict[str, Any]:
         """The completion request, as the scheduler (`for_engine`) would send it on."""

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import exp, inf
 from pathlib import Path
 
 import aiohttp
@@ -14,7 +14,6 @@ import grpc
 
 from foretell.config import parse_instances as instances_of_cluster
 from foretell.config.instances import InstanceConfig, Members, parse_members
-from foretell.engine.delay import UsualDelay
 from foretell.placement.events import (
     Event,
     InstanceDown,
@@ -30,6 +29,11 @@ from services.scheduler.placing.peers import open_channel
 
 logger = logging.getLogger(__name__)
 
+_ANSWER_DELAY_WEIGHT = 0.1  # of the newest stream in the learned delay
+_LONGEST_ANSWER_DELAY_S = 2.0
+_ANSWER_DELAY_MEMORY_S = 30.0
+"""Time constant by which the learned delay is forgotten: an engine that looks slow gets few
+requests, and none from which it could be learned that it no longer is."""
 _MODELS_EVERY = 20  # health probes between two looks at /v1/models
 _EMULATED = "foretell-emulated"
 
@@ -50,8 +54,8 @@ class Instance:
     """What the engine says of its models and LoRA adapters, by their names."""
     model_names: frozenset[str] = frozenset()
     emulated: bool = False
-    answer_delay: UsualDelay = field(default_factory=lambda: UsualDelay(0.0))
-    """From the engine's first token to its first byte here; in `time.monotonic`."""
+    answer_delay_s: float = 0.0
+    """Learned: from the engine's first token to its first byte here."""
     heard_s: Callable[[], float] = lambda: -inf
     """When the last byte of an answer came from it, on the event loop's clock."""
     failures: int = 0
@@ -60,13 +64,13 @@ class Instance:
     told: bool = False
     """The listener knows it: one that was draining from the beginning gets nothing."""
 
-    @property
-    def answer_delay_s(self) -> float:
-        """Learned: from the engine's first token to its first byte here."""
-        return self.answer_delay.at(time.monotonic())
-
     def learn_answer_delay(self, sample_s: float) -> None:
-        self.answer_delay.learn(sample_s, sample_s, time.monotonic())
+        sample_s = min(_LONGEST_ANSWER_DELAY_S, max(0.0, sample_s))
+        self.answer_delay_s += _ANSWER_DELAY_WEIGHT * (sample_s - self.answer_delay_s)
+
+    def forget_answer_delay(self, seconds: float) -> None:
+        """So much time has passed."""
+        self.answer_delay_s *= exp(-seconds / _ANSWER_DELAY_MEMORY_S)
 
 
 class Pool:
@@ -189,6 +193,7 @@ class Pool:
         instance.probes += 1
         instance.failures = 0
         instance.up_s = time.monotonic()
+        instance.forget_answer_delay(self._interval_s)
         if not instance.healthy:
             logger.info("%s is up at %s", instance.config.instance_id, url)
         instance.healthy = True
