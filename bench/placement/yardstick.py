@@ -164,6 +164,8 @@ def tables(page: Numbers) -> Blocks:
 def _ratios(page: Numbers, knows: str) -> Iterable[str]:
     for peers in (PEERS, SIMPLE):
         names = [f"`{peer}`" for peer in peers if peer in page["policies"]]
+        if not names:
+            continue
         yield f"Beside the best of {', '.join(names)}:\n"
         for mine in OURS:
             if mine in page["policies"]:
