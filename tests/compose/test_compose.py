@@ -6,7 +6,7 @@ import httpx
 import pytest
 from projects import ENGINES, SCHEDULERS, SERVICES, Cluster, ask, started, wait_until
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(350)]
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(950)]
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import httpx
 import pytest
 from projects import ENGINES, SERVICES, ask, started, wait_until
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(350)]
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(950)]
 
 
 def test_behind_an_envoy_requests_are_placed_and_answered(

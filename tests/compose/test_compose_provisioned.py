@@ -17,7 +17,7 @@ from projects import API_KEY, ENGINES, ROOT, SCHEDULERS, Cluster, started, wait_
 from foretell.config import load_cluster
 from tools.render.compose import render
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(1500)]
 
 SECTIONS = {
     "engines": [{"kind": "emulated", "args": "--speedup 20"}],
