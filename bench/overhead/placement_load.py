@@ -95,6 +95,18 @@ def measure(options: argparse.Namespace) -> Numbers:
     return numbers
 
 
+def request_us(key: str, rate: float, seconds: float) -> float:
+    """CPU microseconds of a scheduler for a request placed by one of the variants."""
+    variant = next(v for v in VARIANTS if v.key == key)
+    options = argparse.Namespace(engines=ENGINES, rounds=1, rates=[rate], seconds=seconds)
+    with (
+        TemporaryDirectory(prefix="foretell-bench-") as folder,
+        asyncio.Runner(loop_factory=runtime.loop_factory()) as runner,
+    ):
+        found = runner.run(_measure(Path(folder), [variant], options))
+    return 1000.0 * float(found[key][0][rate]["cpu_ms"]["scheduler"])
+
+
 Round = dict[float, dict[str, Any]]
 """What one variant did in one round, by rate."""
 

@@ -1,9 +1,6 @@
 """Accounts for each attempt once it has ended: the sidecar's view, metrics, lessons, log."""
 
-from collections.abc import Callable
-from functools import lru_cache
 from math import isfinite
-from typing import Any
 
 from foretell.cosched.deadlines import JobClass
 from foretell.length.estimate import level_of
@@ -19,9 +16,9 @@ from services.scheduler.record.recent import Latencies, Recent
 from services.scheduler.record.request_log import RequestLog
 from services.scheduler.record.result import Result
 from services.scheduler.record.sample import Sample
+from services.scheduler.record.series import AnswerSeries, answer_series, series
 
 _CLOCK_SLACK_S = 0.1
-_MOST_SERIES = 10_000
 _MAX_TOKENS = 2**31 - 1  # no context is as long: a sidecar that says more is not believed
 
 
@@ -44,20 +41,11 @@ class Recorder:
         self._background = background
         self.recent = Recent()
         self.sample = Sample()
-        self._requests = _series(metrics.requests)
-        self._slo_requests = _series(metrics.slo_requests)
-        self._tenant_tokens = _series(metrics.tenant_tokens)
-        self._prompt_tokens = _series(metrics.prompt_tokens)
-        self._output_tokens = _series(metrics.output_tokens)
-        self._cached_tokens = _series(metrics.cached_tokens)
-        self._foretold_cached_tokens = _series(metrics.foretold_cached_tokens)
-        self._ttft = _series(metrics.ttft)
-        self._tpot = _series(metrics.tpot)
-        self._e2e = _series(metrics.e2e)
-        self._ttft_error = _series(metrics.ttft_error)
-        self._e2e_error = _series(metrics.e2e_error)
-        self._length_error = _series(metrics.length_error)
-        self._length_level = _series(metrics.length_level)
+        self._requests = series(metrics.requests)
+        self._slo_requests = series(metrics.slo_requests)
+        self._tenant_tokens = series(metrics.tenant_tokens)
+        self._length_level = series(metrics.length_level)
+        self._answers = answer_series(metrics)
 
     def count(self, model: str, placement: Placement | None, status: int) -> None:
         """Count a request that has ended; `placement` is that of its last attempt."""
@@ -102,12 +90,7 @@ class Recorder:
         if outcome is not None:
             self._slo_requests(request.model, placement.policy, outcome).inc()
         if answered:
-            self._count_tokens(request, placement, result)
-        if answered and not result.continued:
-            if request.job_class is JobClass.ONLINE:
-                self.sample.add(placement, result, ttft_s, e2e_s)
-            self._observe_latencies(request, placement, result, ttft_s, e2e_s)
-            self._observe_errors(request, placement, result, ttft_s, e2e_s)
+            self._observe(request, placement, result, ttft_s, e2e_s)
         if accepted and (result.finished or result.abandoned):
             self._lessons.learn(request, placement, result)
         self._request_log.ended(
@@ -139,7 +122,7 @@ class Recorder:
         if result.cached_tokens is None and seen.HasField("cached_tokens"):
             result.cached_tokens = seen.cached_tokens
 
-    def _observe_latencies(
+    def _observe(
         self,
         request: ParsedRequest,
         placement: Placement,
@@ -147,50 +130,69 @@ class Recorder:
         ttft_s: float,
         e2e_s: float,
     ) -> None:
-        instance_id, prediction = placement.instance.config.instance_id, placement.prediction
-        predicted = (prediction.ttft_s, prediction.e2e_s) if prediction else (0.0, 0.0)
-        if all(map(isfinite, predicted)):
-            self.recent.add(instance_id, Latencies(ttft_s, predicted[0], e2e_s, predicted[1]))
-        labels = (request.model, instance_id, placement.policy, request.job_class.value)
-        self._e2e(*labels).observe(e2e_s)
-        if not ttft_s:
-            return
-        self._ttft(*labels).observe(ttft_s)
-        tokens = result.output_tokens / placement.spec.sequences
-        if tokens > 1:
-            self._tpot(*labels).observe((e2e_s - ttft_s) / (tokens - 1))
-
-    def _count_tokens(self, request: ParsedRequest, placement: Placement, result: Result) -> None:
+        """Count an answer; latencies only of one that no other engine had begun."""
+        instance, job_class = placement.instance, request.job_class
+        labels = request.model, instance.config.instance_id, placement.policy
+        answers = self._answers(*labels, job_class, instance.emulated)
         self._tenant_tokens(request.tenant).inc(result.prompt_tokens + result.output_tokens)
-        labels = placement.instance.config.instance_id, request.job_class.value
-        self._prompt_tokens(*labels).inc(result.prompt_tokens)
-        self._output_tokens(*labels).inc(result.output_tokens)
-        self._cached_tokens(*labels).inc(result.cached_tokens or 0)
-        if result.cached_tokens is not None and placement.prediction is not None:
-            self._foretold_cached_tokens(*labels).inc(placement.prediction.cached_tokens)
+        _count_tokens(answers, placement, result)
+        if result.continued:
+            return
+        if job_class is JobClass.ONLINE:
+            self.sample.add(placement, result, ttft_s, e2e_s)
+        _observe_latencies(answers, placement, result, ttft_s, e2e_s)
+        self._remember_latencies(placement, ttft_s, e2e_s)
+        if result.output_tokens:
+            self._observe_length(answers, request, placement, result)
 
-    def _observe_errors(
+    def _remember_latencies(self, placement: Placement, ttft_s: float, e2e_s: float) -> None:
+        prediction = placement.prediction
+        predicted = (prediction.ttft_s, prediction.e2e_s) if prediction else (0.0, 0.0)
+        if isfinite(predicted[0]) and isfinite(predicted[1]):
+            latencies = Latencies(ttft_s, predicted[0], e2e_s, predicted[1])
+            self.recent.add(placement.instance.config.instance_id, latencies)
+
+    def _observe_length(
         self,
+        series: AnswerSeries,
         request: ParsedRequest,
         placement: Placement,
         result: Result,
-        ttft_s: float,
-        e2e_s: float,
     ) -> None:
-        """Relative errors of what was predicted, where both sides are known."""
-        instance, prediction = placement.instance, placement.prediction
-        engine = "emulated" if instance.emulated else "vllm"
-        labels = (request.model, instance.config.instance_id, engine)
-        if prediction is not None and isfinite(prediction.e2e_s) and e2e_s > 0:
-            self._e2e_error(*labels).observe(prediction.e2e_s / e2e_s - 1)
-        if prediction is not None and isfinite(prediction.ttft_s) and ttft_s > 0:
-            self._ttft_error(*labels).observe(prediction.ttft_s / ttft_s - 1)
-        if result.output_tokens:
-            expected = placement.spec.length.expected_tokens * placement.spec.sequences
-            self._length_error(*labels).observe(expected / result.output_tokens - 1)
-            level = level_of(placement.spec.length, result.output_tokens)
-            if level is not None and placement.spec.sequences == 1 and not result.truncated:
-                self._length_level(request.model).observe(level)
+        spec = placement.spec
+        expected = spec.length.expected_tokens * spec.sequences
+        series.length_error(expected / result.output_tokens - 1)
+        level = level_of(spec.length, result.output_tokens)
+        if level is not None and spec.sequences == 1 and not result.truncated:
+            self._length_level(request.model).observe(level)
+
+
+def _count_tokens(series: AnswerSeries, placement: Placement, result: Result) -> None:
+    series.prompt_tokens(result.prompt_tokens)
+    series.output_tokens(result.output_tokens)
+    if result.cached_tokens is None:
+        return
+    series.cached_tokens(result.cached_tokens)
+    if placement.prediction is not None:
+        series.foretold_cached_tokens(placement.prediction.cached_tokens)
+
+
+def _observe_latencies(
+    series: AnswerSeries, placement: Placement, result: Result, ttft_s: float, e2e_s: float
+) -> None:
+    """What was measured, and its error relative to what was predicted where both are known."""
+    prediction = placement.prediction
+    series.e2e(e2e_s)
+    if prediction is not None and isfinite(prediction.e2e_s) and e2e_s > 0:
+        series.e2e_error(prediction.e2e_s / e2e_s - 1)
+    if not ttft_s:
+        return
+    series.ttft(ttft_s)
+    if prediction is not None and isfinite(prediction.ttft_s):
+        series.ttft_error(prediction.ttft_s / ttft_s - 1)
+    tokens = result.output_tokens / placement.spec.sequences
+    if tokens > 1:
+        series.tpot((e2e_s - ttft_s) / (tokens - 1))
 
 
 def _remember(placement: Placement, result: Result, ttft_s: float, e2e_s: float) -> None:
@@ -206,11 +208,6 @@ def _remember(placement: Placement, result: Result, ttft_s: float, e2e_s: float)
             result.prompt_tokens,
             result.output_tokens,
         )
-
-
-def _series(metric: Any) -> Callable[..., Any]:
-    """`metric.labels`, which takes longer than to count, remembered for each set of labels."""
-    return lru_cache(_MOST_SERIES)(metric.labels)
 
 
 def _learn_answer_delay(placement: Placement, engine_ttft_s: float, result: Result) -> None:

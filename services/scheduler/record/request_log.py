@@ -105,7 +105,7 @@ class RequestLog:
         prediction, spec = placement.prediction, placement.spec
         line = {
             "request_id": request_id,
-            "time_unix_s": round(time.time(), 3),
+            "time_unix_s": _rounded(time.time(), 1e3),
             "model_name": request.model,
             "instance_id": placement.instance.config.instance_id,
             "emulated": placement.instance.emulated,
@@ -115,13 +115,13 @@ class RequestLog:
             "finished": result.finished,
             "sequences": spec.sequences,
             "priority": spec.priority,
-            "placed_unix_s": round(placement.decided_unix_s, 3),
-            "placement_s": round(placement.took_s, 6),
+            "placed_unix_s": _rounded(placement.decided_unix_s, 1e3),
+            "placement_s": _seconds(placement.took_s),
             "predicted_prompt_tokens": spec.prompt_tokens,
             "prompt_tokens": result.prompt_tokens or None,
             "predicted_cached_tokens": prediction.cached_tokens if prediction else None,
             "cached_tokens": result.cached_tokens,
-            "predicted_output_tokens": round(spec.length.expected_tokens, 1),
+            "predicted_output_tokens": _rounded(spec.length.expected_tokens, 10.0),
             "length_source": spec.length.source,
             "output_tokens": result.output_tokens or None,
             "predicted_ttft_s": _seconds(prediction.ttft_s) if prediction else None,
@@ -149,7 +149,7 @@ class RequestLog:
             return
         line = {
             "request_id": request_id,
-            "time_unix_s": round(time.time(), 3),
+            "time_unix_s": _rounded(time.time(), 1e3),
             "model_name": request.model,
             "policy": policy,
             "stream": request.stream,
@@ -212,4 +212,9 @@ def _targets(terms: Terms, outcome: Outcome | None) -> dict[str, object]:
 
 
 def _seconds(seconds: float) -> float | None:
-    return round(seconds, 6) if isfinite(seconds) else None  # JSON has no infinity
+    return _rounded(seconds, 1e6) if isfinite(seconds) else None  # JSON has no infinity
+
+
+def _rounded(value: float, parts: float) -> float:
+    """The nearest of so many parts of one: `round` takes five times as long."""
+    return int(value * parts + 0.5) / parts

@@ -23,10 +23,13 @@ class Sample:
         self._total += 1
         prompt_tokens = result.prompt_tokens or placement.spec.prompt_tokens
         computed = max(0, prompt_tokens - (result.cached_tokens or 0))
-        expected = round(placement.spec.length.expected_tokens, 1)
-        latencies = round(ttft_s, 4), round(e2e_s, 4)
-        self._latest.append((computed, expected, result.output_tokens, *latencies))
+        expected = placement.spec.length.expected_tokens
+        self._latest.append((computed, expected, result.output_tokens, ttft_s, e2e_s))
 
     def told(self) -> dict[str, object]:
         """What `/status` says."""
-        return {"answered_total": self._total, "answered": list(self._latest)}
+        answered = [
+            (computed, round(expected, 1), tokens, round(ttft_s, 4), round(e2e_s, 4))
+            for computed, expected, tokens, ttft_s, e2e_s in self._latest
+        ]
+        return {"answered_total": self._total, "answered": answered}
