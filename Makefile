@@ -21,7 +21,7 @@ PIP := -m pip install --quiet --disable-pip-version-check
 .DEFAULT_GOAL := help
 .PHONY: wheel help setup setup-dev setup-vllm setup-train run run-vllm lint test test-chaos test-chaos-brief test-clients \
 	test-guidellm test-breaks \
-	test-vllm test-vllm-schedulers test-vllm-matrix test-batch-kills test-storage test-compose test-prometheus \
+	test-vllm test-vllm-schedulers test-vllm-engines test-vllm-matrix test-batch-kills test-storage test-compose test-prometheus \
 	test-browser pictures bench bench-gateway \
 	accuracy accuracy-live \
 	reproduce-block reproduce-provisioning reproduce-blendserve reproduce-echo figures proto check-proto reference dashboards compose clean
@@ -138,9 +138,9 @@ test-guidellm: setup-dev $(TINY_MODEL)/config.json $(CLIENTS)/.installed ## guid
 	FORETELL_CLIENTS=$(abspath $(CLIENTS)) FORETELL_TINY_MODEL=$(abspath $(TINY_MODEL)) \
 		$(BIN)/pytest tests/clients -k guidellm
 
-test-vllm: setup-dev setup-vllm $(TINY_MODEL)/config.json ## Against real vLLM engines and schedulers
-	$(VLLM_PYTHON) -m foretell.engine.warm
-	$(VLLM_PYTHON) -m pytest tests/vllm -m 'vllm or torch'
+test-vllm: test-vllm-schedulers test-vllm-engines ## Against real vLLM engines and schedulers
+
+test-vllm-engines: setup-dev setup-vllm $(TINY_MODEL)/config.json ## Clusters of real vLLM engines on the CPU
 	FORETELL_VLLM_PYTHON=$(abspath $(VLLM_PYTHON)) FORETELL_TINY_MODEL=$(abspath $(TINY_MODEL)) \
 		$(BIN)/pytest tests/e2e_vllm -s
 
@@ -149,7 +149,8 @@ test-breaks: setup-dev setup-vllm $(TINY_MODEL)/config.json ## Streams of real e
 		$(BIN)/pytest tests/breaks -s
 
 test-vllm-schedulers: setup-vllm ## Twin and plugin against vLLM's scheduler; no engine runs
-	$(VLLM_PYTHON) -m pytest tests/vllm -m vllm
+	$(VLLM_PYTHON) -m foretell.engine.warm
+	$(VLLM_PYTHON) -m pytest tests/vllm -m 'vllm or torch'
 
 test-vllm-matrix: ## The same with older vLLM versions, an environment of 3.5 GB each
 	@for version in $(VLLM_OLDER); do \
