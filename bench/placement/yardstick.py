@@ -61,7 +61,7 @@ class Case:
 
 def run(case: Case, traces: Path) -> Numbers:
     """The figures of one case; its arrivals depend on family, rate and seed alone."""
-    family = _family(case.family)
+    family = family_of(case.family)
     count = min(MOST_REQUESTS, int(case.qps * case.seconds))
     arrivals = family.arrivals(traces, case.qps, count, case.seed)
     name = case.policy.removesuffix(BY_PRIORITY)
@@ -78,19 +78,24 @@ def run(case: Case, traces: Path) -> Numbers:
     return {**asdict(case), **found}
 
 
-def capacity(family: Family, traces: Path) -> float:
-    """The highest rate at which Block's policy keeps the bound, with a seed that is not used again,
-    in requests a second."""
-
-    def p99_s(qps: float, seconds: float = SECONDS) -> float:
-        case = Case(family.name, PEERS[0], "true", qps, 0, seconds)
-        return float(run(case, traces)["ttft_p99_s"])
-
-    bound_s = max(BOUND_S, BOUND_TIMES * p99_s(family.guess_qps / 10, 4 * SECONDS))
+def capacity(
+    family: Family,
+    traces: Path,
+    *,
+    policy: str = PEERS[0],
+    knows: str = "true",
+    seed: int = 0,
+    close: float = CLOSE,
+) -> float:
+    """The highest rate at which a policy keeps the bound, in requests a second, found within a
+    factor of `close`. The bound is that of Block's policy with true lengths."""
+    block = Case(family.name, PEERS[0], "true", family.guess_qps / 10, 0, 4 * SECONDS)
+    bound_s = max(BOUND_S, BOUND_TIMES * float(run(block, traces)["ttft_p99_s"]))
     low = high = None
     qps = family.guess_qps
-    while low is None or high is None or high / low > CLOSE:
-        if p99_s(qps) <= bound_s:
+    while low is None or high is None or high / low > close:
+        case = Case(family.name, policy, knows, qps, seed)
+        if float(run(case, traces)["ttft_p99_s"]) <= bound_s:
             low, qps = qps, 1.3 * qps if high is None else (qps + high) / 2
         else:
             high, qps = qps, qps / 1.3 if low is None else (low + qps) / 2
@@ -120,7 +125,7 @@ def measure(options: argparse.Namespace) -> Numbers:
     cases = [
         Case(family.name, policy, knows, round(family.load * qps, 3), seed)
         for seed in range(1, options.seeds + 1)
-        for family, qps in zip(map(_family, options.families), found, strict=True)
+        for family, qps in zip(map(family_of, options.families), found, strict=True)
         for knows in KNOWN
         for policy in options.policies
         if knows == "tagger" or policy not in SIMPLE  # whom lengths do not concern
@@ -134,10 +139,10 @@ def measure(options: argparse.Namespace) -> Numbers:
 
 
 def _capacity(name: str, traces: Path) -> float:
-    return capacity(_family(name), traces)
+    return capacity(family_of(name), traces)
 
 
-def _family(name: str) -> Family:
+def family_of(name: str) -> Family:
     return next(family for family in FAMILIES if family.name == name)
 
 

@@ -150,6 +150,8 @@ def _differences(best: Part, second: Part) -> Iterable[tuple[float, tuple[float,
     added_s = _added_s(best), _added_s(second)
     yield added_s[1] - added_s[0], added_s, "what it costs the others there"
     yield decodings_s[1] - decodings_s[0], decodings_s, "what its own decoding takes longer"
+    rooms_s = best.room_s, second.room_s
+    yield rooms_s[1] - rooms_s[0], rooms_s, "what its room is worth to those who come later"
     yield second.weighed_wait_s - best.weighed_wait_s, waits_s, "its own wait"
 
 

@@ -22,6 +22,8 @@ class Part(NamedTuple):
     """`wait_s`, weighing more the longer it is beside what requests usually wait."""
     decoding_s: float
     """What its decoding takes longer than where it is fastest, as far as there is room there."""
+    room_s: float
+    """What the room that it takes costs those who come later, by the kind of engine."""
     added_ttft_s: float | None
     """What the request adds to the times to first token of others; None: nobody asked."""
     added_e2e_s: float | None

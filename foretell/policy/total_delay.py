@@ -1,13 +1,14 @@
 """Total delay: what placing a request costs in latency, to itself and to everyone already there."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite, isnan
 from statistics import fmean
 from typing import ClassVar
 
-from foretell.model import Load, Prediction, RequestSpec
+from foretell.model import Prediction, RequestSpec
 from foretell.policy.base import Candidate
 from foretell.policy.judgement import Judgement, JudgingPolicy, Memory, Part
+from foretell.policy.room import free_share, prices_s
 from foretell.policy.scoring import lowest_known
 from foretell.policy.trust import trusted
 
@@ -39,11 +40,11 @@ class TotalDelayPolicy(JudgingPolicy):
         if memory is None and told:
             usual_s = fmean(answer.ttft_s for answer in told)
         fastest = min(told, key=_decoding_s, default=None)
-        preempting = _preempting(told)
+        preempting, rooms_s = _preempting(told), prices_s(told)
         scores: list[float | None] = []
         parts: list[Part | None] = []
         for answer in answers:
-            part = answer and _part(answer, fastest, usual_s, preempting)
+            part = answer and _part(answer, fastest, usual_s, preempting, rooms_s)
             parts.append(part)
             scores.append(None if part is None else total_delay_s(part))
         return lowest_known(candidates, scores)._replace(parts=parts)
@@ -60,7 +61,7 @@ class TotalDelayPolicy(JudgingPolicy):
 
 
 def total_delay_s(part: Part) -> float | None:
-    """`weighed_wait_s + decoding_s + added_ttft_s + added_e2e_s`, in seconds.
+    """`weighed_wait_s + decoding_s + room_s + added_ttft_s + added_e2e_s`, in seconds.
 
     What a request adds to the latencies of others is theirs to bear (an *externality*, as
     economists call a cost that another one pays); whoever is placed elsewhere adds nothing here.
@@ -81,6 +82,8 @@ def total_delay_s(part: Part) -> float | None:
     engine that is free: the chance of two requests, this one and a next, to find room there if each
     meets as much. Full engines are left to those whom they delay least.
 
+    So is the room that a request takes on engines of a scarce kind (`foretell.policy.room`).
+
     This form was chosen with families of `bench.placement.yardstick`; its page says which others
     were tried.
 
@@ -92,7 +95,7 @@ def total_delay_s(part: Part) -> float | None:
     added_s = part.added_ttft_s + part.added_e2e_s
     if isnan(added_s):
         return None
-    return max(0.0, part.weighed_wait_s + part.decoding_s + added_s)
+    return max(0.0, part.weighed_wait_s + part.decoding_s + part.room_s + added_s)
 
 
 def weighed_wait_s(wait_s: float, usual_s: float) -> float:
@@ -105,17 +108,22 @@ def weighed_wait_s(wait_s: float, usual_s: float) -> float:
 
 
 def _part(
-    answer: Prediction, fastest: Prediction | None, usual_s: float, preempting: float
+    answer: Prediction,
+    fastest: Prediction | None,
+    usual_s: float,
+    preempting: float,
+    rooms_s: Mapping[str, float],
 ) -> Part:
     """What the score of a candidate with this answer is made of; `fastest` decodes fastest."""
     longer_s = _decoding_s(answer) - (_decoding_s(fastest) if fastest else 0.0)
     longer_s = longer_s if isfinite(longer_s) else 0.0
     wait_s = answer.ttft_s + preempting * longer_s
-    free = _free(fastest.load) if fastest else 0.0
+    free = free_share(fastest.load) if fastest else 0.0
     return Part(
         wait_s,
         weighed_wait_s(wait_s, usual_s),
         (1.0 - preempting) * longer_s * free**2,
+        rooms_s.get(answer.instance_id, 0.0),
         answer.added_ttft_s,
         answer.added_e2e_s,
     )
@@ -124,13 +132,6 @@ def _part(
 def _decoding_s(answer: Prediction) -> float:
     """Seconds that all tokens but the first take."""
     return answer.e2e_s - answer.ttft_s
-
-
-def _free(load: Load) -> float:
-    """The share of an engine that nobody has, neither seats nor KV blocks."""
-    seats = (load.running + load.waiting + load.reserved) / max(1, load.max_num_seqs)
-    blocks = (load.used_blocks + load.waiting_prefill_blocks) / max(1, load.total_blocks)
-    return max(0.0, 1.0 - max(seats, blocks))
 
 
 def _preempting(told: Sequence[Prediction]) -> float:
