@@ -33,9 +33,8 @@ class Recording:
     def __call__(self, endpoint: str, heartbeat_s: float) -> "Recording":
         return self
 
-    def publish(self, snapshot: snapshot_pb2.EngineSnapshot) -> None:
-        payload = snapshot.SerializeToString()
-        decoded = snapshot_from_proto(snapshot_pb2.EngineSnapshot.FromString(payload))
+    def send(self, state: bytes, once: bytes) -> None:
+        decoded = snapshot_from_proto(snapshot_pb2.EngineSnapshot.FromString(state + once))
         self.snapshots.append(decoded)
         try:
             self.on_publish(decoded)
