@@ -3,8 +3,8 @@
 Two real schedulers, `AsyncScheduler` and `ForetellScheduler`, serve the same requests in lockstep,
 step by step in turn, so that whatever else the machine does hits both. No model runs: a step is
 `schedule()` plus `update_from_output()`, which is what the engine's loop spends outside it. A
-predictor's reader in another process hears the snapshots. Wall time is what an engine waits; CPU time of
-the engine's thread is the better measure where others share the cores.
+predictor's reader in another process hears the snapshots. Wall time is what an engine waits; CPU
+time of the engine's thread is the better measure where others share the cores.
 """
 
 import argparse

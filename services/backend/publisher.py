@@ -45,14 +45,6 @@ class SnapshotPublisher:
         self._thread = threading.Thread(target=self._repeat, name="foretell-heartbeat", daemon=True)
         self._thread.start()
 
-    def publish(self, snapshot: snapshot_pb2.EngineSnapshot) -> None:
-        """Send `snapshot` now."""
-        once = snapshot_pb2.EngineSnapshot(completed_steps=snapshot.completed_steps)
-        state = snapshot_pb2.EngineSnapshot()
-        state.CopyFrom(snapshot)
-        state.ClearField("completed_steps")
-        self.send(state.SerializeToString(), once.SerializeToString())
-
     def send(self, state: bytes, once: bytes) -> None:
         """Send a snapshot now: `state` and `once` are parts of it, serialized.
 
