@@ -52,6 +52,7 @@ _SCHEDULER_ATTRIBUTES = (
     "waiting",
 )
 _REQUEST_ATTRIBUTES = (
+    "_output_token_ids",
     "arrival_time",
     "lora_request",
     "max_tokens",

@@ -240,7 +240,7 @@ class _Queue:
         elif self._resting:
             return self._resting
         varying = snapshot_pb2.RequestColumns(
-            output_tokens=[r.num_output_tokens for r in requests],
+            output_tokens=[len(r._output_token_ids) for r in requests],  # spares a call of each
             computed_tokens=[r.num_computed_tokens for r in requests],
             scheduled_tokens=[tokens.get(i, 0) for i in self._ids],
             in_flight_tokens=[r.num_output_placeholders for r in requests],
