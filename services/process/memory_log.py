@@ -9,6 +9,7 @@ message. The file holds a head (`_HEAD`) and then records one after another, eac
 import mmap
 import os
 import struct
+from contextlib import suppress
 from pathlib import Path
 from tempfile import mkstemp
 from zlib import adler32
@@ -33,10 +34,11 @@ class LogWriter:
     def __init__(self, path: Path, capacity: int = _CAPACITY) -> None:
         """OSError where the file cannot be made."""
         assert capacity % _ALIGNED == 0
-        self._capacity, self._position = capacity, 0
+        self._path, self._capacity, self._position = path, capacity, 0
         handle, made = mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             os.ftruncate(handle, _HEAD + capacity)
+            self._file = os.fstat(handle).st_ino
             self._memory = mmap.mmap(handle, _HEAD + capacity)
             self._words = memoryview(self._memory)[:_HEAD].cast("Q")
             self._words[_MAGIC_AT] = _MAGIC
@@ -69,6 +71,10 @@ class LogWriter:
         self._words[_WRITTEN] = self._position
 
     def close(self) -> None:
+        """Remove the file, unless another writer has made it anew."""
+        with suppress(OSError):
+            if self._path.stat().st_ino == self._file:
+                self._path.unlink()
         self._words.release()
         self._memory.close()
 

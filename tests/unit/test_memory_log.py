@@ -58,10 +58,15 @@ def test_a_log_made_anew_is_found(tmp_path: Path) -> None:
     reader.reopen()
     assert all_of(reader) == []  # it is the same
     first.close()
-    LogWriter(path, SMALL).write(b"second")
+    second = LogWriter(path, SMALL)
+    second.write(b"second")
     reader.reopen()
     assert all_of(reader) == [b"second"]
+    third = LogWriter(path, SMALL)
+    second.close()  # the file is not its own any more
     assert [each.name for each in tmp_path.iterdir()] == ["log"]
+    third.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_message_that_is_too_long_is_refused(tmp_path: Path) -> None:
