@@ -45,6 +45,12 @@ class SnapshotPublisher:
         self._thread = threading.Thread(target=self._repeat, name="foretell-heartbeat", daemon=True)
         self._thread.start()
 
+    def publish(self, snapshot: snapshot_pb2.EngineSnapshot) -> None:
+        """Send `snapshot` now. It is taken apart: its completed steps are told once."""
+        once = snapshot_pb2.EngineSnapshot(completed_steps=snapshot.completed_steps)
+        snapshot.ClearField("completed_steps")
+        self.send(snapshot.SerializeToString(), once.SerializeToString())
+
     def send(self, state: bytes, once: bytes) -> None:
         """Send a snapshot now: `state` and `once` are parts of it, serialized.
 

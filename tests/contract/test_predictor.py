@@ -29,7 +29,7 @@ from foretell.model import (
 from foretell.provision import InstanceFacts, Phase
 from foretell.provision.rollout import Coming, EngineKind, Place, share_within
 from foretell.v1 import predictor_pb2 as pb
-from foretell.v1 import predictor_pb2_grpc, snapshot_pb2
+from foretell.v1 import predictor_pb2_grpc
 from services.backend.publisher import SnapshotPublisher
 from services.predictor.__main__ import serve
 from services.process.traffic import OPEN
@@ -67,16 +67,6 @@ def request(request_id: str, output: float = 10.0) -> pb.RequestSpec:
     return wire.request_to_proto(RequestSpec(request_id, 64, 0, LengthEstimate(output)))
 
 
-def send(publisher: SnapshotPublisher, seen: EngineSnapshot) -> None:
-    """Publish `seen`; its completed steps are told once."""
-    state, once = (
-        wire.snapshot_to_proto(seen),
-        snapshot_pb2.EngineSnapshot(completed_steps=wire.steps_to_proto(seen.completed_steps)),
-    )
-    state.ClearField("completed_steps")
-    publisher.send(state.SerializeToString(), once.SerializeToString())
-
-
 class Harness:
     """A predictor, the publisher it listens to, and a stub."""
 
@@ -93,7 +83,7 @@ class Harness:
         self.stub = stub
 
     def publish(self, seen: EngineSnapshot) -> None:
-        send(self.publisher, seen)
+        self.publisher.publish(wire.snapshot_to_proto(seen))
 
     async def status(self) -> pb.StatusResponse:
         return await self.stub.Status(pb.StatusRequest())
@@ -152,7 +142,7 @@ async def test_before_any_snapshot_it_says_so(harness: Harness) -> None:
 async def test_a_late_subscriber_learns_from_the_heartbeat(scheme: str, tmp_path: Path) -> None:
     endpoint = f"{scheme}://{tmp_path}/snapshots"
     publisher = SnapshotPublisher(endpoint, heartbeat_s=0.05)
-    send(publisher, snapshot(1))  # nobody listens yet
+    publisher.publish(wire.snapshot_to_proto(snapshot(1)))  # nobody listens yet
     settings = PredictorSettings(listen=f"unix:{tmp_path}/p.sock", snapshot_endpoint=endpoint)
     stop = asyncio.Event()
     task = asyncio.create_task(serve(settings, stop))
