@@ -16,6 +16,7 @@ from foretell.length.conversation import (
 )
 from foretell.length.prefix import MOST_CHUNKS
 from foretell.model import (
+    MOST_DRAFT_TOKENS,
     BatchShape,
     EngineConfig,
     EngineSnapshot,
@@ -32,9 +33,10 @@ from foretell.v1 import predictor_pb2, snapshot_pb2, tagger_pb2
 
 # The columns of `RequestColumns` carry the names of the fields of `RequestTable`.
 _COLUMNS = tuple(RequestTable.__dataclass_fields__)
-_OPTIONAL_COLUMNS = ("left_blocks", "ttft_target_s", "tpot_target_s")
+_TARGETS = ("ttft_target_s", "tpot_target_s")
+_OPTIONAL_COLUMNS = ("left_blocks", *_TARGETS, "held_blocks", "adapter", "awaits_grammar")
 assert _COLUMNS[-len(_OPTIONAL_COLUMNS) :] == _OPTIONAL_COLUMNS
-_SHAPE_FIELDS = ("prefill_seqs", "prefill_tokens", "prefill_pairs", "decode_seqs", "decode_pairs")
+_SHAPE_FIELDS = tuple(BatchShape.__dataclass_fields__)
 _CONFIG_FIELDS = tuple(EngineConfig.__dataclass_fields__)
 _LOAD_FIELDS = Load._fields
 MOST_APPROXIMATIONS = 32
@@ -62,7 +64,7 @@ def columns_from_proto(columns: snapshot_pb2.RequestColumns) -> RequestTable:
     for place, name in enumerate(_OPTIONAL_COLUMNS, -len(_OPTIONAL_COLUMNS)):
         if not values[place]:  # nobody makes use of it
             values[place] = [0] * len(values[0])
-        elif name != "left_blocks":
+        elif name in _TARGETS:
             _check_targets(name, values[place])
     if len({len(column) for column in values}) > 1:
         lengths = {name: len(column) for name, column in zip(_COLUMNS, values, strict=True)}
@@ -168,6 +170,8 @@ def snapshot_to_proto(snapshot: EngineSnapshot) -> snapshot_pb2.EngineSnapshot:
         completed_steps=steps_to_proto(snapshot.completed_steps),
         online_ttft_s=snapshot.online_ttft_s,
         usual_online_blocks=snapshot.usual_online_blocks,
+        drafted_ratio=snapshot.drafted_ratio,
+        accepted_ratio=snapshot.accepted_ratio,
     )
 
 
@@ -189,7 +193,16 @@ def snapshot_from_proto(snapshot: snapshot_pb2.EngineSnapshot) -> EngineSnapshot
         completed_steps=steps_from_proto(snapshot.completed_steps),
         online_ttft_s=snapshot.online_ttft_s,
         usual_online_blocks=snapshot.usual_online_blocks,
+        drafted_ratio=draft_ratios(snapshot.drafted_ratio),
+        accepted_ratio=draft_ratios(snapshot.accepted_ratio),
     )
+
+
+def draft_ratios(ratios: Sequence[float]) -> tuple[float, ...]:
+    """What was received of `EngineSnapshot`'s ratios; raises `WireError` where it cannot be."""
+    if not all(1.0 >= before >= after >= 0.0 for before, after in pairwise((1.0, *ratios))):
+        raise WireError("snapshot: ratios of draft tokens must descend within [0, 1]")
+    return tuple(ratios[:MOST_DRAFT_TOKENS])
 
 
 def length_to_proto(length: LengthEstimate) -> tagger_pb2.LengthEstimate:

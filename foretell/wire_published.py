@@ -60,6 +60,8 @@ def _picture_to_proto(picture: PublishedPicture, profile: str) -> predictor_pb2.
         step_began_unix_s=picture.step_began_s,
         online_ttft_s=picture.online_ttft_s,
         usual_online_blocks=picture.usual_online_blocks,
+        drafted_ratio=picture.drafted_ratio,
+        accepted_ratio=picture.accepted_ratio,
         requests=picture.requests,
         reservations=picture.reservations,
         expected=picture.expected,
@@ -84,6 +86,7 @@ def _picture_from_proto(
     try:
         config = wire.config_from_proto(message.config)
         tables = tables_of(message.profile) if message.profile else None
+        drafted, accepted = map(wire.draft_ratios, (message.drafted_ratio, message.accepted_ratio))
     except ValueError as error:
         raise PictureError("config") from error
     picture = PublishedPicture(
@@ -97,6 +100,8 @@ def _picture_from_proto(
         step_began_s=message.step_began_unix_s,
         online_ttft_s=message.online_ttft_s,
         usual_online_blocks=message.usual_online_blocks,
+        drafted_ratio=drafted,
+        accepted_ratio=accepted,
         requests=message.requests,
         reservations=message.reservations,
         expected=message.expected,

@@ -18,7 +18,7 @@ from foretell.sim.accuracy import METRICS
 from tools.accuracy.plot import scatter
 from tools.accuracy.recorded_run import RecordedRun, read_run, requests_of
 from tools.accuracy.replayed import AccuracyOptions, Evaluation, evaluate
-from tools.profiles.imports import import_profile
+from tools.profiles.imports import ProfileError, import_profile
 from tools.profiles.options import ImportOptions
 from tools.profiles.sizes import known_device
 
@@ -66,21 +66,30 @@ class Case:
 
 
 def cases(data: Path) -> Iterator[Case]:
-    """Every run below `data` for which there are tables of its device and model."""
+    """Every run below `data` for which there are tables of its device and model.
+
+    What is left out is said, and why.
+    """
     for meta in sorted(data.rglob("meta.json")):
         folder = meta.parent
         try:
             run, requests = read_run(folder), requests_of(folder)
-        except ValueError:  # the meta.json of something else
+        except ValueError as error:  # perhaps the meta.json of something else
+            print(f"left out: {error}")
             continue
         options = tables_of(run, folder, data)
         if options is None:
-            print(f"{folder.relative_to(data)}: no tables of its device and model, left out")
+            print(f"left out: {folder}: there are no tables of its device and model")
+            continue
+        try:
+            profile = import_profile(options)
+        except ProfileError as error:
+            print(f"left out: {folder}: {error}")
             continue
         yield Case(
             run,
             options.device,
-            import_profile(options),
+            profile,
             known_device(folder.relative_to(data).parts),
             hashlib.sha256(requests).hexdigest() in LOOKED_AT,
             published(folder.parent / "validation" / "summary.txt"),

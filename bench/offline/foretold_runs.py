@@ -37,7 +37,7 @@ class Foretelling(Run):
             scheduler,
             self._config,
             waiting_reader(scheduler),
-            self._published.append,
+            self._publish,
             instance_id="engine",
             engine_run_id="run",
         )
@@ -45,6 +45,9 @@ class Foretelling(Run):
         coefficients = packed.coefficients.copy()
         coefficients[0] += HOST_S
         self._model = packed._replace(coefficients=coefficients)
+
+    def _publish(self, state: bytes, once: bytes) -> None:
+        self._published.append(snapshot_pb2.EngineSnapshot.FromString(state + once))
 
     def _scheduled(self, output: Any, shape: BatchShape) -> None:
         ends_s = self._now_s + HOST_S + self._machine.step_time.step_s(shape)

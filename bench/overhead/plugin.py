@@ -3,8 +3,8 @@
 Two real schedulers, `AsyncScheduler` and `ForetellScheduler`, serve the same requests in lockstep,
 step by step in turn, so that whatever else the machine does hits both. No model runs: a step is
 `schedule()` plus `update_from_output()`, which is what the engine's loop spends outside it. A
-reader in another process receives every snapshot. Wall time is what an engine waits; CPU time of
-the engine's thread is the better measure where others share the cores.
+predictor's reader in another process hears the snapshots. Wall time is what an engine waits; CPU
+time of the engine's thread is the better measure where others share the cores.
 """
 
 import argparse
@@ -39,6 +39,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=400, help="Steps timed for each size.")
     help_text = "Sizes as RUNNING+WAITING, e.g. 48+50."
     parser.add_argument("--sizes", nargs="+", default=SIZES, help=help_text)
+    help_text = "How snapshots travel: shared memory, or ZMQ as to another host."
+    parser.add_argument("--scheme", choices=("shm", "ipc"), default="shm", help=help_text)
 
 
 def measure(options: argparse.Namespace) -> Numbers:
@@ -48,5 +50,5 @@ def measure(options: argparse.Namespace) -> Numbers:
     rows = []
     for size in options.sizes:
         running, waiting = map(int, size.split("+"))
-        rows.append(time_steps(running, waiting, options.steps))
+        rows.append(time_steps(running, waiting, options.steps, options.scheme))
     return {"sizes": rows}

@@ -21,14 +21,10 @@ from tests.vllm.driver import EngineLoop, engine_config
 WARMUP_STEPS = 50
 PROMPT_TOKENS = 128
 READER = """
-import sys, zmq
-socket = zmq.Context().socket(zmq.SUB)
-socket.setsockopt(zmq.SUBSCRIBE, b"")
-socket.connect(sys.argv[1])
-socket.recv()
-print("reading", flush=True)
-while True:
-    socket.recv()
+import asyncio, sys
+from services.predictor.subscriber import subscriber_to
+told = iter(["reading"])
+asyncio.run(subscriber_to(sys.argv[1]).run(lambda _: [print(each, flush=True) for each in told]))
 """
 
 
@@ -76,7 +72,7 @@ def sampled(scheduler: Any, output: Any) -> ModelRunnerOutput:
 
 @contextmanager
 def subscriber(endpoint: str) -> Iterator[None]:
-    """A process that receives snapshots; entered once the first one has arrived."""
+    """A process that hears snapshots as a predictor does; entered once the first has arrived."""
     with subprocess.Popen(
         [sys.executable, "-c", READER, endpoint], stdout=subprocess.PIPE, text=True
     ) as process:
@@ -88,10 +84,10 @@ def subscriber(endpoint: str) -> Iterator[None]:
             process.kill()
 
 
-def time_steps(running: int, waiting: int, steps: int) -> dict[str, Any]:
-    """Seconds per step of both schedulers at one size."""
+def time_steps(running: int, waiting: int, steps: int, scheme: str) -> dict[str, Any]:
+    """Seconds per step of both schedulers at one size; `scheme` is that of the endpoint."""
     with tempfile.TemporaryDirectory() as folder:
-        endpoint = f"ipc://{folder}/snapshots"
+        endpoint = f"{scheme}://{folder}/snapshots"
         os.environ["FORETELL_PLUGIN_SNAPSHOT_ENDPOINT"] = endpoint
         stock = TimedEngine(AsyncScheduler, running, waiting, steps + WARMUP_STEPS)
         plugin = TimedEngine(ForetellScheduler, running, waiting, steps + WARMUP_STEPS)

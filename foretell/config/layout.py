@@ -120,7 +120,7 @@ class Layout:
 
     def snapshot_endpoint(self, engine: Engine) -> str:
         """Where an engine publishes its snapshots for its predictor, on the same host."""
-        return f"ipc://{self.run_dir}/{engine.name}.ipc"
+        return f"shm://{self.run_dir}/{engine.name}.snapshots"
 
     def instances(self) -> list[dict[str, str]]:
         """What schedulers know of the engines."""

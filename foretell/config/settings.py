@@ -206,8 +206,8 @@ class PredictorSettings(GrpcSettings):
 
     name: str = "engine-0"
     """Name of the engine that this sidecar watches."""
-    snapshot_endpoint: str = "ipc:///tmp/foretell-engine-0.ipc"
-    """ZMQ endpoint where the engine publishes its snapshots."""
+    snapshot_endpoint: str = "shm:///tmp/foretell-engine-0.snapshots"
+    """Where the engine publishes its snapshots: shm:// and a file's path, or a ZMQ endpoint."""
     profile: Profile = ""
     """GPU profile DEVICE/MODEL to start from: a shipped one or, where none has this name, the
     datasheet of that device; empty: step times are learned from nothing."""
@@ -299,7 +299,7 @@ class EmulatorSettings(ServiceSettings):
     name: str = "engine-0"
     """Name of the engine in snapshots and headers."""
     snapshot_endpoint: str = ""
-    """ZMQ endpoint to publish snapshots on; empty: publish nothing."""
+    """Where to publish snapshots, shm:// and a file's path or a ZMQ endpoint; empty: nowhere."""
     profile: Annotated[str, AfterValidator(check_shipped_profile)] = EMULATED_PROFILE
     """Shipped GPU profile whose speed is emulated."""
     model_name: str = ""
@@ -324,7 +324,8 @@ class PluginSettings(BaseSettings):
     model_config = _config("PLUGIN")
 
     snapshot_endpoint: str = ""
-    """ZMQ endpoint to publish snapshots on; empty: the plugin stays off."""
+    """Where to publish snapshots, shm:// and a file's path or a ZMQ endpoint; empty: the plugin
+    stays off."""
     instance_id: str = "engine-0"
     """Instance name in snapshots."""
     heartbeat_s: float = Field(0.5, gt=0)

@@ -18,6 +18,9 @@ class Arena:
     def __init__(self, config: EngineConfig) -> None:
         self._block_size, self._groups = config.block_size_tokens, config.kv_cache_groups
         self._numbers: dict[bytes, int] = {}
+        # What a step holds beyond a sequence's end: drafts, and those of the step behind it.
+        drafts = 2 * config.num_speculative_tokens + config.num_lookahead_tokens
+        self._spare_tokens = _SPARE_TOKENS + drafts
         self._used = 0
 
     def place(self, live: Live, seq: Sequence) -> Live:
@@ -43,7 +46,8 @@ class Arena:
 
     def _blocks_of(self, row: np.void) -> int:
         """The largest number of blocks that a sequence will ever hold, in all groups."""
-        most = int(row["prompt"]) + max(int(row["stop_after"]), int(row["output"])) + _SPARE_TOKENS
+        known = int(row["prompt"]) + max(int(row["stop_after"]), int(row["output"]))
+        most = known + self._spare_tokens
         return self._groups * -(-most // self._block_size)
 
     def _compacted(self, live: Live, wanted: int) -> Live:

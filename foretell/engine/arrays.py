@@ -5,8 +5,20 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.kernel.layout import BLOCK, ENGINE, NONE, PLACE, SEQUENCE, Record, State, new_record
-from foretell.model import EngineConfig
+from foretell.kernel.layout import (
+    BLOCK,
+    ENGINE,
+    MOST_DRAFTS,
+    NONE,
+    PLACE,
+    SEQUENCE,
+    Record,
+    State,
+    new_record,
+)
+from foretell.model import MOST_DRAFT_TOKENS, EngineConfig
+
+assert MOST_DRAFTS == MOST_DRAFT_TOKENS
 
 
 def new_state(config: EngineConfig, capacity: int, *, knows_content: bool = False) -> State:
@@ -60,6 +72,9 @@ def engine_record(config: EngineConfig) -> Record:
         row["local_groups"] = config.local_kv_cache_groups
         row["window"], row["chunk"] = config.sliding_window_tokens, config.attention_chunk_tokens
         row["most_local_blocks"] = config.most_local_blocks
+    row["drafts"] = min(config.num_speculative_tokens, MOST_DRAFTS)
+    row["lookahead"] = config.num_lookahead_tokens
+    row["drops_hit"], row["max_loras"] = config.drops_last_hit, config.max_loras
     row["co_schedules"], row["online_ttft_s"] = config.co_schedules, np.inf
     row["head"] = row["tail"] = row["blank_head"] = row["lru_head"] = row["lru_tail"] = NONE
     row["free"] = row["owned"] = config.total_blocks

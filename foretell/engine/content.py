@@ -15,9 +15,13 @@ class Content:
     end, so every block has a hash; whether its tokens exist yet is the caller's knowledge.
     """
 
-    __slots__ = ("_block_size", "_hashes", "_offset", "_output", "_prompt", "_segment")
+    __slots__ = ("_block_size", "_hashes", "_offset", "_output", "_prompt", "_salt", "_segment")
 
-    def __init__(self, prompt: Iterable[Segment], output: str, block_size_tokens: int) -> None:
+    def __init__(
+        self, prompt: Iterable[Segment], output: str, block_size_tokens: int, salt: str = ""
+    ) -> None:
+        """Of another `salt`, equal tokens are not equal."""
+        self._salt = salt.encode()
         self._prompt = tuple(prompt)
         self._output = output
         self._block_size = block_size_tokens
@@ -30,7 +34,7 @@ class Content:
         """The hash of the block of tokens `index * block_size` to
         `(index + 1) * block_size - 1`."""
         while len(self._hashes) <= index:
-            parent = self._hashes[-1] if self._hashes else b""
+            parent = self._hashes[-1] if self._hashes else self._salt
             tokens = repr(self._next_block()).encode()
             self._hashes.append(blake2b(parent + tokens, digest_size=16).digest())
         return self._hashes[index]

@@ -231,6 +231,16 @@ class Forecaster:
         engine = self.pictures.headers[index : index + 1]["engine"]
         engine["online_ttft_s"], engine["usual_online_blocks"] = ttft_s, usual_blocks
 
+    def expect_drafts(self, index: int, drafted: Seq[float], accepted: Seq[float]) -> None:
+        """What engine `index` counted of draft tokens, as `EngineSnapshot` has it.
+
+        To be called before its picture is completed.
+        """
+        engine = self.pictures.headers[index : index + 1]["engine"]
+        for name, ratios in (("drafted_ratio", drafted), ("accepted_ratio", accepted)):
+            if len(ratios):
+                engine[name][0, : len(ratios)] = ratios
+
     def finish_picture(
         self,
         index: int,

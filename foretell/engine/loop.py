@@ -26,7 +26,8 @@ class EngineLoop:
         self.twins = twins
         self.output_due = False
         """Whether the oldest step is waited for before another one is scheduled."""
-        self._chose = False  # in the latest iteration
+        # In the latest iteration somebody was chosen, or output came, which may take tokens back.
+        self._moved = False
         self._in_flight = deque(in_flight)
         self._to_flush = False  # vLLM schedules once more to tell its workers who has ended
 
@@ -38,7 +39,7 @@ class EngineLoop:
     @property
     def waits_in_vain(self) -> bool:
         """Whether the latest iteration chose nobody, and will not choose otherwise by itself."""
-        under_way = self._chose or self._to_flush or any(map(any, self._in_flight))
+        under_way = self._moved or self._to_flush or any(map(any, self._in_flight))
         return self._wants_schedule and not under_way
 
     def abort(self, request_id: str) -> bool:
@@ -49,13 +50,13 @@ class EngineLoop:
 
     def schedule(self) -> RankBatches | None:
         """Schedule a step behind those in flight; None where nobody has anything to do."""
-        self._chose = False
+        self._moved = False
         if not self._wants_schedule:
             self.output_due = bool(self._in_flight)
             return None
         self._to_flush = False
         batches = [twin.schedule() for twin in self.twins]
-        self._chose = any(batches)
+        self._moved = any(batches)
         self._in_flight.append(batches)
         goes_on = any(batch and batch.scheduled for batch in batches) or self._wants_schedule
         is_full = len(self._in_flight) == self.twins[0].max_steps_in_flight
@@ -66,6 +67,7 @@ class EngineLoop:
         """Complete the oldest step in flight, for each rank that had something to do."""
         oldest = zip(self.twins, self._in_flight.popleft(), strict=True)
         outcomes = [twin.complete(batch) for twin, batch in oldest if batch is not None]
+        self._moved |= bool(outcomes)
         self._to_flush |= any(outcome.finished for outcome in outcomes)
         return outcomes
 

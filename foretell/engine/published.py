@@ -53,8 +53,10 @@ class PublishedPicture:
     step_began_s: float
     """The oldest step in flight."""
     online_ttft_s: float
-    """This and the next as in `EngineSnapshot`."""
+    """This and the next three as in `EngineSnapshot`."""
     usual_online_blocks: float
+    drafted_ratio: tuple[float, ...]
+    accepted_ratio: tuple[float, ...]
     requests: bytes
     """Rows of `kernel.pictures.REQUEST`."""
     reservations: bytes
@@ -108,6 +110,7 @@ def show(
     count = len(rows)
     forecaster.make_room(count)
     forecaster.expect_online(index, picture.online_ttft_s, picture.usual_online_blocks)
+    forecaster.expect_drafts(index, picture.drafted_ratio, picture.accepted_ratio)
     own = forecaster.pictures.requests[index, :count]
     own[:] = rows
     own["arrival_s"] += shift_s
@@ -168,7 +171,7 @@ def _most_of(config: EngineConfig) -> tuple[float, ...]:
         **dict.fromkeys(("prompt", "output", "cached_tokens"), length),
         **dict.fromkeys(("computed", "scheduled", "in_flight"), 2 * length),
         **dict.fromkeys(("blocks", "left"), -(-2 * length // config.block_size_tokens)),
-        **dict.fromkeys(("max_tokens", "preemptions"), _MOST_NUMBER),
+        **dict.fromkeys(("max_tokens", "preemptions", "adapter"), _MOST_NUMBER),
         "priority": inf,
     }
     return tuple(most[name] for name in _COUNTS)

@@ -28,7 +28,8 @@ def replay(scenario: Scenario) -> Iterator[dict[str, Any]]:
     """
     config = scenario.config
     twin = Twin(config.engine_config(), prefix_cache=config.enable_prefix_caching)
-    return run(EngineLoop([twin]), arrivals(scenario), aborts(scenario))
+    twin.expect_drafts(config.drafted_ratio, config.accepted_ratio)
+    return run(EngineLoop([twin]), arrivals(scenario), aborts(scenario), grammars(scenario))
 
 
 def arrivals(scenario: Scenario) -> list[Arrival]:
@@ -47,10 +48,20 @@ def aborts(scenario: Scenario) -> dict[int, list[str]]:
     return result
 
 
+def grammars(scenario: Scenario) -> dict[int, list[str]]:
+    """The ids whose grammars are compiled, by the iteration from which on they are there."""
+    result: dict[int, list[str]] = {}
+    for request in scenario.requests:
+        if request.grammar_step > request.arrival_step:
+            result.setdefault(request.grammar_step, []).append(request.id)
+    return result
+
+
 def run(
     loop: EngineLoop,
     arriving: Iterable[Arrival],
     aborting: Mapping[int, list[str]],
+    compiled: Mapping[int, list[str]],
     step: int = 0,
 ) -> Iterator[dict[str, Any]]:
     """Run the `loop` of one twin from `step` until it is idle and nobody arrives any more.
@@ -58,7 +69,7 @@ def run(
     Raises `ScenarioError` when what is left could never run.
     """
     (twin,) = loop.twins
-    todo, last_abort = deque(arriving), max(aborting, default=0)
+    todo, last_event = deque(arriving), max((*aborting, *compiled), default=0)
     for _ in range(MAX_ITERATIONS):
         if not loop.busy:
             if not todo:
@@ -66,6 +77,8 @@ def run(
             step = max(step, todo[0][0])
         while todo and todo[0][0] <= step:
             twin.add(todo.popleft()[1])
+        for request_id in compiled.get(step, ()):
+            twin.grammar_compiled(request_id)
         aborted = [request_id for request_id in aborting.get(step, ()) if loop.abort(request_id)]
         batches = loop.schedule()
         record: dict[str, Any] = {"sched": None} if batches is None else _scheduled(batches[0])
@@ -73,7 +86,7 @@ def run(
         record["finished"] = [seq.request_id for outcome in outcomes for seq in outcome.finished]
         twin.check()
         yield {"step": step, **record, "aborted": aborted, "free": twin.free_blocks}
-        if loop.waits_in_vain and not todo and step >= last_abort:
+        if loop.waits_in_vain and not todo and step >= last_event:
             left = next(iter((*twin.running, *twin.waiting)))
             raise ScenarioError(f"requests: {left.request_id} can never go on in this engine")
         step += 1
@@ -88,7 +101,14 @@ def _sequence(request: ReplayRequest, arrival: int, block_size_tokens: int) -> S
         max_tokens=request.max_tokens,
         arrival_s=float(arrival),
         priority=request.priority,
-        content=Content(request.prompt, f"out:{request.id}", block_size_tokens),
+        adapter=request.adapter,
+        awaits_grammar=request.grammar_step > request.arrival_step,
+        content=Content(
+            request.prompt,
+            f"out:{request.id}",
+            block_size_tokens,
+            f"adapter {request.adapter}" if request.adapter else "",
+        ),
     )
 
 

@@ -17,11 +17,13 @@ from pydantic import (
     model_validator,
 )
 
-from foretell.model import EngineConfig
+from foretell.model import MOST_DRAFT_TOKENS, EngineConfig
 
 _Whole = Annotated[int, Field(strict=True)]
 _Count = Annotated[_Whole, Field(ge=0)]
 _Positive = Annotated[_Whole, Field(ge=1)]
+_Ratio = Annotated[float, Field(strict=True, ge=0, le=1)]
+_Ratios = Annotated[tuple[_Ratio, ...], Field(max_length=MOST_DRAFT_TOKENS)]
 
 
 class ScenarioError(ValueError):
@@ -61,6 +63,15 @@ class ReplayConfig(_Part):
     sliding_window: Annotated[_Whole, Field(ge=2)] | None = None
     attention_chunk_size: _Positive | None = None
     """A multiple of the block size."""
+    num_speculative_tokens: Annotated[_Whole, Field(ge=0, le=MOST_DRAFT_TOKENS)] = 0
+    num_lookahead_tokens: _Count = 0
+    """No settings of vLLM's, this and the next: what follows from the kind of drafts."""
+    use_eagle_block_drop: StrictBool = False
+    drafted_ratio: _Ratios = ()
+    """Shares of steps that draft at least 1, 2, ... tokens, where that is known before the step."""
+    accepted_ratio: _Ratios = ()
+    """Shares of steps that accept so many."""
+    max_loras: _Count = 0
 
     @field_validator("max_num_active_seqs")
     @classmethod
@@ -104,6 +115,10 @@ class ReplayConfig(_Part):
             local_kv_cache_groups=self.local_attention_groups,
             sliding_window_tokens=self.sliding_window or 0,
             attention_chunk_tokens=self.attention_chunk_size or 0,
+            num_speculative_tokens=self.num_speculative_tokens,
+            num_lookahead_tokens=self.num_lookahead_tokens,
+            drops_last_hit=self.use_eagle_block_drop,
+            max_loras=self.max_loras,
         )
 
 
@@ -119,6 +134,10 @@ class ReplayRequest(_Part):
     stop_after: _Positive | None = None
     """EOS is sampled as this output token."""
     abort_step: _Count | None = None
+    adapter: _Count = 0
+    """The number of its LoRA adapter; 0: none."""
+    grammar_step: _Count = 0
+    """The iteration from which on the grammar of its structured output is there."""
 
     @property
     def prompt_tokens(self) -> int:

@@ -28,12 +28,16 @@ class Sequence:
         arrival_s: float = 0.0,
         priority: int = 0,
         targets_s: tuple[float, float] = (0.0, 0.0),
+        adapter: int = 0,
+        awaits_grammar: bool = False,
         content: Content | None = None,
     ) -> None:
         """`stop_after`: output tokens after which it ends, whatever the cause.
 
         (EOS, `max_tokens`, model length.) Without `content` it shares no block with any other.
-        `targets_s` are those of its TTFT and TPOT, 0 where there is none.
+        `targets_s` are those of its TTFT and TPOT, 0 where there is none. `adapter` is the number
+        of its LoRA adapter, 0 without. `awaits_grammar` keeps it waiting until
+        `Twin.grammar_compiled`.
         """
         self.request_id = request_id
         self.content = content
@@ -45,6 +49,7 @@ class Sequence:
         self.row["arrival_s"] = arrival_s
         self.row["priority"] = priority
         self.row["ttft_target_s"], self.row["tpot_target_s"] = targets_s
+        self.row["adapter"], self.row["blocked"] = adapter, awaits_grammar
 
     @classmethod
     def at(cls, request_id: str, row: np.void, slot: int) -> "Sequence":

@@ -179,6 +179,8 @@ class SnapshotPredictor:
             step_began_s=float(self._forecaster.pictures.headers["begun_s"][0]),
             online_ttft_s=snapshot.online_ttft_s,
             usual_online_blocks=snapshot.usual_online_blocks,
+            drafted_ratio=snapshot.drafted_ratio,
+            accepted_ratio=snapshot.accepted_ratio,
             requests=packed_requests(self._forecaster, 0),
             reservations=packed_arrivals(self.ledger.rows()),
             expected=packed_arrivals(self.ledger.expected(now_unix_s + self.dispatch_delay_s)),

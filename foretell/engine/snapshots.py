@@ -45,20 +45,22 @@ def fill_picture(
     _fill_rows(rows[running:count], waits, waiting_cached_tokens or waits.cached_tokens)
     # Slices are lists, which numpy takes in twice as fast as protobuf's columns.
     rows["computed"][:running] = runs.computed_tokens[:]
-    rows["blocks"][:running] = -(-rows["computed"][:running] // config.block_size_tokens)
+    blocks = -(-rows["computed"][:running] // config.block_size_tokens)
+    rows["blocks"][:running] = np.maximum(blocks, runs.held_blocks[:])
     rows["left"][:running] = runs.left_blocks[:]
     rows["scheduled"][:running] = runs.scheduled_tokens[:]
     rows["in_flight"][:running] = runs.in_flight_tokens[:]
     lengths = np.fromiter(chain.from_iterable(length_rows), np.float64, count * WIDTH)
     rows["length"][:count] = lengths.reshape(count, WIDTH)
     tokens = rows["prompt"][running:count] + rows["output"][running:count]
-    blocks = sum(map(config.blocks_for, tokens.tolist()))
+    wanted = sum(map(config.blocks_for, tokens.tolist()))
     sure = all(map(is_certain, length_rows))
     forecaster.expect_online(index, snapshot.online_ttft_s, snapshot.usual_online_blocks)
+    forecaster.expect_drafts(index, snapshot.drafted_ratio, snapshot.accepted_ratio)
     steps = snapshot.steps_in_flight[-STEPS:]  # an engine that is modelled here has no more
     forecaster.finish_picture(
         index,
-        Figures(count, running, snapshot.free_blocks, blocks, int(sure)),
+        Figures(count, running, snapshot.free_blocks, wanted, int(sure)),
         [sums(step.shape) for step in steps],
         snapshot.taken_unix_s,
         steps[0].started_unix_s if steps else 0.0,
@@ -78,6 +80,7 @@ def _fill_rows(rows: NDArray[np.void], table: RequestTable, cached_tokens: Seque
     rows["preemptions"] = table.preemptions[:]
     rows["ttft_target_s"], rows["tpot_target_s"] = table.ttft_target_s[:], table.tpot_target_s[:]
     rows["cached_tokens"] = cached_tokens[:]
+    rows["adapter"] = table.adapter[:]
 
 
 def restore_twin(

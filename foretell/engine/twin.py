@@ -6,7 +6,8 @@ and `complete`, or in time by `engine.table`, always through `kernel.live`.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from math import inf
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ from foretell.length.distribution import Row
 from foretell.model import BatchShape, EngineConfig
 
 _FIRST_CAPACITY = 64
-_SHAPE = ("prefill_seqs", "prefill_tokens", "prefill_pairs", "decode_seqs", "decode_pairs")
+_SHAPE = tuple(field.name for field in fields(BatchShape))
 _UNTIMED = LinearStepTime((1.0, 0.0, 0.0, 0.0, 0.0, 0.0)).packed()
 """Step times of twins whose time is kept by the caller; any will do."""
 
@@ -200,6 +201,21 @@ class Twin:
             self._ended.append((self.steps, seq))
         return bool(found)
 
+    def grammar_compiled(self, request_id: str) -> None:
+        """The grammar is there for which the sequences of `request_id` were waiting."""
+        for seq in self._members:
+            if seq is not None and seq.request_id == request_id:
+                seq.row["blocked"] = 0
+
+    def expect_drafts(
+        self, drafted_ratio: Iterable[float], accepted_ratio: Iterable[float]
+    ) -> None:
+        """Draw drafts and what is accepted of them by the ratios of `EngineSnapshot`."""
+        ratios = {"drafted_ratio": drafted_ratio, "accepted_ratio": accepted_ratio}
+        for name, values in ratios.items():
+            for place, ratio in enumerate(values):
+                self._engine[name][place] = ratio
+
     def schedule(self, now_s: float = 0.0, model: StepTime = _UNTIMED) -> Batch | None:
         """Choose the next step's tokens, or None when none may be in flight or nothing can change.
 
@@ -212,7 +228,7 @@ class Twin:
         return self._batch((int(self._clock["oldest"]) + self.in_flight + 1) % 2)
 
     def complete(self, batch: Batch) -> Outcome:
-        """Apply a step's outputs: one token for every sequence whose KV has caught up.
+        """Apply a step's outputs: a token for every sequence whose KV has caught up, and drafts.
 
         Batches are completed in the order in which they were scheduled, each once.
         """
@@ -242,6 +258,11 @@ class Twin:
         count_free(self.live, now_s)
         names = ("counted_for_s", "free_s", "free_squared_s")
         return FreeBlocks(*(float(self._tally[name]) for name in names))
+
+    @property
+    def engine(self) -> Record:
+        """The record of `kernel.layout.ENGINE`."""
+        return self._engine
 
     @property
     def _state(self) -> State:

@@ -55,11 +55,13 @@ def find_hits(state: State, slot: int) -> int:
     engine, seq = state.engine, state.sequences[slot]
     most = (seq.prompt + seq.output - 1) // engine.block_size
     if not engine.knows_content:
-        return min(seq.hits, most)
+        return min(seq.hits, max(0, most - engine.drops_hit))
     full_groups = engine.groups - engine.local_groups
     hits = 0 if full_groups > 0 else most
     while hits < most and _cached(state, slot, hits, 0, full_groups):
         hits += 1
+    if engine.drops_hit and hits > 0:
+        hits -= 1
     return hits if engine.local_groups == 0 else _local_hits(state, slot, hits)
 
 
@@ -144,12 +146,14 @@ def admit(state: State, slot: int, hits: int) -> None:
 def grow(state: State, slot: int, tokens: int) -> bool:
     """Give `slot` blocks for `tokens` tokens; False, with none given, if too few are free.
 
-    Blocks that local attention has left behind are given back in either case.
+    A model that drafts gets blocks for what it looks ahead, too. Blocks that local attention has
+    left behind are given back in either case.
     """
     engine, seq = state.engine, state.sequences[slot]
     if engine.local_groups > 0:
         _leave_behind(state, slot)
-    if tokens > seq.blocks * engine.block_size and not _take_blocks(state, slot, tokens):
+    slots = min(tokens + engine.lookahead, engine.max_model_len)
+    if slots > seq.blocks * engine.block_size and not _take_blocks(state, slot, slots):
         return False
     if engine.knows_content:
         # vLLM commits what a step will compute when it schedules it: a request that is admitted

@@ -203,7 +203,7 @@ def _online_shape(state: State, online: int, arriving: int) -> Sums:
         tokens += new
         pairs += pairs_of(new, 0)
         slot = seq.next
-    return Sums(seqs, tokens, pairs, decodes, decode_pairs)
+    return Sums(seqs, tokens, pairs, decodes, decode_pairs, 0)
 
 
 @inlined

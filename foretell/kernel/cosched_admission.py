@@ -4,6 +4,7 @@ import numpy as np
 
 from foretell.kernel.blocks import blocks_for
 from foretell.kernel.cosched_plan import shape_s, with_prefill
+from foretell.kernel.drafts import NO_PADDING
 from foretell.kernel.jit import compiled, inlined
 from foretell.kernel.layout import NONE, Batch, State
 from foretell.kernel.queues import is_offline
@@ -32,7 +33,7 @@ def admit_offline(
         slot = _best(state, model, shape, left, parked)
         if slot == NONE:
             return
-        tokens = admit_one(state, batch, slot, token_budget, threshold)
+        tokens = admit_one(state, batch, slot, token_budget, threshold, NO_PADDING)
         if tokens == 0:
             return
         token_budget -= tokens

@@ -48,7 +48,7 @@ def longest_s(
     alone_s = shape_s(model, shape) if shape.prefill_tokens + shape.decode_seqs > 0 else 0.0
     arrival_s = np.inf
     if engine.online_ttft_s < np.inf:
-        shortest_s = ARRIVAL_STEPS * step_s(model, 0, 0, 0, 1, 1)
+        shortest_s = ARRIVAL_STEPS * step_s(model, 0, 0, 0, 1, 1, 0)
         arrival_s = max(shortest_s, engine.online_ttft_s * ARRIVAL_SHARE)
     return _limit_s(alone_s, least_s, as_alone, arrival_s)
 
@@ -116,6 +116,7 @@ def shape_s(model: StepTime, shape: Sums) -> float:
         shape.prefill_pairs,
         shape.decode_seqs,
         shape.decode_pairs,
+        shape.draft_tokens,
     )
 
 
@@ -130,6 +131,7 @@ def with_decodes(state: State, shape: Sums, first: int, count: int) -> Sums:
         shape.prefill_pairs,
         shape.decode_seqs + count,
         shape.decode_pairs + pairs,
+        shape.draft_tokens,
     )
 
 
@@ -141,4 +143,5 @@ def with_prefill(shape: Sums, tokens: int, computed: int) -> Sums:
         shape.prefill_pairs + pairs_of(tokens, computed),
         shape.decode_seqs,
         shape.decode_pairs,
+        shape.draft_tokens,
     )

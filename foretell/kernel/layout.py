@@ -15,6 +15,9 @@ Record: TypeAlias = Any
 # The status of a sequence.
 UNUSED, EXPECTED, WAITING, RUNNING, ENDED = 0, 1, 2, 3, 4
 
+MOST_DRAFTS = 16
+"""The most draft tokens that a sequence can have in one step."""
+
 NONE = -1
 """Stands for no slot, no block and no content."""
 
@@ -44,6 +47,10 @@ SEQUENCE = np.dtype(
         ("previous", np.int32),
         ("place", np.int32),  # where its blocks begin in `State.places`
         ("committed", np.int32),  # leading blocks of its table whose content is known
+        ("drafts", np.int32),  # draft tokens that its next step verifies
+        ("mid_prompt", np.int32),  # 1 where the latest step that scheduled it sampled nothing
+        ("adapter", np.int32),  # its LoRA adapter; 0: none
+        ("blocked", np.int32),  # 1 while its grammar is compiled
         ("noted", np.int32),  # output tokens for which a rollout has passed the marks
         # Used by `kernel.steady`: numbers of its iterations.
         ("entered", np.int32),
@@ -75,6 +82,13 @@ ENGINE = np.dtype(
         ("reserve_full_isl", np.int64),
         ("knows_content", np.int64),
         ("depth", np.int64),  # steps in flight: 2 with async scheduling
+        ("drafts", np.int64),  # most draft tokens of a sequence in one step; 0: none are drafted
+        ("lookahead", np.int64),  # tokens behind a step's own that it has blocks for
+        ("drops_hit", np.int64),  # the last block of a cached prefix is computed again
+        ("max_loras", np.int64),  # adapters in one step; 0: there are none
+        # The shares of steps that draft and that accept at least 1, 2, ... tokens.
+        ("drafted_ratio", np.float64, (MOST_DRAFTS,)),
+        ("accepted_ratio", np.float64, (MOST_DRAFTS,)),
         ("co_schedules", np.int64),  # offline requests get what online ones leave
         # The least TTFT target of the online requests that are expected at any moment; 0: of such
         # as have none, infinite: nobody is expected.
@@ -116,6 +130,8 @@ BATCH = np.dtype(
         ("prefill_pairs", np.int64),
         ("decode_seqs", np.int64),
         ("decode_pairs", np.int64),
+        ("draft_tokens", np.int64),
+        ("adapters", np.int64),
         ("sampled", np.int64),  # this and the next are set when the batch is completed
         ("finished", np.int64),
     ]
@@ -128,6 +144,8 @@ ENTRY = np.dtype(
         ("slot", np.int32),
         ("tokens", np.int32),  # tokens that `slot` computes
         ("samples", np.int32),  # 1 where the step samples a token for it
+        ("drafts", np.int32),  # those of `tokens` that are drafts
+        ("adapter", np.int32),  # each of those in the step once
         ("admitted", np.int32),
         ("preempted", np.int32),
         ("sampled", np.int32),  # sequences that got a token when the step was completed

@@ -118,7 +118,8 @@ def advance(
         tally.begun_s[index] = begun_s
         launch(loop, batch_s(model, batch.counts))
         tally.scheduled += 1
-        tally.tokens += batch.counts.prefill_tokens + batch.counts.decode_seqs
+        counts = batch.counts
+        tally.tokens += counts.prefill_tokens + counts.decode_seqs + counts.draft_tokens
         assert batch.counts.scheduled == 0 or clock.last_end_s > begun_s, "a step took no time"
         _check_batch(batch, max_num_scheduled_tokens)
         if batch.counts.scheduled == 0:
@@ -151,7 +152,8 @@ def _check_batch(batch: Batch, max_num_scheduled_tokens: int) -> None:
         assert batch.entries[i].tokens > 0, "scheduled no tokens"
         tokens += batch.entries[i].tokens
     assert tokens <= max_num_scheduled_tokens, "tokens over budget"
-    assert tokens == counts.prefill_tokens + counts.decode_seqs, "a shape does not hold its tokens"
+    shape = counts.prefill_tokens + counts.decode_seqs + counts.draft_tokens
+    assert tokens == shape, "a shape does not hold its tokens"
 
 
 @compiled
@@ -170,7 +172,7 @@ def publish(live: Live, pictures: Pictures, index: int, now_s: float) -> None:
         seq, request = live.sequences[slot], requests[count]
         certain &= _publish_request(live, slot, request)
         request.cached_tokens, request.computed = seq.cached, seq.computed
-        request.blocks, request.left = -(-seq.computed // engine.block_size), seq.left
+        request.blocks, request.left = seq.blocks, seq.left
         request.scheduled, request.in_flight = 0, seq.placeholders
         # Entries are in the order of the running list, but for those that compute nothing.
         for j in range(scheduled):
@@ -201,7 +203,7 @@ def _publish_request(live: Live, slot: int, request: Record) -> int:
     """Fill the row of any request; returns 1 where its length is certain, otherwise 0."""
     seq, belief = live.sequences[slot], live.beliefs[slot]
     request.arrival_s, request.priority = seq.arrival_s, seq.priority
-    request.preemptions = seq.preemptions
+    request.preemptions, request.adapter = seq.preemptions, seq.adapter
     request.ttft_target_s, request.tpot_target_s = seq.ttft_target_s, seq.tpot_target_s
     request.prompt, request.output, request.max_tokens = seq.prompt, seq.output, seq.max_tokens
     request.key = belief.key
@@ -219,4 +221,4 @@ def _publish_steps(live: Live, header: Record) -> None:
         counts, shape = batches[(at.clock.oldest + i) % 2].counts, header.shapes[i]
         shape[0], shape[1] = counts.prefill_seqs, counts.prefill_tokens
         shape[2], shape[3] = counts.prefill_pairs, counts.decode_seqs
-        shape[4] = counts.decode_pairs
+        shape[4], shape[5] = counts.decode_pairs, counts.draft_tokens

@@ -80,6 +80,7 @@ def batch_s(model: StepTime, counts: Record) -> float:
         counts.prefill_pairs,
         counts.decode_seqs,
         counts.decode_pairs,
+        counts.draft_tokens,
     )
 
 

@@ -1,6 +1,7 @@
 """The output of a step: `Scheduler.update_from_output` (vllm/v1/core/sched/scheduler.py, 0.32)."""
 
 from foretell.kernel.blocks import commit, held_by, release
+from foretell.kernel.drafts import accepted_tokens, drafted_tokens
 from foretell.kernel.jit import compiled
 from foretell.kernel.layout import ENDED, NONE, RUNNING, WAITING, Batch, State
 from foretell.kernel.queues import drop_ended, stop_running, unlink
@@ -10,8 +11,9 @@ from foretell.kernel.queues import drop_ended, stop_running, unlink
 def complete(state: State, batch: Batch, now_s: float) -> None:
     """Apply a step's outputs at `now_s`; fills the batch's `sampled` and `finished`.
 
-    One token for every sequence whose KV has caught up, those preempted since included. Batches
-    are completed in the order in which they were scheduled.
+    One token for every sequence whose KV has caught up, those preempted since included, and those
+    of its draft tokens that are accepted. Batches are completed in the order in which they were
+    scheduled.
     """
     engine, counts = state.engine, batch.counts
     longest = engine.max_model_len
@@ -27,18 +29,28 @@ def complete(state: State, batch: Batch, now_s: float) -> None:
             seq.stale -= tokens
         if not batch.entries[i].samples:
             continue
-        seq.output += 1
-        if seq.output == 1:
+        if seq.output == 0:
             seq.first_token_s = now_s
+        drafts = batch.entries[i].drafts
+        tokens, rejected = 1, 0
+        if drafts > 0:
+            accepted = accepted_tokens(engine, seq, drafts)
+            rejected = drafts - accepted
+            left = min(seq.stop_after - seq.output, longest - seq.prompt - seq.output)
+            tokens = max(1, min(1 + accepted, left))
+        seq.output += tokens
         batch.entries[counts.sampled].sampled = slot
         counts.sampled += 1
         if not stale:
-            seq.placeholders -= 1
-            if engine.knows_content:
+            seq.computed -= rejected
+            seq.placeholders -= tokens + rejected
+            if engine.knows_content and engine.depth > 1:  # otherwise the next step commits them
                 commit(state, slot, seq.computed - seq.placeholders)
         if seq.output >= seq.stop_after or seq.prompt + seq.output >= longest:
             batch.entries[counts.finished].finished = slot
             counts.finished += 1
+        elif engine.drafts > 0 and engine.depth == 1:
+            seq.drafts = drafted_tokens(engine, seq)
     if counts.finished > 0:
         retire(state, batch, now_s)
 

@@ -33,6 +33,7 @@ REQUEST = np.dtype(
         ("preemptions", np.int32),
         ("scheduled", np.int32),  # tokens that the newest step in flight computes
         ("in_flight", np.int32),  # output tokens that are not known yet, with async scheduling
+        ("adapter", np.int32),  # its LoRA adapter; 0: none
     ],
     align=True,
 )
@@ -43,7 +44,7 @@ REQUESTS, RUNNING, FREE_BLOCKS, WAITING_BLOCKS, CERTAIN = range(5)
 who wait need, and whether the output lengths of all are certain (1) or not (0)."""
 FIGURES = 5
 
-STEPS, SHAPE = 2, 5
+STEPS, SHAPE = 2, 6
 """Most steps in flight, and the numbers that describe one: the fields of `model.BatchShape`."""
 
 PICTURE = np.dtype(

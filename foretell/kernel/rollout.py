@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.kernel.cosched import has_offline
+from foretell.kernel.drafts import NO_PADDING
 from foretell.kernel.jit import compiled, inlined
 from foretell.kernel.layout import ENDED, EXPECTED, NONE, State
 from foretell.kernel.loop import Loop, batch_s, end_oldest, land, launch, newest, schedule_next
@@ -165,18 +166,18 @@ def _may_admit(state: State, steady: Steady) -> bool:
     """Whether a waiting request would be admitted beside those that decode, now or a little later.
 
     Later steps of the same kind find fewer free blocks: who does not fit now will not fit then,
-    unless windows leave blocks behind.
+    unless windows leave blocks behind. What chunks leave behind is an event.
     """
     engine = state.engine
     token_budget = engine.max_num_scheduled_tokens - steady.sums.scheduled
     if engine.head == NONE or token_budget <= 0 or engine.running >= engine.max_num_seqs:
         return False
-    if steady.sums.sliding > 0:
+    if steady.sums.sliding > 0 or steady.sums.given_up > 0:
         return True
     head = state.sequences[engine.head]
     hits = min(head.hits, (head.prompt + head.output - 1) // engine.block_size)
     threshold = long_prefill_threshold(state)
-    return admissible_tokens(state, engine.head, token_budget, threshold, hits) > 0
+    return admissible_tokens(state, engine.head, token_budget, threshold, hits, NO_PADDING) > 0
 
 
 @inlined
@@ -211,7 +212,7 @@ def _fast_forward(r: Roll, model: StepTime, until_s: float) -> bool:
     take_blocks(state, steady, steps)
     clock.now_s = clock.last_end_s = begin_s + _run_s(model, count, pairs, steps - ahead)
     if ahead > 0:
-        clock.last_end_s += step_s(model, 0, 0, 0, count, pairs + (steps - 1) * count)
+        clock.last_end_s += step_s(model, 0, 0, 0, count, pairs + (steps - 1) * count, 0)
     clock.first_end_s = clock.last_end_s
     clock.iterations += steps
     advance_steady(state, steady, steps, clock.now_s)
@@ -232,7 +233,7 @@ def _steps_until(model: StepTime, count: int, pairs: int, seconds: float, most: 
     if seconds <= 0.0 or most <= 0:
         return 0
     low, high = 0, most  # as far as is known: too few, and enough or `most`
-    guess = int(seconds / step_s(model, 0, 0, 0, count, pairs))
+    guess = int(seconds / step_s(model, 0, 0, 0, count, pairs, 0))
     while high - low > 1:
         guess = max(low + 1, min(guess, high - 1))
         took = decode_run_s(model, count, pairs, guess)

@@ -1,11 +1,20 @@
 """The tokens that the next step computes: `Scheduler.schedule` of vllm/v1/core/sched/scheduler.py.
 
-It is that of vLLM 0.32 without speculation or connectors, with the rules of
-`AsyncScheduler`: a sampled token counts as a placeholder until its output is applied, `max_tokens`
-is foreseen, the end of a text is not. With one step in flight these rules change nothing.
+It is that of vLLM 0.32 without connectors, with the rules of `AsyncScheduler`: a sampled token
+counts as a placeholder until its output is applied, and so does each draft token that the step
+verifies; `max_tokens` is foreseen, the end of a text is not. With one step in flight these rules
+change nothing.
 """
 
 from foretell.kernel.blocks import admit, blocks_to_admit, evictable, find_hits, grow, release
+from foretell.kernel.drafts import (
+    NO_PADDING,
+    count_adapters,
+    is_left_out,
+    note_adapter,
+    padded_tokens,
+    padding,
+)
 from foretell.kernel.jit import compiled, inlined
 from foretell.kernel.layout import NONE, Batch, State
 from foretell.kernel.queues import enqueue_preempted, is_offline, run, stop_running, unlink
@@ -47,19 +56,29 @@ def long_prefill_threshold(state: State) -> int:
 
 
 @inlined
-def admissible_tokens(state: State, slot: int, token_budget: int, threshold: int, hits: int) -> int:
-    """The tokens that a waiting sequence would compute if admitted now; 0 when it must wait."""
+def admissible_tokens(
+    state: State, slot: int, token_budget: int, threshold: int, hits: int, pads: int
+) -> int:
+    """The tokens that a waiting sequence would compute if admitted now; 0 when it must wait.
+
+    `pads` is what `padding` says of the step.
+    """
     engine, seq = state.engine, state.sequences[slot]
     known = seq.prompt + seq.output
     cached = hits * engine.block_size
     tokens = known - cached
+    if tokens == 1 and pads > NO_PADDING:
+        tokens = padded_tokens(engine, cached, pads)
+        if tokens > token_budget:
+            return 0
     if 0 < threshold < tokens:
         tokens = threshold
     if not engine.enable_chunked_prefill and tokens > token_budget:
         return 0
     tokens = min(tokens, token_budget)
     reserve = min(known, engine.max_model_len) if engine.reserve_full_isl else 0
-    blocks = blocks_to_admit(engine, cached + tokens, reserve, hits)
+    slots = min(cached + tokens + engine.lookahead, engine.max_model_len)
+    blocks = blocks_to_admit(engine, slots, reserve, hits)
     if engine.running > 0:
         blocks += engine.watermark_blocks
     # Free blocks that it hits are no longer free once it runs.
@@ -103,7 +122,7 @@ def wanted_tokens(state: State, slot: int, threshold: int, token_budget: int) ->
         seq.computed + 2 - seq.placeholders - seq.prompt
     ):
         return 0  # the token in flight is the last that `max_tokens` allows
-    tokens = seq.prompt + seq.output + seq.placeholders - seq.computed
+    tokens = seq.prompt + seq.output + seq.drafts + seq.placeholders - seq.computed
     if 0 < threshold < tokens:
         tokens = threshold
     return min(tokens, token_budget, engine.max_model_len - seq.computed - 1)
@@ -155,7 +174,7 @@ def preempt(state: State, position: int) -> None:
     release(state, slot)
     # Output in flight still delivers its tokens; until it has, the sequence cannot go on.
     seq.stale, seq.placeholders = seq.in_flight, 0
-    seq.computed = 0
+    seq.computed = seq.drafts = 0
     seq.preemptions += 1
     enqueue_preempted(state, slot)
 
@@ -164,17 +183,20 @@ def preempt(state: State, position: int) -> None:
 def schedule_waiting(state: State, batch: Batch, token_budget: int, threshold: int) -> int:
     """Admit from the head of the queue until something does not fit; returns the tokens left.
 
-    Offline requests are left where they are told apart.
+    Offline requests are left where they are told apart. Who waits for a grammar, or for an adapter
+    for which this step has no room, is passed over.
     """
     engine = state.engine
-    slot = engine.head
+    slot, pads = engine.head, padding(state, batch)
+    count_adapters(state, batch)
     while slot != NONE and token_budget > 0 and engine.running < engine.max_num_seqs:
         seq = state.sequences[slot]
         if is_offline(state, slot):
             break
         behind = seq.next
-        if seq.stale == 0:  # otherwise its output in flight decides where it must continue
-            tokens = admit_one(state, batch, slot, token_budget, threshold)
+        # With stale output in flight, that decides where it must continue.
+        if seq.stale == 0 and not seq.blocked and not is_left_out(state, batch, slot):
+            tokens = admit_one(state, batch, slot, token_budget, threshold, pads)
             if tokens == 0:
                 break
             token_budget -= tokens
@@ -183,11 +205,13 @@ def schedule_waiting(state: State, batch: Batch, token_budget: int, threshold: i
 
 
 @inlined
-def admit_one(state: State, batch: Batch, slot: int, token_budget: int, threshold: int) -> int:
+def admit_one(
+    state: State, batch: Batch, slot: int, token_budget: int, threshold: int, pads: int
+) -> int:
     """Admit a waiting sequence; returns the tokens that it computes, 0 where it must wait."""
     engine, counts, seq = state.engine, batch.counts, state.sequences[slot]
     hits = find_hits(state, slot)
-    tokens = admissible_tokens(state, slot, token_budget, threshold, hits)
+    tokens = admissible_tokens(state, slot, token_budget, threshold, hits, pads)
     if tokens == 0:
         return 0
     unlink(state, slot)
@@ -196,6 +220,7 @@ def admit_one(state: State, batch: Batch, slot: int, token_budget: int, threshol
     grown = grow(state, slot, seq.computed + tokens)
     assert grown, "admission was checked"
     run(state, slot)
+    note_adapter(state, batch, slot)
     batch.entries[counts.scheduled].slot = slot
     batch.entries[counts.scheduled].tokens = tokens
     batch.entries[counts.admitted].admitted = slot
@@ -208,10 +233,15 @@ def admit_one(state: State, batch: Batch, slot: int, token_budget: int, threshol
 def advance(state: State, batch: Batch) -> None:
     """Count scheduled tokens as computed (`_update_after_schedule`) and sum up the step."""
     counts = batch.counts
-    prefill_seqs = prefill_tokens = prefill_pairs = decode_seqs = decode_pairs = 0
+    prefill_seqs = prefill_tokens = prefill_pairs = decode_seqs = decode_pairs = drafted = 0
     for i in range(counts.scheduled):
         seq, tokens = state.sequences[batch.entries[i].slot], batch.entries[i].tokens
-        computed = seq.computed
+        computed, known = seq.computed, seq.prompt + seq.output + seq.placeholders
+        seq.computed = computed + tokens
+        seq.in_flight += tokens
+        drafts = max(0, seq.computed - known)
+        samples = seq.computed >= known
+        tokens -= drafts
         if tokens == 1 and computed >= seq.prompt:
             decode_seqs += 1
             decode_pairs += computed + 1
@@ -219,11 +249,14 @@ def advance(state: State, batch: Batch) -> None:
             prefill_seqs += 1
             prefill_tokens += tokens
             prefill_pairs += tokens * computed + tokens * (tokens + 1) // 2
-        seq.computed = computed + tokens
-        seq.in_flight += tokens
-        samples = seq.computed >= seq.prompt + seq.output + seq.placeholders
-        seq.placeholders += samples
-        batch.entries[i].samples = samples
+        drafted += drafts
+        batch.entries[i].samples, batch.entries[i].drafts = samples, drafts
+        seq.mid_prompt, seq.drafts = 1 - samples, 0
+        if samples:
+            seq.placeholders += 1 + drafts
+            if state.engine.depth > 1:  # what will be drafted is not known yet
+                seq.drafts = state.engine.drafts
+    counts.draft_tokens = drafted
     counts.prefill_seqs, counts.prefill_tokens = prefill_seqs, prefill_tokens
     counts.prefill_pairs = prefill_pairs
     counts.decode_seqs, counts.decode_pairs = decode_seqs, decode_pairs

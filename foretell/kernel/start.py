@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from foretell.kernel.drafts import drafted_tokens
 from foretell.kernel.jit import compiled
 from foretell.kernel.layout import BATCH, ENGINE, EXPECTED, NONE, RUNNING, WAITING, Record, State
 from foretell.kernel.lengths import draw_levels
@@ -64,9 +65,10 @@ def restore(pictures: Pictures, index: int, scratch: Scratch) -> None:
     Its requests get the first slots, in their order, and end with their next token. What the
     newest step in flight computes is published. With async scheduling, who samples a token in the
     one before follows from how many tokens are not known yet; what else that step computes is not
-    known, and matters only to a request that is preempted before it ends. Prefix sharing in a real
-    engine lets the blocks that requests hold add up to more than exist; the free ones are as
-    published. Nothing is done where that was the last to be written: rollouts leave it as it is.
+    known, and matters only to a request that is preempted before it ends. Who waits for a grammar
+    is taken to have it. Prefix sharing in a real engine lets the blocks that requests hold add up
+    to more than exist; the free ones are as published. Nothing is done where that was the last to
+    be written: rollouts leave it as it is.
     """
     header, requests = pictures.headers[index], pictures.requests[index]
     records, rows = scratch.records[START], scratch.sequences[START]
@@ -81,7 +83,7 @@ def restore(pictures: Pictures, index: int, scratch: Scratch) -> None:
         request, row = requests[i], rows[i]
         row.arrival_s, row.priority = request.arrival_s, request.priority
         row.prompt, row.output, row.max_tokens = request.prompt, request.output, request.max_tokens
-        row.preemptions = request.preemptions
+        row.preemptions, row.adapter = request.preemptions, request.adapter
         row.ttft_target_s, row.tpot_target_s = request.ttft_target_s, request.tpot_target_s
         if request.cached_tokens > 0:  # a division takes as long as all the rest
             row.hits = request.cached_tokens // engine.block_size
@@ -110,19 +112,31 @@ def _restore_steps(pictures: Pictures, index: int, scratch: Scratch) -> None:
     before, now = 0, 0  # entries of the step before the newest one, and of the newest one
     for i in range(header.figures[RUNNING_REQUESTS]):
         row, tokens, unknown = rows[i], requests[i].scheduled, requests[i].in_flight
-        known, older = row.prompt + row.output, 0
+        known, older, drafts = row.prompt + row.output, 0, 0
         samples = int(tokens > 0 and row.computed >= known)
         if records.engine.depth > 1:
             samples = int(tokens > 0 and unknown > 0 and row.computed >= known + unknown - 1)
-            older = int(unknown > samples)
-        row.placeholders, row.in_flight = samples + older, tokens + older
+            # Each draft token is as unknown as the token behind the drafts.
+            older = max(0, unknown - tokens) if samples else unknown
+            older = min(older, 1 + records.engine.drafts)
+            drafts = unknown - older - 1
+        elif samples:
+            drafts = row.computed - known
+        drafts = max(0, min(drafts, tokens - 1, records.engine.drafts))
+        row.placeholders, row.in_flight = samples + drafts + older, tokens + older
+        row.mid_prompt = int(not samples and row.computed < known + unknown - (tokens == 0))
+        if records.engine.drafts > 0 and not row.mid_prompt:
+            if records.engine.depth > 1:
+                row.drafts = records.engine.drafts
+            elif tokens == 0:
+                row.drafts = drafted_tokens(records.engine, row)
         if older > 0:
             entry = entries[OLDER, before]
-            entry.slot, entry.tokens, entry.samples = i, 1, 1
+            entry.slot, entry.tokens, entry.samples, entry.drafts = i, older, 1, older - 1
             before += 1
         if tokens > 0:
             entry = entries[NEWER, now]
-            entry.slot, entry.tokens, entry.samples = i, tokens, samples
+            entry.slot, entry.tokens, entry.samples, entry.drafts = i, tokens, samples, drafts
             now += 1
     records.older.scheduled, records.newer.scheduled = before, now
     if header.steps > 1 and before + now > 0:
@@ -189,7 +203,7 @@ def set_clock(
     end_s = header.begun_s
     for i in range(header.steps):
         shape = header.shapes[i]
-        end_s += step_s(model, shape[0], shape[1], shape[2], shape[3], shape[4])
+        end_s += step_s(model, shape[0], shape[1], shape[2], shape[3], shape[4], shape[5])
         end_s = max(end_s, clock.now_s)
         if i == 0:
             first_s = end_s

@@ -7,7 +7,7 @@ The state of a steady request is what it was when it entered, and the number of 
 `leave` writes it out. Whatever the sums cannot tell (a shortage of blocks, an unusual order) is
 left to the scheduler proper, which does the same one request at a time.
 
-Needs blocks without content, and no chunks of local attention. Iterations are those of `rollout`:
+Needs blocks without content, and no drafts. Iterations are those of `rollout`:
 schedule one step, apply the output of the oldest in flight.
 """
 
@@ -39,6 +39,7 @@ SUMS = np.dtype(
         ("scheduled", np.int64),  # those that the next iteration schedules
         ("pairs", np.int64),  # their query-key pairs in it
         ("sliding", np.int64),  # those of them whose windows leave blocks behind
+        ("given_up", np.int64),  # KV blocks of chunks that the next iteration leaves behind
     ]
 )
 
@@ -63,7 +64,7 @@ def enter(state: State, steady: Steady, in_flight: Batch) -> bool:
     With a step in flight, `in_flight`, who decodes must have a token in it.
     """
     engine, sums, ahead = state.engine, steady.sums, state.engine.depth - 1
-    if engine.knows_content or (engine.local_groups > 0 and engine.chunk > 0):
+    if engine.knows_content or engine.drafts > 0:
         return False
     if ahead > 0 and _delivers_to_waiting(state, in_flight):
         return False
@@ -82,6 +83,7 @@ def enter(state: State, steady: Steady, in_flight: Batch) -> bool:
         return False
     sums.active, sums.iteration, sums.members = 1, 0, members
     sums.scheduled, sums.pairs, sums.sliding, sums.next_event = 0, 0, 0, NEVER
+    sums.given_up = 0
     for i in range(len(steady.opening)):
         steady.opening[i] = steady.leaving[i] = 0
     for i in range(members):
@@ -142,7 +144,8 @@ def schedule_rest(state: State, steady: Steady, batch: Batch) -> bool:
     threshold = long_prefill_threshold(state)
     counts.scheduled = counts.admitted = counts.preempted = 0
     token_budget = engine.max_num_scheduled_tokens - sums.scheduled
-    take(state, _blocks_taken(state, steady, sums.iteration))
+    take(state, _blocks_taken(state, steady, sums.iteration) - sums.given_up)
+    sums.given_up = 0
     for i in range(sums.members, engine.running):
         slot = state.running[i]
         tokens = wanted_tokens(state, slot, threshold, token_budget)
@@ -247,6 +250,8 @@ def iterations_that_fit(state: State, steady: Steady, most: int) -> int:
         if engine.groups * steady.opening[-(sums.iteration + i) % engine.block_size] > free:
             return i
         free -= _blocks_taken(state, steady, sums.iteration + i)
+        if i == 0:
+            free += sums.given_up
     return most
 
 
@@ -258,7 +263,8 @@ def take_blocks(state: State, steady: Steady, iterations: int) -> None:
     """
     engine, sums = state.engine, steady.sums
     cycle = engine.groups * sums.scheduled - engine.local_groups * sums.sliding
-    blocks = iterations // engine.block_size * cycle
+    blocks = iterations // engine.block_size * cycle - sums.given_up
+    sums.given_up = 0
     for i in range(iterations % engine.block_size):
         blocks += _blocks_taken(state, steady, sums.iteration + i)
     take(state, blocks)
@@ -292,7 +298,7 @@ def _left(state: State, seq: Record, steps: int) -> int:
 @inlined
 def _slides_from(state: State, seq: Record) -> int:
     """The iteration from which on the window of a steady request slides; `NEVER` without one."""
-    if state.engine.local_groups == 0:
+    if state.engine.local_groups == 0 or state.engine.chunk > 0:
         return NEVER
     processed = seq.computed - (state.engine.depth - 1)
     return seq.entered + max(0, state.engine.window - processed)
@@ -304,6 +310,24 @@ def _slide(state: State, steady: Steady, seq: Record, count: int) -> None:
     first = seq.computed - (state.engine.depth - 1) - state.engine.window + 1
     steady.leaving[(first - seq.entered) % state.engine.block_size] += count
     steady.sums.sliding += count
+
+
+@inlined
+def _next_chunk(state: State, seq: Record, iteration: int) -> int:
+    """The iteration after `iteration` that leaves a chunk behind; `NEVER` without chunks."""
+    chunk = state.engine.chunk
+    if state.engine.local_groups == 0 or chunk == 0:
+        return NEVER
+    processed = seq.computed - (state.engine.depth - 1) + iteration - seq.entered
+    return iteration + chunk - processed % chunk
+
+
+@inlined
+def _give_up(state: State, steady: Steady, seq: Record, left: int) -> None:
+    """The next iteration leaves behind what a chunk holds of a request that has left `left`."""
+    processed = seq.computed - (state.engine.depth - 1) + steady.sums.iteration - seq.entered
+    blocks = left_behind(state, processed) - left
+    steady.sums.given_up += state.engine.local_groups * max(0, blocks)
 
 
 @compiled
@@ -322,6 +346,9 @@ def _join(state: State, steady: Steady, slot: int) -> None:
         if slides_from <= now:
             _slide(state, steady, seq, 1)
         steady.due[slot] = slides_from if now < slides_from < seq.last else seq.last
+        if engine.chunk > 0:
+            _give_up(state, steady, seq, seq.left)
+            steady.due[slot] = min(seq.last, _next_chunk(state, seq, now))
         sums.scheduled += 1
         sums.pairs += seq.computed + 1
         steady.opening[(seq.computed - now) % engine.block_size] += 1
@@ -335,8 +362,12 @@ def _event(state: State, steady: Steady, slot: int, now_s: float) -> bool:
     """Do what is due for `slot` after the iteration; returns whether it ends."""
     engine, sums, seq = state.engine, steady.sums, state.sequences[slot]
     if sums.iteration < seq.last:
-        _slide(state, steady, seq, 1)
-        steady.due[slot] = seq.last
+        if engine.chunk > 0:
+            _give_up(state, steady, seq, _left(state, seq, sums.iteration - seq.entered))
+            steady.due[slot] = min(seq.last, _next_chunk(state, seq, sums.iteration))
+        else:
+            _slide(state, steady, seq, 1)
+            steady.due[slot] = seq.last
         return False
     computed = seq.computed + seq.last - seq.entered
     if seq.last == sums.iteration and seq.last > seq.entered:

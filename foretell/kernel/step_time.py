@@ -73,6 +73,7 @@ class Sums(NamedTuple):
     prefill_pairs: int
     decode_seqs: int
     decode_pairs: int
+    draft_tokens: int
 
 
 @compiled
@@ -83,14 +84,17 @@ def step_s(
     prefill_pairs: int,
     decode_seqs: int,
     decode_pairs: int,
+    draft_tokens: int,
 ) -> float:
     """Seconds of one step; the arguments are the fields of `BatchShape` in their order.
 
     Data-parallel ranks that share experts are taken to run steps of equal shape.
     """
-    sums = Sums(prefill_seqs, prefill_tokens, prefill_pairs, decode_seqs, decode_pairs)
+    sums = Sums(
+        prefill_seqs, prefill_tokens, prefill_pairs, decode_seqs, decode_pairs, draft_tokens
+    )
     own = own_s(model, sums)
-    shared = ranks_s(model, float(prefill_tokens + decode_seqs))
+    shared = ranks_s(model, float(prefill_tokens + decode_seqs + draft_tokens))
     return float(max(model.coefficients[FLOOR], own + shared))
 
 
@@ -102,7 +106,7 @@ def decode_run_s(model: StepTime, decode_seqs: int, decode_pairs: int, steps: in
     a sequence, and the time of attention is linear in them between two points of its table.
     """
     growth = model.coefficients[5] * decode_seqs * (steps * (steps - 1) / 2)
-    total = growth + steps * _linear_s(model, Sums(0, 0, 0, decode_seqs, decode_pairs))
+    total = growth + steps * _linear_s(model, Sums(0, 0, 0, decode_seqs, decode_pairs, 0))
     if model.coefficients[TABLES_SCALE] != 0.0:
         dense = dense_decode_s(model.values, model.layout, decode_seqs)
         attention = 0.0
@@ -119,8 +123,8 @@ def own_s(model: StepTime, sums: Sums) -> float:
     """Seconds of the work that an engine does by itself, without the floor."""
     seconds = _linear_s(model, sums)
     if model.coefficients[TABLES_SCALE] != 0.0:
-        if sums.prefill_seqs:
-            tokens = sums.prefill_tokens + sums.decode_seqs
+        if sums.prefill_seqs or sums.draft_tokens:
+            tokens = sums.prefill_tokens + sums.decode_seqs + sums.draft_tokens
             sequences = sums.prefill_seqs + sums.decode_seqs
             dense = dense_s(model.values, model.layout, tokens, sequences)
         else:
@@ -142,7 +146,7 @@ def ranks_s(model: StepTime, tokens: float) -> float:
 def _linear_s(model: StepTime, sums: Sums) -> float:
     return float(
         model.coefficients[0]
-        + model.coefficients[1] * sums.prefill_tokens
+        + model.coefficients[1] * (sums.prefill_tokens + sums.draft_tokens)
         + model.coefficients[2] * sums.prefill_pairs
         + model.coefficients[3] * sums.prefill_seqs
         + model.coefficients[4] * sums.decode_seqs

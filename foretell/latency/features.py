@@ -20,7 +20,7 @@ def features(shape: BatchShape) -> tuple[float, ...]:
     """The value of each of `FEATURES` for `shape`."""
     return (
         1.0,
-        float(shape.prefill_tokens),
+        float(shape.prefill_tokens + shape.draft_tokens),
         float(shape.prefill_pairs),
         float(shape.prefill_seqs),
         float(shape.decode_seqs),

@@ -85,4 +85,5 @@ def sums(shape: BatchShape) -> Sums:
         shape.prefill_pairs,
         shape.decode_seqs,
         shape.decode_pairs,
+        shape.draft_tokens,
     )

@@ -10,9 +10,16 @@ from foretell.model.prediction import (
     Slo,
 )
 from foretell.model.profile import Curve, DeviceSpec, GpuProfile, Grid, ModelSpec, StepTables
-from foretell.model.snapshot import EngineConfig, EngineSnapshot, RequestState, RequestTable
+from foretell.model.snapshot import (
+    MOST_DRAFT_TOKENS,
+    EngineConfig,
+    EngineSnapshot,
+    RequestState,
+    RequestTable,
+)
 
 __all__ = [
+    "MOST_DRAFT_TOKENS",
     "NO_SLO",
     "BatchShape",
     "Curve",

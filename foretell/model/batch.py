@@ -17,11 +17,16 @@ class BatchShape:
     prefill_pairs: int = 0
     decode_seqs: int = 0
     decode_pairs: int = 0
+    draft_tokens: int = 0
+    """Tokens that were drafted for those who decode, and are verified beside the one of each.
+
+    They count as pairs of nobody: the keys that they attend to are read for the decode's token.
+    """
 
     @property
     def tokens(self) -> int:
         """Tokens the step feeds through the model."""
-        return self.prefill_tokens + self.decode_seqs
+        return self.prefill_tokens + self.decode_seqs + self.draft_tokens
 
 
 def prefill_pairs(query_tokens: int, computed_tokens: int) -> int:

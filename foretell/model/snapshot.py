@@ -7,6 +7,9 @@ from typing import Any, overload
 
 from foretell.model.batch import Step
 
+MOST_DRAFT_TOKENS = 16
+"""The most draft tokens of a request in one step; of engines with more the twin knows nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
@@ -45,6 +48,14 @@ class EngineConfig:
     """Tokens that local attention sees, the next one included; 0 where it goes by chunks."""
     attention_chunk_tokens: int = 0
     """0 where local attention has a sliding window; otherwise a multiple of the block size."""
+    num_speculative_tokens: int = 0
+    """Draft tokens that a step may verify for each request; 0 without speculative decoding."""
+    num_lookahead_tokens: int = 0
+    """Tokens behind a step's own for which the drafting model needs KV blocks."""
+    drops_last_hit: bool = False
+    """The last cached block of a prompt is computed again (vLLM's `use_eagle_block_drop`)."""
+    max_loras: int = 0
+    """LoRA adapters in one step; 0: there are none."""
     co_schedules: bool = False
     """Requests of the last priority are offline: they get what the others leave."""
     approximations: tuple[str, ...] = ()
@@ -105,6 +116,12 @@ class RequestState:
     ttft_target_s: float = 0.0
     """This and the next: what the engine was told; 0: nothing."""
     tpot_target_s: float = 0.0
+    held_blocks: int = 0
+    """KV blocks of each group; 0: those that its computed tokens need."""
+    adapter: int = 0
+    """The number of its LoRA adapter in this engine; 0: none."""
+    awaits_grammar: int = 0
+    """1 while the grammar of its structured output is compiled: until then it is not admitted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,6 +147,9 @@ class RequestTable(Sequence[RequestState]):
     left_blocks: Sequence[int]
     ttft_target_s: Sequence[float]
     tpot_target_s: Sequence[float]
+    held_blocks: Sequence[int]
+    adapter: Sequence[int]
+    awaits_grammar: Sequence[int]
 
     @classmethod
     def of(cls, rows: Sequence[RequestState]) -> "RequestTable":
@@ -191,3 +211,8 @@ class EngineSnapshot:
     moment; 0: of such as have none, infinite: it expects nobody."""
     usual_online_blocks: float = 0.0
     """KV blocks that it keeps for online requests, those that they hold included."""
+    drafted_ratio: tuple[float, ...] = ()
+    """The shares of the latest steps of requests that decode which verified at least 1, 2, ...
+    draft tokens; empty: nobody counted."""
+    accepted_ratio: tuple[float, ...] = ()
+    """Those which accepted so many."""

@@ -41,7 +41,7 @@ class Places:
             predictor_log=run_dir / f"{name}.predictor.log",
             predictor_listen=settings.predictor_listen
             or f"unix:{socket_dir / cls.longest_socket_name(name)}",
-            snapshot_endpoint=f"ipc://{socket_dir / f'{name}.ipc'}",
+            snapshot_endpoint=f"shm://{socket_dir / f'{name}.snapshots'}",
         )
 
 

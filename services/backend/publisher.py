@@ -1,28 +1,86 @@
-"""Publishes engine snapshots over ZMQ. Shared by the vLLM plugin and the emulated engine."""
+"""Publishes engine snapshots: into shared memory, or over ZMQ. For the plugin and the emulator."""
 
 import threading
 import time
 from pathlib import Path
+from typing import Protocol
 
 import zmq
 
 from foretell.v1 import snapshot_pb2
+from services.process.memory_log import SHARED_MEMORY, LogWriter
 
 _SEND_QUEUE_LENGTH = 64  # snapshots; a slow reader loses old ones, it never slows the engine
 
 
+class _Sender(Protocol):
+    def write(self, message: bytes) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class SnapshotPublisher:
-    """A PUB socket plus a thread that repeats the last snapshot when nothing new is said.
+    """Sends snapshots, and has a thread that repeats the last one when nothing new is said.
 
     The repetition tells a predictor that joins late where the engine stands, and everyone that
-    the engine's process is alive. `publish` never blocks.
+    the engine's process is alive. Publishing never blocks.
     """
 
     def __init__(self, endpoint: str, heartbeat_s: float) -> None:
-        if endpoint.startswith("ipc://"):  # whoever of several processes is first makes the folder
-            folder = Path(endpoint.removeprefix("ipc://")).parent
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """`endpoint` is `shm://` and the path of a file, or one of ZMQ's."""
+        for scheme in ("ipc://", SHARED_MEMORY):
+            if endpoint.startswith(scheme):  # whoever of several processes is first makes it
+                folder = Path(endpoint.removeprefix(scheme)).parent
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._heartbeat_s = heartbeat_s
+        self._sender: _Sender
+        if endpoint.startswith(SHARED_MEMORY):
+            self._sender = LogWriter(Path(endpoint.removeprefix(SHARED_MEMORY)))
+        else:
+            self._sender = _ZmqSender(endpoint)
+        self._lock = threading.Lock()
+        self._last: bytes | None = None
+        self._sent_s = 0.0
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._repeat, name="foretell-heartbeat", daemon=True)
+        self._thread.start()
+
+    def publish(self, snapshot: snapshot_pb2.EngineSnapshot) -> None:
+        """Send `snapshot` now. It is taken apart: its completed steps are told once."""
+        once = snapshot_pb2.EngineSnapshot(completed_steps=snapshot.completed_steps)
+        snapshot.ClearField("completed_steps")
+        self.send(snapshot.SerializeToString(), once.SerializeToString())
+
+    def send(self, state: bytes, once: bytes) -> None:
+        """Send a snapshot now: `state` and `once` are parts of it, serialized.
+
+        What `once` holds is left out where the snapshot is repeated.
+        """
+        with self._lock:
+            self._last, self._sent_s = state, time.monotonic()
+            self._sender.write(state + once)
+
+    def close(self) -> None:
+        """Stop repeating and release the endpoint."""
+        self._closed.set()
+        self._thread.join()
+        self._sender.close()
+
+    def _repeat(self) -> None:
+        while not self._closed.wait(self._heartbeat_s):
+            with self._lock:
+                if self._last is None or time.monotonic() - self._sent_s < self._heartbeat_s:
+                    continue
+                # Of a field that is there twice, the last one counts.
+                now = snapshot_pb2.EngineSnapshot(published_unix_s=time.time())
+                self._sent_s = time.monotonic()
+                self._sender.write(self._last + now.SerializeToString())
+
+
+class _ZmqSender:
+    """A PUB socket."""
+
+    def __init__(self, endpoint: str) -> None:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.PUB)
         self._socket.setsockopt(zmq.SNDHWM, _SEND_QUEUE_LENGTH)
@@ -33,35 +91,10 @@ class SnapshotPublisher:
             self._socket.close()
             self._context.term()
             raise
-        self._lock = threading.Lock()
-        self._last: snapshot_pb2.EngineSnapshot | None = None
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._repeat, name="foretell-heartbeat", daemon=True)
-        self._thread.start()
 
-    def publish(self, snapshot: snapshot_pb2.EngineSnapshot) -> None:
-        """Send `snapshot` now. The publisher keeps it: do not change it afterwards."""
-        payload = snapshot.SerializeToString()
-        with self._lock:
-            self._last = snapshot
-            self._send(payload)
+    def write(self, message: bytes) -> None:
+        self._socket.send(message, zmq.NOBLOCK)
 
     def close(self) -> None:
-        """Stop repeating and release the endpoint."""
-        self._closed.set()
-        self._thread.join()
         self._socket.close()
         self._context.term()
-
-    def _send(self, payload: bytes) -> None:
-        self._socket.send(payload, zmq.NOBLOCK)
-
-    def _repeat(self) -> None:
-        while not self._closed.wait(self._heartbeat_s):
-            with self._lock:
-                last = self._last
-                if last is None or time.time() - last.published_unix_s < self._heartbeat_s:
-                    continue
-                last.published_unix_s = time.time()
-                last.ClearField("completed_steps")  # already told once
-                self._send(last.SerializeToString())

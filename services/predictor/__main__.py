@@ -19,7 +19,7 @@ from foretell.telemetry import PredictorMetrics
 from foretell.v1 import predictor_pb2_grpc
 from services.predictor.pictures import Publisher
 from services.predictor.service import PredictorService
-from services.predictor.subscriber import SnapshotSubscriber, cancel
+from services.predictor.subscriber import cancel, subscriber_to
 from services.process import runtime
 from services.process.frames import frames_address, serve_frames, with_free_port
 from services.process.logs import setup_logging
@@ -86,7 +86,7 @@ async def serve(settings: PredictorSettings, stop: asyncio.Event) -> None:
         prior_output_tokens=PRIOR_TOKENS,
         profile=_profile_json(settings.profile),
     )
-    subscriber = SnapshotSubscriber(settings.snapshot_endpoint)
+    subscriber = subscriber_to(settings.snapshot_endpoint)
     listening = asyncio.create_task(subscriber.run(service.hear))
     traffic = Traffic.of(settings)
     server = traffic.server()

@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import zmq
 from google.protobuf.message import DecodeError
@@ -10,18 +12,84 @@ from google.protobuf.message import DecodeError
 from foretell import wire
 from foretell.model import EngineSnapshot
 from foretell.v1 import snapshot_pb2
+from services.process.memory_log import SHARED_MEMORY, LogReader
 
 logger = logging.getLogger(__name__)
 
 _MAX_SNAPSHOT_BYTES = 16 << 20
 _AT_ONCE = 16  # snapshots, before anything else is looked after
 _LOG_EVERY = 1000  # malformed messages per log line
+# Between two looks into shared memory: while the engine makes steps, and when it has not for long.
+_LOOK_EVERY_S, _LOOK_SELDOM_S, _LONG_S = 0.002, 0.02, 0.5
 
 
-class SnapshotSubscriber:
+def subscriber_to(endpoint: str) -> "SnapshotSubscriber | MemorySubscriber":
+    """A subscriber to what is published at `endpoint`."""
+    if endpoint.startswith(SHARED_MEMORY):
+        return MemorySubscriber(Path(endpoint.removeprefix(SHARED_MEMORY)))
+    return SnapshotSubscriber(endpoint)
+
+
+class _Subscriber:
+    """Decodes what is heard, and counts what is none."""
+
+    def __init__(self) -> None:
+        self.malformed = 0
+
+    def _hear(self, payload: bytes, hear: Callable[[EngineSnapshot], None]) -> None:
+        try:
+            message = snapshot_pb2.EngineSnapshot.FromString(payload)
+            snapshot = wire.snapshot_from_proto(message)
+        except (DecodeError, wire.WireError) as error:
+            if self.malformed % _LOG_EVERY == 0:
+                logger.warning("dropped a malformed snapshot: %s", error)
+            self.malformed += 1
+            return
+        hear(snapshot)
+
+
+class MemorySubscriber(_Subscriber):
+    """Looks into the file in which an engine of the same machine logs its snapshots.
+
+    Nobody wakes it, so it looks again and again; an engine's step takes longer than that.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._log = LogReader(path)
+
+    async def run(self, hear: Callable[[EngineSnapshot], None]) -> None:
+        """Call `hear` with every well-formed snapshot, until cancelled."""
+        heard_s = looked_s = -_LONG_S
+        while True:
+            now_s = time.monotonic()
+            if self._hear_some(hear):
+                heard_s = now_s
+            elif now_s - max(heard_s, looked_s) >= _LONG_S:
+                self._log.reopen()
+                looked_s = now_s
+            quiet = now_s - heard_s >= _LONG_S
+            await asyncio.sleep(_LOOK_SELDOM_S if quiet else _LOOK_EVERY_S)
+
+    def _hear_some(self, hear: Callable[[EngineSnapshot], None]) -> bool:
+        heard = False
+        for _ in range(_AT_ONCE):
+            payload = self._log.read()
+            if payload is None:
+                break
+            heard = True
+            self._hear(payload, hear)
+        return heard
+
+    def close(self) -> None:
+        self._log.close()
+
+
+class SnapshotSubscriber(_Subscriber):
     """A ZMQ SUB socket; ZMQ itself reconnects when the engine restarts."""
 
     def __init__(self, endpoint: str) -> None:
+        super().__init__()
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.SUB)
         self._socket.setsockopt(zmq.SUBSCRIBE, b"")
@@ -29,7 +97,6 @@ class SnapshotSubscriber:
         self._socket.setsockopt(zmq.MAXMSGSIZE, _MAX_SNAPSHOT_BYTES)
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
         self._socket.connect(endpoint)
-        self.malformed = 0
 
     async def run(self, hear: Callable[[EngineSnapshot], None]) -> None:
         """Call `hear` with every well-formed snapshot, until cancelled."""
@@ -61,17 +128,6 @@ class SnapshotSubscriber:
         except zmq.Again:
             return False
         return True
-
-    def _hear(self, payload: bytes, hear: Callable[[EngineSnapshot], None]) -> None:
-        try:
-            message = snapshot_pb2.EngineSnapshot.FromString(payload)
-            snapshot = wire.snapshot_from_proto(message)
-        except (DecodeError, wire.WireError) as error:
-            if self.malformed % _LOG_EVERY == 0:
-                logger.warning("dropped a malformed snapshot: %s", error)
-            self.malformed += 1
-            return
-        hear(snapshot)
 
     def close(self) -> None:
         self._socket.close()

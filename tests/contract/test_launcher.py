@@ -191,7 +191,8 @@ async def test_vllm_gets_the_plugin_and_takes_its_core_with_it(
         assert server["args"]["scheduler_cls"] == "services.backend.vllm.plugin.ForetellScheduler"
         assert (server["args"]["model"], server["args"]["max_num_seqs"]) == ("/m", "8")
         assert server["env"]["FORETELL_PLUGIN_INSTANCE_ID"] == "v1"
-        assert server["env"]["FORETELL_PLUGIN_SNAPSHOT_ENDPOINT"] == f"ipc://{tmp_path / 'v1.ipc'}"
+        endpoint = server["env"]["FORETELL_PLUGIN_SNAPSHOT_ENDPOINT"]
+        assert endpoint == f"shm://{tmp_path / 'v1.snapshots'}"
         assert server["env"]["HF_HUB_OFFLINE"] == "1"
 
         process.send_signal(signal.SIGTERM)

@@ -102,7 +102,7 @@ async def until(condition: Callable[[], Awaitable[bool]], deadline_s: float = 10
 
 @asynccontextmanager
 async def predictor(tmp_path: Path, **changes: object) -> AsyncIterator[Harness]:
-    endpoint = f"ipc://{tmp_path}/s.ipc"
+    endpoint = f"shm://{tmp_path}/snapshots"
     address = f"unix:{tmp_path}/p.sock"
     settings = PredictorSettings(
         listen=address,
@@ -138,8 +138,9 @@ async def test_before_any_snapshot_it_says_so(harness: Harness) -> None:
     assert "e0" in (caught.value.details() or "")
 
 
-async def test_a_late_subscriber_learns_from_the_heartbeat(tmp_path: Path) -> None:
-    endpoint = f"ipc://{tmp_path}/s.ipc"
+@pytest.mark.parametrize("scheme", ["ipc", "shm"])
+async def test_a_late_subscriber_learns_from_the_heartbeat(scheme: str, tmp_path: Path) -> None:
+    endpoint = f"{scheme}://{tmp_path}/snapshots"
     publisher = SnapshotPublisher(endpoint, heartbeat_s=0.05)
     publisher.publish(wire.snapshot_to_proto(snapshot(1)))  # nobody listens yet
     settings = PredictorSettings(listen=f"unix:{tmp_path}/p.sock", snapshot_endpoint=endpoint)

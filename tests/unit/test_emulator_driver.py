@@ -44,7 +44,8 @@ class Heard:
         self.snapshots: list[snapshot_pb2.EngineSnapshot] = []
         self.idle = asyncio.Event()
 
-    def publish(self, snapshot: snapshot_pb2.EngineSnapshot) -> None:
+    def send(self, state: bytes, once: bytes) -> None:
+        snapshot = snapshot_pb2.EngineSnapshot.FromString(state + once)
         self.snapshots.append(snapshot)
         if snapshot.steps_in_flight:
             self.idle.clear()

@@ -82,6 +82,13 @@ def test_mixed_attention_takes_the_place_of_one_chunk_and_the_decodes() -> None:
     assert model.step_s(shape) == pytest.approx(parts + 7e-3 + grid_s(TABLES.prefill, (20, 0)))
 
 
+def test_draft_tokens_are_tokens_without_attention_of_their_own() -> None:
+    model, plain = TabularStepTime(TABLES), BatchShape(decode_seqs=8, decode_pairs=8 * 64)
+    more = curve_s(TABLES.tokens, 32) - curve_s(TABLES.tokens, 8)
+    drafted = replace(plain, draft_tokens=24)
+    assert model.step_s(drafted) - model.step_s(plain) == pytest.approx(more)
+
+
 def test_small_steps_are_padded_to_a_graph() -> None:
     model = TabularStepTime(replace(TABLES, graph_sizes=(8, 16)))
     three, eight = (BatchShape(decode_seqs=n, decode_pairs=n * 16) for n in (3, 8))

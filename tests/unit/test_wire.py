@@ -21,7 +21,7 @@ from foretell.model import (
 from foretell.v1 import predictor_pb2, snapshot_pb2, tagger_pb2
 
 STATE = RequestState("chatcmpl-1", "1", 12, 3, 14, 100, 5.5, 0, -2, 80.5, 1, 1, 2, 1)
-STEP = Step(7, 1.5, 0.25, BatchShape(1, 2, 3, 4, 5))
+STEP = Step(7, 1.5, 0.25, BatchShape(1, 2, 3, 4, 5, 6))
 CONFIG = EngineConfig(
     "m",
     16,
@@ -61,6 +61,12 @@ def test_nouns_survive_a_round_trip() -> None:
         one = replace(beside, online_ttft_s=expected_s)
         raw = wire.snapshot_to_proto(one).SerializeToString()
         assert wire.snapshot_from_proto(snapshot_pb2.EngineSnapshot.FromString(raw)) == one
+    drafting = replace(CONFIG, num_speculative_tokens=3, drops_last_hit=True, max_loras=2)
+    told = replace(STATE, held_blocks=3, adapter=2, awaits_grammar=1)
+    one = replace(SNAPSHOT, config=drafting, running=(told, STATE), waiting=(told,))
+    one = replace(one, drafted_ratio=(1.0, 0.5), accepted_ratio=(0.75, 0.0))
+    raw = wire.snapshot_to_proto(one).SerializeToString()
+    assert wire.snapshot_from_proto(snapshot_pb2.EngineSnapshot.FromString(raw)) == one
     named = replace(SPEC, prefix=(0, 2**64 - 1), prefix_chunk_tokens=127.5)
     for spec in (SPEC, named, replace(SPEC, slo=Slo(0.5)), replace(SPEC, slo=Slo(1.0, 0.05))):
         assert wire.request_from_proto(wire.request_to_proto(spec)) == spec
@@ -118,7 +124,14 @@ def test_targets_that_are_no_durations_are_refused(lie: float) -> None:
 
 @pytest.mark.parametrize(
     ("name", "lie"),
-    [("online_ttft_s", math.nan), ("online_ttft_s", -1.0), ("usual_online_blocks", math.inf)],
+    [
+        ("online_ttft_s", math.nan),
+        ("online_ttft_s", -1.0),
+        ("usual_online_blocks", math.inf),
+        ("drafted_ratio", (0.5, 0.6)),
+        ("accepted_ratio", (1.5,)),
+        ("accepted_ratio", (math.nan,)),
+    ],
 )
 def test_expectations_that_cannot_be_are_refused(name: str, lie: float) -> None:
     message = wire.snapshot_to_proto(SNAPSHOT)

@@ -20,12 +20,15 @@ import torch
 from vllm.config import (
     CacheConfig,
     DeviceConfig,
+    LoRAConfig,
     ModelConfig,
     ParallelConfig,
     SchedulerConfig,
+    SpeculativeConfig,
     VllmConfig,
 )
-from vllm.sampling_params import SamplingParams
+from vllm.lora.request import LoRARequest
+from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -38,10 +41,13 @@ from vllm.v1.kv_cache_interface import (
     KVCacheGroupSpec,
     SlidingWindowSpec,
 )
-from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
+from foretell.engine.arrays import new_rows
+from foretell.engine.twin import Twin
+from foretell.kernel import drafts
 from foretell.model import EngineConfig
 
 EOS_TOKEN = 1
@@ -129,6 +135,26 @@ def vllm_config(config: EngineConfig) -> VllmConfig:
     # The CPU platform forces async scheduling off; the scheduler itself has no such limit.
     result.scheduler_config.async_scheduling = config.async_scheduling
     result.cache_config.num_gpu_blocks = config.total_blocks + 1
+    if config.num_speculative_tokens:
+        result.speculative_config = _speculative_config(config, model)
+    if config.max_loras:
+        result.lora_config = LoRAConfig(max_loras=config.max_loras)
+    return result
+
+
+def _speculative_config(config: EngineConfig, model: ModelConfig) -> SpeculativeConfig:
+    """Drafts by n-grams, or where blocks are wanted for what a model looks ahead, by EAGLE's."""
+    result = SpeculativeConfig(
+        method="ngram",
+        num_speculative_tokens=config.num_speculative_tokens,
+        target_model_config=model,
+        target_parallel_config=ParallelConfig(),
+    )
+    if config.num_lookahead_tokens:
+        # That of EAGLE asks for the files of its model; the scheduler looks only at its name.
+        assert config.num_lookahead_tokens == config.num_speculative_tokens
+        result.method = "eagle"
+        result.disable_eagle_block_drop = not config.drops_last_hit
     return result
 
 
@@ -183,6 +209,31 @@ def kv_cache_groups(config: EngineConfig) -> list[KVCacheGroupSpec]:
     return [KVCacheGroupSpec([f"layer.{i}"], spec) for i, spec in enumerate(specs)]
 
 
+class Drafting:
+    """How many tokens are drafted and accepted: as the twin draws them."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        drafted_ratio: Sequence[float] = (),
+        accepted_ratio: Sequence[float] = (),
+    ) -> None:
+        self._twin = Twin(config)
+        self._twin.expect_drafts(drafted_ratio, accepted_ratio)
+
+    def drafted(self, request: Request) -> int:
+        return int(drafts.drafted_tokens(self._twin.engine, self._row(request)))
+
+    def accepted(self, request: Request, count: int) -> int:
+        return int(drafts.accepted_tokens(self._twin.engine, self._row(request), count))
+
+    def _row(self, request: Request) -> Any:
+        row = new_rows(1)[0]
+        row["arrival_s"], row["prompt"] = request.arrival_time, request.num_prompt_tokens
+        row["output"] = request.num_output_tokens
+        return row
+
+
 @dataclass(frozen=True)
 class Iteration:
     """What one iteration of the engine loop did."""
@@ -204,6 +255,16 @@ class _Batch:
     tokens: dict[str, list[int]]
 
 
+class _Grammar:
+    """Of structured output: it lets everything pass."""
+
+    def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
+        return True
+
+    def validate_tokens(self, tokens: list[int]) -> list[int]:
+        return tokens
+
+
 class EngineLoop:
     """A scheduler and the loop around it; `config.async_scheduling` decides which loop."""
 
@@ -212,6 +273,7 @@ class EngineLoop:
         self.scheduler = build_scheduler(config, cls)
         self.depth = _ASYNC_QUEUE_DEPTH if config.async_scheduling else 1
         self._queue: deque[_Batch] = deque()
+        self.drafting = Drafting(config)
         self._eos_after: dict[str, int] = {}
         self._arrivals = count(1_000_000)
         hash_fn = get_hash_fn_by_name("sha256")
@@ -232,8 +294,12 @@ class EngineLoop:
         priority: int = 0,
         arrival_s: float | None = None,
         extra_args: dict[str, Any] | None = None,
+        adapter: int = 0,
+        awaits_grammar: bool = False,
     ) -> Request:
         """Queue a request.
+
+        `adapter` is the number of its LoRA adapter; `awaits_grammar` until `compile_grammar`.
 
         `prompt` is token ids, or a length for a prompt that shares no prefix with any other.
         `eos_after` output tokens EOS is sampled; 0 never. Arrival times default to the order of
@@ -241,7 +307,12 @@ class EngineLoop:
         """
         if isinstance(prompt, int):
             prompt = unique_prompt(request_id, prompt)
-        params = SamplingParams(max_tokens=max_tokens, temperature=0.0, extra_args=extra_args)
+        params = SamplingParams(
+            max_tokens=max_tokens,
+            temperature=0.0,
+            extra_args=extra_args,
+            structured_outputs=StructuredOutputsParams(regex="a*") if awaits_grammar else None,
+        )
         params.update_from_generation_config({}, EOS_TOKEN)
         request = Request(
             request_id=request_id,
@@ -251,10 +322,17 @@ class EngineLoop:
             arrival_time=float(next(self._arrivals)) if arrival_s is None else arrival_s,
             priority=priority,
             block_hasher=self._hasher,
+            lora_request=LoRARequest(f"adapter {adapter}", adapter, "nowhere") if adapter else None,
         )
         self._eos_after[request_id] = eos_after
         self.scheduler.add_request(request)
         return request
+
+    def compile_grammar(self, request_id: str) -> None:
+        """The grammar for which a request waits is there."""
+        request = self.scheduler.requests.get(request_id)
+        if request is not None:
+            request.structured_output_request.grammar = _Grammar()
 
     def abort(self, request_id: str) -> bool:
         """End a request from the client's side; false if it had already ended."""
@@ -341,22 +419,44 @@ class EngineLoop:
             tokens[request_id] = [self._token(request_id, index)]
         return tokens
 
+    def _accepted(self, request_id: str, output: SchedulerOutput) -> list[int]:
+        """The drafts of a step that are accepted, and the token behind them."""
+        request = self.scheduler.requests.get(request_id)
+        if request is None:
+            return [_FIRST_OUTPUT_TOKEN]
+        count = len(output.scheduled_spec_decode_tokens.get(request_id, ()))
+        first, accepted = request.num_output_tokens, self.drafting.accepted(request, count)
+        return [self._token(request_id, first + i) for i in range(1 + accepted)]
+
+    def _drafts(self, request_id: str) -> list[int]:
+        request = self.scheduler.requests.get(request_id)
+        return [] if request is None else [_FIRST_OUTPUT_TOKEN] * self.drafting.drafted(request)
+
     def _token(self, request_id: str, index: int) -> int:
         if index + 1 == self._eos_after[request_id]:
             return EOS_TOKEN
         return _FIRST_OUTPUT_TOKEN + index % 1000
 
+    def sampled(self, batch: _Batch) -> ModelRunnerOutput:
+        """What the model gives for a step: all tokens of the drafts that it accepts, too."""
+        ids = list(batch.output.num_scheduled_tokens)
+        tokens = [batch.tokens[request_id] for request_id in ids]
+        if self.config.num_speculative_tokens:
+            tokens = [
+                self._accepted(request_id, batch.output) if own else []
+                for request_id, own in zip(ids, tokens, strict=True)
+            ]
+        index = {request_id: i for i, request_id in enumerate(ids)}
+        return ModelRunnerOutput(req_ids=ids, req_id_to_index=index, sampled_token_ids=tokens)
+
     def _update(self, batch: _Batch) -> list[str]:
         ids = list(batch.output.num_scheduled_tokens)
         before = set(self.scheduler.requests)
-        self.scheduler.update_from_output(
-            batch.output,
-            ModelRunnerOutput(
-                req_ids=ids,
-                req_id_to_index={request_id: i for i, request_id in enumerate(ids)},
-                sampled_token_ids=[batch.tokens[request_id] for request_id in ids],
-            ),
-        )
+        self.scheduler.update_from_output(batch.output, self.sampled(batch))
+        sampled = [request_id for request_id in ids if batch.tokens[request_id]]
+        if self.config.num_speculative_tokens and not self.config.async_scheduling and ids:
+            drafted = [self._drafts(request_id) for request_id in sampled]
+            self.scheduler.update_draft_token_ids(DraftTokenIds(sampled, drafted))
         ended = before - set(self.scheduler.requests)
         return [request_id for request_id in ids if request_id in ended]
 

@@ -11,11 +11,16 @@ from typing import Any
 from foretell.engine.scenario import ReplayConfig
 
 MODES = ("sync", "async")
+DRAFTS = ("ngram", "eagle")
+QUEUES = ("loras", "grammars")
 LOCAL_ATTENTION = ("window", "full and window", "chunks", "full and chunks")
 
 
 def random_scenario(seed: int, mode: str, attention: str = "full") -> dict[str, Any]:
-    """Shared prefixes, continued outputs, priorities, aborts, EOS, scarce blocks, thresholds."""
+    """Shared prefixes, continued outputs, priorities, aborts, EOS, scarce blocks, thresholds.
+
+    `attention` is a kind of local attention, of drafts or of waiting.
+    """
     rng = Random(f"{mode} {seed}")
     block_size = rng.choice([4, 8, 16])
     longest = rng.choice([96, 256])
@@ -45,13 +50,49 @@ def random_scenario(seed: int, mode: str, attention: str = "full") -> dict[str, 
     requests: list[dict[str, Any]] = []
     for index in range(rng.randint(2, 24)):
         requests.append(_request(rng, index, requests, longest))
-    if attention != "full":
+    if attention in DRAFTS:
+        config |= _drafting(Random(f"{attention} {mode} {seed}"), attention, config)
+    elif attention == "loras":
+        _share_adapters(Random(f"{attention} {mode} {seed}"), config, requests)
+    elif attention == "grammars":
+        _await_grammars(Random(f"{attention} {mode} {seed}"), requests)
+    elif attention != "full":
         own_rng = Random(f"{attention} {mode} {seed}")
         config |= _local(own_rng, attention, block_size)
         alone = ReplayConfig.model_validate(config).engine_config().blocks_for(longest)
         config["num_blocks"] = 2 + alone + own_rng.randint(0, alone // 2)
     name = f"{mode} {seed}" if attention == "full" else f"{mode} {seed} {attention}"
     return {"name": name, "config": config, "requests": requests}
+
+
+def _drafting(rng: Random, kind: str, config: dict[str, Any]) -> dict[str, Any]:
+    """Drafts, few or many of which are accepted, in room enough for one request at least."""
+    tokens = rng.randint(1, 5)
+    wide = 1 + tokens  # the tokens of a request that decodes
+    ratios = [sorted((rng.random() for _ in range(tokens)), reverse=True) for _ in range(2)]
+    threshold = config["long_prefill_token_threshold"]
+    return {
+        "num_speculative_tokens": tokens,
+        "num_lookahead_tokens": tokens if kind == "eagle" else 0,
+        "use_eagle_block_drop": kind == "eagle" and rng.random() < 0.8,
+        "drafted_ratio": rng.choice([ratios[0], [1.0] * tokens]),
+        "accepted_ratio": rng.choice([ratios[1], [0.9] * tokens, [0.0] * tokens]),
+        # vLLM fails where a threshold cuts a step that it has padded.
+        "long_prefill_token_threshold": max(threshold, wide) if threshold else 0,
+        "num_blocks": config["num_blocks"] + 1,
+    }
+
+
+def _share_adapters(rng: Random, config: dict[str, Any], requests: list[dict[str, Any]]) -> None:
+    config["max_loras"] = rng.randint(1, 3)
+    for request in requests:
+        request["adapter"] = rng.choice([0, rng.randint(1, 5)])
+
+
+def _await_grammars(rng: Random, requests: list[dict[str, Any]]) -> None:
+    for request in requests:
+        if rng.random() < 0.5:
+            request["grammar_step"] = request["arrival_step"] + rng.randint(1, 40)
 
 
 def _local(rng: Random, attention: str, block_size: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from foretell.wire import snapshot_from_proto
 from services.backend.vllm import compat
 from services.backend.vllm.snapshot import SnapshotRecorder
 from services.backend.vllm.steps import Instant
-from tests.vllm.driver import EOS_TOKEN, EngineLoop, Iteration
+from tests.vllm.driver import EOS_TOKEN, Drafting, EngineLoop, Iteration
 
 
 class SegmentTokens:
@@ -42,7 +42,9 @@ class ReplayLoop(EngineLoop):
     """The real scheduler with the token ids that a scenario means."""
 
     def __init__(self, scenario: Scenario) -> None:
-        super().__init__(scenario.config.engine_config())
+        config = scenario.config
+        super().__init__(config.engine_config())
+        self.drafting = Drafting(self.config, config.drafted_ratio, config.accepted_ratio)
         self._tokens = SegmentTokens()
 
     def add_request(self, request: ReplayRequest, arrival: int) -> None:
@@ -53,6 +55,8 @@ class ReplayLoop(EngineLoop):
             eos_after=request.stop_after or 0,
             priority=request.priority,
             arrival_s=float(arrival),
+            adapter=request.adapter,
+            awaits_grammar=request.grammar_step > request.arrival_step,
         )
 
     def _token(self, request_id: str, index: int) -> int:
@@ -83,13 +87,13 @@ class SnapshotLoop(ReplayLoop):
         return facts
 
     def _update(self, batch: Any) -> list[str]:
-        self._plugin.updating(batch.output, Instant.now())
+        self._plugin.updating(batch.output, self.sampled(batch), Instant.now())
         finished = super()._update(batch)
         self._plugin.updated()
         return finished
 
-    def _take(self, snapshot: snapshot_pb2.EngineSnapshot) -> None:
-        decoded = snapshot_from_proto(snapshot)
+    def _take(self, state: bytes, once: bytes) -> None:
+        decoded = snapshot_from_proto(snapshot_pb2.EngineSnapshot.FromString(state + once))
         if decoded.steps_in_flight:
             self.snapshot = decoded
 
@@ -116,6 +120,9 @@ def record(
         while added < len(todo) and todo[added].arrival_step <= step:
             loop.add_request(todo[added], added)
             added += 1
+        for request in scenario.requests:
+            if step == request.grammar_step > request.arrival_step:
+                loop.compile_grammar(request.id)
         aborted = [r.id for r in scenario.requests if r.abort_step == step and loop.abort(r.id)]
         yield {"step": step} | _in_format(loop.step(), aborted)
         if snapshots is not None and isinstance(loop, SnapshotLoop) and loop.snapshot:

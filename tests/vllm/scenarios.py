@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from foretell.model import EngineConfig
-from tests.vllm.driver import EngineLoop, Iteration, engine_config, unique_prompt
+from tests.vllm.driver import Drafting, EngineLoop, Iteration, engine_config, unique_prompt
 
 SCARCE_BLOCKS = 40  # little enough that requests are preempted
 
@@ -28,6 +28,14 @@ VARIANTS = {
         kv_cache_groups=2,
         local_kv_cache_groups=1,
         attention_chunk_tokens=48,
+    ),
+    "sync-ngram": engine_config(total_blocks=SCARCE_BLOCKS, num_speculative_tokens=4),
+    "async-eagle": engine_config(
+        total_blocks=SCARCE_BLOCKS,
+        async_scheduling=True,
+        num_speculative_tokens=3,
+        num_lookahead_tokens=3,
+        drops_last_hit=True,
     ),
     "sync-uncached": engine_config(total_blocks=SCARCE_BLOCKS, enable_prefix_caching=False),
 }
@@ -55,6 +63,7 @@ def drive(
     """
     rng = random.Random(seed)
     loop = EngineLoop(config, cls)
+    loop.drafting = Drafting(config, (0.9, 0.8, 0.5, 0.5), (0.7, 0.5, 0.3, 0.1))
     observe(loop)
     prefixes = [unique_prompt(f"system {i}", 64) for i in range(2)]
     iterations: list[Iteration] = []

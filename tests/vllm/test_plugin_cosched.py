@@ -12,6 +12,7 @@ from driver import EngineLoop, Iteration, engine_config, unique_prompt
 from scenarios import VARIANTS, drive
 
 from foretell.cosched.deadlines import OFFLINE_APART
+from foretell.v1 import snapshot_pb2
 from services.backend.vllm.cosched import seams
 from services.backend.vllm.cosched.scheduler import CoScheduler
 
@@ -279,7 +280,9 @@ def test_snapshots_say_who_is_offline_and_what_online_requests_are_told(
     monkeypatch.setenv("FORETELL_PLUGIN_SNAPSHOT_ENDPOINT", f"ipc://{tmp_path}/snapshots")
     loop = loop_of(max_num_seqs=1)
     told: list[Any] = []
-    loop.scheduler.foretell.recorder._publish = told.append
+    loop.scheduler.foretell.recorder._publish = lambda state, once: told.append(
+        snapshot_pb2.EngineSnapshot.FromString(state + once)
+    )
     for index in range(3):
         loop.add(f"offline {index}", 40, 5, extra_args=OFFLINE)
     loop.step()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import vllm
 import zmq
+from vllm.config import LoRAConfig
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import (
@@ -22,6 +23,7 @@ from foretell.v1 import snapshot_pb2
 from services.backend import publisher
 from services.backend.vllm import compat
 from services.backend.vllm.plugin import ForetellScheduler
+from services.process.memory_log import LogReader
 from tests.vllm.driver import EngineLoop, build_scheduler, engine_config
 from tests.vllm.scenarios import VARIANTS, drive
 
@@ -81,7 +83,7 @@ def test_without_an_endpoint_it_stays_off(
 
 
 class Broken:
-    """A publisher whose every `period`-th call of `publish` fails."""
+    """A publisher whose every `period`-th call of `send` fails."""
 
     def __init__(self, period: int) -> None:
         self.period = period
@@ -91,7 +93,7 @@ class Broken:
     def __call__(self, endpoint: str, heartbeat_s: float) -> "Broken":
         return self
 
-    def publish(self, snapshot: Any) -> None:
+    def send(self, state: bytes, once: bytes) -> None:
         self.calls += 1
         if self.calls % self.period == 0:
             raise RuntimeError("the wire is cut")
@@ -222,13 +224,16 @@ def test_all_that_the_twin_does_not_model_is_told(endpoint: str) -> None:
     for name, told in (
         ("speculative_config", "speculative decoding"),
         ("kv_transfer_config", "a KV connector"),
-        ("lora_config", "LoRA"),
+        ("lora_config", "which LoRA adapter a new request asks for"),
         ("invented_config", "invented_config"),  # what a later vLLM may have
     ):
         setattr(config, name, object())
         assert compat.approximations(scheduler) == [told]
         assert compat.engine_config(scheduler).approximations == (told,)
         setattr(config, name, None)
+    config.lora_config = LoRAConfig(max_loras=3)
+    assert compat.engine_config(scheduler).max_loras == 3
+    config.lora_config = None
     scheduler.max_num_encoder_input_tokens = 1024
     assert compat.approximations(scheduler) == ["images, audio or video"]
 
@@ -237,6 +242,7 @@ def test_all_that_the_twin_does_not_model_is_told(endpoint: str) -> None:
     ("name", "value", "told"),
     [
         ("SNAPSHOT_ENDPOINT", "ipc:///dev/null/folder/socket", "NotADirectoryError"),
+        ("SNAPSHOT_ENDPOINT", "shm:///dev/null/folder/file", "NotADirectoryError"),
         ("SNAPSHOT_ENDPOINT", "nonsense", "ZMQError"),
         ("HEARTBEAT_S", "-1", "ValidationError"),
     ],
@@ -252,6 +258,27 @@ def test_bad_settings_leave_the_engine_running(
     assert loop.run()[-1].free_blocks == SYNC.total_blocks
     (line,) = warned
     assert told in line
+
+
+def test_snapshots_are_logged_in_shared_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "folder" / "snapshots"
+    monkeypatch.setenv("FORETELL_PLUGIN_SNAPSHOT_ENDPOINT", f"shm://{log}")
+    monkeypatch.setenv("FORETELL_PLUGIN_HEARTBEAT_S", "60")
+    loop = EngineLoop(SYNC, ForetellScheduler)
+    reader = LogReader(log)
+    reader.reopen()
+    loop.add("r0", 20, 3)
+    steps = len(loop.run())
+    heard = []
+    while payload := reader.read():
+        heard.append(snapshot_pb2.EngineSnapshot.FromString(payload))
+    loop.close()
+    reader.close()
+    assert [each.sequence for each in heard][-1] >= steps
+    assert [list(each.running.request_id) for each in heard].count(["r0"]) == 3
+    assert sum(len(each.completed_steps) for each in heard) == 3
 
 
 def test_snapshots_travel_and_repeat(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,9 +33,8 @@ class Recording:
     def __call__(self, endpoint: str, heartbeat_s: float) -> "Recording":
         return self
 
-    def publish(self, snapshot: snapshot_pb2.EngineSnapshot) -> None:
-        payload = snapshot.SerializeToString()
-        decoded = snapshot_from_proto(snapshot_pb2.EngineSnapshot.FromString(payload))
+    def send(self, state: bytes, once: bytes) -> None:
+        decoded = snapshot_from_proto(snapshot_pb2.EngineSnapshot.FromString(state + once))
         self.snapshots.append(decoded)
         try:
             self.on_publish(decoded)
@@ -79,17 +78,20 @@ class Truth:
         def scheduled(output: Any) -> None:
             self.tokens = dict(output.num_scheduled_tokens)
             if self.tokens:
-                self.shapes.append(self._shape())
+                self.shapes.append(self._shape(output.scheduled_spec_decode_tokens))
             after(output)
 
         self.scheduler._update_after_schedule = scheduled
 
-    def _shape(self) -> BatchShape:
+    def _shape(self, drafts: dict[str, list[int]]) -> BatchShape:
         """Counted pair by pair, before the scheduler advances `num_computed_tokens`."""
         counts = dict.fromkeys(BatchShape.__dataclass_fields__, 0)
         for request_id, count in self.tokens.items():
             request = self.scheduler.requests[request_id]
             behind = request.num_computed_tokens
+            verified = len(drafts.get(request_id, ()))
+            count -= verified  # noqa: PLW2901
+            counts["draft_tokens"] += verified
             decodes = count == 1 and behind >= len(request.prompt_token_ids)
             kind = "decode" if decodes else "prefill"
             counts[f"{kind}_seqs"] += 1
@@ -101,6 +103,13 @@ class Truth:
     def left_blocks(self, request_id: str) -> int:
         last = self.scheduler.kv_cache_manager.coordinator.single_type_managers[-1]
         return sum(block.is_null for block in last.req_to_blocks.get(request_id, ()))
+
+    def held_blocks(self, request: Any) -> int:
+        """Only of those that run, where drafts make it more than follows from their tokens."""
+        if not self.scheduler.num_spec_tokens or request not in self.scheduler.running:
+            return 0
+        (manager,) = self.scheduler.kv_cache_manager.coordinator.single_type_managers
+        return len(manager.req_to_blocks[request.request_id])
 
     def row(self, request: Any) -> RequestState:
         extra = extra_args(int(request.request_id[1:])) or {}
@@ -120,6 +129,7 @@ class Truth:
             in_flight_tokens=request.num_output_placeholders,
             preemptions=request.num_preemptions,
             left_blocks=self.left_blocks(request.request_id),
+            held_blocks=self.held_blocks(request) if admitted else 0,
         )
 
     def check(self, snapshot: EngineSnapshot) -> None:

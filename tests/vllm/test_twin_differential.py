@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import zip_longest
 from random import Random
 from typing import Any
@@ -10,10 +11,10 @@ import pytest
 
 from foretell.engine import restore_twin
 from foretell.engine.loop import EngineLoop
-from foretell.engine.replay import aborts, arrivals, replay, run
+from foretell.engine.replay import aborts, arrivals, grammars, replay, run
 from foretell.engine.scenario import Scenario, parse_scenario
 from foretell.model import EngineSnapshot, RequestState
-from tests.vllm.random_scenarios import LOCAL_ATTENTION, MODES, random_scenario
+from tests.vllm.random_scenarios import DRAFTS, LOCAL_ATTENTION, MODES, QUEUES, random_scenario
 
 pytestmark = pytest.mark.vllm
 
@@ -22,6 +23,7 @@ driver = pytest.importorskip("tests.vllm.driver", reason="needs vLLM: make test-
 
 SEEDS_OF_A_MODE = 520
 SEEDS_FROM_THE_MIDDLE = 120
+SEEDS_OF_DRAFTS = 130  # of each kind of drafts and of waiting
 # Of each kind of local attention; more with FORETELL_LOCAL_SEEDS.
 SEEDS_OF_LOCAL_ATTENTION = int(os.environ.get("FORETELL_LOCAL_SEEDS", "50"))
 
@@ -45,6 +47,16 @@ def test_the_twin_does_what_vllm_does(seed: int, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", [*DRAFTS, *QUEUES])
+@pytest.mark.parametrize("seed", range(SEEDS_OF_DRAFTS))
+def test_the_twin_verifies_drafts_and_passes_over_as_vllm_does(
+    seed: int, kind: str, mode: str
+) -> None:
+    scenario = parse_scenario(driver.as_installed(random_scenario(seed, mode, kind)))
+    assert_equal(replay(scenario), recorder.record(scenario), seed, f"{mode} {kind}")
+
+
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("attention", LOCAL_ATTENTION)
 @pytest.mark.parametrize("seed", range(SEEDS_OF_LOCAL_ATTENTION))
 def test_the_twin_frees_blocks_of_local_attention_as_vllm_does(
@@ -58,6 +70,13 @@ def test_the_twin_frees_blocks_of_local_attention_as_vllm_does(
 @pytest.mark.parametrize("seed", range(SEEDS_FROM_THE_MIDDLE))
 def test_a_twin_restored_from_any_snapshot_goes_on_as_vllm_does(seed: int, mode: str) -> None:
     _assert_goes_on(random_scenario(seed, mode), seed, mode)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", DRAFTS)
+@pytest.mark.parametrize("seed", range(SEEDS_FROM_THE_MIDDLE // 2))
+def test_a_restored_twin_knows_what_is_drafted(seed: int, kind: str, mode: str) -> None:
+    _assert_goes_on(random_scenario(seed, mode, kind), seed, f"{mode} {kind}")
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -101,16 +120,20 @@ def _from_the_middle(scenario: Scenario, snapshot: EngineSnapshot, step: int) ->
         request = requests[state.request_id]
         return float(request.stop_after or request.max_tokens)
 
+    config = scenario.config
+    snapshot = replace(
+        snapshot, drafted_ratio=config.drafted_ratio, accepted_ratio=config.accepted_ratio
+    )
     twin, in_flight = restore_twin(snapshot, true_length)
     loop = EngineLoop([twin], [[batch] for batch in in_flight])
     chose_nothing = not any(state.scheduled_tokens for state in snapshot.running)
     if in_flight and (len(in_flight) == twin.max_steps_in_flight or chose_nothing):
         loop.apply_output()
     to_come = [arrival for arrival in arrivals(scenario) if arrival[0] > step]
-    return run(loop, to_come, aborts(scenario), step + 1)
+    return run(loop, to_come, aborts(scenario), grammars(scenario), step + 1)
 
 
-@pytest.mark.parametrize("attention", ["full", *LOCAL_ATTENTION])
+@pytest.mark.parametrize("attention", ["full", *DRAFTS, *QUEUES, *LOCAL_ATTENTION])
 def test_the_scenarios_are_worth_running(attention: str) -> None:
     """What the comparison is for does happen: otherwise it would show nothing."""
     seen: dict[str, int] = dict.fromkeys(("preempted", "resumed", "aborted", "finished"), 0)

@@ -17,7 +17,7 @@ from foretell.wire import config_to_proto, steps_to_proto
 class Publisher(Protocol):
     """Where snapshots go (`services.backend.publisher.SnapshotPublisher`)."""
 
-    def publish(self, snapshot: snapshot_pb2.EngineSnapshot) -> None: ...
+    def send(self, state: bytes, once: bytes) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,9 @@ class SnapshotFeed:
             running=_columns(twin.running, scheduled, tags),
             waiting=_columns(twin.waiting, scheduled, tags),
             steps_in_flight=steps_to_proto(steps_in_flight),
-            completed_steps=steps_to_proto(completed_steps),
         )
-        self._publisher.publish(snapshot)
+        once = snapshot_pb2.EngineSnapshot(completed_steps=steps_to_proto(completed_steps))
+        self._publisher.send(snapshot.SerializeToString(), once.SerializeToString())
 
 
 def _columns(

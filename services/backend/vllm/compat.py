@@ -17,7 +17,7 @@ from vllm.v1.request import Request
 from foretell.cosched.deadlines import OFFLINE_APART
 from foretell.model import EngineConfig
 from foretell.wire import LONGEST_APPROXIMATION, MOST_APPROXIMATIONS
-from services.backend.vllm import kv_groups
+from services.backend.vllm import kv_groups, speculation
 
 OLDEST = (0, 30)
 NEWEST = (0, 32)
@@ -33,6 +33,8 @@ _SCHEDULER_ATTRIBUTES = (
     "max_num_running_reqs",
     "max_num_scheduled_tokens",
     "requests",
+    "num_lookahead_tokens",
+    "num_spec_tokens",
     "running",
     "scheduler_config.async_scheduling",
     "scheduler_config.enable_chunked_prefill",
@@ -41,13 +43,18 @@ _SCHEDULER_ATTRIBUTES = (
     "scheduler_config.policy",
     "scheduler_config.scheduler_reserve_full_isl",
     "scheduler_config.watermark",
+    "use_eagle_block_drop",
+    "vllm_config.lora_config",
     "vllm_config.model_config.runner_type",
     "vllm_config.model_config.served_model_name",
     "vllm_config.parallel_config.data_parallel_size",
+    "vllm_config.speculative_config",
     "waiting",
 )
 _REQUEST_ATTRIBUTES = (
+    "_output_token_ids",
     "arrival_time",
+    "lora_request",
     "max_tokens",
     "num_computed_tokens",
     "num_output_placeholders",
@@ -57,6 +64,8 @@ _REQUEST_ATTRIBUTES = (
     "priority",
     "request_id",
     "sampling_params",
+    "status",
+    "use_structured_output",
 )
 _OUTPUT_FIELDS = {
     SchedulerOutput: (
@@ -64,6 +73,7 @@ _OUTPUT_FIELDS = {
         "num_scheduled_tokens",
         "scheduled_cached_reqs",
         "scheduled_new_reqs",
+        "scheduled_spec_decode_tokens",
         "total_num_scheduled_tokens",
     ),
     NewRequestData: ("num_computed_tokens", "req_id"),
@@ -74,8 +84,7 @@ _OPTIONAL = {
     "diffusion_config": "diffusion",
     "ec_transfer_config": "an encoder cache connector",
     "kv_transfer_config": "a KV connector",
-    "lora_config": "LoRA",
-    "speculative_config": "speculative decoding",
+    "lora_config": "which LoRA adapter a new request asks for",
 }
 # Of the parts of vLLM's configuration, those that do not change what its scheduler decides, or of
 # which the twin knows what does.
@@ -99,6 +108,7 @@ _HARMLESS = {
     "quant_config",
     "reasoning_config",
     "scheduler_config",
+    "speculative_config",
     "structured_outputs_config",
     "watermark_config",
     "weight_transfer_config",
@@ -158,6 +168,7 @@ def approximations(scheduler: Any) -> list[str]:
     ]
     return (
         kv_groups.not_modelled(scheduler)
+        + speculation.not_modelled(scheduler)
         + sorted(optional)
         + [name for name, used in in_use.items() if used]
     )
@@ -165,8 +176,8 @@ def approximations(scheduler: Any) -> list[str]:
 
 def engine_config(scheduler: Any) -> EngineConfig:
     """The scheduler's configuration in the library's terms."""
-    settings = scheduler.scheduler_config
-    served = scheduler.vllm_config.model_config.served_model_name
+    settings, config = scheduler.scheduler_config, scheduler.vllm_config
+    served = config.model_config.served_model_name
     max_num_seqs = scheduler.max_num_running_reqs
     active = getattr(scheduler, "max_num_active_reqs", max_num_seqs)  # since 0.31
     adaptive = getattr(settings, "long_prefill_token_threshold_adaptive", False)  # since 0.31
@@ -191,7 +202,9 @@ def engine_config(scheduler: Any) -> EngineConfig:
         watermark_ratio=settings.watermark,
         reserve_full_isl=bool(settings.scheduler_reserve_full_isl),
         engine_version=f"vllm {version()}",
+        max_loras=getattr(config.lora_config, "max_loras", 0),
         **kv_groups.described(scheduler),
+        **speculation.described(scheduler),
         approximations=tuple(
             each[:LONGEST_APPROXIMATION] for each in approximations(scheduler)[:MOST_APPROXIMATIONS]
         ),

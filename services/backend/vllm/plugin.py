@@ -109,7 +109,7 @@ def _attach(scheduler: Any) -> _Guard | None:
         scheduler,
         config,
         compat.waiting_reader(scheduler),
-        publisher.publish,
+        publisher.send,
         instance_id=settings.instance_id,
         engine_run_id=uuid.uuid4().hex,
     )
@@ -139,7 +139,8 @@ class Publishing:
         guard = self.foretell
         if guard is None or not guard.active:
             return super().update_from_output(scheduler_output, *args, **kwargs)  # type: ignore[misc]
-        guard.call(guard.recorder.updating, scheduler_output, guard.now())
+        sampled = args[0] if args else kwargs.get("model_runner_output")
+        guard.call(guard.recorder.updating, scheduler_output, sampled, guard.now())
         result = super().update_from_output(scheduler_output, *args, **kwargs)  # type: ignore[misc]
         guard.call(guard.recorder.updated)
         return result

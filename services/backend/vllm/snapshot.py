@@ -4,32 +4,43 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from vllm.v1.request import RequestStatus
+
 from foretell.cosched.deadlines import job_of
 from foretell.model import BatchShape, EngineConfig
 from foretell.v1 import snapshot_pb2
-from foretell.wire import config_to_proto, steps_to_proto
+from foretell.wire import config_to_proto
 from services.backend.vllm.kv_groups import LeftBlocks
-from services.backend.vllm.steps import Instant, StepTracker
+from services.backend.vllm.speculation import DraftCounts
+from services.backend.vllm.steps import Instant, StepTracker, varint
 
 ID_KEY = "foretell_id"
 PREDICTED_KEY = "foretell_predicted_tokens"
 
 _MAX_ID_LENGTH = 256
 _UINT32_MAX = 2**32 - 1
+# Of the fields `running` and `waiting` of a serialized snapshot.
+_RUNNING_TAG, _WAITING_TAG = (
+    bytes([snapshot_pb2.EngineSnapshot.DESCRIPTOR.fields_by_name[name].number << 3 | 2])
+    for name in ("running", "waiting")
+)
+_NO_DRAFTS: Mapping[str, Sequence[int]] = {}
+_AWAITS_GRAMMAR = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
 _SINT32_MAX = 2**31 - 1
 # A snapshot costs about a microsecond per request. Beyond this many requests only every second,
 # third, ... step is published, which bounds the cost per step however long the queue grows.
 _REQUESTS_PER_STEP = 1024
 
 # What never changes in a request's life: id, foretell_id, prompt_tokens, max_tokens, priority,
-# predicted_output_tokens, arrival_unix_s, TTFT and TPOT target.
-_Facts = tuple[str, str, int, int, int, float, float, float, float]
+# predicted_output_tokens, arrival_unix_s, TTFT and TPOT target, LoRA adapter.
+_Facts = tuple[str, str, int, int, int, float, float, float, float, int]
 
 
 class SnapshotRecorder:
     """Follows one scheduler and hands a snapshot of each new state to `publish`.
 
-    `waiting` lists the waiting requests in admission order. The methods raise whatever goes
+    It gets two parts of it, serialized (`SnapshotPublisher.send`). `waiting` lists the waiting
+    requests in admission order. The methods raise whatever goes
     wrong; the caller keeps that from the engine.
     """
 
@@ -38,25 +49,42 @@ class SnapshotRecorder:
         scheduler: Any,
         config: EngineConfig,
         waiting: Callable[[], list[Any]],
-        publish: Callable[[snapshot_pb2.EngineSnapshot], None],
+        publish: Callable[[bytes, bytes], None],
         *,
         instance_id: str,
         engine_run_id: str,
     ) -> None:
         self._scheduler = scheduler
-        self._config = config_to_proto(config)
+        self._co_schedules = config.co_schedules
+        self._constant = snapshot_pb2.EngineSnapshot(
+            instance_id=instance_id, engine_run_id=engine_run_id, config=config_to_proto(config)
+        ).SerializeToString()
         self._left = LeftBlocks.of(scheduler, config)
+        self._drafts, self._held = None, None
+        if config.num_speculative_tokens:
+            self._drafts = DraftCounts(config.num_speculative_tokens)
+            managers = scheduler.kv_cache_manager.coordinator.single_type_managers
+            self._held = managers[0].req_to_blocks
         self._list_waiting = waiting
         self._publish = publish
-        self._instance_id = instance_id
-        self._engine_run_id = engine_run_id
         self._free_blocks = scheduler.kv_cache_manager.block_pool.get_num_free_blocks
         self._steps = StepTracker()
         self._facts: dict[str, _Facts] = {}
         self._cached: dict[str, int] = {}
+        self._structured: set[str] = set()
         targets = config.co_schedules
-        self._running = _Queue(self._facts, self._cached, targets=targets)
-        self._waiting = _Queue(self._facts, self._cached, targets=targets)
+        adapters = config.max_loras > 0
+        self._running, self._waiting = (
+            _Queue(
+                tag,
+                self._facts,
+                self._cached,
+                self._structured,
+                targets=targets,
+                adapters=adapters,
+            )
+            for tag in (_RUNNING_TAG, _WAITING_TAG)
+        )
         self._sequence = 0
         self._unpublished = 0
         self._idle = False
@@ -71,11 +99,13 @@ class SnapshotRecorder:
         for request_id in output.finished_req_ids:
             self._facts.pop(request_id, None)
             self._cached.pop(request_id, None)
+            self._structured.discard(request_id)
             if self._left:
                 self._left.forget(request_id)
         self._note_admissions(output)
         tokens = output.num_scheduled_tokens
-        self._steps.scheduled(output, batch_shape(tokens, self._scheduler.requests), started)
+        shape = batch_shape(tokens, self._scheduler.requests, output.scheduled_spec_decode_tokens)
+        self._steps.scheduled(output, shape, started)
         running, waiting = self._scheduler.running, self._list_waiting()
         idle = not (running or waiting or tokens)
         if idle and self._idle:
@@ -85,9 +115,11 @@ class SnapshotRecorder:
         if self._unpublished * _REQUESTS_PER_STEP > len(running) + len(waiting):
             self._emit(running, waiting, tokens, Instant.now())
 
-    def updating(self, output: Any, started: Instant) -> None:
-        """`update_from_output()` is about to apply `output` at `started`."""
+    def updating(self, output: Any, sampled: Any, started: Instant) -> None:
+        """`update_from_output()` is about to apply `output` at `started`, which gave `sampled`."""
         self._steps.updating(output, started)
+        if self._drafts:
+            self._drafts.count(output, sampled, self._scheduler.requests)
 
     def updated(self) -> None:
         """`update_from_output()` has returned."""
@@ -106,27 +138,43 @@ class SnapshotRecorder:
         tokens: Mapping[str, int],
         at: Instant,
     ) -> None:
+        """Publish the state, put together of parts that are serialized already.
+
+        One after another they are a serialized message, too: protobuf merges them.
+        """
         self._unpublished = 0
         self._sequence += 1
-        snapshot = snapshot_pb2.EngineSnapshot(
-            instance_id=self._instance_id,
-            engine_run_id=self._engine_run_id,
+        varying = snapshot_pb2.EngineSnapshot(
             sequence=self._sequence,
             taken_unix_s=at.unix_s,
             published_unix_s=at.unix_s,
-            config=self._config,
             free_blocks=self._free_blocks(),
-            steps_in_flight=steps_to_proto(self._steps.in_flight),
-            completed_steps=steps_to_proto(self._steps.take_completed()),
         )
-        if self._config.co_schedules:
+        if self._co_schedules:
             expected = self._scheduler.planner.expected_online()
-            snapshot.online_ttft_s, snapshot.usual_online_blocks = expected
-        self._running.fill(snapshot.running, running, tokens)
-        self._waiting.fill(snapshot.waiting, waiting, tokens)
+            varying.online_ttft_s, varying.usual_online_blocks = expected
+        if self._drafts:
+            varying.drafted_ratio[:], varying.accepted_ratio[:] = self._drafts.ratios()
+        state = (
+            self._constant,
+            varying.SerializeToString(),
+            self._running.packed(running, tokens, self._more_of_running),
+            self._waiting.packed(waiting, tokens, self._more_of_waiting),
+            self._steps.in_flight_packed(),
+        )
+        self._publish(b"".join(state), self._steps.take_completed_packed())
+
+    def _more_of_running(self, columns: snapshot_pb2.RequestColumns, ids: Sequence[str]) -> None:
+        """The columns that only some engines have."""
         if self._left:
-            snapshot.running.left_blocks.extend(self._left.count(snapshot.running.request_id))
-        self._publish(snapshot)
+            columns.left_blocks.extend(self._left.count(ids))
+        if self._held is not None:
+            columns.held_blocks.extend([len(self._held.get(i, ())) for i in ids])
+
+    def _more_of_waiting(self, columns: snapshot_pb2.RequestColumns, ids: Sequence[str]) -> None:
+        if self._structured:
+            known = self._scheduler.requests
+            columns.awaits_grammar.extend([known[i].status is _AWAITS_GRAMMAR for i in ids])
 
     def _note_admissions(self, output: Any) -> None:
         """Prefix-cache hits of the requests admitted in this step, first time or resumed."""
@@ -143,51 +191,76 @@ class SnapshotRecorder:
 
 
 class _Queue:
-    """Fills the columns of one queue, reusing what is the same as in the last snapshot.
+    """Packs the columns of one queue, reusing what is the same as in the last snapshot.
 
     While the same requests stand in the queue and none was admitted since, only four columns
     change: in particular preemptions and prefix-cache hits change by way of an admission only.
     """
 
     def __init__(
-        self, facts: dict[str, _Facts], cached: Mapping[str, int], *, targets: bool
+        self,
+        tag: bytes,
+        facts: dict[str, _Facts],
+        cached: Mapping[str, int],
+        structured: set[str],
+        *,
+        targets: bool,
+        adapters: bool,
     ) -> None:
-        """`targets`: the engine makes use of those of its requests."""
-        self._targets = targets
+        """`tag` goes before the queue in a serialized snapshot.
+
+        `targets`, `adapters`: the engine makes use of those of its requests. `structured` gets the
+        ids of requests with structured output.
+        """
+        self._tag = tag
+        self._structured = structured
+        self._targets, self._adapters = targets, adapters
         self._facts = facts
         self._cached = cached
         self._requests: list[Any] = []
         self._ids: Sequence[str] = ()
-        self._constant = snapshot_pb2.RequestColumns()
+        self._constant = b""
+        self._resting = b""
 
     def forget(self) -> None:
         """A request was admitted: build the constant columns anew."""
         self._requests = []
 
-    def fill(
+    def packed(
         self,
-        columns: snapshot_pb2.RequestColumns,
         requests: Sequence[Any],
         tokens: Mapping[str, int],
-    ) -> None:
-        """Write `requests`, of which `tokens` were scheduled, into the empty `columns`."""
+        more: Callable[[snapshot_pb2.RequestColumns, Sequence[str]], None],
+    ) -> bytes:
+        """The field of `requests`, of which `tokens` were scheduled; `more` adds columns."""
         if not requests:
-            return
+            return b""
         if self._requests != requests:
             self._build(list(requests))
-        columns.CopyFrom(self._constant)
-        columns.output_tokens.extend([r.num_output_tokens for r in requests])
-        columns.computed_tokens.extend([r.num_computed_tokens for r in requests])
-        columns.scheduled_tokens.extend([tokens.get(i, 0) for i in self._ids])
-        columns.in_flight_tokens.extend([r.num_output_placeholders for r in requests])
+        elif self._resting:
+            return self._resting
+        varying = snapshot_pb2.RequestColumns(
+            output_tokens=[len(r._output_token_ids) for r in requests],  # spares a call of each
+            computed_tokens=[r.num_computed_tokens for r in requests],
+            scheduled_tokens=[tokens.get(i, 0) for i in self._ids],
+            in_flight_tokens=[r.num_output_placeholders for r in requests],
+        )
+        more(varying, self._ids)
+        packed = varying.SerializeToString()
+        size = varint(len(self._constant) + len(packed))
+        result = b"".join((self._tag, size, self._constant, packed))
+        if self._tag == _WAITING_TAG and not self._structured:
+            # Who waits changes only by leaving, unless output of before a preemption comes in.
+            self._resting = b"" if any(r.num_preemptions for r in requests) else result
+        return result
 
     def _build(self, requests: list[Any]) -> None:
         known = self._facts
         rows = [known.get(r.request_id) or self._learn(r) for r in requests]
-        ids, foretell_ids, prompts, limits, priorities, predicted, arrivals, ttfts, tpots = zip(
-            *rows, strict=True
-        )
-        self._requests = requests
+        facts = tuple(zip(*rows, strict=True))
+        ids, foretell_ids, prompts, limits, priorities, predicted, arrivals, *rest = facts
+        ttfts, tpots, adapters = rest
+        self._requests, self._resting = requests, b""
         self._ids = ids
         self._constant = snapshot_pb2.RequestColumns(
             request_id=ids,
@@ -201,7 +274,8 @@ class _Queue:
             preemptions=[r.num_preemptions for r in requests],
             ttft_target_s=ttfts if self._targets else (),
             tpot_target_s=tpots if self._targets else (),
-        )
+            adapter=adapters if self._adapters else (),
+        ).SerializeToString()
 
     def _learn(self, request: Any) -> _Facts:
         extra = getattr(request.sampling_params, "extra_args", None) or {}
@@ -216,8 +290,11 @@ class _Queue:
             request.arrival_time,
             _told(targets.ttft_s),
             _told(targets.tpot_s),
+            request.lora_request.lora_int_id if request.lora_request else 0,
         )
         self._facts[request.request_id] = facts
+        if request.use_structured_output:
+            self._structured.add(request.request_id)
         return facts
 
 
@@ -225,15 +302,25 @@ def _told(target_s: float) -> float:
     return target_s if target_s < math.inf else 0.0
 
 
-def batch_shape(tokens: Mapping[str, int], requests: Mapping[str, Any]) -> BatchShape:
+def batch_shape(
+    tokens: Mapping[str, int],
+    requests: Mapping[str, Any],
+    drafts: Mapping[str, Sequence[int]] = _NO_DRAFTS,
+) -> BatchShape:
     """The shape of a step that has just been scheduled (its tokens count as computed).
 
-    A sequence decodes iff it computes one token behind a fully computed prompt.
+    A sequence decodes iff it computes one token, beside its `drafts`, behind a fully computed
+    prompt.
     """
-    prefill_seqs = prefill_tokens = prefill_pairs = decode_seqs = decode_pairs = 0
+    prefill_seqs = prefill_tokens = prefill_pairs = decode_seqs = decode_pairs = drafted = 0
     for request_id, count in tokens.items():
         request = requests[request_id]
         computed = request.num_computed_tokens
+        if drafts and request_id in drafts:
+            verified = len(drafts[request_id])
+            drafted += verified
+            count -= verified  # noqa: PLW2901
+            computed -= verified
         if count == 1 and computed > request.num_prompt_tokens:
             decode_seqs += 1
             decode_pairs += computed
@@ -241,7 +328,9 @@ def batch_shape(tokens: Mapping[str, int], requests: Mapping[str, Any]) -> Batch
             prefill_seqs += 1
             prefill_tokens += count
             prefill_pairs += count * (computed - count) + count * (count + 1) // 2
-    return BatchShape(prefill_seqs, prefill_tokens, prefill_pairs, decode_seqs, decode_pairs)
+    return BatchShape(
+        prefill_seqs, prefill_tokens, prefill_pairs, decode_seqs, decode_pairs, drafted
+    )
 
 
 def clean_id(value: Any) -> str:

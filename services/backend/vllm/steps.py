@@ -1,13 +1,23 @@
 """Engine steps: which are in flight, and how long the completed ones took."""
 
+import struct
 import time
 from collections import deque
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from foretell.model import BatchShape, Step
+from foretell.v1 import snapshot_pb2
+from foretell.wire import shape_to_proto
 
 _MAX_IN_FLIGHT = 64  # vLLM holds 2, or one per pipeline stage
+# The fields of a serialized snapshot, and of its steps: a tag and a double, twice.
+_IN_FLIGHT_TAG, _COMPLETED_TAG = (
+    bytes([snapshot_pb2.EngineSnapshot.DESCRIPTOR.fields_by_name[name].number << 3 | 2])
+    for name in ("steps_in_flight", "completed_steps")
+)
+_TIMES = struct.Struct("<BdBd")
 _MAX_COMPLETED = 256  # kept while nothing is published; older ones are dropped
 
 
@@ -56,6 +66,22 @@ class StepTracker:
         self._completed.clear()
         return result
 
+    def in_flight_packed(self) -> bytes:
+        """`in_flight` as the field of a serialized snapshot."""
+        return b"".join(
+            _packed(_IN_FLIGHT_TAG, s.step, s.started.unix_s, 0.0, _shape(s.shape))
+            for s in self._in_flight
+        )
+
+    def take_completed_packed(self) -> bytes:
+        """`take_completed` as the field of a serialized snapshot."""
+        result = b"".join(
+            _packed(_COMPLETED_TAG, s.step, s.started_unix_s, s.duration_s, _shape(s.shape))
+            for s in self._completed
+        )
+        self._completed.clear()
+        return result
+
     def scheduled(self, output: Any, shape: BatchShape, at: Instant) -> None:
         """`schedule()`, called at `at`, returned `output`."""
         if shape.tokens == 0:
@@ -85,3 +111,28 @@ class StepTracker:
         """`update_from_output()` has returned; `work_left`: a request runs or waits."""
         if not work_left and not self._in_flight:
             self._busy_since = None
+
+
+def varint(number: int) -> bytes:
+    """A number that is not negative, as protobuf writes it."""
+    result = bytearray()
+    while number > 0x7F:
+        result.append(number & 0x7F | 0x80)
+        number >>= 7
+    result.append(number)
+    return bytes(result)
+
+
+@lru_cache(maxsize=_MAX_IN_FLIGHT)
+def _shape(shape: BatchShape) -> bytes:
+    return b"\x22" + _length_first(shape_to_proto(shape).SerializeToString())
+
+
+def _packed(tag: bytes, step: int, started_unix_s: float, duration_s: float, shape: bytes) -> bytes:
+    """A serialized `Step`: what varies little enough to be kept is kept."""
+    number = b"\x08" + varint(step)
+    return tag + _length_first(number + _TIMES.pack(0x11, started_unix_s, 0x19, duration_s) + shape)
+
+
+def _length_first(message: bytes) -> bytes:
+    return varint(len(message)) + message

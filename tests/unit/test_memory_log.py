@@ -1,0 +1,108 @@
+"""Messages in memory that processes share: all in order, or the newest, and never a torn one."""
+
+import multiprocessing
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from services.process.memory_log import LogReader, LogWriter
+
+SMALL = 1024
+
+
+def opened(path: Path) -> LogReader:
+    reader = LogReader(path)
+    reader.reopen()
+    return reader
+
+
+def all_of(reader: LogReader) -> list[bytes]:
+    return list(iter(reader.read, None))
+
+
+def test_every_message_in_order(tmp_path: Path) -> None:
+    path, rng = tmp_path / "log", Random(1)
+    writer = LogWriter(path, SMALL)
+    reader = opened(path)
+    assert reader.read() is None
+    for number in range(500):
+        message = bytes([number % 256]) * rng.randint(0, SMALL // 3)
+        writer.write(message)
+        assert all_of(reader) == [message]
+    writer.close()
+    reader.close()
+
+
+def test_who_comes_late_or_falls_behind_gets_the_newest(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    writer = LogWriter(path, SMALL)
+    early = opened(path)
+    for number in range(100):
+        writer.write(b"%d" % number * 50)
+    late = opened(path)
+    assert all_of(late) == [b"99" * 50]
+    assert all_of(early) == [b"99" * 50]
+    writer.write(b"more")
+    assert all_of(late) == all_of(early) == [b"more"]
+
+
+def test_a_log_made_anew_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    reader = opened(path)
+    assert reader.read() is None  # there is none yet
+    first = LogWriter(path, SMALL)
+    first.write(b"first")
+    reader.reopen()
+    assert all_of(reader) == [b"first"]
+    reader.reopen()
+    assert all_of(reader) == []  # it is the same
+    first.close()
+    second = LogWriter(path, SMALL)
+    second.write(b"second")
+    reader.reopen()
+    assert all_of(reader) == [b"second"]
+    third = LogWriter(path, SMALL)
+    second.close()  # the file is not its own any more
+    assert [each.name for each in tmp_path.iterdir()] == ["log"]
+    third.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_message_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path / "log", SMALL)
+    with pytest.raises(ValueError, match="600 bytes"):
+        writer.write(bytes(600))
+    writer.write(b"short")
+    assert all_of(opened(tmp_path / "log")) == [b"short"]
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 10, b"x" * 4096, bytes(4096)])
+def test_another_file_holds_nothing(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(content)
+    assert opened(tmp_path / "log").read() is None
+
+
+def _write(path: Path, messages: int) -> None:
+    writer, rng = LogWriter(path, SMALL), Random(2)
+    for number in range(messages):
+        writer.write(b"%06d" % number * rng.randint(1, 50))
+    writer.write(b"end")
+
+
+def test_nothing_torn_is_read_beside_a_writer(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    process = multiprocessing.get_context("spawn").Process(target=_write, args=(path, 20_000))
+    process.start()
+    reader, heard = LogReader(path), [-1]
+    while True:
+        message = reader.read()
+        if message is None:
+            reader.reopen()
+        elif message == b"end":
+            break
+        else:
+            assert message == message[:6] * (len(message) // 6)
+            heard.append(int(message[:6]))
+    process.join()
+    assert heard == sorted(set(heard))
