@@ -32,7 +32,7 @@ running requests grow, and where blocks run out the last who came is preempted."
 ON_THE_WAY = 1 / 8
 """Most requests that are on their way to an engine, as a part of those that run there: what their
 prompts will take of its next steps shows in no count."""
-KEPT_FULLNESS = 1 / 3
+KEPT_FULLNESS = 1 / 4
 """How full the engines are that are left to those who are within their shares, if all of these are
 there: about as full as where prompts seldom meet."""
 OUTPUT_WEIGHT = 2.0

@@ -78,16 +78,16 @@ def test_an_engine_is_as_full_as_its_seats_or_its_memory() -> None:
     assert fullness(load(4, used=75)) == 0.75
 
 
-def test_as_many_engines_are_left_to_others_as_their_work_fills_by_a_third() -> None:
+def test_as_many_engines_are_left_to_others_as_their_work_fills_by_a_quarter() -> None:
     shares = Shares()
     for name, work in (("loud", 60.0), ("quiet", 30.0), ("silent", 0.0)):
         shares.arrived(name, 0.0)
         shares.sent(name, work)
     full, half = load(30, used=75), load(20, used=10)
-    assert shares.left_to_others([half] * 6) == 3  # 6 engines, half full, a third of it: 1 engine
-    assert shares.left_to_others([full] * 6) == 4
-    assert shares.left_to_others([full, full]) == 1  # one is for everybody
+    assert shares.left_to_others([half] * 6) == 4  # 6 engines, half full, a third of it: 1 engine
+    assert shares.left_to_others([full] * 12) == 11  # one is for everybody
+    assert shares.left_to_others([full, full]) == 1
     assert shares.left_to_others([full]) == 0
-    assert shares.left_to_others([load(3)] * 4) == 0  # so little work is nowhere in the way
+    assert shares.left_to_others([load(1)] * 4) == 0  # so little work is nowhere in the way
     assert shares.left_to_others([]) == 0
     assert shares.left_to_others([None] * 3) == 0
