@@ -184,7 +184,7 @@ class PlacementCore:
 
     def _place_unasked(self, request: Request) -> None:
         """Choose by what is known already."""
-        eligible = self._state.eligible(request)
+        eligible = self._state.open_to(request)
         if not eligible:
             self._await_instance(request)
             return
@@ -192,7 +192,7 @@ class PlacementCore:
 
     def _ask(self, request: Request) -> None:
         """It is the request's turn: ask the predictors of the most promising instances."""
-        eligible = self._predictors.near(self._state.eligible(request))
+        eligible = self._predictors.near(self._state.open_to(request))
         if not eligible:
             self._await_instance(request)
             return
@@ -239,7 +239,7 @@ class PlacementCore:
     def _choose(self, request: Request, candidates: Sequence[Candidate]) -> None:
         """The policy chooses."""
         arrived = request.arrived
-        if not request.failures and self._shares.is_over(arrived.tenant):
+        if self._state.is_over_share(request):
             candidates = [each for each in candidates if has_room(each.load)]
             if not candidates:
                 self._hold(request)

@@ -5,11 +5,16 @@ and all others wait behind it. A tenant with more than its share of the work in 
 therefore sent only where there is room. Its other requests wait here, where they delay nobody, and
 of those who wait the tenant with the least work goes first.
 
+Also an engine without a queue takes longer for a prompt where it is full: its steps are longer, and
+another prompt may be under way. So some engines are left to those who are within their shares: as
+many as their work fills by `KEPT_FULLNESS`.
+
 A share is an equal part of all work in the engines, among the tenants of the last minute. Work is
 counted in tokens, those of answers as foretold and twice, as in Sheng et al., *Fairness in Serving
 Large Language Models*, OSDI 2024. A tenant by itself never waits here.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -27,6 +32,9 @@ running requests grow, and where blocks run out the last who came is preempted."
 ON_THE_WAY = 1 / 8
 """Most requests that are on their way to an engine, as a part of those that run there: what their
 prompts will take of its next steps shows in no count."""
+KEPT_FULLNESS = 1 / 4
+"""How full the engines are that are left to those who are within their shares, if all of these are
+there: about as full as where prompts seldom meet."""
 OUTPUT_WEIGHT = 2.0
 
 
@@ -46,6 +54,16 @@ def has_room(load: Load | None) -> bool:
     used = load.used_blocks + load.waiting_prefill_blocks
     blocks = used < (1 - SPARE_BLOCKS) * max(1, load.total_blocks)
     return not load.waiting and load.reserved <= ON_THE_WAY * load.running and seats and blocks
+
+
+def fullness(load: Load | None) -> float:
+    """The part of an engine's seats or of its KV blocks that is taken, whichever is more; 0 where
+    nothing is known."""
+    if load is None:
+        return 0.0
+    used = load.used_blocks + load.waiting_prefill_blocks
+    seats = (load.running + load.reserved) / max(1, load.max_num_seqs)
+    return max(seats, used / max(1, load.total_blocks))
 
 
 @dataclass(slots=True, eq=False)
@@ -87,6 +105,14 @@ class Shares:
         """Whether the tenant has more than its share of the work in the engines."""
         known = self._tenants.get(tenant)
         return known is not None and known.work * len(self._tenants) > self._work
+
+    def left_to_others(self, loads: Sequence[Load | None]) -> int:
+        """How many of the engines with these loads, but never all, are left to those who are within
+        their shares."""
+        share = self._work / max(1, len(self._tenants))
+        within = sum(each.work for each in self._tenants.values() if each.work <= share)
+        full = sum(map(fullness, loads)) * within / max(1.0, self._work)
+        return max(0, min(round(full / KEPT_FULLNESS), len(loads) - 1))
 
     def must_wait(self, tenant: str) -> bool:
         """Whether others of the tenant wait, which go first."""

@@ -64,6 +64,19 @@ class State:
         known = self.instances.eligible(request.arrived.model, request.avoid)
         return known if among is None else [each for each in known if each in among]
 
+    def is_over_share(self, request: Request) -> bool:
+        """Whether the request may only go where there is room; after a failure it goes anywhere."""
+        return not request.failures and self.shares.is_over(request.arrived.tenant)
+
+    def open_to(self, request: Request) -> list[str]:
+        """The eligible instances. One that has waited because its tenant is over its share, as none
+        had room, leaves the first of them to others; all schedulers leave the same."""
+        eligible = self.eligible(request)
+        if self.shares.trying != request.key or not self.is_over_share(request):
+            return eligible
+        loads = [self.instances[each].recent_load(self.now_s) for each in eligible]
+        return eligible[self.shares.left_to_others(loads) :]
+
     def lease(self, request: Request, instance: Instance, spec: RequestSpec) -> None:
         """The request is in progress at the instance from now on."""
         request.lease, request.stage = instance.lease(self.now_s), Stage.END

@@ -53,6 +53,9 @@ EXACT: dict[str, dict[str, Any]] = {
     "usage in each event": CHAT
     | {"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
     "stop": {"prompt": "every engine", "stop": ["a word that never comes", "zzz"]},
+    "stop_token_ids": {"prompt": "every engine", "stop_token_ids": [5, 7]},
+    "allowed_token_ids": {"prompt": "a request", "allowed_token_ids": list(range(300, 400))},
+    "a prompt that is cut": {"prompt": "the model server", "truncate_prompt_tokens": 3},
     "min_tokens": {"prompt": "a request", "min_tokens": 190, "ignore_eos": False},
     "repetition_penalty": {"prompt": "the model server", "repetition_penalty": 1.2},
     "logit_bias": {"prompt": "the model server", "logit_bias": {"58": -100, "512": 2}},
@@ -272,6 +275,23 @@ def test_any_engine_goes_on_exactly(running: Cluster, name: str) -> None:
         for index, logprobs in whole.logprobs.items():  # those brought are zeros
             assert len(found.logprobs[index]) == len(logprobs), begun
             assert found.logprobs[index][begun:] == pytest.approx(logprobs[begun:], abs=1e-3)
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_a_stop_string_is_found_across_the_seam(running: Cluster, shown: bool) -> None:
+    """One engine has said some of its characters, the other one says the rest."""
+    body = bodies(model_of(running), EXACT)["completion"] | {"return_token_ids": True}
+    urls = [running.component(f"engine-{index}")["address"] for index in range(ENGINES)]
+    text = told(urls[0], body)[0].text
+    at = next(at for at in range(60, len(text)) if text.find(text[at : at + 12]) == at)
+    body |= {"stop": [text[at : at + 12]], "include_stop_str_in_output": shown}
+    whole, ids = told(urls[0], body)
+    assert (whole.text, whole.ends) == (text[: at + 12 * shown], ["stop", "done"])
+    for begun in range(max(1, len(ids[0]) - 12), len(ids[0])):
+        brought = {"foretell_output_ids": ids[0][:begun]}
+        found, again = told(urls[1], body | {"vllm_xargs": brought})
+        assert (found.text, found.ends, again) == (whole.text, whole.ends, ids), begun
+        assert found.usage == whole.usage, begun
 
 
 def told(url: str, body: dict[str, Any]) -> tuple[Answer, dict[int, list[int]]]:

@@ -1,7 +1,7 @@
 """Fair sharing of the engines: whose turn it is, and what counts as room."""
 
 from foretell.model import LengthEstimate, Load, RequestSpec
-from foretell.placement.shares import PRESENT_S, Shares, has_room, work_of
+from foretell.placement.shares import PRESENT_S, Shares, fullness, has_room, work_of
 from foretell.policy import Urgency
 
 
@@ -70,3 +70,24 @@ def test_the_tenant_with_the_least_work_goes_first_and_its_most_urgent_request()
     while (key := shares.take_next()) is not None:
         taken.append(key)
     assert taken == ["b3", "b2", "a1"]
+
+
+def test_an_engine_is_as_full_as_its_seats_or_its_memory() -> None:
+    assert fullness(None) == 0.0
+    assert fullness(load(10, reserved=10, used=20)) == 0.5
+    assert fullness(load(4, used=75)) == 0.75
+
+
+def test_as_many_engines_are_left_to_others_as_their_work_fills_by_a_quarter() -> None:
+    shares = Shares()
+    for name, work in (("loud", 60.0), ("quiet", 30.0), ("silent", 0.0)):
+        shares.arrived(name, 0.0)
+        shares.sent(name, work)
+    full, half = load(30, used=75), load(20, used=10)
+    assert shares.left_to_others([half] * 6) == 4  # 6 engines, half full, a third of it: 1 engine
+    assert shares.left_to_others([full] * 12) == 11  # one is for everybody
+    assert shares.left_to_others([full, full]) == 1
+    assert shares.left_to_others([full]) == 0
+    assert shares.left_to_others([load(1)] * 4) == 0  # so little work is nowhere in the way
+    assert shares.left_to_others([]) == 0
+    assert shares.left_to_others([None] * 3) == 0
