@@ -5,17 +5,18 @@ has a parameter is tuned on one day; other days are reported.
 """
 
 import argparse
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.provisioning import traffic
 from bench.provisioning.cluster import ENGINE, PROFILE, engines
-from bench.provisioning.contenders import Oracle
-from bench.provisioning.traffic import Day
+from bench.provisioning.contenders import Oracle, Surprised
+from bench.provisioning.traffic import Burst, Day
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.runs import run_each
 from bench.stats import interval
@@ -24,7 +25,7 @@ from foretell.placement import PlacementConfig
 from foretell.policy import make_policy
 from foretell.provision import ProvisionConfig, Strategy
 from foretell.provision.strategies import make_strategy
-from foretell.provision.strategies.foresight import Foresight
+from foretell.provision.strategies.foresight import WINDOW_S, Foresight
 from foretell.sim import ClusterConfig, Provisioning, Report, simulate
 from foretell.workload import Arrival
 from tools.pictures import figure, save
@@ -38,17 +39,22 @@ BENCH = Benchmark(
 )
 SLO = Slo(2.0, 0.1)
 WITHIN = 0.99
-HOURS, MEAN_QPS, BURSTS, MOST = 2.0, 4.0, 8, 10
+HOURS, MEAN_QPS, MOST, EVERY_S = 2.0, 4.0, 16, 15.0
+KINDS = {"tides": 0, "tides and bursts": 8}
+"""Bursts of each kind of day."""
 TUNED_DAY, TUNED_COLD_START_S = 1, 120.0
 DAYS = (3, 4, 5)
 """Days that are reported, each with a seed of its own."""
 CANDIDATES: dict[str, tuple[float, ...]] = {
-    "static": (4, 5, 6, 7),
-    "target": (10, 14, 18),
-    "foresight": (0.6, 0.75, 0.9),
-    "oracle": (2.0, 2.2, 2.4),
+    "static": (2, 3, 4, 5, 6, 8, 12),
+    "target": (5, 7, 10, 13, 16, 20),
+    "foresight": (0.75, 0.9, 0.97, 0.99, 0.999),
+    "oracle": (1.8, 2.0, 2.2, 2.4),
+    "surprised": (1.0, 1.5, 2.5, 3.5, 5.0),
 }
-"""`instances`, `requests`, `confidence` and `capacity_rps` that are tried on the tuned day."""
+"""`instances`, `requests`, `confidence`, `capacity_rps` and `spare` that are tried on the tuned day
+of each kind."""
+ALL_KNOWING = ("oracle", "surprised")
 UNTUNED = ("saturation", "relief")
 """Not `preempt`: to predict every request of a day takes an hour of CPU time."""
 COLUMNS = (
@@ -56,6 +62,7 @@ COLUMNS = (
     "P99 TTFT, s",
     "instance-hours",
     "of oracle's",
+    "of target's",
     "in time an instance-hour",
     "changes an hour",
 )
@@ -65,6 +72,8 @@ COLUMNS = (
 class Case:
     """One run of the simulator."""
 
+    kind: str
+    """One of `KINDS`."""
     strategy: str
     parameter: float
     """One of `CANDIDATES`; 0 where there are none."""
@@ -78,19 +87,28 @@ def run(case: Case, rates_path: Path, lengths_path: Path) -> dict[str, Any]:
     """The figures of one case; requests depend on the day alone."""
     rates = traffic.read_rates(rates_path)
     lengths = traffic.read_lengths(lengths_path, ENGINE.max_model_len)
-    day = Day(case.day, HOURS, MEAN_QPS, BURSTS)
-    arrivals = [replace(a, slo=SLO) for a in traffic.arrivals(rates, lengths, day, case.day)]
-    before = traffic.window_rates(rates, replace(day, number=case.day - 1))
+    day = Day(case.day, HOURS, MEAN_QPS, KINDS[case.kind])
+    day_before = replace(day, number=case.day - 1)
+    requests, bursts = traffic.arrivals(rates, lengths, day, case.day)
+    arrivals = [replace(a, slo=SLO) for a in requests]
+    known = Known(
+        [a.t_s for a in arrivals],
+        traffic.window_rates(rates, day),
+        [a.t_s for a in traffic.arrivals(rates, lengths, day_before, case.day - 1)[0]],
+        bursts,
+        day.window_s,
+    )
     provisioning = Provisioning(
-        partial(strategy_of, case, arrivals, before, day.window_s),
+        partial(strategy_of, case, known),
         ProvisionConfig(
             minimum=1,
             maximum=MOST,
-            cool_down_s=0.0 if case.strategy == "oracle" else 300.0,
+            cool_down_s=0.0 if case.strategy in ALL_KNOWING else 300.0,
             cold_start_s=case.cold_start_s,
         ),
         initial=3,
         cold_start_s=case.cold_start_s,
+        every_s=EVERY_S,
     )
     config = ClusterConfig(
         engines(MOST + 2),
@@ -104,32 +122,55 @@ def run(case: Case, rates_path: Path, lengths_path: Path) -> dict[str, Any]:
     return {**found, **curves(report, arrivals)} if case.drawn else found
 
 
-def strategy_of(
-    case: Case, arrivals: Sequence[Arrival], before: Sequence[float], window_s: float
-) -> Strategy:
-    """The strategy of a case; `foresight` has seen the rates of the day before."""
+class Known(NamedTuple):
+    """What may be known of a day."""
+
+    times_s: Sequence[float]
+    """When requests arrive."""
+    tides: Sequence[float]
+    """Requests a second without bursts, by window."""
+    before_s: Sequence[float]
+    """When the requests of the day before arrived."""
+    bursts: Sequence[Burst]
+    window_s: float
+
+
+def strategy_of(case: Case, known: Known) -> Strategy:
+    """The strategy of a case; `foresight` has forecast the arrivals of the day before."""
     match case.strategy:
         case "oracle":
-            return Oracle([a.t_s for a in arrivals], case.parameter)
+            return Oracle(known.times_s, case.parameter)
+        case "surprised":
+            return Surprised(known.tides, known.window_s, known.bursts, case.parameter)
         case "static":
             return make_strategy("static", instances=int(case.parameter))
         case "target":
             return make_strategy("target", requests=case.parameter)
         case "foresight":
-            one = Foresight(
-                ttft_s=SLO.ttft_s,
-                tpot_s=SLO.tpot_s,
-                within=WITHIN,
-                confidence=case.parameter,
-                day_s=HOURS * 3600.0,
-            )
-            for number, rate in enumerate(before):
-                one.forecast.observe(-HOURS * 3600.0 + number * window_s, round(rate * window_s))
-            return one
-        case "saturation":
-            return make_strategy("saturation")
+            return _foresight(case, known)
         case _:
-            return make_strategy(case.strategy, calm_ratio=0.5)
+            calm = {} if case.strategy == "saturation" else {"calm_ratio": 0.5}
+            return make_strategy(case.strategy, **calm)
+
+
+def _foresight(case: Case, known: Known) -> Foresight:
+    """It has lived through a day that ends at 0."""
+    found = Foresight(
+        ttft_s=SLO.ttft_s,
+        tpot_s=SLO.tpot_s,
+        within=WITHIN,
+        confidence=case.parameter,
+        day_s=HOURS * 3600.0,
+    )
+    begins_s, arrived = -HOURS * 3600.0, 0
+    found.forecast.observe(begins_s, 0)
+    for number in range(1, round(HOURS * 3600.0 / EVERY_S) + 1):
+        before, arrived = arrived, bisect_left(known.before_s, number * EVERY_S)
+        now_s = begins_s + number * EVERY_S
+        found.forecast.observe(now_s, arrived - before)
+        for ahead_s in (0.0, case.cold_start_s):
+            found.forecast.upper(now_s, ahead_s, WINDOW_S, case.parameter)
+    return found
 
 
 def figures(report: Report, day: Day) -> dict[str, float]:
@@ -169,22 +210,42 @@ def best(runs: Sequence[dict[str, Any]]) -> float:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cold-starts", type=float, nargs="+", default=[20, 60, 120, 300])
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--strategies", nargs="+", default=[*CANDIDATES, *UNTUNED])
 
 
 def measure(options: argparse.Namespace) -> Numbers:
     """Tune, then run every strategy on the reported days."""
     one = partial(run, rates_path=options.rates, lengths_path=options.lengths)
+    names = options.strategies
     tuning = [
-        Case(strategy, parameter, TUNED_DAY, TUNED_COLD_START_S)
+        Case(kind, strategy, parameter, TUNED_DAY, TUNED_COLD_START_S)
+        for kind in options.kinds
         for strategy, parameters in CANDIDATES.items()
         for parameter in parameters
+        if strategy in names
     ]
     tried = run_each(one, tuning, options.processes)
-    chosen = {name: best([run for run in tried if run["strategy"] == name]) for name in CANDIDATES}
-    drawn = DAYS[0], options.cold_starts[-1]
+    chosen = {
+        kind: {
+            name: best([r for r in tried if (r["kind"], r["strategy"]) == (kind, name)])
+            for name in CANDIDATES
+            if name in names
+        }
+        for kind in options.kinds
+    }
+    drawn = options.kinds[-1], DAYS[0], options.cold_starts[-1]
     cases = [
-        Case(name, chosen.get(name, 0.0), day, cold_s, drawn=(day, cold_s) == drawn)
-        for name in (*CANDIDATES, *UNTUNED)
+        Case(
+            kind,
+            name,
+            chosen[kind].get(name, 0.0),
+            day,
+            cold_s,
+            drawn=(kind, day, cold_s) == drawn,
+        )
+        for kind in options.kinds
+        for name in names
         for cold_s in options.cold_starts
         for day in DAYS
     ]
@@ -197,44 +258,53 @@ def measure(options: argparse.Namespace) -> Numbers:
 
 
 def tables(numbers: Numbers) -> Blocks:
-    """A table for each cold start."""
+    """For each kind of day the parameters, and a table for each cold start."""
     runs: list[dict[str, Any]] = numbers["runs"]
-    chosen = ", ".join(f"{name} {value:g}" for name, value in numbers["chosen"].items())
     requests = sorted(run["requests"] for run in runs)
     lines = [
         made_by(numbers),
         f"Laboratory: simulated, true output lengths. At most {MOST} engines of {PROFILE}; "
-        f"{requests[0]:,} to {requests[-1]:,} requests in {HOURS:g} hours, {BURSTS} bursts. "
+        f"{requests[0]:,} to {requests[-1]:,} requests in {HOURS:g} hours. "
         f"Targets: TTFT {SLO.ttft_s:g} s and TPOT {SLO.tpot_s * 1000:g} ms. "
-        f"Tuned on day {TUNED_DAY} at a cold start of {TUNED_COLD_START_S:g} s: {chosen}. "
         f"Means over the days {', '.join(map(str, DAYS))}, each with a seed of its own, "
         "with half the width of the 95% t-interval. Instance-hours count from the start of an "
         "instance until it is gone.\n",
     ]
-    for cold_s in sorted({run["cold_start_s"] for run in runs}):
-        mine = [run for run in runs if run["cold_start_s"] == cold_s]
-        header = (f"cold start {cold_s:g} s", *COLUMNS)
-        names = dict.fromkeys(run["strategy"] for run in mine)
-        lines.append(markdown_table(header, [_row(name, mine) for name in names]))
+    for kind, chosen in numbers["chosen"].items():
+        named = ", ".join(f"{name} {value:g}" for name, value in chosen.items())
+        lines.append(
+            f"### {kind.capitalize()}\n\n{KINDS[kind]} bursts. Tuned on day {TUNED_DAY} at a cold "
+            f"start of {TUNED_COLD_START_S:g} s: {named}.\n"
+        )
+        of_kind = [run for run in runs if run["kind"] == kind]
+        for cold_s in sorted({run["cold_start_s"] for run in of_kind}):
+            mine = [run for run in of_kind if run["cold_start_s"] == cold_s]
+            header = (f"cold start {cold_s:g} s", *COLUMNS)
+            names = dict.fromkeys(run["strategy"] for run in mine)
+            lines.append(markdown_table(header, [_row(name, mine) for name in names]))
     return {"tables": "\n".join(lines)}
 
 
 def _row(strategy: str, runs: Sequence[dict[str, Any]]) -> tuple[str, ...]:
-    mine, oracle = (
-        [run for run in runs if run["strategy"] == name] for name in (strategy, "oracle")
+    mine, oracle, target = (
+        [run for run in runs if run["strategy"] == name] for name in (strategy, "oracle", "target")
     )
 
     def cell(name: str, digits: int) -> str:
         mean, half = interval([run[name] for run in mine])
         return f"{mean:,.{digits}f} ± {half:,.{digits}f}"
 
-    ratio = sum(run["hours"] for run in mine) / sum(run["hours"] for run in oracle)
+    def ratio(to: Sequence[dict[str, Any]]) -> str:
+        hours = sum(run["hours"] for run in to)
+        return f"{sum(run['hours'] for run in mine) / hours:.0%}" if hours else ""
+
     return (
         strategy,
         cell("within", 4),
         cell("ttft_p99_s", 2),
         cell("hours", 2),
-        f"{ratio:.0%}",
+        ratio(oracle),
+        ratio(target),
         cell("good_per_hour", 0),
         cell("changes_per_hour", 1),
     )

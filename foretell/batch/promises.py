@@ -1,6 +1,6 @@
 """When each batch will be done, as one worker sees it: nothing of it outlives the process."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from math import ceil
 
 from foretell.batch.promise import CONFIDENCE, Correction, Expected, Lengths, Pace, expected
@@ -26,6 +26,9 @@ class Promises:
         self._since_s = self._ticked_s = 0.0
         self._first: dict[str, float] = {}
         self._done_by: dict[str, float] = {}
+        self.due: list[tuple[float, float | None]] = []
+        """Of each batch that has not ended, Unix seconds at which it is due, and seconds that all
+        work up to its end still takes, at the promised confidence; None: not known."""
         self._quoted: dict[str, float] = {}
         """What was told of batches when they were created."""
         self._told: dict[str, tuple[float, Expected]] = {}
@@ -67,7 +70,7 @@ class Promises:
         self._tokens, self._request_s, self._since_s = 0, 0.0, now_s
 
     def renew(
-        self, running: Sequence[Batch], validating: Collection[str], now_unix_s: float
+        self, running: Sequence[Batch], validating: Sequence[Batch], now_unix_s: float
     ) -> None:
         """Look again at batches in progress, in the order in which they are worked on, and forget
         others but for those that are being validated.
@@ -76,26 +79,37 @@ class Promises:
         has turned out to be wrong.
         """
         before = 0.0
-        self._done_by = {}
+        self._done_by, self.due = {}, []
         for batch in running:
+            left_s = None
             lengths = self._of_batch.get(batch.id, Lengths())
             if lengths.ended < _ENOUGH:
                 lengths = self._of_model.get(batch.model or "", Lengths())
             told = expected(batch.counts.left, before, lengths, self._pace, self._in_flight)
             if told is not None:
-                done_by = now_unix_s + self._correction.promised_s(told)
+                left_s = self._correction.promised_s(told)
+                done_by = now_unix_s + left_s
                 first = self._quoted.get(batch.id, done_by)
                 self._first.setdefault(batch.id, first)
                 self._done_by[batch.id] = min(done_by, first) if first > now_unix_s else done_by
+            self.due.append((self._due_unix_s(batch, now_unix_s), left_s))
             if lengths.ended:
                 before += batch.counts.left * lengths.mean
         self._before = before
+        for batch in validating:
+            quoted = self._quoted.get(batch.id)
+            left_s = None if quoted is None else max(0.0, quoted - now_unix_s)
+            self.due.append((self._due_unix_s(batch, now_unix_s), left_s))
         known = {batch.id for batch in running}
-        self._quoted = {
-            name: at for name, at in self._quoted.items() if name in known or name in validating
-        }
+        still = known.union(batch.id for batch in validating)
+        self._quoted = {name: at for name, at in self._quoted.items() if name in still}
         self._told = {name: told for name, told in self._told.items() if name in self._quoted}
         self._of_batch = {name: each for name, each in self._of_batch.items() if name in known}
+
+    def _due_unix_s(self, batch: Batch, now_unix_s: float) -> float:
+        """The end that was promised first, while it can be kept, or else the batch's own."""
+        first = self._first.get(batch.id, self._quoted.get(batch.id, 0.0))
+        return first if now_unix_s < first < batch.expires_unix_s else float(batch.expires_unix_s)
 
     def late(self, running: Sequence[Batch]) -> int:
         """How many of these batches are foretold to end after they expire."""

@@ -7,8 +7,8 @@ foretold varies with the step in flight, so the mean of the last looks is what c
 has shrunk shrinks again only when no more are on their way: what was sent ends when it ends.
 
 With a target, the mean is held so far below it that nearly all looks of late would be in time.
-Without one, the mean may hardly be more than what was foretold of the instance when it had no more
-requests than there are online ones now; and twice as much where there have been none for a while.
+Without one, the mean may be half as much again as what was foretold of the instance when it had no
+more requests than there are online ones now: nobody has said that this is too much.
 
 An engine that holds offline requests back by itself gets so many that it can choose.
 Within the window requests are spaced, so that those that end together are not replaced together: an
@@ -27,11 +27,9 @@ UNKNOWN_WINDOW = 8.0
 LARGEST_WINDOW = 512.0
 CANDIDATES = 128
 """Requests that wait in an engine which chooses among them."""
-ALONE_FACTOR, FREE_FACTOR = 1.002, 2.0
-"""Without a target, the mean may be so many times as without offline requests: while there are
-online requests, and when there have been none for `_QUIET_LOOKS`. What comes of it:
-`bench/batch/possible.md`."""
-_QUIET_LOOKS = 240
+ALONE_FACTOR, FREE_FACTOR = 1.002, 1.5
+"""The mean may be so many times as without offline requests: at least, where a target is missed
+even without them, and where there is no target. What comes of it: `bench/batch/possible.md`."""
 _GROWTH, _LEAST_STEP, _DECREASE = 1.1, 1.0, 0.7
 """A window grows by this factor or by so many at most, and keeps this share at least."""
 _SLOWER_BELOW = 0.2
@@ -101,19 +99,22 @@ class Release:
         self._instances: dict[str, _Instance] = {}
         self._ratios: deque[float] = deque(maxlen=_SPREAD_OF_LOOKS)
         """What was foretold, over its mean."""
-        self._quiet_looks = 0
 
     @property
     def window(self) -> int:
         """Offline requests that may be on their way to all instances together."""
         return int(sum(each.window for each in self._instances.values()))
 
+    @property
+    def instances(self) -> int:
+        """Instances that offline requests may go to, as last seen."""
+        return sum(each.window > 0 for each in self._instances.values())
+
     def observe(self, instances: Mapping[str, Seen], in_flight: int) -> None:
         """Adjust the windows; `in_flight` offline requests are on their way."""
         used, settled = 2 * in_flight >= self.window, in_flight <= self.window
         requests = sum((seen.running or 0) + (seen.waiting or 0) for seen in instances.values())
         online = max(0, requests - in_flight)
-        self._quiet_looks = 0 if online else self._quiet_looks + 1
         self._instances = {name: self._instances.get(name, _Instance()) for name in instances}
         for name, seen in instances.items():
             known = self._instances[name]
@@ -147,10 +148,9 @@ class Release:
 
     def _bound_s(self, known: _Instance, online: float) -> float:
         """The most that the mean of what is foretold may be."""
-        quiet = self._quiet_looks >= _QUIET_LOOKS
         alone_s = known.with_requests_s(online)
         if self._target_s == inf:
-            return alone_s * (FREE_FACTOR if quiet else ALONE_FACTOR)
+            return alone_s * FREE_FACTOR
         # A target that is missed without offline requests cannot be what holds them back.
         return max(self._target_s / (_BETWEEN_LOOKS * self._spread()), ALONE_FACTOR * alone_s)
 

@@ -243,6 +243,7 @@ class Layout:
             "driver": driver if section.enabled else "advisory",
             "instances": json.dumps(self.instances()),
             "models": sorted({served_name(engine) for engine in self.cluster.engine_list()}),
+            "batches": self.batches_address(),
         }
 
     @property

@@ -235,6 +235,9 @@ class ProvisionerSettings(TrafficSettings, ProvisionOptions):
     """What the driver works on: the Compose project, or the StatefulSet's name."""
     models: list[str] = Field(default_factory=list)
     """Models that stay listed while no engine runs."""
+    batches: str = ""
+    """Address of the batch service, `unix:PATH` or HOST:PORT: there are as many engines as its
+    batches need to end in time. Empty: none."""
     schedulers: str = ""
     """Comma-separated addresses of all scheduler replicas, such as http://127.0.0.1:8000."""
     scheduler_api_key: SecretStr = SecretStr("")
@@ -286,7 +289,7 @@ class BatchSettings(TrafficSettings, BatchOptions):
     """Comma-separated URLs of scheduler replicas, which answer the requests of batches."""
     ttft_target_ms: float = Field(0.0, ge=0)
     """Target for the time to the first token of online requests, which batches may not endanger;
-    0: twice that of an idle engine."""
+    0: half as long again as without batches."""
     metrics_port: int = Field(-1, ge=-1, le=65535)
     """HTTP port of /metrics; 0 takes a free one, -1: none."""
 

@@ -70,6 +70,7 @@ class PlacementCore:
             on.InstanceUp: self._instance_up,
             on.InstanceDown: self._instance_down,
             on.InstanceDraining: lambda event: self.instances.drain(event.instance_id),
+            on.InstanceTakenBack: self._instance_taken_back,
             on.InstanceRemoved: lambda event: self.instances.remove(event.instance_id),
             on.InstanceFollowed: self._instance_followed,
         }
@@ -446,6 +447,11 @@ class PlacementCore:
 
     def _instance_down(self, event: on.InstanceDown) -> None:
         self.instances.put_down(event.instance_id)
+
+    def _instance_taken_back(self, event: on.InstanceTakenBack) -> None:
+        self.instances.take_back(event.instance_id)
+        self._place_who_waited()
+        self._release()
 
     def _instance_followed(self, event: on.InstanceFollowed) -> None:
         if event.followed:

@@ -157,6 +157,13 @@ class InstanceDraining:
 
 
 @dataclass(frozen=True, slots=True)
+class InstanceTakenBack:
+    """An instance that was draining gets requests again, as far as it is up."""
+
+    instance_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class InstanceRemoved:
     """An instance no longer belongs to the cluster. Requests in progress there may still end."""
 
@@ -185,6 +192,7 @@ Event = (
     | InstanceUp
     | InstanceDown
     | InstanceDraining
+    | InstanceTakenBack
     | InstanceRemoved
     | InstanceFollowed
 )

@@ -186,6 +186,12 @@ class Instances:
             self._known[instance_id].draining = True
             self._eligible.clear()
 
+    def take_back(self, instance_id: str) -> None:
+        """The instance, which was draining, gets requests again."""
+        if instance_id in self._known:
+            self._known[instance_id].draining = False
+            self._eligible.clear()
+
     def remove(self, instance_id: str) -> None:
         """The instance no longer belongs to the cluster; leases on it stay valid."""
         self.followed.discard(instance_id)

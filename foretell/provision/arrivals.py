@@ -2,7 +2,7 @@
 
 from collections import deque
 from math import sqrt
-from statistics import NormalDist, fmean
+from statistics import NormalDist, fmean, median
 
 from foretell.provision.config import DAY_S
 
@@ -12,6 +12,8 @@ JUMP_SIGMAS = 2.5
 """By so many standard deviations of such a mean."""
 TREND_S = 600.0
 """The trend is that of so many seconds; half of it is taken to go on."""
+SURGE_RATIO = 1.25
+"""What is above so many times the median of that time is a surge."""
 BINS = 144
 """Parts of a day whose rates are remembered."""
 FEWEST_ERRORS = 20
@@ -41,7 +43,9 @@ class ArrivalForecast:
     time of day to that one; otherwise half of the trend goes on. The margin is a quantile of what
     came over what was foretold, of forecasts for the same horizon: those for now, and those for
     some time ahead, whose horizon is one even where it moves slowly. Until there are enough of them
-    it follows from the dispersion of counts (variance over mean; 1 where arrivals are Poisson).
+    it follows from the dispersion of counts (variance over mean; 1 where arrivals are Poisson). It
+    is there for surges, so it is not added to one: errors of forecasts made in a surge do not count
+    for it, and then it is taken of the usual rate.
     """
 
     def __init__(self, *, day_s: float = DAY_S) -> None:
@@ -96,10 +100,13 @@ class ArrivalForecast:
         if mean <= 0:
             return 0.0
         record = self._records[ahead_s > 0]
-        record.pending.append((now_s + ahead_s, now_s + ahead_s + window_s, mean))
-        spread = sqrt(self.dispersion() / (mean * window_s))
+        usual = SURGE_RATIO * median(arrived / seconds for _, seconds, arrived in self._counts)
+        if mean <= usual or usual == 0:
+            record.pending.append((now_s + ahead_s, now_s + ahead_s + window_s, mean))
+            usual = mean
+        spread = sqrt(self.dispersion() / (usual * window_s))
         margin = 1.0 + NormalDist().inv_cdf(confidence) * spread
-        return mean * max(margin, record.quantile(confidence))
+        return max(mean, usual * max(margin, record.quantile(confidence)))
 
     def dispersion(self) -> float:
         """Variance over mean of the counts, at least 1; slow changes do not count."""

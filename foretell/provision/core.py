@@ -16,12 +16,13 @@ from foretell.provision.config import ProvisionConfig
 from foretell.provision.facts import Facts, InstanceFacts, Phase
 
 Because = Literal[
-    "strategy", "bounds", "held", "cool_down", "survivors", "stale", "manual", "stuck"
+    "strategy", "bounds", "held", "batches", "cool_down", "survivors", "stale", "manual", "stuck"
 ]
 """What decided. `strategy`: the proposal as it was. `bounds`: minimum or maximum. `held`: a request
-waits and no instance is there. `cool_down`: more were wanted a short while ago. `survivors`: those
-that stay could not take over. `stale`: the numbers are too old. `manual`: a person set the number.
-`stuck`: instances that were started never got ready."""
+waits and no instance is there. `batches`: they would not end in time with fewer. `cool_down`: more
+were wanted a short while ago. `survivors`: those that stay could not take over. `stale`: the
+numbers are too old. `manual`: a person set the number. `stuck`: instances that were started never
+got ready."""
 
 SURVIVORS_RATIO = 0.8
 """Seats and KV cache that the survivors of a step down may use at most, at once."""
@@ -40,6 +41,9 @@ class Decision:
     """Age of the oldest number that it rests on."""
     start: int = 0
     """Instances to start."""
+    take_back: tuple[str, ...] = ()
+    """Draining instances that are to get requests again: they are there at once, and need no start.
+    """
     drain: tuple[str, ...] = ()
     """Ready instances to send nothing more to, and to stop when they are empty."""
     stop: tuple[str, ...] = ()
@@ -82,7 +86,9 @@ class Provisioner:
         proposal = self.strategy.propose(facts, plan)
         self._note_manual_change(facts)
         desired, because, why = self._desired(facts, plan, proposal)
-        start = max(0, desired - here)
+        missing = max(0, desired - here)
+        back = _most_missed(facts.in_phase(Phase.DRAINING), missing)
+        start = missing - len(back)
         if start and facts.now_s < self._start_again_s:
             start, because = 0, "stuck"
             why = f"{self._failed_starts} starts in a row failed"
@@ -96,6 +102,7 @@ class Provisioner:
             proposal.confidence if because == "strategy" else None,
             facts.age_s,
             start,
+            tuple(back),
             tuple(drain),
             (*given_up, *stop),
             proposal.arrivals_per_s,
@@ -117,6 +124,9 @@ class Provisioner:
         if facts.held and wanted == 0:
             wanted, because = 1, "held"
             why = f"{facts.held} requests wait for an instance"
+        if (floor := facts.batches.floor(plan.cold_start_s)) > wanted:
+            wanted, because = floor, "batches"
+            why = f"{why}; {floor} for batches to end in time"
         if (
             not self._wanted and self.config.cool_down_s > 0
         ):  # what was before is not known: it may have been needed
@@ -187,6 +197,11 @@ def survivors_needed(facts: Facts) -> int:
     by_memory = sum(i.kv_used_ratio for i in ready) / SURVIVORS_RATIO
     by_seats = facts.requests / (SURVIVORS_RATIO * seats) if seats else 0.0
     return max(-int(-by_memory // 1), -int(-by_seats // 1))
+
+
+def _most_missed(draining: list[InstanceFacts], more: int) -> list[str]:
+    """Whom to take back: those with most to do, which would take longest to be empty."""
+    return [i.instance_id for i in sorted(draining, key=lambda i: -i.requests)[:more]]
 
 
 def _least_missed(

@@ -1,11 +1,12 @@
 """What is known of a cluster when the number of its instances is decided."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from foretell.model import EngineSnapshot
+from foretell.provision.batches import Batches
 
 if TYPE_CHECKING:  # for who has no numpy, and only sets bounds
     from foretell.kernel.step_time import StepTime
@@ -78,8 +79,9 @@ class Facts:
     """The longest e2e latency of the requests that ended; 0: none did."""
     worst_predicted_e2e_s: float = 0.0
     """The longest e2e latency predicted for the requests that were placed; 0: none was."""
+    batches: Batches = field(default_factory=Batches)
     age_s: float = 0.0
-    """Age of the oldest of these numbers."""
+    """Age of the oldest of these numbers, but for those of batches."""
     asked_for: int | None = None
     """Instances that the cluster was last asked to have, by whomever; None: nobody knows."""
 

@@ -104,6 +104,8 @@ class Fleet:
             self._gone(self._node(name))
         for name in decision.drain:
             self._drain(self._node(name))
+        for name in decision.take_back:
+            self._take_back(self._node(name))
         for _ in range(decision.start):
             self._start()
         self._note_size(self._clock.now_s)
@@ -179,18 +181,23 @@ class Fleet:
     def _drain(self, node: Node) -> None:
         self._phases[node.index] = Phase.DRAINING, self._clock.now_s
         self._placer.draining(node)
-        self._clock.after(DRAINED_EVERY_S, partial(self._look, node, self._name(node)))
+        self._clock.after(DRAINED_EVERY_S, partial(self._look, node, self._clock.now_s))
 
-    def _look(self, node: Node, name: str) -> None:
+    def _take_back(self, node: Node) -> None:
+        self._phases[node.index] = Phase.READY, self._clock.now_s
+        self._placer.taken_back(node)
+
+    def _look(self, node: Node, drained_s: float) -> None:
+        if self._phases.get(node.index) != (Phase.DRAINING, drained_s):
+            return  # it was taken back
         if self._placer.outstanding(node) == 0:
-            check(self._name(node) == name, f"{name} drained twice")
             self._placer.removed(node)
             left = node.die(self._clock.now_s) if node.up else []
-            check(not left, f"{name} was stopped with {len(left)} requests")
+            check(not left, f"{self._name(node)} was stopped with {len(left)} requests")
             self._gone(node)
             self._note_size(self._clock.now_s)
         else:
-            self._clock.after(DRAINED_EVERY_S, partial(self._look, node, name))
+            self._clock.after(DRAINED_EVERY_S, partial(self._look, node, drained_s))
 
     def _gone(self, node: Node) -> None:
         node.present = False

@@ -102,6 +102,10 @@ class Placer(VirtualDriver):
         """Every scheduler hears that the instance is to get nothing new."""
         self._tell_all(events.InstanceDraining(node.instance_id))
 
+    def taken_back(self, node: Node) -> None:
+        """Every scheduler hears that the instance, which was draining, gets requests again."""
+        self._tell_all(events.InstanceTakenBack(node.instance_id))
+
     def removed(self, node: Node) -> None:
         """Every scheduler hears that the instance no longer belongs to the cluster."""
         self._tell_all(events.InstanceRemoved(node.instance_id))

@@ -65,6 +65,7 @@ async def serve(settings: BatchSettings, stop: asyncio.Event) -> None:
             tenant_bytes=settings.tenant_bytes,
             changed=executor.wake,
             promises=executor.promises,
+            instances=lambda: release.instances,
         )
         stack.callback(app.close)
         address = await _listen(stack, settings, traffic, app.application())

@@ -46,8 +46,11 @@ class BatchApp:
         tenant_bytes: int,
         changed: Callable[[], None],
         promises: Promises,
+        instances: Callable[[], int],
     ) -> None:
-        """`changed` is called when a batch was created or cancelled."""
+        """`changed` is called when a batch was created or cancelled; `instances` tells how many
+        instances work on batches."""
+        self._instances = instances
         self._promises = promises
         self._store = store
         self._traffic = traffic
@@ -70,6 +73,7 @@ class BatchApp:
         app.add_routes(
             [
                 web.get("/health", _health),
+                web.get("/status", self._status),
                 web.post("/v1/files", self._upload),
                 web.get("/v1/files", self._files),
                 web.get("/v1/files/{id}", self._file),
@@ -111,6 +115,12 @@ class BatchApp:
 
     async def _stored(self, do: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, do, *arguments)
+
+    async def _status(self, request: web.Request) -> web.StreamResponse:
+        """What a provisioner needs to know of the batches of all callers."""
+        self._tenant(request)  # it must know the secret
+        due = [{"due_unix_s": at, "left_s": left_s} for at, left_s in self._promises.due]
+        return web.json_response({"instances": self._instances(), "batches": due})
 
     # --- files ----------------------------------------------------------------------------------
 

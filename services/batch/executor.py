@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -166,8 +166,7 @@ class Executor:
                 task.cancel()
         # What must be done first is sent first.
         running.sort(key=lambda each: each.expires_unix_s)
-        statuses = {batch.id: batch.status for batch in found}
-        self._promise(running, statuses)
+        self._promise(running, found)
         for batch in running:
             await self._begin(batch)
 
@@ -179,18 +178,19 @@ class Executor:
         running = (batch for batch in batches if batch.status is Status.IN_PROGRESS)
         self.metrics.left.set(sum(batch.counts.left for batch in running))
 
-    def _promise(self, running: Sequence[Batch], statuses: Mapping[str, Status]) -> None:
+    def _promise(self, running: Sequence[Batch], found: Sequence[Batch]) -> None:
         """Foretell when each batch in progress will be done."""
         self.promises.tick(time.monotonic(), self.in_flight)
         now = self._work.store.clock()
         now_running = {batch.id: batch for batch in running}
+        statuses = {batch.id: batch.status for batch in found}
         for batch_id in self._running.keys() - now_running.keys():
             if statuses.get(batch_id) is not Status.FINALIZING:
                 continue  # it was cancelled
             if (kept := self.promises.kept(batch_id, now)) is not None:
                 self.metrics.promises.labels("kept" if kept else "missed").inc()
         self._running = now_running
-        validating = {name for name, status in statuses.items() if status is Status.VALIDATING}
+        validating = [batch for batch in found if batch.status is Status.VALIDATING]
         self.promises.renew(running, validating, now)
         self.metrics.late.set(self.promises.late(running))
         self.metrics.left_seconds.set(self.promises.left_s(running, now))

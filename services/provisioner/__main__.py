@@ -51,6 +51,7 @@ async def serve(settings: ProvisionerSettings, stop: asyncio.Event) -> None:
             traffic,
             api_key=settings.scheduler_api_key.get_secret_value(),
             with_snapshots=strategy.needs_snapshots,
+            batches=settings.batches,
         )
         stack.push_async_callback(gatherer.close)
         places = () if advisory else parse_members(settings.instances).instances

@@ -22,6 +22,7 @@ from foretell.provision import Answered, Facts, InstanceFacts, Phase
 from foretell.provision.rollout import EngineKind
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 from services.process.traffic import Traffic
+from services.provisioner.batches import BatchService
 from services.provisioner.fleet import Seen
 
 logger = logging.getLogger(__name__)
@@ -127,25 +128,30 @@ class Gatherer:
         *,
         api_key: str,
         with_snapshots: bool,
+        batches: str = "",
     ) -> None:
+        """`batches` is the address of the batch service; empty: there is none."""
         self._schedulers = [_Scheduler(url.rstrip("/")) for url in schedulers]
         self._client = client
         self._traffic = traffic
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._with_snapshots = with_snapshots
         self._engines: dict[str, _Engine] = {}
+        self._batches = BatchService(batches, traffic)
         self.kind: EngineKind | None = None
         """What is known of the engines, as one of them told it last."""
 
     async def close(self) -> None:
-        await asyncio.gather(*(engine.channel.close(None) for engine in self._engines.values()))
+        channels = (engine.channel.close(None) for engine in self._engines.values())
+        await asyncio.gather(self._batches.close(), *channels)
 
     async def gather(self, seen: Sequence[Seen], now_s: float, asked_for: int | None) -> Facts:
         """The facts at `now_s`, Unix time; counts are those since the call before."""
         await self._know(seen, now_s)
-        told, _ = await asyncio.gather(
+        told, _, batches = await asyncio.gather(
             asyncio.gather(*(self._ask_scheduler(each, now_s) for each in self._schedulers)),
             asyncio.gather(*(self._ask_predictor(each, now_s) for each in self._engines.values())),
+            self._batches.ask(now_s),
         )
         heard = [each.heard_s for each in self._schedulers]
         heard += [engine.heard_s for engine in self._engines.values()]
@@ -161,6 +167,7 @@ class Gatherer:
             worst_predicted_e2e_s=max(
                 (each.worst_predicted_e2e_s for each in schedulers), default=0.0
             ),
+            batches=batches,
             age_s=now_s - min(heard) if schedulers else inf,
             asked_for=asked_for,
         )

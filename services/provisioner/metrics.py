@@ -28,9 +28,10 @@ class ProvisionerMetrics(Declared):
             "foretell_desired_reason",
             "boolean",
             "1 for what decided: strategy, bounds, held (a request waits and no instance is "
-            "there), cool_down, survivors (those that stay could not take over), stale (the "
-            "numbers are missing or too old: hold), manual (a person set the number), stuck "
-            "(instances that were started never got ready).",
+            "there), batches (they would not end in time with fewer), cool_down, survivors (those "
+            "that stay could not take over), stale (the numbers are missing or too old: hold), "
+            "manual (a person set the number), stuck (instances that were started never got "
+            "ready).",
             ("reason",),
         )
         self.confidence = self.gauge(

@@ -88,8 +88,12 @@ class Places:
         return seen
 
     async def act(self, decision: Decision, now_s: float) -> int:
-        """Start, drain and stop; a start for which there is no place is repeated later."""
+        """Take back, start, drain and stop; a start for which there is no place is repeated later.
+
+        One that is to be taken back and is gone by now counts as failed: it was ended before.
+        """
         engines = self._engines
+        failed = self._take_back(decision, now_s)
         if self._orders is not None and self._orders.driver.last_first:
             self._let_last_go(decision, now_s)
         else:
@@ -109,8 +113,26 @@ class Places:
             engines[name] = _Engine(Phase.WARMING, now_s)
             self._answered_s.pop(name, None)
         members = self._write()
-        failed = max(0, decision.start - len(free))
+        failed += max(0, decision.start - len(free))
         return failed if self._orders is None else failed + self._orders.follow(engines, members)
+
+    def _take_back(self, decision: Decision, now_s: float) -> int:
+        """Have as many draining engines serve again as the decision names; how many are gone.
+
+        Where only the last ones can be ended, those in front come first, whatever is named.
+        """
+        engines, names = self._engines, decision.take_back
+        if self._orders is not None and self._orders.driver.last_first:
+            draining = (n for n in self._places if self._drains(n))
+            names = tuple(draining)[: len(names)]
+        kept = [name for name in names if self._drains(name)]
+        for name in kept:
+            logger.info("%s serves again", name)
+            engines[name] = _Engine(Phase.READY, now_s)
+        return len(decision.take_back) - len(kept)
+
+    def _drains(self, name: str) -> bool:
+        return name in self._engines and self._engines[name].phase is Phase.DRAINING
 
     def _let_last_go(self, decision: Decision, now_s: float) -> None:
         """End as many engines as the decision names, but the last ones: no others can be ended.

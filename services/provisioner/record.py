@@ -72,9 +72,11 @@ class DecisionRecord:
             "instances": {phase.value: len(facts.in_phase(phase)) for phase in Phase},
             "requests": facts.requests,
             "held": facts.held,
+            "batches_due": len(facts.batches.due),
             "arrived": facts.arrived,
             "lengths": [(prompt, round(output, 1)) for prompt, output in facts.lengths],
             "start": decision.start,
+            "take_back": decision.take_back,
             "drain": decision.drain,
             "stop": decision.stop,
         }

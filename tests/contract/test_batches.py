@@ -8,11 +8,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import httpx
 import openai
 import pytest
 from engines import MODEL, Engine, Exchange, answer, engines
 from openai import AsyncOpenAI
+from provisioners import provisioning
 from schedulers import WAIT_S, Scheduler, running, until
 
 from foretell.batch import promises
@@ -44,7 +46,7 @@ def lines(count: int, name: str = "c", **changes: Any) -> bytes:
 
 @asynccontextmanager
 async def batches(
-    folder: Path, engines: Sequence[Engine], **changes: Any
+    folder: Path, engines: Sequence[Engine] = (), **changes: Any
 ) -> AsyncIterator[Scheduler]:
     """A scheduler with a batch service."""
     secret = folder / "secret"
@@ -396,3 +398,40 @@ async def test_a_client_that_leaves_in_its_upload_leaves_nothing(tmp_path: Path)
         await until(lambda: not list(folder.iterdir()))
         listed = await scheduler.client.get("/v1/files")
         assert not listed.json()["data"]
+
+
+async def test_a_batch_alone_has_an_engine_started(tmp_path: Path) -> None:
+    listed = tmp_path / "instances.json"
+    nobody = {"instances": [], "models": [MODEL]}
+    listed.write_text(json.dumps(nobody))
+    target = {"strategy": "target", "strategy_parameters": {"requests": "2"}, "minimum": 0}
+    async with (
+        engines(answer) as (engine,),
+        batches(tmp_path, instances=str(listed), engine_wait_s=60.0) as scheduler,
+        provisioning(
+            tmp_path,
+            schedulers=scheduler.url,
+            instances=str(listed),
+            batches=f"unix:{tmp_path}/b.sock",
+            secret_file=str(tmp_path / "secret"),
+            **target,
+        ) as provisioner,
+        scheduler.sdk() as sdk,
+    ):
+        await provisioner.until_desired(0)
+        batch = await created(sdk, lines(3))
+        decision = await provisioner.until_desired(1, "batches")
+        assert decision["batches_due"] == 1
+        listed.write_text(json.dumps([engine.config("")]))
+        assert (await ended(sdk, batch.id)).request_counts.completed == 3
+        await provisioner.until(lambda s: s["decision"]["batches_due"] == 0)
+
+
+async def test_only_who_knows_the_secret_is_told_what_is_due(tmp_path: Path) -> None:
+    async with batches(tmp_path):
+        connector = aiohttp.UnixConnector(f"{tmp_path}/b.sock")
+        async with (
+            aiohttp.ClientSession(connector=connector) as session,
+            session.get("http://batch/status") as refused,
+        ):
+            assert refused.status == 401

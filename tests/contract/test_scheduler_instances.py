@@ -237,7 +237,16 @@ async def test_what_drains_ends_what_it_has_and_gets_nothing_new(
             assert used == {"engine-1"}
             found = await scheduler.instance("engine-0")
             assert (found["draining"], found["outstanding"]) == (True, 1)
+            file.write(instances_json([first]))  # it is taken back, with what it has
+            await scheduler.until(lambda s: [i["draining"] for i in s["instances"]] == [False])
+            gated_too = asyncio.create_task(scheduler.complete())
+            await until(lambda: len(first.received) == 2)
+            assert (await scheduler.instance("engine-0"))["outstanding"] == 2
+            file.write(json.dumps(draining))
+            await scheduler.until(lambda s: len(s["instances"]) == 2)
+            assert (await scheduler.instance("engine-0"))["outstanding"] == 2
             gate.set()
+            assert (await gated_too).status_code == 200
             assert (await begun).status_code == 200
             await scheduler.until_idle()
         # A replica that is started meanwhile sends nothing there either.

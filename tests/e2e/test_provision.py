@@ -96,3 +96,29 @@ def test_engines_come_and_go_and_no_request_is_lost(tmp_path: Path) -> None:
         until(lambda: not engines(found), START_S)
         until(lambda: not any("engine" in c["name"] for c in found.state()["components"]), START_S)
         assert {status for status, _ in load.answers} == {200}
+
+
+def test_a_batch_alone_has_an_engine_started_and_stopped(tmp_path: Path) -> None:
+    file = tmp_path / "given.yaml"
+    batches = {"folder": str(tmp_path / "batches")}
+    file.write_text(json.dumps({**SECTIONS, "batches": batches}))
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    with cluster(run_dir, f"--cluster={file}") as found:
+        assert engines(found) == {}
+        client = httpx.Client(base_url=found.endpoint, timeout=START_S, trust_env=False)
+        body = {"model": "Llama-2-7b-hf", "prompt": "Once upon a time", "max_tokens": 400}
+        line = {"method": "POST", "url": "/v1/completions", "body": body}
+        text = "".join(json.dumps({"custom_id": f"c{i}", **line}) + "\n" for i in range(8))
+        files = {"file": ("in.jsonl", text.encode())}
+        uploaded = client.post("/v1/files", data={"purpose": "batch"}, files=files).json()
+        asked = {"endpoint": "/v1/completions", "completion_window": "24h"}
+        path = "/v1/batches"
+        batch = client.post(path, json={"input_file_id": uploaded["id"], **asked}).json()
+        until(lambda: engines(found), START_S)
+
+        def status() -> str:
+            return str(client.get(f"{path}/{batch['id']}").json()["status"])
+
+        until(lambda: status() == "completed", START_S)
+        until(lambda: not engines(found), START_S)

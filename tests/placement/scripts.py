@@ -82,6 +82,8 @@ class Script:
                 return events.InstanceDown(key)
             case "draining":
                 return events.InstanceDraining(key)
+            case "taken_back":
+                return events.InstanceTakenBack(key)
             case "removed":
                 return events.InstanceRemoved(key)
             case "followed" | "left":

@@ -153,7 +153,7 @@ class World:
 
     def _instance_changes(self) -> None:
         name = self.draws.choice(self.names)
-        kind = self.draws.choice(["up", "up", "up", "down", "draining", "removed"])
+        kind = self.draws.choice(["up", "up", "up", "down", "draining", "taken back", "removed"])
         if kind == "up":
             self.up.add(name)
             heard_s = self.now_s - self.draws.choice([0.0, 1.0, float("inf")])
@@ -164,8 +164,10 @@ class World:
         elif kind == "removed":
             self.up.discard(name)
             self.tell(events.InstanceRemoved(name))
-        else:
+        elif kind == "draining":
             self.tell(events.InstanceDraining(name))
+        else:
+            self.tell(events.InstanceTakenBack(name))
 
     def _note(self, effect: effects.Effect) -> None:
         match effect:

@@ -6,9 +6,10 @@ from random import Random
 
 import pytest
 
+from foretell.latency.linear import LinearStepTime
 from foretell.placement import PlacementConfig
 from foretell.policy import make_policy
-from foretell.provision import ProvisionConfig
+from foretell.provision import Facts, Plan, Proposal, ProvisionConfig
 from foretell.provision.strategies import STRATEGIES, make_strategy
 from foretell.sim import ClusterConfig, InstanceConfig, Provisioning, Report, simulate
 from foretell.workload import Arrival, LogNormal, LogNormalLengths, gamma, stream
@@ -134,3 +135,29 @@ def test_from_nothing_the_first_request_waits_for_an_engine_and_is_served() -> N
     assert {size.instances for size in report.sizes} == {0, 1}
     assert report.instance_s < 30.0
     assert all(a.at_s <= b.at_s for a, b in pairwise(report.sizes))
+
+
+def test_what_drains_when_more_is_wanted_is_taken_back_at_once() -> None:
+    """Two instances with a request each; one is to go, and is wanted again before it is empty."""
+
+    class Wavering:
+        name, needs_snapshots = "wavering", False
+
+        def propose(self, facts: Facts, plan: Plan) -> Proposal:
+            return Proposal(1 if 2.0 <= facts.now_s < 4.0 else 2, "the test")
+
+    config, _ = provisioned(0, "static")
+    bounds = ProvisionConfig(minimum=1, maximum=2, cool_down_s=0.0, cold_start_s=50.0)
+    two = Provisioning(Wavering, bounds, 2, cold_start_s=50.0, every_s=1.0)
+    # Long answers: neither instance gets empty meanwhile.
+    first = [Arrival(0.1, 8, 60, f"a{i}") for i in range(2)]
+    later = [Arrival(4.5, 8, 60, f"b{i}") for i in range(2)]
+    slow = replace(config.instances[0], step_time=LinearStepTime((0.2, 0.0, 0.0, 0.0, 0.0, 0.0)))
+    cluster = replace(config, instances=(slow,) * 2, provisioning=two)
+    report = simulate(cluster, [*first, *later], [make_policy("least_outstanding")], Random(0))
+    (drained,) = (d for d in report.decisions if d.drain)
+    (back,) = (d for d in report.decisions if d.take_back)
+    assert back.take_back == drained.drain
+    assert not any(d.start for d in report.decisions)
+    assert len({r.instance_id for r in report.served if r.request_id.startswith("b")}) == 2
+    assert report.sizes[-1].ready == 2

@@ -45,7 +45,8 @@ def test_a_new_batch_is_told_its_end_at_once(seen: Promises) -> None:
     assert first is not None
     assert first["confidence"] == 0.9
     assert first["in_time"]
-    seen.renew([], [new.id], NOW)
+    seen.renew([], [new], NOW)
+    assert seen.due == [(pytest.approx(NOW + 26.5, abs=1.5), pytest.approx(26.5, abs=1.5))]
     assert seen.shown(new) == first
     begun = new.validated(200, "m", NOW)
     seen.renew([begun], [], NOW)
@@ -54,6 +55,7 @@ def test_a_new_batch_is_told_its_end_at_once(seen: Promises) -> None:
     assert seen.shown(new) is not None
     seen.renew([], [], NOW)
     assert seen.shown(new) is None
+    assert seen.due == []
 
 
 def test_the_latest_end_counts_for_all(seen: Promises) -> None:
@@ -80,3 +82,18 @@ def test_nothing_is_told_of_what_is_not_known(seen: Promises) -> None:
     for requests, model in ((0, "m"), (10, "another")):
         seen.quote("batch_1", requests, model, NOW)
         assert seen.shown(batch("batch_1")) is None
+
+
+def test_a_batch_is_due_when_it_was_promised_or_else_when_it_expires(seen: Promises) -> None:
+    known, unknown = (
+        batch(name).validated(100, model, NOW) for name, model in (("a", "m"), ("b", "x"))
+    )
+    seen.renew([known, unknown], [], NOW)
+    (due_s, left_s), other = seen.due
+    assert left_s is not None
+    assert due_s == NOW + left_s
+    assert other == (unknown.expires_unix_s, None)
+    seen.renew([known], [], due_s - 1)
+    assert seen.due[0][0] == due_s
+    seen.renew([known], [], due_s + 1)  # the promise is broken: its own end is left
+    assert seen.due[0][0] == known.expires_unix_s

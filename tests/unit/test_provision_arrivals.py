@@ -97,3 +97,14 @@ def test_spans_of_other_lengths_are_no_bursts() -> None:
     ]:
         forecast.observe(at_s, arrived)
     assert forecast.dispersion() == 1.0
+
+
+def test_a_surge_has_no_margin_for_another_one_on_top() -> None:
+    draws, forecast = Random(3), ArrivalForecast()
+    uppers = []
+    for tick in range(1000):
+        surge = 2.0 if tick // 20 % 6 == 5 else 1.0  # 200 s of every 20 minutes
+        forecast.observe(10.0 * tick, poisson(draws, 50.0 * surge))
+        uppers.append(forecast.upper(10.0 * tick, 60.0, 60.0, 0.97))
+    assert 8.0 < uppers[935] < 14.0  # one may come
+    assert 8.0 < uppers[955] < 14.0  # it has come, and is no sign of one four times as high

@@ -73,6 +73,15 @@ def test_what_is_warming_is_stopped_before_what_is_ready_is_drained() -> None:
     assert (decision.stop, decision.drain) == (("d", "c"), ("a",))
 
 
+def test_what_still_drains_is_taken_back_before_anything_is_started() -> None:
+    seen = facts(1.0, ready("a"), draining("d", 2), draining("e", 7), draining("f", 4))
+    some = core(3).decide(seen)
+    assert (some.take_back, some.start, some.drain) == (("e", "f"), 0, ())  # the busiest
+    more = core(5).decide(seen)
+    assert (more.take_back, more.start) == (("e", "f", "d"), 1)
+    assert core(1).decide(seen).take_back == ()
+
+
 def test_old_numbers_decide_nothing() -> None:
     decision = core(5).decide(facts(0.0, ready("a"), age_s=31.0))
     assert (decision.desired, decision.because, decision.start) == (1, "stale", 0)

@@ -160,3 +160,35 @@ async def test_who_lost_the_lease_changes_nothing(world: World) -> None:
     with pytest.raises(LeaseLost):
         await fleet.act(order(start=1), 0.0)
     assert world.wanted() == {}
+
+
+async def test_what_drains_is_taken_back_and_what_is_gone_is_told(world: World) -> None:
+    world.answering = {place.url for place in PLACES}
+    fleet = world.fleet()
+    await fleet.look(0.0)
+    await fleet.act(order(start=2), 0.0)
+    await fleet.look(1.0)
+    await fleet.act(order(drain=("engine-0", "engine-1")), 1.0)
+    world.empty = {"engine-1"}
+    assert await fleet.act(order(take_back=("engine-1",)), 2.0) == 0  # before it is ended
+    assert world.wanted() == {"engine-0": "draining", "engine-1": "ready"}
+    assert world.listed() == {"engine-0": True, "engine-1": False}
+    successor = world.fleet()
+    assert [each.phase for each in await successor.look(3.0)] == [Phase.DRAINING, Phase.READY]
+    await successor.act(order(drain=("engine-1",)), 3.0)
+    assert world.wanted() == {"engine-0": "draining"}
+    assert await successor.act(order(take_back=("engine-1", "engine-0")), 4.0) == 1
+    assert world.wanted() == {"engine-0": "ready"}
+
+
+async def test_where_only_the_last_can_be_ended_the_first_is_taken_back(world: World) -> None:
+    world.answering = {place.url for place in PLACES}
+    orders = Following("")
+    orders.last_first = True
+    fleet = world.fleet(orders)
+    await fleet.look(0.0)
+    await fleet.act(order(start=2), 0.0)
+    await fleet.look(1.0)
+    await fleet.act(order(drain=("engine-0", "engine-1")), 1.0)
+    await fleet.act(order(take_back=("engine-1",)), 2.0)
+    assert world.wanted() == {"engine-0": "ready", "engine-1": "draining"}

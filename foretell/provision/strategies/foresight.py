@@ -18,6 +18,9 @@ TTFT_S, TPOT_S, WITHIN = 2.0, 0.1, 0.99
 """Targets where none are given, and the ratio of requests that shall be within both."""
 WINDOW_S = 60.0
 """The time after a cold start for which the target must be kept."""
+CATCH_UP_S = 30.0
+"""The time in it that new instances have to catch up with what waits by then: they are paid for
+long after."""
 LENGTHS = 512
 """Lengths of the latest requests, from which those to come are taken."""
 KEEPS_FOR_S, FAILS_FOR_S = 300.0, 1800.0
@@ -42,9 +45,9 @@ class _Found:
 
 class Foresight:
     """Forecasts the arrivals of a cold start ahead (`ArrivalForecast`) at the wanted `confidence`,
-    and runs the twins of all instances forward with the present number, one less and more
+    and runs the twins of all instances forward with the present number, fewer and more
     (`share_within`). The fewest for which at least `within` of the requests keep `ttft_s` and
-    `tpot_s` are proposed: one less must keep them from now on, more once they can be there.
+    `tpot_s` are proposed: fewer must keep them from now on, more once they can be there.
     """
 
     name: ClassVar[str] = "foresight"
@@ -105,7 +108,7 @@ class Foresight:
         """The share within the targets on `places`, with the rate going from one of `rates` to the
         other in the time of a cold start; `from_now`: before that too."""
         coming = self._coming(rates[0], rates[1], cold_start_s, kind.config.max_model_len)
-        begins_s = [0.0, cold_start_s] if from_now else [cold_start_s]
+        begins_s = [0.0, cold_start_s] if from_now else [cold_start_s + CATCH_UP_S]
         return share_within(places, kind, coming, self._slo, begins_s, self._within)
 
     def _coming(self, rate: float, later: float, ramp_s: float, longest: int) -> list[Coming]:
@@ -201,8 +204,14 @@ class _Search:
                     break
             return wanted, self._share
         share = self._share
-        if wanted > max(1, self._plan.minimum) and self._keeps(wanted - 1):
-            return wanted - 1, self._share
+        # More keep the targets where fewer do: the fewest are found by halving.
+        low = max(1, self._plan.minimum)
+        while low < wanted:
+            middle = (low + wanted) // 2
+            if self._keeps(middle):
+                wanted, share = middle, self._share
+            else:
+                low = middle + 1
         return wanted, share
 
     def _keeps(self, instances: int) -> bool:

@@ -8,6 +8,7 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
+from services.process.peer import open_peer
 from services.process.traffic import Traffic
 from services.scheduler.http.errors import ApiError, retry_after, unavailable
 from services.scheduler.http.exchange import ClientLeft, Exchange
@@ -35,7 +36,7 @@ class Batches:
         """`address` is `unix:PATH` or `HOST:PORT`; empty: there is no such service."""
         self._address = address
         self._traffic = traffic
-        self._session: aiohttp.ClientSession | None = None
+        self._opened: tuple[str, aiohttp.ClientSession] | None = None
         self._now = 0
 
     async def pass_on(self, exchange: Exchange, tenant: Tenant) -> None:
@@ -63,14 +64,17 @@ class Batches:
         headers = {
             name: exchange.headers[name] for name in _FORWARDED if name in exchange.headers
         } | self._traffic.headers(tenant.name)
-        scheme = "https" if self._traffic.authority and not self._is_unix else "http"
-        host = "batch" if self._is_unix else self._address
+        if self._opened is None:
+            self._opened = open_peer(
+                self._address, self._traffic, timeout=_TIMEOUT, auto_decompress=False
+            )
+        url, session = self._opened
         query = f"?{exchange.query}" if exchange.query else ""
         failed: list[Exception] = []
-        calling = self._opened().request(
+        calling = session.request(
             exchange.method,
             # As it stands: dots in a path lead nowhere else.
-            URL(f"{scheme}://{host}{quote(exchange.path)}{query}", encoded=True),
+            URL(f"{url}{quote(exchange.path)}{query}", encoded=True),
             headers=headers,
             data=_body_of(exchange, failed) if exchange.method == "POST" else None,
             allow_redirects=False,
@@ -91,31 +95,10 @@ class Batches:
             ]
             await _relay(exchange, answer, given)
 
-    @property
-    def _is_unix(self) -> bool:
-        return self._address.startswith("unix:")
-
-    def _opened(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            connector: aiohttp.BaseConnector
-            if self._is_unix:
-                path = self._address.removeprefix("unix:").removeprefix("//")
-                connector = aiohttp.UnixConnector(path, limit=0)
-            else:
-                tls = self._traffic.client_tls()
-                connector = aiohttp.TCPConnector(limit=0, ssl=tls if tls else True)
-            self._session = aiohttp.ClientSession(
-                connector=connector,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=_TIMEOUT,
-                auto_decompress=False,
-            )
-        return self._session
-
     async def close(self) -> None:
         """Close all connections."""
-        if self._session is not None:
-            await self._session.close()
+        if self._opened is not None:
+            await self._opened[1].close()
 
 
 async def _while_there(

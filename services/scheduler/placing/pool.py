@@ -19,6 +19,7 @@ from foretell.placement.events import (
     InstanceDown,
     InstanceDraining,
     InstanceRemoved,
+    InstanceTakenBack,
     InstanceUp,
 )
 from foretell.telemetry import SchedulerMetrics
@@ -284,11 +285,12 @@ class Pool:
         self.instances = {}
         for config in members.instances:
             old = known.get(config.instance_id)
-            if old is not None and config in (old.config, replace(old.config, draining=True)):
+            if old is not None and config == replace(old.config, draining=config.draining):
                 self.instances[config.instance_id] = known.pop(config.instance_id)
                 if config != old.config:
                     old.config = config
-                    self.listener(InstanceDraining(config.instance_id))
+                    told = InstanceDraining if config.draining else InstanceTakenBack
+                    self.listener(told(config.instance_id))
                 continue
             instance = Instance(config)
             if config.predictor:

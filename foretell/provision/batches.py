@@ -1,0 +1,43 @@
+"""How many instances batches need, so that each ends when it is due: a floor under any strategy."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """One batch that has not ended, as the batch service foretells it."""
+
+    within_s: float
+    """Seconds until it is due: the end that was promised, or its deadline where none was."""
+    left_s: float | None
+    """Seconds until it, and all that comes before it, will be done with the instances of now, at
+    the promised confidence; None while nothing is known of its requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """Batches that have not ended."""
+
+    instances: int = 0
+    """Instances that worked on them when their ends were foretold."""
+    due: Sequence[Due] = ()
+
+    def floor(self, cold_start_s: float) -> int:
+        """The fewest instances with which every batch ends in time; 0 without batches.
+
+        Twice as many instances take half the time; those that are missing are there only after a
+        cold start. Where none could be there in time, those that are there stay.
+        """
+        return max((self._needed(each, cold_start_s) for each in self.due), default=0)
+
+    def _needed(self, due: Due, cold_start_s: float) -> int:
+        if due.left_s is None or due.within_s <= 0.0:
+            return 1
+        if due.left_s <= due.within_s:
+            return max(1, ceil(self.instances * due.left_s / due.within_s))
+        if due.within_s <= cold_start_s:
+            return max(1, self.instances)
+        after_s = due.left_s - cold_start_s, due.within_s - cold_start_s
+        return max(1, ceil(self.instances * after_s[0] / after_s[1]))

@@ -1,0 +1,71 @@
+"""Asks the batch service which batches are due when, and how much of them is left."""
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import aiohttp
+
+from foretell.provision.batches import Batches, Due
+from services.process.peer import open_peer
+from services.process.traffic import Traffic
+
+logger = logging.getLogger(__name__)
+
+_ANSWER = aiohttp.ClientTimeout(total=3.0)
+
+
+class BatchService:
+    """What it said last counts until it says more, or until what is left is due."""
+
+    def __init__(self, address: str, traffic: Traffic) -> None:
+        """`address` is `unix:PATH` or `HOST:PORT`; empty: there is no such service."""
+        self._address, self._traffic = address, traffic
+        self._opened: tuple[str, aiohttp.ClientSession] | None = None
+        self._told, self._heard_s = Batches(), 0.0
+        self._complaint = ""
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._opened is not None:
+            await self._opened[1].close()
+
+    async def ask(self, now_s: float) -> Batches:
+        """The batches that have not ended, at `now_s`, Unix time."""
+        if not self._address:
+            return self._told
+        try:
+            self._told, self._heard_s = _batches_of(await self._status(), now_s), now_s
+            self._complaint = ""
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            self._complain(f"the batch service does not answer: {error!r}")
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            self._complain(f"the batch service gives no status: {error!r}")
+        ago_s = now_s - self._heard_s
+        # Work goes on meanwhile: what was told is as true as the time that has passed of it.
+        return replace(self._told, due=[d for d in self._told.due if d.within_s > ago_s])
+
+    async def _status(self) -> Any:
+        if self._opened is None:
+            self._opened = open_peer(self._address, self._traffic, timeout=_ANSWER)
+        url, session = self._opened
+        async with session.get(f"{url}/status", headers=self._traffic.headers("")) as answer:
+            answer.raise_for_status()
+            return await answer.json()
+
+    def _complain(self, complaint: str) -> None:
+        if not self._complaint:
+            logger.warning("%s", complaint)
+        self._complaint = complaint
+
+
+def _batches_of(status: Any, now_s: float) -> Batches:
+    """Raises AttributeError, KeyError, TypeError or ValueError if this is no such status."""
+    due = [
+        Due(
+            float(each["due_unix_s"]) - now_s,
+            None if each["left_s"] is None else float(each["left_s"]),
+        )
+        for each in status["batches"]
+    ]
+    return Batches(int(status["instances"]), due)
