@@ -17,6 +17,12 @@ class Content:
 
     __slots__ = ("_block_size", "_hashes", "_offset", "_output", "_prompt", "_segment")
 
+    @property
+    def shared_blocks(self) -> int | None:
+        """Blocks from this one on are no other request's, and are asked for no hash; None: any may
+        be."""
+        return None
+
     def __init__(self, prompt: Iterable[Segment], output: str, block_size_tokens: int) -> None:
         self._prompt = tuple(prompt)
         self._output = output

@@ -14,7 +14,7 @@ from math import inf
 
 import numpy as np
 
-from foretell.offline.feed import LEAST_STEP_TOKENS, InFlight, Uncached
+from foretell.offline.feed import LEAST_STEP_TOKENS, UNTIL_SOMETHING_CHANGES, InFlight, Uncached
 from foretell.offline.survival import LONGEST, Survival
 from foretell.offline.tree import PrefixTree
 from foretell.offline.work import Floats, Ints, WorkModel, contexts
@@ -114,10 +114,13 @@ class Feedback:
         tokens = int(_SLACK * self._budget_s() / self._work.prefill_token_s)
         return len(self._side) + max(LEAST_STEP_TOKENS, tokens)
 
-    def stepped(self) -> None:
-        self._steps += 1
+    def unasked_steps(self) -> int:
+        return 1 if self._left or self._right else UNTIL_SOMETHING_CHANGES
+
+    def stepped(self, steps: int) -> None:
+        self._steps += steps
         for flight in self._flights:
-            flight.step()
+            flight.step(steps)
 
     def ended(self, request: int, tokens: int) -> None:
         self._flights[self._side.pop(request)].remove(request)

@@ -45,8 +45,11 @@ class Watched:
     def step_tokens(self) -> int:
         return 0  # a plain engine's budget is fixed
 
-    def stepped(self) -> None:
-        self.feed.stepped()
+    def unasked_steps(self) -> int:
+        return self.feed.unasked_steps()
+
+    def stepped(self, steps: int) -> None:
+        self.feed.stepped(steps)
 
     def ended(self, request: int, tokens: int) -> None:
         self.feed.ended(request, tokens)
