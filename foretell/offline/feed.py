@@ -104,14 +104,21 @@ class InFlight:
     def prompt_tokens(self) -> Ints:
         return self._columns[3, : len(self)]
 
-    def add(self, request: int, own: int, prompt: int) -> None:
+    def add(self, request: int, own: int, prompt: int, age: int = 0) -> None:
+        """A request that holds `own` tokens of its prompt's, and has generated `age`."""
         place = len(self._places)
         if place == self._columns.shape[1]:
             self._columns = np.concatenate((self._columns, np.zeros_like(self._columns)), axis=1)
-        self._columns[:, place] = request, self._now, own, prompt
+        self._columns[:, place] = request, self._now - age, own, prompt
         self._places[request] = place
-        self.context_tokens += prompt
-        self.kv_tokens += own
+        self.context_tokens += prompt + age
+        self.kv_tokens += own + age
+
+    def move(self, request: int, to: "InFlight") -> None:
+        """The request is `to`'s from now on."""
+        _, began, own, prompt = self._columns[:, self._places[request]].tolist()
+        self.remove(request)
+        to.add(request, own, prompt, self._now - began)
 
     def remove(self, request: int) -> None:
         place = self._places.pop(request)
@@ -124,7 +131,7 @@ class InFlight:
             self._columns[:, place] = self._columns[:, last]
             self._places[int(self._columns[0, place])] = place
 
-    def step(self, steps: int = 1) -> None:
+    def step(self, steps: int) -> None:
         self._now += steps
         self.context_tokens += steps * len(self._places)
         self.kv_tokens += steps * len(self._places)

@@ -4,13 +4,14 @@ Two kinds of requests: R, whose group needs memory for longer than arithmetic an
 that remains, and the others (L), in depth-first order. Every step may compute as many seconds as
 its reading of memory takes times τ, remaining computing over remaining reading, or what hides
 behind reading the weights. R is admitted while a forecast of the KV cache says that it will fit, L
-with what is left of the step. Lengths are learnt from all answers, with those in flight as censored
-ones.
+with what is left of the step. When R has all been sent, what is left of L is spread over the steps
+that R is still expected to take. Lengths are learnt from all answers, with those in flight as
+censored ones.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf
 
 import numpy as np
 
@@ -28,6 +29,8 @@ _RESERVED = 0.75  # of what L will hold: R, held back by its peaks, leaves some 
 _USED = 0.98  # of the KV cache; the rest is lost to blocks that are not full
 _HEARD, _UNHEARD = 8, 32  # answers that tell a group's lengths, and most in flight until then
 _SLACK = 1.1  # of a step's prompt tokens beyond what requests are sent for: no backlog grows
+_ANY = 0.5  # expected requests: fewer are none
+_KEPT = 0.5  # of what waits to be computed: most that is kept for the end
 _RETRY_STEPS = 8  # after the forecast has refused a request
 
 
@@ -39,7 +42,7 @@ class Job:
     order: Ints
     """(n,): depth-first."""
     group: Ints
-    """(n,): requests that are judged together, by `lengths.strata`."""
+    """(n,): requests that are judged together, by `lengths.sources`."""
     known: Ints
     """(n,): output tokens, above 0 where they are known."""
     prior_tokens: float
@@ -78,7 +81,7 @@ class Feedback:
         for request in job.order[::-1].tolist():
             self._queues[self._group_list[request]].append(request)
         self._left: list[int] = []
-        """Groups of L, those first of which the greatest part is left."""
+        """Groups of L: the unheard ones first, then those of which the greatest part is left."""
         self._right: list[int] = []
         """Groups of R, the longest answers first."""
         self._sums = self._totals()
@@ -90,8 +93,12 @@ class Feedback:
         self._side: dict[int, int] = {}
         self._steps = self._refused_until = 0
         self._refreshed = -1
-        self._credit_s = self._reserve = self._growth = 0.0
-        self._tau = 1.0
+        self._credit_s = self._reserve = self._growth = self._spread_s = 0.0
+        self._to_learn = np.bincount(self._group[job.known == 0], minlength=groups) > 0
+        self._tau = self._pace = 1.0
+        self._doubtful = True
+        self._since = 1
+        """Steps since the last admission."""
         self._moments = np.arange(1)
 
     def admit(self, waiting: int) -> Sequence[int]:
@@ -99,9 +106,14 @@ class Feedback:
             self._refresh()
         if waiting:
             return ()
-        self._credit_s = min(0.0, self._credit_s) + self._budget_s()
+        budget_s = self._budget_s()
+        missed_s = (self._since - 1) * budget_s if self._since > 1 else 0.0
+        self._credit_s = min(0.0, self._credit_s + missed_s) + budget_s
+        self._since = 0
+        if not (self._right or self._doubtful or len(self._flights[_RIGHT])):
+            self._credit_s = inf  # nothing to blend with, now and later
         chosen: list[int] = []
-        if self._steps >= self._refused_until:
+        if self._right and self._credit_s > 0 and self._steps >= self._refused_until:
             self._admit_right(chosen)
         self._admit_left(chosen)
         if not chosen and not self._side:
@@ -115,16 +127,27 @@ class Feedback:
         return len(self._side) + max(LEAST_STEP_TOKENS, tokens)
 
     def unasked_steps(self) -> int:
-        return 1 if self._left or self._right else UNTIL_SOMETHING_CHANGES
+        if not any(self._queues[group] for group in (*self._left, *self._right)):
+            return UNTIL_SOMETHING_CHANGES
+        if not self._side:
+            return 1
+        steps = _REFRESH_STEPS - self._steps % _REFRESH_STEPS
+        if self._credit_s <= 0:
+            return max(1, min(steps, ceil(-self._credit_s / self._budget_s())))
+        # What was refused now will be until an answer ends, but for the forecast's changes.
+        return max(1, min(steps, self._refused_until - self._steps)) if self._right else steps
 
     def stepped(self, steps: int) -> None:
         self._steps += steps
+        self._since += steps
         for flight in self._flights:
             flight.step(steps)
 
     def ended(self, request: int, tokens: int) -> None:
-        self._flights[self._side.pop(request)].remove(request)
-        self._refused_until = 0
+        side = self._side.pop(request)
+        self._flights[side].remove(request)
+        if side == _RIGHT:
+            self._refused_until = 0
         group = self._group_list[request]
         self._heard[group] += 1
         if not self._known_list[request]:
@@ -141,7 +164,8 @@ class Feedback:
             return inf
         memory_s = self._work.decode_pair_s * sum(each.context_tokens for each in self._flights)
         decode_s = self._work.decode_token_s * len(self._side)
-        return max(self._tau * memory_s, self._work.weights_s) - decode_s
+        hidden_s = float(self._hidden_s(np.array(memory_s)))
+        return max(self._pace * memory_s, hidden_s, self._spread_s) - decode_s
 
     def _admit_right(self, chosen: list[int]) -> None:
         forecast = self._forecast(self._flights[_RIGHT])
@@ -159,10 +183,9 @@ class Feedback:
 
     def _admit_left(self, chosen: list[int]) -> None:
         """Requests of L while the step has time for them and the cache has room."""
-        free = not self._right and not len(self._flights[_RIGHT])  # nothing to blend with
         for group in self._left:
             queue = self._queues[group]
-            while queue and (free or self._credit_s > 0) and self._may_grow(group):
+            while queue and self._credit_s > 0 and self._may_grow(group):
                 if not self._fits(queue[-1], self._typical[group]):
                     return
                 chosen.append(self._send(queue.pop(), _LEFT))
@@ -214,17 +237,20 @@ class Feedback:
 
         Who is still there is asked for the middle between two moments: requests end at any time.
         """
-        moments = self._moments[None, :]
-        later = ages[:, None] + moments
-        middle = later - np.diff(moments, prepend=0) / 2.0
-        groups, known = self._group[requests][:, None], self._known[requests][:, None]
-        alive = np.maximum(self._survival.survival(groups, ages[:, None].astype(float)), 1e-12)
-        stays = np.minimum(1.0, self._survival.survival(groups, middle) / alive)
-        stays = np.where(known > 0, middle < known, stays * (middle < self._most))
-        held = self._own[requests][:, None] + later
+        stays = self._stays(requests, ages)
+        held = self._own[requests][:, None] + ages[:, None] + self._moments[None, :]
         mean: Floats = (stays * held).sum(axis=0)
         variance: Floats = (stays * (1.0 - stays) * held * held).sum(axis=0)
         return mean, variance
+
+    def _stays(self, requests: Ints, ages: Ints) -> Floats:
+        """(requests, moments): the probability that each still runs then."""
+        moments = self._moments[None, :]
+        middle = ages[:, None] + moments - np.diff(moments, prepend=0) / 2.0
+        groups, known = self._group[requests][:, None], self._known[requests][:, None]
+        alive = np.maximum(self._survival.survival(groups, ages[:, None].astype(float)), 1e-12)
+        stays = np.minimum(1.0, self._survival.survival(groups, middle) / alive)
+        return np.where(known > 0, middle < known, stays * (middle < self._most))
 
     def _refresh(self) -> None:
         """Learn from what has ended and still runs; divide the groups and the memory anew."""
@@ -248,10 +274,46 @@ class Feedback:
         held = prompt_tokens + ages
         compute = float(compute_s.sum() + work.decode_token_s * going.sum())
         memory = float(memory_s.sum() + work.decode_pair_s * contexts(held, going, going**2).sum())
-        self._tau = compute / max(memory, 1e-30)
+        doubtful = (np.array(self._heard) < _HEARD) & (count > 0) & self._to_learn
+        self._doubtful = bool(doubtful.any())
+        self._tau = 1.0 if self._doubtful else compute / max(memory, 1e-30)
         self._divide(compute_s, memory_s)
         self._reserve = self._left_holds(count, own, mean, square)
         self._look_ahead(float(going.max(initial=0.0)), mean)
+        self._keep_for_end(float(compute_s.sum()), compute, memory)
+
+    def _keep_for_end(self, waiting_s: float, compute_s: float, memory_s: float) -> None:
+        """What is computed a step until R has all been sent, and after that.
+
+        Then R runs out, as those in flight do now, and what hides behind the weights is still to
+        be there for every step until the last has ended. `waiting_s`: computing that has not begun.
+        """
+        self._pace, self._spread_s = self._tau, 0.0
+        flight, steps = self._flights[_RIGHT], np.diff(self._moments)
+        if self._doubtful or not self._overlaps or not len(flight):
+            return
+        stays = self._stays(flight.requests, flight.ages)[:, 1:]
+        held = flight.prompt_tokens[:, None] + flight.ages[:, None] + self._moments[None, 1:]
+        reads_s = self._work.decode_pair_s * (stays * held).sum(axis=0)
+        some = stays.sum(axis=0) > _ANY
+        if not self._right:
+            self._spread_s = waiting_s / max(_REFRESH_STEPS, float(steps[some].sum()))
+            return
+        kept_s = float(((self._hidden_s(reads_s) * steps)[some]).sum())
+        later_s = float((reads_s * steps).sum())
+        kept_s = min(kept_s, _KEPT * waiting_s)
+        if later_s < memory_s and kept_s * memory_s > compute_s * later_s:
+            self._pace = (compute_s - kept_s) / (memory_s - later_s)
+
+    def _hidden_s(self, reads_s: Floats) -> Floats:
+        """Computing that hides behind reading the weights, in a step that reads for so long.
+
+        As if computing and reading added up in quadrature: a little more than one after the other
+        hides, and less than side by side.
+        """
+        weights_s = self._work.weights_s
+        result: Floats = np.sqrt(weights_s * (weights_s + 2.0 * reads_s))
+        return result
 
     def _look_ahead(self, longest: float, mean: Floats) -> None:
         """Choose the moments of the forecast, and how much more those in flight will soon hold."""
@@ -271,7 +333,17 @@ class Feedback:
         self._left = [group for group in filled if dense[group]]
         self._right = [group for group in filled if not dense[group]]
         self._right.sort(key=lambda group: -self._typical[group])
-        self._left.sort(key=lambda group: -self._sums[2, group] / self._compute_at_first[group])
+        self._left.sort(key=self._turn)
+        left, right = self._flights
+        for request in left.requests.tolist():
+            if self._group_list[request] in self._right:
+                left.move(request, right)
+                self._side[request] = _RIGHT
+
+    def _turn(self, group: int) -> tuple[bool, float]:
+        """What L's groups are sorted by: first those that nothing is known of."""
+        left = self._sums[2, group] / self._compute_at_first[group]
+        return self._heard[group] >= _HEARD, -float(left)
 
     def _left_holds(self, count: Floats, own: Floats, mean: Floats, square: Floats) -> float:
         """KV tokens that L will hold on average, by Little's law: prompt tokens that a step has
