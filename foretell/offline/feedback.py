@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from math import ceil, inf
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foretell.offline.feed import LEAST_STEP_TOKENS, UNTIL_SOMETHING_CHANGES, InFlight, Uncached
 from foretell.offline.survival import LONGEST, Survival
@@ -29,6 +30,7 @@ _RESERVED = 0.75  # of what L will hold: R, held back by its peaks, leaves some 
 _USED = 0.98  # of the KV cache; the rest is lost to blocks that are not full
 _HEARD, _UNHEARD = 8, 32  # answers that tell a group's lengths, and most in flight until then
 _SLACK = 1.1  # of a step's prompt tokens beyond what requests are sent for: no backlog grows
+_LONG = 0.5  # of the answer that the mean token is part of: an answer of R without overlap
 _ANY = 0.5  # expected requests: fewer are none
 _KEPT = 0.5  # of what waits to be computed: most that is kept for the end
 _RETRY_STEPS = 8  # after the forecast has refused a request
@@ -54,14 +56,25 @@ class Job:
 class Feedback:
     """Feeds one engine by feedback control."""
 
-    def __init__(self, job: Job, work: WorkModel, kv_tokens: int, *, overlaps: bool = True) -> None:
-        """`kv_tokens`: size of the engine's KV cache.
+    def __init__(
+        self,
+        job: Job,
+        work: WorkModel,
+        kv_tokens: int,
+        *,
+        overlaps: bool = True,
+        seats: int = 1 << 30,
+    ) -> None:
+        """`kv_tokens`: size of the engine's KV cache. `seats`: requests that it runs at once.
 
         An engine that `overlaps` computes while it reads. For one that does not there is no use in
-        spreading computing evenly: then L fills what R leaves of the cache, and fewer steps are
-        made, each of which reads the weights.
+        spreading computing evenly, only in few steps, each of which reads the weights: L fills what
+        R leaves of the cache or, where seats are shorter than it, of the seats.
         """
         self._overlaps = overlaps
+        self._seats = self._right_seats = seats
+        self._even_s = inf
+        """Computing of L a step, where seats are short."""
         self._work, self._memory = work, _USED * kv_tokens - _active_prefixes(job.tree)
         self._most = job.most_tokens
         self._known = job.known
@@ -161,7 +174,7 @@ class Feedback:
     def _budget_s(self) -> float:
         """Seconds of computing prompts that the next step may take."""
         if not self._overlaps:
-            return inf
+            return self._even_s
         memory_s = self._work.decode_pair_s * sum(each.context_tokens for each in self._flights)
         decode_s = self._work.decode_token_s * len(self._side)
         hidden_s = float(self._hidden_s(np.array(memory_s)))
@@ -172,6 +185,8 @@ class Feedback:
         for group in self._right:
             queue = self._queues[group]
             while queue and self._credit_s > 0 and self._may_grow(group):
+                if len(self._flights[_RIGHT]) >= self._right_seats:
+                    return
                 mean, variance = forecast
                 more, spread = self._held(np.array([queue[-1]]), np.zeros(1, np.int64))
                 mean, variance = mean + more, variance + spread
@@ -186,6 +201,8 @@ class Feedback:
         for group in self._left:
             queue = self._queues[group]
             while queue and self._credit_s > 0 and self._may_grow(group):
+                if len(self._side) >= self._seats:
+                    return
                 if not self._fits(queue[-1], self._typical[group]):
                     return
                 chosen.append(self._send(queue.pop(), _LEFT))
@@ -277,7 +294,14 @@ class Feedback:
         doubtful = (np.array(self._heard) < _HEARD) & (count > 0) & self._to_learn
         self._doubtful = bool(doubtful.any())
         self._tau = 1.0 if self._doubtful else compute / max(memory, 1e-30)
-        self._divide(compute_s, memory_s)
+        dense = compute_s > min(self._tau, 1.0) * memory_s
+        if not self._overlaps:
+            # Every step reads the weights, so that long answers must not be left for the end.
+            long = float((count * mean) @ mean) / max(float(count @ mean), 1e-30)
+            dense = mean < _LONG * long
+        self._divide(dense)
+        if not self._overlaps:
+            self._share_seats(count, own, compute_s, mean, square)
         self._reserve = self._left_holds(count, own, mean, square)
         self._look_ahead(float(going.max(initial=0.0)), mean)
         self._keep_for_end(float(compute_s.sum()), compute, memory)
@@ -326,10 +350,9 @@ class Feedback:
         expected = sum(self._forecast(flight)[0][near] for flight in self._flights)
         self._growth = max(0.0, float(np.max(expected)) - self._kv_tokens)
 
-    def _divide(self, compute_s: Floats, memory_s: Floats) -> None:
-        """Groups with waiting requests into L and R."""
+    def _divide(self, dense: NDArray[np.bool_]) -> None:
+        """Groups with waiting requests into L, which are `dense`, and R."""
         filled = [group for group, queue in enumerate(self._queues) if queue]
-        dense = compute_s > min(self._tau, 1.0) * memory_s
         self._left = [group for group in filled if dense[group]]
         self._right = [group for group in filled if not dense[group]]
         self._right.sort(key=lambda group: -self._typical[group])
@@ -344,6 +367,24 @@ class Feedback:
         """What L's groups are sorted by: first those that nothing is known of."""
         left = self._sums[2, group] / self._compute_at_first[group]
         return self._heard[group] >= _HEARD, -float(left)
+
+    def _share_seats(
+        self, count: Floats, own: Floats, compute_s: Floats, mean: Floats, square: Floats
+    ) -> None:
+        """Seats for R, and computing of L a step, so that both end together."""
+        self._right_seats, self._even_s = self._seats, inf
+        left, right = self._left, self._right
+        if not left or not right:
+            return
+        flight = self._flights[_RIGHT]
+        ahead = self._survival.mean_left(self._group[flight.requests], flight.ages)
+        sits_right = float(count[right] @ mean[right]) + float(ahead.sum())
+        sits_left = float(count[left] @ (mean[left] + 1.0))
+        steps = max((sits_left + sits_right) / self._seats, 1.0)
+        held = float((own * mean + count * square / 2.0).sum())
+        if steps * self._memory > held:
+            self._right_seats = max(1, self._seats - ceil(sits_left / steps))
+            self._even_s = float(compute_s[left].sum()) / steps
 
     def _left_holds(self, count: Floats, own: Floats, mean: Floats, square: Floats) -> float:
         """KV tokens that L will hold on average, by Little's law: prompt tokens that a step has
