@@ -10,12 +10,17 @@ answers get from their ends and hears of steps from the engine's snapshots. Orde
 
 import argparse
 import asyncio
+import contextlib
 import gzip
 import json
+import os
 import re
+import shlex
+import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -27,14 +32,14 @@ import numpy as np
 import psutil  # type: ignore[import-untyped]
 
 from bench.offline.mixes import Ints, tokens_of
-from bench.placement.cluster.processes import Engines
+from bench.placement.cluster.processes import Engines, Setup
 from bench.placement.cluster.watch import Watch, watching
-from bench.placement.paced.engines import MODEL_NAME, forget_prefixes, start_paced
+from bench.placement.paced.engines import MODEL_NAME, engine_args, forget_prefixes, warm_up
 from bench.placement.paced.pace import LENGTH_KEY
-from bench.placement.paced.settings import BLOCK_TOKENS, PROFILE, SLOWDOWN, EngineSpec, Setting
-from bench.processes import running_services
+from bench.placement.paced.settings import BLOCK_TOKENS, PROFILE, SLOWDOWN, EngineSpec
 from bench.report import ROOT, Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.stats import plus_minus
+from bench.vllm_cpu import ENVIRONMENT
 from foretell.config import load_profile
 from foretell.latency.tables import profile_step_time
 from foretell.model import EngineConfig
@@ -45,6 +50,7 @@ from foretell.offline.tree import PrefixTree, prefix_tree
 from foretell.offline.work import measured_work
 from foretell.sim.offline import plain, run
 from foretell.v1 import snapshot_pb2
+from services.process.folders import free_ports
 
 BENCH = Benchmark(
     __file__,
@@ -67,7 +73,7 @@ _COUNTERS = {
     "preemptions": "vllm:num_preemptions_total",
 }
 _FIRST, _VOCABULARY = 100, 3900  # of the tiny model; ids below mean something to it
-_LOOK_S = 0.05
+_LOOK_S, _START_TIMEOUT_S = 0.05, 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,10 +239,9 @@ async def _served(file: File, order: str, engines: Engines) -> dict[str, Any]:
 async def _rounds(options: argparse.Namespace) -> list[dict[str, Any]]:
     """All rounds on one engine."""
     runs: list[dict[str, Any]] = []
-    setting = Setting("offline", "", (ENGINE,))
     with TemporaryDirectory(prefix="foretell-bench-") as name:
-        async with running_services(Path(name)) as services:
-            engines = await start_paced(services, setting, options.python, options.model)
+        async with _running(Path(name), options.python, options.model) as engines:
+            await warm_up(engines)
             for round_ in range(options.rounds):
                 file = made(options.data, options.mmlu, options.gsm8k, round_ + 1)
                 turn = round_ % len(ORDERS)
@@ -244,6 +249,55 @@ async def _rounds(options: argparse.Namespace) -> list[dict[str, Any]]:
                     runs.append({"round": round_, **await _served(file, order, engines)})
                     print(runs[-1], flush=True)
     return runs
+
+
+@asynccontextmanager
+async def _running(folder: Path, python: Path, model: Path) -> AsyncIterator[Engines]:
+    """The engine alone: nothing places requests, so there is no predictor beside it."""
+    (port,) = free_ports("127.0.0.1", 1)
+    snapshots = f"ipc://{folder}/engine.ipc"
+    command = (
+        str(python),
+        *("-m", "vllm.entrypoints.openai.api_server", f"--model={model}"),
+        *(f"--served-model-name={MODEL_NAME}", "--host=127.0.0.1", f"--port={port}"),
+        *shlex.split(engine_args(ENGINE)),
+    )
+    environment = {
+        **os.environ,
+        **ENVIRONMENT,
+        "VLLM_SERVER_DEV_MODE": "1",  # for /reset_prefix_cache
+        "PYTHONPATH": str(ROOT),
+        "FORETELL_PLUGIN_SNAPSHOT_ENDPOINT": snapshots,
+        "FORETELL_PLUGIN_INSTANCE_ID": "engine-0",
+    }
+    url = f"http://127.0.0.1:{port}"
+    with (folder / "engine.log").open("wb") as log:
+        engine = await asyncio.create_subprocess_exec(
+            *command, stdout=log, stderr=log, env=environment, start_new_session=True
+        )
+        try:
+            await _serves(engine, url)
+            yield Engines(Setup(1, PROFILE, 1.0), MODEL_NAME, (url,), ("",), (snapshots,))
+        except BaseException:
+            print((folder / "engine.log").read_text(errors="replace")[-3000:], file=sys.stderr)
+            raise
+        finally:
+            if engine.returncode is None:
+                engine.terminate()
+                await engine.wait()
+
+
+async def _serves(engine: asyncio.subprocess.Process, url: str) -> None:
+    """Return once it does; RuntimeError where it ends or takes too long."""
+    due_s = time.monotonic() + _START_TIMEOUT_S
+    async with aiohttp.ClientSession(url) as session:
+        while engine.returncode is None and time.monotonic() < due_s:
+            with contextlib.suppress(aiohttp.ClientError):
+                async with session.get("/health") as answer:
+                    if answer.status == 200:
+                        return
+            await asyncio.sleep(1.0)
+    raise RuntimeError("the engine does not serve")
 
 
 def tables(numbers: Numbers) -> Blocks:
@@ -282,7 +336,7 @@ def tables(numbers: Numbers) -> Blocks:
     lines = [
         made_by(numbers),
         f"A real vLLM engine on the CPU at {1 / SLOWDOWN:g} times the pace of {PROFILE}: "
-        f"{numbers['mmlu']} questions of MMLU and {numbers['gsm8k']} of GSM8K, {len(rounds)} rounds "
+        f"{numbers['mmlu']} questions of MMLU, {numbers['gsm8k']} of GSM8K, {len(rounds)} rounds "
         "(other questions in each); ± is half the 95% interval over rounds. *bound*: computing and "
         "reading everything once, and the weights in the least number of steps.\n",
         markdown_table(header, rows),

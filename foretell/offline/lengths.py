@@ -88,7 +88,8 @@ def sources(tree: PrefixTree, fewest: int = FEWEST) -> Ints:
     system prompt.
 
     A group has a first shared prefix of its own, of at least `fewest` requests; where nearly all
-    share one, it is the next that counts. The others are one group.
+    share one, it is the next that counts. The others are two groups: those that share any prefix,
+    and those alone.
     """
     size = tree.sums(tree.of_leaves(np.ones(tree.requests)))
     size[: tree.requests] = 0.0
@@ -97,9 +98,10 @@ def sources(tree: PrefixTree, fewest: int = FEWEST) -> Ints:
     parent = np.maximum(tree.parent, 0)
     begins = (size >= fewest) & ~common & common[parent]
     begins[tree.root] = False
-    return np.unique(tree.inherited(begins)[: tree.requests], return_inverse=True)[1].astype(
-        np.int64
-    )
+    found = tree.inherited(begins)[: tree.requests]
+    shares = ~common[tree.parent[: tree.requests]]
+    found = np.where(begins[found] | ~shares, found, tree.items)
+    return np.unique(found, return_inverse=True)[1].astype(np.int64)
 
 
 def learnt(stratum: Ints, samples: Ints, tokens: Ints, prior: Lengths) -> Lengths:
