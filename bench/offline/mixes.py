@@ -1,10 +1,10 @@
 """Files of offline requests mixed as in BlendServe's appendix A.3, to a density and a sharing.
 
 Three sources: Azure's conversations (lengths of a trace, random tokens), MMLU (its questions behind
-five solved ones of their subject; two tokens of answer) and videos (mean 4,096 tokens of answer, a
-log-normal distribution in steps of a frame's 256 tokens, as OpenVid's lengths are not at hand). The
-paper's videos are four times as long: with as few requests as a simulation serves, the last of them
-would be most of a run. Each source has a system prompt of its own.
+five solved ones of their subject; two tokens of answer) and videos (`VIDEO_TOKENS` of answer on
+average, a log-normal distribution in steps of a frame's 256 tokens, as OpenVid's lengths are not at
+hand). Of a small file the last of such long answers would be most of the run, so that files of
+fewer requests are made of shorter ones. Each source has a system prompt of its own.
 """
 
 import csv
@@ -24,10 +24,14 @@ from foretell.offline.tree import Prompt
 from foretell.offline.work import WorkModel
 
 SYSTEM_TOKENS = 32
+VIDEO_TOKENS = 16_384
+"""Mean answer of the paper's videos."""
 _PIECE = re.compile(r" ?\w{1,6}|[^\w\s]|\s+")  # tokens of English are about this long
-_FRAME, _VIDEO_MEAN, _VIDEO_SIGMA, _VIDEO_MOST = 256, 16.0, 0.4, 64
+_FRAME, _VIDEO_SIGMA, _FEWEST_FRAMES = 256, 0.4, 4
+_VIDEO_MOST = 4  # times the mean
 _OPTIONS = "ABCD"
 Ints = NDArray[np.int64]
+Tokens = NDArray[np.uint32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +53,9 @@ class Cost:
     """Prompt tokens that nearly every request of it finds cached."""
 
 
-def tokens_of(text: str) -> Ints:
+def tokens_of(text: str) -> Tokens:
     """A number for every piece of a text."""
-    return np.array([zlib.crc32(piece.encode()) for piece in _PIECE.findall(text)], np.int64)
+    return np.array([zlib.crc32(piece.encode()) for piece in _PIECE.findall(text)], np.uint32)
 
 
 @lru_cache(maxsize=1)
@@ -64,7 +68,7 @@ def azure(data: Path) -> Ints:
 
 
 @lru_cache(maxsize=1)
-def mmlu(data: Path) -> tuple[dict[str, Ints], list[dict[str, str]]]:
+def mmlu(data: Path) -> tuple[dict[str, Tokens], list[dict[str, str]]]:
     """The solved questions of each subject as tokens, and the questions to be answered."""
     found: dict[str, str] = {}
     for row in _rows(data / "offline" / "mmlu_dev_40subj.jsonl.gz"):
@@ -85,12 +89,12 @@ def _asked(row: dict[str, str], order: str) -> str:
     return f"\n\n{row['question']}{options}\nAnswer: "
 
 
-def _mmlu_prompts(data: Path, count: int, draws: np.random.Generator) -> list[Ints]:
+def _mmlu_prompts(data: Path, count: int, draws: np.random.Generator) -> list[Tokens]:
     """Questions, asked again with their options in another order where there are too few."""
     solved, questions = mmlu(data)
     orders = ["".join(order) for order in permutations(_OPTIONS)]
     places = draws.permutation(len(questions) * len(orders))[:count]
-    prompts = []
+    prompts: list[Tokens] = []
     for place in places.tolist():
         row, order = questions[place % len(questions)], orders[place // len(questions)]
         prompts.append(np.concatenate((solved[row["subject"]], tokens_of(_asked(row, order)))))
@@ -98,22 +102,27 @@ def _mmlu_prompts(data: Path, count: int, draws: np.random.Generator) -> list[In
 
 
 def _source(
-    data: Path, name: str, count: int, draws: np.random.Generator
-) -> tuple[list[Ints], Ints]:
+    data: Path, name: str, count: int, draws: np.random.Generator, video_tokens: int
+) -> tuple[list[Tokens], Ints]:
     """Prompts without the system prompt, and output tokens."""
     if name == "mmlu":
         return _mmlu_prompts(data, count, draws), np.full(count, 2, np.int64)
     if name == "azure":
         rows = azure(data)[draws.integers(0, len(azure(data)), count)]
-        return [draws.integers(0, 1 << 17, n) for n in rows[:, 0].tolist()], rows[:, 1]
-    prompts = [draws.integers(0, 1 << 17, n) for n in draws.integers(20, 120, count).tolist()]
-    middle = np.log(_VIDEO_MEAN) - _VIDEO_SIGMA**2 / 2
+        return [_random(n, draws) for n in rows[:, 0].tolist()], rows[:, 1]
+    prompts = [_random(n, draws) for n in draws.integers(20, 120, count).tolist()]
+    mean = video_tokens / _FRAME
+    middle = np.log(mean) - _VIDEO_SIGMA**2 / 2
     frames = np.exp(draws.normal(middle, _VIDEO_SIGMA, count)).astype(np.int64)
-    return prompts, _FRAME * np.clip(frames, 4, _VIDEO_MOST)
+    return prompts, _FRAME * np.clip(frames, _FEWEST_FRAMES, int(_VIDEO_MOST * mean))
 
 
-def _cost(data: Path, name: str, work: WorkModel) -> Cost:
-    prompts, outputs = _source(data, name, 4000, np.random.default_rng(0))
+def _random(tokens: int, draws: np.random.Generator) -> Tokens:
+    return draws.integers(0, 1 << 17, tokens, np.uint32)
+
+
+def _cost(data: Path, name: str, work: WorkModel, video_tokens: int) -> Cost:
+    prompts, outputs = _source(data, name, 4000, np.random.default_rng(0), video_tokens)
     prompt = np.array([len(each) for each in prompts], np.int64) + SYSTEM_TOKENS
     solved, questions = mmlu(data)
     behind = float(np.mean([len(solved[row["subject"]]) for row in questions]))
@@ -150,16 +159,22 @@ def shares(costs: dict[str, Cost], work: WorkModel, density: float, sharing: flo
 
 
 def mixed(
-    data: Path, work: WorkModel, requests: int, density: float, sharing: float, seed: int
+    data: Path,
+    work: WorkModel,
+    requests: int,
+    density: float,
+    sharing: float,
+    seed: int,
+    video_tokens: int = VIDEO_TOKENS,
 ) -> File:
     """A file of that many requests; `seed` draws prompts, lengths and questions."""
     draws = np.random.default_rng(seed)
-    costs = {name: _cost(data, name, work) for name in ("azure", "mmlu", "video")}
+    costs = {name: _cost(data, name, work, video_tokens) for name in ("azure", "mmlu", "video")}
     prompts: list[Prompt] = []
     outputs = []
     for name, part in zip(costs, shares(costs, work, density, sharing), strict=True):
-        system = draws.integers(0, 1 << 17, SYSTEM_TOKENS)
-        made, lengths = _source(data, name, round(part * requests), draws)
+        system = _random(SYSTEM_TOKENS, draws)
+        made, lengths = _source(data, name, round(part * requests), draws, video_tokens)
         prompts += [np.concatenate((system, each)) for each in made]
         outputs.append(lengths)
     return File(prompts, np.concatenate(outputs))

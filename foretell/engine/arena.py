@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from foretell.engine.content import Content
 from foretell.engine.sequence import Sequence
 from foretell.kernel.layout import NONE, PLACE, UNUSED
 from foretell.kernel.live import Live
@@ -21,6 +22,7 @@ class Arena:
         # What a step holds beyond a sequence's end: drafts, and those of the step behind it.
         drafts = 2 * config.num_speculative_tokens + config.num_lookahead_tokens
         self._spare_tokens = _SPARE_TOKENS + drafts
+        self._contents = 0
         self._used = 0
 
     def place(self, live: Live, seq: Sequence) -> Live:
@@ -30,11 +32,8 @@ class Arena:
             live = self._compacted(live, blocks)
         numbers = np.full(blocks, NONE, np.int32)
         if seq.content is not None:
-            for index in range(0, blocks, self._groups):
-                key = seq.content.block_hash(index // self._groups)
-                first = self._groups * self._numbers.setdefault(key, len(self._numbers))
-                numbers[index : index + self._groups] = range(first, first + self._groups)
-        contents = self._groups * len(self._numbers)
+            numbers[:] = self._numbered(seq.content, blocks)
+        contents = self._groups * self._contents
         if contents > len(live.first_with):
             first_with = np.full(2 * contents, NONE, np.int32)
             first_with[: len(live.first_with)] = live.first_with
@@ -43,6 +42,23 @@ class Arena:
         seq.row["place"] = self._used
         self._used += blocks
         return live
+
+    def _numbered(self, content: Content, blocks: int) -> list[int]:
+        """The numbers of what is in `blocks` blocks: equal ones for equal content."""
+        groups, own = self._groups, content.shared_blocks
+        shared = blocks if own is None else min(blocks, groups * own)
+        numbers: list[int] = []
+        for index in range(0, shared, groups):
+            key = content.block_hash(index // groups)
+            found = self._numbers.get(key)
+            if found is None:
+                found = self._numbers[key] = self._contents
+                self._contents += 1
+            numbers.extend(range(groups * found, groups * found + groups))
+        first = groups * self._contents
+        self._contents += (blocks - shared) // groups
+        numbers.extend(range(first, first + blocks - shared))
+        return numbers
 
     def _blocks_of(self, row: np.void) -> int:
         """The largest number of blocks that a sequence will ever hold, in all groups."""

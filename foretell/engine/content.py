@@ -30,6 +30,12 @@ class Content:
         self._segment = 0
         self._offset = 0
 
+    @property
+    def shared_blocks(self) -> int | None:
+        """Blocks from this one on are no other request's, and are asked for no hash; None: any may
+        be."""
+        return None
+
     def block_hash(self, index: int) -> bytes:
         """The hash of the block of tokens `index * block_size` to
         `(index + 1) * block_size - 1`."""

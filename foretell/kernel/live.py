@@ -131,6 +131,39 @@ def advance(
 
 
 @compiled
+def run_steps(
+    live: Live,
+    model: StepTime,
+    steps: int,
+    max_num_scheduled_tokens: int,
+    max_num_seqs: int,
+    outcome: NDArray[np.int64],
+    shapes: NDArray[np.int64],
+) -> int:
+    """Make at most `steps` steps, one after the other, and no more once one admits, preempts or
+    ends a request, or nothing is left; returns how many.
+
+    Fills `shapes`, (steps, 5), in the order of `BatchShape`, and `outcome` with how many sequences
+    the last one ended and which of the two batches it was. No step may be in flight.
+    """
+    made = 0
+    while made < steps:
+        if advance(live, model, 0.0, False, 1, max_num_scheduled_tokens, max_num_seqs, outcome) < 1:
+            break
+        at = live.records[0].at
+        counts = at.newer if at.clock.oldest == 1 else at.older
+        shape = shapes[made]
+        shape[0], shape[1] = counts.prefill_seqs, counts.prefill_tokens
+        shape[2], shape[3] = counts.prefill_pairs, counts.decode_seqs
+        shape[4] = counts.decode_pairs
+        advance(live, model, 0.0, True, 0, max_num_scheduled_tokens, max_num_seqs, outcome)
+        made += 1
+        if counts.admitted + counts.preempted + counts.finished > 0:
+            break
+    return made
+
+
+@compiled
 def count_free(live: Live, now_s: float) -> None:
     """Sum up free blocks over the time since they last changed.
 

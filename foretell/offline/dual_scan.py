@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretell.offline.feed import LEAST_STEP_TOKENS, InFlight, Uncached
+from foretell.offline.feed import LEAST_STEP_TOKENS, UNTIL_SOMETHING_CHANGES, InFlight, Uncached
 from foretell.offline.lengths import Lengths
 from foretell.offline.ordering import Demand
 from foretell.offline.tree import PrefixTree
@@ -19,6 +19,7 @@ UNIT_REQUESTS, UNIT_SHARE = 256, 1 / 64
 """Most requests next to each other in the order that are judged as one, and most of all work."""
 _LEFT, _RIGHT = 0, 1
 _SLACK = 1.1  # of a step's prompt tokens beyond C_L + C_R: no backlog grows
+_LOOK_STEPS = 64  # after which overdue answers are looked for
 _OVERDUE = 2.0  # times its expected length: an answer of the left end that counts as the right's
 
 
@@ -132,11 +133,15 @@ class DualScan:
             return 0
         return len(self._side) + max(LEAST_STEP_TOKENS, int(_SLACK * sum(self._pace)))
 
-    def stepped(self) -> None:
-        self._steps += 1
+    def unasked_steps(self) -> int:
+        return 1 if self._more else UNTIL_SOMETHING_CHANGES
+
+    def stepped(self, steps: int) -> None:
+        before = self._steps // _LOOK_STEPS
+        self._steps += steps
         for flight in self._flights:
-            flight.step()
-        if self._steps % 64 == 0:
+            flight.step(steps)
+        if self._steps // _LOOK_STEPS > before:
             self._move_overdue()
 
     def ended(self, request: int, tokens: int) -> None:

@@ -12,6 +12,8 @@ from foretell.offline.work import Ints
 _FIRST_CAPACITY = 256
 LEAST_STEP_TOKENS = 256
 """Prompt tokens of a step below which computing would not fill a GPU."""
+UNTIL_SOMETHING_CHANGES = 1 << 30
+"""Steps, where only a request's admission or end can matter."""
 _READY = 64  # requests that wait in an engine which admits by itself
 
 
@@ -33,8 +35,13 @@ class Feed(Protocol):
         """
         ...
 
-    def stepped(self) -> None:
-        """The engine has made a step: every request that it runs has one token more."""
+    def unasked_steps(self) -> int:
+        """Steps that the engine may make before it asks `admit` and `step_tokens` again, unless a
+        request is admitted, preempted or ends before."""
+        ...
+
+    def stepped(self, steps: int) -> None:
+        """The engine has made so many steps: each request that it runs has as many tokens more."""
         ...
 
     def ended(self, request: int, tokens: int) -> None:
@@ -54,7 +61,10 @@ class Sequential:
     def step_tokens(self) -> int:
         return 0
 
-    def stepped(self) -> None:
+    def unasked_steps(self) -> int:
+        return UNTIL_SOMETHING_CHANGES
+
+    def stepped(self, steps: int) -> None:
         """Nothing depends on it."""
 
     def ended(self, request: int, tokens: int) -> None:
@@ -94,14 +104,21 @@ class InFlight:
     def prompt_tokens(self) -> Ints:
         return self._columns[3, : len(self)]
 
-    def add(self, request: int, own: int, prompt: int) -> None:
+    def add(self, request: int, own: int, prompt: int, age: int = 0) -> None:
+        """A request that holds `own` tokens of its prompt's, and has generated `age`."""
         place = len(self._places)
         if place == self._columns.shape[1]:
             self._columns = np.concatenate((self._columns, np.zeros_like(self._columns)), axis=1)
-        self._columns[:, place] = request, self._now, own, prompt
+        self._columns[:, place] = request, self._now - age, own, prompt
         self._places[request] = place
-        self.context_tokens += prompt
-        self.kv_tokens += own
+        self.context_tokens += prompt + age
+        self.kv_tokens += own + age
+
+    def move(self, request: int, to: "InFlight") -> None:
+        """The request is `to`'s from now on."""
+        _, began, own, prompt = self._columns[:, self._places[request]].tolist()
+        self.remove(request)
+        to.add(request, own, prompt, self._now - began)
 
     def remove(self, request: int) -> None:
         place = self._places.pop(request)
@@ -114,10 +131,10 @@ class InFlight:
             self._columns[:, place] = self._columns[:, last]
             self._places[int(self._columns[0, place])] = place
 
-    def step(self) -> None:
-        self._now += 1
-        self.context_tokens += len(self._places)
-        self.kv_tokens += len(self._places)
+    def step(self, steps: int) -> None:
+        self._now += steps
+        self.context_tokens += steps * len(self._places)
+        self.kv_tokens += steps * len(self._places)
 
 
 class Uncached:

@@ -4,17 +4,19 @@ Two kinds of requests: R, whose group needs memory for longer than arithmetic an
 that remains, and the others (L), in depth-first order. Every step may compute as many seconds as
 its reading of memory takes times τ, remaining computing over remaining reading, or what hides
 behind reading the weights. R is admitted while a forecast of the KV cache says that it will fit, L
-with what is left of the step. Lengths are learnt from all answers, with those in flight as censored
-ones.
+with what is left of the step. When R has all been sent, what is left of L is spread over the steps
+that R is still expected to take. Lengths are learnt from all answers, with those in flight as
+censored ones.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf
 
 import numpy as np
+from numpy.typing import NDArray
 
-from foretell.offline.feed import LEAST_STEP_TOKENS, InFlight, Uncached
+from foretell.offline.feed import LEAST_STEP_TOKENS, UNTIL_SOMETHING_CHANGES, InFlight, Uncached
 from foretell.offline.survival import LONGEST, Survival
 from foretell.offline.tree import PrefixTree
 from foretell.offline.work import Floats, Ints, WorkModel, contexts
@@ -28,6 +30,9 @@ _RESERVED = 0.75  # of what L will hold: R, held back by its peaks, leaves some 
 _USED = 0.98  # of the KV cache; the rest is lost to blocks that are not full
 _HEARD, _UNHEARD = 8, 32  # answers that tell a group's lengths, and most in flight until then
 _SLACK = 1.1  # of a step's prompt tokens beyond what requests are sent for: no backlog grows
+_LONG = 0.5  # of the answer that the mean token is part of: an answer of R without overlap
+_ANY = 0.5  # expected requests: fewer are none
+_KEPT = 0.5  # of what waits to be computed: most that is kept for the end
 _RETRY_STEPS = 8  # after the forecast has refused a request
 
 
@@ -39,7 +44,7 @@ class Job:
     order: Ints
     """(n,): depth-first."""
     group: Ints
-    """(n,): requests that are judged together, by `lengths.strata`."""
+    """(n,): requests that are judged together, by `lengths.sources`."""
     known: Ints
     """(n,): output tokens, above 0 where they are known."""
     prior_tokens: float
@@ -51,14 +56,25 @@ class Job:
 class Feedback:
     """Feeds one engine by feedback control."""
 
-    def __init__(self, job: Job, work: WorkModel, kv_tokens: int, *, overlaps: bool = True) -> None:
-        """`kv_tokens`: size of the engine's KV cache.
+    def __init__(
+        self,
+        job: Job,
+        work: WorkModel,
+        kv_tokens: int,
+        *,
+        overlaps: bool = True,
+        seats: int = 1 << 30,
+    ) -> None:
+        """`kv_tokens`: size of the engine's KV cache. `seats`: requests that it runs at once.
 
         An engine that `overlaps` computes while it reads. For one that does not there is no use in
-        spreading computing evenly: then L fills what R leaves of the cache, and fewer steps are
-        made, each of which reads the weights.
+        spreading computing evenly, only in few steps, each of which reads the weights: L fills what
+        R leaves of the cache or, where seats are shorter than it, of the seats.
         """
         self._overlaps = overlaps
+        self._seats = self._right_seats = seats
+        self._even_s = inf
+        """Computing of L a step, where seats are short."""
         self._work, self._memory = work, _USED * kv_tokens - _active_prefixes(job.tree)
         self._most = job.most_tokens
         self._known = job.known
@@ -78,7 +94,7 @@ class Feedback:
         for request in job.order[::-1].tolist():
             self._queues[self._group_list[request]].append(request)
         self._left: list[int] = []
-        """Groups of L, those first of which the greatest part is left."""
+        """Groups of L: the unheard ones first, then those of which the greatest part is left."""
         self._right: list[int] = []
         """Groups of R, the longest answers first."""
         self._sums = self._totals()
@@ -90,8 +106,12 @@ class Feedback:
         self._side: dict[int, int] = {}
         self._steps = self._refused_until = 0
         self._refreshed = -1
-        self._credit_s = self._reserve = self._growth = 0.0
-        self._tau = 1.0
+        self._credit_s = self._reserve = self._growth = self._spread_s = 0.0
+        self._to_learn = np.bincount(self._group[job.known == 0], minlength=groups) > 0
+        self._tau = self._pace = 1.0
+        self._doubtful = True
+        self._since = 1
+        """Steps since the last admission."""
         self._moments = np.arange(1)
 
     def admit(self, waiting: int) -> Sequence[int]:
@@ -99,9 +119,14 @@ class Feedback:
             self._refresh()
         if waiting:
             return ()
-        self._credit_s = min(0.0, self._credit_s) + self._budget_s()
+        budget_s = self._budget_s()
+        missed_s = (self._since - 1) * budget_s if self._since > 1 else 0.0
+        self._credit_s = min(0.0, self._credit_s + missed_s) + budget_s
+        self._since = 0
+        if not (self._right or self._doubtful or len(self._flights[_RIGHT])):
+            self._credit_s = inf  # nothing to blend with, now and later
         chosen: list[int] = []
-        if self._steps >= self._refused_until:
+        if self._right and self._credit_s > 0 and self._steps >= self._refused_until:
             self._admit_right(chosen)
         self._admit_left(chosen)
         if not chosen and not self._side:
@@ -114,14 +139,28 @@ class Feedback:
         tokens = int(_SLACK * self._budget_s() / self._work.prefill_token_s)
         return len(self._side) + max(LEAST_STEP_TOKENS, tokens)
 
-    def stepped(self) -> None:
-        self._steps += 1
+    def unasked_steps(self) -> int:
+        if not any(self._queues[group] for group in (*self._left, *self._right)):
+            return UNTIL_SOMETHING_CHANGES
+        if not self._side:
+            return 1
+        steps = _REFRESH_STEPS - self._steps % _REFRESH_STEPS
+        if self._credit_s <= 0:
+            return max(1, min(steps, ceil(-self._credit_s / self._budget_s())))
+        # What was refused now will be until an answer ends, but for the forecast's changes.
+        return max(1, min(steps, self._refused_until - self._steps)) if self._right else steps
+
+    def stepped(self, steps: int) -> None:
+        self._steps += steps
+        self._since += steps
         for flight in self._flights:
-            flight.step()
+            flight.step(steps)
 
     def ended(self, request: int, tokens: int) -> None:
-        self._flights[self._side.pop(request)].remove(request)
-        self._refused_until = 0
+        side = self._side.pop(request)
+        self._flights[side].remove(request)
+        if side == _RIGHT:
+            self._refused_until = 0
         group = self._group_list[request]
         self._heard[group] += 1
         if not self._known_list[request]:
@@ -135,16 +174,19 @@ class Feedback:
     def _budget_s(self) -> float:
         """Seconds of computing prompts that the next step may take."""
         if not self._overlaps:
-            return inf
+            return self._even_s
         memory_s = self._work.decode_pair_s * sum(each.context_tokens for each in self._flights)
         decode_s = self._work.decode_token_s * len(self._side)
-        return max(self._tau * memory_s, self._work.weights_s) - decode_s
+        hidden_s = float(self._hidden_s(np.array(memory_s)))
+        return max(self._pace * memory_s, hidden_s, self._spread_s) - decode_s
 
     def _admit_right(self, chosen: list[int]) -> None:
         forecast = self._forecast(self._flights[_RIGHT])
         for group in self._right:
             queue = self._queues[group]
             while queue and self._credit_s > 0 and self._may_grow(group):
+                if len(self._flights[_RIGHT]) >= self._right_seats:
+                    return
                 mean, variance = forecast
                 more, spread = self._held(np.array([queue[-1]]), np.zeros(1, np.int64))
                 mean, variance = mean + more, variance + spread
@@ -156,10 +198,11 @@ class Feedback:
 
     def _admit_left(self, chosen: list[int]) -> None:
         """Requests of L while the step has time for them and the cache has room."""
-        free = not self._right and not len(self._flights[_RIGHT])  # nothing to blend with
         for group in self._left:
             queue = self._queues[group]
-            while queue and (free or self._credit_s > 0) and self._may_grow(group):
+            while queue and self._credit_s > 0 and self._may_grow(group):
+                if len(self._side) >= self._seats:
+                    return
                 if not self._fits(queue[-1], self._typical[group]):
                     return
                 chosen.append(self._send(queue.pop(), _LEFT))
@@ -211,17 +254,20 @@ class Feedback:
 
         Who is still there is asked for the middle between two moments: requests end at any time.
         """
-        moments = self._moments[None, :]
-        later = ages[:, None] + moments
-        middle = later - np.diff(moments, prepend=0) / 2.0
-        groups, known = self._group[requests][:, None], self._known[requests][:, None]
-        alive = np.maximum(self._survival.survival(groups, ages[:, None].astype(float)), 1e-12)
-        stays = np.minimum(1.0, self._survival.survival(groups, middle) / alive)
-        stays = np.where(known > 0, middle < known, stays * (middle < self._most))
-        held = self._own[requests][:, None] + later
+        stays = self._stays(requests, ages)
+        held = self._own[requests][:, None] + ages[:, None] + self._moments[None, :]
         mean: Floats = (stays * held).sum(axis=0)
         variance: Floats = (stays * (1.0 - stays) * held * held).sum(axis=0)
         return mean, variance
+
+    def _stays(self, requests: Ints, ages: Ints) -> Floats:
+        """(requests, moments): the probability that each still runs then."""
+        moments = self._moments[None, :]
+        middle = ages[:, None] + moments - np.diff(moments, prepend=0) / 2.0
+        groups, known = self._group[requests][:, None], self._known[requests][:, None]
+        alive = np.maximum(self._survival.survival(groups, ages[:, None].astype(float)), 1e-12)
+        stays = np.minimum(1.0, self._survival.survival(groups, middle) / alive)
+        return np.where(known > 0, middle < known, stays * (middle < self._most))
 
     def _refresh(self) -> None:
         """Learn from what has ended and still runs; divide the groups and the memory anew."""
@@ -245,10 +291,53 @@ class Feedback:
         held = prompt_tokens + ages
         compute = float(compute_s.sum() + work.decode_token_s * going.sum())
         memory = float(memory_s.sum() + work.decode_pair_s * contexts(held, going, going**2).sum())
-        self._tau = compute / max(memory, 1e-30)
-        self._divide(compute_s, memory_s)
+        doubtful = (np.array(self._heard) < _HEARD) & (count > 0) & self._to_learn
+        self._doubtful = bool(doubtful.any())
+        self._tau = 1.0 if self._doubtful else compute / max(memory, 1e-30)
+        dense = compute_s > min(self._tau, 1.0) * memory_s
+        if not self._overlaps:
+            # Every step reads the weights, so that long answers must not be left for the end.
+            long = float((count * mean) @ mean) / max(float(count @ mean), 1e-30)
+            dense = mean < _LONG * long
+        self._divide(dense)
+        if not self._overlaps:
+            self._share_seats(count, own, compute_s, mean, square)
         self._reserve = self._left_holds(count, own, mean, square)
         self._look_ahead(float(going.max(initial=0.0)), mean)
+        self._keep_for_end(float(compute_s.sum()), compute, memory)
+
+    def _keep_for_end(self, waiting_s: float, compute_s: float, memory_s: float) -> None:
+        """What is computed a step until R has all been sent, and after that.
+
+        Then R runs out, as those in flight do now, and what hides behind the weights is still to
+        be there for every step until the last has ended. `waiting_s`: computing that has not begun.
+        """
+        self._pace, self._spread_s = self._tau, 0.0
+        flight, steps = self._flights[_RIGHT], np.diff(self._moments)
+        if self._doubtful or not self._overlaps or not len(flight):
+            return
+        stays = self._stays(flight.requests, flight.ages)[:, 1:]
+        held = flight.prompt_tokens[:, None] + flight.ages[:, None] + self._moments[None, 1:]
+        reads_s = self._work.decode_pair_s * (stays * held).sum(axis=0)
+        some = stays.sum(axis=0) > _ANY
+        if not self._right:
+            self._spread_s = waiting_s / max(_REFRESH_STEPS, float(steps[some].sum()))
+            return
+        kept_s = float(((self._hidden_s(reads_s) * steps)[some]).sum())
+        later_s = float((reads_s * steps).sum())
+        kept_s = min(kept_s, _KEPT * waiting_s)
+        if later_s < memory_s and kept_s * memory_s > compute_s * later_s:
+            self._pace = (compute_s - kept_s) / (memory_s - later_s)
+
+    def _hidden_s(self, reads_s: Floats) -> Floats:
+        """Computing that hides behind reading the weights, in a step that reads for so long.
+
+        As if computing and reading added up in quadrature: a little more than one after the other
+        hides, and less than side by side.
+        """
+        weights_s = self._work.weights_s
+        result: Floats = np.sqrt(weights_s * (weights_s + 2.0 * reads_s))
+        return result
 
     def _look_ahead(self, longest: float, mean: Floats) -> None:
         """Choose the moments of the forecast, and how much more those in flight will soon hold."""
@@ -261,14 +350,41 @@ class Feedback:
         expected = sum(self._forecast(flight)[0][near] for flight in self._flights)
         self._growth = max(0.0, float(np.max(expected)) - self._kv_tokens)
 
-    def _divide(self, compute_s: Floats, memory_s: Floats) -> None:
-        """Groups with waiting requests into L and R."""
+    def _divide(self, dense: NDArray[np.bool_]) -> None:
+        """Groups with waiting requests into L, which are `dense`, and R."""
         filled = [group for group, queue in enumerate(self._queues) if queue]
-        dense = compute_s > min(self._tau, 1.0) * memory_s
         self._left = [group for group in filled if dense[group]]
         self._right = [group for group in filled if not dense[group]]
         self._right.sort(key=lambda group: -self._typical[group])
-        self._left.sort(key=lambda group: -self._sums[2, group] / self._compute_at_first[group])
+        self._left.sort(key=self._turn)
+        left, right = self._flights
+        for request in left.requests.tolist():
+            if self._group_list[request] in self._right:
+                left.move(request, right)
+                self._side[request] = _RIGHT
+
+    def _turn(self, group: int) -> tuple[bool, float]:
+        """What L's groups are sorted by: first those that nothing is known of."""
+        left = self._sums[2, group] / self._compute_at_first[group]
+        return self._heard[group] >= _HEARD, -float(left)
+
+    def _share_seats(
+        self, count: Floats, own: Floats, compute_s: Floats, mean: Floats, square: Floats
+    ) -> None:
+        """Seats for R, and computing of L a step, so that both end together."""
+        self._right_seats, self._even_s = self._seats, inf
+        left, right = self._left, self._right
+        if not left or not right:
+            return
+        flight = self._flights[_RIGHT]
+        ahead = self._survival.mean_left(self._group[flight.requests], flight.ages)
+        sits_right = float(count[right] @ mean[right]) + float(ahead.sum())
+        sits_left = float(count[left] @ (mean[left] + 1.0))
+        steps = max((sits_left + sits_right) / self._seats, 1.0)
+        held = float((own * mean + count * square / 2.0).sum())
+        if steps * self._memory > held:
+            self._right_seats = max(1, self._seats - ceil(sits_left / steps))
+            self._even_s = float(compute_s[left].sum()) / steps
 
     def _left_holds(self, count: Floats, own: Floats, mean: Floats, square: Floats) -> float:
         """KV tokens that L will hold on average, by Little's law: prompt tokens that a step has

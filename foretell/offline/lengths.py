@@ -16,6 +16,7 @@ SAMPLE_SHARE = 0.01
 FEWEST = 32
 """Samples that a group of requests needs to be judged by itself."""
 _PRIOR_WEIGHT = 4.0  # samples that a prior counts as
+_NEARLY_ALL = 0.9  # of the requests: a prefix that so many share tells no one apart
 _LARGE_SHARE = 0.01  # of all requests: a prefix that so many share gets its `FEWEST` samples
 
 
@@ -80,6 +81,27 @@ def strata(tree: PrefixTree, samples: Ints, fewest: int = FEWEST) -> Ints:
     enough[: tree.requests] = False
     groups = tree.inherited(enough)[: tree.requests]
     return np.unique(groups, return_inverse=True)[1].astype(np.int64)
+
+
+def sources(tree: PrefixTree, fewest: int = FEWEST) -> Ints:
+    """(n,): a number for each group of requests that begin alike, from 0 on, such as those of one
+    system prompt.
+
+    A group has a first shared prefix of its own, of at least `fewest` requests; where nearly all
+    share one, it is the next that counts. The others are two groups: those that share any prefix,
+    and those alone.
+    """
+    size = tree.sums(tree.of_leaves(np.ones(tree.requests)))
+    size[: tree.requests] = 0.0
+    common = size > _NEARLY_ALL * tree.requests
+    common[tree.root] = True
+    parent = np.maximum(tree.parent, 0)
+    begins = (size >= fewest) & ~common & common[parent]
+    begins[tree.root] = False
+    found = tree.inherited(begins)[: tree.requests]
+    shares = ~common[tree.parent[: tree.requests]]
+    found = np.where(begins[found] | ~shares, found, tree.items)
+    return np.unique(found, return_inverse=True)[1].astype(np.int64)
 
 
 def learnt(stratum: Ints, samples: Ints, tokens: Ints, prior: Lengths) -> Lengths:

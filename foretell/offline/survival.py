@@ -29,12 +29,12 @@ class Survival:
     def __init__(self, groups: int, prior_tokens: float) -> None:
         """Where a group has shown nothing, the longer an answer is, the longer it goes on.
 
-        Beyond a group's longest observation, if that is censored, S falls as 1/(1 + t/m)² with m
-        the `prior_tokens`: an answer of age t is expected to go on for m + t tokens.
+        Beyond a group's longest observation, if that is censored, S falls as 1/(1 + t/2m)³ with m
+        the `prior_tokens`: an answer of age t is expected to go on for m + t/2 tokens.
         """
         self._ended = np.zeros((groups, len(_EDGES)))
         self._censored = np.zeros_like(self._ended)
-        prior = (1.0 + _EDGES / prior_tokens) ** -2
+        prior = (1.0 + _EDGES / (2.0 * prior_tokens)) ** -3
         self._prior_fall = 1.0 - prior / np.concatenate(([1.0], prior[:-1]))
         self._survival: Floats = np.ones_like(self._ended)
         self.update(np.zeros(0, np.int64), np.zeros(0, np.int64))

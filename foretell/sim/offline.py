@@ -106,20 +106,23 @@ def run(
         if twin.idle:
             break
         twin.limit_step(feed.step_tokens())
-        batch = twin.schedule()
-        assert batch is not None, "an engine with requests makes a step"
-        seconds = step_s(batch.shape)
-        if watch is not None:
-            watch(result.seconds, seconds, batch.shape)
-        result.seconds += seconds
-        result.steps += 1
-        result.preemptions += len(batch.preempted)
-        waiting += len(chosen) + len(batch.preempted) - len(batch.admitted)
-        for seq in batch.admitted:
+        made = twin.run(feed.unasked_steps())
+        for row in made.shapes.tolist():
+            shape = BatchShape(*row)
+            seconds = step_s(shape)
+            if watch is not None:
+                watch(result.seconds, seconds, shape)
+            result.seconds += seconds
+        steps = len(made.shapes)
+        assert steps, "an engine with requests makes a step"
+        result.steps += steps
+        result.preemptions += len(made.preempted)
+        waiting += len(chosen) + len(made.preempted) - len(made.admitted)
+        for seq in made.admitted:
             if not seq.preemptions:
                 result.computed_tokens += seq.prompt_tokens - seq.cached_tokens
-        feed.stepped()
-        for seq in twin.complete(batch).finished:
+        feed.stepped(steps)
+        for seq in made.finished:
             result.served += 1
             result.prompt_tokens += seq.prompt_tokens
             result.output_tokens += seq.output_tokens
@@ -152,19 +155,20 @@ class _Requests:
             while self._depth[self._parent[item]] >= (block + 1) * self._block:
                 item = self._parent[item]
             keys.append(b"%d of %d" % (block, item))
-        content = _Blocks(keys[::-1], request) if keys else None
-        return Sequence(str(request), prompt, output, output, content=content)
+        return Sequence(str(request), prompt, output, output, content=_Blocks(keys[::-1]))
 
 
 class _Blocks(Content):
     """The content of a request by its place in the tree: no tokens need to be kept for it."""
 
-    __slots__ = ("_keys", "_request")
+    __slots__ = ("_keys",)
 
-    def __init__(self, keys: list[bytes], request: int) -> None:
-        self._keys, self._request = keys, request
+    def __init__(self, keys: list[bytes]) -> None:
+        self._keys = keys
+
+    @property
+    def shared_blocks(self) -> int:
+        return len(self._keys)
 
     def block_hash(self, index: int) -> bytes:
-        if index < len(self._keys):
-            return self._keys[index]
-        return b"%d in %d" % (index, self._request)
+        return self._keys[index]

@@ -7,6 +7,8 @@ import pytest
 from foretell.engine import Sequence, Twin
 from foretell.model import EngineConfig
 
+SHAPE = ("prefill_seqs", "prefill_tokens", "prefill_pairs", "decode_seqs", "decode_pairs")
+
 
 def config(**changes: object) -> EngineConfig:
     values: dict[str, object] = {
@@ -29,6 +31,29 @@ def step(twin: Twin) -> tuple[dict[str, int], list[str]]:
     assert batch is not None
     scheduled = {s.request_id: n for s, n in batch.scheduled}
     return scheduled, [s.request_id for s in twin.complete(batch).finished]
+
+
+def test_steps_in_bulk_are_the_same_steps() -> None:
+    for seed in range(30):
+        draws, singly, bulk = Random(seed), Twin(config()), Twin(config())
+        sizes = [(draws.randint(1, 300), draws.randint(1, 200)) for _ in range(20)]
+        for twin in (singly, bulk):
+            for index, size in enumerate(sizes):
+                twin.add(seq(str(index), *size))
+        while not bulk.idle:
+            made = bulk.run(draws.randint(1, 300))
+            for place, shape in enumerate(made.shapes.tolist()):
+                batch = singly.schedule()
+                assert batch is not None
+                assert [getattr(batch.shape, name) for name in SHAPE] == shape
+                finished = singly.complete(batch).finished
+                changes = [[s.request_id for s in some] for some in made[1:]]
+                last = place + 1 == len(made.shapes)
+                seen = [batch.admitted, batch.preempted, finished]
+                assert [[s.request_id for s in some] for some in seen] == (
+                    changes if last else [[], [], []]
+                )
+        assert singly.idle
 
 
 def test_a_request_prefills_decodes_and_gives_its_blocks_back() -> None:

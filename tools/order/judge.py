@@ -15,7 +15,7 @@ from foretell.length.small import SmallModel, Weights, shipped
 from foretell.model import BatchShape, EngineConfig, GpuProfile
 from foretell.offline.feed import Feed, Sequential
 from foretell.offline.feedback import Feedback, Job
-from foretell.offline.lengths import Lengths, sampled, strata
+from foretell.offline.lengths import Lengths, sources
 from foretell.offline.ordering import demand
 from foretell.offline.tree import PrefixTree, Prompt, prefix_tree
 from foretell.offline.work import Ints, WorkModel, measured_work
@@ -45,8 +45,11 @@ class Watched:
     def step_tokens(self) -> int:
         return 0  # a plain engine's budget is fixed
 
-    def stepped(self) -> None:
-        self.feed.stepped()
+    def unasked_steps(self) -> int:
+        return self.feed.unasked_steps()
+
+    def stepped(self, steps: int) -> None:
+        self.feed.stepped(steps)
 
     def ended(self, request: int, tokens: int) -> None:
         self.feed.ended(request, tokens)
@@ -109,14 +112,13 @@ def judged_file(path: Path, profile_name: str) -> Judged:
     outputs = _drawn(lines, tree, known, config)
     lengths = Lengths.known(outputs)
     wanted = demand(tree, work, lengths.mean, lengths.square)
-    samples = sampled(tree, 0.5, known)
     prior = float(outputs.mean())
-    job = Job(tree, tree.first_seen(), strata(tree, samples), known, prior, config.max_model_len)
+    job = Job(tree, tree.first_seen(), sources(tree), known, prior, config.max_model_len)
     kv_tokens = config.total_blocks * config.block_size_tokens
     feeds: dict[str, Feed] = {
         "fcfs": Sequential(range(tree.requests)),
         "dfs": Sequential(tree.first_seen().tolist()),
-        "blend": Feedback(job, work, kv_tokens, overlaps=False),
+        "blend": Feedback(job, work, kv_tokens, overlaps=False, seats=config.max_num_seqs),
     }
     watched = {name: Watched(feed, work, [], []) for name, feed in feeds.items()}
     orders = {}
