@@ -40,6 +40,7 @@ SEQUENCE = np.dtype(
         ("placeholders", np.int32),  # tokens scheduled to be sampled and not yet known
         ("in_flight", np.int32),  # tokens in scheduled steps whose output is not applied
         ("stale", np.int32),  # those of `in_flight` scheduled before a preemption
+        ("is_prefill_chunk", np.int32),  # its latest step leaves some of what is known to compute
         ("next", np.int32),  # the neighbours in the waiting queue
         ("previous", np.int32),
         ("place", np.int32),  # where its blocks begin in `State.places`

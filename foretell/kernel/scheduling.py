@@ -223,6 +223,7 @@ def advance(state: State, batch: Batch) -> None:
         seq.in_flight += tokens
         samples = seq.computed >= seq.prompt + seq.output + seq.placeholders
         seq.placeholders += samples
+        seq.is_prefill_chunk = not samples
         batch.entries[i].samples = samples
     counts.prefill_seqs, counts.prefill_tokens = prefill_seqs, prefill_tokens
     counts.prefill_pairs = prefill_pairs

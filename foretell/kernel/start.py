@@ -116,6 +116,11 @@ def _restore_steps(pictures: Pictures, index: int, scratch: Scratch) -> None:
             samples = int(tokens > 0 and unknown > 0 and row.computed >= known + unknown - 1)
             older = int(unknown > samples)
         row.placeholders, row.in_flight = samples + older, tokens + older
+        # Of one that rests and has a single token left, a preempted one that is computed again
+        # looks as if it decoded.
+        row.is_prefill_chunk = row.computed < row.prompt or (
+            not samples if tokens > 0 else known + row.placeholders - row.computed > 1
+        )
         if older > 0:
             entry = entries[OLDER, before]
             entry.slot, entry.tokens, entry.samples = i, 1, 1

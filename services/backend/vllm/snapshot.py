@@ -214,15 +214,10 @@ class _Queue:
             max(-_SINT32_MAX, min(request.priority, _SINT32_MAX)),
             clean_prediction(extra.get(PREDICTED_KEY)),
             request.arrival_time,
-            _told(targets.ttft_s),
-            _told(targets.tpot_s),
+            *targets.told_s,
         )
         self._facts[request.request_id] = facts
         return facts
-
-
-def _told(target_s: float) -> float:
-    return target_s if target_s < math.inf else 0.0
 
 
 def batch_shape(tokens: Mapping[str, int], requests: Mapping[str, Any]) -> BatchShape:
