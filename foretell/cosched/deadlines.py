@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from math import inf, isfinite
 
-from foretell.kernel.offline import slack_s
+from foretell.kernel.offline import OFFLINE_PRIORITY, slack_s
 
 CLASS_FIELD = "class"
 TTFT_FIELD = "slo_ttft_ms"
@@ -33,6 +33,11 @@ class Targets:
         """Seconds until the next token is due, `waited_s` after arrival with `tokens` sent."""
         return slack_s(self.ttft_s, self.tpot_s, waited_s, tokens)
 
+    @property
+    def told_s(self) -> tuple[float, float]:
+        """TTFT and TPOT as snapshots and twins have them: 0 where there is none."""
+        return _or_0(self.ttft_s), _or_0(self.tpot_s)
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -40,6 +45,12 @@ class Job:
 
     job_class: JobClass
     targets: Targets
+
+    def priority(self, asked: int) -> int:
+        """The priority in an engine that tells the classes apart, of one that asks for `asked`."""
+        if self.job_class is JobClass.OFFLINE:
+            return OFFLINE_PRIORITY
+        return min(asked, OFFLINE_PRIORITY - 1)
 
 
 _ONLINE, _OFFLINE = Job(JobClass.ONLINE, Targets()), Job(JobClass.OFFLINE, Targets())
@@ -53,6 +64,10 @@ def job_of(fields: Mapping[str, object]) -> Job:
     if ttft_s == tpot_s == inf:
         return _ONLINE
     return Job(JobClass.ONLINE, Targets(ttft_s, tpot_s))
+
+
+def _or_0(target_s: float) -> float:
+    return target_s if target_s < inf else 0.0
 
 
 def _seconds(value: object) -> float:

@@ -71,7 +71,7 @@ class OfflinePool:
         return self._entries[key].hashes
 
     def add(self, key: int, hashes: Sequence[bytes], tokens: int) -> None:
-        """A request with `tokens` tokens begins to wait; ValueError if it does already."""
+        """A request with a prompt of `tokens` begins to wait; ValueError if it does already."""
         if key in self._entries:
             raise ValueError(f"{key} waits already")
         bucket = max(tokens, 1).bit_length()

@@ -53,7 +53,7 @@ def _best(state: State, model: StepTime, shape: Sums, left: int, parked: int) ->
     chosen, best, seen, slot = NONE, -np.inf, 0, state.engine.head
     while slot != NONE:
         bucket = _bucket(state, slot)
-        if not seen & (1 << bucket) and state.sequences[slot].stale == 0:
+        if not seen & (1 << bucket):
             seen |= 1 << bucket
             candidate = _candidate(state, slot, bucket)
             worth = _worth(state, model, candidate, shape, left, free)
@@ -65,8 +65,8 @@ def _best(state: State, model: StepTime, shape: Sums, left: int, parked: int) ->
 
 @inlined
 def _bucket(state: State, slot: int) -> int:
-    seq, bits = state.sequences[slot], 1
-    tokens = seq.prompt + seq.output
+    """By the prompt alone: a preempted request may still be told of a token more."""
+    tokens, bits = state.sequences[slot].prompt, 1
     while tokens > 1:
         tokens >>= 1
         bits += 1
@@ -78,11 +78,7 @@ def _candidate(state: State, slot: int, bucket: int) -> int:
     found = slot
     while slot != NONE:
         seq = state.sequences[slot]
-        if (
-            seq.hits > state.sequences[found].hits
-            and seq.stale == 0
-            and _bucket(state, slot) == bucket
-        ):
+        if seq.hits > state.sequences[found].hits and _bucket(state, slot) == bucket:
             found = slot
         slot = seq.next
     return found
@@ -95,6 +91,8 @@ def _worth(state: State, model: StepTime, slot: int, shape: Sums, left: int, fre
     known, size = seq.prompt + seq.output, engine.block_size
     hits = min(seq.hits, (known - 1) // size)
     blocks = blocks_for(state, known)
+    if seq.stale > 0:  # its output in flight decides where it must continue
+        return -np.inf
     if blocks + seq.stop_after / size > free and engine.running > 0:
         return -np.inf
     cached = hits * size

@@ -22,8 +22,8 @@ def left_of(state: State, slot: int) -> int:
 
 @inlined
 def decodes_now(state: State, slot: int) -> bool:
-    seq = state.sequences[slot]
-    return bool(seq.computed >= seq.prompt) and left_of(state, slot) <= 1
+    """Whether a running request has had the last of what is known computed, as vLLM sees it."""
+    return bool(state.sequences[slot].is_prefill_chunk == 0)
 
 
 @compiled

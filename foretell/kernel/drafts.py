@@ -25,7 +25,7 @@ def padding(state: State, batch: Batch) -> int:
     if state.engine.drafts == 0:
         return NO_PADDING
     for i in range(batch.counts.scheduled):
-        if state.sequences[batch.entries[i].slot].mid_prompt:
+        if state.sequences[batch.entries[i].slot].is_prefill_chunk:
             return NO_PADDING
     return PADDED if batch.counts.scheduled > 0 else PADDED_BEHIND_HITS
 

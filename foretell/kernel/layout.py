@@ -43,12 +43,12 @@ SEQUENCE = np.dtype(
         ("placeholders", np.int32),  # tokens scheduled to be sampled and not yet known
         ("in_flight", np.int32),  # tokens in scheduled steps whose output is not applied
         ("stale", np.int32),  # those of `in_flight` scheduled before a preemption
+        ("is_prefill_chunk", np.int32),  # its latest step leaves some of what is known to compute
         ("next", np.int32),  # the neighbours in the waiting queue
         ("previous", np.int32),
         ("place", np.int32),  # where its blocks begin in `State.places`
         ("committed", np.int32),  # leading blocks of its table whose content is known
         ("drafts", np.int32),  # draft tokens that its next step verifies
-        ("mid_prompt", np.int32),  # 1 where the latest step that scheduled it sampled nothing
         ("adapter", np.int32),  # its LoRA adapter; 0: none
         ("blocked", np.int32),  # 1 while its grammar is compiled
         ("noted", np.int32),  # output tokens for which a rollout has passed the marks

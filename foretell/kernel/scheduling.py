@@ -251,7 +251,7 @@ def advance(state: State, batch: Batch) -> None:
             prefill_pairs += tokens * computed + tokens * (tokens + 1) // 2
         drafted += drafts
         batch.entries[i].samples, batch.entries[i].drafts = samples, drafts
-        seq.mid_prompt, seq.drafts = 1 - samples, 0
+        seq.is_prefill_chunk, seq.drafts = not samples, 0
         if samples:
             seq.placeholders += 1 + drafts
             if state.engine.depth > 1:  # what will be drafted is not known yet

@@ -124,8 +124,12 @@ def _restore_steps(pictures: Pictures, index: int, scratch: Scratch) -> None:
             drafts = row.computed - known
         drafts = max(0, min(drafts, tokens - 1, records.engine.drafts))
         row.placeholders, row.in_flight = samples + drafts + older, tokens + older
-        row.mid_prompt = int(not samples and row.computed < known + unknown - (tokens == 0))
-        if records.engine.drafts > 0 and not row.mid_prompt:
+        # Of one that rests and has a single token left, a preempted one that is computed again
+        # looks as if it decoded.
+        row.is_prefill_chunk = row.computed < row.prompt or (
+            not samples if tokens > 0 else row.computed < known + unknown - 1
+        )
+        if records.engine.drafts > 0 and not row.is_prefill_chunk:
             if records.engine.depth > 1:
                 row.drafts = records.engine.drafts
             elif tokens == 0:

@@ -106,6 +106,7 @@ def leave(state: State, steady: Steady, in_flight: Batch) -> None:
             seq.computed += steps
             seq.blocks = blocks_for(state, seq.computed)
             seq.placeholders = seq.in_flight = ahead
+            seq.is_prefill_chunk = 0
             if ahead > 0 and seq.last >= now:
                 entry = in_flight.entries[counts.scheduled]
                 entry.slot, entry.tokens, entry.samples = slot, 1, 1

@@ -63,9 +63,6 @@ class RealEngine:
     now_s: float = 0.0
     steps: Steps = field(default_factory=list)
     seen: dict[str, Seen] = field(default_factory=dict)
-    unlike: float = inf
-    """The first step before which an offline request that was preempted has one token left to
-    compute again: the twin takes it for one that decodes."""
     loop: EngineLoop = field(init=False)
     _ends_s: list[float] = field(default_factory=list)
 
@@ -91,8 +88,6 @@ class RealEngine:
         schedule = self.loop.scheduler.schedule
 
         def scheduled() -> Any:
-            if any(self._seems_to_decode(each) for each in self.loop.scheduler.running):
-                self.unlike = min(self.unlike, len(self.steps))
             output = schedule()
             tokens = output.num_scheduled_tokens
             shape = batch_shape(tokens, self.loop.scheduler.requests)
@@ -104,11 +99,6 @@ class RealEngine:
             return output
 
         self.loop.scheduler.schedule = scheduled
-
-    def _seems_to_decode(self, request: Any) -> bool:
-        left = request.num_tokens + request.num_output_placeholders - request.num_computed_tokens
-        computes_again = request.is_prefill_chunk and request.num_output_tokens > 0 and left == 1
-        return computes_again and self.loop.scheduler.planner.is_offline(request)
 
     def add(self, ask: Ask) -> None:
         self.seen[ask.name] = Seen()

@@ -288,18 +288,13 @@ class _Queue:
             max(-_SINT32_MAX, min(request.priority, _SINT32_MAX)),
             clean_prediction(extra.get(PREDICTED_KEY)),
             request.arrival_time,
-            _told(targets.ttft_s),
-            _told(targets.tpot_s),
+            *targets.told_s,
             request.lora_request.lora_int_id if request.lora_request else 0,
         )
         self._facts[request.request_id] = facts
         if request.use_structured_output:
             self._structured.add(request.request_id)
         return facts
-
-
-def _told(target_s: float) -> float:
-    return target_s if target_s < math.inf else 0.0
 
 
 def batch_shape(

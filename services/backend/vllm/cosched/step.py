@@ -20,9 +20,10 @@ from foretell.cosched import (
     plan_step,
 )
 from foretell.cosched.deadlines import Job
+from foretell.cosched.expected import ExpectedOnline
 from foretell.cosched.plan import with_prefill
 from foretell.cosched.retention import ONLINE
-from foretell.kernel.offline import ARRIVAL_SHARE, ARRIVAL_STEPS, OFFLINE_PRIORITY
+from foretell.kernel.offline import ARRIVAL_SHARE, ARRIVAL_STEPS
 from foretell.model import BatchShape
 from foretell.model.batch import prefill_pairs
 from services.backend.vllm.cosched.free_blocks import SegmentedFreeBlocks
@@ -33,8 +34,6 @@ from services.backend.vllm.steps import Instant
 
 _log = logging.getLogger("vllm.foretell")
 
-_ONLINE_FOR_S = 300.0
-"""So long after its last online request an engine expects another at any moment."""
 _RESERVE_EVERY_S = 0.1
 
 
@@ -63,10 +62,7 @@ class Planner:
         self._jobs: dict[str, Job] = {}
         self._offline = 0
         """Offline requests that have not ended."""
-        self._online_until_s = self._untold_until_s = float("-inf")
-        """Until when online requests are expected, and among them such without targets."""
-        self._ttft_s = float("inf")
-        """The least TTFT that online requests asked for."""
+        self._expected = ExpectedOnline()
         self._reserve = BurstReserve()
         self._reserve_due_s = 0.0
         self._steps = StepTimes(scheduler)
@@ -119,19 +115,12 @@ class Planner:
         fields = (params.extra_args if params else None) or {}
         job = job_of(fields) if fields and not request.resumable else _ONLINE
         self._jobs[request.request_id] = job
+        # By which vLLM's policy `priority` chooses victims, and snapshots tell the classes.
+        request.priority = job.priority(request.priority)
         if job.job_class is JobClass.OFFLINE:
             self._offline += 1
-            # By which vLLM's policy `priority` chooses victims, and snapshots tell the classes.
-            request.priority = OFFLINE_PRIORITY
             return
-        request.priority = min(request.priority, OFFLINE_PRIORITY - 1)
-        now_s = self.now().monotonic_s
-        if now_s > self._online_until_s:
-            self._ttft_s = float("inf")
-        self._online_until_s = now_s + _ONLINE_FOR_S
-        self._ttft_s = min(self._ttft_s, job.targets.ttft_s)
-        if job.targets.ttft_s == float("inf"):
-            self._untold_until_s = self._online_until_s
+        self._expected.came(job.targets.ttft_s, self.now().monotonic_s)
 
     def ended(self, request_id: str) -> None:
         """A request has ended."""
@@ -140,7 +129,7 @@ class Planner:
 
     def expected_online(self) -> tuple[float, float]:
         """What snapshots say of online requests to come: `online_ttft_s`, `usual_online_blocks`."""
-        return self._expected_ttft_s(self.now().monotonic_s), self._reserve.usual_blocks
+        return self._expected.ttft_s(self.now().monotonic_s), self._reserve.usual_blocks
 
     def scheduled(self, output: Any, started: Instant) -> None:
         """`schedule()` has returned `output`."""
@@ -301,18 +290,12 @@ class Planner:
             else:
                 waited_s = now.unix_s - request.arrival_time
                 slack_s = min(slack_s, targets.slack_s(waited_s, request.num_output_tokens))
-        expected_s = self._expected_ttft_s(now.monotonic_s)
+        expected_s = self._expected.ttft_s(now.monotonic_s)
         if expected_s == float("inf"):
             return Allowance(slack_s, as_alone)
         shortest_s = self._steps.step_s(BatchShape(decode_seqs=1, decode_pairs=1))
         arrival_s = max(ARRIVAL_STEPS * shortest_s, expected_s * ARRIVAL_SHARE)
         return Allowance(slack_s, as_alone, arrival_s)
-
-    def _expected_ttft_s(self, now_s: float) -> float:
-        """What `foretell.model.EngineSnapshot.online_ttft_s` says."""
-        if now_s > self._online_until_s:
-            return float("inf")
-        return 0.0 if now_s <= self._untold_until_s else self._ttft_s
 
     # Admission of offline requests.
 
@@ -351,6 +334,8 @@ class Planner:
     def _offer(self, key: int, resident: int, free: float) -> Offer | None:
         """What its admission would mean; None where it does not fit."""
         request = self.waiting.request(key)
+        if getattr(request, "num_stale_output_tokens", 0):
+            return None  # vLLM would pass it over until its output in flight has come
         size = self._block_tokens
         resident = min(resident, (request.num_tokens - 1) // size)
         hashes = self.waiting.pool.hashes(key)[:resident]

@@ -108,7 +108,7 @@ class TwoClassQueue(RequestQueue):  # type: ignore[misc]
         self._keys[request.request_id] = key
         self._requests[key] = request
         hashes = tuple(request.block_hashes)
-        self.pool.add(key, hashes, request.num_tokens)
+        self.pool.add(key, hashes, request.num_prompt_tokens)
         self._retention.need(hashes)
 
     def _remove_offline(self, request: Any, *, admitted: bool) -> None:
