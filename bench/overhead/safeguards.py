@@ -29,7 +29,7 @@ from services.scheduler.relay.framing import Framing, StreamFraming
 
 BENCH = Benchmark(__file__, __doc__, takes="a minute", packages=("foretell", "orjson"))
 CHUNKS, REQUESTS, ENGINES, TENANTS = 2000, 500, 12, 10
-"""Of one round: chunks of a stream, and requests of as many tenants."""
+"""One round has so many chunks of a stream, or requests of so many tenants."""
 _RATE = "200"
 _KEY = "a key of forty characters, as they often are"
 
