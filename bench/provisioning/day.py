@@ -263,7 +263,8 @@ def tables(numbers: Numbers) -> Blocks:
     requests = sorted(run["requests"] for run in runs)
     lines = [
         made_by(numbers),
-        f"Laboratory: simulated, true output lengths. At most {numbers['most']} engines of {PROFILE}; "
+        "Laboratory: simulated, true output lengths. "
+        f"At most {numbers['most']} engines of {PROFILE}; "
         f"{requests[0]:,} to {requests[-1]:,} requests in {HOURS:g} hours. "
         f"Targets: TTFT {SLO.ttft_s:g} s and TPOT {SLO.tpot_s * 1000:g} ms. "
         f"Means over the days {', '.join(map(str, DAYS))}, each with a seed of its own, "
