@@ -106,6 +106,7 @@ async def _run(options: argparse.Namespace) -> Numbers:
         async with running_services(Path(folder)) as services:
             running = await _services(services)
             before = {name: service.cpu_s() for name, service in running.items()}
+            before_mb = {name: _peak_mb(service) for name, service in running.items()}
             own_s, others = time.process_time(), OthersClock(services.cpu_s)
             took = await _accept(str(running["scheduler"].facts["url"]), options)
             return {
@@ -115,6 +116,7 @@ async def _run(options: argparse.Namespace) -> Numbers:
                 "processes": {
                     name: {
                         "cpu_s": service.cpu_s() - before[name],
+                        "before_mb": before_mb[name],
                         "peak_mb": _peak_mb(service),
                     }
                     for name, service in running.items()
@@ -142,8 +144,10 @@ def tables(page: Numbers) -> Blocks:
         f"client used {page['client_cpu_s']:.1f} s of CPU time.\n"
     )
     rows = [
-        (name, f"{each['cpu_s']:.1f}", f"{each['peak_mb']:.0f}")
+        (name, f"{each['cpu_s']:.1f}", f"{each['before_mb']:.0f}", f"{each['peak_mb']:.0f}")
         for name, each in page["processes"].items()
     ]
-    table = markdown_table(("process", "CPU time, s", "peak memory, MB"), rows)
+    table = markdown_table(
+        ("process", "CPU time, s", "peak memory before, MB", "and with it"), rows
+    )
     return {"tables": "\n".join((made_by(page), text, table))}

@@ -104,9 +104,11 @@ def test_a_batch_alone_has_an_engine_started_and_stopped(tmp_path: Path) -> None
     file.write_text(json.dumps({**SECTIONS, "batches": batches}))
     run_dir = tmp_path / "run"
     run_dir.mkdir()
-    with cluster(run_dir, f"--cluster={file}") as found:
+    with (
+        cluster(run_dir, f"--cluster={file}") as found,
+        httpx.Client(base_url=found.endpoint, timeout=START_S, trust_env=False) as client,
+    ):
         assert engines(found) == {}
-        client = httpx.Client(base_url=found.endpoint, timeout=START_S, trust_env=False)
         body = {"model": "Llama-2-7b-hf", "prompt": "Once upon a time", "max_tokens": 400}
         line = {"method": "POST", "url": "/v1/completions", "body": body}
         text = "".join(json.dumps({"custom_id": f"c{i}", **line}) + "\n" for i in range(8))
