@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.offline.mixes import Ints, tokens_of
+from bench.offline.mixes import Tokens, tokens_of
 
 SECTION_TOKENS = 8000
 _FILES = ("loogle_shortdep_qa", "loogle_longdep_qa", "loogle_shortdep_cloze")
@@ -51,7 +51,7 @@ def chats(data: Path, seed: int) -> Iterator[Line]:
 
 
 @lru_cache(maxsize=1)
-def _sections(data: Path) -> list[tuple[Ints, Ints, Ints]]:
+def _sections(data: Path) -> list[tuple[Tokens, Tokens, Tokens]]:
     """(section, question, answer): each document in parts, each part with all its questions."""
     result = []
     for name in _FILES:
@@ -77,7 +77,7 @@ def _pairs(given: object) -> list[dict[str, object]]:
 
 
 @lru_cache(maxsize=1)
-def _chats(data: Path) -> list[tuple[Ints, Ints]]:
+def _chats(data: Path) -> list[tuple[Tokens, Tokens]]:
     result = []
     with gzip.open(data / "text" / "sharegpt_val.jsonl.gz", "rt", encoding="utf-8") as lines:
         for line in lines:
@@ -88,5 +88,5 @@ def _chats(data: Path) -> list[tuple[Ints, Ints]]:
     return result
 
 
-def _ids(tokens: Ints) -> list[int]:
+def _ids(tokens: Tokens) -> list[int]:
     return [int(each) for each in tokens % _VOCABULARY + _FIRST]

@@ -18,6 +18,7 @@ import re
 import shlex
 import sys
 import time
+import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -31,7 +32,6 @@ import aiohttp
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 
-from bench.offline.mixes import Ints, tokens_of
 from bench.placement.cluster.processes import Engines, Setup
 from bench.placement.cluster.watch import Watch, watching
 from bench.placement.paced.engines import MODEL_NAME, engine_args, forget_prefixes, warm_up
@@ -47,7 +47,7 @@ from foretell.offline.feed import Feed, Sequential
 from foretell.offline.feedback import Feedback, Job
 from foretell.offline.lengths import sources
 from foretell.offline.tree import PrefixTree, prefix_tree
-from foretell.offline.work import measured_work
+from foretell.offline.work import Ints, measured_work
 from foretell.sim.offline import plain, run
 from foretell.v1 import snapshot_pb2
 from services.process.folders import free_ports
@@ -72,6 +72,7 @@ _COUNTERS = {
     "asked_tokens": "vllm:prefix_cache_queries_total",
     "preemptions": "vllm:num_preemptions_total",
 }
+_CHARACTERS = 4
 _FIRST, _VOCABULARY = 100, 3900  # of the tiny model; ids below mean something to it
 _LOOK_S, _START_TIMEOUT_S = 0.05, 600.0
 
@@ -126,7 +127,7 @@ def made(data: Path, mmlu: int, gsm8k: int, seed: int) -> File:
     problems = list(_rows(data / "offline" / "gsm8k_train.jsonl.gz"))
     for place in draws.permutation(len(problems))[:gsm8k].tolist():
         prompts.append(_ids(problems[place]["question"]))
-        outputs.append(len(tokens_of(problems[place]["answer"])))
+        outputs.append(len(_ids(problems[place]["answer"])))
     return File(prompts, np.array(outputs, np.int64), prefix_tree(prompts, BLOCK_TOKENS))
 
 
@@ -141,8 +142,10 @@ def _asked(row: dict[str, str]) -> str:
 
 
 def _ids(text: str) -> list[int]:
-    found: list[int] = (tokens_of(text) % _VOCABULARY + _FIRST).tolist()
-    return found
+    """A number for each four characters."""
+    places = range(0, len(text), _CHARACTERS)
+    pieces = (text[place : place + _CHARACTERS].encode() for place in places)
+    return [zlib.crc32(piece) % _VOCABULARY + _FIRST for piece in pieces]
 
 
 class Driver(Watch):
@@ -157,7 +160,7 @@ class Driver(Watch):
     def hear(self, snapshot: snapshot_pb2.EngineSnapshot) -> None:
         """A step has ended."""
         super().hear(snapshot)
-        self._running = len(snapshot.running)
+        self._running = len(snapshot.running.foretell_id)
         self._made += len(snapshot.completed_steps)
         self.send()
 
@@ -346,7 +349,7 @@ def tables(numbers: Numbers) -> Blocks:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mmlu", type=int, default=600)
-    parser.add_argument("--gsm8k", type=int, default=100)
+    parser.add_argument("--gsm8k", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--python", type=Path, default=ROOT / ".venv-vllm/bin/python")
     parser.add_argument("--model", type=Path, default=ROOT / ".models/tiny-llama")
