@@ -128,9 +128,6 @@ def test_targets_that_are_no_durations_are_refused(lie: float) -> None:
         ("online_ttft_s", math.nan),
         ("online_ttft_s", -1.0),
         ("usual_online_blocks", math.inf),
-        ("drafted_ratio", (0.5, 0.6)),
-        ("accepted_ratio", (1.5,)),
-        ("accepted_ratio", (math.nan,)),
     ],
 )
 def test_expectations_that_cannot_be_are_refused(name: str, lie: float) -> None:
@@ -138,6 +135,14 @@ def test_expectations_that_cannot_be_are_refused(name: str, lie: float) -> None:
     setattr(message, name, lie)
     with pytest.raises(wire.WireError, match="expected"):
         wire.snapshot_from_proto(message)
+
+
+@pytest.mark.parametrize("lie", [(0.5, 0.6), (1.5,), (math.nan,), (0.5, -0.1)])
+def test_shares_of_draft_tokens_that_cannot_be_are_refused(lie: tuple[float, ...]) -> None:
+    for name in ("drafted_ratio", "accepted_ratio"):
+        message = wire.snapshot_to_proto(replace(SNAPSHOT, **{name: lie}))
+        with pytest.raises(wire.WireError, match="draft tokens"):
+            wire.snapshot_from_proto(message)
 
 
 def test_an_impossible_configuration_is_refused() -> None:

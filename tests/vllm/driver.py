@@ -56,6 +56,8 @@ _VOCABULARY = 32_000
 _NEW_SETTINGS = ("max_num_active_seqs", "long_prefill_token_threshold_adaptive")  # since 0.31
 _KNOWN_SETTINGS = {setting.name for setting in fields(SchedulerConfig)}
 _BEHAVIOUR = {"long_prefill_threshold_when_alone": not _KNOWN_SETTINGS.issuperset(_NEW_SETTINGS)}
+PASSES_OVER_IN_PLACE = _KNOWN_SETTINGS.issuperset(_NEW_SETTINGS)
+"""Before 0.31 who was passed over went to a queue of its own, before all others."""
 _ASYNC_QUEUE_DEPTH = 2  # vLLM's max_concurrent_batches with async scheduling
 
 _MODEL = {

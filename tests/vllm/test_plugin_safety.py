@@ -269,6 +269,7 @@ def test_snapshots_are_logged_in_shared_memory(
     loop = EngineLoop(SYNC, ForetellScheduler)
     reader = LogReader(log)
     reader.reopen()
+    assert reader.read()  # the idle engine; from there on it hears all
     loop.add("r0", 20, 3)
     steps = len(loop.run())
     heard = []
