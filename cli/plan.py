@@ -36,6 +36,13 @@ def plan(
         list[str] | None,
         typer.Option(help="PROFILE=PRICE of an engine for an hour; several times."),
     ] = None,
+    offline: Annotated[
+        str,
+        typer.Option(
+            help="Trace of offline requests: print what these engines do of them besides, if they "
+            "co-schedule."
+        ),
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
     draw: Annotated[Path | None, typer.Option(help="Picture to write, .png or .svg.")] = None,
     processes: Annotated[
@@ -56,6 +63,7 @@ def plan(
             tuple(range(1, seeds + 1)),
             most,
             plans.parse_prices(price or []),
+            offline,
         )
         found = plans.make_plans(options, wanted, processes)
     except ValueError as error:

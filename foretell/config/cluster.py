@@ -204,8 +204,6 @@ def _contradictions(cluster: Cluster) -> Iterator[tuple[Location, str]]:
             yield (*at, "model"), f"say which section of `models` it serves: {known}"
         elif section.kind == "vllm" and not cluster.models:
             yield at, "vLLM needs a model: add a section like `models: {NAME: {path: FOLDER}}`"
-        if section.kind == "emulated" and section.offline:
-            yield (*at, "offline"), "emulated engines do not tell offline requests apart"
         if section.kind == "emulated" and section.profile:
             try:
                 check_shipped_profile(section.profile)

@@ -342,7 +342,8 @@ def engine_args(engine: Engine) -> list[str]:
     if engine.section.kind == "vllm" and engine.section.gpus > 1:
         args = [f"--tensor-parallel-size={engine.section.gpus}", *args]
     if engine.section.offline:
-        args = [f"--scheduler-cls={_CO_SCHEDULER}", *args]
+        emulated = engine.section.kind == "emulated"
+        args = ["--offline=true" if emulated else f"--scheduler-cls={_CO_SCHEDULER}", *args]
     return args
 
 

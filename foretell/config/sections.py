@@ -264,7 +264,7 @@ class EngineSection(Section):
     gpus: int = Field(1, ge=1, le=64)
     """GPUs of each vLLM engine, for tensor parallelism."""
     offline: bool = False
-    """Whether vLLM engines serve offline requests, such as those of batches, beside online ones,
+    """Whether these engines serve offline requests, such as those of batches, beside online ones,
     with what these leave."""
     args: str = Field("", examples=["--gpu-memory-utilization 0.92", "--speedup 10"])
     """Further flags for these engines, split as a shell would."""

@@ -319,6 +319,8 @@ class EmulatorSettings(ServiceSettings):
     """Largest number of tokens of a prompt and its answer; 0 takes the profile's."""
     total_blocks: int = Field(0, ge=0)
     """Number of KV blocks; 0 takes the profile's."""
+    offline: bool = False
+    """Whether offline requests get what online ones leave, as in vLLM with `CoScheduler`."""
 
 
 class PluginSettings(BaseSettings):

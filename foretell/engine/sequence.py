@@ -100,6 +100,16 @@ class Sequence:
         return int(self.row["priority"])
 
     @property
+    def targets_s(self) -> tuple[float, float]:
+        """Of its TTFT and TPOT; 0 where there is none."""
+        return float(self.row["ttft_target_s"]), float(self.row["tpot_target_s"])
+
+    @property
+    def blocks(self) -> int:
+        """The KV blocks that it holds, of each KV cache group."""
+        return int(self.row["blocks"])
+
+    @property
     def preemptions(self) -> int:
         return int(self.row["preemptions"])
 

@@ -128,6 +128,18 @@ class Twin:
         most = self.config.max_num_scheduled_tokens
         self._engine["max_num_scheduled_tokens"] = min(tokens, most) or most
 
+    def expect_online(self, ttft_s: float, usual_blocks: float) -> None:
+        """What an engine that co-schedules expects of online requests, as in snapshots.
+
+        `ttft_s` is `EngineSnapshot.online_ttft_s`, `usual_blocks` its `usual_online_blocks`.
+        """
+        self._engine["online_ttft_s"], self._engine["usual_online_blocks"] = ttft_s, usual_blocks
+
+    @property
+    def expected_online(self) -> tuple[float, float]:
+        """What `expect_online` was told, and the requests that were added since."""
+        return float(self._engine["online_ttft_s"]), float(self._engine["usual_online_blocks"])
+
     def set_length(self, slot: int, tokens: int) -> None:
         """A restored request ends after that many output tokens, as far as the engine allows."""
         self.live.sequences[slot]["stop_after"] = limited(self._state, slot, tokens)

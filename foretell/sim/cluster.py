@@ -240,6 +240,7 @@ class _Cluster:
             request.length_row,
             self._events.now_s,
             request.spec.priority,
+            arrival.slo,
         )
         if request.core.policy.needs is not Needs.NOTHING:
             node.predictor.arrived(request.spec)

@@ -1,9 +1,11 @@
 """One engine in virtual time: a twin whose steps last as long as a step-time model says."""
 
+from foretell.cosched import Targets
 from foretell.engine import Content, Sequence
 from foretell.engine.table import EngineTable
 from foretell.engine.twin import Twin
 from foretell.kernel.step_time import StepTime, scaled
+from foretell.model.prediction import NO_SLO, Slo
 from foretell.sim.config import InstanceConfig
 
 
@@ -79,8 +81,12 @@ class Instance:
         length_row: tuple[float, ...],
         now_s: float,
         priority: int = 0,
+        slo: Slo = NO_SLO,
     ) -> None:
-        """A request reaches the engine's queue; `length_row` is what predictors believe of it."""
+        """A request reaches the engine's queue; `length_row` is what predictors believe of it.
+
+        `slo` matters to engines that co-schedule.
+        """
         check(request_id not in self._here, f"{request_id} delivered twice")
         seq = Sequence(
             request_id,
@@ -89,6 +95,7 @@ class Instance:
             0,
             priority=priority,
             arrival_s=now_s,
+            targets_s=Targets(slo.ttft_s, slo.tpot_s).told_s,
             content=content,
         )
         self._here[request_id] = seq

@@ -72,3 +72,15 @@ def test_a_plan_by_simulation(lengths: Path) -> None:
     assert 0 < found["free_kv_ratio"] < 1
     missing = CliRunner().invoke(app, [*arguments, "--json"])
     assert "a plan needs targets" in str(missing.exception)
+
+
+def test_a_plan_says_what_is_left_for_offline_requests(lengths: Path) -> None:
+    arguments = ["plan", "--trace", str(lengths), "--profile", A30, "--qps", "4", "--seeds", "1"]
+    arguments += ["--policy", "least_outstanding", "--processes", "1", "--most", "4", "--json"]
+    arguments += ["--ttft-slo-s", "2", "--tpot-slo-s", "0.2", "--offline", str(lengths)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    (found,) = json.loads(result.stdout)
+    assert found["instances"] == 1
+    assert found["offline_tokens_per_s"] > 4 * 30  # more than what online requests ask for
+    assert found["within_beside"] >= 0.95

@@ -1,11 +1,14 @@
 """From counted tokens to text, and the limits of a request."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foretell.engine import Sequence
+from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.model import EngineConfig
 from services.backend.emulator.answer import Answer, Job, JobMaker
 from services.backend.emulator.lengths import Lengths
@@ -136,3 +139,17 @@ def test_marks_of_a_foretell_scheduler() -> None:
     assert tag() == ("", 0.0)
     assert tag(foretell_id="F", foretell_predicted_tokens="20.5") == ("F", 20.5)
     assert tag(foretell_predicted_tokens="many") == ("", 0.0)
+
+
+def test_classes_and_targets_count_where_offline_requests_are_told_apart() -> None:
+    def sequence(config: EngineConfig, priority: int, **xargs: Any) -> Sequence:
+        request = CompletionRequest(prompt=PROMPT, vllm_xargs=xargs)
+        job = JobMaker(config, LENGTHS, 64).make(request, "cmpl-R", priority, 1.0)
+        return job.answers[0].stream.sequence
+
+    apart, last = replace(CONFIG, co_schedules=True), OFFLINE_PRIORITY
+    assert sequence(apart, 3, **{"class": "offline"}).priority == last
+    assert sequence(CONFIG, 3, **{"class": "offline"}).priority == 3
+    online = sequence(apart, last, slo_ttft_ms=1000, slo_tpot_ms="50")
+    assert (online.priority, online.targets_s) == (last - 1, (1.0, 0.05))
+    assert sequence(apart, 0, slo_ttft_ms=1000).targets_s == (1.0, 0.0)

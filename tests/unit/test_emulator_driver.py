@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from foretell.engine import Sequence, Twin
+from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.latency.linear import LinearStepTime
 from foretell.model import EngineConfig
 from foretell.v1 import snapshot_pb2
@@ -68,15 +70,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def make(heard: Heard, **options: Any) -> Driver:
+def make(heard: Heard, config: EngineConfig = CONFIG, **options: Any) -> Driver:
     return Driver(
-        Twin(CONFIG),
+        Twin(config),
         LinearStepTime((STEP_S, 0.0, 0.0, 0.0, 0.0, 0.0)),
         **{
             "speedup": 1.0,
             "noise": lambda: 0.0,
             "max_queue": 4,
-            "feed": SnapshotFeed(heard, "e", "run", CONFIG),
+            "feed": SnapshotFeed(heard, "e", "run", config),
             **options,
         },
     )
@@ -197,3 +199,34 @@ async def test_a_failed_engine_wakes_whoever_waits(clock: Clock) -> None:
     assert driver.stopped
     assert one.wake.is_set()
     assert not one.finished
+
+
+async def test_online_requests_do_not_wait_for_offline_ones(clock: Clock) -> None:
+    heard = Heard()
+    driver = make(heard, replace(CONFIG, co_schedules=True))
+    offline = [stream(f"offline {i}", 50, every_token=True) for i in range(3)]
+    for each in offline:
+        each.sequence.row["priority"] = OFFLINE_PRIORITY
+    online = Stream(
+        Sequence("online", 900, 1, 1, arrival_s=1000.0, targets_s=(1.0, 0.5)),
+        RequestTag(),
+        asyncio.Event(),
+        False,
+    )
+    async with stepping(driver):
+        driver.submit(offline)
+        async with asyncio.timeout(10):
+            await offline[0].wake.wait()
+            driver.submit([online])
+            await online.wake.wait()
+    assert online.finished
+    assert not any(each.finished for each in offline)
+    told = [
+        (ttft_s, snapshot.online_ttft_s, snapshot.config.co_schedules)
+        for snapshot in heard.snapshots
+        for name, ttft_s in zip(
+            snapshot.running.request_id, snapshot.running.ttft_target_s, strict=True
+        )
+        if name == "online"
+    ]
+    assert set(told) == {(1.0, 1.0, True)}

@@ -13,6 +13,7 @@ from typing import Any
 
 from tools.pictures import figure, save
 from tools.progress import progress
+from tools.simulate.offline_left import OfflineLeft, offline_left
 from tools.simulate.options import EngineOptions, SimulateOptions
 from tools.simulate.run import run
 
@@ -34,6 +35,8 @@ class PlanOptions:
     """Engines of a kind that are tried at most."""
     prices: dict[str, float]
     """Price of an engine for an hour, by profile; may lack some."""
+    offline: str = ""
+    """Trace of offline requests that are to be done beside; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,11 @@ class Plan:
     """The mean part of the KV cache that is free, for offline work."""
     price: float | None
     """The price of all instances for an hour."""
+    offline_tokens_per_s: float | None = None
+    """Output tokens of offline requests beside, over the time of the trace; the mean of the seeds;
+    None: not asked for, or the instances are too few."""
+    within_beside: float | None = None
+    """The ratio of online requests within their targets beside them; the worst seed."""
 
 
 def kinds_of(
@@ -116,6 +124,10 @@ def _plan_for(kind: EngineOptions, options: SimulateOptions, plan: PlanOptions) 
     instances = fewest(keeps, plan.most)
     figures = tried[instances or plan.most]
     price = plan.prices.get(kind.profile)
+    left: list[OfflineLeft] = []
+    if plan.offline and instances:
+        given = replace(options, engines=(replace(kind, instances=instances),))
+        left = [offline_left(given, plan.qps, seed, plan.offline) for seed in plan.seeds]
     return Plan(
         kind.profile,
         kind.max_num_seqs,
@@ -123,6 +135,8 @@ def _plan_for(kind: EngineOptions, options: SimulateOptions, plan: PlanOptions) 
         instances,
         **{name: round(value, _DIGITS) for name, value in figures.items()},
         price=None if price is None else round((instances or plan.most) * price, _DIGITS),
+        offline_tokens_per_s=round(fmean(o.tokens_per_s for o in left), 1) if left else None,
+        within_beside=round(min(o.within for o in left), _DIGITS) if left else None,
     )
 
 
@@ -154,9 +168,13 @@ def show(plans: Sequence[Plan]) -> None:
     from rich.table import Table
 
     table = Table("profile", "max_num_seqs", "max_num_batched_tokens")
-    for title in ("instances", "within targets", "P99 TTFT, s", "KV cache free", "price an hour"):
+    titles = ("instances", "within targets", "P99 TTFT, s", "KV cache free", "price an hour")
+    beside = any(each.offline_tokens_per_s is not None for each in plans)
+    for title in (*titles, *(("offline tokens/s", "within beside") if beside else ())):
         table.add_column(title, justify="right")
     for each in plans:
+        asked = each.offline_tokens_per_s is not None
+        left = (f"{each.offline_tokens_per_s:,.0f}", f"{each.within_beside:.2%}") if asked else ()
         table.add_row(
             each.profile,
             str(each.max_num_seqs or "profile's"),
@@ -166,6 +184,7 @@ def show(plans: Sequence[Plan]) -> None:
             f"{each.ttft_p99_s:.2f}",
             f"{each.free_kv_ratio:.0%}",
             "" if each.price is None else f"{each.price:,.2f}",
+            *left,
         )
     Console().print(table)
 

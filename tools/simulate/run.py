@@ -88,16 +88,11 @@ def run(
     `provisioning`: instances come and go. `trace`: in place of that of the options, which name it.
     Equal arguments give equal results.
     """
-    trace = trace or read_trace(options.trace, options.trace_format)
+    trace = _wanted(options, trace)
     qps = qps or (0.0 if options.trace else CHATS_PER_S)
-    if options.skip >= len(trace.requests):
-        raise ValueError(f"--skip {options.skip}: the trace has {len(trace.requests):,} requests")
-    trace = replace(trace, requests=trace.requests[options.skip :])
     prefixes = any(request.prefix for request in trace.requests)
     config = cluster_config(options, seed, prefixes=prefixes, trace=trace.requests)
-    draws = Random(f"{seed} trace")
-    arrivals = arrivals_of(trace, draws, count=options.requests, qps=qps, cv=options.cv)
-    arrivals = [with_targets(arrival, options) for arrival in arrivals]
+    arrivals = online_arrivals(options, qps, seed, trace)
     engines = {instance.engine for instance in config.instances}
     engines |= {instance_config(engine, options).engine for engine in fitting_too}
     fitting = [arrival for arrival in arrivals if fits(arrival, engines)]
@@ -131,6 +126,24 @@ def run(
     if targets:
         facts["reject_late"] = options.reject_late
     return Run(report, facts, targets)
+
+
+def online_arrivals(
+    options: SimulateOptions, qps: float, seed: int, wanted: Trace | None = None
+) -> list[Arrival]:
+    """The options' requests as they come; `wanted`: the trace without what is skipped of it."""
+    trace = wanted or _wanted(options, None)
+    qps = qps or (0.0 if options.trace else CHATS_PER_S)
+    draws = Random(f"{seed} trace")
+    arrivals = arrivals_of(trace, draws, count=options.requests, qps=qps, cv=options.cv)
+    return [with_targets(arrival, options) for arrival in arrivals]
+
+
+def _wanted(options: SimulateOptions, trace: Trace | None) -> Trace:
+    trace = trace or read_trace(options.trace, options.trace_format)
+    if options.skip >= len(trace.requests):
+        raise ValueError(f"--skip {options.skip}: the trace has {len(trace.requests):,} requests")
+    return replace(trace, requests=trace.requests[options.skip :])
 
 
 def run_showing_progress(

@@ -38,6 +38,7 @@ def engine_config(settings: EmulatorSettings, profile: GpuProfile) -> EngineConf
         enable_prefix_caching=False,
         engine_version="emulated",
         emulated=True,
+        co_schedules=settings.offline,
     )
     if not config.total_blocks:
         raise ValueError(f"profile {profile.name} names no KV blocks: set total_blocks")

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from uuid import uuid4
 
+from foretell.cosched import job_of
 from foretell.engine import Sequence
 from foretell.model import EngineConfig
 from services.backend.emulator.driver import Driver, QueueFullError, Stream
@@ -159,6 +160,11 @@ class JobMaker:
             raise ApiError(400, "The decoder prompt cannot be empty", "prompt")
         if len(prompts) * request.n > self._max_queue:
             raise ApiError(400, f"n: at most {self._max_queue} sequences fit this engine", "n")
+        wanted = job_of(request.vllm_xargs or {})
+        targets_s = (0.0, 0.0)
+        if self._config.co_schedules:
+            priority = wanted.priority(priority)
+            targets_s = wanted.targets.told_s
         job = Job(response_id, [], list(map(len, prompts)), request.n, asyncio.Event())
         for number, tokens in enumerate(prompts):
             limit = self._output_limit(request, len(tokens))
@@ -172,6 +178,7 @@ class JobMaker:
                     max_tokens=limit - begun,
                     arrival_s=now_unix_s,
                     priority=priority,
+                    targets_s=targets_s,
                 )
                 answer = self._answer(request, job, sequence, number, tokens, choice, begun)
                 job.answers.append(answer)

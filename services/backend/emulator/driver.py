@@ -11,8 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from foretell.engine import Batch, Outcome, Sequence, Twin
+from foretell.kernel.step_time import scaled
 from foretell.latency.linear import StepTimeModel
 from foretell.model import Step
+from services.backend.emulator.online import OnlineWatch
 from services.backend.emulator.snapshot import RequestTag, SnapshotFeed
 
 log = logging.getLogger(__name__)
@@ -66,6 +68,8 @@ class Driver:
         """`noise()` is the relative deviation of one step's time from `step_time`'s."""
         self._twin = twin
         self._step_time = step_time
+        self._model = scaled(step_time.packed(), 1.0 / speedup)
+        self._online = OnlineWatch(twin) if twin.config.co_schedules else None
         self._speedup = speedup
         self._noise = noise
         self._max_queue = max_queue
@@ -105,7 +109,9 @@ class Driver:
         try:
             while True:
                 self._take_in()
-                batch = self._twin.schedule()
+                if self._online is not None:
+                    self._online.tell(time.monotonic())
+                batch = self._twin.schedule(time.time(), self._model)
                 if batch is not None:
                     due = await self._run_step(batch, due)
                     continue
@@ -121,6 +127,8 @@ class Driver:
         inbox, self._inbox = self._inbox, _Inbox()
         self._arrived.clear()
         for stream in inbox.arrivals:
+            if self._online is not None:
+                self._online.came(stream.sequence, time.monotonic())
             self._twin.add(stream.sequence)
         for request_id in inbox.aborts:
             self._twin.abort(request_id)
