@@ -30,7 +30,7 @@ HOST_S = 0.001
 
 
 class _Evicting(Scheduler):  # type: ignore[misc]
-    """Stock priority scheduling with task-aware eviction: Echo's ablation BS+E."""
+    """Stock priority scheduling with task-aware eviction."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -66,7 +66,7 @@ class _Co(CoScheduling, Scheduler):  # type: ignore[misc]
 
 
 class _InOrder(_Co):
-    """Ours, with offline requests in their order: Echo's ablation BS+E+S."""
+    """Ours, with offline requests in their order."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -78,8 +78,8 @@ CONTENDERS: dict[str, tuple[type[Any] | None, str, bool]] = {
     ALONE: (None, "fcfs", False),
     "vLLM's default": (None, "fcfs", False),
     "BS": (None, "priority", False),
-    "BS+E": (_Evicting, "priority", False),
-    "BS+E+S": (_InOrder, "fcfs", True),
+    "BS, our eviction": (_Evicting, "priority", False),
+    "ours, in order": (_InOrder, "fcfs", True),
     "ours, with targets": (_Co, "fcfs", True),
     "ours, as if alone": (_Co, "fcfs", False),
 }
