@@ -37,7 +37,8 @@ class LogWriter:
         self._path, self._capacity, self._position = path, capacity, 0
         handle, made = mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
-            os.ftruncate(handle, _HEAD + capacity)
+            # Not a file with holes: to write to one on a full disk would end the engine.
+            os.posix_fallocate(handle, 0, _HEAD + capacity)
             self._file = os.fstat(handle).st_ino
             self._memory = mmap.mmap(handle, _HEAD + capacity)
             self._words = memoryview(self._memory)[:_HEAD].cast("Q")

@@ -1,6 +1,7 @@
 """Messages in memory that processes share: all in order, or the newest, and never a torn one."""
 
 import multiprocessing
+import resource
 from pathlib import Path
 from random import Random
 
@@ -106,3 +107,14 @@ def test_nothing_torn_is_read_beside_a_writer(tmp_path: Path) -> None:
             heard.append(int(message[:6]))
     process.join()
     assert heard == sorted(set(heard))
+
+
+def test_a_full_disk_is_told_at_once_and_leaves_no_file(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            LogWriter(tmp_path / "log")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
