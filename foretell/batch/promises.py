@@ -27,8 +27,8 @@ class Promises:
         self._first: dict[str, float] = {}
         self._done_by: dict[str, float] = {}
         self.due: list[tuple[float, float | None]] = []
-        """Of each batch that has not ended, Unix seconds at which it is due, and seconds that all
-        work up to its end still takes, at the promised confidence; None: not known."""
+        """Each batch that has not ended: Unix seconds at which it is due, and seconds that all work
+        up to its end still takes, at the promised confidence; None: not known."""
         self._quoted: dict[str, float] = {}
         """What was told of batches when they were created."""
         self._told: dict[str, tuple[float, Expected]] = {}

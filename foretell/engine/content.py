@@ -20,7 +20,7 @@ class Content:
     def __init__(
         self, prompt: Iterable[Segment], output: str, block_size_tokens: int, salt: str = ""
     ) -> None:
-        """Of another `salt`, equal tokens are not equal."""
+        """Equal tokens of different `salt` are not equal."""
         self._salt = salt.encode()
         self._prompt = tuple(prompt)
         self._output = output

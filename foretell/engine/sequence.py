@@ -101,7 +101,7 @@ class Sequence:
 
     @property
     def targets_s(self) -> tuple[float, float]:
-        """Of its TTFT and TPOT; 0 where there is none."""
+        """Its targets for TTFT and TPOT; 0 where there is none."""
         return float(self.row["ttft_target_s"]), float(self.row["tpot_target_s"])
 
     @property

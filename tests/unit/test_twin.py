@@ -1,13 +1,14 @@
 """The twin's rules one by one, and its invariants over many seeds."""
 
+from dataclasses import fields
 from random import Random
 
 import pytest
 
 from foretell.engine import Sequence, Twin
-from foretell.model import EngineConfig
+from foretell.model import BatchShape, EngineConfig
 
-SHAPE = ("prefill_seqs", "prefill_tokens", "prefill_pairs", "decode_seqs", "decode_pairs")
+SHAPE = tuple(field.name for field in fields(BatchShape))
 
 
 def config(**changes: object) -> EngineConfig:

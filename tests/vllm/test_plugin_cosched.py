@@ -26,6 +26,14 @@ def loop_of(**changes: Any) -> EngineLoop:
     return EngineLoop(engine_config(enable_prefix_caching=True, **changes), CoScheduler)
 
 
+CO_SCHEDULED = [
+    name
+    for name, each in VARIANTS.items()
+    if each.kv_cache_groups == 1 and not each.num_speculative_tokens
+]
+"""Engines of other kinds serve as stock vLLM."""
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.parametrize("seed", range(8))
 def test_without_offline_requests_each_step_is_vllms_own(name: str, seed: int) -> None:
@@ -33,7 +41,7 @@ def test_without_offline_requests_each_step_is_vllms_own(name: str, seed: int) -
     assert drive(config, CoScheduler, seed) == drive(config, None, seed)
 
 
-@pytest.mark.parametrize("name", [n for n, each in VARIANTS.items() if each.kv_cache_groups == 1])
+@pytest.mark.parametrize("name", CO_SCHEDULED)
 @pytest.mark.parametrize("seed", range(4))
 def test_after_the_last_offline_request_each_step_is_vllms_own(name: str, seed: int) -> None:
     """But for what is cached: the pool is emptied of it."""

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Never
 
 import zmq
 import zmq.asyncio
@@ -11,6 +13,9 @@ from bench.stats import percentile
 from foretell.latency.linear import StepTimeModel
 from foretell.v1 import snapshot_pb2
 from foretell.wire import shape_from_proto
+from services.process.memory_log import SHARED_MEMORY, LogReader
+
+_LOOK_EVERY_S = 0.005
 
 
 class Watch:
@@ -67,20 +72,35 @@ class Watch:
 
 @asynccontextmanager
 async def watching(feeds: Sequence[str], watch: Watch) -> AsyncIterator[None]:
-    """Tells `watch` of all snapshots from `feeds`."""
+    """Tells `watch` of all snapshots from `feeds`, in shared memory or over ZMQ."""
+    listening = [asyncio.create_task(_listen(feed, watch)) for feed in feeds]
+    try:
+        yield
+    finally:
+        for each in listening:
+            each.cancel()
+        await asyncio.gather(*listening, return_exceptions=True)
+
+
+async def _listen(feed: str, watch: Watch) -> None:
+    if feed.startswith(SHARED_MEMORY):
+        await _look(Path(feed.removeprefix(SHARED_MEMORY)), watch)
     with zmq.asyncio.Context() as context, context.socket(zmq.SUB) as socket:
         socket.setsockopt(zmq.SUBSCRIBE, b"")
         socket.setsockopt(zmq.LINGER, 0)
-        for feed in feeds:
-            socket.connect(feed)
+        socket.connect(feed)
+        while True:
+            watch.hear(snapshot_pb2.EngineSnapshot.FromString(await socket.recv()))
 
-        async def listen() -> None:
-            while True:
-                watch.hear(snapshot_pb2.EngineSnapshot.FromString(await socket.recv()))
 
-        listening = asyncio.create_task(listen())
-        try:
-            yield
-        finally:
-            listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
+async def _look(path: Path, watch: Watch) -> Never:
+    """The engine that writes the file has been started before."""
+    log = LogReader(path)
+    log.reopen()
+    try:
+        while True:
+            while (message := log.read()) is not None:
+                watch.hear(snapshot_pb2.EngineSnapshot.FromString(message))
+            await asyncio.sleep(_LOOK_EVERY_S)
+    finally:
+        log.close()

@@ -12,6 +12,7 @@ from bench.placement.paced.settings import EngineSpec, Setting
 from bench.processes import Services
 from bench.report import ROOT
 from bench.vllm_cpu import ENVIRONMENT
+from services.process.memory_log import SHARED_MEMORY
 
 MODEL_NAME = "tiny-llama"
 _START_TIMEOUT_S = 400.0
@@ -60,7 +61,9 @@ async def start_paced(services: Services, setting: Setting, python: Path, model:
         MODEL_NAME,
         tuple(str(launcher.facts["url"]) for launcher in started),
         tuple(str(launcher.facts["predictor"]) for launcher in started),
-        tuple(f"ipc://{services.folder}/engine-{i}.ipc" for i in range(len(started))),
+        tuple(
+            f"{SHARED_MEMORY}{services.folder}/engine-{i}.snapshots" for i in range(len(started))
+        ),
     )
     await warm_up(engines)
     return engines
