@@ -16,7 +16,7 @@ from tests.e2e_vllm.test_openai_sdk import Call, calls, send, send_all
 from tests.e2e_vllm.vllm_engines import ENGINES, model_of, vllm_cluster
 
 LINES, CLIENTS = 200, 4
-MOST_ONLINE = 400
+MOST_ONLINE = 1200
 LONG_TOKENS = 96
 VICTIM = f"engine-{ENGINES - 1}"
 """It serves offline requests beside online ones, so most lines are on their way to it."""
