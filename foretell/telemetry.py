@@ -5,8 +5,10 @@ engine is no evidence of accuracy), `class` ("online" or "offline"), `tenant`, a
 request id.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
@@ -25,6 +27,15 @@ _LEVELS = (0.025, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.975, 0.99, 1.0)
 ERROR = "(predicted - actual) / actual"
 _OF_ANSWERS = ("model_name", "instance_id", "policy", "class")
 _OF_TOKENS = ("instance_id", "class")
+
+
+MOST_SERIES = 10_000
+"""Sets of labels that are remembered for a metric."""
+
+
+def series(metric: Any) -> Callable[..., Any]:
+    """`metric.labels`, which takes longer than to count, remembered for each set of labels."""
+    return lru_cache(MOST_SERIES)(metric.labels)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from foretell.model import LengthEstimate, RequestSpec
 from foretell.placement import PlacementConfig, PlacementCore, effects, events
 from foretell.placement.decision import Decision
 from foretell.policy import Needs, Policy
-from foretell.telemetry import SchedulerMetrics
+from foretell.telemetry import SchedulerMetrics, series
 from foretell.v1 import tagger_pb2
 from services.process.logs import about, all_about
 from services.scheduler.background import Background
@@ -100,6 +100,7 @@ class Placer(AsyncDriver[Placement]):
         self._estimators = estimators
         self._tagger = tagger
         self._metrics = metrics
+        self._placement_s, self._degradations = series(metrics.placement), series(metrics.degraded)
         self._background = background
         self._keys = unique_ids()
         self._requests: dict[str, _Request] = {}
@@ -223,7 +224,7 @@ class Placer(AsyncDriver[Placement]):
         except BaseException:  # refused, or cancelled because the client has left
             del self._requests[key]
             raise
-        self._metrics.placement.labels(placement.policy).observe(placement.took_s)
+        self._placement_s(placement.policy).observe(placement.took_s)
         return placement
 
     def _described(self, parsed: ParsedRequest, key: str, request_id: str) -> RequestSpec:
@@ -386,7 +387,7 @@ class Placer(AsyncDriver[Placement]):
         return refusal(effect, parsed, self.core, self._pool, self._loop.time())
 
     def _degraded(self, effect: effects.Degraded) -> None:
-        self._metrics.degraded.labels(effect.missing).inc(effect.count)
+        self._degradations(effect.missing).inc(effect.count)
 
 
 def _described_to_tagger(parsed: ParsedRequest, placement: Placement) -> tagger_pb2.TagRequest:

@@ -4,7 +4,7 @@ from math import isfinite
 
 from foretell.cosched.deadlines import JobClass
 from foretell.length.estimate import level_of
-from foretell.telemetry import SchedulerMetrics
+from foretell.telemetry import SchedulerMetrics, series
 from services.scheduler.background import Background
 from services.scheduler.http.parsing import ParsedRequest
 from services.scheduler.http.slo import Outcome, SloUnattainable
@@ -16,7 +16,7 @@ from services.scheduler.record.recent import Latencies, Recent
 from services.scheduler.record.request_log import RequestLog
 from services.scheduler.record.result import Result
 from services.scheduler.record.sample import Sample
-from services.scheduler.record.series import AnswerSeries, answer_series, series
+from services.scheduler.record.series import AnswerSeries, answer_series
 
 _CLOCK_SLACK_S = 0.1
 _MAX_TOKENS = 2**31 - 1  # no context is as long: a sidecar that says more is not believed

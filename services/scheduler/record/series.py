@@ -5,20 +5,12 @@
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
 
 from foretell.cosched.deadlines import JobClass
-from foretell.telemetry import SchedulerMetrics
-
-_MOST_SERIES = 10_000
+from foretell.telemetry import MOST_SERIES, SchedulerMetrics
 
 Add = Callable[[float], None]
 """Counts, or observes, one value."""
-
-
-def series(metric: Any) -> Callable[..., Any]:
-    """`metric.labels`, remembered for each set of labels."""
-    return lru_cache(_MOST_SERIES)(metric.labels)
 
 
 class AnswerSeries:
@@ -60,7 +52,7 @@ def answer_series(
 ) -> Callable[[str, str, str, JobClass, bool], AnswerSeries]:
     """A function that makes them, or finds those made before."""
 
-    @lru_cache(_MOST_SERIES)
+    @lru_cache(MOST_SERIES)
     def find(
         model_name: str, instance_id: str, policy: str, job_class: JobClass, emulated: bool
     ) -> AnswerSeries:
