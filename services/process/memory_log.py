@@ -113,13 +113,18 @@ class LogReader:
             return None
         capacity = len(memory) - _HEAD
         magic, reserved, written, newest = struct.unpack_from("=4Q", memory)
-        if magic != _MAGIC or written in (0, self._position):
+        # Who took the newest record before `_WRITTEN` told of it already stands beyond `written`.
+        if magic != _MAGIC or written == 0 or written <= self._position:
             return None
-        if not 0 <= self._position < written or reserved - self._position > capacity:
+        if self._position < 0 or reserved - self._position > capacity:
             self._position = newest
+        begin = self._position
         message = self._record(memory, capacity)
-        if message is None:  # overwritten meanwhile: go on with the newest next time
+        (reserved,) = struct.unpack_from("=Q", memory, _RESERVED * 8)
+        if message is None or reserved - begin > capacity:
+            # Overwritten meanwhile: go on with the newest next time.
             self._position = -1
+            return None
         return message
 
     def _record(self, memory: mmap.mmap, capacity: int) -> bytes | None:

@@ -109,6 +109,26 @@ def test_nothing_torn_is_read_beside_a_writer(tmp_path: Path) -> None:
     assert heard == sorted(set(heard))
 
 
+def test_the_newest_message_is_read_once_before_the_writer_has_told_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    writer, reader = LogWriter(path, SMALL), opened(path)
+    writer.write(b"first")
+    told = path.read_bytes()[16:24]  # until where the writer has written
+    writer.write(b"second")
+    with path.open("r+b") as file:
+        file.seek(16)
+        now = file.read(8)
+        file.seek(16)
+        file.write(told)  # as if it stood still just before
+    assert all_of(reader) == [b"second"]
+    with path.open("r+b") as file:
+        file.seek(16)
+        file.write(now)
+    assert all_of(reader) == []
+    writer.write(b"third")
+    assert all_of(reader) == [b"third"]
+
+
 def test_a_full_disk_is_told_at_once_and_leaves_no_file(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
