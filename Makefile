@@ -207,9 +207,10 @@ reproduce-blendserve: setup-dev ## BlendServe's traces 1 to 4 in the simulator (
 	@test -n "$(DATA)" || { echo 'make reproduce-blendserve needs DATA=folder, see bench/offline/blend.md' >&2; exit 1; }
 	$(BIN)/python -m bench offline.blend $(DATA) --requests $(or $(REQUESTS),12000) --seeds $(or $(SEEDS),2) --video-tokens $(or $(VIDEO_TOKENS),4096)
 
-reproduce-echo: setup-vllm ## Echo's ablation with vLLM's scheduler in virtual time (DATA=folder); writes bench/offline/cosched.md
+reproduce-echo: setup-dev setup-vllm ## Echo's ablation with vLLM's scheduler in virtual time (DATA=folder); writes bench/offline/cosched.md
 	@test -n "$(DATA)" || { echo 'make reproduce-echo needs DATA=folder, see bench/offline/cosched.md' >&2; exit 1; }
 	$(VLLM_PYTHON) -m bench offline.cosched $(DATA) --seconds $(or $(VIRTUAL_S),200) --seeds $(or $(SEEDS),3)
+	$(BIN)/python -m bench.offline.cosched_figures
 
 figures: setup-dev setup-vllm ## Measure accuracy and the length model again (DATA=folder with profiles/ and text/)
 	@test -n "$(DATA)" || { echo 'make figures needs DATA=folder' >&2; exit 1; }

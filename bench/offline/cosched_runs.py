@@ -7,16 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import ModelRunnerOutput
 
+from bench.offline import cosched_policies as policies
+from bench.offline.course import Look
 from bench.offline.documents import Line
 from bench.stats import percentile
-from foretell.cosched import OfflinePool
+from foretell.cosched.retention import ONLINE, UNNEEDED
 from foretell.latency.linear import StepTimeModel
 from foretell.model import BatchShape
-from services.backend.vllm.cosched.free_blocks import SegmentedFreeBlocks
-from services.backend.vllm.cosched.scheduler import CoScheduling
 from services.backend.vllm.snapshot import batch_shape
 from services.backend.vllm.steps import Instant
 from tests.vllm.driver import EngineLoop, engine_config
@@ -27,50 +26,7 @@ TARGETS = {"slo_ttft_ms": 1000.0, "slo_tpot_ms": 50.0}
 _LAST = 2**31 - 1
 HOST_S = 0.001
 """Seconds of a step beside the model."""
-
-
-class _Evicting(Scheduler):  # type: ignore[misc]
-    """Stock priority scheduling with task-aware eviction."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        pool = self.kv_cache_manager.block_pool
-        self._free_queue = pool.free_block_queue = SegmentedFreeBlocks(pool)
-        self._waiting_hashes: dict[str, tuple[bytes, ...]] = {}
-        free = self.kv_cache_manager.free
-
-        def freed(request: Any) -> None:
-            self._free_queue.freeing_offline = request.priority == _LAST
-            free(request)
-            self._free_queue.freeing_offline = False
-
-        self.kv_cache_manager.free = freed
-
-    def add_request(self, request: Any) -> None:
-        if request.priority == _LAST:
-            hashes = tuple(request.block_hashes)
-            self._waiting_hashes[request.request_id] = hashes
-            self._free_queue.retention.need(hashes)
-        super().add_request(request)
-
-    def schedule(self, *args: Any, **kwargs: Any) -> Any:
-        output = super().schedule(*args, **kwargs)
-        for new in output.scheduled_new_reqs:
-            if hashes := self._waiting_hashes.pop(new.req_id, None):
-                self._free_queue.retention.release(hashes)
-        return output
-
-
-class _Co(CoScheduling, Scheduler):  # type: ignore[misc]
-    """Ours."""
-
-
-class _InOrder(_Co):
-    """Ours, with offline requests in their order."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.planner.waiting.pool = OfflinePool(patience=0)
+_LOOK_EVERY_S = 1.0
 
 
 ALONE = "online alone"
@@ -78,10 +34,12 @@ CONTENDERS: dict[str, tuple[type[Any] | None, str, bool]] = {
     ALONE: (None, "fcfs", False),
     "vLLM's default": (None, "fcfs", False),
     "BS": (None, "priority", False),
-    "BS, our eviction": (_Evicting, "priority", False),
-    "ours, in order": (_InOrder, "fcfs", True),
-    "ours, with targets": (_Co, "fcfs", True),
-    "ours, as if alone": (_Co, "fcfs", False),
+    "BS+E": (policies.EchoInOrder, "fcfs", True),
+    "BS+E+S": (policies.EchoUnmanaged, "fcfs", True),
+    "Echo": (policies.Echo, "fcfs", True),
+    "HyGen": (policies.HyGen, "fcfs", True),
+    "ours, with targets": (policies.Ours, "fcfs", True),
+    "ours, as if alone": (policies.Ours, "fcfs", False),
 }
 """The scheduler class, vLLM's policy, and whether online requests tell their targets."""
 
@@ -147,6 +105,8 @@ class Run:
         self._offline: dict[str, _Seen] = {}
         self._queued = self._hits = self._looked_up = self._preempted = 0
         self._done = {"offline_tokens": 0, "offline_requests": 0, "steps": 0}
+        self.course: list[Look] = []
+        self._looked = (0.0, 0, 0)
 
     def play(self, until_s: float) -> dict[str, Any]:
         """Serve until `until_s`; what happened before a tenth of it does not count."""
@@ -157,6 +117,7 @@ class Run:
                 self._arrive(arrival)
                 arrival = next(coming, None)
             self._fill()
+            self._look()
             if not self._step():
                 if arrival is None:
                     break
@@ -221,6 +182,34 @@ class Run:
                 self._done["offline_requests"] += 1
                 self._done["offline_tokens"] += seen.prompt_tokens + seen.tokens
         return bool(tokens) or bool(output.finished_req_ids)
+
+    def _look(self) -> None:
+        """Note how the engine stands, once in a while."""
+        due_s, hits, looked_up = self._looked
+        planner = getattr(self._scheduler, "planner", None)
+        if planner is None or self._now_s < due_s:
+            return
+        self._looked = (self._now_s + _LOOK_EVERY_S, self._hits, self._looked_up)
+        running = self._scheduler.running
+        offline = [each for each in running if planner.is_offline(each)]
+        online = [each for each in running if not planner.is_offline(each)]
+        free = planner.free_blocks
+        left_online = free._segments[ONLINE].num_free_blocks
+        kept = free.num_free_blocks - free.free_before(UNNEEDED)
+        self.course.append(
+            Look(
+                round(self._now_s, 2),
+                len(online),
+                len(offline),
+                self._hits - hits,
+                self._looked_up - looked_up,
+                planner._held_by(online),
+                planner._held_by(offline),
+                left_online,
+                kept - left_online,
+                round(planner._reserve.usual_blocks, 1),
+            )
+        )
 
     def _scheduled(self, output: Any, shape: BatchShape) -> None:
         """A step begins; for who watches."""

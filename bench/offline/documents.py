@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,9 @@ import numpy as np
 from bench.offline.mixes import Tokens, tokens_of
 
 SECTION_TOKENS = 8000
-_FILES = ("loogle_shortdep_qa", "loogle_longdep_qa", "loogle_shortdep_cloze")
+COPIES = 3
+"""How often each section is there, each time with another beginning: the data holds few documents,
+which would all fit into the cache."""
 _VOCABULARY = 31_000
 _FIRST = 100  # ids below mean something to an engine
 _MOST_CHAT_TOKENS = 4000
@@ -32,10 +34,11 @@ class Line:
     output_tokens: int
 
 
-def questions(data: Path, seed: int) -> Iterator[Line]:
-    """Questions on sections of documents, without end, in random order."""
+def questions(data: Path, seed: int, kind: str = "short") -> Iterator[Line]:
+    """LooGLE's questions of a `kind`, "short" or "long" (how much of the document the answer
+    depends on), on sections of documents, without end, in random order."""
     draws, asked = np.random.default_rng(seed), count()
-    found = _sections(data)
+    found = _sections(data, kind)
     while True:
         section, question, answer = found[int(draws.integers(len(found)))]
         numbered = np.concatenate((section, tokens_of(f" {next(asked)}"), question))
@@ -51,22 +54,23 @@ def chats(data: Path, seed: int) -> Iterator[Line]:
 
 
 @lru_cache(maxsize=1)
-def _sections(data: Path) -> list[tuple[Tokens, Tokens, Tokens]]:
+def _sections(data: Path, kind: str) -> list[tuple[Tokens, Tokens, Tokens]]:
     """(section, question, answer): each document in parts, each part with all its questions."""
     result = []
-    for name in _FILES:
-        with gzip.open(data / "offline" / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
-            for line in lines:
-                row = json.loads(line)
-                document = tokens_of(row["input"])
-                pairs = [
-                    (tokens_of(str(pair["Q"])), tokens_of(str(pair["A"])))
-                    for pair in _pairs(row["qa_pairs"])
-                ]
-                parts = range(0, len(document) - SECTION_TOKENS + 1, SECTION_TOKENS)
-                for begin in parts:
-                    section = document[begin : begin + SECTION_TOKENS]
-                    result += [(section, question, answer) for question, answer in pairs]
+    path = data / "offline" / f"loogle_{kind}dep_qa.jsonl.gz"
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        for line in lines:
+            row = json.loads(line)
+            document = tokens_of(row["input"])
+            pairs = [
+                (tokens_of(str(pair["Q"])), tokens_of(str(pair["A"])))
+                for pair in _pairs(row["qa_pairs"])
+            ]
+            parts = range(0, len(document) - SECTION_TOKENS + 1, SECTION_TOKENS)
+            for begin, copy in product(parts, range(COPIES)):
+                own = (tokens_of(f" {copy}"), document[begin : begin + SECTION_TOKENS])
+                section = np.concatenate(own)
+                result += [(section, question, answer) for question, answer in pairs]
     return result
 
 

