@@ -1,6 +1,7 @@
 """The bridge between the library's nouns and `proto/foretell/v1`."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from math import inf, isfinite
@@ -70,6 +71,23 @@ def columns_from_proto(columns: snapshot_pb2.RequestColumns) -> RequestTable:
         lengths = {name: len(column) for name, column in zip(_COLUMNS, values, strict=True)}
         raise WireError(f"request columns differ in length: {lengths}")
     return RequestTable(*values)  # positional: this runs for every engine step
+
+
+def _grown(running: RequestTable, snapshot: snapshot_pb2.EngineSnapshot) -> RequestTable:
+    """The running requests with what all of them have grown by; `WireError` where they cannot."""
+    computed, output = snapshot.grown_computed_tokens, snapshot.grown_output_tokens
+    in_flight = snapshot.grown_in_flight_tokens
+    if not (computed or output or in_flight):
+        return running
+    if in_flight + min(running.in_flight_tokens, default=0) < 0:
+        raise WireError("snapshot: fewer tokens than none in flight")
+    return replace(
+        running,
+        computed_tokens=[tokens + computed for tokens in running.computed_tokens],
+        output_tokens=[tokens + output for tokens in running.output_tokens],
+        in_flight_tokens=[tokens + in_flight for tokens in running.in_flight_tokens],
+        scheduled_tokens=[1] * len(running) if computed else running.scheduled_tokens,
+    )
 
 
 def _check_targets(name: str, seconds: Sequence[float]) -> None:
@@ -187,7 +205,7 @@ def snapshot_from_proto(snapshot: snapshot_pb2.EngineSnapshot) -> EngineSnapshot
         published_unix_s=snapshot.published_unix_s,
         config=config_from_proto(snapshot.config),
         free_blocks=snapshot.free_blocks,
-        running=columns_from_proto(snapshot.running),
+        running=_grown(columns_from_proto(snapshot.running), snapshot),
         waiting=columns_from_proto(snapshot.waiting),
         steps_in_flight=steps_from_proto(snapshot.steps_in_flight),
         completed_steps=steps_from_proto(snapshot.completed_steps),

@@ -46,8 +46,8 @@ class Foretelling(Run):
         coefficients[0] += HOST_S
         self._model = packed._replace(coefficients=coefficients)
 
-    def _publish(self, state: bytes, once: bytes) -> None:
-        self._published.append(snapshot_pb2.EngineSnapshot.FromString(state + once))
+    def _publish(self, base: bytes, rest: bytes, once: bytes) -> None:
+        self._published.append(snapshot_pb2.EngineSnapshot.FromString(base + rest + once))
 
     def _scheduled(self, output: Any, shape: BatchShape) -> None:
         ends_s = self._now_s + HOST_S + self._machine.step_time.step_s(shape)

@@ -14,7 +14,7 @@ from foretell.placement.patience import Patience
 from foretell.placement.predictors import is_missing
 from foretell.placement.recall import Recalls
 from foretell.placement.request import Request, Stage
-from foretell.placement.retries import RetryBudget
+from foretell.placement.retries import LONGEST_PAUSE_S, RetryBudget
 from foretell.placement.shares import MOST_HELD, has_room
 from foretell.placement.state import State, expect
 from foretell.policy import Candidate, Needs, Policy
@@ -346,6 +346,9 @@ class PlacementCore:
             self._refuse(request, "engine_failed")
             return
         pause_s = self._budget.pause_s(self._now_s)
+        if pause_s is None and self.instances.work(request.arrived.model, request.avoid):
+            # What one engine left behind is no load of its own where others serve.
+            pause_s = LONGEST_PAUSE_S
         if pause_s is None:
             self._refuse(request, "retry_budget")
             return

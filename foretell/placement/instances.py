@@ -10,6 +10,8 @@ from foretell.placement.config import STALE_LOAD_S
 
 QPM_WINDOW_S = 60.0
 LONGEST_SHUN_S = 60.0
+_FEW_FAILURES = 3
+"""So many attempts that fail in a row say that an engine does not work."""
 
 
 class Breaker:
@@ -215,6 +217,14 @@ class Instances:
     def answered(self, instance: Instance) -> None:
         """The instance has answered a request: what failed before is forgiven."""
         instance.proven, instance.failures, instance.shunned_until_s = True, 0, -inf
+
+    def work(self, model: str, without: Collection[str]) -> bool:
+        """Whether any instance but those `without` is known to answer requests to `model`."""
+        return any(
+            each.up and each.proven and not each.draining and each.failures < _FEW_FAILURES
+            for each in self
+            if model in each.models and each.instance_id not in without
+        )
 
     def eligible(self, model: str, avoid: Collection[str] = ()) -> list[str]:
         """Ids of those that may get a request to `model`, in the order in which they became known.

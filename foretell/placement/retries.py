@@ -4,7 +4,8 @@ Retries are a bounded share of the requests, with some for free, as in Finagle's
 (https://twitter.github.io/finagle/guide/Clients.html#retries) and Envoy's `retry_budget`
 (https://www.envoyproxy.io/docs/envoy/latest/api-v3/config/cluster/v3/circuit_breaker.proto).
 There a retry beyond the budget fails; here it waits until the budget allows it, as far as that is
-soon, because the engines that failed may have left hundreds of requests behind at once.
+soon, because the engines that failed may have left hundreds of requests behind at once; and where
+another engine is known to answer, none fails for it.
 """
 
 from math import exp
@@ -16,7 +17,7 @@ LEAST_PER_S = 10.0
 BURST_S = 10.0
 """What was not used within so long may be used at once; also the time constant of arrivals."""
 LONGEST_PAUSE_S = 10.0
-"""A retry that would have to wait longer is not made."""
+"""A retry that would have to wait longer is made only where an engine is known to answer."""
 
 
 class RetryBudget:

@@ -14,7 +14,7 @@ _SEND_QUEUE_LENGTH = 64  # snapshots; a slow reader loses old ones, it never slo
 
 
 class _Sender(Protocol):
-    def write(self, message: bytes) -> None: ...
+    def write(self, rest: bytes, base: bytes) -> None: ...
 
     def close(self) -> None: ...
 
@@ -39,7 +39,7 @@ class SnapshotPublisher:
         else:
             self._sender = _ZmqSender(endpoint)
         self._lock = threading.Lock()
-        self._last: bytes | None = None
+        self._last: tuple[bytes, bytes] | None = None
         self._sent_s = 0.0
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._repeat, name="foretell-heartbeat", daemon=True)
@@ -49,16 +49,17 @@ class SnapshotPublisher:
         """Send `snapshot` now. It is taken apart: its completed steps are told once."""
         once = snapshot_pb2.EngineSnapshot(completed_steps=snapshot.completed_steps)
         snapshot.ClearField("completed_steps")
-        self.send(snapshot.SerializeToString(), once.SerializeToString())
+        self.send(snapshot.SerializeToString(), b"", once.SerializeToString())
 
-    def send(self, state: bytes, once: bytes) -> None:
-        """Send a snapshot now: `state` and `once` are parts of it, serialized.
+    def send(self, base: bytes, rest: bytes, once: bytes) -> None:
+        """Send a snapshot now: `base`, `rest` and `once` are parts of it, serialized.
 
-        What `once` holds is left out where the snapshot is repeated.
+        To pass the same object as `base` again costs least. What `once` holds is left out where
+        the snapshot is repeated.
         """
         with self._lock:
-            self._last, self._sent_s = state, time.monotonic()
-            self._sender.write(state + once)
+            self._last, self._sent_s = (rest, base), time.monotonic()
+            self._sender.write(rest + once, base)
 
     def close(self) -> None:
         """Stop repeating and release the endpoint."""
@@ -74,7 +75,8 @@ class SnapshotPublisher:
                 # Of a field that is there twice, the last one counts.
                 now = snapshot_pb2.EngineSnapshot(published_unix_s=time.time())
                 self._sent_s = time.monotonic()
-                self._sender.write(self._last + now.SerializeToString())
+                rest, base = self._last
+                self._sender.write(rest + now.SerializeToString(), base)
 
 
 class _ZmqSender:
@@ -92,8 +94,8 @@ class _ZmqSender:
             self._context.term()
             raise
 
-    def write(self, message: bytes) -> None:
-        self._socket.send(message, zmq.NOBLOCK)
+    def write(self, rest: bytes, base: bytes) -> None:
+        self._socket.send(base + rest, zmq.NOBLOCK)
 
     def close(self) -> None:
         self._socket.close()

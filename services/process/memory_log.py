@@ -1,9 +1,11 @@
 """A log of messages in memory that processes of one machine share: one writes, any number read.
 
 Writing is a copy, and no call of the operating system: nobody is woken and nobody is waited for.
-Readers look whether there is more. Whoever falls behind by the whole log goes on with the newest
-message. The file holds a head (`_HEAD`) and then records one after another, each at a multiple of
-8 bytes: length and Adler-32 of a message, then the message. Positions count all bytes ever written.
+Readers look whether there is more. Messages that begin alike name what they have in common: their
+base is written once, and after it only what follows. Whoever comes late, or falls behind by the
+whole log, goes on with the newest message that was written with its base. The file holds a head
+(`_HEAD`) and then records one after another, each at a multiple of 16 bytes: their own head
+(`_RECORD`), then what is written of a message. Positions count all bytes ever written.
 """
 
 import mmap
@@ -17,15 +19,17 @@ from zlib import adler32
 SHARED_MEMORY = "shm://"
 """Before the path of such a file, where a file or an endpoint of ZMQ's is named."""
 
-_MAGIC = 0x31474F4C54465246
+_MAGIC = 0x32474F4C54465246
 _CAPACITY = 4 << 20
 _HEAD = 64
 _MAGIC_AT, _RESERVED, _WRITTEN, _NEWEST = range(4)
 """Words of the head: until where the writer may have written, until where it has, and where the
-newest record begins."""
-_RECORD = struct.Struct("=II")
+newest record with a base begins."""
+_RECORD = struct.Struct("=IIQ")
+"""Bytes that follow, their Adler-32, and how many of them are the base of later messages."""
 _SKIP = 0xFFFF_FFFF  # in place of a length: the rest of the file is left out
-_ALIGNED = 8
+_SAME_BASE = 0xFFFF_FFFF  # in place of the base's bytes: it is that of the record before
+_ALIGNED = _RECORD.size
 
 
 class LogWriter:
@@ -35,12 +39,15 @@ class LogWriter:
         """OSError where the file cannot be made."""
         assert capacity % _ALIGNED == 0
         self._path, self._capacity, self._position = path, capacity, 0
+        self._base, self._base_at = b"", 0
         handle, made = mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             # Not a file with holes: to write to one on a full disk would end the engine.
             os.posix_fallocate(handle, 0, _HEAD + capacity)
             self._file = os.fstat(handle).st_ino
-            self._memory = mmap.mmap(handle, _HEAD + capacity)
+            # With all its pages, so that no step of an engine waits for one.
+            flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
+            self._memory = mmap.mmap(handle, _HEAD + capacity, flags=flags)
             self._words = memoryview(self._memory)[:_HEAD].cast("Q")
             self._words[_MAGIC_AT] = _MAGIC
             os.replace(made, path)
@@ -50,11 +57,16 @@ class LogWriter:
         finally:
             os.close(handle)
 
-    def write(self, message: bytes) -> None:
-        """Append `message`; ValueError for one that takes more than half of the log."""
-        size = -(-(_RECORD.size + len(message)) // _ALIGNED) * _ALIGNED
+    def write(self, rest: bytes, base: bytes = b"") -> None:
+        """Append the message `base + rest`; ValueError where it takes more than half of the log.
+
+        The base is written anew unless it is the very object of the message before.
+        """
+        is_whole = not base or base is not self._base or self._is_old(rest)
+        content = base + rest if is_whole else rest
+        size = -(-(_RECORD.size + len(content)) // _ALIGNED) * _ALIGNED
         if 2 * size > self._capacity:
-            raise ValueError(f"a message of {len(message)} bytes is too long")
+            raise ValueError(f"a message of {len(content)} bytes is too long")
         begin = self._position
         at, skipped = begin % self._capacity, 0
         if at + size > self._capacity:
@@ -62,14 +74,21 @@ class LogWriter:
         # First of all: who reads what is about to be overwritten will find out.
         self._words[_RESERVED] = begin + skipped + size
         if skipped:
-            _RECORD.pack_into(self._memory, _HEAD + at, _SKIP, 0)
+            _RECORD.pack_into(self._memory, _HEAD + at, _SKIP, 0, 0)
             begin, at = begin + skipped, 0
         body = _HEAD + at + _RECORD.size
-        _RECORD.pack_into(self._memory, _HEAD + at, len(message), adler32(message))
-        self._memory[body : body + len(message)] = message
+        of_base = len(base) if is_whole else _SAME_BASE
+        _RECORD.pack_into(self._memory, _HEAD + at, len(content), adler32(content), of_base)
+        self._memory[body : body + len(content)] = content
         self._position = begin + size
-        self._words[_NEWEST] = begin
+        if is_whole:
+            self._base, self._base_at = base, begin
+            self._words[_NEWEST] = begin
         self._words[_WRITTEN] = self._position
+
+    def _is_old(self, rest: bytes) -> bool:
+        """Whether the record with the base would be overwritten soon."""
+        return self._position + len(rest) - self._base_at > self._capacity // 2
 
     def close(self) -> None:
         """Remove the file, unless another writer has made it anew."""
@@ -81,13 +100,14 @@ class LogWriter:
 
 
 class LogReader:
-    """Reads the file at `path`, from the newest message on; it may come, or be made anew, later."""
+    """Reads the file at `path`, from the newest base on; it may come, or be made anew, later."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._memory: mmap.mmap | None = None
         self._file = 0
         self._position = -1
+        self._base = b""
 
     def reopen(self) -> None:
         """Look whether there is another file by now; to be called now and then."""
@@ -130,17 +150,22 @@ class LogReader:
     def _record(self, memory: mmap.mmap, capacity: int) -> bytes | None:
         """The message at the position, which then stands behind it; None where there is none."""
         at = self._position % capacity
-        length, checksum = _RECORD.unpack_from(memory, _HEAD + at)
+        length, checksum, of_base = _RECORD.unpack_from(memory, _HEAD + at)
         if length == _SKIP:
             self._position += capacity - at
             at = 0
-            length, checksum = _RECORD.unpack_from(memory, _HEAD)
+            length, checksum, of_base = _RECORD.unpack_from(memory, _HEAD)
         body = at + _RECORD.size
         if body + length > capacity:
             return None
-        message = memory[_HEAD + body : _HEAD + body + length]
+        content = memory[_HEAD + body : _HEAD + body + length]
         self._position += -(-(_RECORD.size + length) // _ALIGNED) * _ALIGNED
-        return message if adler32(message) == checksum else None
+        if adler32(content) != checksum:
+            return None
+        if of_base == _SAME_BASE:
+            return self._base + content
+        self._base = content[:of_base]
+        return content
 
     def close(self) -> None:
         if self._memory is not None:

@@ -46,8 +46,8 @@ class Heard:
         self.snapshots: list[snapshot_pb2.EngineSnapshot] = []
         self.idle = asyncio.Event()
 
-    def send(self, state: bytes, once: bytes) -> None:
-        snapshot = snapshot_pb2.EngineSnapshot.FromString(state + once)
+    def send(self, base: bytes, rest: bytes, once: bytes) -> None:
+        snapshot = snapshot_pb2.EngineSnapshot.FromString(base + rest + once)
         self.snapshots.append(snapshot)
         if snapshot.steps_in_flight:
             self.idle.clear()

@@ -70,6 +70,32 @@ def test_a_log_made_anew_is_found(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_base_is_written_once_and_whoever_comes_late_begins_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    writer, base, rng = LogWriter(path, SMALL), b"base" * 20, Random(3)
+    early, before = opened(path), b""
+    for number in range(300):
+        if number % 7 == 0:
+            base = bytes([number % 256]) * rng.randint(1, 80)
+        rest = b"%d" % number
+        writer.write(rest, base)
+        late = opened(path)
+        assert all_of(early) == [base + rest]
+        heard = all_of(late)
+        assert heard[-1] == base + rest
+        assert all(each.startswith(base) for each in heard)
+        before = heard[0]
+    assert before.endswith(b"294")
+
+
+def test_a_base_that_would_be_overwritten_is_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    writer, base = LogWriter(path, SMALL), b"the same"
+    for number in range(1000):
+        writer.write(b"%d" % number, base)
+        assert all_of(opened(path))[-1] == b"the same%d" % number
+
+
 def test_a_message_that_is_too_long_is_refused(tmp_path: Path) -> None:
     writer = LogWriter(tmp_path / "log", SMALL)
     with pytest.raises(ValueError, match="600 bytes"):

@@ -92,8 +92,8 @@ class SnapshotLoop(ReplayLoop):
         self._plugin.updated()
         return finished
 
-    def _take(self, state: bytes, once: bytes) -> None:
-        decoded = snapshot_from_proto(snapshot_pb2.EngineSnapshot.FromString(state + once))
+    def _take(self, base: bytes, rest: bytes, once: bytes) -> None:
+        decoded = snapshot_from_proto(snapshot_pb2.EngineSnapshot.FromString(base + rest + once))
         if decoded.steps_in_flight:
             self.snapshot = decoded
 

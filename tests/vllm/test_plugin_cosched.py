@@ -288,8 +288,8 @@ def test_snapshots_say_who_is_offline_and_what_online_requests_are_told(
     monkeypatch.setenv("FORETELL_PLUGIN_SNAPSHOT_ENDPOINT", f"ipc://{tmp_path}/snapshots")
     loop = loop_of(max_num_seqs=1)
     told: list[Any] = []
-    loop.scheduler.foretell.recorder._publish = lambda state, once: told.append(
-        snapshot_pb2.EngineSnapshot.FromString(state + once)
+    loop.scheduler.foretell.recorder._publish = lambda *parts: told.append(
+        snapshot_pb2.EngineSnapshot.FromString(b"".join(parts))
     )
     for index in range(3):
         loop.add(f"offline {index}", 40, 5, extra_args=OFFLINE)

@@ -46,8 +46,8 @@ def test_snapshots_tell_what_was_accepted(tmp_path: Path, monkeypatch: pytest.Mo
 
     def observe(loop: EngineLoop) -> None:
         recorder: Any = loop.scheduler.foretell.recorder
-        recorder._publish = lambda state, once: told.append(
-            snapshot_from_proto(snapshot_pb2.EngineSnapshot.FromString(state + once))
+        recorder._publish = lambda *parts: told.append(
+            snapshot_from_proto(snapshot_pb2.EngineSnapshot.FromString(b"".join(parts)))
         )
 
     config = VARIANTS["async-eagle"]

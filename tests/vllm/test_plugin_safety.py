@@ -93,7 +93,7 @@ class Broken:
     def __call__(self, endpoint: str, heartbeat_s: float) -> "Broken":
         return self
 
-    def send(self, state: bytes, once: bytes) -> None:
+    def send(self, base: bytes, rest: bytes, once: bytes) -> None:
         self.calls += 1
         if self.calls % self.period == 0:
             raise RuntimeError("the wire is cut")

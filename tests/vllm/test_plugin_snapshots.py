@@ -10,7 +10,7 @@ from foretell.model import BatchShape, EngineSnapshot, RequestState, Step
 from foretell.v1 import snapshot_pb2
 from foretell.wire import snapshot_from_proto
 from services.backend import publisher
-from services.backend.vllm import compat
+from services.backend.vllm import columns, compat
 from services.backend.vllm import snapshot as snapshot_module
 from services.backend.vllm.plugin import ForetellScheduler
 from tests.vllm.driver import EngineLoop, Iteration, build_scheduler, engine_config
@@ -33,8 +33,8 @@ class Recording:
     def __call__(self, endpoint: str, heartbeat_s: float) -> "Recording":
         return self
 
-    def send(self, state: bytes, once: bytes) -> None:
-        decoded = snapshot_from_proto(snapshot_pb2.EngineSnapshot.FromString(state + once))
+    def send(self, base: bytes, rest: bytes, once: bytes) -> None:
+        decoded = snapshot_from_proto(snapshot_pb2.EngineSnapshot.FromString(base + rest + once))
         self.snapshots.append(decoded)
         try:
             self.on_publish(decoded)
@@ -273,7 +273,7 @@ def test_a_long_queue_is_published_less_often(
     [("a-1", "a-1"), (None, ""), (7, ""), (["x"], ""), ("ü", ""), ("\ud800", ""), ("x" * 257, "")],
 )
 def test_ids_from_clients_are_checked(value: Any, expected: str) -> None:
-    assert snapshot_module.clean_id(value) == expected
+    assert columns.clean_id(value) == expected
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_ids_from_clients_are_checked(value: Any, expected: str) -> None:
     ],
 )
 def test_predictions_from_clients_are_checked(value: Any, expected: float) -> None:
-    assert snapshot_module.clean_prediction(value) == expected
+    assert columns.clean_prediction(value) == expected
 
 
 def test_extreme_values_fit_the_message(recording: Recording) -> None:

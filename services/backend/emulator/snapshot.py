@@ -17,7 +17,7 @@ from foretell.wire import config_to_proto, steps_to_proto
 class Publisher(Protocol):
     """Where snapshots go (`services.backend.publisher.SnapshotPublisher`)."""
 
-    def send(self, state: bytes, once: bytes) -> None: ...
+    def send(self, base: bytes, rest: bytes, once: bytes) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class SnapshotFeed:
         if self._targets:
             snapshot.online_ttft_s, snapshot.usual_online_blocks = twin.expected_online
         once = snapshot_pb2.EngineSnapshot(completed_steps=steps_to_proto(completed_steps))
-        self._publisher.send(snapshot.SerializeToString(), once.SerializeToString())
+        self._publisher.send(snapshot.SerializeToString(), b"", once.SerializeToString())
 
     def _columns(
         self,

@@ -1,23 +1,25 @@
 """Engine steps: which are in flight, and how long the completed ones took."""
 
-import struct
 import time
 from collections import deque
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from foretell.model import BatchShape, Step
 from foretell.v1 import snapshot_pb2
-from foretell.wire import shape_to_proto
+from services.backend.vllm.packing import Fixed, length_first, varint
 
 _MAX_IN_FLIGHT = 64  # vLLM holds 2, or one per pipeline stage
-# The fields of a serialized snapshot, and of its steps: a tag and a double, twice.
-_IN_FLIGHT_TAG, _COMPLETED_TAG = (
-    bytes([snapshot_pb2.EngineSnapshot.DESCRIPTOR.fields_by_name[name].number << 3 | 2])
+_STEP = Fixed(snapshot_pb2.Step, "step", "started_unix_s", "duration_s")
+_STEP.then(
+    snapshot_pb2.Step,
+    "shape",
+    Fixed(snapshot_pb2.BatchShape, *BatchShape.__dataclass_fields__),
+)
+_IN_FLIGHT, _COMPLETED = (
+    length_first(snapshot_pb2.EngineSnapshot, name) + varint(_STEP.size)
     for name in ("steps_in_flight", "completed_steps")
 )
-_TIMES = struct.Struct("<BdBd")
 _MAX_COMPLETED = 256  # kept while nothing is published; older ones are dropped
 
 
@@ -69,14 +71,13 @@ class StepTracker:
     def in_flight_packed(self) -> bytes:
         """`in_flight` as the field of a serialized snapshot."""
         return b"".join(
-            _packed(_IN_FLIGHT_TAG, s.step, s.started.unix_s, 0.0, _shape(s.shape))
-            for s in self._in_flight
+            _packed(_IN_FLIGHT, s.step, s.started.unix_s, 0.0, s.shape) for s in self._in_flight
         )
 
     def take_completed_packed(self) -> bytes:
         """`take_completed` as the field of a serialized snapshot."""
         result = b"".join(
-            _packed(_COMPLETED_TAG, s.step, s.started_unix_s, s.duration_s, _shape(s.shape))
+            _packed(_COMPLETED, s.step, s.started_unix_s, s.duration_s, s.shape)
             for s in self._completed
         )
         self._completed.clear()
@@ -105,7 +106,7 @@ class StepTracker:
         self._completed.append(step)
         self._busy_since = at
         if self._in_flight:
-            self._in_flight[0] = replace(self._in_flight[0], started=at)
+            self._in_flight[0].started = at
 
     def updated(self, *, work_left: bool) -> None:
         """`update_from_output()` has returned; `work_left`: a request runs or waits."""
@@ -113,26 +114,18 @@ class StepTracker:
             self._busy_since = None
 
 
-def varint(number: int) -> bytes:
-    """A number that is not negative, as protobuf writes it."""
-    result = bytearray()
-    while number > 0x7F:
-        result.append(number & 0x7F | 0x80)
-        number >>= 7
-    result.append(number)
-    return bytes(result)
-
-
-@lru_cache(maxsize=_MAX_IN_FLIGHT)
-def _shape(shape: BatchShape) -> bytes:
-    return b"\x22" + _length_first(shape_to_proto(shape).SerializeToString())
-
-
-def _packed(tag: bytes, step: int, started_unix_s: float, duration_s: float, shape: bytes) -> bytes:
-    """A serialized `Step`: what varies little enough to be kept is kept."""
-    number = b"\x08" + varint(step)
-    return tag + _length_first(number + _TIMES.pack(0x11, started_unix_s, 0x19, duration_s) + shape)
-
-
-def _length_first(message: bytes) -> bytes:
-    return varint(len(message)) + message
+def _packed(
+    before: bytes, step: int, started_unix_s: float, duration_s: float, shape: BatchShape
+) -> bytes:
+    """A serialized `Step`, with the tag and length `before` it."""
+    return before + _STEP.pack(
+        step,
+        started_unix_s,
+        duration_s,
+        shape.prefill_seqs,
+        shape.prefill_tokens,
+        shape.prefill_pairs,
+        shape.decode_seqs,
+        shape.decode_pairs,
+        shape.draft_tokens,
+    )

@@ -26,10 +26,10 @@ from foretell.cosched.retention import ONLINE
 from foretell.kernel.offline import ARRIVAL_SHARE, ARRIVAL_STEPS
 from foretell.model import BatchShape
 from foretell.model.batch import prefill_pairs
+from services.backend.vllm.columns import PREDICTED_KEY, clean_prediction
 from services.backend.vllm.cosched.free_blocks import SegmentedFreeBlocks
 from services.backend.vllm.cosched.step_times import StepTimes
 from services.backend.vllm.cosched.waiting import TwoClassQueue
-from services.backend.vllm.snapshot import PREDICTED_KEY, clean_prediction
 from services.backend.vllm.steps import Instant
 
 _log = logging.getLogger("vllm.foretell")

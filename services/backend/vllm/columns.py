@@ -1,0 +1,135 @@
+"""The columns of a queue of requests, serialized. Runs in the engine's hot loop."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from foretell.cosched.deadlines import job_of
+from foretell.v1 import snapshot_pb2
+from services.backend.vllm.packing import length_first, sized
+
+ID_KEY = "foretell_id"
+PREDICTED_KEY = "foretell_predicted_tokens"
+
+_MAX_ID_LENGTH = 256
+_UINT32_MAX = 2**32 - 1
+_SINT32_MAX = 2**31 - 1
+
+# What never changes in a request's life: id, foretell_id, prompt_tokens, max_tokens, priority,
+# predicted_output_tokens, arrival_unix_s, TTFT and TPOT target, LoRA adapter.
+Facts = tuple[str, str, int, int, int, float, float, float, float, int]
+
+
+class Columns:
+    """Packs the columns of one queue, reusing what is the same as in the last snapshot.
+
+    While the same requests stand in the queue and none was admitted since, only four columns
+    change: in particular preemptions and prefix-cache hits change by way of an admission only.
+    """
+
+    def __init__(
+        self,
+        field: str,
+        facts: dict[str, Facts],
+        cached: Mapping[str, int],
+        structured: set[str],
+        *,
+        targets: bool,
+        adapters: bool,
+    ) -> None:
+        """`field` is what a snapshot calls the queue.
+
+        `targets`, `adapters`: the engine makes use of those of its requests. `structured` gets the
+        ids of requests with structured output.
+        """
+        self._tag = length_first(snapshot_pb2.EngineSnapshot, field)
+        self._structured = structured
+        self._targets, self._adapters = targets, adapters
+        self._facts = facts
+        self._cached = cached
+        self._requests: list[Any] = []
+        self.ids: Sequence[str] = ()
+        """Of the requests that were packed last."""
+        self._constant = b""
+
+    def forget(self) -> None:
+        """A request was admitted: build the constant columns anew."""
+        self._requests = []
+
+    def learn(self, requests: Sequence[Any]) -> bool:
+        """Whether these are other requests than the last ones; whose columns are then built."""
+        if self._requests == requests:
+            return False
+        self._build(list(requests))
+        return True
+
+    def packed(self, tokens: Mapping[str, int], more: bytes) -> bytes:
+        """The field of the requests learned last, of which `tokens` were scheduled.
+
+        `more` are further columns.
+        """
+        requests = self._requests
+        varying = snapshot_pb2.RequestColumns(
+            output_tokens=[len(r._output_token_ids) for r in requests],  # spares a call of each
+            computed_tokens=[r.num_computed_tokens for r in requests],
+            scheduled_tokens=[tokens.get(i, 0) for i in self.ids],
+            in_flight_tokens=[r.num_output_placeholders for r in requests],
+        )
+        return self._tag + sized(self._constant + varying.SerializeToString() + more)
+
+    def _build(self, requests: list[Any]) -> None:
+        known = self._facts
+        rows = [known.get(r.request_id) or self._learn(r) for r in requests]
+        facts = tuple(zip(*rows, strict=True))
+        ids, foretell_ids, prompts, limits, priorities, predicted, arrivals, *rest = facts
+        ttfts, tpots, adapters = rest
+        self._requests = requests
+        self.ids = ids
+        self._constant = snapshot_pb2.RequestColumns(
+            request_id=ids,
+            foretell_id=foretell_ids,
+            prompt_tokens=prompts,
+            cached_tokens=[self._cached.get(i, 0) for i in ids],
+            max_tokens=limits,
+            priority=priorities,
+            predicted_output_tokens=predicted,
+            arrival_unix_s=arrivals,
+            preemptions=[r.num_preemptions for r in requests],
+            ttft_target_s=ttfts if self._targets else (),
+            tpot_target_s=tpots if self._targets else (),
+            adapter=adapters if self._adapters else (),
+        ).SerializeToString()
+
+    def _learn(self, request: Any) -> Facts:
+        extra = getattr(request.sampling_params, "extra_args", None) or {}
+        targets = job_of(extra).targets
+        facts = (
+            request.request_id,
+            clean_id(extra.get(ID_KEY)),
+            request.num_prompt_tokens,
+            min(request.max_tokens, _UINT32_MAX),
+            max(-_SINT32_MAX, min(request.priority, _SINT32_MAX)),
+            clean_prediction(extra.get(PREDICTED_KEY)),
+            request.arrival_time,
+            *targets.told_s,
+            request.lora_request.lora_int_id if request.lora_request else 0,
+        )
+        self._facts[request.request_id] = facts
+        if request.use_structured_output:
+            self._structured.add(request.request_id)
+        return facts
+
+
+def clean_id(value: Any) -> str:
+    """`value` if it can be an id, else empty: clients can put anything into `vllm_xargs`."""
+    usable = isinstance(value, str) and value.isascii() and len(value) <= _MAX_ID_LENGTH
+    return str(value) if usable else ""
+
+
+def clean_prediction(value: Any) -> float:
+    """`value` as a token count, 0 (nobody predicted) if it is none."""
+    try:
+        tokens = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return 0.0
+    return min(tokens, float(_UINT32_MAX)) if math.isfinite(tokens) and tokens > 0 else 0.0

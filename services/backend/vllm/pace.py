@@ -1,0 +1,83 @@
+"""Whether the running requests go on as before: then nothing of them has to be read."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from foretell.model import BatchShape
+
+_MOST_UNREAD = 64
+"""Steps after which requests are read all the same, should an engine do what nobody foresaw."""
+
+
+class Growth(NamedTuple):
+    """By how many tokens each running request has grown since the requests were read last."""
+
+    computed: int
+    output: int
+
+
+class Pace:
+    """Follows whether the same requests decode one token each, step after step.
+
+    A step is even when it computes one token of every running request, behind its prompt. Between
+    even steps of the same requests, and with the output of such steps only, all have grown alike.
+    """
+
+    def __init__(self) -> None:
+        self._running: list[Any] = []
+        self._shape: BatchShape | None = None
+        self._first_computed = 0  # tokens of the first of them
+        self._even: deque[Any] = deque()  # outputs of even steps of these requests, in flight
+        self._computed = self._output = self._unread = 0
+        self._alike = False
+
+    def goes_on(self, output: Any, running: Sequence[Any]) -> BatchShape | None:
+        """The shape of the step `output` where it is as even as the one before, else None.
+
+        After None, `read` must be told the shape.
+        """
+        tokens: Mapping[str, int] = output.num_scheduled_tokens
+        count = len(tokens)
+        if self._running != running:
+            self._running = list(running)
+            self._even.clear()
+        elif (
+            self._shape
+            and sum(tokens.values()) == count == len(running)
+            # As a sample, should the step before have escaped us.
+            and running[0].num_computed_tokens == self._first_computed + 1
+        ):
+            self._shape = BatchShape(0, 0, 0, count, self._shape.decode_pairs + count)
+            self._first_computed += 1
+            self._computed += 1
+            self._even.append(output)
+            return self._shape
+        self._alike = False
+        return None
+
+    def read(self, output: Any, shape: BatchShape) -> None:
+        """The shape of the step was read off its requests."""
+        is_even = shape.decode_seqs == len(self._running) and not shape.prefill_seqs
+        self._shape = shape if is_even and shape.decode_seqs else None
+        if self._shape:
+            self._first_computed = self._running[0].num_computed_tokens
+            self._even.append(output)
+
+    def updating(self, output: Any, sampled: Any) -> None:
+        """`update_from_output()` is about to append to the requests what `output` gave."""
+        if self._even and self._even[0] is output:
+            self._even.popleft()
+            self._output += 1
+            self._alike &= all(map(len, sampled.sampled_token_ids))
+        elif output.num_scheduled_tokens:
+            self._alike = False
+
+    def growth(self) -> Growth | None:
+        """What all have grown by since the last None; None: they have to be read now."""
+        self._unread += 1
+        if self._alike and self._unread < _MOST_UNREAD:
+            return Growth(self._computed, self._output)
+        self._computed = self._output = self._unread = 0
+        self._alike = True
+        return None
