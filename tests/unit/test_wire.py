@@ -96,6 +96,25 @@ def test_what_is_added_is_no_lie_that_attracts_everyone(name: str, lie: float) -
         wire.prediction_from_proto(message)
 
 
+def test_what_all_running_requests_have_grown_by_is_added() -> None:
+    message = wire.snapshot_to_proto(SNAPSHOT)
+    message.grown_computed_tokens, message.grown_output_tokens = 5, 4
+    message.grown_in_flight_tokens = 1
+    grown = wire.snapshot_from_proto(message)
+    for before, after in zip(SNAPSHOT.running, grown.running, strict=True):
+        assert after == replace(
+            before,
+            computed_tokens=before.computed_tokens + 5,
+            output_tokens=before.output_tokens + 4,
+            in_flight_tokens=before.in_flight_tokens + 1,
+            scheduled_tokens=1,
+        )
+    assert list(grown.waiting) == list(SNAPSHOT.waiting)
+    message.grown_in_flight_tokens = -100
+    with pytest.raises(wire.WireError, match="in flight"):
+        wire.snapshot_from_proto(message)
+
+
 def test_columns_of_different_length_are_refused() -> None:
     message = wire.snapshot_to_proto(SNAPSHOT)
     message.running.priority.append(1)

@@ -27,6 +27,8 @@ class Recording:
 
     def __init__(self) -> None:
         self.snapshots: list[EngineSnapshot] = []
+        self.grown = 0
+        """Those that only tell by how much all running requests have grown."""
         self.on_publish: Callable[[EngineSnapshot], None] = lambda _snapshot: None
         self.failures: list[BaseException] = []
 
@@ -34,7 +36,9 @@ class Recording:
         return self
 
     def send(self, base: bytes, rest: bytes, once: bytes) -> None:
-        decoded = snapshot_from_proto(snapshot_pb2.EngineSnapshot.FromString(base + rest + once))
+        message = snapshot_pb2.EngineSnapshot.FromString(base + rest + once)
+        self.grown += message.grown_computed_tokens > 0
+        decoded = snapshot_from_proto(message)
         self.snapshots.append(decoded)
         try:
             self.on_publish(decoded)
@@ -172,6 +176,8 @@ def test_every_snapshot_equals_the_scheduler(variant: str, seed: int, recording:
     assert all(step.duration_s > 0 for step in completed)
     for snapshot in snapshots:
         assert all(s.shape == shapes[s.step] for s in snapshot.steps_in_flight)
+    reads_all = config.attends_locally or config.num_speculative_tokens
+    assert recording.grown == 0 if reads_all else recording.grown > len(snapshots) / 4
     last = snapshots[-1]
     assert (last.running, last.waiting, last.steps_in_flight) == ((), (), ())
     assert last.free_blocks == config.total_blocks
