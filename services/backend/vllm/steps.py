@@ -95,11 +95,12 @@ class StepTracker:
 
     def updating(self, output: Any, at: Instant) -> None:
         """`update_from_output()` is called for `output` at `at`."""
-        if not any(step.output is output for step in self._in_flight):
-            return  # a step without tokens
-        # Outputs are applied in order; what lies before this one was lost to a failed hook.
-        while self._in_flight[0].output is not output:
-            self._in_flight.popleft()
+        if not self._in_flight or self._in_flight[0].output is not output:
+            if not any(step.output is output for step in self._in_flight):
+                return  # a step without tokens
+            # Outputs are applied in order; what lies before this one was lost to a failed hook.
+            while self._in_flight[0].output is not output:
+                self._in_flight.popleft()
         done = self._in_flight.popleft()
         duration_s = at.monotonic_s - done.started.monotonic_s
         step = Step(done.step, done.started.unix_s, duration_s, done.shape)
