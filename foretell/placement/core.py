@@ -346,7 +346,7 @@ class PlacementCore:
             self._refuse(request, "engine_failed")
             return
         pause_s = self._budget.pause_s(self._now_s)
-        if pause_s is None and self.instances.work(request.arrived.model, request.avoid):
+        if pause_s is None and self.instances.work(request.arrived.model):
             # What one engine left behind is no load of its own where others serve.
             pause_s = LONGEST_PAUSE_S
         if pause_s is None:

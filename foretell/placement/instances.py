@@ -218,12 +218,12 @@ class Instances:
         """The instance has answered a request: what failed before is forgiven."""
         instance.proven, instance.failures, instance.shunned_until_s = True, 0, -inf
 
-    def work(self, model: str, without: Collection[str]) -> bool:
-        """Whether any instance but those `without` is known to answer requests to `model`."""
+    def work(self, model: str) -> bool:
+        """Whether any instance is known to answer requests to `model`."""
         return any(
             each.up and each.proven and not each.draining and each.failures < _FEW_FAILURES
             for each in self
-            if model in each.models and each.instance_id not in without
+            if model in each.models
         )
 
     def eligible(self, model: str, avoid: Collection[str] = ()) -> list[str]:

@@ -5,7 +5,7 @@ Retries are a bounded share of the requests, with some for free, as in Finagle's
 (https://www.envoyproxy.io/docs/envoy/latest/api-v3/config/cluster/v3/circuit_breaker.proto).
 There a retry beyond the budget fails; here it waits until the budget allows it, as far as that is
 soon, because the engines that failed may have left hundreds of requests behind at once; and where
-another engine is known to answer, none fails for it.
+an engine is known to answer, none fails for it.
 """
 
 from math import exp
