@@ -36,8 +36,8 @@ class SnapshotRecorder:
     """Follows one scheduler and hands a snapshot of each new state to `publish`.
 
     It gets three parts of it, serialized (`SnapshotPublisher.send`). `waiting` lists the waiting
-    requests in admission order. The methods raise whatever goes
-    wrong; the caller keeps that from the engine.
+    requests in admission order. The methods raise whatever goes wrong; the caller keeps that from
+    the engine.
     """
 
     def __init__(
@@ -199,6 +199,7 @@ class SnapshotRecorder:
 
     def _packed_waiting(self, waiting: Sequence[Any], tokens: Mapping[str, int]) -> bytes:
         if not waiting:
+            self._waiting.forget()
             return b""
         if not self._waiting.learn(waiting) and self._waiting_rests:
             return self._waiting_packed
