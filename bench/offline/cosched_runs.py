@@ -203,13 +203,22 @@ class Run:
                 len(offline),
                 self._hits - hits,
                 self._looked_up - looked_up,
-                planner._held_by(online),
-                planner._held_by(offline),
+                *self._held(online, offline),
                 left_online,
                 kept - left_online,
                 round(planner._reserve.usual_blocks, 1),
             )
         )
+
+    def _held(self, online: list[Any], offline: list[Any]) -> tuple[int, int]:
+        """KV blocks of the running requests of both classes; what both share is online."""
+        blocks = self._scheduler.kv_cache_manager.coordinator.single_type_managers[0].req_to_blocks
+
+        def held(requests: list[Any]) -> set[int]:
+            return {block.block_id for each in requests for block in blocks[each.request_id]}
+
+        ours = held(online)
+        return len(ours), len(held(offline) - ours)
 
     def _scheduled(self, output: Any, shape: BatchShape) -> None:
         """A step begins; for who watches."""
