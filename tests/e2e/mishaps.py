@@ -1,6 +1,8 @@
 """Mishaps of a cluster under load, and what clients may see of them."""
 
 import asyncio
+from contextlib import suppress
+from typing import Any
 
 import httpx
 import load
@@ -32,6 +34,17 @@ def truth(running: Cluster, fates: list[load.Fate]) -> list[str]:
     return asyncio.run(ask())
 
 
+_asked: set[asyncio.Task[None]] = set()
+"""Requests that nobody waits for: the loop itself keeps no task alive."""
+
+
+async def ask(url: str, body: dict[str, Any]) -> None:
+    """Send one request; with a client of its own, which is closed when the loop ends, too."""
+    async with httpx.AsyncClient(timeout=60) as client:
+        with suppress(httpx.HTTPError):
+            await client.post(url, json=body)
+
+
 async def busy(running: Cluster, victim: str) -> None:
     """Wait until requests depend on `victim`: killing an idle process would prove nothing."""
     schedulers = [running.component(f"scheduler-{i}") for i in range(2)]
@@ -47,16 +60,16 @@ async def busy(running: Cluster, victim: str) -> None:
         return False
 
     # Where the machine is so busy that the load was over before this could look, there is more.
-    more = httpx.AsyncClient(base_url=running.endpoint, timeout=60)
     body = {"model": model_of(running), "prompt": "more", "max_tokens": 120, "temperature": 0}
-    sent: set[asyncio.Task[httpx.Response]] = set()
     async with httpx.AsyncClient() as client:
         for number in range(600):
             if await depends(client):
                 return
             if number % 10 == 9:
                 said = body | {"prompt": f"more {number}"}
-                sent.add(asyncio.create_task(more.post("/v1/completions", json=said)))
+                task = asyncio.create_task(ask(f"{running.endpoint}/v1/completions", said))
+                _asked.add(task)
+                task.add_done_callback(_asked.discard)
             await asyncio.sleep(0.01)
     raise AssertionError(f"no request ever depended on {victim}")
 

@@ -49,7 +49,7 @@ class Columns:
         self._cached = cached
         self._requests: list[Any] = []
         self.ids: Sequence[str] = ()
-        """Of the requests that were packed last."""
+        """The ids of the requests learned last."""
         self._constant = b""
 
     def forget(self) -> None:
