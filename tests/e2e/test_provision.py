@@ -36,6 +36,7 @@ class Load:
 
     def __init__(self, endpoint: str) -> None:
         self.answers: list[tuple[int, str]] = []
+        self.errors: list[str] = []
         self.stop = Event()
         self._endpoint = endpoint
 
@@ -46,6 +47,8 @@ class Load:
         answer = httpx.post(url, json=body, timeout=START_S, trust_env=False)
         tokens = answer.json().get("usage", {}).get("completion_tokens", 0)
         assert answer.status_code != 200 or tokens > 0
+        if answer.status_code != 200:
+            self.errors.append(answer.text)
         self.answers.append((answer.status_code, answer.headers.get("x-foretell-instance", "")))
         return answer.status_code
 
@@ -95,7 +98,7 @@ def test_engines_come_and_go_and_no_request_is_lost(tmp_path: Path) -> None:
                 worker.result(START_S)
         until(lambda: not engines(found), START_S)
         until(lambda: not any("engine" in c["name"] for c in found.state()["components"]), START_S)
-        assert {status for status, _ in load.answers} == {200}
+        assert not load.errors
 
 
 def test_a_batch_alone_has_an_engine_started_and_stopped(tmp_path: Path) -> None:
