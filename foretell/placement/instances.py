@@ -10,8 +10,6 @@ from foretell.placement.config import STALE_LOAD_S
 
 QPM_WINDOW_S = 60.0
 LONGEST_SHUN_S = 60.0
-_FEW_FAILURES = 3
-"""So many attempts that fail in a row say that an engine does not work."""
 
 
 class Breaker:
@@ -219,9 +217,12 @@ class Instances:
         instance.proven, instance.failures, instance.shunned_until_s = True, 0, -inf
 
     def work(self, model: str) -> bool:
-        """Whether any instance is known to answer requests to `model`."""
+        """Whether an instance has answered, and none of its attempts failed since its last probe.
+
+        It is one that serves `model`.
+        """
         return any(
-            each.up and each.proven and not each.draining and each.failures < _FEW_FAILURES
+            each.up and each.proven and not each.suspected and not each.draining
             for each in self
             if model in each.models
         )
