@@ -28,7 +28,8 @@ class Pace:
         self._running: list[Any] = []
         self._shape: BatchShape | None = None
         self._first_computed = 0  # tokens of the first of them
-        self._even: deque[Any] = deque()  # outputs of even steps of these requests, in flight
+        # The outputs of even steps of these requests, in flight: vLLM holds two, or some.
+        self._even: deque[Any] = deque(maxlen=_MOST_UNREAD)
         self._computed = self._output = self._unread = 0
         self._alike = False
 
@@ -72,6 +73,9 @@ class Pace:
             self._alike &= all(map(len, sampled.sampled_token_ids))
         elif output.num_scheduled_tokens:
             self._alike = False
+            if any(each is output for each in self._even):
+                while self._even.popleft() is not output:  # those before were lost
+                    pass
 
     def growth(self) -> Growth | None:
         """What all have grown by since the last None; None: they have to be read now."""
