@@ -24,7 +24,7 @@ which for a TPOT of 50 ms is a step of so long."""
 
 @dataclass(frozen=True, slots=True)
 class _Fixed:
-    """Stands in for `foretell.cosched.Allowance`: the step may take so long, whatever it holds."""
+    """Stands in for `cosched.plan.Allowance`: the step may take so long, whatever it holds."""
 
     longest_s: float
 

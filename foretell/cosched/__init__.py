@@ -4,11 +4,11 @@ Online-Offline Tasks for Large Language Model Serving`, arXiv 2504.03651).
 Pure parts with the paper's names: `deadlines` (slack), `plan` (how much offline work a step takes),
 `pool` (waiting offline requests: length buckets with a radix tree each, candidates), `selector`
 (benefit and punishment), `retention` (eviction order of cached blocks), `reserve` (memory kept for
-bursts). vLLM's scheduler with them is in `services.backend.vllm.cosched`.
+bursts). vLLM's scheduler with them is in `services.backend.vllm.cosched`. `plan` is compiled and
+not imported here: who only reads what a request is loads no Numba.
 """
 
 from foretell.cosched.deadlines import JobClass, Targets, job_of
-from foretell.cosched.plan import Allowance, Load, StepPlan, plan_step
 from foretell.cosched.pool import Candidate, OfflinePool
 from foretell.cosched.reserve import BurstReserve
 from foretell.cosched.retention import SEGMENTS, Retention
@@ -16,17 +16,13 @@ from foretell.cosched.selector import Offer, best_of
 
 __all__ = [
     "SEGMENTS",
-    "Allowance",
     "BurstReserve",
     "Candidate",
     "JobClass",
-    "Load",
     "Offer",
     "OfflinePool",
     "Retention",
-    "StepPlan",
     "Targets",
     "best_of",
     "job_of",
-    "plan_step",
 ]

@@ -1,16 +1,19 @@
 """How much offline work a step takes: as much as online requests do not notice."""
 
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
+import numpy as np
+
+from foretell.kernel.cosched_plan import fit, shape_s
+from foretell.kernel.layout import SEQUENCE
 from foretell.kernel.offline import limit_s
+from foretell.kernel.step_time import StepTime
+from foretell.latency.linear import sums
 from foretell.model import BatchShape
 from foretell.model.batch import prefill_pairs
-
-StepSeconds = Callable[[BatchShape], float]
 
 
 class Load(NamedTuple):
@@ -51,27 +54,18 @@ class StepPlan(NamedTuple):
     limit_s: float
 
 
-def plan_step(step_s: StepSeconds, load: Load, allowance: Allowance) -> StepPlan:
-    """The offline work that fits into the step; decodes come first, as they hold memory.
-
-    An engine without online work computes something in any case.
-    """
-    online, left = load.online, load.tokens - load.online.tokens
-    alone_s = step_s(online) if online.tokens else 0.0
+def plan_step(model: StepTime, load: Load, allowance: Allowance) -> StepPlan:
+    """The offline work that fits into the step (`kernel.cosched_plan.fit`)."""
+    online, count = sums(load.online), len(load.contexts)
+    alone_s = shape_s(model, online) if load.online.tokens else 0.0
     longest_s = allowance.limit_s(alone_s)
-    idle = not online.tokens
-    decodes = min(len(load.contexts), max(0, left))
-    if longest_s < inf:
-        shapes = _Decodes(online, load.contexts[:decodes])
-        decodes = _most(decodes, lambda count: step_s(shapes.of(count)), longest_s)
-        decodes = max(decodes, min(1, len(load.contexts)) if idle else 0)
-    shape = _Decodes(online, load.contexts[:decodes]).of(decodes)
-    computed, wanted = load.prefill
-    most = max(0, min(wanted, left - decodes))
-    if most and longest_s < inf:
-        fit = _most(most, lambda count: step_s(with_prefill(shape, count, computed)), longest_s)
-        most = max(fit, 1 if idle and not decodes else 0)
-    return StepPlan(decodes, most, longest_s)
+    sequences = np.zeros(max(count, 1), SEQUENCE)
+    sequences["computed"][:count] = load.contexts
+    places = np.arange(max(count, 1), dtype=np.int32)
+    decodes, tokens = fit(
+        sequences, places, model, online, (0, count), load.prefill, load.tokens, longest_s
+    )
+    return StepPlan(decodes, tokens, longest_s)
 
 
 def with_prefill(shape: BatchShape, tokens: int, computed: int) -> BatchShape:
@@ -83,28 +77,3 @@ def with_prefill(shape: BatchShape, tokens: int, computed: int) -> BatchShape:
         shape.decode_seqs,
         shape.decode_pairs,
     )
-
-
-class _Decodes:
-    """A step with the first of some decodes."""
-
-    def __init__(self, online: BatchShape, contexts: Sequence[int]) -> None:
-        self._online = online
-        self._pairs = [0]
-        for context in contexts:
-            self._pairs.append(self._pairs[-1] + context + 1)
-
-    def of(self, count: int) -> BatchShape:
-        online = self._online
-        return BatchShape(
-            online.prefill_seqs,
-            online.prefill_tokens,
-            online.prefill_pairs,
-            online.decode_seqs + count,
-            online.decode_pairs + self._pairs[count],
-        )
-
-
-def _most(limit: int, seconds: Callable[[int], float], limit_s: float) -> int:
-    """The largest count up to `limit` that takes no longer; seconds grow with the count."""
-    return bisect_right(range(1, limit + 1), limit_s, key=seconds)

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from foretell.kernel.offline import worth
+
 
 class Offer(NamedTuple):
     """What admitting one waiting offline request would mean."""
@@ -24,8 +26,8 @@ def best_of(offers: Iterable[Offer], step_tokens: int) -> Offer | None:
     None where there are no offers. The first of equals wins.
     """
 
-    def worth(offer: Offer) -> float:
-        gain = offer.cached_tokens + offer.computed_tokens - offer.lost_tokens
-        return (step_tokens + gain) / offer.step_s
+    def value(offer: Offer) -> float:
+        _, cached, computed, lost, step_s = offer
+        return worth(step_tokens, cached, computed, lost, step_s)
 
-    return max(offers, key=worth, default=None)
+    return max(offers, key=value, default=None)

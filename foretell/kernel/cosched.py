@@ -101,8 +101,17 @@ def _begin(state: State, batch: Batch, model: StepTime, now_s: float) -> _Plan:
     if prefills > 0:
         behind = state.sequences[state.running[online + decodes]].computed
     most_s = longest_s(state, model, online, arriving, shape, now_s)
-    count, tokens = fit(state, model, shape, (online, decodes), (behind, wanted), most_s)
-    shape = with_decodes(state, shape, online, count)
+    count, tokens = fit(
+        state.sequences,
+        state.running,
+        model,
+        shape,
+        (online, decodes),
+        (behind, wanted),
+        engine.max_num_scheduled_tokens,
+        most_s,
+    )
+    shape = with_decodes(state.sequences, state.running, shape, online, count)
     taken = 0
     if prefills > 0 and tokens > 0:
         taken = min(left_of(state, state.running[online + decodes]), tokens)

@@ -7,9 +7,12 @@ from foretell.kernel.cosched_plan import shape_s, with_prefill
 from foretell.kernel.drafts import NO_PADDING
 from foretell.kernel.jit import compiled, inlined
 from foretell.kernel.layout import NONE, Batch, State
+from foretell.kernel.offline import worth
 from foretell.kernel.queues import is_offline
 from foretell.kernel.scheduling import admit_one
 from foretell.kernel.step_time import StepTime, Sums
+
+_echo_worth = compiled(worth)
 
 
 @compiled
@@ -56,9 +59,9 @@ def _best(state: State, model: StepTime, shape: Sums, left: int, parked: int) ->
         if not seen & (1 << bucket):
             seen |= 1 << bucket
             candidate = _candidate(state, slot, bucket)
-            worth = _worth(state, model, candidate, shape, left, free)
-            if worth > best:
-                chosen, best = candidate, worth
+            value = _worth(state, model, candidate, shape, left, free)
+            if value > best:
+                chosen, best = candidate, value
         slot = state.sequences[slot].next
     return chosen
 
@@ -98,8 +101,9 @@ def _worth(state: State, model: StepTime, slot: int, shape: Sums, left: int, fre
     cached = hits * size
     tokens = min(left, known - cached)
     lost = max(0, blocks - hits - engine.free) * size
-    gain = shape.prefill_tokens + shape.decode_seqs + cached + tokens - lost
-    return float(gain / shape_s(model, with_prefill(shape, tokens, cached)))
+    so_far = shape.prefill_tokens + shape.decode_seqs
+    seconds = shape_s(model, with_prefill(shape, tokens, cached))
+    return float(_echo_worth(so_far, cached, tokens, lost, seconds))
 
 
 @compiled

@@ -1,16 +1,14 @@
-"""How long a step may take beside online requests, and how much offline work fits into it.
-
-The arithmetic of `foretell.cosched.plan`, over the arrays of the kernel.
-"""
+"""How long a step may take beside online requests, and how much offline work fits into it."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foretell.kernel.jit import compiled, inlined
 from foretell.kernel.layout import State
-from foretell.kernel.offline import ARRIVAL_SHARE, ARRIVAL_STEPS, limit_s, slack_s
+from foretell.kernel.offline import arrival_s, limit_s, slack_s
 from foretell.kernel.step_time import StepTime, Sums, step_s
 
-_limit_s, _slack_s = compiled(limit_s), compiled(slack_s)
+_arrival_s, _limit_s, _slack_s = compiled(arrival_s), compiled(limit_s), compiled(slack_s)
 
 
 @inlined
@@ -46,11 +44,10 @@ def longest_s(
             waited_s = now_s - seq.arrival_s
             least_s = min(least_s, _slack_s(ttft_s, tpot_s, waited_s, seq.output))
     alone_s = shape_s(model, shape) if shape.prefill_tokens + shape.decode_seqs > 0 else 0.0
-    arrival_s = np.inf
+    comes_s = np.inf
     if engine.online_ttft_s < np.inf:
-        shortest_s = ARRIVAL_STEPS * step_s(model, 0, 0, 0, 1, 1, 0)
-        arrival_s = max(shortest_s, engine.online_ttft_s * ARRIVAL_SHARE)
-    return _limit_s(alone_s, least_s, as_alone, arrival_s)
+        comes_s = _arrival_s(step_s(model, 0, 0, 0, 1, 1, 0), engine.online_ttft_s)
+    return _limit_s(alone_s, least_s, as_alone, comes_s)
 
 
 @inlined
@@ -60,34 +57,40 @@ def _target(seconds: float) -> float:
 
 @compiled
 def fit(
-    state: State,
+    sequences: NDArray[np.void],
+    running: NDArray[np.int32],
     model: StepTime,
     online: Sums,
-    running: tuple[int, int],
+    offline: tuple[int, int],
     prefill: tuple[int, int],
+    budget: int,
     most_s: float,
 ) -> tuple[int, int]:
-    """Offline requests that decode, and tokens of offline prompts: `foretell.cosched.plan_step`.
+    """How many offline requests decode, and tokens of offline prompts, in a step of `budget`.
 
-    `running`: the place of the first offline request, and how many decode; `prefill`: tokens
-    computed of the prompt that would be next, and tokens wanted.
+    Decodes come first, as they hold memory. An engine without online work computes something in
+    any case. `sequences` are rows of `layout.SEQUENCE`, and `running` their places in it;
+    `offline`: the place in `running` of the first offline request that decodes, and how many do;
+    `prefill`: tokens computed of the prompt that would be next, and tokens wanted; the step takes
+    `most_s` at most.
     """
-    first, resident = running
+    first, resident = offline
     computed, wanted = prefill
     used = online.prefill_tokens + online.decode_seqs
-    left, idle = state.engine.max_num_scheduled_tokens - used, used == 0
+    left, idle = budget - used, used == 0
     count = most = min(resident, max(0, left))
     if most_s < np.inf:
         count = 0
         while count < most:
             middle = (count + most) // 2
-            if most_s < shape_s(model, with_decodes(state, online, first, middle + 1)):
+            shape = with_decodes(sequences, running, online, first, middle + 1)
+            if most_s < shape_s(model, shape):
                 most = middle
             else:
                 count = middle + 1
         if idle:
             count = max(count, min(1, resident))
-    shape = with_decodes(state, online, first, count)
+    shape = with_decodes(sequences, running, online, first, count)
     tokens = most = max(0, min(wanted, left - count))
     if most > 0 and most_s < np.inf:
         tokens = 0
@@ -121,10 +124,13 @@ def shape_s(model: StepTime, shape: Sums) -> float:
 
 
 @compiled
-def with_decodes(state: State, shape: Sums, first: int, count: int) -> Sums:
+def with_decodes(
+    sequences: NDArray[np.void], running: NDArray[np.int32], shape: Sums, first: int, count: int
+) -> Sums:
+    """`shape` with `count` decodes more: those of `running` from `first` on."""
     pairs = 0
     for i in range(first, first + count):
-        pairs += state.sequences[state.running[i]].computed + 1
+        pairs += sequences[running[i]].computed + 1
     return Sums(
         shape.prefill_seqs,
         shape.prefill_tokens,

@@ -7,9 +7,9 @@ OFFLINE_PRIORITY = 2**31 - 1
 """The last priority: that of offline requests, and where engines co-schedule of nobody else."""
 STRETCH = 0.06
 """What a request without targets may lose, as a share of what it would need alone."""
-ARRIVAL_SHARE = 0.25
+_ARRIVAL_SHARE = 0.25
 """The share of a TTFT target that the step which a new request finds running may take."""
-ARRIVAL_STEPS = 2.0
+_ARRIVAL_STEPS = 2.0
 """A request without target may find a step that takes so many times as long as the shortest."""
 
 
@@ -36,3 +36,20 @@ def limit_s(alone_s: float, slack_s: float, as_alone: bool, arrival_s: float) ->
     if as_alone and alone_s > 0.0:
         longest_s = min(longest_s, unnoticed_s)
     return min(longest_s, max(arrival_s, unnoticed_s))
+
+
+def arrival_s(shortest_s: float, ttft_s: float) -> float:
+    """What an online request that comes during a step may lose.
+
+    `shortest_s`: a step of one decode; `ttft_s`: the target of requests that are expected.
+    """
+    return max(_ARRIVAL_STEPS * shortest_s, ttft_s * _ARRIVAL_SHARE)
+
+
+def worth(step_tokens: int, cached: int, computed: int, lost: int, step_s: float) -> float:
+    """Echo's benefit less punishment of admitting a request, in tokens per second of the step.
+
+    The step had `step_tokens`; of the prompt `cached` tokens are there and `computed` are added,
+    and `lost` that others would have found are evicted; with it the step takes `step_s`.
+    """
+    return (step_tokens + cached + computed - lost) / step_s

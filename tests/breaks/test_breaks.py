@@ -15,6 +15,7 @@ import signal
 import tempfile
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -27,7 +28,7 @@ import pytest_asyncio
 from services.process.folders import free_ports
 from tests.chaos.faulty_proxy import NONE, Fault, FaultyProxy
 from tests.chaos.world import instances
-from tests.e2e.cluster import Cluster, cluster, until
+from tests.e2e.cluster import Cluster, cluster
 from tests.e2e_vllm.test_streams_go_on import (
     DIFFERS,
     ENDED,
@@ -139,7 +140,9 @@ def difference(answer: Answer, same: Answer, what: str) -> str:
 
 async def continuations(place: Place) -> float:
     """How many streams went on on another engine."""
-    text = (await asyncio.to_thread(httpx.get, f"{place.running.endpoint}/metrics")).text
+    text = (
+        await asyncio.to_thread(httpx.get, f"{place.running.endpoint}/metrics", timeout=60)
+    ).text
     return sum(
         float(line.rpartition(" ")[2])
         for line in text.splitlines()
@@ -227,7 +230,7 @@ class Load:
     async def kill(self, place: Place, rng: Random) -> None:
         """SIGKILL a process of the engine that is amidst most, at a random token of each stream,
         when the others are there to go on."""
-        await asyncio.to_thread(until, lambda: all_serve(place.running), RESTART_S)
+        await every_engine_serves(place.running)
         enough, more = AT_ONCE_KILLED // 3, rng.randrange(2000)
         await wait_until(lambda: len(self.amidst(self.fullest())) >= enough, RESTART_S)
         events = self.events + more
@@ -300,13 +303,27 @@ def summary(load: Load, truth: dict[str, Answer]) -> str:
     )
 
 
+async def every_engine_serves(running: Cluster) -> None:
+    """Wait until the scheduler knows every engine to be healthy; fails after `RESTART_S`."""
+    end_s = time.monotonic() + RESTART_S
+    while not await asyncio.to_thread(all_serve, running):
+        assert time.monotonic() < end_s, running.logs()
+        await asyncio.sleep(0.2)
+
+
 def all_serve(running: Cluster) -> bool:
-    """Whether the scheduler knows every engine to be healthy."""
-    return running.ready() and all(healthy(running, name) for name in NAMES)
+    """Whether the scheduler says that every engine is healthy; cores that are busy may hide it."""
+    with suppress(httpx.TransportError):
+        return running.ready() and all(healthy(running, name) for name in NAMES)
+    return False
 
 
 def engine_processes(server: int) -> list[int]:
     """Pids of an engine's API server, its core and its worker."""
-    found = [pid for pid in descendants(server) if "VLLM" in Path(f"/proc/{pid}/comm").read_text()]
-    assert found, "vLLM names its processes otherwise"
-    return [server, *found]
+    found = [server]
+    for pid in descendants(server):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if "VLLM" in Path(f"/proc/{pid}/comm").read_text():
+                found.append(pid)
+    assert len(found) > 1, "vLLM names its processes otherwise"
+    return found

@@ -332,5 +332,5 @@ def test_another_engine_goes_on_with_what_a_killed_one_began(running: Cluster) -
 
 
 def healthy(running: Cluster, instance: str) -> bool:
-    status = httpx.get(f"{running.endpoint}/status").json()
+    status = httpx.get(f"{running.endpoint}/status", timeout=60).json()
     return any(i["healthy"] for i in status["instances"] if i["instance_id"] == instance)

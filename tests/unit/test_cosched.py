@@ -8,19 +8,16 @@ from random import Random
 import pytest
 
 from foretell.cosched import (
-    Allowance,
     BurstReserve,
     JobClass,
-    Load,
     Offer,
     OfflinePool,
     Retention,
     Targets,
     best_of,
     job_of,
-    plan_step,
 )
-from foretell.cosched.plan import with_prefill
+from foretell.cosched.plan import Allowance, Load, plan_step, with_prefill
 from foretell.cosched.pool import PATIENCE
 from foretell.cosched.retention import ONLINE, SEGMENTS, UNNEEDED
 from foretell.kernel.offline import STRETCH
@@ -72,7 +69,7 @@ def load(
 
 
 def test_alone_offline_work_gets_the_whole_step() -> None:
-    plan = plan_step(MODEL.step_s, load(contexts=[100] * 50, prefill=(0, 9000)), Allowance())
+    plan = plan_step(MODEL.packed(), load(contexts=[100] * 50, prefill=(0, 9000)), Allowance())
     assert plan[:2] == (50, 2048 - 50)
 
 
@@ -85,7 +82,7 @@ def test_a_plan_keeps_the_limit_and_no_more_would_fit(seed: int) -> None:
     contexts = [draws.randint(1, 8000) for _ in range(draws.randint(0, 60))]
     wanted = draws.randint(0, 4000)
     allowance = Allowance(draws.choice([inf, 0.05, 0.2]), draws.random() < 0.5, 0.1)
-    plan = plan_step(MODEL.step_s, load(online, contexts, (500, wanted)), allowance)
+    plan = plan_step(MODEL.packed(), load(online, contexts, (500, wanted)), allowance)
 
     def step_s(decodes: int, tokens: int) -> float:
         served = contexts[:decodes]
@@ -114,7 +111,7 @@ def test_a_plan_keeps_the_limit_and_no_more_would_fit(seed: int) -> None:
 
 @pytest.mark.parametrize("contexts", [[], [4000]])
 def test_an_engine_without_online_work_never_stands_still(contexts: list[int]) -> None:
-    plan = plan_step(MODEL.step_s, load(contexts=contexts, prefill=(0, 500)), Allowance(-1.0))
+    plan = plan_step(MODEL.packed(), load(contexts=contexts, prefill=(0, 500)), Allowance(-1.0))
     assert plan.decodes + plan.prefill_tokens == 1
 
 
@@ -122,8 +119,8 @@ def test_online_work_that_is_late_is_not_made_later_and_holds_nothing_back() -> 
     online = BatchShape(0, 0, 0, 10, 10_000)
     late, tight = Allowance(slack_s=-0.5), Allowance(slack_s=MODEL.step_s(online))
     offline = load(online, [10] * 40, (0, 100))
-    assert plan_step(MODEL.step_s, offline, tight)[:2] == (0, 0)
-    plan = plan_step(MODEL.step_s, offline, late)
+    assert plan_step(MODEL.packed(), offline, tight)[:2] == (0, 0)
+    plan = plan_step(MODEL.packed(), offline, late)
     assert plan.limit_s == MODEL.step_s(online) * (1.0 + STRETCH)
     assert 0 < plan.decodes < 40
 

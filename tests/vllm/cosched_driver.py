@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from foretell.cosched import OfflinePool
+from foretell.kernel.step_time import StepTime
 from foretell.model import BatchShape, EngineConfig
 from services.backend.vllm.cosched.scheduler import CoScheduler
 from services.backend.vllm.snapshot import batch_shape
@@ -22,6 +23,9 @@ class _Steps:
 
     def step_s(self, shape: BatchShape) -> float:
         return MODEL.step_s(shape)
+
+    def packed(self) -> StepTime:
+        return MODEL.packed()
 
     def scheduled(self, *_: Any) -> None: ...
 

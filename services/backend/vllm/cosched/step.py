@@ -5,25 +5,16 @@ vLLM's `schedule()` then does what it always does, with fewer running requests a
 
 import logging
 import time
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any
 
-from foretell.cosched import (
-    Allowance,
-    BurstReserve,
-    JobClass,
-    Load,
-    Offer,
-    StepPlan,
-    best_of,
-    job_of,
-    plan_step,
-)
+from foretell.cosched import BurstReserve, JobClass, Offer, best_of, job_of
 from foretell.cosched.deadlines import Job
 from foretell.cosched.expected import ExpectedOnline
-from foretell.cosched.plan import with_prefill
+from foretell.cosched.plan import Allowance, Load, StepPlan, plan_step, with_prefill
 from foretell.cosched.retention import ONLINE
-from foretell.kernel.offline import ARRIVAL_SHARE, ARRIVAL_STEPS
+from foretell.kernel.offline import arrival_s
 from foretell.model import BatchShape
 from foretell.model.batch import prefill_pairs
 from services.backend.vllm.columns import PREDICTED_KEY, clean_prediction
@@ -186,7 +177,15 @@ class Planner:
             self._reserve.observe(self._held_by(online), now_s)
 
     def _held_by(self, requests: list[Any]) -> int:
-        return sum(len(self._blocks_of.get(each.request_id, ())) for each in requests)
+        """Blocks that some of `requests` hold; one that several share counts once."""
+        own, shared = 0, set[int]()
+        for request in requests:
+            blocks = self._blocks_of.get(request.request_id, ())
+            # What others hold too is a prefix: nobody has a block of a prompt without those before.
+            first = bisect_left(blocks, True, key=_is_own)
+            own += len(blocks) - first
+            shared.update(block.block_id for block in blocks[:first])
+        return own + len(shared)
 
     def _arriving(self) -> list[Any]:
         """The waiting online requests that a step has tokens for."""
@@ -271,7 +270,7 @@ class Planner:
         if not arriving and (prefills or len(self.waiting.pool)):
             wanted = (_computed(prefills[0]) if prefills else 0), self._limits[0]
         load = Load(shape, [_computed(each) for each in decodes], wanted, self._limits[0])
-        plan = plan_step(self._steps.step_s, load, self._allowance([*online, *arriving], now))
+        plan = plan_step(self._steps.packed(), load, self._allowance([*online, *arriving], now))
         self._shape = BatchShape(
             shape.prefill_seqs,
             shape.prefill_tokens,
@@ -294,8 +293,7 @@ class Planner:
         if expected_s == float("inf"):
             return Allowance(slack_s, as_alone)
         shortest_s = self._steps.step_s(BatchShape(decode_seqs=1, decode_pairs=1))
-        arrival_s = max(ARRIVAL_STEPS * shortest_s, expected_s * ARRIVAL_SHARE)
-        return Allowance(slack_s, as_alone, arrival_s)
+        return Allowance(slack_s, as_alone, arrival_s(shortest_s, expected_s))
 
     # Admission of offline requests.
 
@@ -369,6 +367,10 @@ class Planner:
 
 _ONLINE = job_of({})
 _NO_TARGETS = _ONLINE.targets
+
+
+def _is_own(block: Any) -> bool:
+    return bool(block.ref_cnt == 1)
 
 
 def _computed(request: Any) -> int:

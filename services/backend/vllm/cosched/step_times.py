@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from foretell.cosched.plan import Allowance, Load, plan_step
+from foretell.kernel.step_time import StepTime
 from foretell.latency.calibration import OnlineStepTime
 from foretell.model import BatchShape
 from services.backend.vllm.snapshot import batch_shape
@@ -24,6 +26,10 @@ class StepTimes:
     def step_s(self, shape: BatchShape) -> float:
         """Seconds that a step of `shape` would take."""
         return self._model.current().step_s(shape)
+
+    def packed(self) -> StepTime:
+        """The model as of now, for compiled code."""
+        return self._model.packed()
 
     def scheduled(self, output: Any, started: Instant) -> None:
         """`schedule()` has returned `output`."""
@@ -48,3 +54,4 @@ def _compile() -> None:
     trial, shape = OnlineStepTime(), BatchShape(1, 16, 136, 1, 17)
     trial.observe(shape, 0.01)
     trial.current().step_s(shape)
+    plan_step(trial.packed(), Load(shape, [16], (0, 16), 64), Allowance())
