@@ -312,7 +312,7 @@ class PlacementCore:
             self._keep(request)
             self._patience.began(event.key, self._now_s, goes_on=event.goes_on)
             if request.lease is not None:
-                self.instances.answered(request.lease.instance)
+                self.instances.answered(request.lease)
 
     def _keep(self, request: Request) -> None:
         """The request cannot be called back, should it have been about to."""
@@ -335,10 +335,10 @@ class PlacementCore:
     def _failed(self, event: on.Failed) -> None:
         request = self._requests[event.key]
         self._keep(request)
-        instance = self._state.give_back(request)
+        lease = self._state.give_back(request)
         cost_s = self._patience.ended(event.key, self._now_s)
-        self.instances.suspect(instance, self._now_s, cost_s)
-        request.avoid.add(instance.instance_id)
+        self.instances.failed(lease, self._now_s, cost_s)
+        request.avoid.add(lease.instance.instance_id)
         request.failures += 1
         if event.output_tokens:
             request.continue_after(event.output_tokens)
@@ -375,13 +375,13 @@ class PlacementCore:
     def _ended(self, event: on.Ended) -> None:
         request = self._requests[event.key]
         self._keep(request)
-        instance = self._state.give_back(request)
+        lease = self._state.give_back(request)
         del self._requests[event.key]
         self._patience.ended(event.key, self._now_s)
         if event.broken:
-            self.instances.suspect(instance, self._now_s)
+            self.instances.failed(lease, self._now_s)
         elif event.answered:
-            self.instances.answered(instance)
+            self.instances.answered(lease)
         self._release()
         self._recalls.review()
 

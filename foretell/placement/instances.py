@@ -56,6 +56,8 @@ class Instance:
     """Attempts that failed here in a row."""
     shunned_until_s: float = -inf
     """Until then good probes do not clear the suspicion."""
+    times_down: int = 0
+    """How often it went down: whoever was sent here before was sent to another process."""
     outstanding: int = 0
     """Requests of this scheduler in progress here: its leases."""
     dispatched_total: int = 0
@@ -91,11 +93,17 @@ class Instance:
 class Lease:
     """One request's place at an instance; it is given back exactly once."""
 
-    __slots__ = ("_held", "instance")
+    __slots__ = ("_held", "_times_down", "instance")
 
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
+        self._times_down = instance.times_down
         self._held = True
+
+    @property
+    def tells(self) -> bool:
+        """Whether its end says something of the instance: it has not been down since."""
+        return self._times_down == self.instance.times_down
 
     def give_back(self) -> None:
         """The request is no longer in progress there."""
@@ -177,6 +185,7 @@ class Instances:
         if known is None or not known.up:
             return
         known.up = known.proven = False
+        known.times_down += 1
         known.failures, known.shunned_until_s = 0, -inf  # whatever comes up is another process
         self._eligible.clear()
 
@@ -199,12 +208,16 @@ class Instances:
         if self._known.pop(instance_id, None) is not None:
             self._eligible.clear()
 
-    def suspect(self, instance: Instance, now_s: float, cost_s: float = 0.0) -> None:
-        """Place nothing there until its next successful probe, if another can serve.
+    def failed(self, lease: Lease, now_s: float, cost_s: float = 0.0) -> None:
+        """An attempt has failed: nothing more goes there until the instance's next successful
+        probe, if another can serve.
 
         Nor for as long as the failed attempt took, `cost_s`, and twice as long after each further
         failure in a row: an engine may hang, or refuse everything, and answer its probes.
         """
+        instance = lease.instance
+        if not lease.tells:
+            return
         shun_s = min(LONGEST_SHUN_S, cost_s * 2 ** min(instance.failures, 10))
         instance.shunned_until_s = now_s + shun_s
         instance.failures += 1
@@ -212,8 +225,11 @@ class Instances:
             instance.suspected = True
             self._eligible.clear()
 
-    def answered(self, instance: Instance) -> None:
+    def answered(self, lease: Lease) -> None:
         """The instance has answered a request: what failed before is forgiven."""
+        instance = lease.instance
+        if not lease.tells:
+            return
         instance.proven, instance.failures, instance.shunned_until_s = True, 0, -inf
 
     def work(self, model: str) -> bool:

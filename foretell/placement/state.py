@@ -83,13 +83,13 @@ class State:
         request.work = work_of(spec)
         self.shares.sent(request.arrived.tenant, request.work)
 
-    def give_back(self, request: Request) -> Instance:
-        """The request is no longer in progress at its instance, which is returned."""
+    def give_back(self, request: Request) -> Lease:
+        """The request is no longer in progress at its instance; the lease that it had."""
         expect(request, Stage.END)
         lease, request.lease = lease_of(request), None
         lease.give_back()
         self.shares.ended(request.arrived.tenant, request.work)
-        return lease.instance
+        return lease
 
     def with_time_left(self, request: Request) -> RequestSpec:
         """The attempt's `spec` with what is left of its targets."""
