@@ -345,14 +345,24 @@ class PlacementCore:
         if request.failures >= self.config.max_attempts:
             self._refuse(request, "engine_failed")
             return
+        self._retry(request, self.config.retry_pause_s * request.failures)
+
+    def _retry(self, request: Request, least_s: float = 0.0) -> None:
+        """Place the request again after `least_s` seconds, or when the budget allows it.
+
+        Beyond the budget it waits as long as it may, and is then placed where an engine works: what
+        one engine left behind is no load of its own where others serve.
+        """
+        had_to_wait, request.beyond_budget = request.beyond_budget, False
         pause_s = self._budget.pause_s(self._now_s)
-        if pause_s is None and self.instances.work(request.arrived.model):
-            # What one engine left behind is no load of its own where others serve.
-            pause_s = LONGEST_PAUSE_S
-        if pause_s is None:
-            self._refuse(request, "retry_budget")
-            return
-        pause_s = max(pause_s, self.config.retry_pause_s * request.failures)
+        if pause_s is None and had_to_wait:
+            if not self.instances.work(request.arrived.model):
+                self._refuse(request, "retry_budget")
+                return
+            pause_s = 0.0
+        elif pause_s is None:
+            request.beyond_budget, pause_s = True, LONGEST_PAUSE_S
+        pause_s = max(pause_s, least_s)
         if pause_s > 0:
             request.stage = Stage.RETRY
             self._state.wait(request, pause_s)
@@ -411,7 +421,10 @@ class PlacementCore:
         if request is None or request.ticket != event.ticket:
             return
         if request.stage is Stage.RETRY:
-            self._place(request)
+            if request.beyond_budget:
+                self._retry(request)
+            else:
+                self._place(request)
         elif request.stage is Stage.INSTANCE:
             del self._without_instance[request.key]
             self._refuse(request, "no_instance")

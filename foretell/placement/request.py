@@ -51,6 +51,8 @@ class Request:
     lease: Lease | None = None
     ticket: int = 0
     failures: int = 0
+    beyond_budget: bool = False
+    """It waits although the retry budget does not allow it to be repeated."""
     work: float = 0.0
     """What it counts in its tenant's share while it is dispatched, in tokens."""
     instance_by_s: float = 0.0

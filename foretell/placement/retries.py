@@ -3,9 +3,9 @@
 Retries are a bounded share of the requests, with some for free, as in Finagle's `RetryBudget`
 (https://twitter.github.io/finagle/guide/Clients.html#retries) and Envoy's `retry_budget`
 (https://www.envoyproxy.io/docs/envoy/latest/api-v3/config/cluster/v3/circuit_breaker.proto).
-There a retry beyond the budget fails; here it waits until the budget allows it, as far as that is
-soon, because the engines that failed may have left hundreds of requests behind at once; and where
-an engine is known to answer, none fails for it.
+There a retry beyond the budget fails; here it waits until the budget allows it, because the engines
+that failed may have left hundreds of requests behind at once; and it fails only where no engine is
+known to answer by then.
 """
 
 from math import exp
@@ -17,7 +17,8 @@ LEAST_PER_S = 10.0
 BURST_S = 10.0
 """What was not used within so long may be used at once; also the time constant of arrivals."""
 LONGEST_PAUSE_S = 10.0
-"""A retry that would have to wait longer is made only where an engine is known to answer."""
+"""A retry that would have to wait longer waits for so long, and is then made only where an engine is
+known to answer."""
 
 
 class RetryBudget:

@@ -213,7 +213,7 @@ class Load:
             self.asked.append(now)
             try:
                 await stream(client, self.cases[now.name], now.answer)
-            except httpx.HTTPError as error:
+            except (httpx.HTTPError, AssertionError) as error:  # or another status than 200
                 now.answer.error = repr(error)
 
     def amidst(self, engine: str) -> list[Asked]:

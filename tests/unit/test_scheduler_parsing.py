@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import event, given
+from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from foretell.cosched import JobClass, Targets, job_of
@@ -64,6 +64,10 @@ def refusal(endpoint: Endpoint, raw: bytes) -> ApiError:
 @given(
     endpoint=st.sampled_from(list(ENDPOINTS.values())),
     body=st.dictionaries(st.sampled_from(KNOWN_FIELDS), JSON) | JSON,
+)
+@example(
+    endpoint=ENDPOINTS["/v1/messages/count_tokens"],  # which knows no `vllm_xargs`
+    body={"messages": [{"role": "user", "content": "hello"}], "vllm_xargs": True},
 )
 def test_any_json_is_parsed_or_refused_in_our_words(endpoint: Endpoint, body: Any) -> None:
     try:

@@ -151,7 +151,8 @@ def _priority(body: dict[str, Any]) -> int:
 
 
 def _says_offline(body: dict[str, Any]) -> bool:
-    return job_of(body.get("vllm_xargs") or {}).job_class is JobClass.OFFLINE
+    xargs = body.get("vllm_xargs")  # anything at all, where the endpoint does not know it
+    return isinstance(xargs, dict) and job_of(xargs).job_class is JobClass.OFFLINE
 
 
 def _keeps_form(endpoint: Endpoint, body: dict[str, Any]) -> bool:
