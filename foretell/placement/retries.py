@@ -17,8 +17,8 @@ LEAST_PER_S = 10.0
 BURST_S = 10.0
 """What was not used within so long may be used at once; also the time constant of arrivals."""
 LONGEST_PAUSE_S = 10.0
-"""A retry that would have to wait longer waits for so long, and is then made only where an engine is
-known to answer."""
+"""A retry that would have to wait longer waits for so long, and is then made only where an engine
+is known to answer."""
 
 
 class RetryBudget:

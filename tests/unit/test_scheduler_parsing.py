@@ -67,7 +67,7 @@ def refusal(endpoint: Endpoint, raw: bytes) -> ApiError:
 )
 @example(
     endpoint=ENDPOINTS["/v1/messages/count_tokens"],  # which knows no `vllm_xargs`
-    body={"messages": [{"role": "user", "content": "hello"}], "vllm_xargs": True},
+    body={"model": "m", "messages": [{"role": "user", "content": "hello"}], "vllm_xargs": True},
 )
 def test_any_json_is_parsed_or_refused_in_our_words(endpoint: Endpoint, body: Any) -> None:
     try:
