@@ -2,9 +2,9 @@
 
 Real vLLM engines on the CPU whose steps last as long as a profile says serve the same online
 requests, drawn from conversations at Poisson times: alone, beside offline requests by vLLM's
-policy `priority`, and beside the same with `CoScheduler`. Offline requests come without end, so
-many at a time: short questions on long texts, of which more are asked about than the KV cache
-holds. One engine works at a time.
+policy `priority`, and beside the same with `CoScheduler`; once more with a burst, those of ten
+seconds within one. Offline requests come without end, so many at a time: short questions on long
+texts, of which more are asked about than the KV cache holds. One engine works at a time.
 """
 
 import argparse
@@ -12,8 +12,8 @@ import asyncio
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import count
+from dataclasses import dataclass, replace
+from itertools import count, product
 from pathlib import Path
 from random import Random
 from statistics import fmean
@@ -34,7 +34,7 @@ from bench.stats import percentile, plus_minus
 BENCH = Benchmark(
     __file__,
     __doc__,
-    takes="15 minutes",
+    takes="30 minutes",
     needs="`make setup-vllm`, the model of `make run-vllm`, two idle cores",
     packages=("foretell", "numba", "numpy"),
 )
@@ -42,6 +42,8 @@ SEATS, BLOCKS = 32, 72
 UTILISATION = 0.4
 """Ratio of the rate of online requests to what the full engine could serve."""
 TARGETS_S = (1.0, 0.08)
+SCENES = {"Poisson": 1.0, "burst": 10.0}
+"""How many times the rate is what it otherwise is, for one second in the middle."""
 AT_ONCE = 64
 """Offline requests in the engine at any time."""
 _TEXTS, _TEXT_TOKENS, _QUESTION_TOKENS = 12, 1100, 24
@@ -73,14 +75,24 @@ class Plan:
     python: Path
     model: Path
 
-    def chains(self, round_: int, *, told: bool) -> list[Chain]:
+    def chains(self, round_: int, burst: float, *, told: bool) -> list[Chain]:
         """The online requests of a round, the same for each contender."""
         turns = [turn for conversation in self.conversations for turn in conversation]
         full = ENGINES[0].requests_per_s(turns, ENGINES[0].pace.step_time())
         targets = [TARGETS_S] if told else []
-        return draw(
-            self.conversations, self.requests, UTILISATION * full, round_, targets_s=targets
-        )
+        rate = UTILISATION * full
+        chains = draw(self.conversations, self.requests, rate, round_, targets_s=targets)
+        return with_burst(chains, 0.5 * self.requests / rate, burst)
+
+
+def with_burst(chains: list[Chain], since_s: float, times: float) -> list[Chain]:
+    """Chains that begin within `times` seconds after `since_s` begin within one of them."""
+
+    def moved(after_s: float) -> float:
+        amidst = since_s <= after_s < since_s + times
+        return since_s + (after_s - since_s) / times if amidst else after_s
+
+    return [(replace(first, after_s=moved(first.after_s)), *rest) for first, *rest in chains]
 
 
 @dataclass(slots=True)
@@ -143,18 +155,21 @@ async def run(plan: Plan) -> list[dict[str, Any]]:
         async with running_services(Path(name)) as services:
             engines = await start_paced(services, setting, plan.python, plan.model)
             for round_ in range(plan.rounds):
-                for contender in CONTENDERS:
+                for scene, contender in product(SCENES, CONTENDERS):
                     await forget_prefixes(engines)
-                    one = await _run(plan, round_, contender, engines.urls)
+                    one = await _run(plan, round_, (scene, contender), engines.urls)
                     found.append(one)
-                    print(contender, one, file=sys.stderr, flush=True)
+                    print(one, file=sys.stderr, flush=True)
     return found
 
 
-async def _run(plan: Plan, round_: int, contender: str, urls: tuple[str, ...]) -> dict[str, Any]:
+async def _run(
+    plan: Plan, round_: int, what: tuple[str, str], urls: tuple[str, ...]
+) -> dict[str, Any]:
+    scene, contender = what
     place, beside, told = CONTENDERS[contender]
-    chains, seen = plan.chains(round_, told=told), Offline()
-    name = f"{round_}-{contender}".replace(" ", "-").replace(",", "")
+    chains, seen = plan.chains(round_, SCENES[scene], told=told), Offline()
+    name = f"{round_}-{scene}-{contender}".replace(" ", "-").replace(",", "")
     asking = asyncio.create_task(ask_offline(urls[place], round_, seen)) if beside else None
     began_s = time.monotonic()
     try:
@@ -164,7 +179,8 @@ async def _run(plan: Plan, round_: int, contender: str, urls: tuple[str, ...]) -
         if asking is not None:
             asking.cancel()
             await asyncio.wait([asking])
-    return {"contender": contender, "round": round_, **_figures(answers, seen, seconds)}
+    told_of = {"scene": scene, "contender": contender, "round": round_}
+    return {**told_of, **_figures(answers, seen, seconds)}
 
 
 def _figures(answers: list[Answered], seen: Offline, seconds: float) -> dict[str, float]:
@@ -183,17 +199,24 @@ def _figures(answers: list[Answered], seen: Offline, seconds: float) -> dict[str
 
 
 def tables(numbers: Numbers) -> Blocks:
-    """One row for each contender."""
+    """A table for each scene, with one row for each contender."""
     runs = numbers["runs"]
     rounds = len({one["round"] for one in runs})
     told = (
         f"*As deployed* but for the model: real vLLM on the CPU at the pace of {numbers['profile']}"
         f", {rounds} rounds of {numbers['requests']} online requests, the same for all; ± is half "
         "the 95% interval over rounds. *hits*: share of the offline prompt tokens that were "
-        "cached.\n"
+        "cached. *burst*: the requests of ten seconds come within one.\n"
     )
+    lines = [made_by(numbers), told]
+    for scene in SCENES:
+        lines.append(_table(scene, [one for one in runs if one["scene"] == scene]))
+    return {"tables": "\n".join(lines)}
+
+
+def _table(scene: str, runs: list[dict[str, Any]]) -> str:
     header = (
-        "one engine",
+        scene,
         "TTFT P50, ms",
         "TTFT P99",
         "TPOT P50",
@@ -212,7 +235,7 @@ def tables(numbers: Numbers) -> Blocks:
         met, hits = (fmean(one[what] for one in own) for what in ("met", "hits"))
         offline = _cell([one["offline_per_s"] for one in own], 2)
         rows.append((name, *cells, f"{met:.1%}", offline, f"{hits:.0%}"))
-    return {"tables": "\n".join([made_by(numbers), told, markdown_table(header, rows)])}
+    return markdown_table(header, rows)
 
 
 def _cell(values: list[float], digits: int) -> str:
