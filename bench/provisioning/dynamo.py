@@ -110,7 +110,7 @@ class Traces:
         self._rates, self._lengths, self._folder = rates, lengths, folder
 
     def arrivals(self, kind: str, day: int) -> list[Arrival]:
-        """The same requests as in `provisioning.day`."""
+        """The requests are those of `provisioning.day`."""
         if kind in KINDS:
             shape = Day(day, HOURS, MEAN_QPS, KINDS[kind])
             return traffic.arrivals(self._rates, self._lengths, shape, day)[0]
