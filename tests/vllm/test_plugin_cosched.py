@@ -80,7 +80,7 @@ class Traffic:
         self.tokens: dict[str, list[int]] = {}
         self.ended: list[str] = []
         self.aborted: set[str] = set()
-        self.steps = 0
+        self.steps = self.shared = 0
         update = self.loop.scheduler.update_from_output
 
         def watched(*args: Any) -> Any:
@@ -138,6 +138,10 @@ class Traffic:
         assert sorted(ids) == sorted(scheduler.requests)
         assert len(scheduler.waiting) == len(ids) - len(scheduler.running)
         assert not scheduler.planner._failed
+        of = scheduler.kv_cache_manager.coordinator.single_type_managers[0].req_to_blocks
+        held = [block.block_id for r in scheduler.running for block in of.get(r.request_id, ())]
+        assert scheduler.planner._held_by(scheduler.running) == len(set(held))
+        self.shared += len(held) - len(set(held))
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -152,6 +156,7 @@ def test_every_request_of_either_class_ends_once_with_all_its_tokens(seed: int) 
     pool = traffic.loop.scheduler.kv_cache_manager.block_pool
     assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1
     assert not traffic.loop.scheduler.planner._jobs
+    assert traffic.shared > 0, "no two requests shared a block"
     traffic.loop.close()
 
 
