@@ -94,6 +94,21 @@ class Load(NamedTuple):
     offline_blocks: int = 0
     """Those of the used ones that offline requests of an engine that co-schedules hold."""
 
+    @property
+    def requests(self) -> int:
+        """All requests that are there or on their way."""
+        return self.running + self.waiting + self.reserved
+
+    def with_more(self, requests: int) -> "Load":
+        """With so many requests more on their way. If below zero, so many have left: first those on
+        their way, then those who wait, then those who run."""
+        if requests >= 0:
+            return self._replace(reserved=self.reserved + requests)
+        reserved = max(0, self.reserved + requests)
+        waiting = max(0, min(self.waiting, self.waiting + self.reserved + requests))
+        running = max(0, min(self.running, self.requests + requests))
+        return self._replace(running=running, waiting=waiting, reserved=reserved)
+
 
 class Prediction(NamedTuple):
     """One instance's future with the request placed on it; seconds from now.

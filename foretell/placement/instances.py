@@ -64,6 +64,10 @@ class Instance:
     load: Load | None = None
     heard_s: float = -inf
     """The time at which the predictor reported `load`."""
+    heard_outstanding: int = 0
+    """`outstanding` at that time."""
+    shortlisted: bool = False
+    """Its predictor has been asked while others were not."""
     breaker: Breaker = field(default_factory=Breaker)
     _dispatched_s: deque[float] = field(default_factory=deque)
 
@@ -81,8 +85,14 @@ class Instance:
         return len(self._dispatched_s)
 
     def recent_load(self, now_s: float) -> Load | None:
-        """The last known load, if it is recent enough to say something."""
-        return self.load if now_s - self.heard_s <= STALE_LOAD_S else None
+        """The last known load, if it is recent enough to say something.
+
+        This scheduler's own requests count as they are now: otherwise an instance that was idle
+        when it was heard last would get all of a burst.
+        """
+        if self.load is None or now_s - self.heard_s > STALE_LOAD_S:
+            return None
+        return self.load.with_more(self.outstanding - self.heard_outstanding)
 
     @property
     def by_priority(self) -> bool:
@@ -160,6 +170,7 @@ class Instances:
         """The instance's predictor has answered, perhaps with the load."""
         if load is not None:
             instance.load, instance.heard_s = load, now_s
+            instance.heard_outstanding = instance.outstanding
         if instance.instance_id in self._doubtful and instance.has_predictor:
             instance.breaker.succeeded()
             self._doubtful.discard(instance.instance_id)

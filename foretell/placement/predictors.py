@@ -6,7 +6,7 @@ from foretell.model import Load, Prediction
 from foretell.placement import events as on
 from foretell.placement.instances import Instance, Instances
 from foretell.policy import Candidate
-from foretell.policy.shortlist import Shortlist
+from foretell.policy.shortlist import Known, shortlist
 
 
 class Predictors:
@@ -19,7 +19,6 @@ class Predictors:
         self._instances = instances
         self._most = most
         self._random = random
-        self._shortlist = Shortlist[str](most)
 
     def near(self, eligible: list[str]) -> list[str]:
         """Those that answer at once, where more are eligible than can be asked.
@@ -34,8 +33,19 @@ class Predictors:
 
     def pick(self, among: Sequence[str], affordable: int, now_s: float) -> Sequence[str]:
         """The most promising of these, as many as there is time to predict for; 0: no matter."""
-        outstanding = self._instances.outstanding
-        return self._shortlist.pick(among, outstanding, self._random, now_s, affordable)
+        wanted = min(self._most or len(among), affordable or len(among))
+        if len(among) <= wanted:
+            return among
+        picked = shortlist(among, wanted, lambda key: self._known(key, now_s), self._random)
+        for key in picked:
+            self._instances[key].shortlisted = True
+        return picked
+
+    def _known(self, key: str, now_s: float) -> Known:
+        instance = self._instances[key]
+        load = instance.recent_load(now_s)
+        requests = None if load is None else load.requests
+        return Known(instance.outstanding, requests, not instance.shortlisted)
 
     def learn(self, answers: Sequence[on.Answer], now_s: float) -> dict[str, on.Answer]:
         """Note what predictors have told; returns it by instance."""
@@ -49,8 +59,6 @@ class Predictors:
                 instances.silent(instance, now_s)
                 continue
             instances.heard(instance, load, now_s)
-            if load is not None:
-                self._shortlist.learn(instance.instance_id, load, instance.outstanding, now_s)
         return said
 
     def candidates(

@@ -14,7 +14,7 @@ _LOOKS = 4
 
 def free_share(load: Load) -> float:
     """The share of an engine that nobody has, neither seats nor KV blocks, in [0, 1]."""
-    seats = (load.running + load.waiting + load.reserved) / max(1, load.max_num_seqs)
+    seats = load.requests / max(1, load.max_num_seqs)
     blocks = (load.used_blocks + load.waiting_prefill_blocks) / max(1, load.total_blocks)
     return max(0.0, 1.0 - max(seats, blocks))
 

@@ -68,7 +68,6 @@ def _fullness(candidates: Sequence[Candidate]) -> list[Key]:
     for candidate in candidates:
         fullness, load = 0.0, candidate.load
         if load is not None and known:
-            requests = load.running + load.waiting + load.reserved
-            fullness = requests / max(1, load.max_num_seqs)
+            fullness = load.requests / max(1, load.max_num_seqs)
         keys.append((fullness, float(candidate.outstanding)))
     return keys

@@ -5,101 +5,65 @@ best of a few well-chosen candidates is nearly the best of all. So the choice ha
 a few candidates by what a scheduler knows without asking, then a prediction for each of those.
 """
 
-import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
-from typing import Generic, TypeVar
+from typing import NamedTuple, TypeVar
 
-from foretell.model import Load
-
-STALE_S = 10.0
-"""Age beyond which a load that a predictor once reported says nothing."""
 SPREAD = 4
 """Instances looked at for each candidate wanted."""
 
-Key = TypeVar("Key", bound=Hashable)
+Key = TypeVar("Key")
 
 
-_Heard = tuple[float, Load | None, int]
-"""The time of an answer, the load that it told, and this scheduler's own requests at that time."""
-_NEVER: _Heard = -math.inf, None, 0
+class Known(NamedTuple):
+    """What is known of an instance without asking."""
+
+    own: int
+    """This scheduler's requests there."""
+    requests: int | None
+    """All requests there; None: nothing was heard of late."""
+    new: bool = False
+    """It was never asked."""
 
 
-class Shortlist(Generic[Key]):
-    """One scheduler's choice of `candidates` instances to ask; 0: all.
+def shortlist(
+    instances: Sequence[Key],
+    wanted: int,
+    known: Callable[[Key], Known],
+    random: Callable[[], float],
+    spread: int = SPREAD,
+) -> Sequence[Key]:
+    """Those of `instances` to ask, the most promising first: `wanted` of them, or all, in their
+    order, where there are no more.
 
-    `SPREAD` times as many are drawn uniformly, and of those the ones with the fewest requests are
-    asked: as many as their predictors last reported, and this scheduler's own since. Who was never
-    asked is taken for an idle one, which new instances are. Who has not reported of late is taken
-    for as busy as the others are, by its share of this scheduler's own requests, as in
-    `scoring.pick_lowest_known`.
+    `spread` times as many are drawn uniformly, and of those the ones with the fewest requests are
+    asked. Who was never asked is taken for an idle one, which new instances are. Who has not
+    reported of late is taken for as busy as the others are, by its share of this scheduler's own
+    requests, as in `scoring.lowest_known`. `random` draws uniformly from [0, 1).
 
     That is the power of d choices (Mitzenmacher, "The Power of Two Choices in Randomized Load
     Balancing", IEEE TPDS 12(10), 2001): the best of a few drawn at random is nearly as good as the
     best of all. Drawn at random it must be, as old information misleads all schedulers alike: the
     least loaded of all by old reports is where everybody goes (Mitzenmacher, "How Useful Is Old
-    Information?", IEEE TPDS 11(1), 2000). A decision costs O(candidates), whatever there are.
+    Information?", IEEE TPDS 11(1), 2000). A decision costs O(wanted), whatever there are.
     """
+    count = len(instances)
+    if count <= wanted:
+        return instances
+    drawn = [instances[i] for i in _drawn(count, max(1, spread) * wanted, random)]
+    found = [known(key) for key in drawn]
+    told = [(each.own, each.requests) for each in found if each.requests is not None]
+    typical_own = median([own for own, _ in told]) if told else 0.0
+    typical = median([requests for _, requests in told]) if told else 1.0
 
-    def __init__(self, candidates: int, spread: int = SPREAD) -> None:
-        self.candidates = candidates
-        self._spread = max(1, spread)
-        self._heard: dict[Key, _Heard] = {}
+    def requests(each: Known) -> float:
+        if each.requests is not None:
+            return each.requests
+        return each.own if each.new else typical * (1 + each.own) / (1 + typical_own)
 
-    def pick(
-        self,
-        instances: Sequence[Key],
-        outstanding: Callable[[Key], int],
-        random: Callable[[], float],
-        now_s: float,
-        most: int = 0,
-    ) -> Sequence[Key]:
-        """Those of `instances` to ask, the most promising first; all of them, in their order, where
-        no more than `candidates` are there, or than `most` where that is above 0 and fewer.
-
-        `outstanding` are this scheduler's requests in progress at each; `random` draws uniformly
-        from [0, 1).
-        """
-        count = len(instances)
-        wanted = min(self.candidates or count, most or count)
-        if count <= wanted:
-            return instances
-        self._forget_leavers(count)
-        drawn = [instances[i] for i in _drawn(count, self._spread * wanted, random)]
-        known: list[tuple[int, int]] = []
-        requests: list[tuple[int, int | None]] = []
-        for key in drawn:
-            own, heard = outstanding(key), self._heard.get(key)
-            if heard is None:
-                requests.append((own, own))
-                continue
-            at_s, load, own_then = heard
-            if load is None or now_s - at_s > STALE_S:
-                requests.append((own, None))
-            else:
-                reported = load.running + load.waiting + load.reserved
-                known.append((own, max(0, reported - own_then + own)))
-                requests.append(known[-1])
-        typical_own = median([own for own, _ in known]) if known else 0.0
-        typical = median([count for _, count in known]) if known else 1.0
-        scored = [
-            (typical * (1 + own) / (1 + typical_own) if count is None else count, random(), place)
-            for place, (own, count) in enumerate(requests)
-        ]
-        scored.sort()
-        asked = [drawn[place] for _, _, place in scored[:wanted]]
-        for key in asked:
-            self._heard.setdefault(key, _NEVER)
-        return asked
-
-    def learn(self, key: Key, load: Load, outstanding: int, now_s: float) -> None:
-        """An answer of a predictor told its instance's load."""
-        self._heard[key] = now_s, load, outstanding
-
-    def _forget_leavers(self, count: int) -> None:
-        """Bound what is kept: instances come and go. What is forgotten is soon heard again."""
-        if len(self._heard) > 2 * count + 64:
-            self._heard.clear()
+    scored = [(requests(each), random(), place) for place, each in enumerate(found)]
+    scored.sort()
+    return [drawn[place] for _, _, place in scored[:wanted]]
 
 
 def _drawn(count: int, wanted: int, random: Callable[[], float]) -> list[int]:

@@ -6,9 +6,15 @@ from random import Random
 import pytest
 
 from foretell.model import Load
-from foretell.policy.shortlist import STALE_S, Shortlist
+from foretell.placement import events
+from foretell.placement.config import STALE_LOAD_S
+from foretell.placement.instances import Instances
+from foretell.placement.predictors import Predictors
+from foretell.policy.shortlist import Known, shortlist
 
 NAMES = [f"engine-{i}" for i in range(40)]
+MODELS = frozenset({"m"})
+IDLE = Known(0, 0)
 
 
 def load(requests: int) -> Load:
@@ -23,83 +29,84 @@ def load(requests: int) -> Load:
     )
 
 
-def pick(
-    shortlist: Shortlist[str],
-    outstanding: dict[str, int] | None = None,
-    *,
-    seed: int = 1,
-    now_s: float = 0.0,
-) -> list[str]:
-    own = outstanding or {}
-    return list(shortlist.pick(NAMES, lambda name: own.get(name, 0), Random(seed).random, now_s))
+def pick(wanted: int, known: dict[str, Known] | None = None, seed: int = 1) -> list[str]:
+    """Of all, which are all looked at; those of which nothing is said are idle."""
+    found = known or {}
+    return list(
+        shortlist(
+            NAMES, wanted, lambda name: found.get(name, IDLE), Random(seed).random, len(NAMES)
+        )
+    )
 
 
-def all_drawn(candidates: int) -> Shortlist[str]:
-    """A shortlist that looks at every instance."""
-    return Shortlist(candidates, spread=len(NAMES))
+def test_all_are_asked_where_they_are_few() -> None:
+    assert pick(len(NAMES)) == pick(100) == NAMES
 
 
-@pytest.mark.parametrize("candidates", [0, len(NAMES), 100])
-def test_all_are_asked_where_they_are_few_or_nobody_set_a_limit(candidates: int) -> None:
-    assert pick(Shortlist(candidates)) == NAMES
-
-
-@pytest.mark.parametrize("candidates", [1, 2, 7, 39])
-def test_as_many_as_wanted_and_none_twice(candidates: int) -> None:
+@pytest.mark.parametrize("wanted", [1, 2, 7, 39])
+def test_as_many_as_wanted_and_none_twice(wanted: int) -> None:
     for seed in range(50):
-        found = pick(Shortlist(candidates), seed=seed)
-        assert len(found) == len(set(found)) == candidates
+        found = shortlist(NAMES, wanted, lambda _: IDLE, Random(seed).random)
+        assert len(found) == len(set(found)) == wanted
         assert set(found) <= set(NAMES)
 
 
 def test_without_knowledge_every_instance_is_as_likely() -> None:
-    shortlist, draws = Shortlist[str](4), Random(7)
-    found: Counter[str] = Counter()
+    draws, found = Random(7), Counter[str]()
     for _ in range(4000):
-        found.update(shortlist.pick(NAMES, lambda name: 0, draws.random, 0.0))
+        found.update(shortlist(NAMES, 4, lambda _: IDLE, draws.random))
     assert set(found) == set(NAMES)
     assert all(300 < count < 500 for count in found.values())  # 400 expected, deviation 19
 
 
-def test_fewest_own_requests_come_first_before_anything_was_heard() -> None:
-    outstanding = dict.fromkeys(NAMES, 5) | {"engine-7": 1, "engine-21": 0}
-    assert pick(all_drawn(2), outstanding) == ["engine-21", "engine-7"]
-
-
-def test_reported_loads_count_and_own_requests_since() -> None:
-    shortlist = all_drawn(2)
-    for name in NAMES:
-        shortlist.learn(name, load(10), 0, 0.0)
-    shortlist.learn("engine-3", load(2), 0, 0.0)
-    shortlist.learn("engine-4", load(4), 3, 0.0)
-    assert pick(shortlist, {"engine-4": 3}) == ["engine-3", "engine-4"]
-    assert pick(shortlist, {"engine-3": 3, "engine-4": 3}) == ["engine-4", "engine-3"]
-    assert pick(shortlist, {"engine-4": 1}) == ["engine-3", "engine-4"]  # two have ended: 2 and 2
-
-
-def test_an_old_report_says_nothing() -> None:
-    shortlist = all_drawn(1)
-    for name in NAMES:
-        shortlist.learn(name, load(10), 0, 100.0)
-    shortlist.learn("engine-3", load(2), 0, 100.0 - STALE_S)
-    assert pick(shortlist, now_s=100.0) == ["engine-3"]
-    assert pick(shortlist, {"engine-3": 1}, now_s=100.1) != ["engine-3"]
+def test_the_fewest_requests_come_first() -> None:
+    known = dict.fromkeys(NAMES, Known(0, 10))
+    known |= {"engine-3": Known(0, 2), "engine-4": Known(3, 4)}
+    assert pick(2, known) == ["engine-3", "engine-4"]
 
 
 def test_the_silent_are_neither_sought_nor_shunned() -> None:
-    shortlist = all_drawn(len(NAMES) - 1)
-    for index, name in enumerate(NAMES[1:]):
-        shortlist.learn(name, load(index), 1, 0.0)
-    own = dict.fromkeys(NAMES, 1)
-    assert pick(shortlist, own).index(NAMES[0]) < 3  # new, and for all one knows it is idle
-    place = pick(shortlist, own).index(NAMES[0])  # it was asked, and gave no answer
+    known = {name: Known(1, index) for index, name in enumerate(NAMES[1:])}
+    place = pick(39, known | {NAMES[0]: Known(1, None)}).index(NAMES[0])
     assert 10 < place < 30  # about the median of the others
-    assert pick(shortlist, own | {NAMES[0]: 0}).index(NAMES[0]) < place
+    assert pick(39, known | {NAMES[0]: Known(0, None)}).index(NAMES[0]) < place
 
 
-def test_what_is_kept_is_bounded() -> None:
-    shortlist = Shortlist[str](2)
-    for index in range(10_000):
-        shortlist.learn(f"gone-{index}", load(1), 0, 0.0)
-        pick(shortlist)
-    assert len(shortlist._heard) <= 2 * len(NAMES) + 65
+def predictors(most: int, loads: dict[str, int]) -> tuple[Instances, Predictors]:
+    """All instances are up, and these have told their loads at 0 s."""
+    instances = Instances()
+    for name in NAMES:
+        instances.put_up(name, MODELS, True, 0.0)
+    found = Predictors(instances, most, Random(1).random)
+    found.learn([events.Answer(name, load(count)) for name, count in loads.items()], 0.0)
+    return instances, found
+
+
+def test_an_old_load_says_nothing() -> None:
+    instances, _ = predictors(0, {"engine-3": 2})
+    assert instances["engine-3"].recent_load(STALE_LOAD_S) == load(2)
+    assert instances["engine-3"].recent_load(STALE_LOAD_S + 0.1) is None
+
+
+def test_requests_that_were_sent_since_a_load_was_told_count() -> None:
+    instances, found = predictors(39, dict.fromkeys(NAMES, 3))
+    leases = [instances["engine-3"].lease(0.0) for _ in range(2)]
+    assert instances["engine-3"].recent_load(1.0) == load(3)._replace(reserved=2)
+    assert "engine-3" not in found.pick(NAMES, 0, 1.0)
+    found.learn([events.Answer("engine-3", load(5))], 1.0)
+    for lease in leases:
+        lease.give_back()
+    assert instances["engine-3"].recent_load(2.0) == load(3)
+
+
+def test_who_has_never_been_asked_is_taken_for_an_idle_one() -> None:
+    _, found = predictors(39, {name: 1 + index for index, name in enumerate(NAMES[1:])})
+    assert found.pick(NAMES, 0, 1.0)[0] == NAMES[0]
+    assert 10 < list(found.pick(NAMES, 0, 1.0)).index(NAMES[0]) < 30  # it gave no answer
+
+
+def test_requests_that_leave_were_first_on_their_way_then_waiting_then_running() -> None:
+    full = Load(5, 2, 1, 0, 100, 0, 48)
+    assert full.with_more(3) == full._replace(reserved=4)
+    left = [full.with_more(-gone)[:3] for gone in (1, 2, 4, 9)]
+    assert left == [(5, 2, 0), (5, 1, 0), (4, 0, 0), (0, 0, 0)]

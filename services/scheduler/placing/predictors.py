@@ -366,7 +366,7 @@ def _fullness(gallery: "Gallery", instance_id: str, fresh: Collection[str]) -> f
     if instance_id not in fresh:
         return inf
     load = gallery.load(instance_id)
-    return (load.running + load.waiting + load.reserved) / load.max_num_seqs
+    return load.requests / load.max_num_seqs
 
 
 async def reserved_prediction(call: ReserveCall, instance: Instance) -> Prediction | None:
