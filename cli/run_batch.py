@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from foretell.batch.release import PLAIN_WINDOW
+
 
 def run_batch(
     input_file: Annotated[
@@ -28,7 +30,9 @@ def run_batch(
     concurrency: Annotated[
         int,
         typer.Option(
-            min=0, help="Requests at once; 0: as many as predictions allow, beside online requests."
+            min=0,
+            help="Requests at once; 0: as predictions allow, or "
+            f"{PLAIN_WINDOW} where no scheduler answers.",
         ),
     ] = 0,
     api_key: Annotated[

@@ -24,6 +24,8 @@ LOOK_S = 0.25
 """Seconds between two looks."""
 UNKNOWN_WINDOW = 8.0
 """The window of an instance of which nothing is foretold."""
+PLAIN_WINDOW = 64
+"""Requests on their way to an endpoint that is no scheduler, and so tells nothing of its load."""
 LARGEST_WINDOW = 512.0
 CANDIDATES = 128
 """Requests that wait in an engine which chooses among them."""

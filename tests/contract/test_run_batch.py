@@ -17,6 +17,7 @@ from schedulers import WAIT_S, running, until
 from typer.testing import CliRunner
 
 from cli.main import app
+from foretell.batch.release import PLAIN_WINDOW
 from foretell.offline.feed import Sequential
 from foretell.offline.work import WorkModel
 from services.batch.store import Store
@@ -95,6 +96,24 @@ async def test_it_goes_on_after_a_kill_and_keeps_the_order(tmp_path: Path) -> No
     assert [each["custom_id"] for each in found] == [f"c{number}" for number in range(12)]
     assert [each["response"]["status_code"] for each in found] == [200] * 3 + [400] + [200] * 8
     assert not list(tmp_path.glob("out.jsonl.*"))  # noqa: ASYNC240
+
+
+async def test_an_endpoint_that_is_no_scheduler_gets_many_requests_at_once(tmp_path: Path) -> None:
+    write_input(tmp_path / "in.jsonl", [f"p{number}" for number in range(PLAIN_WINDOW + 8)])
+    held = asyncio.Event()
+
+    async def hold(exchange: Exchange) -> None:
+        await held.wait()
+        await answer(exchange)
+
+    async with engines(hold) as (engine,):
+        run = await started(tmp_path, engine.url)
+        await until(lambda: len(engine.received) == PLAIN_WINDOW)
+        held.set()
+        async with asyncio.timeout(3 * WAIT_S):
+            said, errors = await run.communicate()
+        assert run.returncode == 0, errors.decode()
+        assert f"{PLAIN_WINDOW + 8} completed".encode() in said
 
 
 async def test_requests_are_sent_in_the_order_that_is_done_soonest(

@@ -17,7 +17,7 @@ from typing import Any
 
 from foretell.batch.lines import ENDPOINTS
 from foretell.batch.records import Usage
-from foretell.batch.release import LOOK_S, Release, Seen
+from foretell.batch.release import LOOK_S, PLAIN_WINDOW, Release, Seen
 from foretell.batch.states import ENDED, Batch, Status
 from foretell.config import load_profile
 from services.batch.advance import validate
@@ -36,6 +36,8 @@ _FOR_EVER_S = 10 * 365 * _DAY_S
 _PIECE_BYTES = 1 << 20
 _RATE_S = 10.0
 _MOST_SHOWN = 10
+_PLAIN_LOOK_S = 5.0
+"""Seconds until such an endpoint is asked again whether it is one."""
 
 
 class CannotRun(Exception):
@@ -256,16 +258,16 @@ async def _answered(
     """The batch, once it has ended or `halt` is set."""
     endpoints = Endpoints(urls, OPEN, api_key=api_key)
     try:
-        release = Release(inf)
-        predicted = not concurrency
-        executor = Executor(work, endpoints, lambda: release.window if predicted else concurrency)
+        window = _Window(endpoints, concurrency)
+        await window.look(0)
+        executor = Executor(work, endpoints, window.size)
         stop = asyncio.Event()
         running = asyncio.create_task(executor.run(stop))
         rate = _Rate()
         try:
             while batch.status not in ENDED and not running.done() and not halt.is_set():
-                if predicted:
-                    await _observe(endpoints, release, executor)
+                if await window.look(executor.in_flight):
+                    executor.wake()
                 batch = await asyncio.to_thread(_known, work.store, batch.id)
                 done = batch.counts.total - batch.counts.left
                 per_s = rate.of(batch.usage.output_tokens)
@@ -280,14 +282,35 @@ async def _answered(
         await endpoints.close()
 
 
-async def _observe(endpoints: Endpoints, release: Release, executor: Executor) -> None:
-    """Keep the window as wide as the schedulers' predictions allow."""
-    status = await endpoints.status()
-    instances: list[dict[str, Any]] = (status or {}).get("instances", [])
-    # An endpoint that is no Foretell scheduler is one instance of which nothing is known.
-    seen = dict(map(seen_of, instances)) or {"": Seen(True)}
-    release.observe(seen, executor.in_flight)
-    executor.wake()
+class _Window:
+    """How many requests may be on their way at once."""
+
+    def __init__(self, endpoints: Endpoints, fixed: int) -> None:
+        """`fixed`: so many; 0: what schedulers' predictions allow beside online requests, and
+        `PLAIN_WINDOW` where the endpoint is no scheduler."""
+        self._endpoints, self._fixed = endpoints, fixed
+        self._release = Release(inf)
+        self._told = False
+        self._next_s = 0.0
+
+    def size(self) -> int:
+        """Requests that may be on their way now."""
+        return self._fixed or (self._release.window if self._told else PLAIN_WINDOW)
+
+    async def look(self, in_flight: int) -> bool:
+        """Ask the endpoint, if it is time to; whether the size may have changed."""
+        now_s = time.monotonic()
+        if self._fixed or now_s < self._next_s:
+            return False
+        status = await self._endpoints.status() or {}
+        self._told = self._told or "instances" in status
+        if not self._told:
+            self._next_s = now_s + _PLAIN_LOOK_S
+            return False
+        instances: list[dict[str, Any]] = status.get("instances", [])
+        # A scheduler that does not answer now is one instance of which nothing is known.
+        self._release.observe(dict(map(seen_of, instances)) or {"": Seen(True)}, in_flight)
+        return True
 
 
 def _known(store: Store, batch_id: str) -> Batch:
