@@ -2,12 +2,14 @@
 
 The scenario is that of llm-d's batch gateway (llm-d issue 491): two engines, bursts of short online
 requests, and a batch that would fill the engines. Online requests are measured alone, beside the
-batch sent as any client could, and beside the same batch given to the batch service. Engines are
-emulated; scheduler, sidecars and batch service are what is deployed.
+batch sent as any client could, beside the same batch given to the batch service, and so once more
+with targets for latency told. Engines are emulated, and then real vLLM on the CPU whose steps last
+as long as a profile says; scheduler, sidecars and batch service are what is deployed.
 """
 
 import argparse
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -15,35 +17,50 @@ from typing import Any
 
 import aiohttp
 
-from bench.batch.cluster import ENGINES, PROFILE, Cluster, start_cluster
+from bench.batch.cluster import (
+    ENGINES,
+    KINDS,
+    Cluster,
+    Kind,
+    start_batches,
+    start_cluster,
+    start_vllm_cluster,
+)
 from bench.batch.load import MODES, Batch, Direct, Idle, Online, Served
 from bench.processes import running_services
-from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.report import ROOT, Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.stats import percentile
 
 __all__ = ["BENCH", "arguments", "measure", "tables"]
 BENCH = Benchmark(
     __file__,
     __doc__,
-    takes="10 minutes",
-    needs="an idle core",
+    takes="25 minutes",
+    needs="`make setup-vllm`, the model of `make run-vllm`, two idle cores",
     packages=("foretell", "numba", "numpy", "aiohttp", "sqlalchemy"),
 )
 _WARM_UP_S = 10.0
 """Online requests alone before a run is measured, and after the batch has begun once more."""
+_LINES, _AT_ONCE = 20_000, 512
+"""Requests of the batch, and how many are sent at once where that is done directly."""
+_SEED = 1
 
 
 async def _run(
-    mode: str, session: aiohttp.ClientSession, cluster: Cluster, options: argparse.Namespace
+    mode: str, kind: Kind, session: aiohttp.ClientSession, cluster: Cluster, seconds: float
 ) -> dict[str, Any]:
     """Online requests for some time, with the batch as `mode` says."""
-    speedup = options.speedup
-    online = Online(session, cluster, Random(options.seed), speedup, options.rate)
-    beside: Batch = Idle()
-    if mode == "unprotected":
-        beside = Direct(session, cluster, options.concurrency)
-    elif mode == "protected":
-        beside = Served(session, cluster, options.lines)
+    targets = {"ttft": kind.ttft_s, "tpot": kind.tpot_s} if mode.endswith("targets") else {}
+    headers = {
+        f"x-foretell-{name}-target-ms": f"{1000 * target_s / kind.speedup:.0f}"
+        for name, target_s in targets.items()
+    }
+    online = Online(session, cluster, Random(_SEED), kind.speedup, kind.rate_per_s, headers)
+    beside: Batch = Served(session, cluster, _LINES)
+    if mode == "alone":
+        beside = Idle()
+    elif mode == "unprotected":
+        beside = Direct(session, cluster, _AT_ONCE)
     sending = asyncio.create_task(online.run())
     try:
         await asyncio.sleep(_WARM_UP_S)
@@ -51,7 +68,7 @@ async def _run(
             await asyncio.sleep(_WARM_UP_S)
             before = await beside.tokens()
             online.begin()
-            await asyncio.sleep(options.seconds)
+            await asyncio.sleep(seconds)
             tokens = await beside.tokens() - before
             online.end()
     finally:
@@ -62,43 +79,50 @@ async def _run(
         "requests": len(online.ttft_s),
         **{f"ttft_p{level}_ms": 1000 * percentile(online.ttft_s, level) for level in (50, 90, 99)},
         "tpot_p99_ms": 1000 * percentile(online.tpot_s, 99),
-        "batch_tokens_per_s": tokens / (options.seconds * speedup),
+        "batch_tokens_per_s": tokens / (seconds * kind.speedup),
     }
 
 
-async def _run_all(options: argparse.Namespace) -> list[dict[str, Any]]:
-    found = []
+async def _run_kind(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """All rounds of all modes on engines of one kind."""
+    found, kind = [], KINDS[name]
     unlimited = aiohttp.ClientTimeout(total=None), aiohttp.TCPConnector(limit=0)
-    with TemporaryDirectory(prefix="foretell-bench-") as name:
+    with TemporaryDirectory(prefix="foretell-bench-") as folder:
         async with (
-            running_services(Path(name)) as services,
+            running_services(Path(folder)) as services,
             aiohttp.ClientSession(timeout=unlimited[0], connector=unlimited[1]) as session,
         ):
-            cluster = await start_cluster(services, options.speedup)
+            if name == "vllm":
+                cluster = await start_vllm_cluster(
+                    services, kind.speedup, options.python, options.model
+                )
+            else:
+                cluster = await start_cluster(services, kind.speedup)
+            target = f"--ttft-target-ms={1000 * kind.ttft_s / kind.speedup:g}"
+            targeted = await start_batches(services, cluster.url, "targeted", target)
             for round_number in range(options.rounds):
                 for mode in MODES:
-                    figures = await _run(mode, session, cluster, options)
-                    found.append({"round": round_number, "mode": mode, **figures})
+                    used = cluster
+                    if mode.endswith("targets"):
+                        used = replace(cluster, batches_url=targeted)
+                    figures = await _run(mode, kind, session, used, options.seconds)
+                    found.append({"kind": name, "round": round_number, "mode": mode, **figures})
                     print(found[-1], flush=True)
     return found
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=60.0, help="Length of one measurement.")
-    parser.add_argument("--speedup", type=float, default=0.25, help="Speed of the engines' clocks.")
-    parser.add_argument(
-        "--rate", type=float, default=15.0, help="Online requests a second, of the profile's."
-    )
-    parser.add_argument("--concurrency", type=int, default=512, help="Of the unprotected batch.")
-    parser.add_argument("--lines", type=int, default=20_000, help="Of the batch.")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--python", type=Path, default=ROOT / ".venv-vllm/bin/python")
+    parser.add_argument("--model", type=Path, default=ROOT / ".models/tiny-llama")
 
 
 def measure(options: argparse.Namespace) -> Numbers:
-    names = ("rounds", "seconds", "speedup", "rate", "concurrency", "lines", "seed")
-    asked = {name: getattr(options, name) for name in names}
-    return {**asked, "runs": asyncio.run(_run_all(options))}
+    """Both kinds of engines, one after the other."""
+    runs = [run for kind in options.kinds for run in asyncio.run(_run_kind(kind, options))]
+    return {"rounds": options.rounds, "seconds": options.seconds, "runs": runs}
 
 
 _COLUMNS = {
@@ -111,21 +135,29 @@ _COLUMNS = {
 
 
 def tables(page: Numbers) -> Blocks:
-    """The mean of all rounds, with the least and the most."""
+    """For each kind of engine the mean of all rounds, with the least and the most."""
+    lines = [made_by(page)]
+    for name in dict.fromkeys(run["kind"] for run in page["runs"]):
+        kind = KINDS[name]
+        lines.append(
+            f"{ENGINES} {kind.what} at {kind.speedup:g} times the pace of {kind.profile}; times "
+            f"and rates are the profile's. {kind.rate_per_s:g} online requests a second in "
+            f"bursts; {page['rounds']} rounds of {page['seconds']:g} s each on the clock; mean, "
+            f"least and most of the rounds. Targets: TTFT {1000 * kind.ttft_s:g} ms, TPOT "
+            f"{1000 * kind.tpot_s:g} ms.\n"
+        )
+        lines.append(_table([run for run in page["runs"] if run["kind"] == name]))
+    return {"tables": "\n".join(lines)}
+
+
+def _table(runs: list[dict[str, Any]]) -> str:
     rows = []
-    for mode in MODES:
-        runs = [run for run in page["runs"] if run["mode"] == mode]
+    for mode in dict.fromkeys(run["mode"] for run in runs):
+        own = [run for run in runs if run["mode"] == mode]
         cells = []
         for name in _COLUMNS:
-            values = [run[name] for run in runs]
+            values = [run[name] for run in own]
             mean = sum(values) / len(values)
             cells.append(f"{mean:,.0f} ({min(values):,.0f} to {max(values):,.0f})")
         rows.append((mode, *cells))
-    text = (
-        f"{ENGINES} emulated engines of {PROFILE} at {page['speedup']:g} times its speed; times "
-        f"and rates are the profile's. {page['rate']:g} online requests a second in bursts; "
-        f"{page['rounds']} rounds of {page['seconds']:g} s each, seed {page['seed']}; mean, least "
-        "and most of the rounds.\n"
-    )
-    table = markdown_table(("", *_COLUMNS.values()), rows)
-    return {"tables": "\n".join((made_by(page), text, table))}
+    return markdown_table(("", *_COLUMNS.values()), rows)

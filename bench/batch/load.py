@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from types import TracebackType
 from typing import Any, Self
@@ -12,7 +12,7 @@ import aiohttp
 
 from bench.batch.cluster import Cluster
 
-MODES = ("alone", "unprotected", "protected")
+MODES = ("alone", "unprotected", "protected", "protected, targets")
 _ONLINE_PROMPT, _ONLINE_OUTPUT = 128, 64
 _BATCH_PROMPT, _BATCH_OUTPUT = 256, 128
 """Words of the prompts, and tokens of the answers."""
@@ -38,9 +38,11 @@ class Online:
         draws: Random,
         speedup: float,
         rate_per_s: float,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
-        """`rate_per_s` and all that is measured are in seconds of the profile."""
-        self._session, self._cluster = session, cluster
+        """`rate_per_s` and all that is measured are in seconds of the profile; all requests get the
+        `headers`."""
+        self._session, self._cluster, self._headers = session, cluster, headers or {}
         self._draws, self._speedup, self._rate_per_s = draws, speedup, rate_per_s
         self._tasks: set[asyncio.Task[None]] = set()
         self._measuring = False
@@ -68,7 +70,8 @@ class Online:
         measured = self._measuring
         body = body_of(self._cluster.model, name, _ONLINE_PROMPT, _ONLINE_OUTPUT, stream=True)
         first_s = 0.0
-        async with self._session.post(f"{self._cluster.url}{_URL}", json=body) as answer:
+        url = f"{self._cluster.url}{_URL}"
+        async with self._session.post(url, json=body, headers=self._headers) as answer:
             assert answer.status == 200, await answer.text()
             async for _ in answer.content.iter_any():
                 first_s = first_s or time.monotonic()

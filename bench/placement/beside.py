@@ -22,11 +22,18 @@ from typing import Any
 
 import aiohttp
 
-from bench.placement.paced.engines import MODEL_NAME, forget_prefixes, start_paced
+from bench.paced.engines import (
+    CO_SCHEDULER,
+    MODEL_NAME,
+    PROFILE,
+    EngineSpec,
+    forget_prefixes,
+)
+from bench.paced.pace import LENGTH_KEY
+from bench.placement.paced.engines import start_paced
 from bench.placement.paced.load import Answered, send
-from bench.placement.paced.pace import LENGTH_KEY
 from bench.placement.paced.requests import MAX_TOKENS, Chain, Turn, draw, read_conversations
-from bench.placement.paced.settings import PROFILE, EngineSpec, Setting
+from bench.placement.paced.settings import Setting, requests_per_s
 from bench.processes import running_services
 from bench.report import ROOT, Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.stats import percentile, plus_minus
@@ -50,7 +57,6 @@ _TEXTS, _TEXT_TOKENS, _QUESTION_TOKENS = 12, 1100, 24
 _ANSWER_TOKENS = range(8, 65)
 _FIRST_TOKEN, _TOKENS = 300, 3000  # ids that the tiny model has
 _PRIORITY = 2**31 - 1
-_CO = "--scheduler-cls bench.placement.paced.engine.PacedCoScheduler"
 CONTENDERS = {
     "online alone": (0, False, False),
     "priority": (0, True, False),
@@ -61,7 +67,7 @@ CONTENDERS = {
 _DETAILS = "--enable-prompt-tokens-details"
 ENGINES = (
     EngineSpec(SEATS, BLOCKS, 1.0, f"{_DETAILS} --scheduling-policy priority"),
-    EngineSpec(SEATS, BLOCKS, 1.0, f"{_DETAILS} {_CO}"),
+    EngineSpec(SEATS, BLOCKS, 1.0, f"{_DETAILS} {CO_SCHEDULER}"),
 )
 
 
@@ -78,7 +84,7 @@ class Plan:
     def chains(self, round_: int, burst: float, *, told: bool) -> list[Chain]:
         """The online requests of a round, the same for each contender."""
         turns = [turn for conversation in self.conversations for turn in conversation]
-        full = ENGINES[0].requests_per_s(turns, ENGINES[0].pace.step_time())
+        full = requests_per_s(ENGINES[0], turns, ENGINES[0].pace.step_time())
         targets = [TARGETS_S] if told else []
         rate = UTILISATION * full
         chains = draw(self.conversations, self.requests, rate, round_, targets_s=targets)
@@ -156,7 +162,7 @@ async def run(plan: Plan) -> list[dict[str, Any]]:
             engines = await start_paced(services, setting, plan.python, plan.model)
             for round_ in range(plan.rounds):
                 for scene, contender in product(SCENES, CONTENDERS):
-                    await forget_prefixes(engines)
+                    await forget_prefixes(engines.urls)
                     one = await _run(plan, round_, (scene, contender), engines.urls)
                     found.append(one)
                     print(one, file=sys.stderr, flush=True)

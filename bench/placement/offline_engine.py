@@ -32,11 +32,19 @@ import aiohttp
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 
+from bench.paced.engines import (
+    BLOCK_TOKENS,
+    MODEL_NAME,
+    PROFILE,
+    SLOWDOWN,
+    EngineSpec,
+    engine_args,
+    forget_prefixes,
+    warm_up,
+)
+from bench.paced.pace import LENGTH_KEY
 from bench.placement.cluster.processes import Engines, Setup
 from bench.placement.cluster.watch import Watch, watching
-from bench.placement.paced.engines import MODEL_NAME, engine_args, forget_prefixes, warm_up
-from bench.placement.paced.pace import LENGTH_KEY
-from bench.placement.paced.settings import BLOCK_TOKENS, PROFILE, SLOWDOWN, EngineSpec
 from bench.report import ROOT, Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.stats import plus_minus
 from bench.vllm_cpu import ENVIRONMENT
@@ -214,7 +222,7 @@ async def _counters(session: aiohttp.ClientSession) -> Counter[str]:
 
 async def _served(file: File, order: str, engines: Engines) -> dict[str, Any]:
     """One run."""
-    await forget_prefixes(engines)
+    await forget_prefixes(engines.urls)
     timeout = aiohttp.ClientTimeout(total=None)
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(engines.urls[0], connector=connector, timeout=timeout) as http:
@@ -244,7 +252,7 @@ async def _rounds(options: argparse.Namespace) -> list[dict[str, Any]]:
     runs: list[dict[str, Any]] = []
     with TemporaryDirectory(prefix="foretell-bench-") as name:
         async with _running(Path(name), options.python, options.model) as engines:
-            await warm_up(engines)
+            await warm_up(engines.urls)
             for round_ in range(options.rounds):
                 file = made(options.data, options.mmlu, options.gsm8k, round_ + 1)
                 turn = round_ % len(ORDERS)

@@ -17,14 +17,15 @@ from tempfile import TemporaryDirectory
 
 import psutil  # type: ignore[import-untyped]
 
+from bench.paced.engines import PROFILE, SLOWDOWN, forget_prefixes
 from bench.placement.cluster.processes import Engines, running_schedulers
 from bench.placement.cluster.watch import Watch, watching
-from bench.placement.paced.engines import forget_prefixes, start_paced
+from bench.placement.paced.engines import start_paced
 from bench.placement.paced.load import send
 from bench.placement.paced.page import tables
 from bench.placement.paced.requests import Chain, Turn, draw, read_conversations
 from bench.placement.paced.runs import Kept, Run, foretold, summary
-from bench.placement.paced.settings import PROFILE, SETTINGS, SLOWDOWN, UTILISATION, Setting
+from bench.placement.paced.settings import SETTINGS, UTILISATION, Setting
 from bench.processes import Services, running_services
 from bench.report import ROOT, Benchmark, Numbers
 
@@ -119,7 +120,7 @@ async def _run(
     name = f"{setting.name}-{round_}-{policy}"
     folder = services.folder / name
     folder.mkdir()
-    await forget_prefixes(engines)
+    await forget_prefixes(engines.urls)
     async with running_services(folder) as own:
         tagger = await own.start("tagger", "services.tagger", f"--listen=unix:{folder}/tagger.sock")
         flags = (f"--tagger={tagger.facts['address']}",)

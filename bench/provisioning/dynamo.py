@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -40,6 +40,7 @@ from bench.provisioning.dynamo_planners import (
     INITIAL,
     Config,
     Planner,
+    Timing,
 )
 from bench.provisioning.dynamo_tables import tables
 from bench.provisioning.traffic import Day, Lengths, Rates
@@ -99,6 +100,7 @@ class Case:
     planner: str
     """The name of what is configured; "static": nothing is."""
     config: Config | None = None
+    timing: Timing = "added"
     cold_start_s: float = 0.0
     workers: int = INITIAL
 
@@ -146,12 +148,12 @@ def poisson(lengths: Lengths, qps: float, seconds: float, seed: int) -> list[Arr
     return found
 
 
-def write_timing(path: Path) -> None:
+def write_timing(path: Path, timing: Timing) -> None:
     """This project's step times as what Dynamo's engine looks up, in milliseconds: those of decodes
-    by (tokens in the cache, mean context), and what a chunk of a prompt adds, by its tokens.
+    by (tokens in the cache, mean context), and those of a prompt's chunk, by its tokens.
 
-    Dynamo's engine adds the two. So a chunk alone is as much too fast as a step without tokens
-    lasts, some 20 ms.
+    Dynamo's engine adds the two. So with "added" a chunk alone is as much too fast as a step
+    without tokens lasts, some 20 ms; with "whole" a chunk beside decodes is as much too slow.
     """
     model = profile_step_time(load_profile(PROFILE))
 
@@ -160,9 +162,10 @@ def write_timing(path: Path) -> None:
         return 1e3 * model.step_s(BatchShape(decode_seqs=seqs, decode_pairs=max(int(cached), 1)))
 
     def chunk_ms(tokens: int) -> float:
-        both = replace(
-            TYPICAL, prefill_seqs=1, prefill_tokens=tokens, prefill_pairs=prefill_pairs(tokens, 0)
-        )
+        chunk = BatchShape(1, tokens, prefill_pairs(tokens, 0))
+        if timing == "whole":
+            return 1e3 * model.step_s(chunk)
+        both = replace(chunk, decode_seqs=TYPICAL.decode_seqs, decode_pairs=TYPICAL.decode_pairs)
         return 1e3 * (model.step_s(both) - model.step_s(TYPICAL))
 
     chunks = [1, *range(8, ENGINE.max_num_scheduled_tokens + 1, 8)]
@@ -220,8 +223,9 @@ class Dynamo:
     def __init__(self, python: Path, traces: Traces, folder: Path) -> None:
         self._traces, self._folder = traces, folder
         self._log = folder / "dynamo.log"
-        self._timing = folder / "timing.npz"
-        write_timing(self._timing)
+        self._timings = {timing: folder / f"{timing}.npz" for timing in get_args(Timing)}
+        for timing, path in self._timings.items():
+            write_timing(path, timing)
         self._kept = {
             json.dumps(each["case"], sort_keys=True): each["found"] for each in _kept_runs()
         }
@@ -260,7 +264,7 @@ class Dynamo:
             config["load_predictor_warmup_trace"] = str(self._traces.path(case.kind, case.day - 1))
         return {
             "trace": str(self._traces.path(case.kind, case.day)),
-            "engine": engine(self._timing, case.cold_start_s),
+            "engine": engine(self._timings[case.timing], case.cold_start_s),
             "workers": case.workers,
             "router": ROUTER,
             "planner": config,
@@ -342,14 +346,20 @@ def _shortened(run: Mapping[str, Any]) -> dict[str, Any]:
 def _capacity(dynamo: Dynamo, traces: Traces) -> Iterator[dict[str, float]]:
     """One engine at constant rates, in both simulators."""
     for qps in CAPACITY_QPS:
-        theirs = dynamo.run(Case(f"{qps:g}", 0, "static", workers=1))
+        theirs = {
+            timing: dynamo.run(Case(f"{qps:g}", 0, "static", timing=timing, workers=1))
+            for timing in get_args(Timing)
+        }
         arrivals = [replace(a, slo=SLO) for a in traces.arrivals(f"{qps:g}", 0)]
         config = ClusterConfig(engines(1), foretell_every=0)
         ours = simulate(config, arrivals, [make_policy("least_outstanding")], Random(0))
         yield {
             "qps": qps,
-            "within": theirs["within"],
-            "tpot_mean_s": theirs["tpot_mean_s"],
+            **{
+                f"{timing}_{name}": found[name]
+                for timing, found in theirs.items()
+                for name in ("within", "tpot_mean_s")
+            },
             "our_within": ours.within_slo,
             "our_tpot_mean_s": ours.mean(lambda r: r.tpot_s),
         }
@@ -382,7 +392,7 @@ def _chosen(tuning: Sequence[Mapping[str, Any]], kind: str) -> dict[str, str]:
 def _planners(chosen: Mapping[str, str]) -> list[Planner]:
     """Those that are reported."""
     by_name = {planner.name: planner for each in CANDIDATES.values() for planner in each}
-    return [*FIXED, *(Planner(g, by_name[name].config) for g, name in chosen.items())]
+    return [*FIXED, *(by_name[name]._replace(name=g) for g, name in chosen.items())]
 
 
 def _cases(options: argparse.Namespace, chosen: Mapping[str, Mapping[str, str]]) -> Iterator[Case]:

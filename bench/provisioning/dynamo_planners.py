@@ -1,12 +1,15 @@
 """The configurations of Dynamo's planner that are compared."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from bench.provisioning.day import MOST, SLO
 
 Config = Mapping[str, Any]
 """Fields of Dynamo's `PlannerConfig`."""
+Timing = Literal["added", "whole"]
+"""How long Dynamo's engine takes for a prompt's chunk beside decodes: what it adds to a step of
+decodes, or as long as a step of the chunk alone."""
 INITIAL = 3
 """Workers at the beginning."""
 EVER = {
@@ -30,16 +33,21 @@ class Planner(NamedTuple):
 
     name: str
     config: Config
+    timing: Timing = "added"
 
 
-def _forecast(predictor: str, every_s: int, itl_ms: float, **more: Any) -> Planner:
-    name = f"{predictor}, {every_s} s, ITL {itl_ms:g} ms"
+def _forecast(
+    predictor: str, every_s: int, itl_ms: float, timing: Timing = "added", *, warmed: bool = False
+) -> Planner:
+    name = f"{predictor}, {every_s} s, ITL {itl_ms:g} ms{', warmed' if warmed else ''}"
     own: Config = {
         "load_predictor": predictor,
         "throughput_adjustment_interval_seconds": every_s,
         "itl_ms": itl_ms,
     }
-    return Planner(name + (", warmed" if more else ""), {**SLA, **own, **more})
+    if warmed:
+        own = {**own, "load_predictor_warmup_trace": DAY_BEFORE}
+    return Planner(f"{name}{', whole' if timing == 'whole' else ''}", {**SLA, **own}, timing)
 
 
 def _load(itl_ms: float, floor: bool = False) -> Planner:
@@ -61,7 +69,6 @@ def _thresholds(up: int, down: int) -> Planner:
     return Planner(f"KV {up}%, {down}%", own)
 
 
-WARMED = {"load_predictor_warmup_trace": DAY_BEFORE}
 FIXED = (
     Planner("default", {}),
     Planner("sla", SLA),
@@ -69,10 +76,13 @@ FIXED = (
 """Out of the box: Dynamo's default target, and its default for given targets."""
 CANDIDATES: dict[str, tuple[Planner, ...]] = {
     "tuned forecast": (
-        _forecast("arima", 180, 28.0, **WARMED),
+        _forecast("arima", 180, 28.0, warmed=True),
         _forecast("kalman", 60, 28.0),
         _forecast("constant", 180, 28.0),
         *(_forecast("constant", 60, itl_ms) for itl_ms in (28.0, 100.0)),
+    ),
+    "tuned forecast, whole": tuple(
+        _forecast("kalman", 60, itl_ms, "whole") for itl_ms in (38.0, 44.0, 50.0)
     ),
     "tuned load": (
         *(_load(itl_ms) for itl_ms in (28.0, 30.0, 33.0, 100.0)),

@@ -63,15 +63,21 @@ def tables(numbers: Numbers) -> Blocks:
 
 
 def _capacity_table(found: Sequence[Mapping[str, float]]) -> str:
+    engines = ("added", "whole", "our")
     rows = [
         (
             f"{each['qps']:g} requests/s",
-            *(f"{each[name]:.1%}" for name in ("within", "our_within")),
-            *(f"{1e3 * each[name]:.1f} ms" for name in ("tpot_mean_s", "our_tpot_mean_s")),
+            *(f"{each[f'{engine}_within']:.1%}" for engine in engines),
+            *(f"{1e3 * each[f'{engine}_tpot_mean_s']:.1f} ms" for engine in engines),
         )
         for each in found
     ]
-    header = ("one engine", "within targets", "in our simulator", "mean ITL", "in our simulator")
+    named = ("Dynamo's, added", "whole", "ours")
+    header = (
+        "one engine",
+        *(f"within targets, {named[0]}", *named[1:]),
+        *(f"mean ITL, {named[0]}", *named[1:]),
+    )
     return markdown_table(header, rows)
 
 

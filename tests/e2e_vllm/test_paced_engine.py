@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from bench.paced.engines import MODEL_NAME, EngineSpec, forget_prefixes
 from bench.placement.cluster.watch import Watch, watching
-from bench.placement.paced.engines import MODEL_NAME, forget_prefixes, start_paced
+from bench.placement.paced.engines import start_paced
 from bench.placement.paced.load import send
 from bench.placement.paced.requests import draw, read_conversations
-from bench.placement.paced.settings import EngineSpec, Setting
+from bench.placement.paced.settings import Setting
 from bench.processes import running_services
 from tests.e2e_vllm.vllm_engines import PATIENCE
 
@@ -26,7 +27,7 @@ async def served(folder: Path) -> Watch:
     async with running_services(folder) as services:
         engines = await start_paced(services, setting, Path(python), Path(model))
         async with watching(engines.feeds, watch):
-            await forget_prefixes(engines)
+            await forget_prefixes(engines.urls)
             # Raises unless every answer has the length that only the engine was told.
             await send(chains, engines.urls[0], MODEL_NAME, "run")
     return watch

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from bench.paced.engines import EngineSpec
+from bench.paced.pace import Clock, Pace
 from bench.placement.paced.load import Answered
-from bench.placement.paced.pace import Clock, Pace
 from bench.placement.paced.page import tables
 from bench.placement.paced.requests import Ask, Turn, draw, read_conversations
 from bench.placement.paced.runs import Kept, Run, foretold, summary
-from bench.placement.paced.settings import SETTINGS, EngineSpec
+from bench.placement.paced.settings import SETTINGS, requests_per_s
 from foretell.latency.linear import LinearStepTime
 from foretell.model import BatchShape
 from tools.live.report import FORETELL
@@ -51,12 +52,12 @@ def test_a_pace_survives_its_setting() -> None:
 
 def test_an_engine_serves_what_its_seats_or_its_memory_hold() -> None:
     # Prompts of 102 tokens, answers of 100: 102 ms beside the decodes, then 100 steps.
-    roomy = EngineSpec(seats=8, slowdown=1.0).requests_per_s([TURN], STEP_TIME)
+    roomy = requests_per_s(EngineSpec(seats=8, slowdown=1.0), [TURN], STEP_TIME)
     prefill_s = 0.001 * TURN.prompt_tokens
     assert roomy == pytest.approx(1 / (prefill_s + 100 * 0.026 / 8))
-    short = EngineSpec(seats=8, blocks=4, slowdown=1.0).requests_per_s([TURN], STEP_TIME)
+    short = requests_per_s(EngineSpec(seats=8, blocks=4, slowdown=1.0), [TURN], STEP_TIME)
     assert short == pytest.approx(1 / (prefill_s + 100 * 0.014 / 2))
-    slow = EngineSpec(seats=8, slowdown=2.0).requests_per_s([TURN], STEP_TIME)
+    slow = requests_per_s(EngineSpec(seats=8, slowdown=2.0), [TURN], STEP_TIME)
     assert slow == pytest.approx(roomy / 2)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import aiohttp
 
+from bench.paced.pace import LENGTH_KEY
 from bench.placement.cluster.load import LoadError
-from bench.placement.paced.pace import LENGTH_KEY
 from bench.placement.paced.requests import MAX_TOKENS, Ask, Chain
 from foretell.cosched.deadlines import TPOT_FIELD, TTFT_FIELD
 

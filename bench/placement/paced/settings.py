@@ -4,54 +4,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from bench.placement.paced.pace import Pace
+from bench.paced.engines import BLOCK_TOKENS, SLOWDOWN, EngineSpec
 from bench.placement.paced.requests import Turn
 from foretell.latency.linear import StepTimeModel
 from foretell.model import BatchShape
 
-PROFILE = "A30/Llama-2-7b-hf"
-SLOWDOWN = 2.0
-"""At this pace an engine uses a fifth of a core, so that four of them, with everything in front,
-share two cores without delaying each other's steps."""
-BLOCK_TOKENS = 128  # of vLLM on a CPU
 UTILISATION = 1.0
 """Ratio of the rate to what full engines could serve: queues form in less than a minute."""
-_AMPLE_BLOCKS = 400
 _TARGETS_S = ((1.0, 0.08), (8.0, 0.2), (0.0, 0.0))
 
 
-@dataclass(frozen=True, slots=True)
-class EngineSpec:
-    """One engine."""
+def requests_per_s(spec: EngineSpec, turns: Sequence[Turn], step_time: StepTimeModel) -> float:
+    """What the engine could serve of `turns` if it were always full.
 
-    seats: int = 8
-    """vLLM's `max_num_seqs`."""
-    blocks: int = _AMPLE_BLOCKS
-    """KV blocks of `BLOCK_TOKENS`."""
-    slowdown: float = SLOWDOWN
-    more_args: str = ""
-    """Further flags of vLLM."""
-
-    @property
-    def pace(self) -> Pace:
-        return Pace(PROFILE, self.slowdown)
-
-    def requests_per_s(self, turns: Sequence[Turn], step_time: StepTimeModel) -> float:
-        """What the engine could serve of `turns` if it were always full.
-
-        Full is as many requests of the mean size as find a seat and KV blocks. A request costs its
-        prompt's share of a step beside their decodes, and then a decode step a token, of which all
-        share the time.
-        """
-        prompt = round(fmean(turn.prompt_tokens for turn in turns))
-        output = fmean(turn.output_tokens for turn in turns)
-        context = round(prompt + output / 2)
-        full = max(1, min(self.seats, self.blocks // (context // BLOCK_TOKENS + 1)))
-        decodes = BatchShape(decode_seqs=full, decode_pairs=full * context)
-        beside = BatchShape(1, prompt, prompt * (prompt + 1) // 2, full, full * context)
-        decode_s = step_time.step_s(decodes)
-        prefill_s = step_time.step_s(beside) - decode_s
-        return 1.0 / (self.slowdown * (prefill_s + output * decode_s / full))
+    Full is as many requests of the mean size as find a seat and KV blocks. A request costs its
+    prompt's share of a step beside their decodes, and then a decode step a token, of which all
+    share the time.
+    """
+    prompt = round(fmean(turn.prompt_tokens for turn in turns))
+    output = fmean(turn.output_tokens for turn in turns)
+    context = round(prompt + output / 2)
+    full = max(1, min(spec.seats, spec.blocks // (context // BLOCK_TOKENS + 1)))
+    decodes = BatchShape(decode_seqs=full, decode_pairs=full * context)
+    beside = BatchShape(1, prompt, prompt * (prompt + 1) // 2, full, full * context)
+    decode_s = step_time.step_s(decodes)
+    prefill_s = step_time.step_s(beside) - decode_s
+    return 1.0 / (spec.slowdown * (prefill_s + output * decode_s / full))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +47,7 @@ class Setting:
 
     def rate_per_s(self, turns: Sequence[Turn], step_time: StepTimeModel) -> float:
         """Requests a second that keep the engines `UTILISATION` busy."""
-        return UTILISATION * sum(engine.requests_per_s(turns, step_time) for engine in self.engines)
+        return UTILISATION * sum(requests_per_s(each, turns, step_time) for each in self.engines)
 
 
 _ALIKE = (EngineSpec(),) * 4

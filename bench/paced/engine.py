@@ -1,8 +1,8 @@
 """What a paced engine loads: a scheduler that sleeps, and a logits processor that ends answers.
 
     python -m vllm.entrypoints.openai.api_server ... \
-        --scheduler-cls bench.placement.paced.engine.PacedScheduler \
-        --logits-processors bench.placement.paced.engine:SecretLength \
+        --scheduler-cls bench.paced.engine.PacedScheduler \
+        --logits-processors bench.paced.engine:SecretLength \
         --additional-config '{"foretell_pace": {"profile": "A30/Llama-2-7b-hf", "slowdown": 1.0}}'
 
 Scheduling, KV cache, prefix cache, sampling and API server are vLLM's own. Only a step's end is
@@ -16,7 +16,7 @@ import torch
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
-from bench.placement.paced.pace import LENGTH_KEY, Clock, Pace
+from bench.paced.pace import LENGTH_KEY, Clock, Pace
 from services.backend.vllm.cosched.scheduler import CoSyncScheduler
 from services.backend.vllm.plugin import ForetellSyncScheduler
 from services.backend.vllm.snapshot import batch_shape
