@@ -8,8 +8,7 @@ has shrunk shrinks again only when no more are on their way: what was sent ends 
 
 With a target, the mean is held so far below it that nearly all looks of late would be in time.
 Without one, the mean may be half as much again as what was foretold of the instance when it had no
-more requests than there are online ones now: nobody has said that this is too much. Where no online
-request has come for a while there is nobody to wait for it, and only seats and queues are a bound.
+more requests than there are online ones now: nobody has said that this is too much.
 
 An engine that holds offline requests back by itself gets so many that it can choose.
 Within the window requests are spaced, so that those that end together are not replaced together: an
@@ -37,8 +36,6 @@ _GROWTH, _LEAST_STEP, _DECREASE = 1.1, 1.0, 0.7
 """A window grows by this factor or by so many at most, and keeps this share at least."""
 _SLOWER_BELOW = 0.2
 """A window grows more slowly when the mean is this share of the bound below it, or less."""
-_QUIET_LOOKS = 120
-"""Looks without an online request after which none is expected."""
 _QUEUE_RATIO = 0.125
 _SLOTS_RATIO = 0.9
 """Share of an engine's `max_num_seqs` that offline requests may take."""
@@ -102,8 +99,6 @@ class Release:
         """`ttft_target_s`: what online requests are promised; infinite: nothing."""
         self._target_s = ttft_target_s
         self._instances: dict[str, _Instance] = {}
-        self._quiet = 0
-        """Latest looks in a row in which there was no online request."""
         self._ratios: deque[float] = deque(maxlen=_SPREAD_OF_LOOKS)
         """What was foretold, over its mean."""
 
@@ -122,7 +117,6 @@ class Release:
         used, settled = 2 * in_flight >= self.window, in_flight <= self.window
         requests = sum((seen.running or 0) + (seen.waiting or 0) for seen in instances.values())
         online = max(0, requests - in_flight)
-        self._quiet = self._quiet + 1 if instances and not online else 0
         self._instances = {name: self._instances.get(name, _Instance()) for name in instances}
         for name, seen in instances.items():
             known = self._instances[name]
@@ -158,7 +152,7 @@ class Release:
         """The most that the mean of what is foretold may be."""
         alone_s = known.with_requests_s(online)
         if self._target_s == inf:
-            return inf if self._quiet >= _QUIET_LOOKS else alone_s * FREE_FACTOR
+            return alone_s * FREE_FACTOR
         # A target that is missed without offline requests cannot be what holds them back.
         return max(self._target_s / (_BETWEEN_LOOKS * self._spread()), ALONE_FACTOR * alone_s)
 

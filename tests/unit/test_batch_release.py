@@ -55,20 +55,6 @@ def test_it_leaves_places_in_the_engine_to_online_requests() -> None:
     assert release.window == 90
 
 
-def test_where_no_online_request_comes_only_seats_are_a_bound_without_a_target() -> None:
-    release = Release(inf)
-    for _ in range(300):
-        look(release, max_num_seqs=100)
-    assert release.window == 90
-    for _ in range(40):
-        look(release, online=5, max_num_seqs=100)
-    assert release.window < 55  # half as long again as 5 requests take, or less
-    release.observe({}, 0)  # between two batches nobody looks
-    for _ in range(100):
-        look(release, max_num_seqs=100)
-    assert release.window < 70
-
-
 def test_a_window_that_is_not_used_does_not_grow() -> None:
     release = grown(Release(1.0), 20)
     before = release.window
@@ -124,7 +110,7 @@ def test_an_engine_that_chooses_gets_something_to_choose_from() -> None:
     assert release.window == 0
 
 
-@pytest.mark.parametrize("online", [1, 5, 50])
+@pytest.mark.parametrize("online", [0, 5, 50])
 def test_without_a_target_online_requests_wait_half_as_long_again(online: int) -> None:
     release = grown(Release(inf), 600, online)
     ratio = busy_s(online + release.window) / busy_s(online)
