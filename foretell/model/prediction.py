@@ -102,7 +102,9 @@ class Load(NamedTuple):
     def with_more(self, requests: int) -> "Load":
         """With so many requests more on their way. If below zero, so many have left: first those on
         their way, then those who wait, then those who run."""
-        if requests >= 0:
+        if requests == 0:
+            return self
+        if requests > 0:
             return self._replace(reserved=self.reserved + requests)
         reserved = max(0, self.reserved + requests)
         waiting = max(0, min(self.waiting, self.waiting + self.reserved + requests))

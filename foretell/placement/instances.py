@@ -94,6 +94,12 @@ class Instance:
             return None
         return self.load.with_more(self.outstanding - self.heard_outstanding)
 
+    def recent_requests(self, now_s: float) -> int | None:
+        """The requests of `recent_load`."""
+        if self.load is None or now_s - self.heard_s > STALE_LOAD_S:
+            return None
+        return max(0, self.load.requests + self.outstanding - self.heard_outstanding)
+
     @property
     def by_priority(self) -> bool:
         """The engine is known to admit by priority; others refuse a request that has one."""

@@ -43,8 +43,7 @@ class Predictors:
 
     def _known(self, key: str, now_s: float) -> Known:
         instance = self._instances[key]
-        load = instance.recent_load(now_s)
-        requests = None if load is None else load.requests
+        requests = instance.recent_requests(now_s)
         return Known(instance.outstanding, requests, not instance.shortlisted)
 
     def learn(self, answers: Sequence[on.Answer], now_s: float) -> dict[str, on.Answer]:

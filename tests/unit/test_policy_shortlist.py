@@ -92,6 +92,7 @@ def test_requests_that_were_sent_since_a_load_was_told_count() -> None:
     instances, found = predictors(39, dict.fromkeys(NAMES, 3))
     leases = [instances["engine-3"].lease(0.0) for _ in range(2)]
     assert instances["engine-3"].recent_load(1.0) == load(3)._replace(reserved=2)
+    assert instances["engine-3"].recent_requests(1.0) == 5
     assert "engine-3" not in found.pick(NAMES, 0, 1.0)
     found.learn([events.Answer("engine-3", load(5))], 1.0)
     for lease in leases:
@@ -108,5 +109,5 @@ def test_who_has_never_been_asked_is_taken_for_an_idle_one() -> None:
 def test_requests_that_leave_were_first_on_their_way_then_waiting_then_running() -> None:
     full = Load(5, 2, 1, 0, 100, 0, 48)
     assert full.with_more(3) == full._replace(reserved=4)
-    left = [full.with_more(-gone)[:3] for gone in (1, 2, 4, 9)]
-    assert left == [(5, 2, 0), (5, 1, 0), (4, 0, 0), (0, 0, 0)]
+    left = [full.with_more(-gone)[:3] for gone in (0, 1, 2, 4, 9)]
+    assert left == [(5, 2, 1), (5, 2, 0), (5, 1, 0), (4, 0, 0), (0, 0, 0)]
