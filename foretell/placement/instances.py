@@ -90,15 +90,22 @@ class Instance:
         This scheduler's own requests count as they are now: otherwise an instance that was idle
         when it was heard last would get all of a burst.
         """
-        if self.load is None or now_s - self.heard_s > STALE_LOAD_S:
-            return None
-        return self.load.with_more(self.outstanding - self.heard_outstanding)
+        load = self._told_load(now_s)
+        return None if load is None else load.with_more(self._sent_since)
 
     def recent_requests(self, now_s: float) -> int | None:
         """The requests of `recent_load`."""
-        if self.load is None or now_s - self.heard_s > STALE_LOAD_S:
-            return None
-        return max(0, self.load.requests + self.outstanding - self.heard_outstanding)
+        load = self._told_load(now_s)
+        return None if load is None else max(0, load.requests + self._sent_since)
+
+    @property
+    def _sent_since(self) -> int:
+        """Requests in progress that were not when the load was told, less those that were."""
+        return self.outstanding - self.heard_outstanding
+
+    def _told_load(self, now_s: float) -> Load | None:
+        """What the predictor told, unless that is too long ago."""
+        return self.load if now_s - self.heard_s <= STALE_LOAD_S else None
 
     @property
     def by_priority(self) -> bool:
