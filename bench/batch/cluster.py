@@ -96,18 +96,26 @@ async def _start_front(
         start_timeout_s=_START_S,
     )
     url = str(scheduler.facts["url"])
-    return Cluster(url, await start_batches(services, url, "batches"), model)
+    batches = await start_batches(services, url, "batches")
+    return Cluster(url, url_of(batches), model)
 
 
-async def start_batches(services: Services, url: str, name: str, *flags: str) -> str:
-    """Start a batch service before the scheduler at `url`; returns its own URL."""
-    batch = await services.start(
+async def start_batches(
+    services: Services, url: str, name: str, *flags: str, folder: str = ""
+) -> Service:
+    """Start a batch service before the scheduler at `url`, with a folder of its own or an existing
+    one."""
+    return await services.start(
         name,
         "services.batch",
-        f"--folder={services.folder / f'{name}.files'}",
+        f"--folder={services.folder / (folder or f'{name}.files')}",
         "--port=0",
         f"--schedulers={url}",
         *flags,
         start_timeout_s=_START_S,
     )
-    return f"http://{batch.facts['address']}"
+
+
+def url_of(batches: Service) -> str:
+    """The address of a batch service."""
+    return f"http://{batches.facts['address']}"

@@ -25,6 +25,7 @@ from bench.batch.cluster import (
     start_batches,
     start_cluster,
     start_vllm_cluster,
+    url_of,
 )
 from bench.batch.load import MODES, Batch, Direct, Idle, Online, Served
 from bench.processes import running_services
@@ -99,7 +100,7 @@ async def _run_kind(name: str, options: argparse.Namespace) -> list[dict[str, An
             else:
                 cluster = await start_cluster(services, kind.speedup)
             target = f"--ttft-target-ms={1000 * kind.ttft_s / kind.speedup:g}"
-            targeted = await start_batches(services, cluster.url, "targeted", target)
+            targeted = url_of(await start_batches(services, cluster.url, "targeted", target))
             for round_number in range(options.rounds):
                 for mode in MODES:
                     used = cluster

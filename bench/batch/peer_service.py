@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 
+from bench.batch.cluster import start_batches, url_of
 from bench.batch.peer_runs import (
     ENDPOINT,
     ENGINE_ARGS,
@@ -30,6 +31,8 @@ from services.process.folders import free_ports
 
 _START_S, _LOOK_S, _SETTLE_S = 400.0, 0.05, 2.0
 _TIMEOUT_S, _RELAY_LOOK_S = 60.0, 0.5
+_FOLDER = "batches"
+"""Where the batch service keeps all, whichever process it is."""
 _PATIENCE = ("--predictor-deadline-ms=20000", "--turn-deadline-ms=60000", "--health-timeout-s=20")
 """Engines and scheduler share the cores, so answers of predictors may take longer than usual."""
 
@@ -69,12 +72,13 @@ class BatchService:
             start_timeout_s=_START_S,
         )
         url = str(scheduler.facts["url"])
-        return cls(services, str(facts["url"]), url, await _service(services, "batch", url))
+        service = await start_batches(services, url, "batch", folder=_FOLDER)
+        return cls(services, str(facts["url"]), url, service)
 
     @property
     def url(self) -> str:
         """The address of the batch service, which is another after a new start."""
-        return f"http://{self._service.facts['address']}"
+        return url_of(self._service)
 
     async def run(self, source: Path, output: Path) -> Ran:
         """Upload a file, have it answered, and write its output and error files to `output`."""
@@ -91,10 +95,10 @@ class BatchService:
         self._service.process.kill()
         await asyncio.sleep(_SETTLE_S)
         at_kill = answered(self.engine) - before
-        found = kept(self._services.folder / "batches")
+        found = kept(self._services.folder / _FOLDER)
         self._starts += 1
         name = f"batch-{self._starts}"
-        self._service = await _service(self._services, name, self._scheduler)
+        self._service = await start_batches(self._services, self._scheduler, name, folder=_FOLDER)
         await self._ended(batch_id, output, time.monotonic())
         return {"answered": at_kill, "kept": found, "computed": answered(self.engine) - before}
 
@@ -123,17 +127,6 @@ class BatchService:
         await asyncio.to_thread(output.write_bytes, b"".join(parts))
         failed = int(batch["status"] != "completed")
         return Ran(failed, wall_s, peak_mb(self._service.process.pid), {}, json.dumps(batch))
-
-
-async def _service(services: Services, name: str, scheduler: str) -> Service:
-    return await services.start(
-        name,
-        "services.batch",
-        f"--folder={services.folder / 'batches'}",
-        "--port=0",
-        f"--schedulers={scheduler}",
-        start_timeout_s=_START_S,
-    )
 
 
 def relayed(litellm: Path, url: str, source: Path) -> dict[str, Any]:
