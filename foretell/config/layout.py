@@ -251,6 +251,11 @@ class Layout:
         """Where the provisioner keeps what it knows."""
         return f"{self.run_dir}/provisioner"
 
+    @property
+    def profile(self) -> str:
+        """The GPU profile by which batches are ordered, that of the first engine that has one."""
+        return next((each.profile for each in self.cluster.engines if each.profile), "")
+
     def batch(self) -> Values:
         """Settings of the batch service; ClusterError if the cluster has none."""
         if not self.cluster.batches.folder:
@@ -261,6 +266,7 @@ class Layout:
             "folder": CONTAINER_BATCHES if self.contained else self.cluster.batches.folder,
             "listen": self.batches_address(),
             "schedulers": ",".join(self.scheduler_urls()),
+            "profile": self.profile,
             "ttft_target_ms": self.cluster.targets.ttft_target_ms,
         }
 

@@ -287,6 +287,9 @@ class BatchSettings(TrafficSettings, BatchOptions):
     """Address instead of host:port, such as unix:///run/batch.sock."""
     schedulers: str = ""
     """Comma-separated URLs of scheduler replicas, which answer the requests of batches."""
+    profile: Profile = ""
+    """GPU profile DEVICE/MODEL of the engines, by which batches are ordered; empty, or not shipped:
+    requests that begin alike are sent together."""
     ttft_target_ms: float = Field(0.0, ge=0)
     """Target for the time to the first token of online requests, which batches may not endanger;
     0: half as long again as without batches."""

@@ -16,6 +16,7 @@ from foretell.telemetry import BatchMetrics
 from services.batch.app import BatchApp
 from services.batch.database import DatabaseError
 from services.batch.executor import Executor
+from services.batch.ordering import Ordering
 from services.batch.store import Store
 from services.batch.target import Endpoints, seen_of
 from services.batch.work import Work
@@ -50,7 +51,8 @@ async def serve(settings: BatchSettings, stop: asyncio.Event) -> None:
         endpoints = Endpoints(urls, traffic)
         stack.push_async_callback(endpoints.close)
         release = Release(settings.ttft_target_ms / 1000 or inf)
-        executor = Executor(work, endpoints, lambda: release.window, metrics)
+        ordering = Ordering(work, Path(settings.folder), settings.files_url, settings.profile)
+        executor = Executor(work, endpoints, lambda: release.window, metrics, ordering)
         metrics.in_flight.set_function(lambda: executor.in_flight)
         metrics.window.set_function(lambda: release.window)
         tasks = [

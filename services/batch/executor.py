@@ -18,6 +18,7 @@ from foretell.batch.states import SEALING, Batch, Status
 from foretell.telemetry import BatchMetrics
 from services.batch.advance import record_id, seal, time_out, validate
 from services.batch.database import DatabaseError
+from services.batch.ordering import Ordering
 from services.batch.store import Lost
 from services.batch.work import LEASE_S, Place, Work
 
@@ -71,14 +72,17 @@ class Executor:
         target: Target,
         window: Callable[[], int],
         metrics: BatchMetrics | None = None,
+        ordering: Ordering | None = None,
     ) -> None:
-        """`window` says how many requests may be on their way now."""
+        """`window` says how many requests may be on their way now, `ordering` in which order lines
+        are claimed; None: that of the file."""
         self.metrics = metrics or BatchMetrics()
         self.promises = Promises()
         self._running: dict[str, Batch] = {}
         self._work = work
         self._target = target
         self._window = window
+        self._ordering = ordering
         self._spacing = Spacing()
         self._thread = ThreadPoolExecutor(1, "batch-store")
         self._long = ThreadPoolExecutor(1, "batch-files")
@@ -121,6 +125,8 @@ class Executor:
             for task in ending:
                 task.cancel()
             await asyncio.gather(*ending, return_exceptions=True)
+            if self._ordering is not None:
+                await self._ordering.close()
             self._long.shutdown()
             self._readers.shutdown()
             with suppress(DatabaseError):
@@ -167,6 +173,8 @@ class Executor:
         # What must be done first is sent first.
         running.sort(key=lambda each: each.expires_unix_s)
         self._promise(running, found)
+        if self._ordering is not None:
+            self._ordering.look(running)
         for batch in running:
             await self._begin(batch)
 
@@ -311,6 +319,8 @@ class Executor:
         while True:
             try:
                 kept = await self._stored(self._work.complete, batch_id, ended)
+                if self._ordering is not None:
+                    self._ordering.learn(batch_id, ended)
                 if batch_id in self._running:
                     self.promises.learn(self._running[batch_id], kept)
                 for record in kept:

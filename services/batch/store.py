@@ -12,7 +12,7 @@ from sqlalchemy import Row
 
 from foretell.batch.states import ENDED, Batch
 from services.batch.database import Database, Rows
-from services.batch.disk import Disk, Notice, unnoticed
+from services.batch.disk import Disk, Notice, Storage, unnoticed
 from services.batch.objects import Objects
 
 Clock = Callable[[], float]
@@ -63,6 +63,11 @@ class InUse(Exception):
     """A batch that has not ended reads this file."""
 
 
+def storage_of(folder: Path, files_url: str, notice: Notice = unnoticed) -> Storage:
+    """Where files are kept: in object storage with this URL or, without one, in a folder."""
+    return Objects(files_url, notice) if files_url else Disk(folder / "files", notice)
+
+
 class Store:
     """Everything durable about files and batches.
 
@@ -81,7 +86,7 @@ class Store:
     ) -> None:
         """Everything is in `folder`, but for what has a URL: Postgres as database, a bucket of
         object storage for files."""
-        self.storage = Objects(files_url, notice) if files_url else Disk(folder / "files", notice)
+        self.storage = storage_of(folder, files_url, notice)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.database = Database(database_url or folder / "batches.sqlite", notice)
         self.clock = clock

@@ -137,6 +137,15 @@ class Work:
         ranked = sorted(found, key=lambda row: (row.rank, row.line))
         return [Place(*row[1:]) for row in ranked]
 
+    def left(self, batch_id: str) -> list[int]:
+        """The lines that have not ended, in the order of the file."""
+        with self.store.database.reading() as rows:
+            found = rows.run(
+                "SELECT line FROM lines WHERE batch = :batch AND ok IS NULL ORDER BY line",
+                batch=batch_id,
+            )
+            return [row.line for row in found.all()]
+
     def rank(self, batch_id: str, lines: Iterable[int]) -> None:
         """Have these lines claimed in this order, behind those that are not among them."""
         with self.store.database.changing() as rows:

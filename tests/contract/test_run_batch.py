@@ -7,8 +7,11 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from engines import MODEL, Exchange, answer, engines
@@ -18,20 +21,17 @@ from typer.testing import CliRunner
 
 from cli.main import app
 from foretell.batch.release import PLAIN_WINDOW
-from foretell.offline.feed import Sequential
-from foretell.offline.work import WorkModel
+from foretell.batch.states import Batch
+from services.batch.ordering import FEWEST_LINES, Ordering
 from services.batch.store import Store
-from tools.batch.run import run_batch
+from tools.batch.run import Outcome, run_batch
 from tools.local import offline
 from tools.local.state import ClusterState, Component
 from tools.local.table import render
-from tools.order.file import read_lines
-from tools.order.judge import Judged, Watched
 from tools.progress import Show
 from tools.view.cluster import ClusterView
 
 PROFILE = "H100/Llama-3.1-8B"
-WORK = WorkModel(60e-6, 0.0, 60e-6, 75.6e-9, 9.27e-3)
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
@@ -116,36 +116,69 @@ async def test_an_endpoint_that_is_no_scheduler_gets_many_requests_at_once(tmp_p
         assert f"{PLAIN_WINDOW + 8} completed".encode() in said
 
 
-async def test_requests_are_sent_in_the_order_that_is_done_soonest(
+@contextmanager
+def _ordering(monkeypatch: pytest.MonkeyPatch) -> Iterator[asyncio.Event]:
+    """Sets the event, of the running loop, when an order has been found or not."""
+    loop, said = asyncio.get_running_loop(), asyncio.Event()
+    order = Ordering._order
+
+    async def noticed(self: Ordering, batch: Batch) -> None:
+        await order(self, batch)
+        loop.call_soon_threadsafe(said.set)
+
+    monkeypatch.setattr(Ordering, "_order", noticed)
+    yield said
+    said.set()  # or a test that fails would wait for its answers
+
+
+async def test_requests_that_begin_alike_are_sent_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The input has empty lines and one request more than the order knows of, which goes first."""
-    prompts = [f"p{number}" for number in range(9)]
-    write_input(tmp_path / "in.jsonl", prompts)
+    """One request goes before the order is known, the others one text after the other."""
+    texts = [f"On text {text}: " + f"w{text} " * 200 for text in range(3)]
+    asked = [f"{texts[number % 3]}why {number}?" for number in range(2 * FEWEST_LINES)]
+    found, sent = await _ordered(tmp_path, monkeypatch, asked, "")
+    assert "sent in order 'dfs' (9" in found.order
+    changes = sum(one[:12] != other[:12] for one, other in pairwise(sent[1:]))
+    assert changes <= 3, "in the order of the file each is another text than the one before"
 
-    def judged(path: Path, _: str) -> Judged:
-        lines = [line for line, _ in read_lines(path)]
-        sent = [8, 2, 5, 0, 7, 1, 4, 3]
-        found = {"soonest": "blend", "speed_up_over_fcfs": 1.25}
-        found |= {"density": 1.31, "sharing_ratio": 0.35}
-        return Judged(lines, {"blend": Watched(Sequential(()), WORK, sent, [])}, found)
 
-    monkeypatch.setattr("tools.order.judge.judged_file", judged)
-    async with engines(answer) as (engine,), running(tmp_path, [engine]) as scheduler:
-        found = await asyncio.to_thread(
-            run_batch,
-            tmp_path / "in.jsonl",
-            tmp_path / "out.jsonl",
-            [scheduler.url],
-            concurrency=1,
-            profile=PROFILE,
-        )
-    assert "'blend', simulated 1.25 x" in found.order
-    assert "density 1.31, 35% of prompts shared" in found.order
-    sent = [received.body["prompt"] for received in engine.received]
-    assert sent == [f"p{number}" for number in (6, 8, 2, 5, 0, 7, 1, 4, 3)]
-    answers = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [each["custom_id"] for each in answers] == [f"c{number}" for number in range(9)]
+async def test_the_order_is_the_one_that_is_done_soonest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = [f"why {number}?" for number in range(2 * FEWEST_LINES)]
+    found, _ = await _ordered(tmp_path, monkeypatch, asked, PROFILE)
+    assert re.search(r"order '\w+', simulated 1\.\d\d x the file's order \(density", found.order)
+
+
+async def test_an_input_that_cannot_be_ordered_is_answered_as_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = [f"p{number}" for number in range(2 * FEWEST_LINES)]
+    found, sent = await _ordered(tmp_path, monkeypatch, [*asked, [1, "no token"]], PROFILE)
+    assert "in the order of the file" in found.order
+    assert sent == asked, "no engine is asked for the last"
+
+
+async def _ordered(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, prompts: Sequence[object], profile: str
+) -> tuple[Outcome, list[Any]]:
+    """What comes of `prompts`, and the order in which they were sent one by one, the first being
+    held until their order was found or not."""
+    write_input(folder / "in.jsonl", prompts)
+    with _ordering(monkeypatch) as said:
+
+        async def hold(exchange: Exchange) -> None:
+            await said.wait()
+            await answer(exchange)
+
+        async with engines(hold) as (engine,), running(folder, [engine]) as scheduler:
+            files = folder / "in.jsonl", folder / "out.jsonl"
+            given = partial(run_batch, *files, [scheduler.url], concurrency=1, profile=profile)
+            found = await asyncio.to_thread(given)
+    answers = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
+    assert [each["custom_id"] for each in answers] == [f"c{n}" for n in range(len(prompts))]
+    return found, [received.body["prompt"] for received in engine.received]
 
 
 async def test_pace_sharing_and_end_are_shown(
@@ -228,21 +261,6 @@ async def test_a_file_that_cannot_be_answered_is_said(tmp_path: Path) -> None:
     state.processes["scheduler-0"] = Component("", "scheduler", "http://127.0.0.1:9")
     await offline.answer(source, state, said.append, asyncio.Event())
     assert "is not answered: http://127.0.0.1:9 cannot be asked" in said[0]
-
-
-async def test_an_input_that_cannot_be_ordered_is_answered_as_it_stands(tmp_path: Path) -> None:
-    write_input(tmp_path / "in.jsonl", ["p0", [1, "no token"], "p2"])
-    async with engines(answer) as (engine,), running(tmp_path, [engine]) as scheduler:
-        found = await asyncio.to_thread(
-            run_batch,
-            tmp_path / "in.jsonl",
-            tmp_path / "out.jsonl",
-            [scheduler.url],
-            concurrency=1,
-            profile=PROFILE,
-        )
-    assert "in the order of the file" in found.order
-    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 3
 
 
 def test_a_profile_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 import json
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from cli.main import app
+from foretell.config import load_profile
+from foretell.sim.orders import judged
 from tools.order.file import read_lines
 from tools.order.judge import judge
 
@@ -76,6 +79,29 @@ def test_the_file_is_judged_and_written_in_another_order(tmp_path: Path) -> None
     with pytest.raises(ValueError, match="is the input"):
         judge(path, PROFILE, path, None)
     assert len(path.read_text().splitlines()) == 80
+
+
+def test_lengths_are_learnt_from_answers_of_requests_that_begin_alike(tmp_path: Path) -> None:
+    texts = [f"On text {text}: " + f"w{text} " * 100 for text in range(2)]
+    bodies = [chat(f"why {number}?", texts[number % 2]) for number in range(200)]
+    path = write(tmp_path / "in.jsonl", bodies)
+    left, answers = range(41, 201), {line: (7, 1900)[line % 2] for line in range(1, 41)}
+    found = judged(partial(read_lines, path), load_profile(PROFILE), left, answers)
+    assert sorted(line.number for line in found.soonest) == list(left)
+    assert found.found["expected_output_tokens"] == 80 * 7 + 80 * 1900
+    before = judged(partial(read_lines, path), load_profile(PROFILE), left)
+    assert before.found["expected_output_tokens"] != found.found["expected_output_tokens"]
+
+
+def test_responses_are_read(tmp_path: Path) -> None:
+    bodies: list[dict[str, object]] = [
+        {"input": "Hello", "instructions": "Be brief.", "max_output_tokens": 9},
+        {"input": [{"role": "user", "content": [{"type": "input_text", "text": "Hello"}]}]},
+    ]
+    (one, _), (other, _) = read_lines(write(tmp_path / "in.jsonl", bodies))
+    assert one.conversation.system == "Be brief."
+    assert one.conversation.max_tokens == 9
+    assert other.conversation.prompt == one.conversation.prompt == "Hello"
 
 
 def test_errors_are_one_line(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from foretell.batch.states import ENDED, Batch, Status
 from foretell.config import load_profile
 from services.batch.advance import validate
 from services.batch.executor import Executor, TryAgain
+from services.batch.ordering import Ordering
 from services.batch.store import Store, new_id
 from services.batch.target import Endpoints, seen_of
 from services.batch.uploads import Upload
@@ -78,7 +79,7 @@ def run_batch(
     model: str = "",
     concurrency: int = 0,
     api_key: str = "",
-    profile: str = "",
+    profile: str | None = None,
 ) -> Outcome:
     """`answer_file` with a progress bar."""
     with showing("reading") as show:
@@ -103,16 +104,17 @@ def answer_file(
     model: str = "",
     concurrency: int = 0,
     api_key: str = "",
-    profile: str = "",
+    profile: str | None = None,
     halt: Event | None = None,
 ) -> Outcome:
     """Have the requests in `source` answered and write their answers to `output`, in their order.
 
     `model`: that of all requests; "": they say. `concurrency`: requests at once; 0: as many as the
     schedulers' predictions allow. `profile`: requests are sent in the order that is done soonest
-    on a simulated engine of this GPU profile; "": in the order of the file. What was done is kept
-    beside `output` until all is, so that the same call goes on where another ended. Raises
-    `CannotRun`, OSError; `Halted` soon after another thread has set `halt`.
+    on a simulated engine of this GPU profile; "": those that begin alike together; None: in the
+    order of the file. What was done is kept beside `output` until all is, so that the same call
+    goes on where another ended. Raises `CannotRun`, OSError; `Halted` soon after another thread
+    has set `halt`.
     """
     try:
         if profile:
@@ -127,11 +129,11 @@ def answer_file(
             batch = _batch_of(store, source, folder)
             work = Work(store, alone=True)
             batch = asyncio.run(_begun(work, batch, urls, model, api_key))
-            order = ""
-            if profile and batch.status is Status.IN_PROGRESS:
-                order = _ranked(work, batch, source, profile, show)
+            ordering = None if profile is None else Ordering(work, folder, profile=profile)
             halt = halt or Event()
-            outcome = asyncio.run(_answered(work, batch, urls, concurrency, api_key, show, halt))
+            outcome = asyncio.run(
+                _answered(work, batch, urls, concurrency, api_key, show, halt, ordering)
+            )
             if outcome.status not in ENDED:
                 raise Halted
             _write(store, outcome, output)
@@ -143,7 +145,8 @@ def answer_file(
         _discard(folder)
     counts, usage = outcome.counts, outcome.usage
     tokens, shared = usage.output_tokens, usage.sharing_ratio
-    return Outcome(counts.completed, counts.failed, tokens, shared, order)
+    said = ordering.said if ordering is not None else ""
+    return Outcome(counts.completed, counts.failed, tokens, shared, said)
 
 
 def _discard(folder: Path) -> None:
@@ -227,25 +230,6 @@ async def _begun(work: Work, batch: Batch, urls: Sequence[str], model: str, api_
     return batch
 
 
-def _ranked(work: Work, batch: Batch, source: Path, profile: str, show: Show) -> str:
-    """Have the lines sent in the order that is done soonest; what there is to say of it.
-
-    An input of which no engine can be simulated is answered all the same, in its order.
-    """
-    from tools.order.judge import judged_file  # compiles the twin
-
-    show("simulating orders", 0, batch.counts.total)
-    try:
-        judged = judged_file(source, profile)
-    except ValueError as error:
-        return f"sent in the order of the file, because none can be found: {error}"
-    work.rank(batch.id, [line.number for line in judged.soonest])
-    found = judged.found
-    gain = f"simulated {found['speed_up_over_fcfs']:.2f} x the file's order"
-    density = f"density {found['density']:.2f}, {found['sharing_ratio']:.0%} of prompts shared"
-    return f"sent in order '{found['soonest']}', {gain} ({density})"
-
-
 async def _answered(
     work: Work,
     batch: Batch,
@@ -254,13 +238,14 @@ async def _answered(
     api_key: str,
     show: Show,
     halt: Event,
+    ordering: Ordering | None,
 ) -> Batch:
     """The batch, once it has ended or `halt` is set."""
     endpoints = Endpoints(urls, OPEN, api_key=api_key)
     try:
         window = _Window(endpoints, concurrency)
         await window.look(0)
-        executor = Executor(work, endpoints, window.size)
+        executor = Executor(work, endpoints, window.size, ordering=ordering)
         stop = asyncio.Event()
         running = asyncio.create_task(executor.run(stop))
         rate = _Rate()

@@ -18,15 +18,19 @@ def answers_of(source: Path) -> Path:
 
 
 async def answer(
-    source: Path, state: ClusterState, say: Callable[[str], None], stop: asyncio.Event
+    source: Path,
+    state: ClusterState,
+    say: Callable[[str], None],
+    stop: asyncio.Event,
+    profile: str = "",
 ) -> None:
     """Have the file answered until `stop`; a cluster that is started later goes on there.
 
-    `state` tells of the progress, `say` is told what came of it. Whatever goes wrong, the cluster
-    serves on.
+    `profile`: GPU profile by which requests are ordered, as in `answer_file`. `state` tells of the
+    progress, `say` is told what came of it. Whatever goes wrong, the cluster serves on.
     """
     halt = Event()
-    answering = asyncio.create_task(asyncio.to_thread(_answered, source, state, halt))
+    answering = asyncio.create_task(asyncio.to_thread(_answered, source, state, halt, profile))
     stopped = asyncio.create_task(stop.wait())
     await asyncio.wait({answering, stopped}, return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()
@@ -35,7 +39,7 @@ async def answer(
     say(state.offline)
 
 
-def _answered(source: Path, state: ClusterState, halt: Event) -> str:
+def _answered(source: Path, state: ClusterState, halt: Event, profile: str) -> str:
     """What came of the file, in words."""
     output = answers_of(source)
     if output.exists():
@@ -49,7 +53,7 @@ def _answered(source: Path, state: ClusterState, halt: Event) -> str:
 
     urls, api_key = state.schedulers, state.api_key
     try:
-        found = answer_file(source, output, urls, show, api_key=api_key, halt=halt)
+        found = answer_file(source, output, urls, show, api_key=api_key, profile=profile, halt=halt)
     except Halted:
         return f"{counts} of {source} answered; the same command goes on with the rest"
     except (CannotRun, OSError) as error:

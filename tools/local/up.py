@@ -26,7 +26,7 @@ from foretell.config import (
 )
 from foretell.config.cluster import Cluster, load_cluster
 from foretell.config.instances import Members, members_json
-from foretell.config.layout import ENGINES_FILE, INSTANCES_FILE
+from foretell.config.layout import ENGINES_FILE, INSTANCES_FILE, Layout
 from foretell.config.marks import ClusterError, field_name, plain
 from foretell.config.settings import ProcessSettings
 from services.process import runtime
@@ -113,7 +113,8 @@ def up(
             state = ClusterState.of(plan, folder / "cluster.json", api_key=key)
             https_port = cluster.schedulers.https_port
             plain = plain or not sys.stdout.isatty()
-            session = _Session(state, plain, duration_s, https_port, flags.offline)
+            offline = flags.offline, Layout(cluster).profile
+            session = _Session(state, plain, duration_s, https_port, *offline)
             supervisor = Supervisor(plan, state, session.event)
             runtime.run(lambda stop: session.run(supervisor, stop))
     except (CannotStart, ChildFailed, ClusterError, NoEnvoy, OSError) as error:
@@ -250,12 +251,14 @@ class _Session:
         duration_s: float,
         https_port: int,
         offline: Path | None,
+        profile: str,
     ) -> None:
         self._state = state
         self._plain = plain
         self._duration_s = duration_s
         self._https_port = https_port
         self._offline = offline
+        self._profile = profile
         self._began_s = time.monotonic()
         self._live: Live | None = None
 
@@ -298,7 +301,7 @@ class _Session:
         """Have the file of offline requests answered."""
         from tools.local.offline import answer
 
-        await answer(offline, self._state, partial(self.event, "offline"), stop)
+        await answer(offline, self._state, partial(self.event, "offline"), stop, self._profile)
 
     async def _show(self) -> None:
         # Only now: what it imports would compete with the services for the processor.

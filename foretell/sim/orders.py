@@ -1,0 +1,224 @@
+"""In which order a file of offline requests is done soonest, by simulation, and how soon.
+
+Lengths that nobody knows are drawn: as the small length model believes or, once answers have come,
+as long as those of requests that begin alike.
+"""
+
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.latency.tables import profile_step_time
+from foretell.length.bins import EDGES, LONGEST_TOKENS
+from foretell.length.small import SmallModel, Weights, shipped
+from foretell.model import BatchShape, EngineConfig, GpuProfile
+from foretell.offline.feed import Feed, Sequential
+from foretell.offline.feedback import Feedback, Job
+from foretell.offline.lengths import Lengths, sources
+from foretell.offline.ordering import demand
+from foretell.offline.requests import Line
+from foretell.offline.tree import PrefixTree, Prompt, prefix_tree
+from foretell.offline.work import Ints, WorkModel, measured_work
+from foretell.sim.offline import plain, run
+
+BLOCK_TOKENS = 16
+"""Tokens of a KV block, where no profile says."""
+_AT_ONCE = 512  # prompts that the length model reads together
+_HEARD = 8  # answers that tell more of a group's lengths than the model
+
+Read = Callable[[], Iterable[tuple[Line, Prompt]]]
+"""Reads the requests of a file, from its begin."""
+
+
+@dataclass(slots=True)
+class Watched:
+    """A feed that remembers what it sent, and what the engine's steps did meanwhile."""
+
+    feed: Feed
+    work: WorkModel
+    sent: list[int]
+    steps: list[tuple[float, float, float, float]]
+    """(begin, duration, computing, reading) of each step, in seconds."""
+
+    def admit(self, waiting: int) -> Sequence[int]:
+        chosen = self.feed.admit(waiting)
+        self.sent.extend(chosen)
+        return chosen
+
+    def step_tokens(self) -> int:
+        return 0  # a plain engine's budget is fixed
+
+    def unasked_steps(self) -> int:
+        return self.feed.unasked_steps()
+
+    def stepped(self, steps: int) -> None:
+        self.feed.stepped(steps)
+
+    def ended(self, request: int, tokens: int) -> None:
+        self.feed.ended(request, tokens)
+
+    def watch(self, begin_s: float, duration_s: float, shape: BatchShape) -> None:
+        """Note one step."""
+        compute_s = self.work.prefill_token_s * shape.prefill_tokens
+        compute_s += self.work.decode_token_s * shape.decode_seqs
+        memory_s = self.work.decode_pair_s * shape.decode_pairs
+        self.steps.append((begin_s, duration_s, compute_s, memory_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A file of requests, served by a simulated engine in several orders."""
+
+    lines: list[Line]
+    watched: dict[str, Watched]
+    found: dict[str, Any]
+    """What `foretell order` prints."""
+
+    @property
+    def soonest(self) -> list[Line]:
+        """The requests in the order that is done soonest."""
+        return [self.lines[request] for request in self.watched[self.found["soonest"]].sent]
+
+
+def first_seen(read: Read) -> tuple[list[int], float]:
+    """Numbers of the lines, those that begin alike next to each other in the order of the file, and
+    the share of their prompts that is shared. ValueError where there are none."""
+    lines, tree = _read(read, BLOCK_TOKENS)
+    return [lines[request].number for request in tree.first_seen().tolist()], tree.sharing_ratio
+
+
+def judged(
+    read: Read,
+    profile: GpuProfile,
+    left: Container[int] | None = None,
+    answers: Mapping[int, int] | None = None,
+) -> Judged:
+    """Requests, served by a simulated engine of this profile in several orders.
+
+    `left`: numbers of the lines that are still to be answered; None: all. `answers`: tokens of
+    answers that have come, by the numbers of their lines. ValueError for requests that cannot be
+    served, or a profile that does not say how.
+    """
+    step_time, config = profile_step_time(profile), _config(profile)
+    work = measured_work(step_time)
+    lines, tree = _read(read, config.block_size_tokens)
+    outputs = _drawn(lines, tree, config, answers or {})
+    if left is not None:
+        stay = np.array([line.number in left for line in lines])
+        lines, tree = _read(read, config.block_size_tokens, left)
+        outputs = outputs[stay]
+    known = np.array([line.known_tokens for line in lines], np.int64)
+    lengths = Lengths.known(outputs)
+    wanted = demand(tree, work, lengths.mean, lengths.square)
+    prior = float(outputs.mean())
+    job = Job(tree, tree.first_seen(), sources(tree), known, prior, config.max_model_len)
+    kv_tokens = config.total_blocks * config.block_size_tokens
+    feeds: dict[str, Feed] = {
+        "fcfs": Sequential(range(tree.requests)),
+        "dfs": Sequential(tree.first_seen().tolist()),
+        "blend": Feedback(job, work, kv_tokens, overlaps=False, seats=config.max_num_seqs),
+    }
+    watched = {name: Watched(feed, work, [], []) for name, feed in feeds.items()}
+    orders = {}
+    for name, each in watched.items():
+        found = run(tree, outputs, each, config, plain(step_time), each.watch)
+        orders[name] = {
+            "seconds": round(found.seconds, 1),
+            "tokens_per_s": round(found.tokens_per_s, 1),
+            "sharing_ratio": round(found.sharing_ratio, 4),
+            "preemptions": found.preemptions,
+        }
+    best = min(orders, key=lambda name: orders[name]["seconds"])
+    seconds = {name: float(each["seconds"]) for name, each in orders.items()}
+    told = {
+        "profile": profile.name,
+        "requests": tree.requests,
+        "prompt_tokens": int(tree.prompt_tokens.sum()),
+        "expected_output_tokens": int(outputs.sum()),
+        "known_lengths": int((known > 0).sum()),
+        "sharing_ratio": round(tree.sharing_ratio, 4),
+        "compute_s": round(float(wanted.compute_s.sum()), 1),
+        "memory_s": round(float(wanted.memory_s.sum()), 1),
+        "density": round(float(wanted.density(tree)[tree.root]), 3),
+        "simulated": orders,
+        "soonest": best,
+        "speed_up_over_fcfs": round(seconds["fcfs"] / max(seconds[best], 1e-9), 3),
+        "speed_up_over_dfs": round(seconds["dfs"] / max(seconds[best], 1e-9), 3),
+    }
+    return Judged(lines, watched, told)
+
+
+def _read(
+    read: Read, block_tokens: int, wanted: Container[int] | None = None
+) -> tuple[list[Line], PrefixTree]:
+    """The lines, all or those whose numbers are wanted, and the tree of their prompts."""
+    lines: list[Line] = []
+
+    def prompts() -> Iterator[Prompt]:
+        for line, prompt in read():
+            if wanted is None or line.number in wanted:
+                lines.append(line)
+                yield prompt
+
+    tree = prefix_tree(prompts(), block_tokens)
+    if not lines:
+        raise ValueError("there are no requests")
+    return lines, tree
+
+
+def _config(profile: GpuProfile) -> EngineConfig:
+    if not profile.total_blocks:
+        raise ValueError(f"the profile {profile.name} does not say how many KV blocks there are")
+    return EngineConfig(
+        profile.name,
+        profile.block_size_tokens,
+        profile.total_blocks,
+        profile.max_num_seqs,
+        profile.max_num_batched_tokens,
+        profile.max_model_len,
+    )
+
+
+def _drawn(
+    lines: Sequence[Line], tree: PrefixTree, config: EngineConfig, answers: Mapping[int, int]
+) -> Ints:
+    """(n,): output tokens, one draw for each request: of what has come of those that begin alike,
+    or of what the small length model believes."""
+    draws = np.random.default_rng(1)
+    outputs = _believed(lines, draws)
+    heard = np.array([answers.get(line.number, 0) for line in lines], np.int64)
+    group = sources(tree)
+    for number in np.unique(group[heard > 0]).tolist():
+        members = np.flatnonzero(group == number)
+        known = heard[members][heard[members] > 0]
+        if len(known) >= _HEARD:
+            outputs[members] = draws.choice(known, len(members))
+    fixed = np.array([line.known_tokens for line in lines], np.int64)
+    outputs = np.where(fixed > 0, fixed, outputs)
+    most = np.array([line.conversation.max_tokens for line in lines], np.int64)
+    outputs = np.where(most > 0, np.minimum(outputs, most), outputs)
+    blocks = (config.total_blocks - 2) * config.block_size_tokens
+    room = min(config.max_model_len, blocks) - tree.prompt_tokens
+    if room.min() < 1:
+        place = int(room.argmin())
+        tokens = int(tree.prompt_tokens[place])
+        raise ValueError(f"line {lines[place].number} has {tokens:,} prompt tokens")
+    return np.minimum(outputs, room)
+
+
+def _believed(lines: Sequence[Line], draws: np.random.Generator) -> Ints:
+    """(n,): output tokens as the small length model believes."""
+    model = SmallModel(Weights.read(shipped()))
+    found: list[NDArray[np.float64]] = []
+    for begin in range(0, len(lines), _AT_ONCE):
+        some = lines[begin : begin + _AT_ONCE]
+        shares, _ = model.read([line.conversation for line in some], [""] * len(some))
+        upto = shares.cumsum(axis=1)
+        bins = (upto < draws.random((len(some), 1)) * upto[:, -1:]).sum(axis=1)
+        low = EDGES[bins]
+        high = np.append(EDGES[1:], 2.0 * LONGEST_TOKENS)[bins]
+        found.append(np.ceil(low + draws.random(len(some)) * (high - low)))
+    return np.concatenate(found).astype(np.int64)

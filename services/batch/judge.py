@@ -1,0 +1,56 @@
+"""`python -m services.batch.judge`: the order in which a batch's lines are best sent.
+
+JSON in and out. Simulating a batch takes seconds of a processor, so it has a process of its own.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from foretell.config import load_profile
+from foretell.offline.requests import Line, requests_of
+from foretell.offline.tree import Prompt
+from foretell.sim.orders import first_seen, judged
+from services.batch.store import storage_of
+from services.process.runtime import die_with_parent
+
+_NICE = 5  # requests that are being answered come first
+
+
+def answer(asked: dict[str, Any]) -> dict[str, Any]:
+    """The numbers of the lines in their order, and what is said of it; or what is wrong.
+
+    `asked`: `folder` and `files_url` as in `Store`, the `file` of the batch, the `profile` of the
+    engines ("": unknown, so lines that begin alike are sent together), numbers of the lines that
+    are `left`, and tokens of `answers` by their lines.
+    """
+    storage = storage_of(Path(asked["folder"]), asked["files_url"])
+
+    def read() -> Iterator[tuple[Line, Prompt]]:
+        with storage.opened(asked["file"]) as file:
+            yield from requests_of(file)
+
+    left = frozenset(asked["left"])
+    try:
+        if not asked["profile"]:
+            numbers, sharing_ratio = first_seen(read)
+            lines = [number for number in numbers if number in left]
+            return {"lines": lines, "soonest": "dfs", "sharing_ratio": sharing_ratio}
+        answers = {int(line): tokens for line, tokens in asked["answers"].items()}
+        found = judged(read, load_profile(asked["profile"]), left, answers)
+    except ValueError as error:
+        return {"error": str(error)}
+    return {"lines": [line.number for line in found.soonest], **found.found}
+
+
+def main() -> None:
+    die_with_parent()
+    os.nice(_NICE)
+    sys.stdout.write(json.dumps(answer(json.load(sys.stdin))))
+
+
+if __name__ == "__main__":
+    main()
