@@ -49,6 +49,8 @@ _SPACING_RATIO = 0.8
 _LONGEST_GAP_S = 0.05
 _AT_ONCE = 2
 _SMOOTHING = 0.1
+ONLINE_FOR_S = 60.0
+"""So long after the last online request another is expected at any moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ class Release:
     def __init__(self, ttft_target_s: float = inf) -> None:
         """`ttft_target_s`: what online requests are promised; infinite: nothing."""
         self._target_s = ttft_target_s
+        self._free = False
         self._instances: dict[str, _Instance] = {}
         self._ratios: deque[float] = deque(maxlen=_SPREAD_OF_LOOKS)
         """What was foretold, over its mean."""
@@ -112,8 +115,14 @@ class Release:
         """Instances that offline requests may go to, as last seen."""
         return sum(each.window > 0 for each in self._instances.values())
 
-    def observe(self, instances: Mapping[str, Seen], in_flight: int) -> None:
-        """Adjust the windows; `in_flight` offline requests are on their way."""
+    def observe(
+        self, instances: Mapping[str, Seen], in_flight: int, *, expects_online: bool = True
+    ) -> None:
+        """Adjust the windows; `in_flight` offline requests are on their way.
+
+        Without a target nothing holds them back while no online requests are expected.
+        """
+        self._free = self._target_s == inf and not expects_online
         used, settled = 2 * in_flight >= self.window, in_flight <= self.window
         requests = sum((seen.running or 0) + (seen.waiting or 0) for seen in instances.values())
         online = max(0, requests - in_flight)
@@ -150,6 +159,8 @@ class Release:
 
     def _bound_s(self, known: _Instance, online: float) -> float:
         """The most that the mean of what is foretold may be."""
+        if self._free:
+            return inf
         alone_s = known.with_requests_s(online)
         if self._target_s == inf:
             return alone_s * FREE_FACTOR
@@ -161,6 +172,20 @@ class Release:
         if len(self._ratios) < _FEWEST_FOR_SPREAD:
             return _USUAL_SPREAD
         return max(1.0, sorted(self._ratios)[ceil(_IN_TIME_RATIO * len(self._ratios)) - 1])
+
+
+class OnlineSeen:
+    """Whether online requests are expected at any moment: such as came lately, to any replica."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, tuple[int, float]] = {}
+        """By replica: online requests so far, and when that was last news, in seconds."""
+
+    def expected(self, replica_id: str, arrived_total: int, now_s: float) -> bool:
+        """A replica says so at `now_s`, of a clock that does not go back."""
+        if self._counts.get(replica_id, (-1, 0.0))[0] != arrived_total:
+            self._counts[replica_id] = arrived_total, now_s
+        return now_s - max(at_s for _, at_s in self._counts.values()) < ONLINE_FOR_S
 
 
 def most_after(window: float) -> float:

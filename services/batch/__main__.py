@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from math import inf
@@ -27,6 +28,7 @@ from services.process.traffic import Traffic, require_proof
 logger = logging.getLogger(__name__)
 
 _CLEAN_S = 600.0
+_IDLE_LOOK_S = 2.0
 _DRAIN_S = 10.0
 
 
@@ -107,13 +109,27 @@ async def _listen(
 
 async def _watch(endpoints: Endpoints, release: Release, executor: Executor) -> None:
     """Keep the window as wide as what schedulers foretell allows."""
+    due_s = 0.0
     while True:
+        now_s = time.monotonic()
         if not executor.busy:
             release.observe({}, 0)  # the next batch begins with what is foretold then
-        elif (status := await endpoints.status()) is not None:
-            release.observe(dict(map(seen_of, status.get("instances", []))), executor.in_flight)
-            executor.wake()
+        if executor.busy or now_s >= due_s:
+            due_s = now_s + _IDLE_LOOK_S
+            await _look(endpoints, release, executor)
         await asyncio.sleep(LOOK_S)
+
+
+async def _look(endpoints: Endpoints, release: Release, executor: Executor) -> None:
+    """Look once; while no batch is in progress only at whether online requests come."""
+    status = await endpoints.status()
+    if status is None:
+        return
+    expects_online = endpoints.expects_online(status)
+    if executor.busy:
+        seen = dict(map(seen_of, status.get("instances", [])))
+        release.observe(seen, executor.in_flight, expects_online=expects_online)
+        executor.wake()
 
 
 async def _clean(store: Store) -> None:

@@ -1,12 +1,13 @@
 """The schedulers of the cluster, or any OpenAI endpoint, as those who answer a batch's requests."""
 
 import itertools
+import time
 from collections.abc import Collection, Sequence
 from typing import Any
 
 import aiohttp
 
-from foretell.batch.release import Seen
+from foretell.batch.release import OnlineSeen, Seen
 from foretell.batch.states import Batch
 from foretell.cosched.deadlines import OFFLINE_APART
 from services.batch.executor import Answer, TryAgain
@@ -37,6 +38,7 @@ class Endpoints:
         assert urls, "somebody must answer"
         self._urls = itertools.cycle([url.rstrip("/").removesuffix("/v1") for url in urls])
         self._traffic = traffic
+        self._online = OnlineSeen()
         self._own = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0),
@@ -55,6 +57,11 @@ class Endpoints:
         if status != 200 or not isinstance(data, list) or not data:
             raise TryAgain(f"the models are not known: status {status}")
         return {str(card.get("id")) for card in data if isinstance(card, dict)}
+
+    def expects_online(self, status: dict[str, Any]) -> bool:
+        """Whether online requests are expected, by this and earlier statuses of schedulers."""
+        arrived = status.get("demand", {}).get("arrived_total", 0)
+        return self._online.expected(str(status.get("replica_id")), arrived, time.monotonic())
 
     async def status(self) -> dict[str, Any] | None:
         """What a scheduler says of its instances; None: it is none, or it does not answer."""

@@ -7,7 +7,9 @@ import pytest
 from foretell.batch.release import (
     CANDIDATES,
     LARGEST_WINDOW,
+    ONLINE_FOR_S,
     UNKNOWN_WINDOW,
+    OnlineSeen,
     Release,
     Seen,
     Spacing,
@@ -32,6 +34,39 @@ def grown(release: Release, rounds: int = 300, online: int = 0) -> Release:
     for _ in range(rounds):
         look(release, online)
     return release
+
+
+def test_it_fills_engines_while_no_online_requests_are_expected() -> None:
+    release, quiet = Release(), Release()
+    for _ in range(300):
+        look(release, 0, max_num_seqs=256)
+        sent = quiet.window
+        seen = {"a": Seen(True, 0, busy_s(sent), sent, max_num_seqs=256)}
+        quiet.observe(seen, sent, expects_online=False)
+    assert quiet.window == 230
+    assert 20 < release.window < 100
+    for _ in range(30):
+        look(quiet, max_num_seqs=256)
+    assert quiet.window < 100, "it gives way when some are"
+
+
+def test_a_target_holds_whoever_is_expected() -> None:
+    release = Release(2 * STEP_S)
+    for _ in range(300):
+        sent = release.window
+        release.observe({"a": Seen(True, 0, busy_s(sent), sent)}, sent, expects_online=False)
+    assert release.window <= 95
+
+
+def test_online_requests_are_expected_for_a_while_after_the_last() -> None:
+    online = OnlineSeen()
+    assert online.expected("a", 7, 0.0), "what came before the first look is not known"
+    assert online.expected("a", 7, ONLINE_FOR_S - 1)
+    assert not online.expected("a", 7, ONLINE_FOR_S)
+    assert online.expected("b", 0, ONLINE_FOR_S + 1), "another replica may have had some"
+    assert not online.expected("a", 7, 3 * ONLINE_FOR_S)
+    assert online.expected("b", 1, 3 * ONLINE_FOR_S)
+    assert online.expected("a", 7, 3 * ONLINE_FOR_S + 1)
 
 
 def test_it_grows_while_online_requests_are_in_time_and_not_beyond() -> None:

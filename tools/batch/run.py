@@ -294,7 +294,9 @@ class _Window:
             return False
         instances: list[dict[str, Any]] = status.get("instances", [])
         # A scheduler that does not answer now is one instance of which nothing is known.
-        self._release.observe(dict(map(seen_of, instances)) or {"": Seen(True)}, in_flight)
+        seen = dict(map(seen_of, instances)) or {"": Seen(True)}
+        expects_online = not self._told or self._endpoints.expects_online(status)
+        self._release.observe(seen, in_flight, expects_online=expects_online)
         return True
 
 
