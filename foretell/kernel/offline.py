@@ -9,7 +9,7 @@ STRETCH = 0.06
 """What a request without targets may lose, as a share of what it would need alone."""
 _ARRIVAL_SHARE = 0.25
 """The share of a TTFT target that the step which a new request finds running may take."""
-_ARRIVAL_STEPS = 2.0
+_ARRIVAL_STEPS = 1.5
 """A request without target may find a step that takes so many times as long as the shortest."""
 
 

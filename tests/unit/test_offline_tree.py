@@ -14,7 +14,7 @@ from foretell.latency.tables import profile_step_time
 from foretell.model import ModelSpec
 from foretell.offline.dual_scan import memory_split
 from foretell.offline.lengths import Lengths
-from foretell.offline.ordering import Demand, blended, demand, split
+from foretell.offline.ordering import CHUNK_REQUESTS, Demand, blended, demand, split
 from foretell.offline.tree import PrefixTree, prefix_tree
 from foretell.offline.work import WorkModel, datasheet_work, measured_work
 
@@ -128,8 +128,8 @@ def test_blending_sorts_by_density_and_keeps_its_budget() -> None:
         outputs = np.array([draws.choice((1, 5, 300)) for _ in prompts], np.int64)
         tree, lengths = prefix_tree(prompts, 1), Lengths.known(outputs)
         for share in (0.0, 0.05, 1.0):
-            found, order = blended(tree, work, lengths.mean, lengths.square, share)
-            again, same = blended(tree, work, lengths.mean, lengths.square, share)
+            found, order = blended(tree, work, lengths.mean, lengths.square, share, 1)
+            again, same = blended(tree, work, lengths.mean, lengths.square, share, 1)
             assert sorted(order.tolist()) == list(range(len(prompts)))
             assert order.tolist() == same.tolist()
             assert found.saved_tokens == again.saved_tokens >= (1.0 - share) * tree.saved_tokens
@@ -137,6 +137,18 @@ def test_blending_sorts_by_density_and_keeps_its_budget() -> None:
             tops = {top: i for i, top in enumerate(top_of(found, order))}
             ranked = [density[top] for top in sorted(tops, key=tops.__getitem__)]
             assert ranked == sorted(ranked, reverse=True)
+
+
+def test_known_lengths_are_sorted_in_chunks_so_that_they_do_not_end_together() -> None:
+    work = datasheet_work(A100, LLAMA)
+    outputs = np.array([(10, 1000)[request % 2] for request in range(4 * CHUNK_REQUESTS)])
+    outputs[: 2 * CHUNK_REQUESTS] *= 3  # less dense
+    tree, lengths = prefix_tree([[r, 1] for r in range(len(outputs))], 1), Lengths.known(outputs)
+    _, order = blended(tree, work, lengths.mean, lengths.square)
+    half = 2 * CHUNK_REQUESTS
+    assert order.tolist() == [*range(half, 2 * half), *range(half)]
+    _, alone = blended(tree, work, lengths.mean, lengths.square, chunk=1)
+    assert np.diff(outputs[alone]).min() >= 0
 
 
 def top_of(tree: PrefixTree, order: np.ndarray) -> list[int]:
