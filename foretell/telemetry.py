@@ -440,4 +440,9 @@ class BatchMetrics(Declared):
             "requests",
             "Requests of batches that may be on their way while online targets hold.",
         )
+        self.density = self.gauge(
+            "foretell_batch_density",
+            "ratio",
+            "Time to compute over time to read the KV cache, of the batch ordered last; 0: unknown.",
+        )
         self.process()

@@ -56,6 +56,7 @@ async def serve(settings: BatchSettings, stop: asyncio.Event) -> None:
         ordering = Ordering(work, Path(settings.folder), settings.files_url, settings.profile)
         executor = Executor(work, endpoints, lambda: release.window, metrics, ordering)
         metrics.in_flight.set_function(lambda: executor.in_flight)
+        metrics.density.set_function(lambda: ordering.density)
         metrics.window.set_function(lambda: release.window)
         tasks = [
             asyncio.create_task(_watch(endpoints, release, executor)),

@@ -55,6 +55,8 @@ class Ordering:
         }
         self._known: dict[str, _Known] = {}
         self._task: asyncio.Task[None] | None = None
+        self.density = 0.0
+        """Time to compute over time to read the KV cache, of the batch ordered last; 0: unknown."""
         self.said = ""
         """What there is to say of the first order that was looked for."""
 
@@ -95,6 +97,7 @@ class Ordering:
         said = _said(found)
         logger.info("%s with %d requests left: %s", batch.id, batch.counts.left, said)
         self.said = self.said or said
+        self.density = found.get("density", 0.0)
 
     async def _judged(self, batch: Batch, known: _Known) -> dict[str, Any]:
         """What `services.batch.judge` says."""

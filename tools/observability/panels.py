@@ -402,6 +402,12 @@ _OFFLINE = (
         (("max(foretell_batches_left_seconds)", "left"),),
     ),
     Panel(
+        "Density of batches",
+        "short",
+        "Time to compute over time to read the KV cache, of the batch whose order was found last.",
+        (("max(foretell_batch_density)", "density"),),
+    ),
+    Panel(
         "Window",
         "short",
         "Requests of batches that may be on their way, and those that are.",
