@@ -5,6 +5,8 @@ The first process after an installation takes tens of seconds, the others a frac
 
 import numpy as np
 
+from foretell.engine.gallery import Gallery
+from foretell.engine.published import Published
 from foretell.engine.sequence import Sequence
 from foretell.engine.snapshot_predictor import SnapshotPredictor
 from foretell.engine.table import EngineTable
@@ -33,13 +35,18 @@ def warm_twin() -> None:
 
 
 def warm_forecast() -> None:
-    """Call all that a predictor and its calibration call."""
+    """Call all that a predictor and its calibration call, and a scheduler that follows it."""
     step_time = OnlineStepTime()
     step_time.observe(BatchShape(decode_seqs=1, decode_pairs=1), 0.01)
     predictor = SnapshotPredictor(dispatch_delay_s=0.0, length_row=knots, prior_tokens=1.0)
     predictor.hear(EngineSnapshot("e", "run", 1, 0.0, 0.0, _CONFIG, 8, (), (), (), ()))
     request = RequestSpec("r", 8, 0, LengthEstimate(1.0))
     predictor.predict(request, step_time.current(), 0.0, externality=True)
+    gallery = Gallery(knots)
+    followed = gallery.follow("e")
+    followed.hear(Published(0.0, 0.0, predictor.publish(step_time, 0.0)), 0.0)
+    followed.reserve(request, 0.0)
+    gallery.wait_s("e", request, 0.0)
 
 
 def warm_rollout() -> None:

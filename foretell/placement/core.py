@@ -455,6 +455,10 @@ class PlacementCore:
 
     def _instance_up(self, event: on.InstanceUp) -> None:
         name, models, now_s = event.instance_id, event.models, self._now_s
+        known = self.instances.get(name)
+        if known is not None and not known.up:  # what failed there was another process
+            for request in self._requests.values():
+                request.avoid.discard(name)
         if self.instances.put_up(name, models, event.has_predictor, now_s):
             self._place_who_waited()
         self._give_up_silent(event)

@@ -79,12 +79,16 @@ class Unstarted:
 
 
 def _may_wait(waiting: _Waiting, instances: Instances) -> bool:
-    """Whether it may still wait in the engine's queue: no later news says the contrary."""
+    """Whether it may still wait in the engine's queue: no later news says the contrary.
+
+    News from before it came there say nothing: it is on its way then."""
     instance = instances.get(waiting.instance_id)
     if instance is None:
         return False
     load = instance.load
-    return load is None or instance.heard_s <= waiting.sent_s or load.waiting > 0
+    if load is None or instance.heard_s <= waiting.sent_s:
+        return True
+    return load.waiting + load.reserved > 0
 
 
 def is_worth_it(wait_s: float, elsewhere_s: float) -> bool:

@@ -11,7 +11,6 @@ import asyncio
 import json
 import os
 import re
-import signal
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -39,8 +38,8 @@ from tests.e2e_vllm.test_streams_go_on import (
     stream,
     undisturbed,
 )
-from tests.e2e_vllm.vllm_engines import ENGINE_ARGS, ENGINES, PATIENCE
-from tests.processes import descendants, wait_until
+from tests.e2e_vllm.vllm_engines import ENGINE_ARGS, ENGINES, PATIENCE, kill_a_process
+from tests.processes import wait_until
 
 pytestmark = [pytest.mark.timeout(3600), pytest.mark.vllm, pytest.mark.asyncio(loop_scope="module")]
 
@@ -240,8 +239,7 @@ class Load:
         events = self.events + more
         await wait_until(lambda: self.events >= events, RESTART_S)
         victim = self.fullest()
-        pid = place.running.component(victim)["pid"]
-        os.kill(rng.choice(engine_processes(pid)), signal.SIGKILL)
+        pid = kill_a_process(place.running, victim, rng)
         for each in self.amidst(victim):
             each.lost_after = each.answer.events
         await wait_until(lambda: place.running.component(victim)["pid"] != pid, RESTART_S)
@@ -321,14 +319,3 @@ def all_serve(running: Cluster) -> bool:
     with suppress(httpx.TransportError):
         return running.ready() and all(healthy(running, name) for name in NAMES)
     return False
-
-
-def engine_processes(server: int) -> list[int]:
-    """Pids of an engine's API server, its core and its worker."""
-    found = [server]
-    for pid in descendants(server):
-        with suppress(FileNotFoundError, ProcessLookupError):
-            if "VLLM" in Path(f"/proc/{pid}/comm").read_text():
-                found.append(pid)
-    assert len(found) > 1, "vLLM names its processes otherwise"
-    return found

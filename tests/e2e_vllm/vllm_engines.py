@@ -2,14 +2,17 @@
 
 import json
 import os
+import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import httpx
 
 from tests.e2e.cluster import Cluster, cluster, until
+from tests.processes import descendants
 
 ENGINES = 2
 # Two engines and a scheduler share two cores: what is asked of a predictor, or waits for its turn
@@ -75,3 +78,16 @@ def recorded(running: Cluster, wanted: list[str]) -> list[dict[str, Any]]:
 
     until(complete, 20.0)
     return [found[request_id] for request_id in wanted]
+
+
+def kill_a_process(running: Cluster, engine: str, rng: Random) -> int:
+    """SIGKILL an engine's API server, its core or its worker; returns the first one's pid."""
+    server: int = running.component(engine)["pid"]
+    found = [server]
+    for pid in descendants(server):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if "VLLM" in Path(f"/proc/{pid}/comm").read_text():
+                found.append(pid)
+    assert len(found) > 1, "vLLM names its processes otherwise"
+    os.kill(rng.choice(found), signal.SIGKILL)
+    return server

@@ -212,7 +212,7 @@ def _answer(word: str) -> events.Answer:
     load = Load(
         running=int(facts.get("running", 0)),
         waiting=int(facts.get("waiting", 0)),
-        reserved=0,
+        reserved=int(facts.get("reserved", 0)),
         used_blocks=int(facts.get("used", 0)),
         total_blocks=TOTAL_BLOCKS,
         waiting_prefill_blocks=0,
