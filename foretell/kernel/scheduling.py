@@ -73,7 +73,7 @@ def admissible_tokens(
 def _tokens_to_admit(
     state: State, slot: int, token_budget: int, threshold: int, hits: int, pads: int
 ) -> int:
-    """The same without regard to blocks."""
+    """The tokens that a waiting sequence would compute if there were blocks for them."""
     engine, seq = state.engine, state.sequences[slot]
     cached = hits * engine.block_size
     tokens = seq.prompt + seq.output - cached

@@ -130,7 +130,7 @@ class CachedInput(NamedTuple):
     """An entry of the encoder cache."""
 
     content: int
-    """As `EncoderInput` has it."""
+    """The number that `EncoderInput` has of it."""
     embeds: int
 
 
