@@ -19,6 +19,8 @@ from foretell.length.prefix import MOST_CHUNKS
 from foretell.model import (
     MOST_DRAFT_TOKENS,
     BatchShape,
+    CachedInput,
+    EncoderInput,
     EngineConfig,
     EngineSnapshot,
     LengthEstimate,
@@ -33,10 +35,19 @@ from foretell.model import (
 from foretell.v1 import predictor_pb2, snapshot_pb2, tagger_pb2
 
 # The columns of `RequestColumns` carry the names of the fields of `RequestTable`.
-_COLUMNS = tuple(RequestTable.__dataclass_fields__)
+*_COLUMNS, _INPUTS_COLUMN = RequestTable.__dataclass_fields__
 _TARGETS = ("ttft_target_s", "tpot_target_s")
-_OPTIONAL_COLUMNS = ("left_blocks", *_TARGETS, "held_blocks", "adapter", "awaits_grammar")
-assert _COLUMNS[-len(_OPTIONAL_COLUMNS) :] == _OPTIONAL_COLUMNS
+_OPTIONAL_COLUMNS = (
+    "left_blocks",
+    *_TARGETS,
+    "held_blocks",
+    "adapter",
+    "awaits_grammar",
+    "older_tokens",
+)
+assert tuple(_COLUMNS[-len(_OPTIONAL_COLUMNS) :]) == _OPTIONAL_COLUMNS
+_INPUT_FIELDS = EncoderInput._fields
+assert _INPUTS_COLUMN == "encoder_inputs"
 _SHAPE_FIELDS = tuple(BatchShape.__dataclass_fields__)
 _CONFIG_FIELDS = tuple(EngineConfig.__dataclass_fields__)
 _LOAD_FIELDS = Load._fields
@@ -44,6 +55,7 @@ MOST_APPROXIMATIONS = 32
 LONGEST_APPROXIMATION = 64
 MOST_KV_CACHE_GROUPS = 1024
 _LEAST_WINDOW = 2
+_MOST_TOKENS = 2**31 - 1
 
 
 class WireError(ValueError):
@@ -56,7 +68,18 @@ def columns_to_proto(rows: Sequence[RequestState]) -> snapshot_pb2.RequestColumn
     for name in _OPTIONAL_COLUMNS:
         if not any(values[name]):
             del values[name]
-    return snapshot_pb2.RequestColumns(**values)
+    columns = snapshot_pb2.RequestColumns(**values)
+    if any(table.encoder_inputs):
+        columns.encoder_inputs.extend(map(len, table.encoder_inputs))
+        inputs = [each for row in table.encoder_inputs for each in row]
+        columns.inputs.CopyFrom(encoder_inputs_to_proto(inputs))
+    return columns
+
+
+def encoder_inputs_to_proto(inputs: Sequence[EncoderInput]) -> snapshot_pb2.EncoderInputs:
+    """The columns of some multimodal inputs."""
+    columns = zip(_INPUT_FIELDS, zip(*inputs, strict=True), strict=True) if inputs else ()
+    return snapshot_pb2.EncoderInputs(**dict(columns))
 
 
 def columns_from_proto(columns: snapshot_pb2.RequestColumns) -> RequestTable:
@@ -70,7 +93,34 @@ def columns_from_proto(columns: snapshot_pb2.RequestColumns) -> RequestTable:
     if len({len(column) for column in values}) > 1:
         lengths = {name: len(column) for name, column in zip(_COLUMNS, values, strict=True)}
         raise WireError(f"request columns differ in length: {lengths}")
+    values.append(_inputs_from_proto(columns) if columns.encoder_inputs else [()] * len(values[0]))
     return RequestTable(*values)  # positional: this runs for every engine step
+
+
+def _inputs_from_proto(columns: snapshot_pb2.RequestColumns) -> list[tuple[EncoderInput, ...]]:
+    """The multimodal inputs of each request; `WireError` where they cannot be."""
+    counts, prompts = columns.encoder_inputs, columns.prompt_tokens
+    told = [getattr(columns.inputs, name) for name in _INPUT_FIELDS]
+    if {len(counts), *map(len, told)} != {len(prompts), sum(counts)} or len(counts) != len(prompts):
+        raise WireError("encoder inputs: their columns differ in length")
+    inputs = list(map(EncoderInput, *told))
+    result, end = [], 0
+    for count, prompt in zip(counts, prompts, strict=True):
+        first, end = end, end + count
+        result.append(tuple(inputs[first:end]))
+        _check_inputs(result[-1], prompt)
+    return result
+
+
+def _check_inputs(inputs: Sequence[EncoderInput], prompt_tokens: int) -> None:
+    behind = 0
+    for each in inputs:
+        end = each.offset + each.length
+        if not behind <= each.offset <= end <= min(prompt_tokens, _MOST_TOKENS):
+            raise WireError("encoder inputs: they must follow each other within their prompt")
+        if not each.first_embed <= each.end_embed <= each.length >= each.embeds:
+            raise WireError("encoder inputs: embeddings must lie within their input")
+        behind = end
 
 
 def _grown(running: RequestTable, snapshot: snapshot_pb2.EngineSnapshot) -> RequestTable:
@@ -87,6 +137,7 @@ def _grown(running: RequestTable, snapshot: snapshot_pb2.EngineSnapshot) -> Requ
         output_tokens=[tokens + output for tokens in running.output_tokens],
         in_flight_tokens=[tokens + in_flight for tokens in running.in_flight_tokens],
         scheduled_tokens=[1] * len(running) if computed else running.scheduled_tokens,
+        older_tokens=[0] * len(running),  # it decodes, too
     )
 
 
@@ -148,6 +199,8 @@ def _config_from_bytes(config: bytes) -> EngineConfig:
     ):
         if getattr(result, name) <= 0:
             raise WireError(f"engine config: {name} must be positive")
+    if result.encoder_cache_size > _MOST_TOKENS:
+        raise WireError("engine config: encoder_cache_size is out of range")
     _check_groups(result)
     return result
 
@@ -190,6 +243,8 @@ def snapshot_to_proto(snapshot: EngineSnapshot) -> snapshot_pb2.EngineSnapshot:
         usual_online_blocks=snapshot.usual_online_blocks,
         drafted_ratio=snapshot.drafted_ratio,
         accepted_ratio=snapshot.accepted_ratio,
+        encoder_cache_content=[each.content for each in snapshot.encoder_cache],
+        encoder_cache_embeds=[each.embeds for each in snapshot.encoder_cache],
     )
 
 
@@ -197,23 +252,46 @@ def snapshot_from_proto(snapshot: snapshot_pb2.EngineSnapshot) -> EngineSnapshot
     """Raises `WireError` when the message contradicts itself."""
     if not (snapshot.online_ttft_s >= 0.0 and 0.0 <= snapshot.usual_online_blocks < inf):
         raise WireError("snapshot: what is expected of online requests must not be negative")
+    config = config_from_proto(snapshot.config)
+    running, waiting = map(columns_from_proto, (snapshot.running, snapshot.waiting))
+    cache: tuple[CachedInput, ...] = ()
+    if config.max_num_encoder_input_tokens:
+        cache = _encoder_cache(snapshot, config, (running, waiting))
     return EngineSnapshot(
         instance_id=snapshot.instance_id,
         engine_run_id=snapshot.engine_run_id,
         sequence=snapshot.sequence,
         taken_unix_s=snapshot.taken_unix_s,
         published_unix_s=snapshot.published_unix_s,
-        config=config_from_proto(snapshot.config),
+        config=config,
         free_blocks=snapshot.free_blocks,
-        running=_grown(columns_from_proto(snapshot.running), snapshot),
-        waiting=columns_from_proto(snapshot.waiting),
+        running=_grown(running, snapshot),
+        waiting=waiting,
         steps_in_flight=steps_from_proto(snapshot.steps_in_flight),
         completed_steps=steps_from_proto(snapshot.completed_steps),
         online_ttft_s=snapshot.online_ttft_s,
         usual_online_blocks=snapshot.usual_online_blocks,
         drafted_ratio=draft_ratios(snapshot.drafted_ratio),
         accepted_ratio=draft_ratios(snapshot.accepted_ratio),
+        encoder_cache=cache,
     )
+
+
+def _encoder_cache(
+    snapshot: snapshot_pb2.EngineSnapshot, config: EngineConfig, tables: Iterable[RequestTable]
+) -> tuple[CachedInput, ...]:
+    """What is in the encoder cache; `WireError` where that cannot be."""
+    contents, embeds = snapshot.encoder_cache_content, snapshot.encoder_cache_embeds
+    cached = set(contents)
+    if not len(cached) == len(contents) == len(embeds):
+        raise WireError("encoder cache: its columns differ in length, or a content is there twice")
+    if sum(embeds) > config.encoder_cache_size:
+        raise WireError("encoder cache: more embeddings than fit")
+    for table in tables:
+        for inputs in table.encoder_inputs:
+            if not cached.issuperset(each.content for each in inputs if each.held):
+                raise WireError("encoder cache: a request needs what is not there")
+    return tuple(map(CachedInput, contents, embeds))
 
 
 def draft_ratios(ratios: Sequence[float]) -> tuple[float, ...]:

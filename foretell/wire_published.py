@@ -70,6 +70,8 @@ def _picture_to_proto(picture: PublishedPicture, profile: str) -> predictor_pb2.
         step_error=picture.step_error,
         calibration_steps=picture.calibration_steps,
         profile=profile,
+        inputs=picture.inputs,
+        contents=picture.contents,
     )
 
 
@@ -111,6 +113,8 @@ def _picture_from_proto(
         calibration_steps=message.calibration_steps,
         step_tables=tables,
         notices=message.notices,
+        inputs=message.inputs,
+        contents=message.contents,
     )
     if picture.checksum != message.checksum:
         raise PictureError("checksum")

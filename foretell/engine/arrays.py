@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from foretell.kernel.layout import (
     BLOCK,
     ENGINE,
+    INPUT,
     MOST_DRAFTS,
     NONE,
     PLACE,
@@ -42,6 +43,7 @@ def new_state(config: EngineConfig, capacity: int, *, knows_content: bool = Fals
         blocks,
         np.zeros(0, PLACE),
         np.zeros(0, np.int32),
+        np.zeros(0, INPUT),
     )
 
 
@@ -75,6 +77,11 @@ def engine_record(config: EngineConfig) -> Record:
     row["drafts"] = min(config.num_speculative_tokens, MOST_DRAFTS)
     row["lookahead"] = config.num_lookahead_tokens
     row["drops_hit"], row["max_loras"] = config.drops_last_hit, config.max_loras
+    for name in ("max_num_encoder_input_tokens", "encoder_cache_size", "disable_chunked_mm_input"):
+        row[name] = getattr(config, name)
+    row["num_prefill_lookahead"] = config.num_prefill_lookahead_tokens
+    row["encoder_free"] = row["encoder_freeable"] = config.encoder_cache_size
+    row["encoder_head"] = row["encoder_tail"] = NONE
     row["co_schedules"], row["online_ttft_s"] = config.co_schedules, np.inf
     row["head"] = row["tail"] = row["blank_head"] = row["lru_head"] = row["lru_tail"] = NONE
     row["free"] = row["owned"] = config.total_blocks

@@ -22,7 +22,7 @@ from foretell.kernel.forecasts import (
     follow_others,
     forecast,
 )
-from foretell.kernel.layout import BLOCK, ENTRY, PLACE
+from foretell.kernel.layout import BLOCK, ENTRY, INPUT, PLACE
 from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.kernel.pictures import ARRIVAL, PICTURE, REQUEST, Pictures
 from foretell.kernel.rollout import MARK
@@ -157,7 +157,11 @@ class Forecaster:
         self._costs: Costs | None = None
         self._residues = np.zeros((2, 1), np.int32)
         self._capacity = self._most_shown = 0
-        self.pictures = Pictures(np.zeros(engines, PICTURE), np.zeros((engines, 0), REQUEST))
+        self.pictures = Pictures(
+            np.zeros(engines, PICTURE),
+            np.zeros((engines, 0), REQUEST),
+            np.zeros((engines, 0), INPUT),
+        )
         self._grow(_FIRST_CAPACITY)
 
     def make_room(self, requests: int) -> None:
@@ -181,7 +185,9 @@ class Forecaster:
         self._engines += 1
         pictures, models, room = self.pictures, self._models, (0, 1)
         self.pictures = Pictures(
-            np.pad(pictures.headers, room), np.pad(pictures.requests, (room, (0, 0)))
+            np.pad(pictures.headers, room),
+            np.pad(pictures.requests, (room, (0, 0))),
+            np.pad(pictures.inputs, (room, (0, 0))),
         )
         self._models = models._replace(
             coefficients=np.pad(models.coefficients, (room, (0, 0))),
@@ -194,6 +200,7 @@ class Forecaster:
         """Engine `index` has this configuration; until its first picture it is idle."""
         header = self.pictures.headers[index : index + 1]
         header["engine"], header["steps"] = engine_record(config), 0
+        header["contents"] = header["inputs"] = 0
         header["version"] += 1
         header["figures"] = (0, 0, config.total_blocks, 0, 1)
         if config.block_size_tokens > self._residues.shape[1]:
@@ -240,6 +247,20 @@ class Forecaster:
         for name, ratios in (("drafted_ratio", drafted), ("accepted_ratio", accepted)):
             if len(ratios):
                 engine[name][0, : len(ratios)] = ratios
+
+    def show_inputs(self, index: int, rows: NDArray[np.void], contents: int) -> None:
+        """The multimodal inputs of engine `index`, as `Pictures.inputs`; the first are `contents`.
+
+        To be called before its picture is completed.
+        """
+        header, count, known = self.pictures.headers[index : index + 1], len(rows), self.pictures
+        header["contents"], header["inputs"] = contents, count - contents
+        if count > known.inputs.shape[1]:
+            more = np.zeros((self._engines, 2 * count), INPUT)
+            more[:, : known.inputs.shape[1]] = known.inputs
+            self.pictures = known._replace(inputs=more)
+            self.scratch = self._new_scratch()
+        self.pictures.inputs[index, :count] = rows
 
     def finish_picture(
         self,
@@ -459,6 +480,7 @@ class Forecaster:
             np.zeros(MOST_SAMPLES * capacity, np.int64),
             np.zeros(0, BLOCK),
             np.zeros(0, PLACE),
+            np.zeros((2, self.pictures.inputs.shape[1]), INPUT),
         )
 
     def _new_costs(self) -> Costs:

@@ -20,6 +20,7 @@ from foretell.engine.published import (
     Published,
     PublishedPicture,
     arrivals_of,
+    inputs_of,
     requests_of,
     show,
     step_time_of,
@@ -225,6 +226,7 @@ class FollowedEngine:
         # All that may be refused comes first: half a picture must not be shown.
         config, underway = picture.config, self._underway
         rows = requests_of(picture)
+        inputs = inputs_of(picture, rows)
         told = arrivals_of(picture.reservations, config.max_model_len, shift_s, sent_s)
         coming = arrivals_of(picture.expected, config.max_model_len, shift_s)
         tables = picture.step_tables or self._tables
@@ -233,7 +235,7 @@ class FollowedEngine:
         predictor = self._configured(picture, model)
         variances = picture.step_error
         predictor.believe(model, lambda steps: spread(variances, steps), picture.calibration_steps)
-        show(self._forecaster, self.index, picture, rows, shift_s, sent_s)
+        show(self._forecaster, self.index, picture, rows, inputs, shift_s, sent_s)
         self._picture = picture, shift_s, sent_s
         underway.tell(told, picture.notices)
         underway.coming = coming

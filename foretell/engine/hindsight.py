@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from foretell.engine.forecast import Arrival, Forecaster, is_certain
 from foretell.engine.predictor import EnginePredictor, predict
-from foretell.engine.published import PublishedPicture, requests_of, show
+from foretell.engine.published import PublishedPicture, inputs_of, requests_of, show
 from foretell.kernel.step_time import StepTime
 from foretell.length.distribution import Row
 from foretell.model import EngineConfig, LengthEstimate, Prediction, RequestSpec
@@ -74,7 +74,8 @@ def replay(
         predictor.answer_delay_s = delay_s
         if not idle:
             rows = requests_of(picture)
-            show(forecaster, index, picture, rows, exposure.shift_s, exposure.sent_s)
+            inputs = inputs_of(picture, rows)
+            show(forecaster, index, picture, rows, inputs, exposure.shift_s, exposure.sent_s)
             forecaster.still_true(index, exposure.known_s)
         asked.append(predictor)
     return predict(

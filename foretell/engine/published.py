@@ -6,7 +6,7 @@ whoever receives them does: nothing but what a predictor could have published is
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from math import inf
 from typing import Any
 from zlib import crc32
@@ -15,16 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.engine.forecast import Arrival, Figures, Forecaster
+from foretell.kernel.layout import INPUT
 from foretell.kernel.lengths import LEVELS
 from foretell.kernel.pictures import ARRIVAL, REQUEST, STEPS
 from foretell.kernel.step_time import COEFFICIENTS, TABLES_SCALE, StepTime
 from foretell.latency.linear import sums
 from foretell.model import BatchShape, EngineConfig
 
-LAYOUT = crc32(repr((REQUEST, ARRIVAL, LEVELS, COEFFICIENTS)).encode())
+LAYOUT = crc32(repr((REQUEST, ARRIVAL, INPUT, LEVELS, COEFFICIENTS)).encode())
 """Fingerprint of the rows: those of another release may mean something else."""
 MOST_REQUESTS = 20_000
 """Most rows of one picture."""
+MOST_INPUTS = 20_000
+"""Most multimodal inputs of one picture, with what is in the encoder cache."""
 _MOST_NUMBER = 1 << 40
 _COUNTS = tuple(name for name in REQUEST.names or () if REQUEST[name] == np.int32)
 _NUMBERS = ("prompt", "max_tokens", "priority", "cached_tokens", "key", "sequences")
@@ -73,11 +76,16 @@ class PublishedPicture:
     """The model's tables; None: as before."""
     notices: int = 0
     """Those of the follower that are reckoned with here."""
+    inputs: bytes = b""
+    """Rows of `kernel.layout.INPUT`, as `kernel.pictures.Pictures` has them."""
+    contents: int = 0
+    """The first of them."""
 
     @property
     def checksum(self) -> int:
         """CRC-32 of all rows."""
-        return crc32(self.expected, crc32(self.reservations, crc32(self.requests)))
+        parts = self.requests, self.reservations, self.expected, self.inputs
+        return reduce(lambda known, part: crc32(part, known), parts, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +108,19 @@ def show(
     index: int,
     picture: PublishedPicture,
     rows: NDArray[np.void],
+    inputs: NDArray[np.void],
     shift_s: float,
     sent_s: float,
 ) -> None:
-    """Make `picture`, with its checked `rows`, that of engine `index`; instants `shift_s` later.
+    """Make `picture`, with its checked `rows` and `inputs`, that of engine `index`.
 
-    Its predictor knew of nothing else when it sent it, at `sent_s`.
+    Instants are `shift_s` later. Its predictor knew of nothing else when it sent it, at `sent_s`.
     """
     count = len(rows)
     forecaster.make_room(count)
     forecaster.expect_online(index, picture.online_ttft_s, picture.usual_online_blocks)
     forecaster.expect_drafts(index, picture.drafted_ratio, picture.accepted_ratio)
+    forecaster.show_inputs(index, inputs, picture.contents)
     own = forecaster.pictures.requests[index, :count]
     own[:] = rows
     own["arrival_s"] += shift_s
@@ -136,6 +146,13 @@ def packed_requests(forecaster: Forecaster, index: int) -> bytes:
     """The rows of engine `index` as bytes."""
     count = forecaster.figures(index).requests
     return forecaster.pictures.requests[index, :count].tobytes()
+
+
+def packed_inputs(forecaster: Forecaster, index: int) -> tuple[bytes, int]:
+    """The multimodal inputs of engine `index` as bytes, and how many of the rows are contents."""
+    header = forecaster.pictures.headers[index : index + 1]
+    contents, inputs = int(header["contents"][0]), int(header["inputs"][0])
+    return forecaster.pictures.inputs[index, : contents + inputs].tobytes(), contents
 
 
 def packed_arrivals(rows: Sequence[Arrival]) -> bytes:
@@ -169,12 +186,36 @@ def _most_of(config: EngineConfig) -> tuple[float, ...]:
     length = config.max_model_len
     most: dict[str, float] = {
         **dict.fromkeys(("prompt", "output", "cached_tokens"), length),
-        **dict.fromkeys(("computed", "scheduled", "in_flight"), 2 * length),
+        **dict.fromkeys(("computed", "scheduled", "in_flight", "older"), 2 * length),
         **dict.fromkeys(("blocks", "left"), -(-2 * length // config.block_size_tokens)),
         **dict.fromkeys(("max_tokens", "preemptions", "adapter"), _MOST_NUMBER),
+        "inputs": MOST_INPUTS,
         "priority": inf,
     }
     return tuple(most[name] for name in _COUNTS)
+
+
+def inputs_of(picture: PublishedPicture, requests: NDArray[np.void]) -> NDArray[np.void]:
+    """The rows of `picture.inputs`, read-only; PictureError where they cannot be true.
+
+    `requests` are the checked rows of its requests.
+    """
+    rows, contents = _rows(picture.inputs, INPUT), picture.contents
+    _check(int(requests["inputs"].sum()) == len(rows) - contents, "inputs")
+    if not len(rows):
+        return rows
+    _check(len(rows) <= MOST_INPUTS, "inputs")
+    own, cached = rows[contents:], rows["cached"][:contents]
+    names = ("content", "offset", "length", "first_embed", "end_embed", "held")
+    length = picture.config.max_model_len
+    most = (contents - 1, length, length, length, length, 1)
+    if len(own):
+        _check_ranges(_side_by_side(own, np.int32, names), names, most)
+        _check(bool(cached[own["content"][own["held"] > 0]].all()), "inputs")
+    _check(bool((cached >> 1 == 0).all()) and int(rows["embeds"].min()) >= 0, "inputs")
+    room = picture.config.encoder_cache_size
+    _check(int((rows["embeds"][:contents] * cached).sum(dtype=np.int64)) <= room, "inputs")
+    return rows
 
 
 def arrivals_of(

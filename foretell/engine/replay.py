@@ -35,8 +35,7 @@ def replay(scenario: Scenario) -> Iterator[dict[str, Any]]:
 def arrivals(scenario: Scenario) -> list[Arrival]:
     """Requests in the order in which they arrive; it is also their order in time."""
     ordered = sorted(scenario.requests, key=lambda r: r.arrival_step)
-    block_size = scenario.config.block_size
-    return [(r.arrival_step, _sequence(r, i, block_size)) for i, r in enumerate(ordered)]
+    return [(r.arrival_step, _sequence(scenario, r, i)) for i, r in enumerate(ordered)]
 
 
 def aborts(scenario: Scenario) -> dict[int, list[str]]:
@@ -93,7 +92,7 @@ def run(
     raise ScenarioError(f"requests: some never end; gave up after {MAX_ITERATIONS} iterations")
 
 
-def _sequence(request: ReplayRequest, arrival: int, block_size_tokens: int) -> Sequence:
+def _sequence(scenario: Scenario, request: ReplayRequest, arrival: int) -> Sequence:
     return Sequence(
         request.id,
         request.prompt_tokens,
@@ -106,9 +105,10 @@ def _sequence(request: ReplayRequest, arrival: int, block_size_tokens: int) -> S
         content=Content(
             request.prompt,
             f"out:{request.id}",
-            block_size_tokens,
+            scenario.config.block_size,
             f"adapter {request.adapter}" if request.adapter else "",
         ),
+        inputs=tuple(found for _, found in scenario.inputs_of(request)),
     )
 
 

@@ -4,6 +4,7 @@ A scenario is a JSON object `{"name", "config": {...}, "requests": [{...}, ...]}
 request's `id` and `prompt` are optional; the defaults are those of the classes below.
 """
 
+from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
 from pydantic import (
@@ -17,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from foretell.model import MOST_DRAFT_TOKENS, EngineConfig
+from foretell.model import MOST_DRAFT_TOKENS, EncoderInput, EngineConfig, content_number
 
 _Whole = Annotated[int, Field(strict=True)]
 _Count = Annotated[_Whole, Field(ge=0)]
@@ -72,6 +73,12 @@ class ReplayConfig(_Part):
     accepted_ratio: _Ratios = ()
     """Shares of steps that accept so many."""
     max_loras: _Count = 0
+    max_num_encoder_input_tokens: _Count = 0
+    """Embeddings that one step may encode; without any there are no multimodal inputs."""
+    encoder_cache_size: _Count = 0
+    disable_chunked_mm_input: StrictBool = False
+    num_prefill_lookahead_tokens: Annotated[_Whole, Field(ge=0, le=1)] = 0
+    """No setting of vLLM's: what follows from the kind of drafts."""
 
     @field_validator("max_num_active_seqs")
     @classmethod
@@ -119,6 +126,10 @@ class ReplayConfig(_Part):
             num_lookahead_tokens=self.num_lookahead_tokens,
             drops_last_hit=self.use_eagle_block_drop,
             max_loras=self.max_loras,
+            max_num_encoder_input_tokens=self.max_num_encoder_input_tokens,
+            encoder_cache_size=self.encoder_cache_size,
+            disable_chunked_mm_input=self.disable_chunked_mm_input,
+            num_prefill_lookahead_tokens=self.num_prefill_lookahead_tokens,
         )
 
 
@@ -144,12 +155,46 @@ class ReplayRequest(_Part):
         return sum(tokens for _, tokens in self.prompt)
 
 
+class ReplayInput(_Part):
+    """A multimodal input, such as an image: a named run of tokens in prompts."""
+
+    length: _Positive
+    """Its tokens, all of which a prompt has."""
+    embeds: _Positive | None = None
+    """Those of them that are embeddings, side by side; all by default."""
+    first_embed: _Count = 0
+    """The first of these."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.first_embed + self.num_embeds > self.length:
+            raise ValueError("embeddings must lie within their input")
+        return self
+
+    @property
+    def num_embeds(self) -> int:
+        return self.embeds or self.length - self.first_embed
+
+
 class Scenario(_Part):
     """A replay's input."""
 
     name: str = ""
     config: ReplayConfig = ReplayConfig()
     requests: tuple[ReplayRequest, ...] = ()
+    encoder_inputs: dict[str, ReplayInput] = {}
+    """Which names of runs of tokens are those of multimodal inputs."""
+
+    def inputs_of(self, request: ReplayRequest) -> Iterator[tuple[str, EncoderInput]]:
+        """The multimodal inputs of a prompt, with their names."""
+        offset = 0
+        for name, tokens in request.prompt:
+            known = self.encoder_inputs.get(name)
+            if known is not None:
+                first, embeds = known.first_embed, known.num_embeds
+                place = content_number(name), offset, tokens
+                yield name, EncoderInput(*place, embeds, first, first + embeds)
+            offset += tokens
 
 
 def parse_scenario(data: object) -> Scenario:
@@ -168,5 +213,16 @@ def parse_scenario(data: object) -> Scenario:
         if not 1 <= request.prompt_tokens <= longest:
             limit = f"1 to {longest} tokens (max_model_len)"
             raise ScenarioError(f"requests[{index}].prompt: must have {limit}")
+        _check_inputs(scenario, request, f"requests[{index}].prompt")
         seen.add(request.id)
     return scenario
+
+
+def _check_inputs(scenario: Scenario, request: ReplayRequest, where: str) -> None:
+    """`ScenarioError` for multimodal inputs that no engine could encode, or that are cut."""
+    config = scenario.config
+    for name, found in scenario.inputs_of(request):
+        if found.length != scenario.encoder_inputs[name].length:
+            raise ScenarioError(f"{where}: {name!r} must have all its tokens")
+        if found.embeds > min(config.max_num_encoder_input_tokens, config.encoder_cache_size):
+            raise ScenarioError(f"{where}: {name!r} has too many embeddings for this engine")

@@ -7,6 +7,7 @@ import numpy as np
 from foretell.engine.arrays import BLANK, copy_of
 from foretell.engine.content import Content
 from foretell.kernel.layout import ENDED
+from foretell.model import EncoderInput
 
 
 class Sequence:
@@ -16,7 +17,7 @@ class Sequence:
     are tokens unless named otherwise.
     """
 
-    __slots__ = ("content", "request_id", "row", "slot")
+    __slots__ = ("content", "inputs", "request_id", "row", "slot")
 
     def __init__(
         self,
@@ -31,16 +32,17 @@ class Sequence:
         adapter: int = 0,
         awaits_grammar: bool = False,
         content: Content | None = None,
+        inputs: tuple[EncoderInput, ...] = (),
     ) -> None:
         """`stop_after`: output tokens after which it ends, whatever the cause.
 
         (EOS, `max_tokens`, model length.) Without `content` it shares no block with any other.
         `targets_s` are those of its TTFT and TPOT, 0 where there is none. `adapter` is the number
         of its LoRA adapter, 0 without. `awaits_grammar` keeps it waiting until
-        `Twin.grammar_compiled`.
+        `Twin.grammar_compiled`. `inputs` are the multimodal ones of its prompt.
         """
         self.request_id = request_id
-        self.content = content
+        self.content, self.inputs = content, inputs
         self.slot = -1
         self.row: Any = copy_of(BLANK)
         self.row["prompt"] = prompt_tokens
@@ -50,12 +52,14 @@ class Sequence:
         self.row["priority"] = priority
         self.row["ttft_target_s"], self.row["tpot_target_s"] = targets_s
         self.row["adapter"], self.row["blocked"] = adapter, awaits_grammar
+        self.row["inputs"] = len(inputs)
 
     @classmethod
     def at(cls, request_id: str, row: np.void, slot: int) -> "Sequence":
         """The sequence that a row of a twin's arrays already describes."""
         seq = object.__new__(cls)
         seq.request_id, seq.content, seq.slot, seq.row = request_id, None, slot, row
+        seq.inputs = ()
         return seq
 
     @property

@@ -11,6 +11,7 @@ from foretell.engine.prefixes import PrefixIndex
 from foretell.engine.published import (
     PublishedPicture,
     packed_arrivals,
+    packed_inputs,
     packed_requests,
 )
 from foretell.engine.snapshots import fill_picture
@@ -168,6 +169,7 @@ class SnapshotPredictor:
             return None
         self.ledger.expire(now_unix_s)
         figures = predictor.figures
+        inputs, contents = packed_inputs(self._forecaster, 0)
         return PublishedPicture(
             instance_id=snapshot.instance_id,
             config=snapshot.config,
@@ -188,6 +190,8 @@ class SnapshotPredictor:
             step_time=tuple(step_time.packed().coefficients.tolist()),
             step_error=step_time.variances,
             calibration_steps=step_time.steps,
+            inputs=inputs,
+            contents=contents,
         )
 
     def _show(self) -> EnginePredictor | None:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from foretell.engine.batch import Batch as TwinBatch
 from foretell.engine.forecast import Figures, Forecaster, is_certain, key_of
+from foretell.engine.inputs import input_rows
 from foretell.engine.twin import Twin
 from foretell.kernel.lengths import WIDTH
 from foretell.kernel.pictures import STEPS
@@ -50,6 +51,15 @@ def fill_picture(
     rows["left"][:running] = runs.left_blocks[:]
     rows["scheduled"][:running] = runs.scheduled_tokens[:]
     rows["in_flight"][:running] = runs.in_flight_tokens[:]
+    if config.max_num_encoder_input_tokens:
+        inputs, contents = input_rows(snapshot)
+        forecaster.show_inputs(index, inputs, len(contents))
+        rows["inputs"][:running] = list(map(len, runs.encoder_inputs))
+        rows["inputs"][running:count] = list(map(len, waits.encoder_inputs))
+    else:
+        rows["inputs"][:count] = 0
+    rows["older"][:count] = 0
+    rows["older"][:running] = runs.older_tokens[:]
     lengths = np.fromiter(chain.from_iterable(length_rows), np.float64, count * WIDTH)
     rows["length"][:count] = lengths.reshape(count, WIDTH)
     tokens = rows["prompt"][running:count] + rows["output"][running:count]
@@ -95,13 +105,16 @@ def restore_twin(
     fill_picture(forecaster, 0, snapshot, [certain(0.0)] * len(requests))
     scratch = forecaster.scratch
     restore(forecaster.pictures, 0, scratch)
+    inputs, contents = input_rows(snapshot)
     names = {slot: r.foretell_id or r.request_id for slot, r in enumerate(requests)}
     twin, batches = Twin.adopt(
         snapshot.config,
         scratch.records[START],
         scratch.sequences[START],
         scratch.entries[START],
+        scratch.inputs[START, : len(inputs)],
         names,
+        contents,
     )
     for slot, request in enumerate(requests):
         twin.set_length(slot, round(expected(request)))

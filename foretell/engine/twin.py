@@ -18,6 +18,7 @@ from foretell.engine.arena import Arena
 from foretell.engine.arrays import BLANK, copy_of, new_rows, new_state, steps_in_flight
 from foretell.engine.batch import Batch, Outcome
 from foretell.engine.forecast import key_of
+from foretell.engine.inputs import Inputs
 from foretell.engine.sequence import Sequence
 from foretell.kernel import output, queues
 from foretell.kernel.layout import ENTRY, NONE, Record, State
@@ -26,7 +27,7 @@ from foretell.kernel.start import limited
 from foretell.kernel.step_time import StepTime
 from foretell.latency.linear import LinearStepTime
 from foretell.length.distribution import Row
-from foretell.model import BatchShape, EngineConfig
+from foretell.model import BatchShape, CachedInput, EncoderInput, EngineConfig
 
 _FIRST_CAPACITY = 64
 _SHAPE = tuple(field.name for field in fields(BatchShape))
@@ -81,12 +82,14 @@ class Twin:
             state.blocks,
             state.places,
             state.first_with,
+            state.inputs,
             np.zeros(_FIRST_CAPACITY, ENTRY),
             np.zeros(_FIRST_CAPACITY, ENTRY),
             np.zeros(_FIRST_CAPACITY, BELIEF),
         )
         """The engine's arrays; another tuple when one of them is replaced."""
         self._arena = Arena(config) if prefix_cache else None
+        self._inputs = Inputs()
         self._members: list[Sequence | None] = [None] * _FIRST_CAPACITY
         self._unused = list(range(_FIRST_CAPACITY))[::-1]
         # Slots of the ended, and how many steps must be complete before nothing refers to them.
@@ -99,12 +102,15 @@ class Twin:
         records: Record,
         sequences: NDArray[np.void],
         entries: NDArray[np.void],
+        inputs: NDArray[np.void],
         names: Mapping[int, str],
+        contents: Mapping[int, int],
     ) -> tuple["Twin", list[Batch]]:
         """A twin that goes on from a state, and its steps in flight for `complete`, oldest first.
 
         `records` is a record of `kernel.start.RECORDS`, whose running list is the first slots;
-        `entries` are those of its two batches. `names` are the request ids of the slots in use.
+        `entries` are those of its two batches. `names` are the request ids of the slots in use,
+        `contents` the rows among `inputs` of what is in them.
         """
         twin, capacity = cls(config), len(sequences)
         twin._records["at"] = records
@@ -113,8 +119,10 @@ class Twin:
             running=np.arange(capacity, dtype=np.int32),
             older=entries[0],
             newer=entries[1],
+            inputs=inputs,
             beliefs=np.zeros(capacity, BELIEF),
         )
+        twin._inputs = Inputs(contents, len(inputs))
         twin._members = [None] * capacity
         for slot, request_id in names.items():
             twin._members[slot] = Sequence.at(request_id, sequences[slot], slot)
@@ -190,6 +198,15 @@ class Twin:
         return float(self._clock["first_end_s"])
 
     @property
+    def encoder_cache(self) -> tuple[CachedInput, ...]:
+        """What is in the encoder cache, as in snapshots."""
+        return self._inputs.cached(self.live)
+
+    def encoder_inputs(self, seq: Sequence) -> tuple[EncoderInput, ...]:
+        """The multimodal inputs of a sequence that was added, as in snapshots."""
+        return self._inputs.told(self.live, seq)
+
+    @property
     def capacity(self) -> int:
         """The number of slots."""
         return len(self._members)
@@ -209,6 +226,7 @@ class Twin:
         self._members[slot] = seq
         if self._arena is not None:
             self.live = self._arena.place(self.live, seq)
+        self.live = self._inputs.place(self.live, seq)
         if length_row is not None:
             self.live.beliefs[slot] = (length_row, key_of(seq.request_id))
         queues.enqueue(self._state, slot)
@@ -313,7 +331,7 @@ class Twin:
 
     @property
     def _state(self) -> State:
-        return State(self._engine, *self.live[1:6])
+        return State(self._engine, *self.live[1:7])
 
     def _advance(
         self, *, lands: bool, steps: int, now_s: float = 0.0, model: StepTime = _UNTIMED

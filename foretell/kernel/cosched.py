@@ -49,6 +49,7 @@ def schedule_beside(state: State, batch: Batch, model: StepTime, now_s: float) -
     engine, counts = state.engine, batch.counts
     budget, seats = engine.max_num_scheduled_tokens, engine.max_num_seqs
     counts.scheduled = counts.admitted = counts.preempted = 0
+    engine.encoder_budget = engine.max_num_encoder_input_tokens
     plan = _begin(state, batch, model, now_s)
     engine.max_num_scheduled_tokens = min(budget, plan.tokens)
     engine.max_num_seqs = max(0, seats - plan.parked)

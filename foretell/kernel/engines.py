@@ -91,6 +91,7 @@ def live_of(engines: Engines, index: int) -> Live:
         array_at(at.blocks.address, at.blocks.size, like.blocks),
         array_at(at.places.address, at.places.size, like.places),
         array_at(at.first_with.address, at.first_with.size, like.first_with),
+        array_at(at.inputs.address, at.inputs.size, like.inputs),
         array_at(at.older.address, at.older.size, like.older),
         array_at(at.newer.address, at.newer.size, like.newer),
         array_at(at.beliefs.address, at.beliefs.size, like.beliefs),

@@ -77,6 +77,7 @@ def sample_futures(
                 scratch.blocks,
                 scratch.places,
                 scratch.slots[ARRIVALS][:0],
+                scratch.inputs[WORK],
             ),
             (
                 Batch(records.older, scratch.entries[WORK, OLDER]),

@@ -52,6 +52,10 @@ SEQUENCE = np.dtype(
         ("adapter", np.int32),  # its LoRA adapter; 0: none
         ("blocked", np.int32),  # 1 while its grammar is compiled
         ("noted", np.int32),  # output tokens for which a rollout has passed the marks
+        ("inputs", np.int32),  # multimodal inputs of its prompt
+        ("first_input", np.int32),  # the row of the first of them in `State.inputs`
+        ("encoding", np.int32),  # 1 while it runs and has some to compute, or holds some
+        ("encoded", np.int32),  # embeddings that the step in the making encodes for it
         # Used by `kernel.steady`: numbers of its iterations.
         ("entered", np.int32),
         ("last", np.int32),  # the last iteration that schedules it
@@ -86,6 +90,10 @@ ENGINE = np.dtype(
         ("lookahead", np.int64),  # tokens behind a step's own that it has blocks for
         ("drops_hit", np.int64),  # the last block of a cached prefix is computed again
         ("max_loras", np.int64),  # adapters in one step; 0: there are none
+        ("max_num_encoder_input_tokens", np.int64),  # embeddings that one step may encode
+        ("encoder_cache_size", np.int64),  # embeddings
+        ("disable_chunked_mm_input", np.int64),  # no step computes only some of an input's tokens
+        ("num_prefill_lookahead", np.int64),  # tokens behind a step's own that drafting reads
         # The shares of steps that draft and that accept at least 1, 2, ... tokens.
         ("drafted_ratio", np.float64, (MOST_DRAFTS,)),
         ("accepted_ratio", np.float64, (MOST_DRAFTS,)),
@@ -106,6 +114,12 @@ ENGINE = np.dtype(
         ("blank_head", np.int64),  # the top of the stack of those
         ("lru_head", np.int64),  # free blocks with content, least recently used first
         ("lru_tail", np.int64),
+        ("encoding", np.int64),  # running sequences whose `encoding` is 1
+        ("encoder_budget", np.int64),  # embeddings that the step in the making may still encode
+        ("encoder_free", np.int64),  # embeddings for which the encoder cache has room
+        ("encoder_freeable", np.int64),  # and with what nobody holds dropped
+        ("encoder_head", np.int64),  # cached contents that nobody holds, the oldest first
+        ("encoder_tail", np.int64),
     ]
 )
 
@@ -160,6 +174,26 @@ With several KV cache groups, those of one index lie side by side, in the order 
 """
 
 
+INPUT = np.dtype(
+    [
+        ("content", np.int32),  # the row of its content
+        ("offset", np.int32),  # its first token in the prompt
+        ("length", np.int32),  # tokens
+        ("first_embed", np.int32),  # tokens of it before the first that is an embedding
+        ("end_embed", np.int32),  # and those up to the last one
+        ("held", np.int32),  # 1 while its sequence needs the cached embeddings
+        ("step", np.int32),  # what the step in the making does with it
+        # Of contents only.
+        ("embeds", np.int32),  # embeddings
+        ("cached", np.int32),  # 1 where they are in the encoder cache
+        ("refs", np.int32),  # sequences that hold them
+        ("next", np.int32),  # the neighbours among those that nobody holds
+        ("previous", np.int32),
+    ]
+)
+"""A multimodal input of a sequence, or what inputs of equal content share."""
+
+
 class State(NamedTuple):
     """The scheduler of one engine. It has few arrays, because every call passes them all."""
 
@@ -173,6 +207,8 @@ class State(NamedTuple):
     """Each sequence's blocks, from its place on."""
     first_with: NDArray[np.int32]
     """The oldest block of each content; equal tokens in another group are another content."""
+    inputs: NDArray[np.void]
+    """Rows of `INPUT`: each sequence's, from its first one on, in order; contents among them."""
 
 
 class Batch(NamedTuple):

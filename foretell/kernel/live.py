@@ -60,6 +60,7 @@ class Live(NamedTuple):
     blocks: NDArray[np.void]
     places: NDArray[np.void]
     first_with: NDArray[np.int32]
+    inputs: NDArray[np.void]
     older: NDArray[np.void]
     """Entries of the first of the two batches."""
     newer: NDArray[np.void]
@@ -95,6 +96,7 @@ def advance(
             live.blocks,
             live.places,
             live.first_with,
+            live.inputs,
         ),
         (Batch(records.older, live.older), Batch(records.newer, live.newer)),
         records.clock,
@@ -195,6 +197,7 @@ def publish(live: Live, pictures: Pictures, index: int, now_s: float) -> None:
     header, at = pictures.headers[index], live.records[0].at
     requests, engine = pictures.requests[index], at.engine
     header.engine, header.known_s = engine, now_s
+    header.contents = header.inputs = 0  # simulated prompts have no multimodal inputs
     header.version += 1
     batches = (Batch(at.older, live.older), Batch(at.newer, live.newer))
     newest_step = batches[(at.clock.oldest + at.clock.in_flight + 1) % 2]
@@ -237,6 +240,7 @@ def _publish_request(live: Live, slot: int, request: Record) -> int:
     seq, belief = live.sequences[slot], live.beliefs[slot]
     request.arrival_s, request.priority = seq.arrival_s, seq.priority
     request.preemptions, request.adapter = seq.preemptions, seq.adapter
+    request.inputs = request.older = 0
     request.ttft_target_s, request.tpot_target_s = seq.ttft_target_s, seq.tpot_target_s
     request.prompt, request.output, request.max_tokens = seq.prompt, seq.output, seq.max_tokens
     request.key = belief.key

@@ -2,6 +2,7 @@
 
 from foretell.kernel.blocks import commit, held_by, release
 from foretell.kernel.drafts import accepted_tokens, drafted_tokens
+from foretell.kernel.encoder import check_inputs, free_inputs, free_processed
 from foretell.kernel.jit import compiled
 from foretell.kernel.layout import ENDED, NONE, RUNNING, WAITING, Batch, State
 from foretell.kernel.queues import drop_ended, stop_running, unlink
@@ -27,6 +28,8 @@ def complete(state: State, batch: Batch, now_s: float) -> None:
         seq.in_flight -= tokens
         if stale:
             seq.stale -= tokens
+        if seq.encoding > 0:
+            free_processed(state, slot, batch.entries[i].drafts)
         if not batch.entries[i].samples:
             continue
         if seq.output == 0:
@@ -49,6 +52,7 @@ def complete(state: State, batch: Batch, now_s: float) -> None:
         if seq.output >= seq.stop_after or seq.prompt + seq.output >= longest:
             batch.entries[counts.finished].finished = slot
             counts.finished += 1
+            free_inputs(state, slot)
         elif engine.drafts > 0 and engine.depth == 1:
             seq.drafts = drafted_tokens(engine, seq)
     if counts.finished > 0:
@@ -80,6 +84,7 @@ def abort(state: State, slot: int) -> None:
             position += 1
         stop_running(state, position)
         release(state, slot)
+    free_inputs(state, slot)
     seq.status = ENDED
 
 
@@ -103,6 +108,7 @@ def check(state: State) -> None:
     assert waiting == engine.waiting, "the waiting queue is miscounted"
     assert engine.free >= 0, "more KV blocks taken than exist"
     assert engine.free + engine.held == engine.owned, "KV blocks are not conserved"
+    check_inputs(state)
     if engine.knows_content:
         _check_pool(state, held)
     else:

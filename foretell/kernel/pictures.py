@@ -34,6 +34,8 @@ REQUEST = np.dtype(
         ("scheduled", np.int32),  # tokens that the newest step in flight computes
         ("in_flight", np.int32),  # output tokens that are not known yet, with async scheduling
         ("adapter", np.int32),  # its LoRA adapter; 0: none
+        ("inputs", np.int32),  # multimodal inputs of its prompt
+        ("older", np.int32),  # tokens that the step in flight before the newest computes; 0: untold
     ],
     align=True,
 )
@@ -56,6 +58,8 @@ PICTURE = np.dtype(
         ("shapes", np.int64, (STEPS, SHAPE)),  # of the steps in flight, the oldest first
         ("begun_s", np.float64),  # when the oldest step in flight began
         ("known_s", np.float64),  # until when nothing happened but what the picture shows
+        ("contents", np.int64),  # contents of multimodal inputs that are cached or wanted
+        ("inputs", np.int64),  # inputs of all requests
     ],
     align=True,
 )
@@ -87,3 +91,6 @@ class Pictures(NamedTuple):
     """(m,) of `PICTURE`."""
     requests: NDArray[np.void]
     """(m, most requests) of `REQUEST`; `figures` says how many of them are in use."""
+    inputs: NDArray[np.void]
+    """(m, most inputs) of `layout.INPUT`: the contents, those of them that are cached in the order
+    in which they would be dropped, then the inputs of the requests, in their order."""

@@ -74,6 +74,8 @@ def _enter(r: Roll) -> bool:
     clock, state = r.loop.clock, r.loop.state
     if clock.in_flight != state.engine.depth - 1 or has_offline(state):
         return False
+    if state.engine.encoding > 0:  # who computes multimodal inputs may have to stop before one
+        return False
     return enter(state, r.steady, r.loop.batches[clock.oldest])
 
 
@@ -156,7 +158,7 @@ def _iterate_steady(r: Roll, model: StepTime, until_s: float) -> bool:
     advance_steady(state, steady, 1, clock.now_s)
     in_order = not scheduled or join_sampled(state, steady, step)
     _note(r)
-    if not in_order or clock.in_flight != state.engine.depth - 1:
+    if not in_order or clock.in_flight != state.engine.depth - 1 or state.engine.encoding > 0:
         _leave(r)
     return True
 
@@ -175,6 +177,8 @@ def _may_admit(state: State, steady: Steady) -> bool:
     if steady.sums.sliding > 0 or steady.sums.given_up > 0:
         return True
     head = state.sequences[engine.head]
+    if head.inputs > 0:  # to try it changes the encoder cache
+        return True
     hits = min(head.hits, (head.prompt + head.output - 1) // engine.block_size)
     threshold = long_prefill_threshold(state)
     return admissible_tokens(state, engine.head, token_budget, threshold, hits, NO_PADDING) > 0

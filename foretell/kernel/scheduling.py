@@ -15,6 +15,7 @@ from foretell.kernel.drafts import (
     padded_tokens,
     padding,
 )
+from foretell.kernel.encoder import begin_inputs, encode_inputs, free_inputs, try_inputs
 from foretell.kernel.jit import compiled, inlined
 from foretell.kernel.layout import NONE, Batch, State
 from foretell.kernel.queues import enqueue_preempted, is_offline, run, stop_running, unlink
@@ -28,6 +29,7 @@ def schedule(state: State, batch: Batch) -> bool:
     """
     counts = batch.counts
     counts.scheduled = counts.admitted = counts.preempted = 0
+    state.engine.encoder_budget = state.engine.max_num_encoder_input_tokens
     threshold = long_prefill_threshold(state)
     token_budget = schedule_running(state, batch, threshold)
     if counts.preempted == 0:
@@ -63,10 +65,18 @@ def admissible_tokens(
 
     `pads` is what `padding` says of the step.
     """
+    tokens = _tokens_to_admit(state, slot, token_budget, threshold, hits, pads)
+    return tokens if tokens > 0 and _finds_blocks(state, slot, tokens, hits) else 0
+
+
+@inlined
+def _tokens_to_admit(
+    state: State, slot: int, token_budget: int, threshold: int, hits: int, pads: int
+) -> int:
+    """The tokens that a waiting sequence would compute if there were blocks for them."""
     engine, seq = state.engine, state.sequences[slot]
-    known = seq.prompt + seq.output
     cached = hits * engine.block_size
-    tokens = known - cached
+    tokens = seq.prompt + seq.output - cached
     if tokens == 1 and pads > NO_PADDING:
         tokens = padded_tokens(engine, cached, pads)
         if tokens > token_budget:
@@ -75,14 +85,35 @@ def admissible_tokens(
         tokens = threshold
     if not engine.enable_chunked_prefill and tokens > token_budget:
         return 0
-    tokens = min(tokens, token_budget)
+    return min(tokens, token_budget)
+
+
+@inlined
+def _finds_blocks(state: State, slot: int, tokens: int, hits: int) -> bool:
+    """Whether a waiting sequence has the blocks to compute so many tokens behind its hits."""
+    engine, seq = state.engine, state.sequences[slot]
+    known, cached = seq.prompt + seq.output, hits * engine.block_size
     reserve = min(known, engine.max_model_len) if engine.reserve_full_isl else 0
     slots = min(cached + tokens + engine.lookahead, engine.max_model_len)
     blocks = blocks_to_admit(engine, slots, reserve, hits)
     if engine.running > 0:
         blocks += engine.watermark_blocks
     # Free blocks that it hits are no longer free once it runs.
-    return tokens if blocks + evictable(state, slot, hits) <= engine.free else 0
+    return bool(blocks + evictable(state, slot, hits) <= engine.free)
+
+
+@compiled
+def _admissible_with_inputs(
+    state: State, slot: int, token_budget: int, threshold: int, hits: int, pads: int
+) -> int:
+    """`admissible_tokens` of a sequence with multimodal inputs, which may find no room."""
+    tokens = _tokens_to_admit(state, slot, token_budget, threshold, hits, pads)
+    if tokens > 0:
+        tokens = try_inputs(state, slot, hits * state.engine.block_size, tokens)
+    if tokens > 0 and not _finds_blocks(state, slot, tokens, hits):
+        free_inputs(state, slot)
+        return 0
+    return tokens
 
 
 @compiled
@@ -94,6 +125,9 @@ def schedule_running(state: State, batch: Batch, threshold: int) -> int:
         slot = state.running[index]
         seq = state.sequences[slot]
         tokens = wanted_tokens(state, slot, threshold, token_budget)
+        encodes, encoder_budget = seq.encoding > 0, engine.encoder_budget
+        if encodes and tokens > 0:
+            tokens = try_inputs(state, slot, seq.computed, tokens)
         if tokens <= 0:
             index += 1
             continue
@@ -110,6 +144,8 @@ def schedule_running(state: State, batch: Batch, threshold: int) -> int:
         counts.scheduled += 1
         token_budget -= tokens
         index += 1
+        if encodes:
+            encode_inputs(state, slot, encoder_budget)
     assert token_budget >= 0, "token budget exceeded"
     return token_budget
 
@@ -159,6 +195,8 @@ def _preempt(state: State, batch: Batch, position: int) -> int:
             )
             kept += 1
     counts.scheduled = kept
+    if refund > 0:
+        state.engine.encoder_budget += state.sequences[slot].encoded
     preempt(state, position)
     batch.entries[counts.preempted].preempted = slot
     counts.preempted += 1
@@ -172,6 +210,7 @@ def preempt(state: State, position: int) -> None:
     seq = state.sequences[slot]
     stop_running(state, position)
     release(state, slot)
+    free_inputs(state, slot)
     # Output in flight still delivers its tokens; until it has, the sequence cannot go on.
     seq.stale, seq.placeholders = seq.in_flight, 0
     seq.computed = seq.drafts = 0
@@ -211,7 +250,10 @@ def admit_one(
     """Admit a waiting sequence; returns the tokens that it computes, 0 where it must wait."""
     engine, counts, seq = state.engine, batch.counts, state.sequences[slot]
     hits = find_hits(state, slot)
-    tokens = admissible_tokens(state, slot, token_budget, threshold, hits, pads)
+    if seq.inputs > 0:
+        tokens = _admissible_with_inputs(state, slot, token_budget, threshold, hits, pads)
+    else:
+        tokens = admissible_tokens(state, slot, token_budget, threshold, hits, pads)
     if tokens == 0:
         return 0
     unlink(state, slot)
@@ -221,6 +263,9 @@ def admit_one(
     assert grown, "admission was checked"
     run(state, slot)
     note_adapter(state, batch, slot)
+    if seq.inputs > 0:
+        begin_inputs(state, slot)
+        encode_inputs(state, slot, engine.encoder_budget)
     batch.entries[counts.scheduled].slot = slot
     batch.entries[counts.scheduled].tokens = tokens
     batch.entries[counts.admitted].admitted = slot

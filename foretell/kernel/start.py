@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.kernel.drafts import drafted_tokens
+from foretell.kernel.encoder import restore_inputs
 from foretell.kernel.jit import compiled
 from foretell.kernel.layout import BATCH, ENGINE, EXPECTED, NONE, RUNNING, WAITING, Record, State
 from foretell.kernel.lengths import draw_levels
@@ -25,6 +26,7 @@ RECORDS = np.dtype(
         ("sums", SUMS),
         ("picture", np.int64),  # which picture `restore` has written here
         ("version", np.int64),  # and which version of it
+        ("inputs", np.int64),  # rows of multimodal inputs and of their contents
     ],
     align=True,
 )
@@ -56,6 +58,8 @@ class Scratch(NamedTuple):
     blocks: NDArray[np.void]
     """This and the next are empty: a picture shows no block's identity."""
     places: NDArray[np.void]
+    inputs: NDArray[np.void]
+    """(2, most inputs) of `layout.INPUT`: by `START`, `WORK`."""
 
 
 @compiled
@@ -64,8 +68,9 @@ def restore(pictures: Pictures, index: int, scratch: Scratch) -> None:
 
     Its requests get the first slots, in their order, and end with their next token. What the
     newest step in flight computes is published. With async scheduling, who samples a token in the
-    one before follows from how many tokens are not known yet; what else that step computes is not
-    known, and matters only to a request that is preempted before it ends. Who waits for a grammar
+    one before follows from how many tokens are not known yet; what else that step computes is told
+    where it decides when multimodal inputs are let go of, and otherwise matters only to a request
+    that is preempted before it ends. Who waits for a grammar
     is taken to have it. Prefix sharing in a real engine lets the blocks that requests hold add up
     to more than exist; the free ones are as published. Nothing is done where that was the last to
     be written: rollouts leave it as it is.
@@ -84,6 +89,7 @@ def restore(pictures: Pictures, index: int, scratch: Scratch) -> None:
         row.arrival_s, row.priority = request.arrival_s, request.priority
         row.prompt, row.output, row.max_tokens = request.prompt, request.output, request.max_tokens
         row.preemptions, row.adapter = request.preemptions, request.adapter
+        row.inputs = request.inputs
         row.ttft_target_s, row.tpot_target_s = request.ttft_target_s, request.tpot_target_s
         if request.cached_tokens > 0:  # a division takes as long as all the rest
             row.hits = request.cached_tokens // engine.block_size
@@ -101,7 +107,28 @@ def restore(pictures: Pictures, index: int, scratch: Scratch) -> None:
     engine.blank_head = engine.lru_head = engine.lru_tail = NONE
     engine.free, engine.held = header.figures[FREE_BLOCKS], held
     engine.owned = engine.free + held
+    if header.contents > 0:
+        _restore_inputs(pictures, index, scratch)
     _restore_steps(pictures, index, scratch)
+
+
+@compiled
+def _restore_inputs(pictures: Pictures, index: int, scratch: Scratch) -> None:
+    header, rows, records = pictures.headers[index], scratch.inputs[START], scratch.records[START]
+    records.inputs = header.contents + header.inputs
+    for i in range(records.inputs):
+        rows[i] = pictures.inputs[index, i]
+    slots = scratch.slots[ARRIVALS][:0]
+    state = State(
+        records.engine,
+        scratch.sequences[START],
+        slots,
+        scratch.blocks,
+        scratch.places,
+        slots,
+        rows,
+    )
+    restore_inputs(state, header.contents)
 
 
 @compiled
@@ -123,7 +150,8 @@ def _restore_steps(pictures: Pictures, index: int, scratch: Scratch) -> None:
         elif samples:
             drafts = row.computed - known
         drafts = max(0, min(drafts, tokens - 1, records.engine.drafts))
-        row.placeholders, row.in_flight = samples + drafts + older, tokens + older
+        computed = max(older, requests[i].older)
+        row.placeholders, row.in_flight = samples + drafts + older, tokens + computed
         # Of one that rests and has a single token left, a preempted one that is computed again
         # looks as if it decoded.
         row.is_prefill_chunk = row.computed < row.prompt or (
@@ -134,9 +162,10 @@ def _restore_steps(pictures: Pictures, index: int, scratch: Scratch) -> None:
                 row.drafts = records.engine.drafts
             elif tokens == 0:
                 row.drafts = drafted_tokens(records.engine, row)
-        if older > 0:
+        if computed > 0:
             entry = entries[OLDER, before]
-            entry.slot, entry.tokens, entry.samples, entry.drafts = i, older, 1, older - 1
+            entry.slot, entry.tokens, entry.samples = i, computed, int(older > 0)
+            entry.drafts = max(0, older - 1)
             before += 1
         if tokens > 0:
             entry = entries[NEWER, now]
@@ -258,3 +287,5 @@ def reset(work: Roll, scratch: Scratch, requests: int) -> None:
         older.entries[i] = entries[OLDER, i]
     for i in range(newer.counts.scheduled):
         newer.entries[i] = entries[NEWER, i]
+    for i in range(scratch.records[START].inputs):
+        state.inputs[i] = scratch.inputs[START, i]

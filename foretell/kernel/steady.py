@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.kernel.blocks import blocks_for, grow, held_by, left_behind, release
+from foretell.kernel.encoder import free_inputs, free_processed
 from foretell.kernel.jit import compiled, inlined
 from foretell.kernel.layout import ENDED, WAITING, Batch, Record, State
 from foretell.kernel.pool import take
@@ -147,6 +148,7 @@ def schedule_rest(state: State, steady: Steady, batch: Batch) -> bool:
     token_budget = engine.max_num_scheduled_tokens - sums.scheduled
     take(state, _blocks_taken(state, steady, sums.iteration) - sums.given_up)
     sums.given_up = 0
+    engine.encoder_budget = engine.max_num_encoder_input_tokens
     for i in range(sums.members, engine.running):
         slot = state.running[i]
         tokens = wanted_tokens(state, slot, threshold, token_budget)
@@ -179,12 +181,16 @@ def deliver(state: State, steady: Steady, batch: Batch, now_s: float) -> None:
         if ahead > 0 and steady.due[entry.slot] != NEVER:
             continue  # by now it is steady
         seq.in_flight -= entry.tokens
+        if seq.encoding > 0:
+            free_processed(state, entry.slot, 0)
         if not entry.samples:
             continue
         seq.output += 1
         seq.placeholders -= 1
         if seq.output >= seq.stop_after or seq.prompt + seq.output >= state.engine.max_model_len:
             release(state, entry.slot)
+            if seq.encoding > 0:
+                free_inputs(state, entry.slot)
             seq.status, seq.finished_s, ended = ENDED, now_s, True
     if ended:
         drop_ended(state)

@@ -12,18 +12,23 @@ from foretell.model.prediction import (
 from foretell.model.profile import Curve, DeviceSpec, GpuProfile, Grid, ModelSpec, StepTables
 from foretell.model.snapshot import (
     MOST_DRAFT_TOKENS,
+    CachedInput,
+    EncoderInput,
     EngineConfig,
     EngineSnapshot,
     RequestState,
     RequestTable,
+    content_number,
 )
 
 __all__ = [
     "MOST_DRAFT_TOKENS",
     "NO_SLO",
     "BatchShape",
+    "CachedInput",
     "Curve",
     "DeviceSpec",
+    "EncoderInput",
     "EngineConfig",
     "EngineSnapshot",
     "GpuProfile",
@@ -38,4 +43,5 @@ __all__ = [
     "Slo",
     "Step",
     "StepTables",
+    "content_number",
 ]

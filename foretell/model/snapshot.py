@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
+from hashlib import blake2b
 from math import inf
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 from foretell.model.batch import Step
 
@@ -56,6 +58,15 @@ class EngineConfig:
     """The last cached block of a prompt is computed again (vLLM's `use_eagle_block_drop`)."""
     max_loras: int = 0
     """LoRA adapters in one step; 0: there are none."""
+    max_num_encoder_input_tokens: int = 0
+    """Embeddings of multimodal inputs that one step may encode; 0: there are no such inputs, or it
+    is not known how they are scheduled."""
+    encoder_cache_size: int = 0
+    """Embeddings that the encoder cache has room for."""
+    disable_chunked_mm_input: bool = False
+    """A step that cannot compute a multimodal input to its end stops before it."""
+    num_prefill_lookahead_tokens: int = 0
+    """Tokens behind a step's own that the drafting model reads, embeddings included."""
     co_schedules: bool = False
     """Requests of the last priority are offline: they get what the others leave."""
     approximations: tuple[str, ...] = ()
@@ -90,6 +101,39 @@ class EngineConfig:
         return blocks if self.attention_chunk_tokens else blocks + 1
 
 
+class EncoderInput(NamedTuple):
+    """A multimodal input, such as an image, which takes the place of some tokens of a prompt."""
+
+    content: int
+    """Equal numbers: one entry of the encoder cache serves."""
+    offset: int
+    """The first of its tokens in the prompt."""
+    length: int
+    """Its tokens."""
+    embeds: int
+    """Those of them that are embeddings; the others are ordinary tokens."""
+    first_embed: int
+    """The first of these, counted from `offset`."""
+    end_embed: int
+    """Behind the last of these."""
+    held: int = 0
+    """1 while its request needs its entry of the encoder cache."""
+
+
+@lru_cache(maxsize=4096)
+def content_number(identifier: str) -> int:
+    """The number below 2**64 for `EncoderInput.content`, of vLLM's identifier of an input."""
+    return int.from_bytes(blake2b(identifier.encode(), digest_size=8).digest(), "big")
+
+
+class CachedInput(NamedTuple):
+    """An entry of the encoder cache."""
+
+    content: int
+    """The number that `EncoderInput` has of it."""
+    embeds: int
+
+
 @dataclass(frozen=True, slots=True)
 class RequestState:
     """One request inside an engine. All counts are tokens unless named otherwise."""
@@ -122,6 +166,10 @@ class RequestState:
     """The number of its LoRA adapter in this engine; 0: none."""
     awaits_grammar: int = 0
     """1 while the grammar of its structured output is compiled: until then it is not admitted."""
+    older_tokens: int = 0
+    """Those that the step in flight before the newest computes; 0: none, or nobody told."""
+    encoder_inputs: tuple[EncoderInput, ...] = ()
+    """The multimodal inputs of its prompt, in their order."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,6 +198,8 @@ class RequestTable(Sequence[RequestState]):
     held_blocks: Sequence[int]
     adapter: Sequence[int]
     awaits_grammar: Sequence[int]
+    older_tokens: Sequence[int]
+    encoder_inputs: Sequence[tuple[EncoderInput, ...]]
 
     @classmethod
     def of(cls, rows: Sequence[RequestState]) -> "RequestTable":
@@ -216,3 +266,5 @@ class EngineSnapshot:
     draft tokens; empty: nobody counted."""
     accepted_ratio: tuple[float, ...] = ()
     """Those which accepted so many."""
+    encoder_cache: tuple[CachedInput, ...] = ()
+    """First those that no request needs, in the order in which they would be dropped."""

@@ -9,6 +9,7 @@ from foretell.engine import Sequence, Twin
 from foretell.engine.batch import Batch
 from foretell.latency.linear import LinearStepTime
 from foretell.model import (
+    EncoderInput,
     EngineConfig,
     EngineSnapshot,
     LengthEstimate,
@@ -75,9 +76,17 @@ class SteppedEngine:
         twin, steps = self.twin, [Step(1, at, 0.0, b.shape) for b, at, _ in self.queue]
         return EngineSnapshot(
             "e", "run", 1, NOW, self.now, twin.config, twin.free_blocks,
-            tuple(state_of(s, newest.get(id(s), 0)) for s in twin.running),
-            tuple(state_of(s, 0) for s in twin.waiting), tuple(steps), (),
+            tuple(self._state_of(s, newest.get(id(s), 0)) for s in twin.running),
+            tuple(self._state_of(s, 0) for s in twin.waiting), tuple(steps), (),
+            encoder_cache=twin.encoder_cache,
         )  # fmt: skip
+
+    def _state_of(self, seq: Sequence, scheduled: int) -> RequestState:
+        state = replace(state_of(seq, scheduled), encoder_inputs=self.twin.encoder_inputs(seq))
+        if len(self.queue) == 1 or not self.twin.config.max_num_encoder_input_tokens:
+            return state
+        older = {id(s): tokens for s, tokens in self.queue[0][0].scheduled}
+        return replace(state, older_tokens=older.get(id(seq), 0))
 
 
 def state_of(seq: Sequence, scheduled: int) -> RequestState:
@@ -97,6 +106,23 @@ def state_of(seq: Sequence, scheduled: int) -> RequestState:
     )
 
 
+def random_inputs(rng: Random, prompt: int, config: EngineConfig) -> tuple[EncoderInput, ...]:
+    """Multimodal inputs within a prompt, of one size for each of a few contents."""
+    most = min(config.max_num_encoder_input_tokens, config.encoder_cache_size)
+    inputs: list[EncoderInput] = []
+    offset = 0
+    while most and rng.random() < 0.7:
+        offset += rng.choice([0, rng.randint(0, 30)])
+        content = rng.randint(0, 5)
+        length = 1 + content * (most - 1) // 5
+        if offset + length > prompt:
+            break
+        embeds = length - length // 4
+        inputs.append(EncoderInput(content, offset, length, embeds, length // 4, length))
+        offset += length
+    return tuple(inputs)
+
+
 def longest(config: EngineConfig) -> int:
     """Tokens that requests may have here: two of them fit."""
     return config.total_blocks // config.kv_cache_groups * config.block_size_tokens // 2
@@ -107,7 +133,8 @@ def random_engine(
 ) -> SteppedEngine | None:
     """At a random step, right after `schedule`; None where no snapshot could say what goes on.
 
-    `attention` are the fields of `EngineConfig` that tell of its KV cache groups.
+    `attention` are the fields of `EngineConfig` that tell of its KV cache groups, or of what it
+    encodes.
     """
     config = EngineConfig(
         "m", rng.choice([4, 16]), rng.randint(20, 60), rng.randint(2, 8), 48, 256,
@@ -123,7 +150,8 @@ def random_engine(
         output = rng.randint(1, min(60, most - 1))
         limit = output if rng.random() < 0.5 else output + 9
         prompt = rng.randint(1, min(150, most - output))
-        engine.twin.add(Sequence(f"r{i}", prompt, output, limit, arrival_s=i))
+        inputs = random_inputs(rng, prompt, config)
+        engine.twin.add(Sequence(f"r{i}", prompt, output, limit, arrival_s=i, inputs=inputs))
     for _ in range(rng.randint(0, 60)):
         if not engine.twin.idle:
             engine.iterate()

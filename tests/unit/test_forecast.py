@@ -137,6 +137,14 @@ def random_attention(rng: Random, kind: str) -> dict[str, int] | None:
     """KV cache groups, the last of them with a small window or small chunks."""
     if kind == "full":
         return None
+    if kind == "images":
+        most = rng.randint(6, 40)
+        return {
+            "kv_cache_groups": 1,
+            "max_num_encoder_input_tokens": most + rng.randint(0, 20),
+            "encoder_cache_size": most + rng.randint(0, 60),
+            "disable_chunked_mm_input": rng.random() < 0.3 and most < 19,
+        }
     local = rng.choice([1, 1, 2])
     groups = {
         "kv_cache_groups": local + rng.choice([0, 1, 1]),
@@ -148,7 +156,7 @@ def random_attention(rng: Random, kind: str) -> dict[str, int] | None:
 
 
 @pytest.mark.parametrize("async_scheduling", [False, True])
-@pytest.mark.parametrize("attention", ["full", "window", "chunks"])
+@pytest.mark.parametrize("attention", ["full", "window", "chunks", "images"])
 @pytest.mark.parametrize("seed", range(100))
 def test_a_restored_twin_continues_exactly_and_forecasts_what_happens(
     seed: int, attention: str, async_scheduling: bool

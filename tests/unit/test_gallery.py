@@ -11,13 +11,21 @@ from foretell.engine import SnapshotPredictor
 from foretell.engine.gallery import STALE_S, FollowedEngine, Gallery
 from foretell.engine.hindsight import replay
 from foretell.engine.published import PictureError, Published, PublishedPicture
+from foretell.kernel.layout import INPUT
 from foretell.kernel.pictures import REQUEST
 from foretell.kernel.step_time import StepTime
 from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.tables import profile_step_time
 from foretell.length.distribution import knots
 from foretell.length.prefix import chained
-from foretell.model import EngineSnapshot, LengthEstimate, Prediction, RequestSpec
+from foretell.model import (
+    CachedInput,
+    EncoderInput,
+    EngineSnapshot,
+    LengthEstimate,
+    Prediction,
+    RequestSpec,
+)
 from foretell.v1 import predictor_pb2
 from foretell.wire_published import published_from_proto, published_to_proto
 from tools.harness.cases import Size, make_case
@@ -87,6 +95,8 @@ def test_followers_foretell_what_predictors_foretell(seed: int) -> None:
         config = replace(case.snapshot.config, approximations=(f"feature {i}",))
         snapshot = replace(case.snapshot, instance_id=f"engine-{i}", config=config)
         snapshot = replace(snapshot, taken_unix_s=now_s - 0.08)
+        if i % 2:
+            snapshot = illustrated(snapshot)
         predictor, engine = new_predictor(snapshot), gallery.follow(f"engine-{i}")
         predictors.append(predictor)
         others, own = case.reserved
@@ -116,6 +126,33 @@ def test_followers_foretell_what_predictors_foretell(seed: int) -> None:
     alone = replay(scene, request, knots, cached, idle=True)
     assert all(a.ttft_s <= p.ttft_s for a, p in zip(alone, again, strict=True))
     assert all(a.load.running == a.load.reserved == 0 for a in alone)
+
+
+def illustrated(snapshot: EngineSnapshot) -> EngineSnapshot:
+    """The snapshot of an engine that encodes an image in a step; everyone who waits has one."""
+    config = replace(
+        snapshot.config, max_num_encoder_input_tokens=40, encoder_cache_size=100, max_num_seqs=200
+    )
+    waiting = [
+        replace(row, encoder_inputs=(EncoderInput(i % 7, 0, 12, 10, 1, 11),), prompt_tokens=512)
+        for i, row in enumerate(snapshot.waiting)
+    ]
+    cache = (CachedInput(3, 10), CachedInput(99, 30), CachedInput(4, 10))
+    return replace(snapshot, config=config, waiting=tuple(waiting), encoder_cache=cache)
+
+
+def test_who_waits_with_images_delays_a_newcomer() -> None:
+    """Four of them are encoded in a step, where all would be computed in one."""
+    rows = []
+    for tell in (lambda snapshot: snapshot, illustrated):
+        case = make_case(Size(1, 40), 3, async_scheduling=False)
+        snapshot = replace(case.snapshot, waiting=tuple(case.snapshot.waiting))
+        config = replace(snapshot.config, max_num_scheduled_tokens=40_000, max_num_seqs=200)
+        waiting = tuple(replace(row, prompt_tokens=512) for row in snapshot.waiting)
+        snapshot = tell(replace(snapshot, config=config, waiting=waiting))
+        now_s = snapshot.taken_unix_s
+        rows.append(asked(new_predictor(snapshot), newcomer(), now_s).ttft_s)
+    assert rows[1] > rows[0]
 
 
 def means(prediction: Prediction) -> tuple[float | None, ...]:
@@ -309,6 +346,39 @@ def false_pictures(picture: PublishedPicture) -> list[tuple[str, PublishedPictur
         ("step_time", replace(picture, step_time=(1.0,))),
         ("step_time", replace(picture, step_time=(float("nan"),) * 8)),
     ]
+
+
+def test_false_inputs_are_refused() -> None:
+    gallery = Gallery(knots)
+    case = make_case(Size(4, 9), 0, async_scheduling=True)
+    predictor, engine = new_predictor(illustrated(case.snapshot)), gallery.follow("engine-0")
+    now_s = case.snapshot.taken_unix_s
+    message = sent(predictor, now_s)
+    picture = message.picture
+    assert picture is not None
+    assert (picture.contents, len(picture.inputs) // INPUT.itemsize) == (8, 17)
+    engine.hear(message, now_s)
+    before = foretold(gallery, newcomer(), now_s)
+    false = [
+        replace(picture, contents=9),
+        replace(picture, inputs=picture.inputs[: INPUT.itemsize]),
+    ]
+    for name, row, value in (
+        ("content", 16, 8),
+        ("content", 16, -1),
+        ("length", 16, 10**6),
+        ("held", 16, 1),  # of what is not cached
+        ("cached", 0, 2),
+        ("embeds", 0, 71),  # more than there is room for
+        ("embeds", 7, -1),
+    ):
+        rows = np.frombuffer(picture.inputs, INPUT).copy()
+        rows[name][row] = value
+        false.append(replace(picture, inputs=rows.tobytes()))
+    for each in false:
+        with pytest.raises(PictureError):
+            engine.hear(replace(message, picture=each), now_s)
+    assert foretold(gallery, newcomer(), now_s) == before
 
 
 def _with_target(picture: PublishedPicture, seconds: float) -> bytes:

@@ -8,6 +8,8 @@ import pytest
 from foretell import wire
 from foretell.model import (
     BatchShape,
+    CachedInput,
+    EncoderInput,
     EngineConfig,
     EngineSnapshot,
     LengthEstimate,
@@ -214,3 +216,62 @@ def test_levels_that_do_not_ascend_within_0_and_1_are_refused(levels: tuple[floa
         message.quantiles.add(level=level, tokens=10.0)
     with pytest.raises(wire.WireError, match="levels"):
         wire.length_from_proto(message)
+
+
+IMAGES = (EncoderInput(2**64 - 1, 0, 4, 3, 1, 4, 1), EncoderInput(7, 5, 7, 7, 0, 7))
+SEEING = replace(CONFIG, max_num_encoder_input_tokens=64, encoder_cache_size=10)
+ILLUSTRATED = replace(
+    SNAPSHOT,
+    config=SEEING,
+    running=(STATE, replace(STATE, encoder_inputs=IMAGES)),
+    encoder_cache=(CachedInput(0, 5), CachedInput(2**64 - 1, 3)),
+)
+
+
+def test_multimodal_inputs_survive_a_round_trip() -> None:
+    raw = wire.snapshot_to_proto(ILLUSTRATED).SerializeToString()
+    seen = wire.snapshot_from_proto(snapshot_pb2.EngineSnapshot.FromString(raw))
+    assert seen == ILLUSTRATED
+    assert seen.running[1].encoder_inputs == IMAGES
+    assert list(seen.running.encoder_inputs) == [(), IMAGES]
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        (IMAGES[1], IMAGES[0]),  # not in order
+        (IMAGES[0], IMAGES[0]),  # in the same place
+        (IMAGES[1]._replace(length=8),),  # beyond the prompt
+        (IMAGES[1]._replace(end_embed=8),),
+        (IMAGES[1]._replace(embeds=8),),
+        (IMAGES[1]._replace(first_embed=7, end_embed=6),),
+        (IMAGES[1]._replace(held=1),),  # which is not in the cache
+    ],
+)
+def test_inputs_that_no_prompt_can_have_are_refused(inputs: tuple[EncoderInput, ...]) -> None:
+    state = replace(STATE, encoder_inputs=inputs)
+    for queue in ("running", "waiting"):
+        message = wire.snapshot_to_proto(replace(ILLUSTRATED, **{queue: (state,)}))
+        with pytest.raises(wire.WireError, match="encoder"):
+            wire.snapshot_from_proto(message)
+
+
+def test_an_encoder_cache_that_cannot_be_is_refused() -> None:
+    first, second = ILLUSTRATED.encoder_cache
+    for cache in ((first, second, first), (first, second._replace(embeds=6))):
+        with pytest.raises(wire.WireError, match="encoder cache"):
+            wire.snapshot_from_proto(
+                wire.snapshot_to_proto(replace(ILLUSTRATED, encoder_cache=cache))
+            )
+    message = wire.snapshot_to_proto(ILLUSTRATED)
+    message.encoder_cache_embeds.append(1)
+    with pytest.raises(wire.WireError, match="differ in length"):
+        wire.snapshot_from_proto(message)
+    message = wire.snapshot_to_proto(ILLUSTRATED)
+    message.running.inputs.offset.pop()
+    with pytest.raises(wire.WireError, match="differ in length"):
+        wire.snapshot_from_proto(message)
+    message = wire.snapshot_to_proto(ILLUSTRATED)
+    message.config.encoder_cache_size = 2**31
+    with pytest.raises(wire.WireError, match="out of range"):
+        wire.snapshot_from_proto(message)

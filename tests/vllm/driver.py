@@ -9,12 +9,15 @@ import copy
 import json
 import tempfile
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import cache
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from vllm.config import (
@@ -28,6 +31,7 @@ from vllm.config import (
     VllmConfig,
 )
 from vllm.lora.request import LoRARequest
+from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
@@ -48,7 +52,8 @@ from vllm.v1.structured_output import StructuredOutputManager
 from foretell.engine.arrays import new_rows
 from foretell.engine.twin import Twin
 from foretell.kernel import drafts
-from foretell.model import EngineConfig
+from foretell.model import EncoderInput, EngineConfig
+from services.backend.vllm.encoder import knows_encoding
 
 EOS_TOKEN = 1
 _FIRST_OUTPUT_TOKEN = 10
@@ -58,6 +63,8 @@ _KNOWN_SETTINGS = {setting.name for setting in fields(SchedulerConfig)}
 _BEHAVIOUR = {"long_prefill_threshold_when_alone": not _KNOWN_SETTINGS.issuperset(_NEW_SETTINGS)}
 PASSES_OVER_IN_PLACE = _KNOWN_SETTINGS.issuperset(_NEW_SETTINGS)
 """Before 0.31 who was passed over went to a queue of its own, before all others."""
+KNOWS_ENCODING = knows_encoding(Scheduler)
+"""Of other versions it is told that multimodal inputs are not modelled."""
 _ASYNC_QUEUE_DEPTH = 2  # vLLM's max_concurrent_batches with async scheduling
 
 _MODEL = {
@@ -102,9 +109,29 @@ def _model_config(name: str, max_model_len: int) -> ModelConfig:
         )
 
 
+class _MultimodalConfig(ModelConfig):  # type: ignore[misc]
+    """That of a model with an encoder, which for the scheduler need not be one."""
+
+    supports_multimodal_inputs = True
+
+
+@contextmanager
+def _encoder_budget(config: EngineConfig) -> Iterator[None]:
+    """vLLM asks the model's own code how many embeddings an input may have; here nobody does."""
+    budget = SimpleNamespace(
+        encoder_compute_budget=config.max_num_encoder_input_tokens,
+        encoder_cache_size=config.encoder_cache_size,
+        mm_max_toks_per_item={},
+    )
+    with patch("vllm.v1.core.sched.scheduler.MultiModalBudget", lambda *_, **__: budget):
+        yield
+
+
 def vllm_config(config: EngineConfig) -> VllmConfig:
     """The `VllmConfig` that makes vLLM's scheduler behave as `config` says."""
     model = copy.copy(_model_config(config.model_name, config.max_model_len))
+    if config.max_num_encoder_input_tokens:
+        model.__class__ = _MultimodalConfig
     # Since 0.31; an older version need not know them unless it is asked for them.
     newer = {
         "max_num_active_seqs": config.max_num_active_seqs or None,
@@ -122,6 +149,7 @@ def vllm_config(config: EngineConfig) -> VllmConfig:
         is_encoder_decoder=False,
         watermark=config.watermark_ratio,
         scheduler_reserve_full_isl=config.reserve_full_isl,
+        disable_chunked_mm_input=config.disable_chunked_mm_input,
         **{name: value for name, value in newer.items() if value is not None},
     )
     result = VllmConfig(
@@ -178,17 +206,18 @@ def build_scheduler(config: EngineConfig, cls: type[Any] | None = None) -> Sched
     if cls is None:
         cls = AsyncScheduler if config.async_scheduling else Scheduler
     settings = vllm_config(config)
-    scheduler: Scheduler = cls(
-        vllm_config=settings,
-        kv_cache_config=KVCacheConfig(
-            num_blocks=config.total_blocks + 1,  # block 0 is the null block
-            kv_cache_tensors=[],
-            kv_cache_groups=kv_cache_groups(config),
-        ),
-        structured_output_manager=StructuredOutputManager(settings),
-        block_size=config.block_size_tokens,
-        log_stats=False,
-    )
+    with _encoder_budget(config):
+        scheduler: Scheduler = cls(
+            vllm_config=settings,
+            kv_cache_config=KVCacheConfig(
+                num_blocks=config.total_blocks + 1,  # block 0 is the null block
+                kv_cache_tensors=[],
+                kv_cache_groups=kv_cache_groups(config),
+            ),
+            structured_output_manager=StructuredOutputManager(settings),
+            block_size=config.block_size_tokens,
+            log_stats=False,
+        )
     return scheduler
 
 
@@ -298,10 +327,12 @@ class EngineLoop:
         extra_args: dict[str, Any] | None = None,
         adapter: int = 0,
         awaits_grammar: bool = False,
+        inputs: Sequence[tuple[str, EncoderInput]] = (),
     ) -> Request:
         """Queue a request.
 
         `adapter` is the number of its LoRA adapter; `awaits_grammar` until `compile_grammar`.
+        `inputs` are the multimodal ones of its prompt, with their identifiers.
 
         `prompt` is token ids, or a length for a prompt that shares no prefix with any other.
         `eos_after` output tokens EOS is sampled; 0 never. Arrival times default to the order of
@@ -325,6 +356,7 @@ class EngineLoop:
             priority=priority,
             block_hasher=self._hasher,
             lora_request=LoRARequest(f"adapter {adapter}", adapter, "nowhere") if adapter else None,
+            mm_features=[_feature(name, each) for name, each in inputs],
         )
         self._eos_after[request_id] = eos_after
         self.scheduler.add_request(request)
@@ -461,6 +493,17 @@ class EngineLoop:
             self.scheduler.update_draft_token_ids(DraftTokenIds(sampled, drafted))
         ended = before - set(self.scheduler.requests)
         return [request_id for request_id in ids if request_id in ended]
+
+
+def _feature(identifier: str, told: EncoderInput) -> MultiModalFeatureSpec:
+    """The tokens of an image, of which those from the first embedding to the last are such."""
+    mask = None
+    if told.embeds < told.length:
+        mask = torch.zeros(told.length, dtype=torch.bool)
+        mask[told.first_embed : told.end_embed] = True
+        assert told.embeds == told.end_embed - told.first_embed
+    place = PlaceholderRange(told.offset, told.length, mask)
+    return MultiModalFeatureSpec(None, "image", identifier, place)
 
 
 def unique_prompt(seed: str, tokens: int) -> list[int]:

@@ -13,13 +13,14 @@ from foretell.engine.scenario import ReplayConfig
 MODES = ("sync", "async")
 DRAFTS = ("ngram", "eagle")
 QUEUES = ("loras", "grammars")
+IMAGES = ("images", "images and eagle")
 LOCAL_ATTENTION = ("window", "full and window", "chunks", "full and chunks")
 
 
 def random_scenario(seed: int, mode: str, attention: str = "full") -> dict[str, Any]:
     """Shared prefixes, continued outputs, priorities, aborts, EOS, scarce blocks, thresholds.
 
-    `attention` is a kind of local attention, of drafts or of waiting.
+    `attention` is a kind of local attention, of drafts, of waiting or of multimodal inputs.
     """
     rng = Random(f"{mode} {seed}")
     block_size = rng.choice([4, 8, 16])
@@ -54,6 +55,8 @@ def random_scenario(seed: int, mode: str, attention: str = "full") -> dict[str, 
         config |= _drafting(Random(f"{attention} {mode} {seed}"), attention, config)
     elif attention == "loras":
         _share_adapters(Random(f"{attention} {mode} {seed}"), config, requests)
+    elif attention in IMAGES:
+        return _with_images(Random(f"{attention} {mode} {seed}"), mode, seed, attention)
     elif attention == "grammars":
         _await_grammars(Random(f"{attention} {mode} {seed}"), requests)
     elif attention != "full":
@@ -81,6 +84,57 @@ def _drafting(rng: Random, kind: str, config: dict[str, Any]) -> dict[str, Any]:
         "long_prefill_token_threshold": max(threshold, wide) if threshold else 0,
         "num_blocks": config["num_blocks"] + 1,
     }
+
+
+def _with_images(rng: Random, mode: str, seed: int, kind: str) -> dict[str, Any]:
+    """Images that some requests share, and repeat, in a cache for few of them."""
+    scenario = random_scenario(seed, mode, "eagle" if "eagle" in kind else "full")
+    config, longest = scenario["config"], scenario["config"]["max_model_len"]
+    budget = config["max_num_scheduled_tokens"] or config["max_num_batched_tokens"]
+    wide = max(2, min(longest // 2, rng.choice([8, 30, 60, 60])))
+    config["disable_chunked_mm_input"] = rng.random() < 0.3
+    if config["disable_chunked_mm_input"]:
+        wide = max(2, min(wide, _least_step(config, budget) - 1))
+    images = {f"image {i}": _image(rng, wide) for i in range(rng.randint(4, 12))}
+    config["num_prefill_lookahead_tokens"] = ahead = int("eagle" in kind)
+    # vLLM waits forever for room for the image behind the one in whose last token it reads ahead.
+    least = wide * (1 + ahead)
+    config["max_num_encoder_input_tokens"] = rng.randint(least, least + least // 2)
+    config["encoder_cache_size"] = rng.randint(least, 2 * least)
+    for request in scenario["requests"]:
+        if rng.random() < 0.9:
+            request["prompt"] = _illustrated(rng, request["prompt"], images, longest - 1)
+    return scenario | {"name": f"{mode} {seed} {kind}", "encoder_inputs": images}
+
+
+def _least_step(config: dict[str, Any], budget: int) -> int:
+    """The tokens that a request can have in a step if it has it to itself."""
+    return min(budget, config["long_prefill_token_threshold"] or budget)
+
+
+def _image(rng: Random, wide: int) -> dict[str, int]:
+    length = max(rng.randint(1, wide), rng.randint(1, wide))
+    if rng.random() < 0.5:
+        return {"length": length}
+    first = rng.randint(0, length - 1)
+    return {"length": length, "first_embed": first, "embeds": rng.randint(1, length - first)}
+
+
+def _illustrated(
+    rng: Random, prompt: list[list[Any]], images: dict[str, Any], longest: int
+) -> list[list[Any]]:
+    """The prompt with images before some of its text, as many of them as fit whole."""
+    result: list[list[Any]] = []
+    left = longest
+    for segment in [*prompt, [None, 0]]:
+        while rng.random() < 0.5:
+            name = rng.choice(sorted(images))
+            if images[name]["length"] < left:
+                result.append([name, images[name]["length"]])
+                left -= images[name]["length"]
+        result += _cut([segment], left) if segment[0] else []
+        left = longest - sum(tokens for _, tokens in result)
+    return result
 
 
 def _share_adapters(rng: Random, config: dict[str, Any], requests: list[dict[str, Any]]) -> None:

@@ -44,6 +44,7 @@ class ReplayLoop(EngineLoop):
     def __init__(self, scenario: Scenario) -> None:
         config = scenario.config
         super().__init__(config.engine_config())
+        self._scenario = scenario
         self.drafting = Drafting(self.config, config.drafted_ratio, config.accepted_ratio)
         self._tokens = SegmentTokens()
 
@@ -57,6 +58,7 @@ class ReplayLoop(EngineLoop):
             arrival_s=float(arrival),
             adapter=request.adapter,
             awaits_grammar=request.grammar_step > request.arrival_step,
+            inputs=list(self._scenario.inputs_of(request)),
         )
 
     def _token(self, request_id: str, index: int) -> int:

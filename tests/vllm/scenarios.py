@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from foretell.model import EngineConfig
+from foretell.model import EncoderInput, EngineConfig, content_number
 from tests.vllm.driver import Drafting, EngineLoop, Iteration, engine_config, unique_prompt
 
 SCARCE_BLOCKS = 40  # little enough that requests are preempted
@@ -37,6 +37,28 @@ VARIANTS = {
         num_lookahead_tokens=3,
         drops_last_hit=True,
     ),
+    "sync-images": engine_config(
+        total_blocks=SCARCE_BLOCKS,
+        max_num_encoder_input_tokens=100,
+        encoder_cache_size=160,
+        disable_chunked_mm_input=True,
+    ),
+    "async-images": engine_config(
+        total_blocks=SCARCE_BLOCKS,
+        async_scheduling=True,
+        policy="priority",
+        max_num_encoder_input_tokens=80,
+        encoder_cache_size=120,
+    ),
+    "async-images-eagle": engine_config(
+        total_blocks=SCARCE_BLOCKS,
+        async_scheduling=True,
+        num_speculative_tokens=2,
+        num_lookahead_tokens=2,
+        max_num_encoder_input_tokens=120,
+        encoder_cache_size=160,
+        num_prefill_lookahead_tokens=1,
+    ),
     "sync-uncached": engine_config(total_blocks=SCARCE_BLOCKS, enable_prefix_caching=False),
 }
 
@@ -46,6 +68,22 @@ def extra_args(index: int) -> dict[str, Any] | None:
     if index % 3 == 0:
         return None
     return {"foretell_id": f"cluster-{index}", "foretell_predicted_tokens": index + 0.5}
+
+
+def images(rng: random.Random, prompt: int, config: EngineConfig) -> list[tuple[str, EncoderInput]]:
+    """Multimodal inputs within a prompt, in an engine that has any; of one size by their name."""
+    inputs: list[tuple[str, EncoderInput]] = []
+    offset = 0
+    while config.max_num_encoder_input_tokens and rng.random() < 0.6:
+        offset += rng.choice([0, rng.randint(0, 40)])
+        number = rng.randint(0, 7)
+        name, length, first = f"image {number}", 10 * number + 3, number % 3
+        if offset + length > prompt:
+            break
+        place = content_number(name), offset, length
+        inputs.append((name, EncoderInput(*place, length - first, first, length)))
+        offset += length
+    return inputs
 
 
 def drive(
@@ -72,13 +110,15 @@ def drive(
         if added < requests and (rng.random() < 0.3 or not loop.busy):
             for _ in range(rng.randint(1, 6)):
                 shared = rng.choice([[], *prefixes])
+                prompt = shared + unique_prompt(f"prompt {seed} {added}", rng.randint(1, 150))
                 loop.add(
                     f"r{added}",
-                    shared + unique_prompt(f"prompt {seed} {added}", rng.randint(1, 150)),
+                    prompt,
                     rng.randint(1, 60),
                     eos_after=rng.choice([0, 0, 5, 20]),
                     priority=rng.randint(-1, 2),
                     extra_args=extra_args(added),
+                    inputs=images(rng, len(prompt), config),
                 )
                 added += 1
         if rng.random() < 0.03 and loop.scheduler.requests:

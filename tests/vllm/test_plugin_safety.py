@@ -11,6 +11,7 @@ import pytest
 import vllm
 import zmq
 from vllm.config import LoRAConfig
+from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import (
@@ -20,11 +21,12 @@ from vllm.v1.kv_cache_interface import (
 )
 
 from foretell.v1 import snapshot_pb2
+from foretell.wire import LONGEST_APPROXIMATION
 from services.backend import publisher
-from services.backend.vllm import compat
+from services.backend.vllm import compat, encoder
 from services.backend.vllm.plugin import ForetellScheduler
 from services.process.memory_log import LogReader
-from tests.vllm.driver import EngineLoop, build_scheduler, engine_config
+from tests.vllm.driver import KNOWS_ENCODING, EngineLoop, build_scheduler, engine_config
 from tests.vllm.scenarios import VARIANTS, drive
 
 pytestmark = pytest.mark.vllm
@@ -234,8 +236,49 @@ def test_all_that_the_twin_does_not_model_is_told(endpoint: str) -> None:
     config.lora_config = LoRAConfig(max_loras=3)
     assert compat.engine_config(scheduler).max_loras == 3
     config.lora_config = None
-    scheduler.max_num_encoder_input_tokens = 1024
-    assert compat.approximations(scheduler) == ["images, audio or video"]
+
+
+@pytest.mark.skipif(not KNOWS_ENCODING, reason="another encoder cache")
+def test_what_is_not_known_of_multimodal_inputs_is_told(endpoint: str) -> None:
+    config = replace(SYNC, max_num_encoder_input_tokens=64, encoder_cache_size=128)
+    scheduler: Any = build_scheduler(config)
+    known = [
+        "which images, audio or video a new request has",
+        "the time that encoding images, audio or video takes",
+    ]
+    assert compat.approximations(scheduler) == known
+    assert all(len(each) <= LONGEST_APPROXIMATION for each in known)
+    seen = compat.engine_config(scheduler)
+    assert (seen.max_num_encoder_input_tokens, seen.encoder_cache_size) == (64, 128)
+    own = scheduler.encoder_cache_manager
+    for name, value in (
+        ("encoder_cache_manager", type("Other", (type(own),), {})(128)),
+        ("is_encoder_decoder", True),
+        ("num_prefill_lookahead", 2),
+        ("planner", object()),
+    ):
+        before = getattr(scheduler, name, None)
+        setattr(scheduler, name, value)
+        assert "images, audio or video" in compat.approximations(scheduler)
+        assert compat.engine_config(scheduler).max_num_encoder_input_tokens == 0
+        setattr(scheduler, name, before)
+    assert compat.approximations(scheduler) == known
+
+
+def test_a_version_that_encodes_otherwise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Older:
+        """As before 0.32: nothing allocates the inputs of a step by itself."""
+
+    assert not encoder.knows_encoding(Older)
+    assert encoder.knows_encoding(Scheduler) == KNOWS_ENCODING
+    let_go = EncoderCacheManager.free_encoder_input
+
+    def at_once(manager: Any, request: Any, place: int) -> None:
+        manager.request_cached_ids.pop(request.request_id, None)
+        let_go(manager, request, place)
+
+    monkeypatch.setattr(EncoderCacheManager, "free_encoder_input", at_once)
+    assert not encoder.knows_encoding(Scheduler)
 
 
 @pytest.mark.parametrize(

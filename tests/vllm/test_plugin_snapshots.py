@@ -1,12 +1,21 @@
 """What the plugin publishes is the scheduler's own truth, at every step of random runs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
-from foretell.model import BatchShape, EngineSnapshot, RequestState, Step
+from foretell.model import (
+    BatchShape,
+    CachedInput,
+    EncoderInput,
+    EngineSnapshot,
+    RequestState,
+    Step,
+    content_number,
+)
 from foretell.v1 import snapshot_pb2
 from foretell.wire import snapshot_from_proto
 from services.backend import publisher
@@ -67,8 +76,10 @@ class Truth:
     def __init__(self, loop: EngineLoop) -> None:
         self.scheduler = loop.scheduler
         self.tokens: dict[str, int] = {}
+        self.tokens_before: dict[str, int] = {}
         self.hits: dict[str, int] = {}
         self.shapes: list[BatchShape] = []
+        self.cached = self.unused = 0  # entries of the encoder cache that were told, and compared
         stock = self.scheduler.kv_cache_manager.get_computed_blocks
 
         def counted(request: Any) -> Any:
@@ -80,7 +91,7 @@ class Truth:
         after = self.scheduler._update_after_schedule
 
         def scheduled(output: Any) -> None:
-            self.tokens = dict(output.num_scheduled_tokens)
+            self.tokens_before, self.tokens = self.tokens, dict(output.num_scheduled_tokens)
             if self.tokens:
                 self.shapes.append(self._shape(output.scheduled_spec_decode_tokens))
             after(output)
@@ -115,6 +126,34 @@ class Truth:
         (manager,) = self.scheduler.kv_cache_manager.coordinator.single_type_managers
         return len(manager.req_to_blocks[request.request_id])
 
+    def encoder_inputs(self, request: Any) -> tuple[EncoderInput, ...]:
+        """What vLLM itself would ask of a request's features, and which of them it holds."""
+        held = self.scheduler.encoder_cache_manager.get_cached_input_ids(request)
+        return tuple(
+            EncoderInput(
+                content_number(feature.identifier),
+                feature.mm_position.offset,
+                feature.mm_position.length,
+                feature.mm_position.get_num_embeds(),
+                feature.mm_position.extract_embeds_range()[0][0] - feature.mm_position.offset,
+                feature.mm_position.extract_embeds_range()[-1][1] + 1 - feature.mm_position.offset,
+                int(place in held),
+            )
+            for place, feature in enumerate(request.mm_features)
+        )
+
+    def check_encoder_cache(self, cache: Sequence[CachedInput]) -> None:
+        manager = self.scheduler.encoder_cache_manager
+        if not self.scheduler.max_num_encoder_input_tokens:
+            assert cache == ()
+            return
+        told = {content_number(name): count for name, count in manager.num_embeds_by_hash.items()}
+        assert dict(cache) == told
+        unused = [content_number(name) for name in manager.freeable]
+        assert [each.content for each in cache][: len(unused)] == unused
+        self.cached += len(cache)
+        self.unused += len(unused)
+
     def row(self, request: Any) -> RequestState:
         extra = extra_args(int(request.request_id[1:])) or {}
         admitted = request in self.scheduler.running or request.num_preemptions > 0
@@ -134,11 +173,28 @@ class Truth:
             preemptions=request.num_preemptions,
             left_blocks=self.left_blocks(request.request_id),
             held_blocks=self.held_blocks(request) if admitted else 0,
+            encoder_inputs=self.encoder_inputs(request),
+            older_tokens=self.older_tokens(request) if request in self.scheduler.running else 0,
         )
+
+    def older_tokens(self, request: Any) -> int:
+        """Only where somebody who runs has images, and it is an engine with two steps in flight."""
+        told = any(each.mm_features for each in self.scheduler.running)
+        if not (told and isinstance(self.scheduler, AsyncScheduler)):
+            return 0
+        before = request.num_in_flight_tokens - self.tokens.get(request.request_id, 0)
+        assert before in {0, self.tokens_before.get(request.request_id, 0)}
+        return int(before)
 
     def check(self, snapshot: EngineSnapshot) -> None:
         manager = self.scheduler.kv_cache_manager
-        assert list(snapshot.running) == [self.row(r) for r in self.scheduler.running]
+        self.check_encoder_cache(snapshot.encoder_cache)
+        expected_rows = [self.row(r) for r in self.scheduler.running]
+        if not any(row.older_tokens for row in snapshot.running):
+            # Where all decode alike, it is known without being told.
+            assert all(row.older_tokens <= 1 for row in expected_rows)
+            expected_rows = [replace(row, older_tokens=0) for row in expected_rows]
+        assert list(snapshot.running) == expected_rows
         assert snapshot.free_blocks == manager.block_pool.get_num_free_blocks()
         by_id = {row.request_id: row for row in snapshot.waiting}
         running = {r.request_id for r in self.scheduler.running}
@@ -176,12 +232,18 @@ def test_every_snapshot_equals_the_scheduler(variant: str, seed: int, recording:
     assert all(step.duration_s > 0 for step in completed)
     for snapshot in snapshots:
         assert all(s.shape == shapes[s.step] for s in snapshot.steps_in_flight)
+    recorder = loops[0].scheduler.foretell.recorder
+    if config.max_num_encoder_input_tokens:
+        assert recorder._encoder._inputs == {}
+        held = [e.held for s in snapshots for row in s.running for e in row.encoder_inputs]
+        assert 0 < sum(held) < len(held)
+        assert 0 < truths[0].unused < truths[0].cached
     reads_all = config.attends_locally or config.num_speculative_tokens
-    assert recording.grown == 0 if reads_all else recording.grown > len(snapshots) / 4
+    often = 8 if config.max_num_encoder_input_tokens else 4
+    assert recording.grown == 0 if reads_all else recording.grown > len(snapshots) / often
     last = snapshots[-1]
     assert (last.running, last.waiting, last.steps_in_flight) == ((), (), ())
     assert last.free_blocks == config.total_blocks
-    recorder = loops[0].scheduler.foretell.recorder
     assert (recorder._facts, recorder._cached) == ({}, {}), "nothing is kept of ended requests"
     if config.attends_locally:
         assert recorder._left._known == {}

@@ -14,7 +14,14 @@ from foretell.engine.loop import EngineLoop
 from foretell.engine.replay import aborts, arrivals, grammars, replay, run
 from foretell.engine.scenario import Scenario, parse_scenario
 from foretell.model import EngineSnapshot, RequestState
-from tests.vllm.random_scenarios import DRAFTS, LOCAL_ATTENTION, MODES, QUEUES, random_scenario
+from tests.vllm.random_scenarios import (
+    DRAFTS,
+    IMAGES,
+    LOCAL_ATTENTION,
+    MODES,
+    QUEUES,
+    random_scenario,
+)
 
 pytestmark = pytest.mark.vllm
 
@@ -23,6 +30,8 @@ driver = pytest.importorskip("tests.vllm.driver", reason="needs vLLM: make test-
 
 SEEDS_OF_A_MODE = 520
 SEEDS_FROM_THE_MIDDLE = 120
+# Of each kind of multimodal inputs; more with FORETELL_IMAGE_SEEDS.
+SEEDS_OF_IMAGES = int(os.environ.get("FORETELL_IMAGE_SEEDS", "130"))
 SEEDS_OF_DRAFTS = 130  # of each kind of drafts and of waiting
 # Of each kind of local attention; more with FORETELL_LOCAL_SEEDS.
 SEEDS_OF_LOCAL_ATTENTION = int(os.environ.get("FORETELL_LOCAL_SEEDS", "50"))
@@ -59,6 +68,16 @@ def test_the_twin_verifies_drafts_and_passes_over_as_vllm_does(
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", IMAGES)
+@pytest.mark.parametrize("seed", range(SEEDS_OF_IMAGES))
+def test_the_twin_encodes_images_as_vllm_does(seed: int, kind: str, mode: str) -> None:
+    if not driver.KNOWS_ENCODING:
+        pytest.skip("another encoder cache, which is told as an approximation")
+    scenario = parse_scenario(driver.as_installed(random_scenario(seed, mode, kind)))
+    assert_equal(replay(scenario), recorder.record(scenario), seed, f"{mode} '{kind}'")
+
+
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("attention", LOCAL_ATTENTION)
 @pytest.mark.parametrize("seed", range(SEEDS_OF_LOCAL_ATTENTION))
 def test_the_twin_frees_blocks_of_local_attention_as_vllm_does(
@@ -79,6 +98,15 @@ def test_a_twin_restored_from_any_snapshot_goes_on_as_vllm_does(seed: int, mode:
 @pytest.mark.parametrize("seed", range(SEEDS_FROM_THE_MIDDLE // 2))
 def test_a_restored_twin_knows_what_is_drafted(seed: int, kind: str, mode: str) -> None:
     _assert_goes_on(random_scenario(seed, mode, kind), seed, f"{mode} {kind}")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", IMAGES)
+@pytest.mark.parametrize("seed", range(SEEDS_OF_IMAGES // 2))
+def test_a_restored_twin_knows_what_is_encoded(seed: int, kind: str, mode: str) -> None:
+    if not driver.KNOWS_ENCODING:
+        pytest.skip("another encoder cache, which is told as an approximation")
+    _assert_goes_on(random_scenario(seed, mode, kind), seed, f"{mode} '{kind}'")
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -135,7 +163,20 @@ def _from_the_middle(scenario: Scenario, snapshot: EngineSnapshot, step: int) ->
     return run(loop, to_come, aborts(scenario), grammars(scenario), step + 1)
 
 
-@pytest.mark.parametrize("attention", ["full", *DRAFTS, *QUEUES, *LOCAL_ATTENTION])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", IMAGES)
+def test_the_images_are_worth_running(kind: str, mode: str) -> None:
+    """Room for all of them would make another schedule of most scenarios."""
+    differ = 0
+    for seed in range(60):
+        data = random_scenario(seed, mode, kind)
+        room = dict.fromkeys(("max_num_encoder_input_tokens", "encoder_cache_size"), 10**6)
+        roomy = data | {"config": data["config"] | room | {"disable_chunked_mm_input": False}}
+        differ += list(replay(parse_scenario(data))) != list(replay(parse_scenario(roomy)))
+    assert differ >= 15
+
+
+@pytest.mark.parametrize("attention", ["full", *DRAFTS, *QUEUES, *IMAGES, *LOCAL_ATTENTION])
 def test_the_scenarios_are_worth_running(attention: str) -> None:
     """What the comparison is for does happen: otherwise it would show nothing."""
     seen: dict[str, int] = dict.fromkeys(("preempted", "resumed", "aborted", "finished"), 0)

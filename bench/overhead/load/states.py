@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 from foretell import wire
 from foretell.latency.linear import StepTimeModel
@@ -32,9 +33,8 @@ class BusyEngine:
         self._name, self._run = f"engine-{index}", uuid.uuid4().hex
         self._config = wire.config_to_proto(snapshot.config)
         table = RequestTable.of(snapshot.running)
-        self._running = {
-            name: list(getattr(table, name)) for name in RequestTable.__dataclass_fields__
-        }
+        *names, _ = RequestTable.__dataclass_fields__  # but for multimodal inputs: there are none
+        self._running: dict[str, Any] = {name: list(getattr(table, name)) for name in names}
         self._waiting = wire.columns_to_proto(snapshot.waiting)
         self._steps: list[Step] = []
         self._sequence = 0

@@ -1,7 +1,7 @@
 """The columns of a queue of requests, serialized. Runs in the engine's hot loop."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from foretell.cosched.deadlines import job_of
@@ -33,6 +33,7 @@ class Columns:
         facts: dict[str, Facts],
         cached: Mapping[str, int],
         structured: set[str],
+        learn_inputs: Callable[[Any], None] | None,
         *,
         targets: bool,
         adapters: bool,
@@ -40,10 +41,10 @@ class Columns:
         """`field` is what a snapshot calls the queue.
 
         `targets`, `adapters`: the engine makes use of those of its requests. `structured` gets the
-        ids of requests with structured output.
+        ids of requests with structured output. `learn_inputs` is told of every new request.
         """
         self._tag = length_first(snapshot_pb2.EngineSnapshot, field)
-        self._structured = structured
+        self._structured, self._learn_inputs = structured, learn_inputs
         self._targets, self._adapters = targets, adapters
         self._facts = facts
         self._cached = cached
@@ -117,6 +118,8 @@ class Columns:
         self._facts[request.request_id] = facts
         if request.use_structured_output:
             self._structured.add(request.request_id)
+        if self._learn_inputs:
+            self._learn_inputs(request)
         return facts
 
 

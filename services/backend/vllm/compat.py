@@ -17,7 +17,7 @@ from vllm.v1.request import Request
 from foretell.cosched.deadlines import OFFLINE_APART
 from foretell.model import EngineConfig
 from foretell.wire import LONGEST_APPROXIMATION, MOST_APPROXIMATIONS
-from services.backend.vllm import kv_groups, speculation
+from services.backend.vllm import encoder, kv_groups, speculation
 
 OLDEST = (0, 30)
 NEWEST = (0, 32)
@@ -153,7 +153,6 @@ def approximations(scheduler: Any) -> list[str]:
     parallel = config.parallel_config
     ways = ("pipeline", "decode_context", "prefill_context")
     in_use = {
-        "images, audio or video": getattr(scheduler, "max_num_encoder_input_tokens", 0) > 0,
         OFFLINE_APART: knows_offline(scheduler),
         "prefill_schedule_interval": getattr(settings, "prefill_schedule_interval", 1) > 1,
         **{
@@ -169,6 +168,7 @@ def approximations(scheduler: Any) -> list[str]:
     return (
         kv_groups.not_modelled(scheduler)
         + speculation.not_modelled(scheduler)
+        + encoder.not_modelled(scheduler)
         + sorted(optional)
         + [name for name, used in in_use.items() if used]
     )
@@ -205,6 +205,7 @@ def engine_config(scheduler: Any) -> EngineConfig:
         max_loras=getattr(config.lora_config, "max_loras", 0),
         **kv_groups.described(scheduler),
         **speculation.described(scheduler),
+        **encoder.described(scheduler),
         approximations=tuple(
             each[:LONGEST_APPROXIMATION] for each in approximations(scheduler)[:MOST_APPROXIMATIONS]
         ),

@@ -77,10 +77,13 @@ class Pace:
                 while self._even.popleft() is not output:  # those before were lost
                     pass
 
-    def growth(self) -> Growth | None:
-        """What all have grown by since the last None; None: they have to be read now."""
+    def growth(self, *, read: bool = False) -> Growth | None:
+        """What all have grown by since the last None; None: they have to be read now.
+
+        With `read` they are read in any case.
+        """
         self._unread += 1
-        if self._alike and self._unread < _MOST_UNREAD:
+        if self._alike and not read and self._unread < _MOST_UNREAD:
             return Growth(self._computed, self._output)
         self._computed = self._output = self._unread = 0
         self._alike = True

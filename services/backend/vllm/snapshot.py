@@ -10,6 +10,7 @@ from foretell.model import BatchShape, EngineConfig
 from foretell.v1 import snapshot_pb2
 from foretell.wire import config_to_proto
 from services.backend.vllm.columns import Columns, Facts
+from services.backend.vllm.encoder import EncoderState
 from services.backend.vllm.kv_groups import LeftBlocks
 from services.backend.vllm.pace import Growth, Pace
 from services.backend.vllm.packing import Fixed
@@ -56,6 +57,7 @@ class SnapshotRecorder:
             instance_id=instance_id, engine_run_id=engine_run_id, config=config_to_proto(config)
         ).SerializeToString()
         self._left = LeftBlocks.of(scheduler, config)
+        self._encoder = EncoderState.of(scheduler, config)
         self._drafts, self._held = None, None
         if config.num_speculative_tokens:
             self._drafts = DraftCounts(config.num_speculative_tokens)
@@ -78,6 +80,7 @@ class SnapshotRecorder:
                 self._facts,
                 self._cached,
                 self._structured,
+                self._encoder.learn if self._encoder else None,
                 targets=config.co_schedules,
                 adapters=config.max_loras > 0,
             )
@@ -103,6 +106,8 @@ class SnapshotRecorder:
             self._structured.discard(request_id)
             if self._left:
                 self._left.forget(request_id)
+            if self._encoder:
+                self._encoder.forget(request_id)
         self._note_admissions(output)
         tokens = output.num_scheduled_tokens
         running, waiting = self._scheduler.running, self._list_waiting()
@@ -113,7 +118,8 @@ class SnapshotRecorder:
         self._idle = idle and not self._steps.in_flight
         self._unpublished += 1
         if self._unpublished * _REQUESTS_PER_STEP > len(running) + len(waiting):
-            growth = self._pace.growth() if self._pace else None
+            read = self._encoder is not None and self._encoder.is_held()
+            growth = self._pace.growth(read=read) if self._pace else None
             self._emit(running, waiting, tokens, Instant.now(), growth)
 
     def _shape(self, output: Any, running: Sequence[Any]) -> BatchShape:
@@ -168,6 +174,7 @@ class SnapshotRecorder:
         rest = (
             _HEAD.pack(self._sequence, at.unix_s, at.unix_s, self._free_blocks()),
             self._more(),
+            self._encoder.cache() if self._encoder else b"",
             self._grown(growth),
             self._steps.in_flight_packed(),
         )
@@ -189,7 +196,7 @@ class SnapshotRecorder:
         if not running:
             return b""
         self._running.learn(running)
-        return self._running.packed(tokens, self._more_of_running())
+        return self._running.packed(tokens, self._more_of_running(tokens))
 
     def _grown(self, growth: Growth | None) -> bytes:
         if growth is None:
@@ -204,26 +211,41 @@ class SnapshotRecorder:
         if not self._waiting.learn(waiting) and self._waiting_rests:
             return self._waiting_packed
         # Who waits changes only by leaving, unless output of before a preemption comes in.
-        self._waiting_rests = not (self._structured or any(r.num_preemptions for r in waiting))
+        may_change = self._structured or (self._encoder and self._encoder.holds_while_waiting)
+        self._waiting_rests = not (may_change or any(r.num_preemptions for r in waiting))
         return self._waiting.packed(tokens, self._more_of_waiting())
 
-    def _more_of_running(self) -> bytes:
+    def _more_of_running(self, tokens: Mapping[str, int]) -> bytes:
         """The columns that only some engines have."""
-        if self._left is None and self._held is None:
+        if self._left is None and self._held is None and self._encoder is None:
             return b""
         more, ids = snapshot_pb2.RequestColumns(), self._running.ids
         if self._left:
             more.left_blocks.extend(self._left.count(ids))
         if self._held is not None:
             more.held_blocks.extend([len(self._held.get(i, ())) for i in ids])
+        if self._encoder:
+            self._encoder.tell(ids, more)
+        if more.encoder_inputs and self._is_async:
+            known = self._scheduler.requests
+            more.older_tokens.extend(
+                [known[i].num_in_flight_tokens - tokens.get(i, 0) for i in ids]
+            )
         return more.SerializeToString()
 
     def _more_of_waiting(self) -> bytes:
-        if not self._structured:
+        if not (self._structured or self._encoder):
             return b""
-        known = self._scheduler.requests
-        awaits = [int(known[i].status is _AWAITS_GRAMMAR) for i in self._waiting.ids]
-        return snapshot_pb2.RequestColumns(awaits_grammar=awaits).SerializeToString()
+        more, known, ids = (
+            snapshot_pb2.RequestColumns(),
+            self._scheduler.requests,
+            self._waiting.ids,
+        )
+        if self._structured:
+            more.awaits_grammar.extend([int(known[i].status is _AWAITS_GRAMMAR) for i in ids])
+        if self._encoder:
+            self._encoder.tell(ids, more)
+        return more.SerializeToString()
 
     def _note_admissions(self, output: Any) -> None:
         """Prefix-cache hits of the requests admitted in this step, first time or resumed."""
