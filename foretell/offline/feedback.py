@@ -218,7 +218,7 @@ class Feedback:
         group, known = self._group_list[request], self._known_list[request]
         mean = float(known or self._typical[group])
         square = float(known * known or self._square[group])
-        read = self._prompts[request] * mean + square / 2.0
+        read = float(self._prompts[request] * mean + square / 2.0)
         return self._work.decode_pair_s * read
 
     @property
