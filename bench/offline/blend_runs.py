@@ -139,19 +139,22 @@ def optimum_s(setting: Setting, tree: PrefixTree, outputs: Ints) -> tuple[float,
 
     The first is what all computing and all reading take together, every prefix computed once. The
     second adds what the least number of steps costs: as many as fill the KV cache with what is
-    read, or as the longest answer has. Several engines have equal parts of everything, but for the
-    longest answer.
+    read, or as the longest answer has. Several engines have equal parts of everything at best, and
+    one of them the longest answer, if nothing else.
     """
-    engine, engines = setting.step, setting.engines
+    engine, engines, work = setting.step, setting.engines, setting.work
     lengths = Lengths.known(outputs)
-    wanted = demand(tree, setting.work, lengths.mean, lengths.square)
+    wanted = demand(tree, work, lengths.mean, lengths.square)
     compute_s, memory_s = float(wanted.compute_s.sum()), float(wanted.memory_s.sum())
     together = engine.together_s(compute_s, memory_s) / engines
     held = tree.of_leaves(lengths.mean * (tree.depth - tree.begins)[: tree.requests])
     held_tokens = float(held.sum() + (lengths.square / 2.0).sum())
-    steps = max(held_tokens / setting.kv_tokens / engines, float(outputs.max()))
-    reading = steps * setting.work.weights_s + memory_s / engines
-    return together, max(together, reading) + steps * engine.host_s
+    steps, longest = held_tokens / setting.kv_tokens / engines, float(outputs.max())
+    if engines == 1:
+        steps = max(steps, longest)
+    bound = max(together, steps * work.weights_s + memory_s / engines) + steps * engine.host_s
+    alone = longest * (work.weights_s + engine.host_s) + work.decode_pair_s * longest**2 / 2.0
+    return together, max(bound, alone)
 
 
 def serve(

@@ -82,7 +82,9 @@ def cases(options: argparse.Namespace) -> dict[str, list[Case]]:
     cells, files = options.cell_requests, options.requests
 
     def grid() -> Iterator[Case]:
-        for seed, sharing, density, order in product(seeds, SHARINGS, DENSITIES, LEARNT):
+        for seed, sharing, density, order in product(
+            seeds, options.sharings, options.densities, LEARNT
+        ):
             yield Case(LLAMA_8B, 1, density, sharing, order, seed, cells, video)
 
     def models() -> Iterator[Case]:
@@ -110,6 +112,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=2)
     text = "Traces that one to four engines serve."
     parser.add_argument("--traces", nargs="+", default=list(TRACES), choices=TRACES, help=text)
+    text = "Of the grid."
+    parser.add_argument("--densities", nargs="+", type=float, default=list(DENSITIES), help=text)
+    parser.add_argument("--sharings", nargs="+", type=float, default=list(SHARINGS), help=text)
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
     parser.add_argument("--video-tokens", type=int, default=VIDEO_TOKENS, help="Mean answer.")
 

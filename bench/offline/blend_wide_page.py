@@ -22,6 +22,8 @@ PAPER_TOKENS_PER_S = {
     "4": (6325, 12246, 24541),
 }
 """The paper's table 3: BlendServe on 1, 2 and 4 engines, Llama-3-8B."""
+_GAIN, _OF_BOUND, _SHARING, _SPREAD, _POINTS = 1.40, 0.95, 0.99, 0.01, 2
+"""Goals."""
 
 Found = dict[str, Any]
 Key = tuple[Any, ...]
@@ -30,7 +32,7 @@ Key = tuple[Any, ...]
 def blocks(numbers: Numbers) -> Blocks:
     """The summary and a table for each section."""
     return {
-        "summary": summary(numbers),
+        "summary": f"{summary(numbers)}\n{goals(numbers)}",
         "grid": "\n".join([made_by(numbers), _about(numbers["grid"]), _grid(numbers)]),
         "engines": "\n".join([_about(numbers["engines"]), *_engines(numbers["engines"])]),
         "models": "\n".join([_about(numbers["models"]), _models(numbers)]),
@@ -244,6 +246,56 @@ def summary(numbers: Numbers) -> str:
     rows += [_scaling_row(numbers["engines"], engines) for engines in (2, 4)]
     header = ("", "paper", "BlendServe here", "feedback control here", "at most")
     return markdown_table(header, rows)
+
+
+def goals(numbers: Numbers) -> str:
+    """In how many of all files, on one engine, each goal was reached with lengths unknown."""
+    runs = [one for name in ("grid", "models") for one in numbers[name]]
+    runs += [one for one in numbers["engines"] if one["engines"] == 1]
+    files = list(_files(runs).values())
+
+    def reached(test: Callable[[list[Found]], bool]) -> str:
+        return f"{sum(map(test, files))} of {len(files)} files"
+
+    def mean(found: list[Found], name: str) -> float:
+        return fmean(_values(found, FEEDBACK, name))
+
+    possible = sum(fmean(bounds(found)) >= _GAIN for found in files)
+    several = len({one["seed"] for one in runs}) > 1
+    rows = [
+        (
+            f"feedback control at least {_GAIN:.2f} times as fast as DFS",
+            f"{reached(lambda found: fmean(gains(found, FEEDBACK)) >= _GAIN)}; "
+            f"possible in {possible}",
+        ),
+        (
+            f"feedback control at least {_OF_BOUND:.2f} of the bound",
+            reached(lambda found: mean(found, "share_of_bound") >= _OF_BOUND),
+        ),
+        (
+            f"feedback control keeps {_SHARING:.0%} of the sharing",
+            reached(lambda found: mean(found, "sharing_kept") >= _SHARING),
+        ),
+        (
+            f"its share of the optimum differs by {_SPREAD:.2f} or less over seeds",
+            reached(_steady) if several else "one seed: not known",
+        ),
+    ]
+    for name, paper in PAPER_OPTIMUM.items():
+        if paper:
+            found = fmean(_values(_groups(numbers)[name], BLEND, "share_of_optimum"))
+            rows.append(
+                (
+                    f"BlendServe within {_POINTS} points of the paper's share, {name}",
+                    f"{100 * (found - paper):+.1f} points",
+                )
+            )
+    return markdown_table(("goal", "reached"), rows)
+
+
+def _steady(runs: list[Found]) -> bool:
+    shares = _values(runs, FEEDBACK, "share_of_optimum")
+    return max(shares) - min(shares) <= _SPREAD
 
 
 def _optimum_of_bound(one: Found) -> float:
