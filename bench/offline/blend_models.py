@@ -16,7 +16,7 @@ DEVICE = replace(
 )
 """The rates that the operators of the paper's table 1 reach, of 312 TFLOP/s and 2.039 TB/s."""
 GPU_BYTES = 0.95 * DEVICE.memory_bytes
-"""Of a GPU's memory, for weights and KV cache."""
+"""Memory of a GPU for weights and KV cache."""
 
 # From the published config.json of Qwen/Qwen2.5-72B and deepseek-ai/deepseek-llm-67b-base;
 # parameters counted from the shapes.
