@@ -101,7 +101,7 @@ def test_one_engine_with_shared_queues_is_an_engine_alone() -> None:
 
 
 def test_engines_with_one_queue_end_together_whatever_the_lengths() -> None:
-    tree, outputs = two_kinds(2, 1500, 160)
+    tree, outputs = two_kinds(2, 3000, 240)
     unknown = np.zeros_like(outputs)
 
     def ends(runs: list[Run]) -> list[float]:
