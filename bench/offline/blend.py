@@ -8,11 +8,9 @@ BlendServe's dual scan with known and with sampled lengths, and feedback control
 """
 
 import argparse
-import json
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import lru_cache, partial
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean
@@ -20,19 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from bench.offline.mixes import VIDEO_TOKENS, mixed
+from bench.offline.blend_runs import DFS, FCFS, RANDOM, TRACES, WORK, Setting, kept, optimum_s
+from bench.offline.blend_runs import serve as serve_setting
+from bench.offline.mixes import VIDEO_TOKENS
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.runs import run_each
 from bench.stats import plus_minus
-from foretell.model import BatchShape, EngineConfig
-from foretell.offline.dual_scan import DualScan
-from foretell.offline.feed import Feed, Sequential
-from foretell.offline.feedback import Feedback, Job
-from foretell.offline.lengths import Lengths, learnt, sampled, sources, strata
-from foretell.offline.ordering import blended, demand
-from foretell.offline.tree import PrefixTree, prefix_tree
-from foretell.offline.work import Ints, WorkModel
-from foretell.sim.offline import OverlappedStepTime, run
+from foretell.model import BatchShape
+from foretell.sim.offline import OverlappedStepTime
 from tools.pictures import figure, save
 
 BENCH = Benchmark(
@@ -42,15 +35,7 @@ BENCH = Benchmark(
     paths={"DATA": "folder with traces/ and offline/"},
     processes=1,
 )
-TRACES = {"1": (1.4, 0.35), "2": (0.9, 0.35), "3": (1.4, 0.05), "4": (0.9, 0.05)}
-"""Density and sharing ratio."""
-WORK = WorkModel(60e-6, 0.0, 60e-6, 75.6e-9, 9.27e-3)
-"""Llama-3-8B on an A100: effective rates of the paper's table 1."""
-KV_TOKENS = 457_763
-ENGINE = EngineConfig("Llama-3-8B", 16, KV_TOKENS // 16, 8192, 2048, 131_072)
 ENGINES = {"overlapping": OverlappedStepTime(WORK), "plain": OverlappedStepTime(WORK, overlap=1.0)}
-PRIOR_TOKENS = 300.0
-DFS, RANDOM, FCFS = "DFS", "random", "FCFS"
 ORDERS = (
     FCFS,
     RANDOM,
@@ -76,67 +61,13 @@ class Case:
     seed: int
 
 
-def feed_for(order: str, tree: PrefixTree, outputs: Ints, seed: int) -> Feed:
-    """What drives the engine; where lengths are sampled, `outputs` tells those of the samples."""
-    draws = np.random.default_rng(seed)
-    depth_first, name = tree.first_seen(), order.partition(",")[0]
-    if name in (FCFS, RANDOM, DFS):
-        orders: dict[str, Ints] = {
-            FCFS: np.arange(tree.requests),
-            RANDOM: draws.permutation(tree.requests),
-            DFS: depth_first,
-        }
-        return Sequential(orders[name].tolist())
-    known = outputs if order.endswith("known") else np.zeros_like(outputs)
-    if name == "feedback":
-        job = Job(tree, depth_first, sources(tree), known, PRIOR_TOKENS, ENGINE.max_model_len)
-        return Feedback(job, WORK, KV_TOKENS)
-    samples = sampled(tree, float(draws.random()), np.zeros_like(outputs))
-    groups = strata(tree, samples)
-    first = [] if known.any() else samples.tolist()
-    guess = Lengths.guess(tree.requests, PRIOR_TOKENS)
-    lengths = learnt(groups, samples, outputs[samples], guess).where_known(known)
-    split, ranked = blended(tree, WORK, lengths.mean, lengths.square)
-    wanted = demand(split, WORK, lengths.mean, lengths.square)
-    return DualScan(split, ranked, wanted, lengths, KV_TOKENS, first)
-
-
-def optimum_s(tree: PrefixTree, outputs: Ints, engine: OverlappedStepTime) -> tuple[float, float]:
-    """The practical optimum of the paper, and a lower bound on the time of this engine's steps.
-
-    The first is what all computing and all reading take together, every prefix computed once. The
-    second adds what the least number of steps costs: as many as fill the KV cache with what is
-    read, or as the longest answer has.
-    """
-    lengths = Lengths.known(outputs)
-    wanted = demand(tree, WORK, lengths.mean, lengths.square)
-    compute_s, memory_s = float(wanted.compute_s.sum()), float(wanted.memory_s.sum())
-    together = engine.together_s(compute_s, memory_s)
-    held = tree.of_leaves(lengths.mean * (tree.depth - tree.begins)[: tree.requests])
-    held_tokens = float(held.sum() + (lengths.square / 2.0).sum())
-    steps = max(held_tokens / KV_TOKENS, float(outputs.max()))
-    bound = max(together, steps * WORK.weights_s + memory_s) + steps * engine.host_s
-    return together, bound
-
-
-@lru_cache(maxsize=1)
-def _made(
-    trace: str, seed: int, data: Path, requests: int, video_tokens: int
-) -> tuple[PrefixTree, Ints]:
-    """A trace's tree and output tokens; the orders of one trace and seed are run in a row."""
-    density, sharing = TRACES[trace]
-    file = mixed(data, WORK, requests, density, sharing, seed, video_tokens)
-    return prefix_tree(file.prompts), file.outputs
-
-
 def serve(case: Case, data: Path, requests: int, video_tokens: int) -> dict[str, Any]:
     """The figures of one case."""
-    began = time.process_time()
-    tree, outputs = _made(case.trace, case.seed, data, requests, video_tokens)
+    density, sharing = TRACES[case.trace]
     engine = ENGINES[case.engine]
-    feed = feed_for(case.order, tree, outputs, case.seed)
+    setting = Setting(density, sharing, case.seed, requests, video_tokens, step=engine)
     usage = np.zeros((3, _BINS))
-    together, bound = optimum_s(tree, outputs, engine)
+    _, bound = optimum_s(setting, *setting.made(data))
 
     def watch(at_s: float, seconds: float, shape: BatchShape) -> None:
         place = min(_BINS - 1, int(_BINS * at_s / (3.0 * bound)))
@@ -144,22 +75,10 @@ def serve(case: Case, data: Path, requests: int, video_tokens: int) -> dict[str,
         memory_s = WORK.decode_pair_s * shape.decode_pairs
         usage[:, place] += (WORK.prefill_token_s * tokens, memory_s, seconds)
 
-    found = run(tree, outputs, feed, ENGINE, engine, watch)
-    wanted = demand(tree, WORK, *_moments(outputs)).density(tree)[tree.root]
+    _, found = serve_setting(case.order, setting, data, watch)
     return {
         **asdict(case),
-        "requests": tree.requests,
-        "video_tokens": video_tokens,
-        "density": round(float(wanted), 3),
-        "sharing": round(tree.sharing_ratio, 4),
-        "seconds": round(found.seconds, 1),
-        "tokens_per_s": round(found.tokens_per_s, 1),
-        "share_of_optimum": round(together / found.seconds, 4),
-        "share_of_bound": round(bound / found.seconds, 4),
-        "sharing_kept": round(found.sharing_ratio / tree.sharing_ratio, 4),
-        "preemptions": found.preemptions,
-        "steps": found.steps,
-        "cpu_s": round(time.process_time() - began, 1),
+        **found,
         "usage": np.round(usage / np.maximum(usage[2], 1e-9), 3)[:2, usage[2] > 0].tolist(),
         "bin_s": round(3.0 * bound / _BINS, 2),
     }
@@ -168,21 +87,7 @@ def serve(case: Case, data: Path, requests: int, video_tokens: int) -> dict[str,
 def served(case: Case, data: Path, requests: int, video_tokens: int) -> dict[str, Any]:
     """`serve`, unless a benchmark that was interrupted has done so."""
     wanted = {**asdict(case), "video_tokens": video_tokens, "asked": requests}
-    if BENCH.kept.exists():
-        for line in BENCH.kept.read_text(encoding="utf-8").splitlines():
-            one: dict[str, Any] = json.loads(line)
-            if wanted.items() <= one.items():
-                return one
-    found = {**serve(case, data, requests, video_tokens), "asked": requests}
-    BENCH.kept.parent.mkdir(exist_ok=True)
-    with BENCH.kept.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(found) + "\n")
-    return found
-
-
-def _moments(outputs: Ints) -> tuple[Any, Any]:
-    lengths = Lengths.known(outputs)
-    return lengths.mean, lengths.square
+    return kept(BENCH.kept, wanted, partial(serve, case, data, requests, video_tokens))
 
 
 def tables(numbers: Numbers) -> Blocks:

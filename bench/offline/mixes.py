@@ -4,7 +4,8 @@ Three sources: Azure's conversations (lengths of a trace, random tokens), MMLU (
 five solved ones of their subject; two tokens of answer) and videos (`VIDEO_TOKENS` of answer on
 average, a log-normal distribution in steps of a frame's 256 tokens, as OpenVid's lengths are not at
 hand). Of a small file the last of such long answers would be most of the run, so that files of
-fewer requests are made of shorter ones. Each source has a system prompt of its own.
+fewer requests are made of shorter ones, or of lengths drawn evenly: one from each of as many equal
+parts of the distribution as there are videos. Each source has a system prompt of its own.
 """
 
 import csv
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import permutations
 from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,27 +104,39 @@ def _mmlu_prompts(data: Path, count: int, draws: np.random.Generator) -> list[To
 
 
 def _source(
-    data: Path, name: str, count: int, draws: np.random.Generator, video_tokens: int
+    data: Path, name: str, count: int, draws: np.random.Generator, video_tokens: int, even: bool
 ) -> tuple[list[Tokens], Ints]:
-    """Prompts without the system prompt, and output tokens."""
+    """Prompts without the system prompt, and output tokens; `even` is about those of videos."""
     if name == "mmlu":
         return _mmlu_prompts(data, count, draws), np.full(count, 2, np.int64)
     if name == "azure":
         rows = azure(data)[draws.integers(0, len(azure(data)), count)]
         return [_random(n, draws) for n in rows[:, 0].tolist()], rows[:, 1]
     prompts = [_random(n, draws) for n in draws.integers(20, 120, count).tolist()]
+    return prompts, _video_lengths(count, draws, video_tokens, even)
+
+
+def _video_lengths(count: int, draws: np.random.Generator, video_tokens: int, even: bool) -> Ints:
     mean = video_tokens / _FRAME
     middle = np.log(mean) - _VIDEO_SIGMA**2 / 2
-    frames = np.exp(draws.normal(middle, _VIDEO_SIGMA, count)).astype(np.int64)
-    return prompts, _FRAME * np.clip(frames, _FEWEST_FRAMES, int(_VIDEO_MOST * mean))
+    if even:
+        places = (draws.permutation(count) + draws.random(count)) / max(1, count)
+        normal = np.array([NormalDist().inv_cdf(place) for place in places.tolist()])
+        logarithms = middle + _VIDEO_SIGMA * normal
+    else:
+        logarithms = draws.normal(middle, _VIDEO_SIGMA, count)
+    frames = np.exp(logarithms).astype(np.int64)
+    lengths: Ints = _FRAME * np.clip(frames, _FEWEST_FRAMES, int(_VIDEO_MOST * mean))
+    return lengths
 
 
 def _random(tokens: int, draws: np.random.Generator) -> Tokens:
     return draws.integers(0, 1 << 17, tokens, np.uint32)
 
 
+@lru_cache(maxsize=32)
 def _cost(data: Path, name: str, work: WorkModel, video_tokens: int) -> Cost:
-    prompts, outputs = _source(data, name, 4000, np.random.default_rng(0), video_tokens)
+    prompts, outputs = _source(data, name, 4000, np.random.default_rng(0), video_tokens, False)
     prompt = np.array([len(each) for each in prompts], np.int64) + SYSTEM_TOKENS
     solved, questions = mmlu(data)
     behind = float(np.mean([len(solved[row["subject"]]) for row in questions]))
@@ -138,7 +152,7 @@ def shares(costs: dict[str, Cost], work: WorkModel, density: float, sharing: flo
     """Parts of azure, mmlu and videos that together have this density and this sharing ratio.
 
     Both are linear in the parts: sum(part * (compute - density * memory)) = 0 and
-    sum(part * (shared - sharing * prompt)) = 0.
+    sum(part * (shared - sharing * prompt)) = 0. ValueError where that takes less than none of one.
     """
     names = ("azure", "mmlu", "video")
     rows = np.array(
@@ -154,8 +168,18 @@ def shares(costs: dict[str, Cost], work: WorkModel, density: float, sharing: flo
         ]
     )
     found: list[float] = np.linalg.solve(rows, [0.0, 0.0, 1.0]).tolist()
-    assert min(found) >= 0, "no mix of the sources has this density and sharing"
+    if min(found) < 0:
+        raise ValueError("no mix of the sources has this density and sharing")
     return found
+
+
+def parts_of(
+    data: Path, work: WorkModel, density: float, sharing: float, video_tokens: int
+) -> dict[str, float]:
+    """The part of each source in a file; ValueError where there is no such file."""
+    names = ("azure", "mmlu", "video")
+    costs = {name: _cost(data, name, work, video_tokens) for name in names}
+    return dict(zip(names, shares(costs, work, density, sharing), strict=True))
 
 
 def mixed(
@@ -166,15 +190,19 @@ def mixed(
     sharing: float,
     seed: int,
     video_tokens: int = VIDEO_TOKENS,
+    *,
+    even: bool = False,
 ) -> File:
-    """A file of that many requests; `seed` draws prompts, lengths and questions."""
+    """A file of that many requests; `seed` draws prompts, lengths and questions.
+
+    With `even` lengths of videos its density is nearer to the one asked for.
+    """
     draws = np.random.default_rng(seed)
-    costs = {name: _cost(data, name, work, video_tokens) for name in ("azure", "mmlu", "video")}
     prompts: list[Prompt] = []
     outputs = []
-    for name, part in zip(costs, shares(costs, work, density, sharing), strict=True):
+    for name, part in parts_of(data, work, density, sharing, video_tokens).items():
         system = _random(SYSTEM_TOKENS, draws)
-        made, lengths = _source(data, name, round(part * requests), draws, video_tokens)
+        made, lengths = _source(data, name, round(part * requests), draws, video_tokens, even)
         prompts += [np.concatenate((system, each)) for each in made]
         outputs.append(lengths)
     return File(prompts, np.concatenate(outputs))

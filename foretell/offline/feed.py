@@ -50,7 +50,10 @@ class Feed(Protocol):
 
 
 class Sequential:
-    """Requests in a fixed order; the engine admits what has room, as engines do."""
+    """Requests in a fixed order; the engine admits what has room, as engines do.
+
+    Feeds of several engines may be given one iterator: each takes what comes next.
+    """
 
     def __init__(self, order: Iterable[int]) -> None:
         self._order = iter(order)

@@ -7,25 +7,28 @@ behind reading the weights. R is admitted while a forecast of the KV cache says 
 with what is left of the step. When R has all been sent, what is left of L is spread over the steps
 that R is still expected to take. Lengths are learnt from all answers, with those in flight as
 censored ones.
+
+Engines that share one job's queues take requests in their turn: τ is that of all that remains, and
+each engine gets its part of what R reads and no more, so that all end together.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import ceil, inf
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foretell.offline.feed import LEAST_STEP_TOKENS, UNTIL_SOMETHING_CHANGES, InFlight, Uncached
-from foretell.offline.survival import LONGEST, Survival
 from foretell.offline.tree import PrefixTree
+from foretell.offline.waiting import Job, Waiting
 from foretell.offline.work import Floats, Ints, WorkModel, contexts
+
+__all__ = ["Feedback", "Job", "Waiting"]
 
 _LEFT, _RIGHT = 0, 1
 _REFRESH_STEPS = 64
 _SIGMAS = 1.0  # of the forecast of the KV cache that must fit
 _MOMENTS = 48  # of the future that it looks at
-_LENGTH_BIN = 1.25  # ratio of known lengths that are queued together
 _RESERVED = 0.75  # of what L will hold: R, held back by its peaks, leaves some more
 _USED = 0.98  # of the KV cache; the rest is lost to blocks that are not full
 _HEARD, _UNHEARD = 8, 32  # answers that tell a group's lengths, and most in flight until then
@@ -36,25 +39,8 @@ _KEPT = 0.5  # of what waits to be computed: most that is kept for the end
 _RETRY_STEPS = 8  # after the forecast has refused a request
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A file of requests as the controller sees it."""
-
-    tree: PrefixTree
-    order: Ints
-    """(n,): depth-first."""
-    group: Ints
-    """(n,): requests that are judged together, by `lengths.sources`."""
-    known: Ints
-    """(n,): output tokens, above 0 where they are known."""
-    prior_tokens: float
-    """Expected length of an answer before any has ended."""
-    most_tokens: int = LONGEST
-    """No answer is longer."""
-
-
 class Feedback:
-    """Feeds one engine by feedback control."""
+    """Feeds one engine by feedback control; several may share the queues of one job."""
 
     def __init__(
         self,
@@ -64,8 +50,10 @@ class Feedback:
         *,
         overlaps: bool = True,
         seats: int = 1 << 30,
+        waiting: Waiting | None = None,
     ) -> None:
         """`kv_tokens`: size of the engine's KV cache. `seats`: requests that it runs at once.
+        `waiting`: the job's queues where several engines share them, all alike.
 
         An engine that `overlaps` computes while it reads. For one that does not there is no use in
         spreading computing evenly, only in few steps, each of which reads the weights: L fills what
@@ -78,36 +66,26 @@ class Feedback:
         self._work, self._memory = work, _USED * kv_tokens - _active_prefixes(job.tree)
         self._most = job.most_tokens
         self._known = job.known
-        self._known_list = job.known.tolist()
-        self._group = _groups(job, work)
-        self._group_list = self._group.tolist()
+        self._waiting = waiting or Waiting(job, work)
+        self._known_list, self._group = self._waiting.known_list, self._waiting.group
+        self._group_list, self._queues = self._waiting.group_list, self._waiting.queues
         tree = job.tree
         self._prompts, self._uncached = tree.prompt_tokens.tolist(), Uncached(tree)
         self._own = (tree.depth - tree.begins)[: tree.requests]
-        self._compute_s = work.prefill_s(tree.begins, tree.depth)[: tree.requests]
-        groups = int(self._group.max(initial=0)) + 1
-        self._survival = Survival(groups, job.prior_tokens)
-        known = np.flatnonzero(job.known > 0)
-        for request in known.tolist():
-            self._survival.ended(self._group_list[request], self._known_list[request])
-        self._queues: list[list[int]] = [[] for _ in range(groups)]
-        for request in job.order[::-1].tolist():
-            self._queues[self._group_list[request]].append(request)
+        self._running = [0] * self._waiting.groups
+        """Requests of each group that this engine runs."""
         self._left: list[int] = []
         """Groups of L: the unheard ones first, then those of which the greatest part is left."""
         self._right: list[int] = []
         """Groups of R, the longest answers first."""
-        self._sums = self._totals()
-        self._compute_at_first = np.maximum(self._sums[2], 1e-30)
-        self._sent = [0] * groups
-        self._heard: list[int] = np.bincount(self._group[known], minlength=groups).tolist()
-        self._flights = (InFlight(), InFlight())
+        self._flights = self._waiting.join()
         """Those sent as L, and those sent as R."""
         self._side: dict[int, int] = {}
         self._steps = self._refused_until = 0
         self._refreshed = -1
         self._credit_s = self._reserve = self._growth = self._spread_s = 0.0
-        self._to_learn = np.bincount(self._group[job.known == 0], minlength=groups) > 0
+        self._allowance_s = inf
+        """Reading by requests of R that this engine may still take from the others."""
         self._tau = self._pace = 1.0
         self._doubtful = True
         self._since = 1
@@ -161,10 +139,8 @@ class Feedback:
         self._flights[side].remove(request)
         if side == _RIGHT:
             self._refused_until = 0
-        group = self._group_list[request]
-        self._heard[group] += 1
-        if not self._known_list[request]:
-            self._survival.ended(group, tokens)
+        self._running[self._group_list[request]] -= 1
+        self._waiting.ended(request, tokens)
 
     @property
     def remaining_ratio(self) -> float:
@@ -185,7 +161,9 @@ class Feedback:
         for group in self._right:
             queue = self._queues[group]
             while queue and self._credit_s > 0 and self._may_grow(group):
-                if len(self._flights[_RIGHT]) >= self._right_seats:
+                reads_s = self._expected_s(queue[-1])
+                full = len(self._flights[_RIGHT]) >= self._right_seats
+                if full or self._allowance_s < reads_s / 2.0:
                     return
                 mean, variance = forecast
                 more, spread = self._held(np.array([queue[-1]]), np.zeros(1, np.int64))
@@ -194,7 +172,8 @@ class Feedback:
                     self._refused_until = self._steps + _RETRY_STEPS
                     break
                 forecast = mean, variance
-                chosen.append(self._send(queue.pop(), _RIGHT))
+                self._allowance_s -= reads_s
+                chosen.append(self._send(group, _RIGHT))
 
     def _admit_left(self, chosen: list[int]) -> None:
         """Requests of L while the step has time for them and the cache has room."""
@@ -205,11 +184,13 @@ class Feedback:
                     return
                 if not self._fits(queue[-1], self._typical[group]):
                     return
-                chosen.append(self._send(queue.pop(), _LEFT))
+                chosen.append(self._send(group, _LEFT))
 
     def _may_grow(self, group: int) -> bool:
         """Whether more may be sent of a group: few, until it is known how long its answers get."""
-        return self._heard[group] >= _HEARD or self._sent[group] - self._heard[group] < _UNHEARD
+        waiting = self._waiting
+        most = ceil(_UNHEARD / waiting.engines)
+        return waiting.heard[group] >= _HEARD or self._running[group] < most
 
     def _fits(self, request: int, answer: float) -> bool:
         more = float(self._own[request]) + (self._known_list[request] or answer)
@@ -219,28 +200,26 @@ class Feedback:
         """A request for an engine that has nothing to do, if any is left."""
         for group in (*self._right, *self._left):
             if self._queues[group]:
-                return [self._send(self._queues[group].pop(), _LEFT)]
+                return [self._send(group, _LEFT)]
         return []
 
-    def _send(self, request: int, side: int) -> int:
+    def _send(self, group: int, side: int) -> int:
+        """The next request of a group goes to the engine."""
+        request = self._waiting.take(group)
         own = self._uncached.bring(request)
         self._credit_s -= own * self._work.prefill_token_s
         self._flights[side].add(request, int(self._own[request]), self._prompts[request])
         self._side[request] = side
-        group = self._group_list[request]
-        self._sent[group] += 1
-        self._sums[:, group] -= self._share(request)
+        self._running[group] += 1
         return request
 
-    def _share(self, request: int) -> Floats:
-        return np.array([1.0, self._prompts[request], self._compute_s[request], self._own[request]])
-
-    def _totals(self) -> Floats:
-        """(4, groups): waiting requests, their prompt tokens, seconds to compute what they share
-        with no other, and those tokens."""
-        groups = len(self._queues)
-        columns = (np.ones(len(self._group)), np.array(self._prompts), self._compute_s, self._own)
-        return np.array([np.bincount(self._group, column, groups) for column in columns])
+    def _expected_s(self, request: int) -> float:
+        """Seconds of reading that a waiting request is expected to take."""
+        group, known = self._group_list[request], self._known_list[request]
+        mean = float(known or self._typical[group])
+        square = float(known * known or self._square[group])
+        read = float(self._prompts[request] * mean + square / 2.0)
+        return self._work.decode_pair_s * read
 
     @property
     def _kv_tokens(self) -> int:
@@ -265,33 +244,36 @@ class Feedback:
         moments = self._moments[None, :]
         middle = ages[:, None] + moments - np.diff(moments, prepend=0) / 2.0
         groups, known = self._group[requests][:, None], self._known[requests][:, None]
-        alive = np.maximum(self._survival.survival(groups, ages[:, None].astype(float)), 1e-12)
-        stays = np.minimum(1.0, self._survival.survival(groups, middle) / alive)
+        survival = self._waiting.survival
+        alive = np.maximum(survival.survival(groups, ages[:, None].astype(float)), 1e-12)
+        stays = np.minimum(1.0, survival.survival(groups, middle) / alive)
         return np.where(known > 0, middle < known, stays * (middle < self._most))
 
     def _refresh(self) -> None:
         """Learn from what has ended and still runs; divide the groups and the memory anew."""
         self._refreshed = self._steps // _REFRESH_STEPS
-        survival, work = self._survival, self._work
-        requests = np.concatenate([flight.requests for flight in self._flights])
-        ages = np.concatenate([flight.ages for flight in self._flights])
-        prompt_tokens = np.concatenate([flight.prompt_tokens for flight in self._flights])
+        work, waiting = self._work, self._waiting
+        others = [each for pair in waiting.flights if pair is not self._flights for each in pair]
+        flights = [*self._flights, *others]
+        requests = np.concatenate([flight.requests for flight in flights])
+        ages = np.concatenate([flight.ages for flight in flights])
+        prompt_tokens = np.concatenate([flight.prompt_tokens for flight in flights])
         unknown = self._known[requests] == 0
         groups = self._group[requests]
-        survival.update(groups[unknown], ages[unknown])
-        mean, square = survival.moments()
+        waiting.survival.update(groups[unknown], ages[unknown])
+        mean, square = waiting.survival.moments()
         mean = np.minimum(mean, self._most)
         square = np.minimum(square, float(self._most) * mean)
-        self._typical = mean.tolist()
-        count, prompts, compute_s, own = self._sums
+        self._typical, self._square = mean.tolist(), square.tolist()
+        count, prompts, compute_s, own = waiting.sums
         memory_s = work.decode_pair_s * contexts(prompts, mean, count * square)
         compute_s = compute_s + count * work.decode_token_s * mean
-        going = np.where(unknown, survival.mean_left(groups, ages), self._known[requests] - ages)
-        going = np.clip(going, 1.0, self._most)
-        held = prompt_tokens + ages
+        ahead = waiting.survival.mean_left(groups, ages)
+        going = np.clip(np.where(unknown, ahead, self._known[requests] - ages), 1.0, self._most)
+        reads = contexts(prompt_tokens + ages, going, going**2)
         compute = float(compute_s.sum() + work.decode_token_s * going.sum())
-        memory = float(memory_s.sum() + work.decode_pair_s * contexts(held, going, going**2).sum())
-        doubtful = (np.array(self._heard) < _HEARD) & (count > 0) & self._to_learn
+        memory = float(memory_s.sum() + work.decode_pair_s * reads.sum())
+        doubtful = (np.array(waiting.heard) < _HEARD) & (count > 0) & waiting.to_learn
         self._doubtful = bool(doubtful.any())
         self._tau = 1.0 if self._doubtful else compute / max(memory, 1e-30)
         dense = compute_s > min(self._tau, 1.0) * memory_s
@@ -303,8 +285,14 @@ class Feedback:
         if not self._overlaps:
             self._share_seats(count, own, compute_s, mean, square)
         self._reserve = self._left_holds(count, own, mean, square)
-        self._look_ahead(float(going.max(initial=0.0)), mean)
-        self._keep_for_end(float(compute_s.sum()), compute, memory)
+        mine = len(self._side)
+        self._look_ahead(float(going[:mine].max(initial=0.0)), mean)
+        engines = waiting.engines
+        if engines > 1:
+            right_s = work.decode_pair_s * np.where(dense[groups], 0.0, reads)
+            total_s = float(memory_s[~dense].sum() + right_s.sum())
+            self._allowance_s = total_s / engines - float(right_s[:mine].sum())
+        self._keep_for_end(float(compute_s.sum()) / engines, compute / engines, memory / engines)
 
     def _keep_for_end(self, waiting_s: float, compute_s: float, memory_s: float) -> None:
         """What is computed a step until R has all been sent, and after that.
@@ -365,8 +353,7 @@ class Feedback:
 
     def _turn(self, group: int) -> tuple[bool, float]:
         """What L's groups are sorted by: first those that nothing is known of."""
-        left = self._sums[2, group] / self._compute_at_first[group]
-        return self._heard[group] >= _HEARD, -float(left)
+        return self._waiting.heard[group] >= _HEARD, -self._waiting.part_left(group)
 
     def _share_seats(
         self, count: Floats, own: Floats, compute_s: Floats, mean: Floats, square: Floats
@@ -377,14 +364,15 @@ class Feedback:
         if not left or not right:
             return
         flight = self._flights[_RIGHT]
-        ahead = self._survival.mean_left(self._group[flight.requests], flight.ages)
-        sits_right = float(count[right] @ mean[right]) + float(ahead.sum())
-        sits_left = float(count[left] @ (mean[left] + 1.0))
+        ahead = self._waiting.survival.mean_left(self._group[flight.requests], flight.ages)
+        part = 1.0 / self._waiting.engines
+        sits_right = part * float(count[right] @ mean[right]) + float(ahead.sum())
+        sits_left = part * float(count[left] @ (mean[left] + 1.0))
         steps = max((sits_left + sits_right) / self._seats, 1.0)
-        held = float((own * mean + count * square / 2.0).sum())
+        held = part * float((own * mean + count * square / 2.0).sum())
         if steps * self._memory > held:
             self._right_seats = max(1, self._seats - ceil(sits_left / steps))
-            self._even_s = float(compute_s[left].sum()) / steps
+            self._even_s = part * float(compute_s[left].sum()) / steps
 
     def _left_holds(self, count: Floats, own: Floats, mean: Floats, square: Floats) -> float:
         """KV tokens that L will hold on average, by Little's law: prompt tokens that a step has
@@ -404,20 +392,3 @@ def _active_prefixes(tree: PrefixTree) -> float:
     """KV tokens for the shared prefixes that are in use at a time: two of the longest."""
     shared = tree.depth[tree.requests :]
     return 2.0 * float(shared.max(initial=0))
-
-
-def _groups(job: Job, work: WorkModel) -> Ints:
-    """(n,): the groups of requests of unknown length, and others for those that are known.
-
-    Requests of known length and low density are queued by their length; dense ones stay with those
-    that share their prefixes.
-    """
-    known = job.known > 0
-    if not known.any():
-        return job.group
-    exact = job.known.astype(np.float64)
-    density = work.density(job.tree.prompt_tokens, np.maximum(exact, 1.0), exact * exact)
-    bins = np.log(np.maximum(exact, 1.0)) / np.log(_LENGTH_BIN)
-    number = np.where(known, np.where(density > 1.0, -2 - job.group, bins.astype(np.int64)), -1)
-    joint = np.where(known, number * 2 + 1, job.group * 2)
-    return np.unique(joint, return_inverse=True)[1].astype(np.int64)

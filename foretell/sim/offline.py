@@ -1,10 +1,12 @@
-"""One engine in virtual time that a feed of offline requests drives.
+"""Engines in virtual time that feeds of offline requests drive.
 
 Its scheduling, KV blocks, prefix cache and preemptions are those of the twin of vLLM's scheduler.
 Step time is that of a plain engine, or of one that overlaps operators as NanoFlow does.
 """
 
+import heapq
 from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from foretell.engine import Content, Sequence, Twin
@@ -95,29 +97,74 @@ def run(
 
     ValueError for a request that the engine's KV cache cannot hold.
     """
+    return run_engines(tree, outputs, [feed], config, step_s, watch)[0]
+
+
+def run_engines(
+    tree: PrefixTree,
+    outputs: Ints,
+    feeds: Seq[Feed],
+    config: EngineConfig,
+    step_s: StepTime,
+    watch: Watch | None = None,
+) -> list[Run]:
+    """`run` on several engines alike, each with its own feed, side by side in virtual time.
+
+    The engine whose clock is behind goes next, until a request of it is admitted, preempted or
+    ends. Feeds may take their requests from one queue; of an answer's end they all hear at once,
+    which for the others is some steps early.
+    """
     _check(tree, outputs, config)
-    twin, result = Twin(config, prefix_cache=True), Run()
     requests = _Requests(tree, outputs, config)
-    waiting = 0
-    while True:
-        chosen = feed.admit(waiting)
+    engines = [_Engine(feed, requests, config, step_s, watch) for feed in feeds]
+    turns = [(0.0, place) for place in range(len(engines))]
+    while turns:
+        _, place = heapq.heappop(turns)
+        engine = engines[place]
+        if engine.go():
+            heapq.heappush(turns, (engine.result.seconds, place))
+    served = sum(engine.result.served for engine in engines)
+    assert served == tree.requests, "every request is served once"
+    return [engine.result for engine in engines]
+
+
+class _Engine:
+    """An engine, its clock and its feed."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        requests: "_Requests",
+        config: EngineConfig,
+        step_s: StepTime,
+        watch: Watch | None,
+    ) -> None:
+        self.result = Run()
+        self._feed, self._requests, self._step_s, self._watch = feed, requests, step_s, watch
+        self._twin = Twin(config, prefix_cache=True)
+        self._waiting = 0
+
+    def go(self) -> bool:
+        """Make the steps until something changes; False if there is nothing to do any more."""
+        twin, feed, result = self._twin, self._feed, self.result
+        chosen = feed.admit(self._waiting)
         for request in chosen:
-            twin.add(requests.sequence(request))
+            twin.add(self._requests.sequence(request))
         if twin.idle:
-            break
+            return False
         twin.limit_step(feed.step_tokens())
         made = twin.run(feed.unasked_steps())
         for row in made.shapes.tolist():
             shape = BatchShape(*row)
-            seconds = step_s(shape)
-            if watch is not None:
-                watch(result.seconds, seconds, shape)
+            seconds = self._step_s(shape)
+            if self._watch is not None:
+                self._watch(result.seconds, seconds, shape)
             result.seconds += seconds
         steps = len(made.shapes)
         assert steps, "an engine with requests makes a step"
         result.steps += steps
         result.preemptions += len(made.preempted)
-        waiting += len(chosen) + len(made.preempted) - len(made.admitted)
+        self._waiting += len(chosen) + len(made.preempted) - len(made.admitted)
         for seq in made.admitted:
             if not seq.preemptions:
                 result.computed_tokens += seq.prompt_tokens - seq.cached_tokens
@@ -127,8 +174,7 @@ def run(
             result.prompt_tokens += seq.prompt_tokens
             result.output_tokens += seq.output_tokens
             feed.ended(int(seq.request_id), seq.output_tokens)
-    assert result.served == tree.requests, "every request is served once"
-    return result
+        return True
 
 
 def _check(tree: PrefixTree, outputs: Ints, config: EngineConfig) -> None:
@@ -145,17 +191,24 @@ class _Requests:
         self._prompts, self._outputs = tree.prompt_tokens.tolist(), outputs.tolist()
         self._parent, self._depth = tree.parent.tolist(), tree.depth.tolist()
         self._block = config.block_size_tokens
+        self._latest: tuple[int, list[bytes]] = -1, []
 
     def sequence(self, request: int) -> Sequence:
         prompt, output = self._prompts[request], self._outputs[request]
-        keys: list[bytes] = []
         item = self._parent[request]
+        if item != self._latest[0]:
+            self._latest = item, self._keys(item)
+        return Sequence(str(request), prompt, output, output, content=_Blocks(self._latest[1]))
+
+    def _keys(self, item: int) -> list[bytes]:
+        """Keys of the blocks that the children of `item` share."""
+        keys: list[bytes] = []
         shared = self._depth[item] // self._block
         for block in reversed(range(shared)):
             while self._depth[self._parent[item]] >= (block + 1) * self._block:
                 item = self._parent[item]
             keys.append(b"%d of %d" % (block, item))
-        return Sequence(str(request), prompt, output, output, content=_Blocks(keys[::-1]))
+        return keys[::-1]
 
 
 class _Blocks(Content):

@@ -1,0 +1,118 @@
+"""Requests that wait to be sent, and what is known of their groups: for one engine, or shared."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from foretell.offline.feed import InFlight
+from foretell.offline.survival import LONGEST, Survival
+from foretell.offline.tree import PrefixTree
+from foretell.offline.work import Floats, Ints, WorkModel
+
+_LENGTH_BIN = 1.25  # ratio of known lengths that are queued together
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A file of requests as the controller sees it."""
+
+    tree: PrefixTree
+    order: Ints
+    """Requests to be sent, depth-first: all of the tree's, or one engine's part of them."""
+    group: Ints
+    """(n,): requests that are judged together, by `lengths.sources`."""
+    known: Ints
+    """(n,): output tokens, above 0 where they are known."""
+    prior_tokens: float
+    """Expected length of an answer before any has ended."""
+    most_tokens: int = LONGEST
+    """No answer is longer."""
+
+
+class Waiting:
+    """The queues of a job's groups, and the lengths that all its answers have told.
+
+    Feeds of several engines may share one: each takes what its engine has room for next, and all
+    learn from every answer.
+    """
+
+    def __init__(self, job: Job, work: WorkModel) -> None:
+        self.job = job
+        self.group = _groups(job, work)
+        """(n,): the group of each request."""
+        self.groups = int(self.group.max(initial=0)) + 1
+        self.group_list: list[int] = self.group.tolist()
+        self.known_list: list[int] = job.known.tolist()
+        self.survival = Survival(self.groups, job.prior_tokens)
+        known = job.order[job.known[job.order] > 0]
+        for request in known.tolist():
+            self.survival.ended(self.group_list[request], self.known_list[request])
+        self.heard: list[int] = np.bincount(self.group[known], minlength=self.groups).tolist()
+        """Answers of each group whose lengths are known."""
+        unknown = job.order[job.known[job.order] == 0]
+        self.to_learn = np.bincount(self.group[unknown], minlength=self.groups) > 0
+        self.queues: list[list[int]] = [[] for _ in range(self.groups)]
+        """Waiting requests of each group, the next one last."""
+        for request in job.order[::-1].tolist():
+            self.queues[self.group_list[request]].append(request)
+        tree = job.tree
+        self._prompts: list[int] = tree.prompt_tokens.tolist()
+        self._own = (tree.depth - tree.begins)[: tree.requests]
+        self._compute_s = work.prefill_s(tree.begins, tree.depth)[: tree.requests]
+        self.sums = self._totals()
+        self._compute_at_first = np.maximum(self.sums[2], 1e-30)
+        self.flights: list[tuple[InFlight, InFlight]] = []
+        """What every engine runs: those sent as L, and those sent as R."""
+
+    def join(self) -> tuple[InFlight, InFlight]:
+        """One more engine takes requests from here; what it runs is counted in these two."""
+        self.flights.append((InFlight(), InFlight()))
+        return self.flights[-1]
+
+    @property
+    def engines(self) -> int:
+        return len(self.flights)
+
+    def take(self, group: int) -> int:
+        """The next request of a group, which waits no longer."""
+        request = self.queues[group].pop()
+        self.sums[:, group] -= np.array(
+            [1.0, self._prompts[request], self._compute_s[request], self._own[request]]
+        )
+        return request
+
+    def ended(self, request: int, tokens: int) -> None:
+        """An answer has ended after so many tokens."""
+        group = self.group_list[request]
+        self.heard[group] += 1
+        if not self.known_list[request]:
+            self.survival.ended(group, tokens)
+
+    def part_left(self, group: int) -> float:
+        """Share of a group's computing that still waits."""
+        return float(self.sums[2, group] / self._compute_at_first[group])
+
+    def _totals(self) -> Floats:
+        """(4, groups): waiting requests, their prompt tokens, seconds to compute what they share
+        with no other, and those tokens."""
+        order = self.job.order
+        group, prompts = self.group[order], self.job.tree.prompt_tokens[order]
+        columns = (np.ones(len(order)), prompts, self._compute_s[order], self._own[order])
+        return np.array([np.bincount(group, column, self.groups) for column in columns])
+
+
+def _groups(job: Job, work: WorkModel) -> Ints:
+    """(n,): the groups of requests of unknown length, and others for those that are known.
+
+    Requests of known length and low density are queued by their length; dense ones stay with those
+    that share their prefixes.
+    """
+    known = job.known > 0
+    if not known.any():
+        return job.group
+    exact = job.known.astype(np.float64)
+    density = work.density(job.tree.prompt_tokens, np.maximum(exact, 1.0), exact * exact)
+    bins = np.log(np.maximum(exact, 1.0)) / np.log(_LENGTH_BIN)
+    number = np.where(known, np.where(density > 1.0, -2 - job.group, bins.astype(np.int64)), -1)
+    joint = np.where(known, number * 2 + 1, job.group * 2)
+    return np.unique(joint, return_inverse=True)[1].astype(np.int64)
