@@ -205,7 +205,7 @@ reproduce-provisioning: setup-dev ## Block's Figure 8 in the simulator (TRACES=f
 # The paper's size is REQUESTS=200000 SEEDS=5 and takes hours.
 reproduce-blendserve: setup-dev ## BlendServe's evaluation in the simulator (DATA=folder); writes bench/offline/blend.md and blend_wide.md
 	@test -n "$(DATA)" || { echo 'make reproduce-blendserve needs DATA=folder, see bench/offline/blend.md' >&2; exit 1; }
-	$(BIN)/python -m bench offline.blend $(DATA) --requests $(or $(REQUESTS),12000) --seeds $(or $(SEEDS),2) --video-tokens $(or $(VIDEO_TOKENS),4096)
+	$(BIN)/python -m bench offline.blend $(DATA) --seeds $(or $(SEEDS),5)
 	$(BIN)/python -m bench offline.blend_wide $(DATA) --seeds $(or $(SEEDS),2)
 
 reproduce-echo: setup-dev setup-vllm ## Echo's ablation with vLLM's scheduler in virtual time (DATA=folder); writes bench/offline/cosched.md

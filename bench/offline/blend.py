@@ -31,7 +31,7 @@ from tools.pictures import figure, save
 BENCH = Benchmark(
     __file__,
     __doc__,
-    takes="hours",
+    takes="70 minutes",
     paths={"DATA": "folder with traces/ and offline/"},
     processes=1,
 )
@@ -48,6 +48,8 @@ ORDERS = (
 PLAIN = (FCFS, DFS, "feedback, sampled")
 """Orders that are also run on an engine that does one operator after the other."""
 DRAWN = (FCFS, DFS, "BlendServe, sampled", "feedback, sampled")
+DRAWN_OF = ("2", "overlapping", 1)
+"""Trace, engine and seed of the runs whose use of the GPU is drawn."""
 _BINS = 200
 
 
@@ -162,7 +164,7 @@ def draw(numbers: Numbers, save_to: Callable[[str], Path]) -> None:
         one = next(
             o
             for o in numbers["runs"]
-            if (o["trace"], o["engine"], o["order"]) == ("2", "overlapping", order)
+            if (o["trace"], o["engine"], o["seed"]) == DRAWN_OF and o["order"] == order
         )
         times = [one["bin_s"] / 3600 * place for place in range(len(one["usage"][0]))]
         axis.plot(times, one["usage"][0], label="computing")
@@ -198,6 +200,9 @@ def measure(options: argparse.Namespace) -> Numbers:
     )
     runs = run_each(one, cases, options.processes)
     BENCH.kept.unlink()
+    for run in runs:
+        if (run["trace"], run["engine"], run["seed"]) != DRAWN_OF:
+            del run["usage"], run["bin_s"]
     numbers = {"runs": runs, "cpu_s": round(sum(found["cpu_s"] for found in runs))}
     if options.write:
         draw(numbers, BENCH.result)
