@@ -202,7 +202,7 @@ reproduce-provisioning: setup-dev ## Block's Figure 8 in the simulator (TRACES=f
 	@test -n "$(TRACES)" || { echo 'make reproduce-provisioning needs TRACES=folder, see bench/provisioning/reproduce_block.md' >&2; exit 1; }
 	$(BIN)/python -m bench provisioning.reproduce_block $(TRACES)
 
-# The paper's size is REQUESTS=200000 SEEDS=5 and takes hours.
+# Two hours: the paper's number of requests, and five seeds.
 reproduce-blendserve: setup-dev ## BlendServe's evaluation in the simulator (DATA=folder); writes bench/offline/blend.md and blend_wide.md
 	@test -n "$(DATA)" || { echo 'make reproduce-blendserve needs DATA=folder, see bench/offline/blend.md' >&2; exit 1; }
 	$(BIN)/python -m bench offline.blend $(DATA) --seeds $(or $(SEEDS),5)
