@@ -17,7 +17,6 @@ FEWEST = 32
 """Samples that a group of requests needs to be judged by itself."""
 _PRIOR_WEIGHT = 4.0  # samples that a prior counts as
 _NEARLY_ALL = 0.9  # of the requests: a prefix that so many share tells no one apart
-_LARGE_SHARE = 0.01  # of all requests: a prefix that so many share gets its `FEWEST` samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +53,22 @@ def sampled(tree: PrefixTree, begin: float, known: Ints, share: float = SAMPLE_S
     """Requests to answer first, ascending: evenly spaced in depth-first order.
 
     `begin`, in [0, 1), is the random draw that says where the spacing begins. `known`, (n,): output
-    tokens, above 0 where nothing needs to be learnt. A prefix that many share gets at least
-    `FEWEST` samples.
+    tokens, above 0 where nothing needs to be learnt. Those below each child
+    of the root, and those alone, get at least `FEWEST` samples, the largest groups first, while no
+    more are added so than there are without: a few long answers may be half of the work.
     """
     order = tree.first_seen()
     order = order[known[order] == 0]
     if not len(order):
         return np.zeros(0, np.int64)
-    chosen = [_evenly(order, max(share * len(order), min(FEWEST, len(order))), begin)]
+    count = max(share * len(order), min(FEWEST, len(order)))
+    chosen = [_evenly(order, count, begin)]
     group = _top(tree)[order]
-    for top in np.unique(group):
-        members = order[group == top] if np.count_nonzero(group == top) else order[:0]
-        if len(members) >= _LARGE_SHARE * tree.requests and share * len(members) < FEWEST:
-            chosen.append(_evenly(members, min(FEWEST, len(members)), begin))
+    tops, sizes = np.unique(group, return_counts=True)
+    small = (sizes >= FEWEST) & (share * sizes < FEWEST)
+    largest = tops[small][np.argsort(-sizes[small], kind="stable")]
+    for top in largest[: int(count) // FEWEST].tolist():
+        chosen.append(_evenly(order[group == top], FEWEST, begin))
     return np.unique(np.concatenate(chosen))
 
 
