@@ -443,6 +443,6 @@ class BatchMetrics(Declared):
         self.density = self.gauge(
             "foretell_batch_density",
             "ratio",
-            "Time to compute over time to read the KV cache, of the batch ordered last; 0: unknown.",
+            "Time to compute over time to read the KV cache of the batch ordered last; 0: unknown.",
         )
         self.process()
