@@ -441,7 +441,7 @@ class BatchMetrics(Declared):
             "Requests of batches that may be on their way while online targets hold.",
         )
         self.density = self.gauge(
-            "foretell_batch_density",
+            "foretell_batch_density_ratio",
             "ratio",
             "Time to compute over time to read the KV cache of the batch ordered last; 0: unknown.",
         )

@@ -14,7 +14,7 @@ from foretell.placement.patience import Patience
 from foretell.placement.predictors import is_missing
 from foretell.placement.recall import Recalls
 from foretell.placement.request import Request, Stage
-from foretell.placement.retries import LONGEST_PAUSE_S, RetryBudget
+from foretell.placement.retries import LONGEST_PAUSE_S, LOOK_AGAIN, RetryBudget
 from foretell.placement.shares import MOST_HELD, has_room
 from foretell.placement.state import State, expect
 from foretell.policy import Candidate, Needs, Policy
@@ -345,7 +345,11 @@ class PlacementCore:
         if request.failures >= self.config.max_attempts:
             self._refuse(request, "engine_failed")
             return
-        self._retry(request, self.config.retry_pause_s * request.failures)
+        pause_s = self.config.retry_pause_s * request.failures
+        left = self._state.eligible(request)
+        if left and request.avoid.issuperset(left):
+            pause_s = LOOK_AGAIN * self.config.retry_pause_s
+        self._retry(request, pause_s)
 
     def _retry(self, request: Request, least_s: float = 0.0) -> None:
         """Place the request again after `least_s` seconds, or when the budget allows it.

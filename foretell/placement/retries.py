@@ -20,6 +20,10 @@ LONGEST_PAUSE_S = 10.0
 """A retry that would have to wait longer waits for so long, and is then made only where an engine
 is known to answer."""
 
+LOOK_AGAIN = 20
+"""So many times as long is the pause before a retry where all instances that are up have failed the
+request: a second, in which probes tell which of them are down."""
+
 
 class RetryBudget:
     """The generic cell rate algorithm over retries; pure, time is an argument."""

@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import re
+import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -26,7 +27,6 @@ from bench.vllm_cpu import ENVIRONMENT
 from tests.chaos.clients import Asked, Seen, requests, send
 from tests.e2e.cluster import Cluster, cluster, until
 from tests.e2e_vllm.vllm_engines import ENGINES, PATIENCE, kill_a_process, model_of
-from tests.processes import wait_until
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.vllm]
 
@@ -35,8 +35,8 @@ SEED = int(os.environ.get("RECALLS_SEED", "0"))
 REPLICAS = ("scheduler-0", "scheduler-1")
 NAMES = [f"engine-{index}" for index in range(ENGINES)]
 SPEC = EngineSpec(seats=2, more_args="--scheduling-policy priority --enable-log-requests")
-BURST = 12
-"""Requests to each replica: six times as many in all as an engine has seats."""
+BURST = 30
+"""Requests to each replica: fifteen times as many in all as there are seats."""
 KNOWN = 120
 """Requests by which a scheduler knows which ones are large."""
 LARGE, LARGE_TOKENS, SHORT_TOKENS = 3, 200, 8
@@ -115,6 +115,14 @@ def client(url: str) -> aiohttp.ClientSession:
     )
 
 
+async def until_true(condition: Callable[[], object], deadline_s: float) -> None:
+    """Wait for `condition`, which may ask schedulers, while all clients go on."""
+    end_s = time.monotonic() + deadline_s
+    while not await asyncio.to_thread(condition):
+        assert time.monotonic() < end_s, "the condition did not come true in time"
+        await asyncio.sleep(0.02)
+
+
 @asynccontextmanager
 async def seats_taken(url: str) -> AsyncIterator[None]:
     """Others, who come by no scheduler, hold all seats of an engine."""
@@ -137,13 +145,12 @@ async def seats_taken(url: str) -> AsyncIterator[None]:
 
 
 async def recalled_beside_a_kill(place: Place) -> None:
-    """Others take the seats of an engine: whoever waits there is called back, and served by the
+    """Others take the seats of the engine where most wait: these are called back, and served by the
     other engine, or by the one that comes in its place."""
     rng, cases = Random(SEED), requests(MODEL, SEED)
-    held, victim = rng.sample(NAMES, 2)
 
-    def wait_there() -> bool:
-        return all(place.outstanding(each, held) > SPEC.seats for each in REPLICAS)
+    def with_engines() -> dict[str, int]:
+        return {name: sum(place.outstanding(each, name) for each in REPLICAS) for name in NAMES}
 
     async with (
         client(place.url(REPLICAS[0])) as first,
@@ -155,11 +162,13 @@ async def recalled_beside_a_kill(place: Place) -> None:
         for _ in range(BURST):
             group.create_task(place.ask(first, rng.choice(cases)))
             group.create_task(place.ask(second, rng.choice(cases)))
-        await wait_until(wait_there, WAIT_S)
+        await until_true(lambda: sum(with_engines().values()) >= BURST, WAIT_S)
+        counts = await asyncio.to_thread(with_engines)
+        victim, held = sorted(NAMES, key=counts.__getitem__)
         await others.enter_async_context(seats_taken(place.url(held)))
-        await wait_until(lambda: all(place.recalls()), WAIT_S / 2)
+        await until_true(lambda: any(place.recalls()), WAIT_S / 2)
         place.kill(victim, rng)
-    await wait_until(place.running.ready, WAIT_S)
+    await until_true(place.running.ready, WAIT_S)
 
 
 def test_requests_called_back_beside_a_killed_engine_end_once_and_right(place: Place) -> None:
@@ -192,7 +201,7 @@ async def large_ones_overtaken_beside_a_kill(place: Place) -> None:
         nonlocal most
         while len(place.killed) == kills:
             most = FEW
-            await wait_until(lambda: len(under_way) <= FEW, WAIT_S)
+            await until_true(lambda: len(under_way) <= FEW, WAIT_S)
             large = [asyncio.create_task(ask(LARGE_TOKENS)) for _ in range(LARGE)]
             most = MANY
             await asyncio.gather(*large)
@@ -210,7 +219,7 @@ async def large_ones_overtaken_beside_a_kill(place: Place) -> None:
         await keep_asking(group, lambda: asked >= KNOWN)
         large = group.create_task(keep_asking_large())
         group.create_task(keep_asking(group, large.done))
-        await wait_until(is_overdue, WAIT_S)
+        await until_true(is_overdue, WAIT_S)
         place.kill(rng.choice(NAMES), rng)
 
 

@@ -405,7 +405,7 @@ _OFFLINE = (
         "Density of batches",
         "short",
         "Time to compute over time to read the KV cache, of the batch whose order was found last.",
-        (("max(foretell_batch_density)", "density"),),
+        (("max(foretell_batch_density_ratio)", "density"),),
     ),
     Panel(
         "Window",
