@@ -53,9 +53,9 @@ def sampled(tree: PrefixTree, begin: float, known: Ints, share: float = SAMPLE_S
     """Requests to answer first, ascending: evenly spaced in depth-first order.
 
     `begin`, in [0, 1), is the random draw that says where the spacing begins. `known`, (n,): output
-    tokens, above 0 where nothing needs to be learnt. Those below each child
-    of the root, and those alone, get at least `FEWEST` samples, the largest groups first, while no
-    more are added so than there are without: a few long answers may be half of the work.
+    tokens, above 0 where nothing needs to be learnt. Those below each child of the root, and those
+    alone, get at least `FEWEST` samples, the largest groups first, while no more are added so than
+    there are without: a few long answers may be half of the work.
     """
     order = tree.first_seen()
     order = order[known[order] == 0]
