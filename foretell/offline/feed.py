@@ -1,6 +1,6 @@
 """What gives an engine its requests one by one, and what each of them keeps count of."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -156,3 +156,33 @@ class Uncached:
             tokens += self._edge[item]
             item = self._parent[item]
         return int(tokens)
+
+
+class UsedPrefixes:
+    """The shared prefixes that requests on an engine use at present."""
+
+    def __init__(self, tree: PrefixTree) -> None:
+        self.tokens = 0
+        """KV tokens that they hold."""
+        self._parent = tree.parent.tolist()
+        self._edge = (tree.depth - tree.begins).tolist()
+        self._users = [0] * tree.items
+
+    def use(self, request: int) -> None:
+        for item in self._of(request):
+            self._users[item] += 1
+            if self._users[item] == 1:
+                self.tokens += self._edge[item]
+
+    def leave(self, request: int) -> None:
+        """The request, which has used its prefixes until now, has ended."""
+        for item in self._of(request):
+            self._users[item] -= 1
+            if not self._users[item]:
+                self.tokens -= self._edge[item]
+
+    def _of(self, request: int) -> Iterator[int]:
+        item = self._parent[request]
+        while item >= 0:
+            yield item
+            item = self._parent[item]

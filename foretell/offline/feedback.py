@@ -1,12 +1,13 @@
 """Feedback control of what an engine is given, by what remains and not by what was planned.
 
 Two kinds of requests: R, whose group needs memory for longer than arithmetic and more so than all
-that remains, and the others (L), in depth-first order. Every step may compute as many seconds as
+that waits, and the others (L), in depth-first order. Every step may compute as many seconds as
 its reading of memory takes times τ, remaining computing over remaining reading, or what hides
 behind reading the weights. R is admitted while a forecast of the KV cache says that it will fit, L
-with what is left of the step. When R has all been sent, what is left of L is spread over the steps
-that R is still expected to take. Lengths are learnt from all answers, with those in flight as
-censored ones.
+with what is left of the step. While R has room, a step may also compute what R brings along to fill
+it: what is due to a cache that is half full would keep it half full. When R has all been sent, what
+is left of L is spread over the steps that R is still expected to take. Lengths are learnt from all
+answers, with those in flight as censored ones.
 
 Engines that share one job's queues take requests in their turn: τ is that of all that remains, and
 each engine gets its part of what R reads and no more, so that all end together.
@@ -18,17 +19,21 @@ from math import ceil, inf
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.offline.feed import LEAST_STEP_TOKENS, UNTIL_SOMETHING_CHANGES, InFlight, Uncached
-from foretell.offline.tree import PrefixTree
+from foretell.offline.feed import (
+    LEAST_STEP_TOKENS,
+    UNTIL_SOMETHING_CHANGES,
+    Uncached,
+    UsedPrefixes,
+)
+from foretell.offline.forecast import Forecast
 from foretell.offline.waiting import Job, Waiting
-from foretell.offline.work import Floats, Ints, WorkModel, contexts
+from foretell.offline.work import Floats, WorkModel, contexts
 
 __all__ = ["Feedback", "Job", "Waiting"]
 
 _LEFT, _RIGHT = 0, 1
 _REFRESH_STEPS = 64
 _SIGMAS = 1.0  # of the forecast of the KV cache that must fit
-_MOMENTS = 48  # of the future that it looks at
 _RESERVED = 0.75  # of what L will hold: R, held back by its peaks, leaves some more
 _USED = 0.98  # of the KV cache; the rest is lost to blocks that are not full
 _HEARD, _UNHEARD = 8, 32  # answers that tell a group's lengths, and most in flight until then
@@ -63,10 +68,12 @@ class Feedback:
         self._seats = self._right_seats = seats
         self._even_s = inf
         """Computing of L a step, where seats are short."""
-        self._work, self._memory = work, _USED * kv_tokens - _active_prefixes(job.tree)
+        self._work, self._kv_cache = work, _USED * kv_tokens
+        self._prefixes = UsedPrefixes(job.tree)
         self._most = job.most_tokens
         self._known = job.known
         self._waiting = waiting or Waiting(job, work)
+        self._forecast = Forecast(job, self._waiting)
         self._known_list, self._group = self._waiting.known_list, self._waiting.group
         self._group_list, self._queues = self._waiting.group_list, self._waiting.queues
         tree = job.tree
@@ -87,10 +94,11 @@ class Feedback:
         self._allowance_s = inf
         """Reading by requests of R that this engine may still take from the others."""
         self._tau = self._pace = 1.0
+        self._right_ratio = 0.0
+        """Computing over reading of R that waits."""
         self._doubtful = True
         self._since = 1
         """Steps since the last admission."""
-        self._moments = np.arange(1)
 
     def admit(self, waiting: int) -> Sequence[int]:
         if self._steps // _REFRESH_STEPS != self._refreshed:
@@ -101,8 +109,6 @@ class Feedback:
         missed_s = (self._since - 1) * budget_s if self._since > 1 else 0.0
         self._credit_s = min(0.0, self._credit_s + missed_s) + budget_s
         self._since = 0
-        if not (self._right or self._doubtful or len(self._flights[_RIGHT])):
-            self._credit_s = inf  # nothing to blend with, now and later
         chosen: list[int] = []
         if self._right and self._credit_s > 0 and self._steps >= self._refused_until:
             self._admit_right(chosen)
@@ -112,7 +118,7 @@ class Feedback:
         return chosen
 
     def step_tokens(self) -> int:
-        if not self._overlaps or not (self._right or len(self._flights[_RIGHT])):
+        if not self._overlaps:
             return 0
         tokens = int(_SLACK * self._budget_s() / self._work.prefill_token_s)
         return len(self._side) + max(LEAST_STEP_TOKENS, tokens)
@@ -136,6 +142,7 @@ class Feedback:
 
     def ended(self, request: int, tokens: int) -> None:
         side = self._side.pop(request)
+        self._prefixes.leave(request)
         self._flights[side].remove(request)
         if side == _RIGHT:
             self._refused_until = 0
@@ -151,13 +158,34 @@ class Feedback:
         """Seconds of computing prompts that the next step may take."""
         if not self._overlaps:
             return self._even_s
-        memory_s = self._work.decode_pair_s * sum(each.context_tokens for each in self._flights)
+        tokens = sum(each.context_tokens for each in self._flights)
+        memory_s = self._work.decode_pair_s * tokens
+        free_s = self._work.decode_pair_s * max(0.0, self._memory - tokens)
+        due_s = self._pace * memory_s + self._filling * free_s
         decode_s = self._work.decode_token_s * len(self._side)
         hidden_s = float(self._hidden_s(np.array(memory_s)))
-        return max(self._pace * memory_s, hidden_s, self._spread_s) - decode_s
+        return max(due_s, hidden_s, self._spread_s) - decode_s
+
+    @property
+    def _filling(self) -> float:
+        """Computing, for a second's reading that the cache has room for, which may fill it.
+
+        That of R, while it is not refused, as no other fills the cache in time. With requests of
+        one kind all that remains is computed in step with a full cache.
+        """
+        if self._doubtful:
+            return 0.0
+        if self._right:
+            return self._right_ratio if self._steps >= self._refused_until else 0.0
+        return 0.0 if len(self._flights[_RIGHT]) else self._pace
+
+    @property
+    def _memory(self) -> float:
+        """KV tokens for what requests do not share."""
+        return self._kv_cache - self._prefixes.tokens
 
     def _admit_right(self, chosen: list[int]) -> None:
-        forecast = self._forecast(self._flights[_RIGHT])
+        forecast = self._forecast.of(self._flights[_RIGHT])
         for group in self._right:
             queue = self._queues[group]
             while queue and self._credit_s > 0 and self._may_grow(group):
@@ -166,7 +194,7 @@ class Feedback:
                 if full or self._allowance_s < reads_s / 2.0:
                     return
                 mean, variance = forecast
-                more, spread = self._held(np.array([queue[-1]]), np.zeros(1, np.int64))
+                more, spread = self._forecast.held(np.array([queue[-1]]), np.zeros(1, np.int64))
                 mean, variance = mean + more, variance + spread
                 if (mean + _SIGMAS * np.sqrt(variance)).max() > self._memory - self._reserve:
                     self._refused_until = self._steps + _RETRY_STEPS
@@ -211,6 +239,7 @@ class Feedback:
         self._flights[side].add(request, int(self._own[request]), self._prompts[request])
         self._side[request] = side
         self._running[group] += 1
+        self._prefixes.use(request)
         return request
 
     def _expected_s(self, request: int) -> float:
@@ -224,30 +253,6 @@ class Feedback:
     @property
     def _kv_tokens(self) -> int:
         return sum(flight.kv_tokens for flight in self._flights)
-
-    def _forecast(self, flight: InFlight) -> tuple[Floats, Floats]:
-        return self._held(flight.requests, flight.ages)
-
-    def _held(self, requests: Ints, ages: Ints) -> tuple[Floats, Floats]:
-        """KV tokens that requests of these ages will hold so many steps on: mean, variance.
-
-        Who is still there is asked for the middle between two moments: requests end at any time.
-        """
-        stays = self._stays(requests, ages)
-        held = self._own[requests][:, None] + ages[:, None] + self._moments[None, :]
-        mean: Floats = (stays * held).sum(axis=0)
-        variance: Floats = (stays * (1.0 - stays) * held * held).sum(axis=0)
-        return mean, variance
-
-    def _stays(self, requests: Ints, ages: Ints) -> Floats:
-        """(requests, moments): the probability that each still runs then."""
-        moments = self._moments[None, :]
-        middle = ages[:, None] + moments - np.diff(moments, prepend=0) / 2.0
-        groups, known = self._group[requests][:, None], self._known[requests][:, None]
-        survival = self._waiting.survival
-        alive = np.maximum(survival.survival(groups, ages[:, None].astype(float)), 1e-12)
-        stays = np.minimum(1.0, survival.survival(groups, middle) / alive)
-        return np.where(known > 0, middle < known, stays * (middle < self._most))
 
     def _refresh(self) -> None:
         """Learn from what has ended and still runs; divide the groups and the memory anew."""
@@ -276,7 +281,8 @@ class Feedback:
         doubtful = (np.array(waiting.heard) < _HEARD) & (count > 0) & waiting.to_learn
         self._doubtful = bool(doubtful.any())
         self._tau = 1.0 if self._doubtful else compute / max(memory, 1e-30)
-        dense = compute_s > min(self._tau, 1.0) * memory_s
+        # Beside what waits: what runs has been computed, so that a last kind would be dense.
+        dense = (compute_s > memory_s) | (compute_s * memory_s.sum() > compute_s.sum() * memory_s)
         if not self._overlaps:
             # Every step reads the weights, so that long answers must not be left for the end.
             long = float((count * mean) @ mean) / max(float(count @ mean), 1e-30)
@@ -284,6 +290,9 @@ class Feedback:
         self._divide(dense)
         if not self._overlaps:
             self._share_seats(count, own, compute_s, mean, square)
+        right = self._right
+        ratio = float(compute_s[right].sum()) / max(float(memory_s[right].sum()), 1e-30)
+        self._right_ratio = min(self._tau, ratio)
         self._reserve = self._left_holds(count, own, mean, square)
         mine = len(self._side)
         self._look_ahead(float(going[:mine].max(initial=0.0)), mean)
@@ -301,11 +310,12 @@ class Feedback:
         be there for every step until the last has ended. `waiting_s`: computing that has not begun.
         """
         self._pace, self._spread_s = self._tau, 0.0
-        flight, steps = self._flights[_RIGHT], np.diff(self._moments)
+        flight, moments = self._flights[_RIGHT], self._forecast.moments
+        steps = np.diff(moments)
         if self._doubtful or not self._overlaps or not len(flight):
             return
-        stays = self._stays(flight.requests, flight.ages)[:, 1:]
-        held = flight.prompt_tokens[:, None] + flight.ages[:, None] + self._moments[None, 1:]
+        stays = self._forecast.stays(flight.requests, flight.ages)[:, 1:]
+        held = flight.prompt_tokens[:, None] + flight.ages[:, None] + moments[None, 1:]
         reads_s = self._work.decode_pair_s * (stays * held).sum(axis=0)
         some = stays.sum(axis=0) > _ANY
         if not self._right:
@@ -332,10 +342,11 @@ class Feedback:
         farthest = max(
             1.0, longest, *(mean[group] for group in (*self._right[:1], *self._left[:1]))
         )
-        self._moments = np.linspace(0, 1.5 * farthest, _MOMENTS).astype(np.int64)
+        self._forecast.look(farthest)
         soon = max((mean[group] for group in self._left[:1]), default=0.0)
-        near = self._moments <= max(soon, self._moments[1])
-        expected = sum(self._forecast(flight)[0][near] for flight in self._flights)
+        moments = self._forecast.moments
+        near = moments <= max(soon, moments[1])
+        expected = sum(self._forecast.of(flight)[0][near] for flight in self._flights)
         self._growth = max(0.0, float(np.max(expected)) - self._kv_tokens)
 
     def _divide(self, dense: NDArray[np.bool_]) -> None:
@@ -386,9 +397,3 @@ class Feedback:
         full_s = self._tau * self._work.decode_pair_s * self._memory
         pace = full_s / self._work.prefill_token_s
         return min(_RESERVED * holds * pace, 0.5 * self._memory)
-
-
-def _active_prefixes(tree: PrefixTree) -> float:
-    """KV tokens for the shared prefixes that are in use at a time: two of the longest."""
-    shared = tree.depth[tree.requests :]
-    return 2.0 * float(shared.max(initial=0))

@@ -8,7 +8,7 @@ import pytest
 from foretell.length.survival import SurvivalCurve
 from foretell.model import BatchShape, EngineConfig
 from foretell.offline.dual_scan import DualScan
-from foretell.offline.feed import Feed, InFlight, Sequential
+from foretell.offline.feed import Feed, InFlight, Sequential, UsedPrefixes
 from foretell.offline.feedback import Feedback, Job
 from foretell.offline.lengths import FEWEST, Lengths, learnt, sampled, sources, strata
 from foretell.offline.ordering import blended, demand
@@ -117,6 +117,27 @@ def test_feedback_overlaps_computing_and_reading() -> None:
     assert times[2] < 0.95 * times[0], times
 
 
+@pytest.mark.parametrize("dense", [0, 40])
+def test_one_kind_is_computed_evenly_beside_a_full_cache(dense: int) -> None:
+    draws = random.Random(4)
+    chat = [[1] * 32 + [draws.randint(0, 99) for _ in range(300)] for _ in range(1500)]
+    questions = [[2] * 32 + [draws.randint(0, 99) for _ in range(600)] for _ in range(dense)]
+    outputs = np.array([draws.randint(100, 200) for _ in chat] + [2] * dense, np.int64)
+    work, tree = WorkModel(60e-6, 0.0, 60e-6, 0.5e-6, 8e-3), prefix_tree(chat + questions)
+    held: list[int] = []
+
+    def watch(_at_s: float, _seconds: float, shape: BatchShape) -> None:
+        held.append(shape.decode_pairs)
+
+    feed = Feedback(job(tree, np.zeros_like(outputs)), work, KV_TOKENS)
+    step = OverlappedStepTime(work)
+    ours = run(tree, outputs, feed, CONFIG, step, watch)
+    meanwhile = held[len(held) // 5 : -len(held) // 5]
+    assert sum(meanwhile) / len(meanwhile) > 0.9 * KV_TOKENS
+    in_order = run(tree, outputs, Sequential(tree.first_seen().tolist()), CONFIG, step)
+    assert ours.seconds < 0.93 * in_order.seconds, (ours, in_order)
+
+
 def test_overlap_lies_between_the_larger_part_and_the_sum() -> None:
     shape = BatchShape(1, 500, 0, 40, 400_000)
     compute, memory = 540 * 60e-6, 400_000 * 75.6e-9
@@ -187,6 +208,27 @@ def test_requests_in_flight_are_counted_as_they_are() -> None:
         assert flight.context_tokens == sum(age + prompt for age, _, prompt in ages.values())
     found = dict(zip(flight.requests.tolist(), flight.ages.tolist(), strict=True))
     assert found == {request: age for request, (age, _, _) in ages.items()}
+
+
+def test_prefixes_count_once_while_anybody_uses_them() -> None:
+    draws = random.Random(6)
+    prompts = [[draws.randint(0, 1)] * 16 * draws.randint(1, 4) + [i] * 16 for i in range(60)]
+    tree = prefix_tree(prompts)
+    prefixes, users = UsedPrefixes(tree), set[int]()
+    for _ in range(500):
+        request = draws.randrange(60)
+        if request in users:
+            prefixes.leave(request)
+        else:
+            prefixes.use(request)
+        users ^= {request}
+        used = {item for each in users for item in ancestors(tree, each)}
+        assert prefixes.tokens == sum(int(tree.depth[i] - tree.begins[i]) for i in used)
+
+
+def ancestors(tree: PrefixTree, item: int) -> list[int]:
+    parent = int(tree.parent[item])
+    return [] if parent < 0 else [parent, *ancestors(tree, parent)]
 
 
 def test_sources_are_first_prefixes_of_many_and_the_rest_shares_or_is_alone() -> None:
