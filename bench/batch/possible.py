@@ -18,7 +18,7 @@ from bench.stats import percentile
 from foretell.batch.release import Release, Seen
 from foretell.config import load_profile
 from foretell.latency.tables import profile_step_time
-from foretell.model import BatchShape, EngineConfig, GpuProfile
+from foretell.model import BatchShape, GpuProfile
 from foretell.sim.beside import LOWEST_PRIORITY, OfflineRun, Windows
 from foretell.sim.config import ClusterConfig, InstanceConfig
 from foretell.workload import Arrival
@@ -51,15 +51,7 @@ class Constant:
 
 def cluster(profile: GpuProfile) -> ClusterConfig:
     """Engines with vLLM's defaults."""
-    engine = EngineConfig(
-        profile.name,
-        profile.block_size_tokens,
-        profile.total_blocks,
-        profile.max_num_seqs,
-        profile.max_num_batched_tokens,
-        profile.max_model_len,
-        async_scheduling=True,
-    )
+    engine = profile.engine(async_scheduling=True)
     return ClusterConfig((InstanceConfig(engine, profile_step_time(profile)),) * ENGINES)
 
 

@@ -1,6 +1,9 @@
 """Speed of a GPU with a model, as data."""
 
 from dataclasses import dataclass
+from typing import Any
+
+from foretell.model.snapshot import EngineConfig
 
 PROFILE_VERSION = 2
 """Version of the file format; files without one are of version 1 and hold no tables."""
@@ -112,3 +115,22 @@ class GpuProfile:
     data_parallel: int = 1
     """Engines that step together because they share their experts."""
     tables: StepTables | None = None
+
+    def engine(self, **settings: Any) -> EngineConfig:
+        """An engine with the profile's limits, but for those of `settings` that are not 0.
+
+        ValueError if nobody says how many KV blocks it has.
+        """
+        limits: dict[str, Any] = {
+            "model_name": self.name,
+            "block_size_tokens": self.block_size_tokens,
+            "total_blocks": self.total_blocks,
+            "max_num_seqs": self.max_num_seqs,
+            "max_num_scheduled_tokens": self.max_num_batched_tokens,
+            "max_model_len": self.max_model_len,
+        }
+        given = {name: value for name, value in settings.items() if value or name not in limits}
+        config = EngineConfig(**(limits | given))
+        if not config.total_blocks:
+            raise ValueError(f"the profile {self.name} does not say how many KV blocks there are")
+        return config

@@ -102,7 +102,7 @@ def judged(
     answers that have come, by the numbers of their lines. ValueError for requests that cannot be
     served, or a profile that does not say how.
     """
-    step_time, config = profile_step_time(profile), _config(profile)
+    step_time, config = profile_step_time(profile), profile.engine()
     work = measured_work(step_time)
     lines, tree = _read(read, config.block_size_tokens)
     outputs = _drawn(lines, tree, config, answers or {})
@@ -167,19 +167,6 @@ def _read(
     if not lines:
         raise ValueError("there are no requests")
     return lines, tree
-
-
-def _config(profile: GpuProfile) -> EngineConfig:
-    if not profile.total_blocks:
-        raise ValueError(f"the profile {profile.name} does not say how many KV blocks there are")
-    return EngineConfig(
-        profile.name,
-        profile.block_size_tokens,
-        profile.total_blocks,
-        profile.max_num_seqs,
-        profile.max_num_batched_tokens,
-        profile.max_model_len,
-    )
 
 
 def _drawn(

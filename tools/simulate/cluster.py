@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from foretell.latency.tables import profile_step_time
-from foretell.model import EngineConfig, LengthEstimate
+from foretell.model import LengthEstimate
 from foretell.placement import PlacementConfig
 from foretell.sim import ClusterConfig, Fault, FaultKind, InstanceConfig, true_length
 from foretell.workload import Arrival, noisy_length, residual_length, told_length
@@ -54,16 +54,14 @@ def instance_config(engine: EngineOptions, options: SimulateOptions) -> Instance
             f"{profile.name} is of {profile.data_parallel} data-parallel ranks, which are not "
             "simulated"
         )
-    blocks = engine.num_blocks or profile.total_blocks
-    if not blocks:
+    if not (engine.num_blocks or profile.total_blocks):
         raise ValueError(f"{profile.name} does not say how many KV blocks fit: give --num-blocks")
-    config = EngineConfig(
-        model_name=profile.name,
-        block_size_tokens=engine.block_size or profile.block_size_tokens,
-        total_blocks=blocks,
-        max_num_seqs=engine.max_num_seqs or profile.max_num_seqs,
-        max_num_scheduled_tokens=engine.max_num_batched_tokens or profile.max_num_batched_tokens,
-        max_model_len=engine.max_model_len or profile.max_model_len,
+    config = profile.engine(
+        block_size_tokens=engine.block_size,
+        total_blocks=engine.num_blocks,
+        max_num_seqs=engine.max_num_seqs,
+        max_num_scheduled_tokens=engine.max_num_batched_tokens,
+        max_model_len=engine.max_model_len,
         enable_prefix_caching=options.prefix_caching,
         async_scheduling=options.async_scheduling,
         policy=options.scheduling_policy,

@@ -28,20 +28,17 @@ _LEAST_STEP_RATIO = 0.1  # of the profile's time: the longest tail that noise ma
 
 def engine_config(settings: EmulatorSettings, profile: GpuProfile) -> EngineConfig:
     """The profile's engine with the settings' changes; ValueError when none could run so."""
-    config = EngineConfig(
+    config = profile.engine(
         model_name=settings.model_name or profile.name.partition("/")[2],
-        block_size_tokens=profile.block_size_tokens,
-        total_blocks=settings.total_blocks or profile.total_blocks,
-        max_num_seqs=settings.max_num_seqs or profile.max_num_seqs,
-        max_num_scheduled_tokens=settings.max_num_batched_tokens or profile.max_num_batched_tokens,
-        max_model_len=settings.max_model_len or profile.max_model_len,
+        total_blocks=settings.total_blocks,
+        max_num_seqs=settings.max_num_seqs,
+        max_num_scheduled_tokens=settings.max_num_batched_tokens,
+        max_model_len=settings.max_model_len,
         enable_prefix_caching=False,
         engine_version="emulated",
         emulated=True,
         co_schedules=settings.offline,
     )
-    if not config.total_blocks:
-        raise ValueError(f"profile {profile.name} names no KV blocks: set total_blocks")
     if config.blocks_for(config.max_model_len) > config.total_blocks:
         raise ValueError(
             f"max_model_len {config.max_model_len} needs {config.blocks_for(config.max_model_len)} "
