@@ -168,6 +168,10 @@ class UsedPrefixes:
         self._edge = (tree.depth - tree.begins).tolist()
         self._users = [0] * tree.items
 
+    def more(self, request: int) -> int:
+        """KV tokens of those of its prefixes that nobody uses."""
+        return sum(self._edge[item] for item in self._of(request) if not self._users[item])
+
     def use(self, request: int) -> None:
         for item in self._of(request):
             self._users[item] += 1

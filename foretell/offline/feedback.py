@@ -110,7 +110,7 @@ class Feedback:
         self._credit_s = min(0.0, self._credit_s + missed_s) + budget_s
         self._since = 0
         chosen: list[int] = []
-        if self._right and self._credit_s > 0 and self._steps >= self._refused_until:
+        if self._right and self._right_may and self._steps >= self._refused_until:
             self._admit_right(chosen)
         self._admit_left(chosen)
         if not chosen and not self._side:
@@ -130,9 +130,11 @@ class Feedback:
             return 1
         steps = _REFRESH_STEPS - self._steps % _REFRESH_STEPS
         if self._credit_s <= 0:
-            return max(1, min(steps, ceil(-self._credit_s / self._budget_s())))
-        # What was refused now will be until an answer ends, but for the forecast's changes.
-        return max(1, min(steps, self._refused_until - self._steps)) if self._right else steps
+            steps = min(steps, ceil(-self._credit_s / self._budget_s()))
+        if self._right and self._right_may:
+            # What was refused now will be until an answer ends, but for the forecast's changes.
+            steps = min(steps, self._refused_until - self._steps)
+        return max(1, steps)
 
     def stepped(self, steps: int) -> None:
         self._steps += steps
@@ -184,11 +186,17 @@ class Feedback:
         """KV tokens for what requests do not share."""
         return self._kv_cache - self._prefixes.tokens
 
+    @property
+    def _right_may(self) -> bool:
+        """Whether R may be computed now: always beside an engine that does not overlap, where the
+        budget is L's alone."""
+        return self._credit_s > 0 or not self._overlaps
+
     def _admit_right(self, chosen: list[int]) -> None:
         forecast = self._forecast.of(self._flights[_RIGHT])
         for group in self._right:
             queue = self._queues[group]
-            while queue and self._credit_s > 0 and self._may_grow(group):
+            while queue and self._right_may and self._may_grow(group):
                 reads_s = self._expected_s(queue[-1])
                 full = len(self._flights[_RIGHT]) >= self._right_seats
                 if full or self._allowance_s < reads_s / 2.0:
@@ -222,6 +230,7 @@ class Feedback:
 
     def _fits(self, request: int, answer: float) -> bool:
         more = float(self._own[request]) + (self._known_list[request] or answer)
+        more += self._prefixes.more(request)
         return bool(self._kv_tokens + self._growth + more < self._memory)
 
     def _any(self) -> list[int]:
@@ -235,7 +244,8 @@ class Feedback:
         """The next request of a group goes to the engine."""
         request = self._waiting.take(group)
         own = self._uncached.bring(request)
-        self._credit_s -= own * self._work.prefill_token_s
+        if self._overlaps or side == _LEFT:
+            self._credit_s -= own * self._work.prefill_token_s
         self._flights[side].add(request, int(self._own[request]), self._prompts[request])
         self._side[request] = side
         self._running[group] += 1
@@ -372,7 +382,7 @@ class Feedback:
         """Seats for R, and computing of L a step, so that both end together."""
         self._right_seats, self._even_s = self._seats, inf
         left, right = self._left, self._right
-        if not left or not right:
+        if not left or not right or self._doubtful:
             return
         flight = self._flights[_RIGHT]
         ahead = self._waiting.survival.mean_left(self._group[flight.requests], flight.ages)

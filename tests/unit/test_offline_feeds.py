@@ -259,3 +259,24 @@ def test_few_steps_where_seats_are_short() -> None:
     feed = Feedback(job(tree, unknown), work, KV_TOKENS, overlaps=False, seats=seats)
     ours = run(tree, outputs, feed, config, step)
     assert ours.seconds < 0.95 * plain.seconds, (ours, plain)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_kinds_of_unknown_length_are_not_held_up_where_seats_are_short(seed: int) -> None:
+    draws = random.Random(seed)
+    questions = [
+        [kind] * 32 + [draws.randint(0, 99) for _ in range(150)]
+        for kind in range(1, 5)
+        for _ in range(80)
+    ]
+    long = [[9] * 32 + [draws.randint(0, 99) for _ in range(60)] for _ in range(200)]
+    lengths = [2] * len(questions) + [draws.randint(50, 250) for _ in long]
+    outputs, tree = np.array(lengths, np.int64), prefix_tree(questions + long)
+    work, seats = WorkModel(60e-6, 0.0, 60e-6, 1e-8, 20e-3), 48
+    config = EngineConfig("m", 16, BLOCKS, seats, 512, 32_000)
+    step = OverlappedStepTime(work, 0.2e-3, 1.0)
+    plain = run(tree, outputs, Sequential(tree.first_seen().tolist()), config, step)
+    unknown = job(tree, np.zeros_like(outputs))
+    feed = Feedback(unknown, work, KV_TOKENS, overlaps=False, seats=seats)
+    ours = run(tree, outputs, feed, config, step)
+    assert ours.seconds < 1.05 * plain.seconds, (ours, plain)
