@@ -224,7 +224,8 @@ async def _served(file: File, order: str, engines: Engines) -> dict[str, Any]:
     """One run."""
     await forget_prefixes(engines.urls)
     timeout = aiohttp.ClientTimeout(total=None)
-    connector = aiohttp.TCPConnector(limit=0)
+    # vLLM's server closes connections that were idle for 5 s.
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0)
     async with aiohttp.ClientSession(engines.urls[0], connector=connector, timeout=timeout) as http:
         before = await _counters(http)
         driver = Driver(file, file.feed(order), http)
