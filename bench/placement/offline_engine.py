@@ -73,6 +73,8 @@ SEATS, BLOCKS, STEP_TOKENS, LONGEST = 48, 132, 512, 4096
 ENGINE = EngineSpec(SEATS, BLOCKS, more_args=f"--max-model-len {LONGEST} --stream-interval 1")
 CONFIG = EngineConfig("paced", BLOCK_TOKENS, BLOCKS, SEATS, STEP_TOKENS, LONGEST)
 PRIOR_TOKENS = 100.0
+AHEAD = 4
+"""Requests that may wait in the engine, which is told of others two steps after a seat is left."""
 FCFS, DFS, OURS = "FCFS", "DFS", "feedback"
 ORDERS = (FCFS, DFS, OURS)
 _COUNTERS = {
@@ -93,8 +95,8 @@ class File:
     outputs: Ints
     tree: PrefixTree
 
-    def feed(self, order: str) -> Feed:
-        """What says when each request is sent."""
+    def feed(self, order: str, ahead: int = 0) -> Feed:
+        """What says when each request is sent, to an engine with `ahead` seats more."""
         if order != OURS:
             first = self.tree.first_seen() if order == DFS else range(self.tree.requests)
             return Sequential(map(int, first))
@@ -102,7 +104,7 @@ class File:
         unknown = np.zeros_like(self.outputs)
         tree = self.tree
         job = Job(tree, tree.first_seen(), sources(tree), unknown, PRIOR_TOKENS, LONGEST)
-        return Feedback(job, work, BLOCKS * BLOCK_TOKENS, overlaps=False, seats=SEATS)
+        return Feedback(job, work, BLOCKS * BLOCK_TOKENS, overlaps=False, seats=SEATS + ahead)
 
     def simulated_s(self, order: str) -> float:
         """Seconds until the last answer, by the twin, at the engine's pace."""
@@ -177,7 +179,7 @@ class Driver(Watch):
         if self._made:
             self._feed.stepped(self._made)
             self._made = 0
-        waiting = max(0, self._sent - self._ended - self._running)
+        waiting = max(0, self._sent - self._ended - self._running - AHEAD)
         for request in self._feed.admit(waiting):
             self._sent += 1
             self._tasks.add(asyncio.create_task(self._ask(request)))
@@ -228,7 +230,7 @@ async def _served(file: File, order: str, engines: Engines) -> dict[str, Any]:
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0)
     async with aiohttp.ClientSession(engines.urls[0], connector=connector, timeout=timeout) as http:
         before = await _counters(http)
-        driver = Driver(file, file.feed(order), http)
+        driver = Driver(file, file.feed(order, AHEAD), http)
         async with watching([engines.feeds[0]], driver):
             begun_s = time.monotonic()
             await driver.answered()
