@@ -188,7 +188,7 @@ class Feedback:
 
     @property
     def _right_may(self) -> bool:
-        """Whether R may be computed now: always where nothing overlaps, as the budget is L's then."""
+        """Whether R may be computed now; where nothing overlaps the budget is L's alone."""
         return self._credit_s > 0 or not self._overlaps
 
     def _admit_right(self, chosen: list[int]) -> None:
