@@ -223,7 +223,11 @@ def test_prefixes_count_once_while_anybody_uses_them() -> None:
             prefixes.use(request)
         users ^= {request}
         used = {item for each in users for item in ancestors(tree, each)}
-        assert prefixes.tokens == sum(int(tree.depth[i] - tree.begins[i]) for i in used)
+        edge = tree.depth - tree.begins
+        assert prefixes.tokens == sum(int(edge[item]) for item in used)
+        another = draws.randrange(60)
+        unused = [item for item in ancestors(tree, another) if item not in used]
+        assert prefixes.more(another) == sum(int(edge[item]) for item in unused)
 
 
 def ancestors(tree: PrefixTree, item: int) -> list[int]:
