@@ -73,16 +73,18 @@ def replay(
     step_time: StepTimeModel,
     *,
     first: int = 0,
+    clients: int = 0,
 ) -> list[Latency]:
     """Replay a run; the latencies of the `first` requests (0: all), in the order given.
 
-    It ends when these have; the others only keep them company. ValueError for a request that can
-    never run; the engine would never answer it.
+    It ends when these have; the others only keep them company. With `clients` so many begin at
+    once, and each asks again once it is answered, whatever the recorded arrivals. ValueError for a
+    request that can never run; the engine would never answer it.
     """
     for request in requests:
         if request.prompt_tokens < 1 or request.output_tokens < 1:
             raise ValueError(f"request {request.request_id} has no prompt or no output")
-    return _Replay(requests, config, step_time, first or len(requests)).run()
+    return _Replay(requests, config, step_time, first or len(requests), clients).run()
 
 
 class _Replay:
@@ -92,6 +94,7 @@ class _Replay:
         config: ReplayConfig,
         step_time: StepTimeModel,
         first: int,
+        clients: int,
     ) -> None:
         self.requests = requests
         self.step_time = step_time
@@ -100,8 +103,13 @@ class _Replay:
         self.block_size = config.engine.block_size_tokens
         self.caches = config.engine.enable_prefix_caching
         self.twins = [Twin(config.engine, prefix_cache=self.caches) for _ in range(config.ranks)]
-        order = sorted(range(len(requests)), key=lambda i: requests[i].arrival_s)
-        self.arrivals = deque((requests[i].arrival_s + config.frontend_s, i) for i in order)
+        self.frontend_s = config.frontend_s
+        self.arrived_s = [0.0 if clients else request.arrival_s for request in requests]
+        order = deque(sorted(range(len(requests)), key=self.arrived_s.__getitem__))
+        at_first = min(clients, len(order)) if clients else len(order)
+        coming = [order.popleft() for _ in range(at_first)]
+        self.arrivals = deque((self.arrived_s[i] + self.frontend_s, i) for i in coming)
+        self.unasked = order
         self.clock = self.arrivals[0][0] if self.arrivals else 0.0
         self.loop = EngineLoop(self.twins)
         self.ends_s = deque[float]()  # of the steps in flight
@@ -184,8 +192,15 @@ class _Replay:
             if seq.output_tokens == self.requests[index].output_tokens:
                 self.last[index] = self.clock
                 self.open.discard(index)
+                self._ask_again()
+
+    def _ask_again(self) -> None:
+        """A client is answered; where there are only so many, it asks what nobody has asked."""
+        if self.unasked:
+            index = self.unasked.popleft()
+            self.arrived_s[index] = self.clock
+            self.arrivals.append((self.clock + self.frontend_s, index))
 
     def _latency(self, index: int) -> Latency:
-        request = self.requests[index]
-        first = self.first[index] - request.arrival_s
-        return Latency(first, self.last[index] - request.arrival_s, request.output_tokens)
+        arrived_s, tokens = self.arrived_s[index], self.requests[index].output_tokens
+        return Latency(self.first[index] - arrived_s, self.last[index] - arrived_s, tokens)

@@ -84,6 +84,21 @@ def test_the_frontend_delays_every_request() -> None:
     assert slow.ttft_s == pytest.approx(0.5 + STEP_S)
 
 
+@pytest.mark.parametrize("config", [SYNC, ASYNC])
+def test_clients_ask_again_once_they_are_answered(config: ReplayConfig) -> None:
+    lengths = (5, 9, 7, 3, 6)
+    requests = [request(str(n), 99.0, output=n) for n in lengths]
+    two = replay(requests, replace(config, frontend_s=0.001), STEADY, clients=2)
+    # With two seats nobody waits for one: each comes when another has ended.
+    assert all(latency.ttft_s < 3.1 * STEP_S for latency in two)
+    assert [latency.output_tokens for latency in two] == list(lengths)
+    assert all(latency.tpot_s < 1.5 * STEP_S for latency in two)
+    # With five of them three wait until the first two have ended.
+    five = replay(requests, config, STEADY, clients=9)
+    assert five[2].ttft_s > two[2].ttft_s + 3 * STEP_S
+    assert max(latency.e2e_s for latency in five) == pytest.approx(17 * STEP_S, abs=3 * STEP_S)
+
+
 def test_answers_come_in_the_order_of_the_questions() -> None:
     requests = [request("late", 5.0, output=3), request("early", 0.0, output=9)]
     late, early = replay(requests, ASYNC, STEADY)

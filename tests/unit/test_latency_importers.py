@@ -6,7 +6,6 @@ import pytest
 
 from foretell.latency.devices import device_spec, model_spec
 from foretell.latency.importers import (
-    AiConfiguratorSource,
     Link,
     LlmServingSimSource,
     VidurSource,
@@ -177,72 +176,6 @@ def test_vidur_refuses_what_it_cannot_scale() -> None:
         VidurSource(model, device, mlp[-1:], attention)
     with pytest.raises(ValueError, match="LM head"):
         VidurSource(MOE, device, mlp, attention)
-
-
-def aiconfigurator_rows() -> tuple[list[dict[str, object]], ...]:
-    gemm = [
-        {"gemm_dtype": kind, "m": m, "n": n, "k": k, "latency": m * n * k / 1e9 * factor}
-        for kind, factor in (("bfloat16", 1.0), ("fp8", 9.0))
-        for m, n, k in product((1, 64, 2048), (1000, 2000, 8000, 16000), (1000, 4000))
-    ]
-    heads = {"num_heads": 8, "num_key_value_heads": 2, "head_dim": 128, "window_size": 0}
-    heads["kv_cache_dtype"] = "bfloat16"  # type: ignore[assignment]
-    context = [
-        {**heads, "batch_size": b, "isl": n, "latency": b * n * (n + 1) / 2e6}
-        for b, n in product((1, 2), (16, 128, 2048))
-    ]
-    generation = [
-        {**heads, "batch_size": b, "step": n, "latency": b * n / 1e3}
-        for b, n in product((1, 16, 256), (16, 1024, 8192))
-    ]
-    other = {**generation[0], "num_heads": 9, "latency": 1e9}
-    return gemm, context, [*generation, other]
-
-
-def test_aiconfigurator_by_hand() -> None:
-    gemm, context, generation = aiconfigurator_rows()
-    model = ModelSpec("m", 1e9, 10, 1000, 8, 2, 128, mlp_width=4000, vocabulary=32000)
-    source = AiConfiguratorSource(
-        model,
-        device_spec("A30"),
-        gemm=gemm,
-        context_attention=context,
-        generation_attention=generation,
-    )
-    # The products of qkv, output, gate and up, and down; what is elementwise is small beside them.
-    products = 1536 * 1000 + 1000 * 1024 + 8000 * 1000 + 1000 * 4000
-    assert source.tokens_s(64) == pytest.approx(10 * 64 * products / 1e12, rel=0.05)
-    assert source.sequences_s(64) == pytest.approx(64 * 32000 * 1000 / 1e12)
-    # A chunk of 64 behind 64 has the pairs of a whole prompt of 110.
-    assert source.prefill_s(128, 0) == pytest.approx(10 * 128 * 129 / 2e9)
-    assert source.prefill_s(64, 64) == pytest.approx(10 * (64 * 64 + 64 * 65 / 2) / 1e9, rel=1e-6)
-    assert source.decode_s(32, 512) == pytest.approx(10 * 32 * 512 / 1e6)
-    assert source.mixed_s(64, 0, 1, 10) is None
-    assert source.ranks_s(1) is None
-
-
-def test_aiconfigurator_never_beats_the_memory() -> None:
-    gemm, context, generation = aiconfigurator_rows()
-    free = [{**row, "latency": 1e-9} for row in generation]
-    source = AiConfiguratorSource(
-        DENSE, device_spec("A30"), gemm=gemm, context_attention=context, generation_attention=free
-    )
-    assert source.decode_s(8, 999) == pytest.approx(
-        8 * 1000 * DENSE.kv_bytes_per_token / (0.9 * 933e9)
-    )
-
-
-@pytest.mark.parametrize("missing", ["gemm", "generation_attention", "model"])
-def test_aiconfigurator_refuses_tables_of_something_else(missing: str) -> None:
-    gemm, context, generation = aiconfigurator_rows()
-    with pytest.raises(ValueError, match=r"no bfloat16 GEMM|no decode attention|no dense model"):
-        AiConfiguratorSource(
-            MOE if missing == "model" else DENSE,
-            device_spec("A30"),
-            gemm=[] if missing == "gemm" else gemm,
-            context_attention=context,
-            generation_attention=[] if missing == "generation_attention" else generation,
-        )
 
 
 def test_a_source_becomes_a_profile() -> None:

@@ -19,7 +19,7 @@ from tools.profiles.options import ImportOptions
 from tools.profiles.sizes import Datasheet, device_of, known_device, known_model, model_of
 
 if TYPE_CHECKING:
-    from foretell.latency.importers import StepSource
+    from foretell.latency.importers import StepSource, Types
 
 _EXTRA = "importing profiles needs scipy, and pyarrow for aiconfigurator: "
 _EXTRA += "pip install -e '.[profiles]' in the checkout"
@@ -60,7 +60,7 @@ def import_profile(options: ImportOptions, sheet: Datasheet | None = None) -> Gp
         raise ProfileError(_EXTRA) from error
     try:
         options = _complete(options)
-        one, whole = _device(options, sheet or Datasheet()), model_of(options.model)
+        one, whole = _device(options, sheet or Datasheet()), _typed(options)
         device, model = sharded(one, whole, options.tensor_parallel, options.data_parallel)
         profile = GpuProfile(
             name=options.name or f"{options.device}/{whole.name}",
@@ -107,6 +107,41 @@ def _complete(options: ImportOptions) -> ImportOptions:
     )
 
 
+def _typed(options: ImportOptions) -> ModelSpec:
+    """The model with the types of numbers that were asked for."""
+    model = model_of(options.model)
+    if options.format != "aiconfigurator":
+        if options.weights or options.kv_cache:
+            raise ValueError("--weights and --kv-cache are for aiconfigurator's tables")
+        return model
+    if options.kv_cache:
+        model = replace(model, kv_bytes_per_number=_bytes_of(options.kv_cache))
+    if options.weights:
+        ends = 2 * model.vocabulary * model.hidden_size  # embedding and head: 16-bit always
+        body = (model.parameters - ends) * _bytes_of(options.weights)
+        mean = (body + 2.0 * ends) / model.parameters
+        model = replace(model, bytes_per_parameter=mean)
+    return model
+
+
+def _types(options: ImportOptions, model: ModelSpec) -> "Types":
+    """The types' names; ValueError where the weights have several that are as long."""
+    from foretell.latency.importers import Types
+
+    if not options.weights and model.bytes_per_parameter < 2.0:
+        raise ValueError(f"the weights of {model.name} are not 16-bit; give --weights")
+    of_cache = "fp8" if model.kv_bytes_per_number == 1.0 else "bfloat16"
+    return Types(options.weights or "bfloat16", options.kv_cache or of_cache)
+
+
+def _bytes_of(kind: str) -> float:
+    """Bytes of a number of a type, whose name says the bits: bfloat16, fp8_block, w4a16_mxfp4."""
+    bits = re.search(r"\d+", kind)
+    if not bits:
+        raise ValueError(f"the name of the type {kind} does not say its bits")
+    return int(bits[0]) / 8.0
+
+
 def _missing(what: str, known: Iterable[str]) -> str:
     raise ValueError(
         f"the path names no {what}; give --{what}, which may be another than {', '.join(known)}"
@@ -126,6 +161,7 @@ def _device(options: ImportOptions, sheet: Datasheet) -> DeviceSpec:
 def _source(options: ImportOptions, device: DeviceSpec, model: ModelSpec) -> "StepSource":
     from foretell.latency.importers import (
         AiConfiguratorSource,
+        AiConfiguratorTables,
         Link,
         LlmServingSimSource,
         VidurSource,
@@ -146,17 +182,25 @@ def _source(options: ImportOptions, device: DeviceSpec, model: ModelSpec) -> "St
             tensor_parallel=options.tensor_parallel,
             data_parallel=options.data_parallel,
         )
-    if options.tensor_parallel * options.data_parallel > 1:
-        raise ValueError(f"{options.format} tables are imported for one device only")
+    if options.data_parallel > 1 or (options.format == "vidur" and options.tensor_parallel > 1):
+        raise ValueError(f"{options.format} tables are not imported for so many devices")
     if options.format == "vidur":
         attention = options.attention or options.path / "attention.csv"
         return VidurSource(model, device, _csv_rows(options.path / "mlp.csv"), _csv_rows(attention))
+    several = options.tensor_parallel > 1
+    tables = AiConfiguratorTables(
+        gemm=_version_rows(options.path, "gemm_perf"),
+        context_attention=_version_rows(options.path, "context_attention_perf"),
+        generation_attention=_version_rows(options.path, "generation_attention_perf"),
+        all_reduce=_version_rows(options.path, "custom_allreduce_perf") if several else (),
+        moe=_version_rows(options.path, "moe_perf") if model.experts else (),
+    )
     return AiConfiguratorSource(
         model,
         device,
-        gemm=_parquet_rows(options.path, "gemm_perf"),
-        context_attention=_parquet_rows(options.path, "context_attention_perf"),
-        generation_attention=_parquet_rows(options.path, "generation_attention_perf"),
+        tables,
+        tensor_parallel=options.tensor_parallel,
+        types=_types(options, model),
     )
 
 
@@ -175,14 +219,25 @@ def _csv_rows(path: Path, *, required: bool = True) -> list[dict[str, str]]:
     return []
 
 
-def _parquet_rows(folder: Path, name: str) -> list[dict[str, Any]]:
-    """The rows of the only `name`.parquet below `folder`."""
-    found = sorted(folder.rglob(f"{name}.parquet"))
-    if len(found) != 1:
-        raise ValueError(f"{len(found)} files named {name}.parquet; name a folder that has one")
+def _version_rows(folder: Path, name: str) -> list[dict[str, Any]]:
+    """The rows of vLLM's newest table `name` below `folder`, of Parquet or of text (CSV)."""
+    found = [path for path in folder.rglob(f"{name}.*") if path.suffix in {".parquet", ".txt"}]
+    of_vllm = [path for path in found if "vllm" in path.parts] or found
+    if not of_vllm:
+        raise ValueError(f"there is no {name}.parquet or {name}.txt")
+    newest = max(of_vllm, key=lambda path: _version(path.parent.name))
+    others = [path for path in of_vllm if path.parent.name == newest.parent.name]
+    if len(others) > 1:
+        raise ValueError(f"{len(others)} files named {name}; name a folder that has one")
+    if newest.suffix == ".txt":
+        return list(csv.DictReader(io.StringIO(read_bytes(newest).decode())))
     try:
         import pyarrow.parquet as pq
     except ImportError as error:
         raise ProfileError(_EXTRA) from error
-    rows: list[dict[str, Any]] = pq.read_table(found[0]).to_pylist()
+    rows: list[dict[str, Any]] = pq.read_table(newest).to_pylist()
     return rows
+
+
+def _version(folder: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", folder)))

@@ -29,6 +29,19 @@ class ImportOptions:
     data_parallel: Annotated[
         int, typer.Option(min=1, help="Number of ranks that share their experts (MoE).")
     ] = 1
+    weights: Annotated[
+        str,
+        typer.Option(
+            help="Type of the layers' weights, by aiconfigurator's name, e.g. fp8_block; "
+            "empty: bfloat16."
+        ),
+    ] = ""
+    kv_cache: Annotated[
+        str,
+        typer.Option(
+            help="Type of the KV cache, likewise; empty: as the model's configuration says."
+        ),
+    ] = ""
     link_gb_per_s: Annotated[
         float, typer.Option(min=0.001, help="Bandwidth between devices in one direction, GB/s.")
     ] = 16.0

@@ -4,7 +4,11 @@ Each importer takes the rows of its source's tables and answers how long the par
 (`StepSource`); `tabulate` samples them into a profile. Reading the files is the caller's.
 """
 
-from foretell.latency.importers.aiconfigurator import AiConfiguratorSource
+from foretell.latency.importers.aiconfigurator import (
+    AiConfiguratorSource,
+    AiConfiguratorTables,
+    Types,
+)
 from foretell.latency.importers.linear_fit import fit_linear
 from foretell.latency.importers.llmservingsim import Link, LlmServingSimSource
 from foretell.latency.importers.source import StepSource, tabulate
@@ -12,9 +16,11 @@ from foretell.latency.importers.vidur import VidurSource
 
 __all__ = [
     "AiConfiguratorSource",
+    "AiConfiguratorTables",
     "Link",
     "LlmServingSimSource",
     "StepSource",
+    "Types",
     "VidurSource",
     "fit_linear",
     "tabulate",

@@ -1,11 +1,14 @@
 """NVIDIA aiconfigurator's tables: GEMMs over (m, n, k), attention over batch size and length.
 
-Source format: `gemm_perf`, `context_attention_perf` and `generation_attention_perf` of
-aiconfigurator's `systems/data/DEVICE/.../vllm/VERSION` (Apache-2.0). Times are milliseconds.
+Source format: `gemm_perf`, `context_attention_perf`, `generation_attention_perf`, and for several
+devices `custom_allreduce_perf`, for experts `moe_perf`, of aiconfigurator's
+`systems/data/DEVICE/.../vllm/VERSION` (Apache-2.0). Times are milliseconds.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 from foretell.latency.importers.source import MS, StepSource, across_s, curve_of, curves_by
@@ -20,60 +23,98 @@ MEMORY_LATENCY_S = 3e-6
 # batches beat it, for the benchmark's KV stays in the L2 cache; between the layers of a model it
 # does not, so no time below this bound is used.
 ATTENTION_MEMORY_SHARE = 0.9
+# How tokens choose experts, the first that a table has: some are chosen more often than others.
+ROUTINGS = ("power_law_1.01", "power_law_1.2", "balanced")
+_16_BIT = "bfloat16"
+_SPARE = 1.02  # on what parameters are counted to be, for norms and biases
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class AiConfiguratorTables:
+    """The rows of a device's tables; numbers may be text. Rows of other shapes are skipped."""
+
+    gemm: Rows
+    context_attention: Rows
+    generation_attention: Rows
+    all_reduce: Rows = ()
+    """For more than one device; sizes are 16-bit numbers."""
+    moe: Rows = ()
+    """For models with experts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Types:
+    """The types of numbers, by the tables' names: those of the layers' weights, and of the KV
+    cache. Head and embedding are 16-bit always."""
+
+    weights: str = _16_BIT
+    kv_cache: str = _16_BIT
 
 
 class AiConfiguratorSource(StepSource):
-    """A dense bf16 model with a gated MLP, on one device.
+    """A model of gated MLPs or experts, whose layers are cut over `tensor_parallel` devices.
 
-    Rows are mappings with the columns of the tables; those of other types, heads and windows are
-    skipped.
+    That layers of 8-bit weights need inputs of 8 bits is taken to cost nothing: vLLM's compiler
+    makes it a part of the operators before them.
     """
 
     def __init__(
         self,
         model: ModelSpec,
         device: DeviceSpec,
+        tables: AiConfiguratorTables,
         *,
-        gemm: Iterable[Mapping[str, Any]],
-        context_attention: Iterable[Mapping[str, Any]],
-        generation_attention: Iterable[Mapping[str, Any]],
+        tensor_parallel: int = 1,
+        types: Types | None = None,
     ) -> None:
-        if model.experts or not (model.mlp_width and model.vocabulary):
-            raise ValueError(f"{model.name} is no dense model of known sizes")
+        """`device` is one of the devices. ValueError where the tables lack what is needed."""
+        if model.kv_latent_size or not (model.mlp_width and model.vocabulary):
+            raise ValueError(f"{model.name} is no model of known sizes that keeps keys and values")
+        types = types or Types()
         self._model, self._device = model, device
-        self._gemms = _gemm_curves(gemm, min(model.hidden_size, model.mlp_width))
+        self._part = part = _Part.of(model, tensor_parallel)
+        ks = (
+            model.hidden_size,
+            part.attention_width,
+            *(() if model.experts else (part.mlp_width,)),
+        )
+        self._gemms = _gemm_curves(tables.gemm, types.weights, min(ks))
+        self._head_gemms = _gemm_curves(tables.gemm, _16_BIT, model.hidden_size)
         self._prefill = curve_of(
             (prefill_pairs(int(row["isl"]), 0), float(row["latency"]) * MS)
-            for row in context_attention
-            if _is_of(row, model) and int(row["batch_size"]) == 1
+            for row in _attending(tables.context_attention, model, part, types)
+            if int(row["batch_size"]) == 1
         )
         self._decode = curves_by(
             (float(row["batch_size"]), float(row["step"]), float(row["latency"]) * MS)
-            for row in generation_attention
-            if _is_of(row, model)
+            for row in _attending(tables.generation_attention, model, part, types)
         )
-        if not self._decode:
-            raise ValueError(f"no decode attention with the heads of {model.name}")
+        self._experts = _expert_curve(tables.moe, model, part, types) if model.experts else None
+        self._all_reduce = _all_reduce_curve(tables.all_reduce, part) if part.devices > 1 else None
 
     def tokens_s(self, tokens: int) -> float:
-        """Seconds of all layers and the embedding."""
-        m, hidden = self._model, self._model.hidden_size
-        heads = m.attention_heads * m.head_size
-        qkv = heads + 2 * m.kv_heads * m.head_size
+        """Seconds of all layers and the embedding, on each of the devices."""
+        m, part, hidden = self._model, self._part, self._model.hidden_size
+        qkv = part.attention_width + 2 * part.kv_heads * m.head_size
         layer = (
             self._gemm_s(tokens, qkv, hidden)
-            + self._gemm_s(tokens, hidden, heads)
-            + self._gemm_s(tokens, 2 * m.mlp_width, hidden)
-            + self._gemm_s(tokens, hidden, m.mlp_width)
+            + self._gemm_s(tokens, hidden, part.attention_width)
             + 2 * self._memory_s(4 * tokens * hidden)  # residual and norm: two in, two out
             + self._memory_s(2 * tokens * qkv)  # rotary embedding and KV write
-            + self._memory_s(3 * tokens * m.mlp_width)  # activation: two in, one out
+            + self._mlp_s(tokens)
+            + 2 * self._all_reduce_s(tokens)
         )
-        return m.layers * layer + self._memory_s(2 * tokens * hidden)
+        embedding = self._memory_s(2 * tokens * hidden) + self._all_reduce_s(tokens)
+        return m.layers * layer + embedding
 
     def sequences_s(self, sequences: int) -> float:
-        """Seconds of the LM head, as two halves: the table ends at n = 65,536."""
-        return 2 * self._gemm_s(sequences, self._model.vocabulary // 2, self._model.hidden_size)
+        """Seconds of the LM head, in as many equal parts as the table's widest product demands."""
+        rows = self._part.vocabulary
+        parts = ceil(rows / max(max(curves) for curves in self._head_gemms.values()))
+        hidden = self._model.hidden_size
+        return parts * _product_s(self._head_gemms, sequences, rows // parts, hidden)
 
     def prefill_s(self, chunk: int, computed: int) -> float:
         """Attention of all layers: that of the whole prompt of the same number of pairs."""
@@ -83,8 +124,27 @@ class AiConfiguratorSource(StepSource):
         """Attention of all layers: linear in the batch size between the table's."""
         m = self._model
         rate = ATTENTION_MEMORY_SHARE * self._device.memory_bandwidth_bytes_per_s
-        bound = seqs * (context + 1) * m.kv_bytes_per_token / rate
+        held = m.kv_bytes_per_token * self._part.kv_heads / m.kv_heads
+        bound = seqs * (context + 1) * held / rate
         return max(m.layers * across_s(self._decode, seqs, context), bound)
+
+    def _mlp_s(self, tokens: int) -> float:
+        """A layer's MLP, or its router and experts."""
+        hidden, width = self._model.hidden_size, self._part.mlp_width
+        if self._experts:
+            router = _product_s(self._head_gemms, tokens, self._model.experts, hidden)
+            return router + curve_s(self._experts, tokens)
+        return (
+            self._gemm_s(tokens, 2 * width, hidden)
+            + self._gemm_s(tokens, hidden, width)
+            + self._memory_s(3 * tokens * width)  # activation: two in, one out
+        )
+
+    def _all_reduce_s(self, tokens: int) -> float:
+        """Bringing together the layer's results of all devices."""
+        if self._all_reduce is None:
+            return 0.0
+        return curve_s(self._all_reduce, tokens * self._model.hidden_size)
 
     def _memory_s(self, elements: int) -> float:
         """An elementwise operator that moves `elements` 16-bit numbers."""
@@ -92,37 +152,122 @@ class AiConfiguratorSource(StepSource):
         return 2.0 * elements / rate + MEMORY_LATENCY_S
 
     def _gemm_s(self, m: int, n: int, k: int) -> float:
-        """An (m, k) by (k, n) product: linear in n, then in k, between the table's sizes."""
-        ks = sorted(self._gemms)
-        high = ks[min(bisect_left(ks, k), len(ks) - 1)]
-        low = max((k_ for k_ in ks if k_ <= k), default=high)
-        below = across_s(self._gemms[low], n, m)
-        if low == high:
-            return below * k / high if k > high else below
-        return below + (across_s(self._gemms[high], n, m) - below) * (k - low) / (high - low)
+        return _product_s(self._gemms, m, n, k)
 
 
-def _gemm_curves(rows: Iterable[Mapping[str, Any]], least_k: int) -> dict[int, dict[float, Curve]]:
-    """Seconds over m for each k of at least `least_k` and, below it, each n."""
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What one of several devices has of each layer."""
+
+    devices: int
+    heads: int
+    kv_heads: int
+    attention_width: int
+    """Numbers of all its heads."""
+    mlp_width: int
+    """Inner width of its part of the MLP; of experts that of the whole, as in their table."""
+    vocabulary: int
+
+    @classmethod
+    def of(cls, model: ModelSpec, devices: int) -> "_Part":
+        """ValueError for a number of devices that cannot have equal parts.
+
+        Devices of which there are more than KV heads have a copy of one each.
+        """
+        many_kv = model.kv_heads % devices == 0
+        even = model.attention_heads % devices == 0 and (many_kv or devices % model.kv_heads == 0)
+        if not even or (not model.experts and model.mlp_width % devices):
+            raise ValueError(f"{model.name} cannot be cut into {devices} equal parts")
+        heads = model.attention_heads // devices
+        return cls(
+            devices,
+            heads,
+            model.kv_heads // devices if many_kv else 1,
+            heads * model.head_size,
+            model.mlp_width if model.experts else model.mlp_width // devices,
+            ceil(model.vocabulary / devices),
+        )
+
+
+def _product_s(gemms: Mapping[int, Mapping[float, Curve]], m: int, n: int, k: int) -> float:
+    """An (m, k) by (k, n) product: linear in n, then in k, between the table's sizes."""
+    ks = sorted(gemms)
+    high = ks[min(bisect_left(ks, k), len(ks) - 1)]
+    low = max((k_ for k_ in ks if k_ <= k), default=high)
+    below = across_s(gemms[low], n, m)
+    if low == high:
+        return below * k / high if k > high else below
+    return below + (across_s(gemms[high], n, m) - below) * (k - low) / (high - low)
+
+
+def _gemm_curves(rows: Rows, kind: str, least_k: int) -> dict[int, dict[float, Curve]]:
+    """Seconds over m for each k, from the last below `least_k` on, and below it, each n."""
     found = curves_by(
         ((int(row["k"]), float(row["n"])), float(row["m"]), float(row["latency"]) * MS)
         for row in rows
-        if row["gemm_dtype"] == "bfloat16" and int(row["k"]) >= least_k
+        if row["gemm_dtype"] == kind
     )
-    if not found:
-        raise ValueError(f"no bfloat16 GEMM with k >= {least_k}")
+    first = max((k for k, _ in found if k <= least_k), default=least_k)
     curves: dict[int, dict[float, Curve]] = {}
     for (k, n), curve in found.items():
-        curves.setdefault(k, {})[n] = curve
+        if k >= first:
+            curves.setdefault(k, {})[n] = curve
+    if not curves:
+        kinds = sorted({str(row["gemm_dtype"]) for row in rows})
+        raise ValueError(f"no {kind} GEMM with k >= {least_k}; types in the table: {kinds}")
     return curves
 
 
-def _is_of(row: Mapping[str, Any], model: ModelSpec) -> bool:
-    """Whether the row is bf16 full attention with exactly this model's heads."""
-    return (
-        int(row["num_heads"]) == model.attention_heads
-        and int(row["num_key_value_heads"]) == model.kv_heads
+def _attending(rows: Rows, model: ModelSpec, part: _Part, types: Types) -> Rows:
+    """The rows of full attention with exactly these heads; older tables have no other."""
+    found = [
+        row
+        for row in rows
+        if int(row["num_heads"]) == part.heads
+        and int(row["num_key_value_heads"]) == part.kv_heads
         and int(row["head_dim"]) == model.head_size
-        and int(row["window_size"]) == 0
-        and row["kv_cache_dtype"] == "bfloat16"
-    )
+        and int(row.get("window_size", 0)) == 0
+        and row["kv_cache_dtype"] == types.kv_cache
+    ]
+    if not found:
+        heads = f"{part.heads} and {part.kv_heads} heads of {model.head_size}"
+        raise ValueError(f"no attention with {heads} and a KV cache of {types.kv_cache}")
+    return found
+
+
+def _expert_curve(rows: Rows, model: ModelSpec, part: _Part, types: Types) -> Curve:
+    """Seconds of a layer's experts over the tokens, each expert cut over all devices."""
+    hidden = model.hidden_size
+    attention = 2 * hidden * model.head_size * (model.attention_heads + model.kv_heads)
+    chosen_experts = 3 * hidden * model.mlp_width * model.experts_per_token
+    body = model.layers * (attention + chosen_experts + hidden * model.experts)
+    if model.active_parameters > _SPARE * (body + 2 * model.vocabulary * hidden):
+        raise ValueError(f"{model.name} has layers or experts that every token uses")
+    wanted = {
+        "hidden_size": model.hidden_size,
+        "inter_size": model.mlp_width,
+        "topk": model.experts_per_token,
+        "num_experts": model.experts,
+        "moe_tp_size": part.devices,
+        "moe_ep_size": 1,
+    }
+    found = [
+        row
+        for row in rows
+        if row["moe_dtype"] == types.weights
+        and all(int(row[name]) == value for name, value in wanted.items())
+    ]
+    for routing in ROUTINGS:
+        chosen = [row for row in found if row["distribution"] == routing]
+        if chosen:
+            return curve_of((float(r["num_tokens"]), float(r["latency"]) * MS) for r in chosen)
+    raise ValueError(f"no {types.weights} experts of {model.name} over {part.devices} devices")
+
+
+def _all_reduce_curve(rows: Rows, part: _Part) -> Curve:
+    """Seconds over the 16-bit numbers of each device, in a CUDA graph where both were measured."""
+    found = [row for row in rows if int(row["num_gpus"]) == part.devices]
+    graphs = [row for row in found if str(row.get("backend", "")).endswith("graph")]
+    if not found:
+        raise ValueError(f"no all-reduce between {part.devices} devices")
+    return curve_of((float(r["message_size"]), float(r["latency"]) * MS) for r in graphs or found)

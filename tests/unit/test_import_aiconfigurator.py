@@ -1,0 +1,257 @@
+"""aiconfigurator's tables, small enough to check by hand."""
+
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foretell.latency.devices import device_spec
+from foretell.latency.importers import AiConfiguratorSource, AiConfiguratorTables, Types
+from foretell.model import ModelSpec
+from tools.profiles.imports import ProfileError, import_profile
+from tools.profiles.options import ImportOptions
+from tools.profiles.sizes import Datasheet
+
+DENSE = ModelSpec("dense", 1e9, 10, 1000, 8, 2, 128, mlp_width=4000, vocabulary=32000)
+# Attention, four of eight experts, the router, embedding and head: nothing that all tokens use.
+_BODY = 10 * (2 * 1000 * 128 * 10 + 3 * 1000 * 500 * 4 + 8000)
+MOE = replace(
+    DENSE,
+    name="moe",
+    experts=8,
+    experts_per_token=4,
+    active_parameters=float(_BODY + 2 * 32000 * 1000),
+    mlp_width=500,
+)
+DEVICE = device_spec("A30")
+Row = dict[str, object]
+
+
+def gemm_rows() -> list[Row]:
+    """A product of m, n and k takes m n k picoseconds, with other types nine times as long."""
+    return [
+        {"gemm_dtype": kind, "m": m, "n": n, "k": k, "latency": m * n * k / 1e9 * factor}
+        for kind, factor in (("bfloat16", 1.0), ("fp8", 9.0))
+        for m, n, k in product(
+            (1, 64, 2048), (256, 1000, 2000, 8000, 16000), (256, 512, 1000, 4000)
+        )
+    ]
+
+
+def attention_rows(kv_cache: str = "bfloat16", factor: float = 1.0) -> tuple[list[Row], list[Row]]:
+    """Every number of heads takes the same time; a table of before sliding windows."""
+    context: list[Row] = []
+    generation: list[Row] = []
+    for heads, kv_heads in ((8, 2), (4, 1), (2, 1)):
+        shape = {"num_heads": heads, "num_key_value_heads": kv_heads, "head_dim": 128}
+        kept = {**shape, "kv_cache_dtype": kv_cache}
+        context += [
+            {**kept, "batch_size": b, "isl": n, "latency": b * n * (n + 1) / 2e6 * factor}
+            for b, n in product((1, 2), (16, 128, 2048))
+        ]
+        generation += [
+            {**kept, "batch_size": b, "step": n, "latency": b * n / 1e3 * factor}
+            for b, n in product((1, 16, 256), (16, 1024, 8192))
+        ]
+    windowed = {**generation[0], "window_size": 128, "latency": 1e9}
+    return context, [*generation, windowed, {**generation[0], "num_heads": 9, "latency": 1e9}]
+
+
+def all_reduce_rows() -> list[Row]:
+    """A thousand numbers take a microsecond; outside CUDA graphs it takes ten more."""
+    return [
+        {"num_gpus": n, "message_size": size, "backend": f"vllm_{how}", "latency": latency / 1e3}
+        for n, size in product((2, 4), (1000, 1000_000))
+        for how, latency in (("graph", size / 1e3), ("eager", 10 + size / 1e3))
+    ]
+
+
+def expert_rows(width: int = 500) -> list[Row]:
+    """A token takes a microsecond; where experts are chosen evenly, half of it."""
+    return [
+        {
+            "hidden_size": 1000,
+            "inter_size": width,
+            "topk": 4,
+            "num_experts": 8,
+            "moe_dtype": "bfloat16",
+            "moe_tp_size": devices,
+            "moe_ep_size": 1,
+            "num_tokens": tokens,
+            "distribution": routing,
+            "latency": tokens / 1e3 * share / devices,
+        }
+        for devices, tokens in product((1, 2), (1, 2048))
+        for routing, share in (("balanced", 0.5), ("power_law_1.01", 1.0))
+    ]
+
+
+def tables(**others: Any) -> AiConfiguratorTables:
+    context, generation = attention_rows()
+    return AiConfiguratorTables(
+        **{
+            "gemm": gemm_rows(),
+            "context_attention": context,
+            "generation_attention": generation,
+            "all_reduce": all_reduce_rows(),
+            "moe": expert_rows(),
+            **others,
+        }
+    )
+
+
+def test_a_device_by_hand() -> None:
+    source = AiConfiguratorSource(DENSE, DEVICE, tables())
+    # The products of qkv, output, gate and up, and down; what is elementwise is small beside them.
+    products = 1536 * 1000 + 1000 * 1024 + 8000 * 1000 + 1000 * 4000
+    assert source.tokens_s(64) == pytest.approx(10 * 64 * products / 1e12, rel=0.05)
+    assert source.sequences_s(64) == pytest.approx(64 * 32000 * 1000 / 1e12)
+    # A chunk of 64 behind 64 has the pairs of a whole prompt of 110.
+    assert source.prefill_s(128, 0) == pytest.approx(10 * 128 * 129 / 2e9)
+    assert source.prefill_s(64, 64) == pytest.approx(10 * (64 * 64 + 64 * 65 / 2) / 1e9, rel=1e-6)
+    assert source.decode_s(32, 512) == pytest.approx(10 * 32 * 512 / 1e6)
+    assert source.mixed_s(64, 0, 1, 10) is None
+    assert source.ranks_s(1) is None
+
+
+@pytest.mark.parametrize("devices", [2, 4])
+def test_several_devices_have_a_part_each_and_bring_the_results_together(devices: int) -> None:
+    """Of two KV heads four devices have a copy each."""
+    source = AiConfiguratorSource(DENSE, DEVICE, tables(), tensor_parallel=devices)
+    qkv, attention = {2: (768, 512), 4: (512, 256)}[devices]
+    products = qkv * 1000 + 1000 * attention + (8000 * 1000 + 1000 * 4000) / devices
+    # Twice in each of ten layers and once behind the embedding, 64,000 numbers.
+    together_s = 21 * 64e-6
+    expected_s = 10 * 64 * products / 1e12 + together_s
+    assert source.tokens_s(64) == pytest.approx(expected_s, rel=0.07)
+    free = [{**row, "latency": 0.0} for row in all_reduce_rows()]
+    without = AiConfiguratorSource(DENSE, DEVICE, tables(all_reduce=free), tensor_parallel=devices)
+    assert source.tokens_s(64) - without.tokens_s(64) == pytest.approx(together_s)
+    assert source.sequences_s(64) == pytest.approx(64 * 32000 / devices * 1000 / 1e12)
+
+
+def test_types_of_weights_and_of_the_cache() -> None:
+    context, generation = attention_rows("fp8", factor=0.5)
+    both = tables(context_attention=context, generation_attention=generation)
+    source = AiConfiguratorSource(DENSE, DEVICE, both, types=Types("fp8", "fp8"))
+    usual = AiConfiguratorSource(DENSE, DEVICE, tables())
+    assert source.tokens_s(2048) == pytest.approx(9 * usual.tokens_s(2048), rel=0.05)
+    assert source.sequences_s(8) == usual.sequences_s(8)
+    assert source.prefill_s(512, 0) == pytest.approx(usual.prefill_s(512, 0) / 2)
+    assert source.decode_s(256, 8192) == pytest.approx(usual.decode_s(256, 8192) / 2)
+    with pytest.raises(ValueError, match=r"no int4.*'bfloat16', 'fp8'"):
+        AiConfiguratorSource(DENSE, DEVICE, both, types=Types("int4"))
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_experts_take_what_their_table_says(devices: int) -> None:
+    source = AiConfiguratorSource(MOE, DEVICE, tables(), tensor_parallel=devices)
+    free = [{**row, "latency": 0.0} for row in expert_rows()]
+    without = AiConfiguratorSource(MOE, DEVICE, tables(moe=free), tensor_parallel=devices)
+    assert source.tokens_s(512) - without.tokens_s(512) == pytest.approx(10 * 512e-6 / devices)
+
+
+def test_a_product_wider_than_the_table_is_made_of_parts() -> None:
+    wide = replace(DENSE, vocabulary=48_000)
+    source = AiConfiguratorSource(wide, DEVICE, tables())
+    assert source.sequences_s(64) == pytest.approx(64 * 48_000 * 1000 / 1e12)
+
+
+def test_attention_never_beats_the_memory() -> None:
+    context, generation = attention_rows()
+    free = [{**row, "latency": 1e-9} for row in generation]
+    both = tables(context_attention=context, generation_attention=free)
+    held = 1000 * DENSE.kv_bytes_per_token
+    alone = AiConfiguratorSource(DENSE, DEVICE, both)
+    assert alone.decode_s(8, 999) == pytest.approx(8 * held / (0.9 * 933e9))
+    # Each of four devices has one of the two KV heads.
+    four = AiConfiguratorSource(DENSE, DEVICE, both, tensor_parallel=4)
+    assert four.decode_s(8, 999) == pytest.approx(8 * held / 2 / (0.9 * 933e9))
+
+
+LATENT = replace(DENSE, kv_latent_size=576)
+SHARED = replace(MOE, active_parameters=1.1 * MOE.active_parameters)
+
+
+@pytest.mark.parametrize(
+    ("match", "model", "devices", "others"),
+    [
+        ("no bfloat16 GEMM", DENSE, 1, {"gemm": []}),
+        ("no attention with 8 and 2 heads of 128", DENSE, 1, {"generation_attention": []}),
+        ("known sizes", LATENT, 1, {}),
+        ("known sizes", replace(DENSE, mlp_width=0), 1, {}),
+        ("3 equal parts", DENSE, 3, {}),
+        ("no all-reduce between 2", DENSE, 2, {"all_reduce": []}),
+        ("no bfloat16 experts of moe", MOE, 1, {"moe": expert_rows(width=600)}),
+        ("that every token uses", SHARED, 1, {}),
+    ],
+)
+def test_what_the_tables_do_not_hold_is_refused(
+    match: str, model: ModelSpec, devices: int, others: dict[str, Any]
+) -> None:
+    with pytest.raises(ValueError, match=match):
+        AiConfiguratorSource(model, DEVICE, tables(**others), tensor_parallel=devices)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Tables of Llama-3.1-8B's shapes as text, in vLLM's newest folder and in older ones."""
+    device = tmp_path / "b1000_sxm"
+    heads = {"num_heads": 16, "num_key_value_heads": 4, "head_dim": 128}
+    context, generation = attention_rows("fp8")
+    of_llama = [[{**row, **heads} for row in rows] for rows in (context[:6], generation[:9])]
+    sizes = (1024, 4096, 16384)
+    gemm: list[Row] = [
+        {"gemm_dtype": kind, "m": m, "n": n, "k": k, "latency": m * n * k / 1e12}
+        for kind, m, n, k in product(("bfloat16", "fp8"), (1, 2048), sizes, (2048, *sizes))
+    ]
+    for version, name, rows in (
+        ("0.24.0", "gemm_perf", gemm),
+        ("0.9.1", "gemm_perf", []),
+        ("0.24.0", "context_attention_perf", of_llama[0]),
+        ("0.24.0", "generation_attention_perf", of_llama[1]),
+        ("0.14.0", "custom_allreduce_perf", all_reduce_rows()),
+        ("0.24.0", "custom_allreduce_perf", all_reduce_rows()),
+    ):
+        path = device / "vllm" / version / f"{name}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = [",".join(rows[0])] if rows else []
+        path.write_text("\n".join([*lines, *(",".join(map(str, row.values())) for row in rows)]))
+    return device
+
+
+def test_a_folder_of_a_device_that_the_source_does_not_know(folder: Path) -> None:
+    options = ImportOptions("aiconfigurator", folder, "B1000", "Llama-3.1-8B", tensor_parallel=2)
+    typed = replace(options, weights="fp8", kv_cache="fp8")
+    sheet = Datasheet(device_tflops=2000, device_gb_per_s=8000, device_gb=180)
+    profile = import_profile(typed, sheet)
+    assert (profile.name, profile.tensor_parallel) == ("B1000/Llama-3.1-8B", 2)
+    # 90% of two devices' memory, less 7 GB of 8-bit layers, 2 GB of ends and 3.76 GB; 65,536 bytes
+    # of keys and values a token.
+    assert profile.total_blocks == pytest.approx((324e9 - 12.85e9) / 65536 / 16, rel=1e-3)
+    with pytest.raises(ProfileError, match="16 and 4 heads of 128 and a KV cache of bfloat16"):
+        import_profile(replace(typed, kv_cache="bfloat16"), sheet)
+    (folder / "copy").mkdir()
+    newest = folder / "vllm" / "0.24.0" / "gemm_perf.txt"
+    (folder / "copy" / "vllm" / "0.24.0").mkdir(parents=True)
+    (folder / "copy" / "vllm" / "0.24.0" / "gemm_perf.txt").write_text(newest.read_text())
+    with pytest.raises(ProfileError, match="2 files named gemm_perf"):
+        import_profile(typed, sheet)
+
+
+def test_types_are_for_these_tables_and_have_to_be_named(tmp_path: Path, folder: Path) -> None:
+    vidur = ImportOptions("vidur", tmp_path, "A30", "Llama-3.1-8B", weights="fp8")
+    with pytest.raises(ProfileError, match="--weights and --kv-cache are for"):
+        import_profile(vidur)
+    config = tmp_path / "Mine" / "config.json"
+    config.parent.mkdir()
+    sizes = '"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32'
+    more = '"intermediate_size": 14336, "vocab_size": 128256, "num_key_value_heads": 8'
+    config.write_text(f'{{{sizes}, {more}, "quantization_config": {{"quant_method": "fp8"}}}}')
+    options = ImportOptions("aiconfigurator", folder, "H100-SXM", str(config), tensor_parallel=2)
+    with pytest.raises(ProfileError, match="give --weights"):
+        import_profile(options)
+    with pytest.raises(ProfileError, match="does not say its bits"):
+        import_profile(replace(options, weights="half"))
