@@ -1,0 +1,193 @@
+"""Published measurements of vLLM on GPUs, and the twin under the same loads."""
+
+import csv
+import io
+import random
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import groupby
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from scipy.optimize import nnls
+
+from foretell.latency.linear import StepTimeModel
+from foretell.latency.roofline import roofline_step_time, sharded
+from foretell.latency.tables import profile_step_time
+from foretell.model import GpuProfile
+from foretell.sim.calibrate import HOST_SEQUENCE_S, HOST_STEP_S, HostTime
+from foretell.sim.recorded import RecordedRequest, ReplayConfig, replay
+from tools.files import read_bytes
+from tools.profiles.imports import import_profile
+from tools.profiles.options import ImportOptions
+from tools.profiles.sizes import Datasheet, device_of, known_device, known_model, model_of
+
+TABLES, DATASHEET = "tables", "datasheet"
+STEP_TOKENS = 8192
+"""`max_num_batched_tokens`: vLLM's default on such a device, and what InferenceMAX sets."""
+_ASKED = 10  # requests of each client, as InferenceMAX sends
+_SHORTEST = 0.8  # of the longest prompt and answer, which are drawn evenly, as there
+_TEACH = 3  # runs at least, of which two numbers are learnt
+_WEIGHTS = {"": "bfloat16", "bf16": "bfloat16", "fp8": "fp8"}
+_HOSTS = (HostTime(), HostTime(step_s=HOST_STEP_S), HostTime(sequence_s=HOST_SEQUENCE_S))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One measurement: a load on an engine."""
+
+    system: str
+    model: str
+    weights: str
+    devices: int
+    prompt_tokens: int
+    output_tokens: int
+    clients: int
+    ttft_s: float
+    tpot_s: float
+
+    @property
+    def group(self) -> tuple[str, str, str]:
+        """Runs with the same host time."""
+        return self.system, self.model, self.weights
+
+
+def runs_of(data: Path) -> tuple[list[Run], list[str]]:
+    """The runs of vLLM below `data` that can be played, and why others are left out."""
+    found: dict[Run, None] = {}
+    left_out: Counter[str] = Counter()
+    for path in sorted(data.rglob("silicon_e2e*.csv*")):
+        for row in csv.DictReader(io.StringIO(read_bytes(path).decode())):
+            if (row["backend"], row["mode"]) != ("vllm", "agg"):
+                continue
+            if why := _unplayable(row, data):
+                kind = row["precision"] or "bf16"
+                left_out[f"{row['model_path']}, {kind}, {row['system']}: {why}"] += 1
+            else:
+                found[_run(row)] = None
+    played: list[Run] = []
+    for (system, model, weights), runs in groupby(sorted(found, key=_order), lambda r: r.group):
+        group = list(runs)
+        if len(first_of(group)) >= _TEACH:
+            played += group
+        else:
+            why = "too few runs to learn the host's time from"
+            left_out[f"{model}, {weights}, {system}: {why}"] += len(group)
+    return played, [f"{what} ({n} runs)" for what, n in left_out.items()]
+
+
+def _unplayable(row: dict[str, str], data: Path) -> str:
+    model = known_model([row["model_path"].rpartition("/")[2]])
+    if not (known_device([row["system"]]) and tables_of(row["system"], data)):
+        return "there are no tables of the system"
+    if not model or model_of(model).experts:
+        return "the model is not known, or has experts"
+    return "" if row["precision"] in _WEIGHTS else "the weights have less than 8 bits"
+
+
+def _run(row: dict[str, str]) -> Run:
+    return Run(
+        row["system"],
+        known_model([row["model_path"].rpartition("/")[2]]),
+        _WEIGHTS[row["precision"]],
+        *(int(float(row[name])) for name in ("tp_size", "isl", "osl", "batch_size")),
+        *(float(row[f"silicon_{name}_ms"]) / 1e3 for name in ("ttft", "tpot")),
+    )
+
+
+def _order(run: Run) -> tuple[Any, ...]:
+    return (run.group, run.devices, run.prompt_tokens, run.output_tokens, run.clients)
+
+
+def tables_of(system: str, data: Path) -> Path | None:
+    """The folder of a system's kernel tables."""
+    return next((path for path in sorted(data.rglob(system)) if path.is_dir()), None)
+
+
+@lru_cache(maxsize=32)
+def profile_of(data: Path, system: str, model: str, weights: str, devices: int) -> GpuProfile:
+    """What the tables say; ProfileError where they lack something."""
+    folder = tables_of(system, data)
+    assert folder is not None, "runs without tables are left out"
+    return import_profile(
+        ImportOptions(
+            "aiconfigurator",
+            folder,
+            known_device([system]),
+            model,
+            tensor_parallel=devices,
+            weights=weights,
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A run to be played, with step times from `source` and the host's time added."""
+
+    run: Run
+    source: str
+    host: HostTime
+
+
+def play(case: Case, data: Path) -> tuple[float, float]:
+    """Mean TTFT and TPOT in seconds, as the twin has them."""
+    run = case.run
+    profile = profile_of(data, run.system, run.model, run.weights, run.devices)
+    longest = run.prompt_tokens + run.output_tokens
+    engine = profile.engine(
+        max_num_seqs=max(256, run.clients),
+        max_num_scheduled_tokens=STEP_TOKENS,
+        max_model_len=longest + 1,
+        async_scheduling=False,
+    )
+    draws = random.Random(1)
+
+    def drawn(most: int) -> int:
+        return max(1, round(most * draws.uniform(_SHORTEST, 1.0)))
+
+    requests = [
+        RecordedRequest(str(i), drawn(run.prompt_tokens), drawn(run.output_tokens), 0.0)
+        for i in range(_ASKED * run.clients)
+    ]
+    model = case.host.added_to(_model(case.source, profile, run))
+    latencies = replay(requests, ReplayConfig(engine), model, clients=run.clients)
+    return fmean(one.ttft_s for one in latencies), fmean(one.tpot_s for one in latencies)
+
+
+def _model(source: str, profile: GpuProfile, run: Run) -> StepTimeModel:
+    if source == TABLES:
+        return profile_step_time(profile)
+    device, whole = device_of(known_device([run.system]), Datasheet()), model_of(run.model)
+    if run.weights == "fp8":
+        device = replace(device, flops=2.0 * device.flops)
+        whole = replace(whole, bytes_per_parameter=1.0)
+    return roofline_step_time(*sharded(device, whole, run.devices))
+
+
+def learnt(group: list[Run], source: str, tpots_s: dict[Case, float]) -> HostTime:
+    """The host's time under which the TPOTs of the runs with the fewest devices are nearest.
+
+    A TPOT is linear in both of its parts but for what a request waits.
+    """
+    slopes, left = [], []
+    for run in first_of(group):
+        alone, *others = (tpots_s[Case(run, source, host)] for host in _HOSTS)
+        slopes.append([(other - alone) / run.tpot_s for other in others])
+        left.append((run.tpot_s - alone) / run.tpot_s)
+    step, sequence = nnls(np.array(slopes), np.array(left))[0]
+    return HostTime(step * HOST_STEP_S, sequence * HOST_SEQUENCE_S)
+
+
+def trials(group: list[Run], source: str) -> list[Case]:
+    """What `learnt` needs to be played."""
+    return [Case(run, source, host) for run in first_of(group) for host in _HOSTS]
+
+
+def first_of(group: list[Run]) -> list[Run]:
+    """The runs from which is learnt."""
+    fewest = min(run.devices for run in group)
+    return [run for run in group if run.devices == fewest]
