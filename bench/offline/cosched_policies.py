@@ -12,7 +12,7 @@ from typing import Any
 
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from foretell.cosched import Candidate, OfflinePool
+from foretell.cosched import Candidate, OfflinePool, job_of
 from foretell.cosched.pool import IsResident
 from services.backend.vllm.cosched.scheduler import CoScheduling
 from services.backend.vllm.steps import Instant
@@ -87,7 +87,7 @@ class Echo(Ours):
     def _by_deadlines(self, online: list[Any], now: Instant) -> _Fixed:
         least_s = inf
         for request in online:
-            targets = self.planner._jobs[request.request_id].targets
+            targets = job_of(request.sampling_params.extra_args or {}).targets
             due_s = targets.ttft_s + request.num_output_tokens * targets.tpot_s
             least_s = min(least_s, due_s - (now.unix_s - request.arrival_time))
         return _Fixed(least_s)

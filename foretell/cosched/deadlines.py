@@ -1,7 +1,7 @@
 """What a request is, and how long its next token may take."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from math import inf, isfinite
 
@@ -30,7 +30,7 @@ class Targets:
     tpot_s: float = inf
 
     def slack_s(self, waited_s: float, tokens: int) -> float:
-        """Seconds until the next token is due, `waited_s` after arrival with `tokens` sent."""
+        """Seconds until the next token is due (`kernel.offline.slack_s`)."""
         return slack_s(self.ttft_s, self.tpot_s, waited_s, tokens)
 
     @property
@@ -45,6 +45,10 @@ class Job:
 
     job_class: JobClass
     targets: Targets
+
+    def begun(self, ttft_s: float) -> "Job":
+        """With its first token out after `ttft_s`, from which the others are due."""
+        return replace(self, targets=replace(self.targets, ttft_s=ttft_s))
 
     def priority(self, asked: int) -> int:
         """The priority in an engine that tells the classes apart, of one that asks for `asked`."""

@@ -269,14 +269,15 @@ class Twin:
             return None
         return self._batch((int(self._clock["oldest"]) + self.in_flight + 1) % 2)
 
-    def complete(self, batch: Batch) -> Outcome:
+    def complete(self, batch: Batch, now_s: float = 0.0) -> Outcome:
         """Apply a step's outputs: a token for every sequence whose KV has caught up, and drafts.
 
-        Batches are completed in the order in which they were scheduled, each once.
+        Batches are completed in the order in which they were scheduled, each once. The time matters
+        as in `schedule`.
         """
         assert self.in_flight, "no step is in flight"
         assert batch.index == self._clock["oldest"], "an older step is in flight"
-        self._advance(lands=True, steps=0)
+        self._advance(lands=True, steps=0, now_s=now_s)
         finished = self.ended(int(self._outcome[0]), batch.index)
         return Outcome(self._listed(batch.index, "sampled"), finished)
 

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.kernel.jit import compiled, inlined
-from foretell.kernel.layout import State
+from foretell.kernel.layout import Record, State
 from foretell.kernel.offline import arrival_s, limit_s, slack_s
 from foretell.kernel.step_time import StepTime, Sums, step_s
 
@@ -40,7 +40,7 @@ def longest_s(
         if seq.ttft_target_s == 0.0 and seq.tpot_target_s == 0.0:
             as_alone = True
         else:
-            ttft_s, tpot_s = _target(seq.ttft_target_s), _target(seq.tpot_target_s)
+            ttft_s, tpot_s = ttft_due_s(seq), _due_s(seq.tpot_target_s)
             waited_s = now_s - seq.arrival_s
             least_s = min(least_s, _slack_s(ttft_s, tpot_s, waited_s, seq.output))
     alone_s = shape_s(model, shape) if shape.prefill_tokens + shape.decode_seqs > 0 else 0.0
@@ -51,8 +51,16 @@ def longest_s(
 
 
 @inlined
-def _target(seconds: float) -> float:
-    return seconds if seconds > 0.0 else np.inf
+def ttft_due_s(seq: Record) -> float:
+    """The TTFT from which a request's later tokens are due: its target, or what it was."""
+    if seq.first_token_s < np.inf:
+        return float(seq.first_token_s - seq.arrival_s)
+    return _due_s(seq.ttft_target_s)
+
+
+@inlined
+def _due_s(target_s: float) -> float:
+    return float(target_s) if target_s > 0.0 else np.inf
 
 
 @compiled

@@ -242,6 +242,9 @@ def _publish_request(live: Live, slot: int, request: Record) -> int:
     request.preemptions, request.adapter = seq.preemptions, seq.adapter
     request.inputs = request.older = 0
     request.ttft_target_s, request.tpot_target_s = seq.ttft_target_s, seq.tpot_target_s
+    has_targets = seq.ttft_target_s > 0.0 or seq.tpot_target_s > 0.0
+    if has_targets and seq.first_token_s < np.inf:
+        request.ttft_target_s = seq.first_token_s - seq.arrival_s
     request.prompt, request.output, request.max_tokens = seq.prompt, seq.output, seq.max_tokens
     request.key = belief.key
     for i in range(WIDTH):

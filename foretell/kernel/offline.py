@@ -6,7 +6,8 @@ Apart, and without Numba, for who plans steps of a real engine (`foretell.cosche
 OFFLINE_PRIORITY = 2**31 - 1
 """The last priority: that of offline requests, and where engines co-schedule of nobody else."""
 STRETCH = 0.06
-"""What a request without targets may lose, as a share of what it would need alone."""
+"""What a request without targets may lose, as a share of what it would need alone; and by how much
+less than its TPOT target is aimed at for one that has it."""
 _ARRIVAL_SHARE = 0.25
 """The share of a TTFT target that the step which a new request finds running may take."""
 _ARRIVAL_STEPS = 1.5
@@ -16,12 +17,15 @@ _ARRIVAL_STEPS = 1.5
 def slack_s(ttft_s: float, tpot_s: float, waited_s: float, tokens: int) -> float:
     """Seconds until the next token is due, `waited_s` after arrival with `tokens` sent.
 
-    Echo's deadline of token i, TTFT + i * TPOT; but no token after the first takes longer than
-    TPOT, however early the first was, as who measures TPOT begins there.
+    Echo's deadline of token i, TTFT + i * TPOT; but once the first token is out, `ttft_s` is when
+    it came, as who measures TPOT begins there. So what a prompt in between takes is made up for;
+    aiming at less than the target leaves something for one that comes last. No token takes longer
+    than that, however much is in hand.
     """
     if tokens == 0:
         return ttft_s - waited_s
-    return min(ttft_s + tokens * tpot_s - waited_s, tpot_s)
+    aim_s = tpot_s / (1.0 + STRETCH)
+    return min(ttft_s + tokens * aim_s - waited_s, aim_s)
 
 
 def limit_s(alone_s: float, slack_s: float, as_alone: bool, arrival_s: float) -> float:

@@ -93,6 +93,6 @@ class TwinEngine:
         if self._flying:
             oldest, end_s = self._flying.popleft()
             self.now_s = max(self.now_s, end_s)
-            for seq in self.twin.complete(oldest).finished:
+            for seq in self.twin.complete(oldest, self.now_s).finished:
                 self.ended_s[seq.request_id] = self.now_s
         self.twin.check()

@@ -49,14 +49,25 @@ def test_what_requests_say_of_themselves(
 
 
 def test_slack_is_until_the_next_tokens_deadline() -> None:
-    targets = Targets(1.0, 0.05)
+    targets, aim_s = Targets(1.0, 0.05), 0.05 / (1.0 + STRETCH)
     assert targets.slack_s(0.3, 0) == 0.7
-    assert isclose(targets.slack_s(1.98, 20), 0.02)
+    assert isclose(targets.slack_s(1.0 + 20 * aim_s - 0.02, 20), 0.02)
     assert targets.slack_s(2.5, 20) < 0
-    assert targets.slack_s(0.1, 1) == 0.05  # being early does not make the next one late
+    assert targets.slack_s(0.1, 1) == aim_s  # being early does not make the next one late
     assert Targets().slack_s(1e9, 5) == inf
     assert Targets(ttft_s=1.0).slack_s(1e9, 5) == inf
-    assert Targets(tpot_s=0.05).slack_s(1e9, 5) == 0.05
+    assert Targets(tpot_s=0.05).slack_s(1e9, 5) == aim_s
+
+
+def test_later_tokens_are_due_from_the_first() -> None:
+    """However early it was: one that a prompt in between delayed is followed by faster ones."""
+    job = job_of({"slo_ttft_ms": 1000, "slo_tpot_ms": 50}).begun(0.2)
+    assert (job.job_class, job.targets) == (JobClass.ONLINE, Targets(0.2, 0.05))
+    aim_s = 0.05 / (1.0 + STRETCH)
+    assert isclose(job.targets.slack_s(0.2, 1), aim_s)
+    assert isclose(job.targets.slack_s(0.2 + aim_s + 0.03, 2), aim_s - 0.03)
+    assert job.targets.slack_s(0.2 + 3 * aim_s + 0.01, 3) < 0
+    assert isclose(job_of({"slo_tpot_ms": 50}).begun(0.2).targets.slack_s(0.2, 1), aim_s)
 
 
 def load(

@@ -150,7 +150,8 @@ def traffic(seed: int, count: int, *, told: float, offline: float) -> list[Ask]:
         now_s += rng.choice([0.0, 0.0, rng.expovariate(20.0)])
         most = rng.randint(1, 60)
         is_offline = rng.random() < offline
-        targets = (1.0, 0.05) if rng.random() < told and not is_offline else (0.0, 0.0)
+        usual = (1.0, rng.choice([0.05, 0.02, 0.012]))
+        targets = usual if rng.random() < told and not is_offline else (0.0, 0.0)
         if targets[0] and rng.random() < 0.3:
             targets = rng.choice([(0.02, 0.015), (0.5, 0.0), (0.0, 0.03)])
         result.append(

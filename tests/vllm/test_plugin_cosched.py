@@ -2,6 +2,7 @@
 
 import math
 import random
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -301,6 +302,7 @@ def test_snapshots_say_who_is_offline_and_what_online_requests_are_told(
     loop.step()
     assert told[-1].online_ttft_s == math.inf
     loop.add("online", 40, 5, extra_args={"slo_ttft_ms": 500, "slo_tpot_ms": 50})
+    arrived_s, began_s = loop.scheduler.requests["online"].arrival_time, time.time()
     loop.step()
     assert told[-1].online_ttft_s == 0.5
     loop.add("late", 40, 5, priority=2**31 - 1)
@@ -310,18 +312,19 @@ def test_snapshots_say_who_is_offline_and_what_online_requests_are_told(
     assert {each.config.policy for each in told} == {"fcfs"}
     assert OFFLINE_APART in told[0].config.approximations
     assert told[-1].online_ttft_s == 0.0  # one without target may come again
-    targets = {
-        name: (ttft_s, tpot_s)
-        for each in told
-        for name, ttft_s, tpot_s in zip(
-            each.running.request_id,
-            each.running.ttft_target_s,
-            each.running.tpot_target_s,
-            strict=True,
-        )
-    }
-    assert targets.pop("online") == (0.5, 0.05)
-    assert set(targets.values()) == {(0.0, 0.0)}
+    targets: dict[str, list[tuple[float, float, int]]] = {}
+    for each in told:
+        of = each.running
+        rows = zip(of.ttft_target_s, of.tpot_target_s, of.output_tokens, strict=True)
+        for name, row in zip(of.request_id, rows, strict=True):
+            targets.setdefault(name, []).append(row)
+    online = targets.pop("online")
+    assert (0.5, 0.05, 0) in online
+    # Once the first token is out, the others are due from when it was.
+    after_s = {ttft_s for ttft_s, _, tokens in online if tokens}
+    assert len(after_s) == 1
+    assert 0.0 <= after_s.pop() - (began_s - arrived_s) < 60.0
+    assert {row[:2] for rows in targets.values() for row in rows} == {(0.0, 0.0)}
     waiting = next(each.waiting for each in told if "late" in each.waiting.request_id)
     offline = [name.startswith("offline") for name in waiting.request_id]
     assert offline == sorted(offline)

@@ -150,7 +150,7 @@ class Driver:
         await asyncio.sleep(max(0.0, due - time.monotonic()))
         elapsed_s = time.monotonic() - begun
         self._completed.append(Step(self._step, started_unix_s, elapsed_s, batch.shape))
-        self._hand_out(self._twin.complete(batch))
+        self._hand_out(self._twin.complete(batch, time.time()))
         return due
 
     def _hand_out(self, outcome: Outcome) -> None:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from foretell.cosched.deadlines import job_of
+from foretell.cosched.deadlines import Targets
 from foretell.v1 import snapshot_pb2
 from services.backend.vllm.packing import length_first, sized
 
@@ -16,8 +16,8 @@ _UINT32_MAX = 2**32 - 1
 _SINT32_MAX = 2**31 - 1
 
 # What never changes in a request's life: id, foretell_id, prompt_tokens, max_tokens, priority,
-# predicted_output_tokens, arrival_unix_s, TTFT and TPOT target, LoRA adapter.
-Facts = tuple[str, str, int, int, int, float, float, float, float, int]
+# predicted_output_tokens, arrival_unix_s, LoRA adapter.
+Facts = tuple[str, str, int, int, int, float, float, int]
 
 
 class Columns:
@@ -35,12 +35,13 @@ class Columns:
         structured: set[str],
         learn_inputs: Callable[[Any], None] | None,
         *,
-        targets: bool,
+        targets: Callable[[Any], Targets] | None,
         adapters: bool,
     ) -> None:
         """`field` is what a snapshot calls the queue.
 
-        `targets`, `adapters`: the engine makes use of those of its requests. `structured` gets the
+        `targets` tells a request's, where the engine makes use of them, as it may of `adapters`.
+        `structured` gets the
         ids of requests with structured output. `learn_inputs` is told of every new request.
         """
         self._tag = length_first(snapshot_pb2.EngineSnapshot, field)
@@ -82,8 +83,8 @@ class Columns:
         known = self._facts
         rows = [known.get(r.request_id) or self._learn(r) for r in requests]
         facts = tuple(zip(*rows, strict=True))
-        ids, foretell_ids, prompts, limits, priorities, predicted, arrivals, *rest = facts
-        ttfts, tpots, adapters = rest
+        ids, foretell_ids, prompts, limits, priorities, predicted, arrivals, adapters = facts
+        targets = [self._targets(r).told_s for r in requests] if self._targets else []
         self._requests = requests
         self.ids = ids
         self._constant = snapshot_pb2.RequestColumns(
@@ -96,14 +97,13 @@ class Columns:
             predicted_output_tokens=predicted,
             arrival_unix_s=arrivals,
             preemptions=[r.num_preemptions for r in requests],
-            ttft_target_s=ttfts if self._targets else (),
-            tpot_target_s=tpots if self._targets else (),
+            ttft_target_s=[ttft_s for ttft_s, _ in targets],
+            tpot_target_s=[tpot_s for _, tpot_s in targets],
             adapter=adapters if self._adapters else (),
         ).SerializeToString()
 
     def _learn(self, request: Any) -> Facts:
         extra = getattr(request.sampling_params, "extra_args", None) or {}
-        targets = job_of(extra).targets
         facts = (
             request.request_id,
             clean_id(extra.get(ID_KEY)),
@@ -112,7 +112,6 @@ class Columns:
             max(-_SINT32_MAX, min(request.priority, _SINT32_MAX)),
             clean_prediction(extra.get(PREDICTED_KEY)),
             request.arrival_time,
-            *targets.told_s,
             request.lora_request.lora_int_id if request.lora_request else 0,
         )
         self._facts[request.request_id] = facts

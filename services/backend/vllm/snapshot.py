@@ -52,7 +52,8 @@ class SnapshotRecorder:
         engine_run_id: str,
     ) -> None:
         self._scheduler = scheduler
-        self._co_schedules = config.co_schedules
+        self._planner = scheduler.planner if config.co_schedules else None
+        self._begun = 0
         self._constant = snapshot_pb2.EngineSnapshot(
             instance_id=instance_id, engine_run_id=engine_run_id, config=config_to_proto(config)
         ).SerializeToString()
@@ -81,7 +82,7 @@ class SnapshotRecorder:
                 self._cached,
                 self._structured,
                 self._encoder.learn if self._encoder else None,
-                targets=config.co_schedules,
+                targets=self._planner.targets if self._planner else None,
                 adapters=config.max_loras > 0,
             )
             for field in ("running", "waiting")
@@ -109,6 +110,9 @@ class SnapshotRecorder:
             if self._encoder:
                 self._encoder.forget(request_id)
         self._note_admissions(output)
+        if self._planner and self._planner.begun != self._begun:
+            self._begun = self._planner.begun
+            self._running.forget()  # their targets are counted from another moment now
         tokens = output.num_scheduled_tokens
         running, waiting = self._scheduler.running, self._list_waiting()
         self._steps.scheduled(output, self._shape(output, running), started)
@@ -182,12 +186,11 @@ class SnapshotRecorder:
 
     def _more(self) -> bytes:
         """The fields that only some engines have."""
-        if not (self._co_schedules or self._drafts):
+        if not (self._planner or self._drafts):
             return b""
         more = snapshot_pb2.EngineSnapshot()
-        if self._co_schedules:
-            expected = self._scheduler.planner.expected_online()
-            more.online_ttft_s, more.usual_online_blocks = expected
+        if self._planner:
+            more.online_ttft_s, more.usual_online_blocks = self._planner.expected_online()
         if self._drafts:
             more.drafted_ratio[:], more.accepted_ratio[:] = self._drafts.ratios()
         return more.SerializeToString()

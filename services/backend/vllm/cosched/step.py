@@ -6,11 +6,11 @@ vLLM's `schedule()` then does what it always does, with fewer running requests a
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from foretell.cosched import BurstReserve, JobClass, Offer, best_of, job_of
-from foretell.cosched.deadlines import Job
+from foretell.cosched.deadlines import Job, Targets
 from foretell.cosched.expected import ExpectedOnline
 from foretell.cosched.plan import Allowance, Load, StepPlan, plan_step, with_prefill
 from foretell.cosched.retention import ONLINE
@@ -51,6 +51,11 @@ class Planner:
         self._free = manager.free
         manager.free = self._free_blocks_of
         self._jobs: dict[str, Job] = {}
+        self._unbegun: set[str] = set()
+        """Those with targets that have had no token yet."""
+        self._updated: tuple[Mapping[str, int], Instant] = {}, Instant(0.0, 0.0)
+        self.begun = 0
+        """Requests with targets that have had one, counted."""
         self._offline = 0
         """Offline requests that have not ended."""
         self._expected = ExpectedOnline()
@@ -112,11 +117,18 @@ class Planner:
             self._offline += 1
             return
         self._expected.came(job.targets.ttft_s, self.now().monotonic_s)
+        if job.targets != _NO_TARGETS:
+            self._unbegun.add(request.request_id)
 
     def ended(self, request_id: str) -> None:
         """A request has ended."""
         job = self._jobs.pop(request_id, None)
+        self._unbegun.discard(request_id)
         self._offline -= job is not None and job.job_class is JobClass.OFFLINE
+
+    def targets(self, request: Any) -> Targets:
+        """From what a request's next tokens are due."""
+        return self._jobs.get(request.request_id, _ONLINE).targets
 
     def expected_online(self) -> tuple[float, float]:
         """What snapshots say of online requests to come: `online_ttft_s`, `usual_online_blocks`."""
@@ -129,10 +141,23 @@ class Planner:
     def updating(self, output: Any, started: Instant) -> None:
         """`update_from_output()` is about to apply `output`."""
         self._steps.updating(output, started, every_step=self._offline > 0)
+        self._updated = output.num_scheduled_tokens, started
 
     def updated(self) -> None:
         """`update_from_output()` has returned."""
+        computed, at = self._updated
+        for request_id in self._unbegun & computed.keys():
+            request = self._scheduler.requests.get(request_id)
+            if request is not None and request.num_output_tokens > 0:
+                self._begin_answer(request, at)
         self._steps.updated(work_left=bool(self._scheduler.running or len(self.waiting)))
+
+    def _begin_answer(self, request: Any, at: Instant) -> None:
+        """The first token of a request with targets is out."""
+        self._unbegun.discard(request.request_id)
+        job = self._jobs[request.request_id]
+        self._jobs[request.request_id] = job.begun(at.unix_s - request.arrival_time)
+        self.begun += 1
 
     # A step.
 
@@ -283,7 +308,7 @@ class Planner:
     def _allowance(self, online: list[Any], now: Instant) -> Allowance:
         slack_s, as_alone = float("inf"), False
         for request in online:
-            targets = self._jobs[request.request_id].targets
+            targets = self.targets(request)
             if targets == _NO_TARGETS:
                 as_alone = True
             else:
