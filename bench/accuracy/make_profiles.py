@@ -78,20 +78,26 @@ SOURCES = (
         max_model_len=4096,
         attention=Path("vidur/profiling_history/a100_attention_2024-05.csv"),
     ),
-    ImportOptions(
-        "aiconfigurator",
-        Path("aiconfigurator/h100_sxm"),
-        "H100-SXM",
-        "Llama-3.1-8B",
-        "H100/Llama-3.1-8B",
-        "NVIDIA aiconfigurator-core 0.12.0 tables (Apache-2.0), H100 SXM, vLLM 0.24 kernels, "
-        "bf16, tensor parallelism 1. GEMMs between table sizes are interpolated in n and k. "
-        "Assumptions: elementwise operators at 80% of the bandwidth plus 3 us each "
-        "(aiconfigurator's constants); a chunk behind computed tokens costs what a whole "
-        "prompt of as many query-key pairs costs; decode attention no faster than 90% of the "
-        "bandwidth (small batches of the benchmark run from L2 cache)."
-        + NO_HOST
-        + ESTIMATED_BLOCKS,
+    *(
+        ImportOptions(
+            "aiconfigurator",
+            Path("aiconfigurator") / folder,
+            device,
+            "Llama-3.1-8B",
+            f"{name}/Llama-3.1-8B",
+            f"NVIDIA aiconfigurator-core 0.12.0 tables (Apache-2.0), {kernels}, "
+            "bf16, tensor parallelism 1. GEMMs between table sizes are interpolated in n and k. "
+            "Assumptions: elementwise operators at 80% of the bandwidth plus 3 us each "
+            "(aiconfigurator's constants); a chunk behind computed tokens costs what a whole "
+            "prompt of as many query-key pairs costs; decode attention no faster than 90% of the "
+            "bandwidth (small batches of the benchmark run from L2 cache)."
+            + NO_HOST
+            + ESTIMATED_BLOCKS,
+        )
+        for name, device, folder, kernels in (
+            ("A100", "A100-80GB", "a100_sxm", "A100 SXM 80 GB, vLLM 0.14 kernels"),
+            ("H100", "H100-SXM", "h100_sxm", "H100 SXM, vLLM 0.24 kernels"),
+        )
     ),
     ImportOptions(
         "llmservingsim",

@@ -30,18 +30,23 @@ _LOOK_EVERY_S = 1.0
 
 
 ALONE = "online alone"
-CONTENDERS: dict[str, tuple[type[Any] | None, str, bool]] = {
-    ALONE: (None, "fcfs", False),
-    "vLLM's default": (None, "fcfs", False),
-    "BS": (None, "priority", False),
-    "BS+E": (policies.EchoInOrder, "fcfs", True),
-    "BS+E+S": (policies.EchoUnmanaged, "fcfs", True),
-    "Echo": (policies.Echo, "fcfs", True),
-    "HyGen": (policies.HyGen, "fcfs", True),
-    "ours, with targets": (policies.Ours, "fcfs", True),
-    "ours, as if alone": (policies.Ours, "fcfs", False),
+CONTENDERS: dict[str, tuple[type[Any] | None, str, float]] = {
+    ALONE: (None, "fcfs", 0.0),
+    "vLLM's default": (None, "fcfs", 0.0),
+    "BS": (None, "priority", 0.0),
+    "BS+E": (policies.EchoInOrder, "fcfs", 1.0),
+    "BS+E+S": (policies.EchoUnmanaged, "fcfs", 1.0),
+    "Echo": (policies.Echo, "fcfs", 1.0),
+    "HyGen": (policies.HyGen, "fcfs", 1.0),
+    "ours, with targets": (policies.Ours, "fcfs", 1.0),
+    "ours, as if alone": (policies.Ours, "fcfs", 0.0),
+    "Echo, told 0.9": (policies.Echo, "fcfs", 0.9),
+    "Echo, told 0.85": (policies.Echo, "fcfs", 0.85),
+    "Echo, told 0.8": (policies.Echo, "fcfs", 0.8),
 }
-"""The scheduler class, vLLM's policy, and whether online requests tell their targets."""
+"""The scheduler class, vLLM's policy, and how much of their targets online requests tell it."""
+STRICTER = tuple(name for name, (*_, told) in CONTENDERS.items() if 0.0 < told < 1.0)
+"""Told less than the targets by which they are judged, to keep as many of these as ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +101,7 @@ class Run:
         self._scheduler: Any = self._loop.scheduler
         self._machine, self._arrivals = machine, arrivals
         self._lines = None if contender == ALONE else lines
-        self._targets = dict(TARGETS) if told else None
+        self._targets = {name: told * ms for name, ms in TARGETS.items()} if told else None
         self._now_s = 0.0
         planner = getattr(self._scheduler, "planner", None)
         if planner is not None:
