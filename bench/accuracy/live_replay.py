@@ -12,8 +12,8 @@ from itertools import accumulate
 
 from foretell.engine import Forecaster, SnapshotPredictor
 from foretell.engine.expected import RecentArrivals
-from foretell.engine.forecast import Arrival
 from foretell.engine.ledger import LOOK_AHEAD_S, MOST_EXPECTED
+from foretell.engine.questions import Arrival
 from foretell.engine.snapshots import fill_picture
 from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.linear import StepTimeModel

@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.accuracy.live_replay import State, Truth, snapshots_of, spec_of, states, truth_of
 from foretell.engine import Forecast
-from foretell.engine.forecast import Arrival, Question, arrival
+from foretell.engine.questions import Arrival, Question, arrival
 from foretell.kernel.step_time import FLOOR, StepTime
 from foretell.latency.features import FEATURES
 from foretell.latency.linear import StepTimeModel

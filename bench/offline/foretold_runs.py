@@ -5,7 +5,8 @@ from typing import Any
 
 from bench.offline.cosched_runs import HOST_S, TARGETS, Run
 from foretell import wire
-from foretell.engine.forecast import Arrival, Forecaster, Question, arrival
+from foretell.engine.forecast import Forecaster
+from foretell.engine.questions import Arrival, Question, arrival
 from foretell.engine.snapshots import fill_picture
 from foretell.length.distribution import certain
 from foretell.model import BatchShape, EngineSnapshot, LengthEstimate, RequestSpec, Slo, Step

@@ -2,8 +2,9 @@
 
 from foretell.engine.batch import Batch, Outcome
 from foretell.engine.content import Content
-from foretell.engine.forecast import Forecast, Forecaster
+from foretell.engine.forecast import Forecaster
 from foretell.engine.ledger import Ledger, Observed
+from foretell.engine.questions import Forecast
 from foretell.engine.sequence import Sequence
 from foretell.engine.snapshot_predictor import SnapshotPredictor
 from foretell.engine.snapshots import restore_twin

@@ -5,7 +5,7 @@ from math import inf
 
 import numpy as np
 
-from foretell.engine.forecast import Added, Forecast, Values, quantiles
+from foretell.engine.questions import Added, Forecast, Values, quantiles
 from foretell.model import Load, Prediction
 
 QUANTILE_LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95)

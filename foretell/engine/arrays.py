@@ -5,6 +5,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from foretell.kernel.forecasts import KEPT, Costs
 from foretell.kernel.layout import (
     BLOCK,
     ENGINE,
@@ -17,6 +18,7 @@ from foretell.kernel.layout import (
     State,
     new_record,
 )
+from foretell.kernel.rollout import MARK
 from foretell.model import MOST_DRAFT_TOKENS, EngineConfig
 
 assert MOST_DRAFTS == MOST_DRAFT_TOKENS
@@ -111,3 +113,17 @@ BLANK: np.void = new_rows(1)[0]
 def steps_in_flight(config: EngineConfig) -> int:
     """The most steps in flight at once (vLLM's `max_concurrent_batches`)."""
     return 2 if config.async_scheduling else 1
+
+
+def new_costs(engines: int, size: int) -> Costs:
+    """What the cost of newcomers is computed in, for `size` numbers of each engine."""
+    kept = np.zeros(engines, KEPT)
+    kept["version"] = -1
+    return Costs(
+        kept,
+        np.empty((2, engines, size)),
+        np.empty((2, 1, size)),
+        np.empty(0, MARK),
+        np.zeros(2, np.int64),
+        np.empty((0, 2)),
+    )

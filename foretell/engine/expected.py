@@ -9,7 +9,7 @@ much as it was a moment ago.
 from math import exp
 from zlib import crc32
 
-from foretell.engine.forecast import Arrival
+from foretell.engine.questions import Arrival
 from foretell.length.distribution import certain
 
 MEMORY_S = 20.0

@@ -5,16 +5,23 @@ way one compiled call answers for all the engines that a newcomer asks about.
 """
 
 from collections.abc import Sequence as Seq
-from math import inf
 from typing import NamedTuple
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.engine.arrays import engine_record, new_rows
+from foretell.engine.arrays import engine_record, new_costs, new_rows
+from foretell.engine.questions import (
+    Added,
+    Arrival,
+    Figures,
+    Forecast,
+    Question,
+    Values,
+    forecasts,
+    is_certain,
+)
 from foretell.kernel.forecasts import (
-    KEPT,
     QUESTION,
     Answers,
     Costs,
@@ -29,98 +36,14 @@ from foretell.kernel.rollout import MARK
 from foretell.kernel.start import RECORDS, Scratch
 from foretell.kernel.step_time import COEFFICIENTS, StepTime, StepTimes
 from foretell.kernel.tables import LAYOUT_WIDTH, TABLES
-from foretell.length.distribution import Row
-from foretell.model import EngineConfig, RequestSpec
+from foretell.model import EngineConfig
 
-Values = NDArray[np.float64]
 MARKS = 8
 """Equally likely lengths of a newcomer whose own is not certain."""
 MOST_SAMPLES = 8
 SEED = 0
 """Seed for all draws of lengths: whoever asks, and whatever is added, requests keep theirs."""
 _FIRST_CAPACITY = 256
-
-
-class Arrival(NamedTuple):
-    """A request on its way to an engine: the fields of `kernel.pictures.ARRIVAL`."""
-
-    length: Row
-    at_s: float
-    every_s: float
-    ttft_target_s: float
-    tpot_target_s: float
-    prompt: int
-    max_tokens: int
-    priority: int
-    cached_tokens: int
-    key: int
-    sequences: int
-
-
-class Question(NamedTuple):
-    """One engine that a newcomer asks about: the fields of `kernel.forecasts.QUESTION`."""
-
-    picture: int
-    samples: int
-    cached_tokens: int
-    announced: Seq[Arrival]
-    """The requests on their way to the engine."""
-    expected: Seq[Arrival] = ()
-    """The requests that will come though nobody has announced them."""
-    version: int = 0
-    """Another number when the picture, `announced` or the step-time model is another."""
-    delay_s: float = 0.0
-    """From the `at_s` of those announced, and of the newcomer, to the engine's queue."""
-
-
-class Figures(NamedTuple):
-    """An engine's load as its picture shows it."""
-
-    requests: int
-    running: int
-    free_blocks: int
-    waiting_blocks: int
-    """KV blocks that the waiting requests need to be admitted."""
-    certain: int
-    """1 where the lengths of all requests are taken at their word, otherwise 0."""
-
-
-class Forecast(NamedTuple):
-    """Seconds from the moment of prediction; infinite when the request could never run."""
-
-    ttft_s: float
-    """The mean of `ttfts_s`."""
-    e2e_s: float
-    """The mean of `e2es_s`."""
-    output_tokens: float
-    """The mean that `e2e_s` was predicted with."""
-    preemptions: float
-    """Preemptions of any request on the instance until the newcomer ends."""
-    steps: int
-    """Steps of the engine until the newcomer has ended with its longest length."""
-    all_ttfts_s: Values
-    """(questions, samples or more): row `row` is this forecast's."""
-    all_e2es_s: Values
-    """(questions, samples or more, marks)."""
-    row: int
-    samples: int
-
-    @property
-    def ttfts_s(self) -> Values:
-        """(samples,): equally likely values, in no order."""
-        return self.all_ttfts_s[self.row, : self.samples]
-
-    @property
-    def e2es_s(self) -> Values:
-        """(samples, marks): equally likely values, in no order."""
-        return self.all_e2es_s[self.row, : self.samples]
-
-
-class Added(NamedTuple):
-    """Seconds that a newcomer adds to the latencies of all others (`kernel.forecasts.cost`)."""
-
-    ttft_s: float
-    e2e_s: float
 
 
 class Call(NamedTuple):
@@ -338,7 +261,7 @@ class Forecaster:
         """Forecast `newcomer` on each of the engines asked about; the arguments are `prepare`'s."""
         call = self.prepare(questions, newcomer, now_s, every_step_published=every_step_published)
         call.run()
-        return _forecasts(questions, call.answers, now_s)
+        return forecasts(questions, call.answers, now_s)
 
     def added(
         self,
@@ -351,7 +274,7 @@ class Forecaster:
         """The cost of `newcomer` to the others on each engine; the arguments are `prepare`'s."""
         rows, arrivals = self._rows(questions, newcomer)
         if self._costs is None:
-            self._costs = self._new_costs()
+            self._costs = new_costs(self._engines, MOST_SAMPLES * self._capacity)
         costs = self._costs._replace(added_s=np.empty((len(questions), 2)))
         cost(
             self.pictures,
@@ -399,7 +322,7 @@ class Forecaster:
         """
         rows, arrivals = self._rows((question,), newcomer)
         if self._costs is None:
-            self._costs = self._new_costs()
+            self._costs = new_costs(self._engines, MOST_SAMPLES * self._capacity)
         count = follow_others(
             self.pictures,
             self.scratch,
@@ -482,67 +405,3 @@ class Forecaster:
             np.zeros(0, PLACE),
             np.zeros((2, self.pictures.inputs.shape[1]), INPUT),
         )
-
-    def _new_costs(self) -> Costs:
-        size = MOST_SAMPLES * self._capacity
-        kept = np.zeros(self._engines, KEPT)
-        kept["version"] = -1
-        return Costs(
-            kept,
-            np.empty((2, self._engines, size)),
-            np.empty((2, 1, size)),
-            np.empty(0, MARK),
-            np.zeros(2, np.int64),
-            np.empty((0, 2)),
-        )
-
-
-def arrival(request: RequestSpec, length_row: Row, at_s: float, every_s: float = 0.0) -> Arrival:
-    """The row of a request whose sequences join the queue from `at_s` on, `every_s` apart."""
-    return Arrival(
-        length_row,
-        at_s,
-        every_s,
-        request.ttft_target_s,
-        request.tpot_target_s,
-        request.prompt_tokens,
-        request.max_tokens,
-        request.priority,
-        request.cached_tokens,
-        key_of(request.request_id),
-        request.sequences,
-    )
-
-
-def key_of(request_id: str) -> int:
-    """The number that stands for a request in pictures and draws."""
-    return crc32(request_id.encode())
-
-
-def is_certain(row: Row) -> bool:
-    """Whether a length is taken at its word: it cannot turn out one way or another."""
-    return row[0] == row[-2] and not row[-1]
-
-
-def quantiles(values: Values, levels: Seq[float]) -> list[float]:
-    """Quantiles of equally likely, ascending values: linear between the middles of their shares.
-
-    Infinite between an infinite value and the one before it.
-    """
-    count = len(values)
-    found = np.interp(levels, (np.arange(count) + 0.5) / count, values)
-    found[np.isnan(found)] = inf  # what lies between two that are infinite
-    return found.tolist()
-
-
-def _forecasts(questions: Seq[Question], answers: Answers, now_s: float) -> list[Forecast]:
-    """One forecast for each question, in seconds from now."""
-    first_s = np.maximum(answers.first_token_s - now_s, 0.0)
-    last_s = np.maximum(answers.last_token_s - now_s, 0.0)
-    means, counts = answers.means.tolist(), answers.counts.tolist()
-    found = []
-    for row, question in enumerate(questions):
-        (ttft_s, e2e_s, tokens), (preemptions, steps) = means[row], counts[row]
-        rest = float(preemptions), steps, first_s, last_s, row, question.samples
-        found.append(Forecast(ttft_s, e2e_s, tokens, *rest))
-    return found

@@ -11,7 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from functools import lru_cache
 
-from foretell.engine.forecast import Arrival, Forecaster, arrival, is_certain
+from foretell.engine.forecast import Forecaster
 from foretell.engine.hindsight import Exposure, LengthRow, Scene
 from foretell.engine.lanes import Lane, lanes
 from foretell.engine.predictor import EnginePredictor, predict
@@ -25,6 +25,7 @@ from foretell.engine.published import (
     show,
     step_time_of,
 )
+from foretell.engine.questions import Arrival, arrival, is_certain
 from foretell.kernel.step_time import StepTime
 from foretell.latency.features import FEATURES
 from foretell.latency.linear import LinearStepTime

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from foretell.engine.forecast import Arrival, Forecaster, is_certain
+from foretell.engine.forecast import Forecaster
 from foretell.engine.predictor import EnginePredictor, predict
 from foretell.engine.published import PublishedPicture, inputs_of, requests_of, show
+from foretell.engine.questions import Arrival, is_certain
 from foretell.kernel.step_time import StepTime
 from foretell.length.distribution import Row
 from foretell.model import EngineConfig, LengthEstimate, Prediction, RequestSpec

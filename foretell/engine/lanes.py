@@ -2,8 +2,8 @@
 
 from typing import Literal, NamedTuple
 
-from foretell.engine.forecast import arrival
 from foretell.engine.predictor import EnginePredictor
+from foretell.engine.questions import arrival
 from foretell.length.distribution import certain
 from foretell.model import LengthEstimate, RequestSpec
 

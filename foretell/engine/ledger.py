@@ -12,8 +12,8 @@ from typing import Protocol
 
 from foretell.engine.delay import UsualDelay
 from foretell.engine.expected import RecentArrivals
-from foretell.engine.forecast import Arrival, arrival, is_certain
 from foretell.engine.prefixes import PrefixIndex
+from foretell.engine.questions import Arrival, arrival, is_certain
 from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.length.distribution import Row
 from foretell.model import EngineConfig, RequestSpec

@@ -3,16 +3,9 @@
 from collections.abc import Sequence
 
 from foretell.engine.answer import Spread, as_prediction, no_spread
-from foretell.engine.forecast import (
-    Added,
-    Figures,
-    Forecaster,
-    Question,
-    arrival,
-    is_certain,
-    key_of,
-)
+from foretell.engine.forecast import Forecaster
 from foretell.engine.ledger import Underway
+from foretell.engine.questions import Added, Figures, Question, arrival, is_certain, key_of
 from foretell.kernel.step_time import StepTime
 from foretell.length.distribution import Row
 from foretell.model import EngineConfig, Load, Prediction, RequestSpec

@@ -14,7 +14,8 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.engine.forecast import Arrival, Figures, Forecaster
+from foretell.engine.forecast import Forecaster
+from foretell.engine.questions import Arrival, Figures
 from foretell.kernel.layout import INPUT
 from foretell.kernel.lengths import LEVELS
 from foretell.kernel.pictures import ARRIVAL, REQUEST, STEPS

@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.engine.batch import Batch as TwinBatch
-from foretell.engine.forecast import Figures, Forecaster, is_certain, key_of
+from foretell.engine.forecast import Forecaster
 from foretell.engine.inputs import input_rows
+from foretell.engine.questions import Figures, is_certain, key_of
 from foretell.engine.twin import Twin
 from foretell.kernel.lengths import WIDTH
 from foretell.kernel.pictures import STEPS

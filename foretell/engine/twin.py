@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from foretell.engine.arena import Arena
 from foretell.engine.arrays import BLANK, copy_of, new_rows, new_state, steps_in_flight
 from foretell.engine.batch import Batch, Outcome
-from foretell.engine.forecast import key_of
 from foretell.engine.inputs import Inputs
+from foretell.engine.questions import key_of
 from foretell.engine.sequence import Sequence
 from foretell.kernel import output, queues
 from foretell.kernel.layout import ENTRY, NONE, Record, State

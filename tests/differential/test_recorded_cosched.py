@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from foretell.engine.forecast import Arrival, Forecaster, Question, arrival
+from foretell.engine.forecast import Forecaster
+from foretell.engine.questions import Arrival, Question, arrival
 from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.length.distribution import certain
 from foretell.model import EngineConfig, LengthEstimate, RequestSpec, Slo

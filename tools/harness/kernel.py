@@ -5,9 +5,10 @@ from collections.abc import Callable
 
 from foretell.config import load_profile
 from foretell.engine.expected import RecentArrivals
-from foretell.engine.forecast import Arrival, Call, Forecaster, Question, arrival
+from foretell.engine.forecast import Call, Forecaster
 from foretell.engine.ledger import LOOK_AHEAD_S, MOST_EXPECTED
 from foretell.engine.predictor import samples_behind
+from foretell.engine.questions import Arrival, Question, arrival
 from foretell.engine.snapshots import fill_picture
 from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.linear import StepTimeModel

@@ -1,0 +1,148 @@
+"""What is asked of forecasts, and what they answer."""
+
+from collections.abc import Sequence as Seq
+from math import inf
+from typing import NamedTuple
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.kernel.forecasts import Answers
+from foretell.length.distribution import Row
+from foretell.model import RequestSpec
+
+Values = NDArray[np.float64]
+
+
+class Arrival(NamedTuple):
+    """A request on its way to an engine: the fields of `kernel.pictures.ARRIVAL`."""
+
+    length: Row
+    at_s: float
+    every_s: float
+    ttft_target_s: float
+    tpot_target_s: float
+    prompt: int
+    max_tokens: int
+    priority: int
+    cached_tokens: int
+    key: int
+    sequences: int
+
+
+class Question(NamedTuple):
+    """One engine that a newcomer asks about: the fields of `kernel.forecasts.QUESTION`."""
+
+    picture: int
+    samples: int
+    cached_tokens: int
+    announced: Seq[Arrival]
+    """The requests on their way to the engine."""
+    expected: Seq[Arrival] = ()
+    """The requests that will come though nobody has announced them."""
+    version: int = 0
+    """Another number when the picture, `announced` or the step-time model is another."""
+    delay_s: float = 0.0
+    """From the `at_s` of those announced, and of the newcomer, to the engine's queue."""
+
+
+class Figures(NamedTuple):
+    """An engine's load as its picture shows it."""
+
+    requests: int
+    running: int
+    free_blocks: int
+    waiting_blocks: int
+    """KV blocks that the waiting requests need to be admitted."""
+    certain: int
+    """1 where the lengths of all requests are taken at their word, otherwise 0."""
+
+
+class Forecast(NamedTuple):
+    """Seconds from the moment of prediction; infinite when the request could never run."""
+
+    ttft_s: float
+    """The mean of `ttfts_s`."""
+    e2e_s: float
+    """The mean of `e2es_s`."""
+    output_tokens: float
+    """The mean that `e2e_s` was predicted with."""
+    preemptions: float
+    """Preemptions of any request on the instance until the newcomer ends."""
+    steps: int
+    """Steps of the engine until the newcomer has ended with its longest length."""
+    all_ttfts_s: Values
+    """(questions, samples or more): row `row` is this forecast's."""
+    all_e2es_s: Values
+    """(questions, samples or more, marks)."""
+    row: int
+    samples: int
+
+    @property
+    def ttfts_s(self) -> Values:
+        """(samples,): equally likely values, in no order."""
+        return self.all_ttfts_s[self.row, : self.samples]
+
+    @property
+    def e2es_s(self) -> Values:
+        """(samples, marks): equally likely values, in no order."""
+        return self.all_e2es_s[self.row, : self.samples]
+
+
+class Added(NamedTuple):
+    """Seconds that a newcomer adds to the latencies of all others (`kernel.forecasts.cost`)."""
+
+    ttft_s: float
+    e2e_s: float
+
+
+def arrival(request: RequestSpec, length_row: Row, at_s: float, every_s: float = 0.0) -> Arrival:
+    """The row of a request whose sequences join the queue from `at_s` on, `every_s` apart."""
+    return Arrival(
+        length_row,
+        at_s,
+        every_s,
+        request.ttft_target_s,
+        request.tpot_target_s,
+        request.prompt_tokens,
+        request.max_tokens,
+        request.priority,
+        request.cached_tokens,
+        key_of(request.request_id),
+        request.sequences,
+    )
+
+
+def key_of(request_id: str) -> int:
+    """The number that stands for a request in pictures and draws."""
+    return crc32(request_id.encode())
+
+
+def is_certain(row: Row) -> bool:
+    """Whether a length is taken at its word: it cannot turn out one way or another."""
+    return row[0] == row[-2] and not row[-1]
+
+
+def quantiles(values: Values, levels: Seq[float]) -> list[float]:
+    """Quantiles of equally likely, ascending values: linear between the middles of their shares.
+
+    Infinite between an infinite value and the one before it.
+    """
+    count = len(values)
+    found = np.interp(levels, (np.arange(count) + 0.5) / count, values)
+    found[np.isnan(found)] = inf  # what lies between two that are infinite
+    return found.tolist()
+
+
+def forecasts(questions: Seq[Question], answers: Answers, now_s: float) -> list[Forecast]:
+    """One forecast for each question, in seconds from now."""
+    first_s = np.maximum(answers.first_token_s - now_s, 0.0)
+    last_s = np.maximum(answers.last_token_s - now_s, 0.0)
+    means, counts = answers.means.tolist(), answers.counts.tolist()
+    found = []
+    for row, question in enumerate(questions):
+        (ttft_s, e2e_s, tokens), (preemptions, steps) = means[row], counts[row]
+        rest = float(preemptions), steps, first_s, last_s, row, question.samples
+        found.append(Forecast(ttft_s, e2e_s, tokens, *rest))
+    return found
