@@ -14,7 +14,7 @@ from foretell import wire
 from foretell.engine.prefixes import PrefixIndex
 from foretell.engine.published import Published
 from foretell.v1 import predictor_pb2
-from foretell.wire_published import published_to_proto
+from foretell.wire.published import published_to_proto
 from services.predictor.service import PredictorService
 from services.process.frames import ServedStream
 from services.process.traffic import Traffic

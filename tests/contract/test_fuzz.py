@@ -26,7 +26,7 @@ from schedulers import running
 
 from foretell.engine.published import PictureError
 from foretell.v1 import predictor_pb2
-from foretell.wire_published import published_from_proto
+from foretell.wire.published import published_from_proto
 from services.process import runtime
 from services.scheduler.http.surface import ENDPOINTS
 from services.scheduler.relay.continuation import Progress

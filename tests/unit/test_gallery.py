@@ -27,7 +27,7 @@ from foretell.model import (
     RequestSpec,
 )
 from foretell.v1 import predictor_pb2
-from foretell.wire_published import published_from_proto, published_to_proto
+from foretell.wire.published import published_from_proto, published_to_proto
 from tools.harness.cases import Size, make_case
 
 PROFILE = load_profile(list_profiles()[0])

@@ -1,6 +1,6 @@
 """The bridge between what predictors publish and `proto/foretell/v1/predictor.proto`.
 
-Apart from `foretell.wire`, for it needs numpy and the compiled kernel.
+It needs numpy and the compiled kernel, which the rest of `foretell.wire` does not.
 """
 
 from collections.abc import Callable

@@ -1,0 +1,78 @@
+"""The bridge between the library's nouns and `proto/foretell/v1`.
+
+What predictors publish is apart (`wire.published`): it needs numpy and the compiled kernel.
+"""
+
+from foretell.wire.conversations import (
+    conversation_from_proto,
+    conversation_to_proto,
+    kind_from_proto,
+    kind_to_proto,
+)
+from foretell.wire.engine import (
+    LONGEST_APPROXIMATION,
+    MOST_APPROXIMATIONS,
+    MOST_KV_CACHE_GROUPS,
+    columns_from_proto,
+    columns_to_proto,
+    config_from_proto,
+    config_to_proto,
+    draft_ratios,
+    encoder_inputs_to_proto,
+    shape_from_proto,
+    shape_to_proto,
+    snapshot_from_proto,
+    snapshot_to_proto,
+    steps_from_proto,
+    steps_to_proto,
+)
+from foretell.wire.error import (
+    WireError,
+)
+from foretell.wire.requests import (
+    ended_to_proto,
+    estimates_from_proto,
+    estimates_to_proto,
+    length_from_proto,
+    length_to_proto,
+    load_from_proto,
+    load_to_proto,
+    prediction_from_proto,
+    prediction_to_proto,
+    request_from_proto,
+    request_to_proto,
+)
+
+__all__ = [
+    "LONGEST_APPROXIMATION",
+    "MOST_APPROXIMATIONS",
+    "MOST_KV_CACHE_GROUPS",
+    "WireError",
+    "columns_from_proto",
+    "columns_to_proto",
+    "config_from_proto",
+    "config_to_proto",
+    "conversation_from_proto",
+    "conversation_to_proto",
+    "draft_ratios",
+    "encoder_inputs_to_proto",
+    "ended_to_proto",
+    "estimates_from_proto",
+    "estimates_to_proto",
+    "kind_from_proto",
+    "kind_to_proto",
+    "length_from_proto",
+    "length_to_proto",
+    "load_from_proto",
+    "load_to_proto",
+    "prediction_from_proto",
+    "prediction_to_proto",
+    "request_from_proto",
+    "request_to_proto",
+    "shape_from_proto",
+    "shape_to_proto",
+    "snapshot_from_proto",
+    "snapshot_to_proto",
+    "steps_from_proto",
+    "steps_to_proto",
+]

@@ -1,0 +1,192 @@
+"""The bridge between requests, with what is foretold of them, and `proto/foretell/v1`."""
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from math import inf, isfinite
+
+from foretell.length.prefix import MOST_CHUNKS
+from foretell.model import (
+    LengthEstimate,
+    Load,
+    Prediction,
+    RequestSpec,
+    Slo,
+)
+from foretell.v1 import predictor_pb2, tagger_pb2
+from foretell.wire.engine import checked_approximations
+from foretell.wire.error import WireError
+
+_LOAD_FIELDS = Load._fields
+
+
+def length_to_proto(length: LengthEstimate) -> tagger_pb2.LengthEstimate:
+    return tagger_pb2.LengthEstimate(
+        expected_tokens=length.expected_tokens,
+        quantiles=[tagger_pb2.Quantile(level=q, tokens=tokens) for q, tokens in length.quantiles],
+        source=length.source,
+    )
+
+
+def length_from_proto(length: tagger_pb2.LengthEstimate) -> LengthEstimate:
+    """Raises `WireError` for figures that are no lengths or no levels."""
+    _check_tokens((length.expected_tokens, *(q.tokens for q in length.quantiles)))
+    _check_levels([q.level for q in length.quantiles])
+    return LengthEstimate(
+        expected_tokens=length.expected_tokens,
+        quantiles=tuple((q.level, q.tokens) for q in length.quantiles),
+        source=length.source,
+    )
+
+
+def estimates_to_proto(
+    estimates: Iterable[tuple[int, LengthEstimate]],
+) -> tagger_pb2.EstimateBatch:
+    """Estimates by the numbers of their requests."""
+    batch = tagger_pb2.EstimateBatch()
+    alike: dict[tuple[object, ...], tagger_pb2.Estimates] = {}
+    for number, length in estimates:
+        levels = [level for level, _ in length.quantiles]
+        key = (length.source, *levels)
+        if key not in alike:
+            alike[key] = batch.estimates.add(source=length.source, levels=levels)
+        alike[key].numbers.append(number)
+        alike[key].expected_tokens.append(length.expected_tokens)
+        alike[key].tokens.extend([tokens for _, tokens in length.quantiles])
+    return batch
+
+
+def estimates_from_proto(batch: tagger_pb2.EstimateBatch) -> list[tuple[int, LengthEstimate]]:
+    """Raises `WireError` for columns of the wrong length, and for figures as one estimate would."""
+    found = []
+    for alike in batch.estimates:
+        levels, tokens, width = tuple(alike.levels), list(alike.tokens), len(alike.levels)
+        count = len(alike.numbers)
+        if len(alike.expected_tokens) != count or len(tokens) != count * width:
+            raise WireError(f"estimates: {count} requests have figures of another number")
+        _check_tokens((*alike.expected_tokens, *tokens))
+        _check_levels(levels)
+        for i, (number, expected) in enumerate(
+            zip(alike.numbers, alike.expected_tokens, strict=True)
+        ):
+            quantiles = tuple(zip(levels, tokens[i * width : (i + 1) * width], strict=True))
+            found.append((number, LengthEstimate(expected, quantiles, alike.source)))
+    return found
+
+
+def _check_tokens(figures: Sequence[float]) -> None:
+    if not all(map(isfinite, figures)) or min(figures, default=0.0) < 0.0:
+        raise WireError("length: tokens must be finite and not negative")
+
+
+def _check_levels(levels: Sequence[float]) -> None:
+    if not all(low < high for low, high in pairwise((0.0, *levels, 1.0))):
+        raise WireError("length: levels must ascend within (0, 1)")
+
+
+def request_to_proto(request: RequestSpec) -> predictor_pb2.RequestSpec:
+    return predictor_pb2.RequestSpec(
+        request_id=request.request_id,
+        prompt_tokens=request.prompt_tokens,
+        max_tokens=request.max_tokens,
+        length=length_to_proto(request.length),
+        priority=request.priority,
+        sequences=request.sequences,
+        cached_tokens=request.cached_tokens,
+        prefix=request.prefix,
+        prefix_chunk_tokens=request.prefix_chunk_tokens,
+        x_request_id=request.x_request_id,
+        ttft_target_s=request.ttft_target_s,
+        tpot_target_s=request.tpot_target_s,
+    )
+
+
+def request_from_proto(request: predictor_pb2.RequestSpec) -> RequestSpec:
+    """Raises `WireError` for a request without a prompt, or with an impossible length or prefix."""
+    if request.prompt_tokens <= 0:
+        raise WireError("request: prompt_tokens must be positive")
+    if request.prefix and not 1 <= request.prefix_chunk_tokens < inf:
+        raise WireError("request: prefix_chunk_tokens must be at least 1 where there is a prefix")
+    return RequestSpec(
+        request_id=request.request_id,
+        prompt_tokens=request.prompt_tokens,
+        max_tokens=request.max_tokens,
+        length=length_from_proto(request.length),
+        priority=request.priority,
+        sequences=max(1, request.sequences),
+        cached_tokens=min(request.cached_tokens, request.prompt_tokens),
+        prefix=tuple(request.prefix[:MOST_CHUNKS]),
+        prefix_chunk_tokens=request.prefix_chunk_tokens,
+        slo=Slo(*(_target(x) for x in (request.ttft_target_s, request.tpot_target_s))),
+        x_request_id=request.x_request_id,
+    )
+
+
+def ended_to_proto(request: RequestSpec, *, answered: bool) -> predictor_pb2.CompleteRequest:
+    return predictor_pb2.CompleteRequest(
+        request_id=request.request_id, answered=answered, x_request_id=request.x_request_id
+    )
+
+
+def _target(seconds: float) -> float:
+    if not 0.0 <= seconds < inf:
+        raise WireError("request: targets must be finite and not negative")
+    return seconds or inf
+
+
+def load_to_proto(load: Load) -> predictor_pb2.Load:
+    return predictor_pb2.Load(**{name: getattr(load, name) for name in _LOAD_FIELDS})
+
+
+def load_from_proto(load: predictor_pb2.Load) -> Load:
+    return Load(**{name: getattr(load, name) for name in _LOAD_FIELDS})
+
+
+def prediction_to_proto(prediction: Prediction) -> predictor_pb2.PredictResponse:
+    return predictor_pb2.PredictResponse(
+        instance_id=prediction.instance_id,
+        ttft_s=prediction.ttft_s,
+        e2e_s=prediction.e2e_s,
+        tpot_s=prediction.tpot_s,
+        preemptions=prediction.preemptions,
+        snapshot_age_s=prediction.snapshot_age_s,
+        load=load_to_proto(prediction.load),
+        calibration_steps=prediction.calibration_steps,
+        ttft_quantiles=_quantiles_to_proto(prediction.ttft_quantiles),
+        e2e_quantiles=_quantiles_to_proto(prediction.e2e_quantiles),
+        added_ttft_s=prediction.added_ttft_s,
+        added_e2e_s=prediction.added_e2e_s,
+        cached_tokens=prediction.cached_tokens,
+        approximations=prediction.approximations,
+    )
+
+
+def prediction_from_proto(response: predictor_pb2.PredictResponse) -> Prediction:
+    """Raises `WireError` for latencies that are no durations; infinity (never) is one."""
+    if not (response.ttft_s >= 0 and response.e2e_s >= 0 and response.tpot_s >= 0):
+        raise WireError("prediction: latencies must not be negative")
+    if not (response.added_ttft_s > -inf and response.added_e2e_s > -inf):
+        raise WireError("prediction: what is added must be a number, or infinite")
+    return Prediction(
+        instance_id=response.instance_id,
+        ttft_s=response.ttft_s,
+        e2e_s=response.e2e_s,
+        tpot_s=response.tpot_s,
+        preemptions=response.preemptions,
+        snapshot_age_s=response.snapshot_age_s,
+        load=load_from_proto(response.load),
+        calibration_steps=response.calibration_steps,
+        ttft_quantiles=tuple((q.level, q.seconds) for q in response.ttft_quantiles),
+        e2e_quantiles=tuple((q.level, q.seconds) for q in response.e2e_quantiles),
+        added_ttft_s=response.added_ttft_s if response.HasField("added_ttft_s") else None,
+        added_e2e_s=response.added_e2e_s if response.HasField("added_e2e_s") else None,
+        cached_tokens=response.cached_tokens,
+        approximations=checked_approximations(response.approximations),
+    )
+
+
+def _quantiles_to_proto(
+    quantiles: Iterable[tuple[float, float]],
+) -> list[predictor_pb2.LatencyQuantile]:
+    return [
+        predictor_pb2.LatencyQuantile(level=level, seconds=seconds) for level, seconds in quantiles
+    ]
