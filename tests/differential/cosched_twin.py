@@ -51,6 +51,8 @@ class TwinEngine:
         self.twin._engine["usual_online_blocks"] = usual_blocks
         self.now_s = 0.0
         self.steps: Steps = []
+        self.first_s: dict[str, float] = {}
+        """When each request's first token came, and its last one."""
         self.ended_s: dict[str, float] = {}
         self._flying: deque[tuple[Batch, float]] = deque()
 
@@ -93,6 +95,9 @@ class TwinEngine:
         if self._flying:
             oldest, end_s = self._flying.popleft()
             self.now_s = max(self.now_s, end_s)
-            for seq in self.twin.complete(oldest, self.now_s).finished:
+            done = self.twin.complete(oldest, self.now_s)
+            for seq in done.sampled:
+                self.first_s.setdefault(seq.request_id, self.now_s)
+            for seq in done.finished:
                 self.ended_s[seq.request_id] = self.now_s
         self.twin.check()
