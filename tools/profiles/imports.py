@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -189,11 +189,11 @@ def _source(options: ImportOptions, device: DeviceSpec, model: ModelSpec) -> "St
         return VidurSource(model, device, _csv_rows(options.path / "mlp.csv"), _csv_rows(attention))
     several = options.tensor_parallel > 1
     tables = AiConfiguratorTables(
-        gemm=_version_rows(options.path, "gemm_perf"),
-        context_attention=_version_rows(options.path, "context_attention_perf"),
-        generation_attention=_version_rows(options.path, "generation_attention_perf"),
-        all_reduce=_version_rows(options.path, "custom_allreduce_perf") if several else (),
-        moe=_version_rows(options.path, "moe_perf") if model.experts else (),
+        gemm=_versions(options.path, "gemm_perf"),
+        context_attention=_versions(options.path, "context_attention_perf"),
+        generation_attention=_versions(options.path, "generation_attention_perf"),
+        all_reduce=_versions(options.path, "custom_allreduce_perf") if several else (),
+        moe=_versions(options.path, "moe_perf") if model.experts else (),
     )
     return AiConfiguratorSource(
         model,
@@ -219,23 +219,27 @@ def _csv_rows(path: Path, *, required: bool = True) -> list[dict[str, str]]:
     return []
 
 
-def _version_rows(folder: Path, name: str) -> list[dict[str, Any]]:
-    """The rows of vLLM's newest table `name` below `folder`, of Parquet or of text (CSV)."""
+def _versions(folder: Path, name: str) -> Iterator[list[dict[str, Any]]]:
+    """The rows of vLLM's tables `name` below `folder`, Parquet or text (CSV), newest first."""
     found = [path for path in folder.rglob(f"{name}.*") if path.suffix in {".parquet", ".txt"}]
     of_vllm = [path for path in found if "vllm" in path.parts] or found
     if not of_vllm:
         raise ValueError(f"there is no {name}.parquet or {name}.txt")
-    newest = max(of_vllm, key=lambda path: _version(path.parent.name))
-    others = [path for path in of_vllm if path.parent.name == newest.parent.name]
-    if len(others) > 1:
-        raise ValueError(f"{len(others)} files named {name}; name a folder that has one")
-    if newest.suffix == ".txt":
-        return list(csv.DictReader(io.StringIO(read_bytes(newest).decode())))
+    by_version = {_version(path.parent.name): path for path in of_vllm}
+    if len(by_version) < len(of_vllm):
+        raise ValueError(f"two files named {name} are of one version; name a folder that has one")
+    for version in sorted(by_version, reverse=True):
+        yield _rows(by_version[version])
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    if path.suffix == ".txt":
+        return list(csv.DictReader(io.StringIO(read_bytes(path).decode())))
     try:
         import pyarrow.parquet as pq
     except ImportError as error:
         raise ProfileError(_EXTRA) from error
-    rows: list[dict[str, Any]] = pq.read_table(newest).to_pylist()
+    rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
     return rows
 
 

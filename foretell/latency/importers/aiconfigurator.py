@@ -6,7 +6,7 @@ devices `custom_allreduce_perf`, for experts `moe_perf`, of aiconfigurator's
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
@@ -23,24 +23,26 @@ MEMORY_LATENCY_S = 3e-6
 # batches beat it, for the benchmark's KV stays in the L2 cache; between the layers of a model it
 # does not, so no time below this bound is used.
 ATTENTION_MEMORY_SHARE = 0.9
-# How tokens choose experts, the first that a table has: some are chosen more often than others.
-ROUTINGS = ("power_law_1.01", "power_law_1.2", "balanced")
+# How tokens choose experts, the likeliest first: some are chosen more often than others.
+_ROUTINGS = ("power_law_1.01", "power_law_1.2", "balanced")
 _16_BIT = "bfloat16"
 _SPARE = 1.02  # on what parameters are counted to be, for norms and biases
 
 Rows = Sequence[Mapping[str, Any]]
+Versions = Iterable[Rows]
+"""The rows of one table, of several versions of vLLM; the first that has what is needed is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class AiConfiguratorTables:
-    """The rows of a device's tables; numbers may be text. Rows of other shapes are skipped."""
+    """The tables of a device. Numbers may be text; rows of other shapes are skipped."""
 
-    gemm: Rows
-    context_attention: Rows
-    generation_attention: Rows
-    all_reduce: Rows = ()
+    gemm: Versions
+    context_attention: Versions
+    generation_attention: Versions
+    all_reduce: Versions = ()
     """For more than one device; sizes are 16-bit numbers."""
-    moe: Rows = ()
+    moe: Versions = ()
     """For models with experts."""
 
 
@@ -75,13 +77,12 @@ class AiConfiguratorSource(StepSource):
         types = types or Types()
         self._model, self._device = model, device
         self._part = part = _Part.of(model, tensor_parallel)
-        ks = (
-            model.hidden_size,
-            part.attention_width,
-            *(() if model.experts else (part.mlp_width,)),
-        )
-        self._gemms = _gemm_curves(tables.gemm, types.weights, min(ks))
-        self._head_gemms = _gemm_curves(tables.gemm, _16_BIT, model.hidden_size)
+        least_k = min(model.hidden_size, part.attention_width)
+        if not model.experts:
+            least_k = min(least_k, part.mlp_width)
+        gemms = list(tables.gemm)
+        self._gemms = _gemm_curves(gemms, types.weights, least_k)
+        self._head_gemms = _gemm_curves(gemms, _16_BIT, model.hidden_size)
         self._prefill = curve_of(
             (prefill_pairs(int(row["isl"]), 0), float(row["latency"]) * MS)
             for row in _attending(tables.context_attention, model, part, types)
@@ -200,42 +201,48 @@ def _product_s(gemms: Mapping[int, Mapping[float, Curve]], m: int, n: int, k: in
     return below + (across_s(gemms[high], n, m) - below) * (k - low) / (high - low)
 
 
-def _gemm_curves(rows: Rows, kind: str, least_k: int) -> dict[int, dict[float, Curve]]:
-    """Seconds over m for each k, from the last below `least_k` on, and below it, each n."""
+def _first(versions: Versions, wanted: Callable[[Mapping[str, Any]], bool], what: str) -> Rows:
+    """The wanted rows of the first version that has any; ValueError where none has `what`."""
+    for rows in versions:
+        found = [row for row in rows if wanted(row)]
+        if found:
+            return found
+    raise ValueError(f"the tables have no {what}")
+
+
+def _gemm_curves(versions: Versions, kind: str, least_k: int) -> dict[int, dict[float, Curve]]:
+    """Seconds over m for each k, from the last up to `least_k` on, and below it for each n."""
+    rows = _first(versions, lambda row: row["gemm_dtype"] == kind, f"GEMM of {kind}")
+    ks = {int(row["k"]) for row in rows}
+    first = max((k for k in ks if k <= least_k), default=min(ks))
     found = curves_by(
         ((int(row["k"]), float(row["n"])), float(row["m"]), float(row["latency"]) * MS)
         for row in rows
-        if row["gemm_dtype"] == kind
+        if int(row["k"]) >= first
     )
-    first = max((k for k, _ in found if k <= least_k), default=least_k)
     curves: dict[int, dict[float, Curve]] = {}
     for (k, n), curve in found.items():
-        if k >= first:
-            curves.setdefault(k, {})[n] = curve
-    if not curves:
-        kinds = sorted({str(row["gemm_dtype"]) for row in rows})
-        raise ValueError(f"no {kind} GEMM with k >= {least_k}; types in the table: {kinds}")
+        curves.setdefault(k, {})[n] = curve
     return curves
 
 
-def _attending(rows: Rows, model: ModelSpec, part: _Part, types: Types) -> Rows:
+def _attending(versions: Versions, model: ModelSpec, part: _Part, types: Types) -> Rows:
     """The rows of full attention with exactly these heads; older tables have no other."""
-    found = [
-        row
-        for row in rows
-        if int(row["num_heads"]) == part.heads
-        and int(row["num_key_value_heads"]) == part.kv_heads
-        and int(row["head_dim"]) == model.head_size
-        and int(row.get("window_size", 0)) == 0
-        and row["kv_cache_dtype"] == types.kv_cache
-    ]
-    if not found:
-        heads = f"{part.heads} and {part.kv_heads} heads of {model.head_size}"
-        raise ValueError(f"no attention with {heads} and a KV cache of {types.kv_cache}")
-    return found
+
+    def attends(row: Mapping[str, Any]) -> bool:
+        return (
+            int(row["num_heads"]) == part.heads
+            and int(row["num_key_value_heads"]) == part.kv_heads
+            and int(row["head_dim"]) == model.head_size
+            and int(row.get("window_size", 0)) == 0
+            and row["kv_cache_dtype"] == types.kv_cache
+        )
+
+    heads = f"{part.heads} and {part.kv_heads} heads of {model.head_size}"
+    return _first(versions, attends, f"attention with {heads} and a KV cache of {types.kv_cache}")
 
 
-def _expert_curve(rows: Rows, model: ModelSpec, part: _Part, types: Types) -> Curve:
+def _expert_curve(versions: Versions, model: ModelSpec, part: _Part, types: Types) -> Curve:
     """Seconds of a layer's experts over the tokens, each expert cut over all devices."""
     hidden = model.hidden_size
     attention = 2 * hidden * model.head_size * (model.attention_heads + model.kv_heads)
@@ -251,23 +258,28 @@ def _expert_curve(rows: Rows, model: ModelSpec, part: _Part, types: Types) -> Cu
         "moe_tp_size": part.devices,
         "moe_ep_size": 1,
     }
-    found = [
-        row
-        for row in rows
-        if row["moe_dtype"] == types.weights
-        and all(int(row[name]) == value for name, value in wanted.items())
-    ]
-    for routing in ROUTINGS:
-        chosen = [row for row in found if row["distribution"] == routing]
-        if chosen:
-            return curve_of((float(r["num_tokens"]), float(r["latency"]) * MS) for r in chosen)
-    raise ValueError(f"no {types.weights} experts of {model.name} over {part.devices} devices")
+    found = _first(
+        versions,
+        lambda row: (
+            row["moe_dtype"] == types.weights
+            and all(int(row[name]) == value for name, value in wanted.items())
+        ),
+        f"experts of {types.weights} as {model.name} has them, over {part.devices} devices",
+    )
+    routing = min((str(row["distribution"]) for row in found), key=_ROUTINGS.index)
+    return curve_of(
+        (float(row["num_tokens"]), float(row["latency"]) * MS)
+        for row in found
+        if row["distribution"] == routing
+    )
 
 
-def _all_reduce_curve(rows: Rows, part: _Part) -> Curve:
+def _all_reduce_curve(versions: Versions, part: _Part) -> Curve:
     """Seconds over the 16-bit numbers of each device, in a CUDA graph where both were measured."""
-    found = [row for row in rows if int(row["num_gpus"]) == part.devices]
+    found = _first(
+        versions,
+        lambda row: int(row["num_gpus"]) == part.devices,
+        f"all-reduce between {part.devices} devices",
+    )
     graphs = [row for row in found if str(row.get("backend", "")).endswith("graph")]
-    if not found:
-        raise ValueError(f"no all-reduce between {part.devices} devices")
     return curve_of((float(r["message_size"]), float(r["latency"]) * MS) for r in graphs or found)
