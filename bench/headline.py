@@ -1,4 +1,4 @@
-"""Writes what the benchmarks found, in seven lines, onto the first page (README.md).
+"""Writes what the benchmarks found, in eight lines, onto the first page (README.md).
 
 python -m bench.headline
 """
@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from statistics import fmean, median
 from typing import Any
 
-from bench.accuracy import live, published
+from bench.accuracy import live, published, silicon
+from bench.accuracy.silicon_runs import DATASHEET, TABLES
 from bench.length import eval as length_eval
 from bench.offline import cosched
 from bench.overhead import predict
@@ -28,6 +29,7 @@ def headline() -> str:
 def _rows() -> Iterator[tuple[str, ...]]:
     yield _live(live.BENCH.read()["errors"])
     yield _published(published.BENCH.read()["runs"])
+    yield _devices(silicon.BENCH.read()["runs"])
     yield _cost(predict.BENCH.read()["results"])
     yield _capacity(reproduce_block.BENCH.read()["capacities"])
     yield _tail(yardstick.BENCH.read())
@@ -64,6 +66,24 @@ def _published(runs: dict[str, Any]) -> tuple[str, ...]:
         text(ours),
         f"{text(theirs)}: LLMServingSim",
         "[published runs](bench/accuracy/published.md)",
+    )
+
+
+def _devices(runs: list[dict[str, Any]]) -> tuple[str, ...]:
+    unseen = [row for row in runs if not row["learnt_from"]]
+    of_tables = [row for row in unseen if row["source"] == TABLES]
+    devices = " and ".join(map(str, sorted({row["devices"] for row in of_tables})))
+
+    def text(rows: list[dict[str, Any]]) -> str:
+        errors = silicon.errors(rows, "tpot_s")
+        return f"{fmean(errors):+.1%} / {fmean(map(abs, errors)):.1%}"
+
+    return (
+        f"Error of a mean TPOT, mean and size, {len(of_tables)} published runs on {devices} GPUs, "
+        "true lengths",
+        text(of_tables),
+        f"{text([row for row in unseen if row['source'] == DATASHEET])}: the datasheet",
+        "[several GPUs](bench/accuracy/silicon.md)",
     )
 
 
