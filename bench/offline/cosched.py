@@ -12,7 +12,7 @@ import csv
 import gzip
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -20,10 +20,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from bench.offline.documents import Line, chats, questions
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.runs import run_each
-from bench.stats import plus_minus
+from bench.stats import change, plus_minus
 
 BENCH = Benchmark(
     __file__,
@@ -39,6 +41,7 @@ PROFILE, BLOCKS = "A100/Llama-3.1-8B", 9000
 LOADS = ("QA_Short", "QA_Long", "ShareGPT", "QA_Short, burst")
 STRICT_LOADS = LOADS[:2]
 """Where Echo is told stricter targets, too."""
+ECHO, OURS = "Echo", "ours, with targets"
 DRAWN = ("BS+E+S", "Echo", "ours, with targets")
 """Whose course is kept for the figures: of the first seed, beside QA_Short."""
 BURST_AT, BURST_TIMES, BURST_S = 0.5, 10, 1.0
@@ -131,7 +134,35 @@ def tables(numbers: Numbers) -> Blocks:
         names = dict.fromkeys(one["contender"] for one in chosen)
         rows = [_row([o for o in chosen if o["contender"] == name]) for name in names]
         lines.append(markdown_table((load, *header), rows))
-    return {"tables": "\n".join(lines)}
+    return {"tables": "\n".join(lines), "equal": _equal(runs)}
+
+
+def _equal(runs: Sequence[dict[str, Any]]) -> str:
+    """Ours beside Echo where Echo keeps as many targets, for each seed."""
+    rows = []
+    for load in STRICT_LOADS:
+        of_load = [one for one in runs if one["load"] == load]
+        pairs = []
+        for seed in sorted({one["seed"] for one in of_load}):
+            of_seed = {one["contender"]: one for one in of_load if one["seed"] == seed}
+            ours = of_seed[OURS]
+            echo = sorted(
+                (one["met"], one["offline_per_s"])
+                for name, one in of_seed.items()
+                if name.startswith(ECHO)
+            )
+            pairs.append((ours["met"], ours["offline_per_s"], _between(echo, ours["met"])))
+        found = [f"{met:.1%}: {own:.2f} for {theirs:.2f}" for met, own, theirs in pairs]
+        ratio = change([own / theirs for _, own, theirs in pairs])
+        rows.append((load, "; ".join(found), ratio))
+    head = ("", "targets met: offline requests/s, ours for Echo's, each seed", "ours to Echo's")
+    return markdown_table(head, rows)
+
+
+def _between(points: Sequence[tuple[float, float]], x: float) -> float:
+    """The value at `x`, linear between `points`; beyond them that of the nearest."""
+    found = np.interp(x, *zip(*points, strict=True))
+    return float(found)
 
 
 def _row(runs: list[dict[str, Any]]) -> tuple[str, ...]:
