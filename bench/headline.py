@@ -72,15 +72,15 @@ def _published(runs: dict[str, Any]) -> tuple[str, ...]:
 def _devices(runs: list[dict[str, Any]]) -> tuple[str, ...]:
     unseen = [row for row in runs if not row["learnt_from"]]
     of_tables = [row for row in unseen if row["source"] == TABLES]
-    devices = " and ".join(map(str, sorted({row["devices"] for row in of_tables})))
+    devices = [row["devices"] for row in of_tables]
 
     def text(rows: list[dict[str, Any]]) -> str:
         errors = silicon.errors(rows, "tpot_s")
         return f"{fmean(errors):+.1%} / {fmean(map(abs, errors)):.1%}"
 
     return (
-        f"Error of a mean TPOT, mean and size, {len(of_tables)} published runs on {devices} GPUs, "
-        "true lengths",
+        f"Error of a mean TPOT, mean and size, {len(of_tables)} published runs on "
+        f"{min(devices)} to {max(devices)} GPUs, true lengths",
         text(of_tables),
         f"{text([row for row in unseen if row['source'] == DATASHEET])}: the datasheet",
         "[several GPUs](bench/accuracy/silicon.md)",

@@ -161,8 +161,8 @@ def _equal(runs: Sequence[dict[str, Any]]) -> str:
 
 def _between(points: Sequence[tuple[float, float]], x: float) -> float:
     """The value at `x`, linear between `points`; beyond them that of the nearest."""
-    found = np.interp(x, *zip(*points, strict=True))
-    return float(found)
+    met, per_s = zip(*points, strict=True)
+    return float(np.interp(x, met, per_s))
 
 
 def _row(runs: list[dict[str, Any]]) -> tuple[str, ...]:
