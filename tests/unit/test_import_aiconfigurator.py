@@ -169,6 +169,13 @@ def test_the_first_version_that_has_what_is_needed_is_used() -> None:
     assert newest.tokens_s(2048) == pytest.approx(2.0 * older.tokens_s(2048), rel=0.05)
 
 
+def test_experts_that_are_chosen_in_a_way_nobody_named() -> None:
+    other = [{**row, "distribution": "uniform"} for row in expert_rows()[::2]]
+    source = AiConfiguratorSource(MOE, DEVICE, tables(moe=other))
+    even = [row for row in expert_rows() if row["distribution"] == "balanced"]
+    assert source.tokens_s(512) == AiConfiguratorSource(MOE, DEVICE, tables(moe=even)).tokens_s(512)
+
+
 def test_a_product_wider_than_the_table_is_made_of_parts() -> None:
     wide = replace(DENSE, vocabulary=48_000)
     source = AiConfiguratorSource(wide, DEVICE, tables())

@@ -23,7 +23,8 @@ MEMORY_LATENCY_S = 3e-6
 # batches beat it, for the benchmark's KV stays in the L2 cache; between the layers of a model it
 # does not, so no time below this bound is used.
 ATTENTION_MEMORY_SHARE = 0.9
-# How tokens choose experts, the likeliest first: some are chosen more often than others.
+# How tokens choose experts, the likeliest first: some are chosen more often than others. What is
+# not named here comes last.
 _ROUTINGS = ("power_law_1.01", "power_law_1.2", "balanced")
 _16_BIT = "bfloat16"
 _SPARE = 1.02  # on what parameters are counted to be, for norms and biases
@@ -266,7 +267,9 @@ def _expert_curve(versions: Versions, model: ModelSpec, part: _Part, types: Type
         ),
         f"experts of {types.weights} as {model.name} has them, over {part.devices} devices",
     )
-    routing = min((str(row["distribution"]) for row in found), key=_ROUTINGS.index)
+    routings = dict.fromkeys((*_ROUTINGS, *(str(row["distribution"]) for row in found)))
+    measured = {row["distribution"] for row in found}
+    routing = next(each for each in routings if each in measured)
     return curve_of(
         (float(row["num_tokens"]), float(row["latency"]) * MS)
         for row in found
