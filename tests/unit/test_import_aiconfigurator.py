@@ -264,6 +264,16 @@ def test_a_folder_of_a_device_that_the_source_does_not_know(folder: Path) -> Non
         import_profile(typed, sheet)
 
 
+@pytest.mark.parametrize("suffix", ["txt", "parquet"])
+def test_tables_that_were_left_in_git_lfs_are_named(folder: Path, suffix: str) -> None:
+    newest = folder / "vllm" / "0.24.0" / "gemm_perf.txt"
+    newest.unlink()
+    newest.with_suffix(f".{suffix}").write_text("version https://git-lfs.github.com/spec/v1\n")
+    options = ImportOptions("aiconfigurator", folder, "H100-SXM", "Llama-3.1-8B")
+    with pytest.raises(ProfileError, match=rf"gemm_perf.{suffix} is left in Git LFS.*git lfs pull"):
+        import_profile(options)
+
+
 def test_types_are_for_these_tables_and_have_to_be_named(tmp_path: Path, folder: Path) -> None:
     vidur = ImportOptions("vidur", tmp_path, "A30", "Llama-3.1-8B", weights="fp8")
     with pytest.raises(ProfileError, match="--weights and --kv-cache are for"):

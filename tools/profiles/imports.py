@@ -21,6 +21,7 @@ from tools.profiles.sizes import Datasheet, device_of, known_device, known_model
 if TYPE_CHECKING:
     from foretell.latency.importers import StepSource, Types
 
+_LFS_POINTER = b"version https://git-lfs"
 _EXTRA = "importing profiles needs scipy, and pyarrow for aiconfigurator: "
 _EXTRA += "pip install -e '.[profiles]' in the checkout"
 
@@ -125,7 +126,7 @@ def _typed(options: ImportOptions) -> ModelSpec:
 
 
 def _types(options: ImportOptions, model: ModelSpec) -> "Types":
-    """The types' names; ValueError where the weights have several that are as long."""
+    """The types' names; ValueError for weights of 8 or 4 bits, of which there are several."""
     from foretell.latency.importers import Types
 
     if not options.weights and model.bytes_per_parameter < 2.0:
@@ -233,6 +234,9 @@ def _versions(folder: Path, name: str) -> Iterator[list[dict[str, Any]]]:
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
+    with path.open("rb") as file:
+        if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
+            raise ValueError(f"{path.name} is left in Git LFS; run `git lfs pull` in its checkout")
     if path.suffix == ".txt":
         return list(csv.DictReader(io.StringIO(read_bytes(path).decode())))
     try:
