@@ -130,6 +130,8 @@ class FollowedEngine:
         self._open: dict[str, tuple[RequestSpec, float]] = {}
         self._shifts: deque[float] = deque(maxlen=_CLOCKS)
         self._told_s = self._heard_s = float("-inf")
+        self.worked_s = float("-inf")
+        """When the engine was last heard to have made a step."""
         self._tables = _NO_TABLES
         self._exposure: Exposure | None = None
         self._picture: tuple[PublishedPicture, float, float] | None = None
@@ -198,6 +200,8 @@ class FollowedEngine:
         shift_s = self._shift_s(now_s - message.sent_s)
         self._exposure = None
         if message.picture is not None:
+            if self._picture is not None and message.picture.taken_s != self._picture[0].taken_s:
+                self.worked_s = now_s
             self._show(message.picture, shift_s, message.sent_s)
         elif self.predictor is not None:
             self._forecaster.still_true(self.index, message.sent_s + shift_s)

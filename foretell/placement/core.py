@@ -377,7 +377,7 @@ class PlacementCore:
         """The instance answers its probes, but perhaps nothing else."""
         instance, now_s = self.instances[event.instance_id], self._now_s
         late = self._patience.silent(
-            event.instance_id, event.heard_s, now_s, proven=instance.proven
+            event.instance_id, event.heard_s, event.worked_s, now_s, proven=instance.proven
         )
         for key in late:
             request = self._requests[key]

@@ -140,6 +140,8 @@ class InstanceUp:
     has_predictor: bool = True
     heard_s: float = -inf
     """When its engine last sent a byte of any answer."""
+    worked_s: float = -inf
+    """When its engine was last seen to have made a step."""
 
 
 @dataclass(frozen=True, slots=True)

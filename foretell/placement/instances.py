@@ -53,7 +53,9 @@ class Instance:
     proven: bool = False
     """It has answered since it came up."""
     failures: int = 0
-    """Attempts that failed here in a row."""
+    """Failures in a row: attempts that were in progress together fail once."""
+    failed_s: float = -inf
+    """When the latest of these failures was."""
     shunned_until_s: float = -inf
     """Until then good probes do not clear the suspicion."""
     times_down: int = 0
@@ -76,13 +78,17 @@ class Instance:
         self.outstanding += 1
         self.dispatched_total += 1
         self._dispatched_s.append(now_s)
-        return Lease(self)
+        return Lease(self, now_s)
 
     def dispatched_last_minute(self, now_s: float) -> int:
         """Requests that were sent here within the last 60 s."""
         while self._dispatched_s and self._dispatched_s[0] <= now_s - QPM_WINDOW_S:
             self._dispatched_s.popleft()
         return len(self._dispatched_s)
+
+    def forgive(self) -> None:
+        """What failed here before no longer counts."""
+        self.failures, self.failed_s, self.shunned_until_s = 0, -inf, -inf
 
     def recent_load(self, now_s: float) -> Load | None:
         """The last known load, if it is recent enough to say something.
@@ -116,10 +122,11 @@ class Instance:
 class Lease:
     """One request's place at an instance; it is given back exactly once."""
 
-    __slots__ = ("_held", "_times_down", "instance")
+    __slots__ = ("_held", "_times_down", "instance", "made_s")
 
-    def __init__(self, instance: Instance) -> None:
+    def __init__(self, instance: Instance, made_s: float) -> None:
         self.instance = instance
+        self.made_s = made_s
         self._times_down = instance.times_down
         self._held = True
 
@@ -210,7 +217,7 @@ class Instances:
             return
         known.up = known.proven = False
         known.times_down += 1
-        known.failures, known.shunned_until_s = 0, -inf  # whatever comes up is another process
+        known.forgive()  # whatever comes up is another process
         self._eligible.clear()
 
     def drain(self, instance_id: str) -> None:
@@ -242,9 +249,11 @@ class Instances:
         instance = lease.instance
         if not lease.tells:
             return
-        shun_s = min(LONGEST_SHUN_S, cost_s * 2 ** min(instance.failures, 10))
-        instance.shunned_until_s = now_s + shun_s
-        instance.failures += 1
+        if lease.made_s >= instance.failed_s:  # sent in spite of those before
+            instance.failures += 1
+            instance.failed_s = now_s
+        shun_s = min(LONGEST_SHUN_S, cost_s * 2 ** min(instance.failures - 1, 10))
+        instance.shunned_until_s = max(instance.shunned_until_s, now_s + shun_s)
         if not instance.suspected:
             instance.suspected = True
             self._eligible.clear()
@@ -254,7 +263,8 @@ class Instances:
         instance = lease.instance
         if not lease.tells:
             return
-        instance.proven, instance.failures, instance.shunned_until_s = True, 0, -inf
+        instance.proven = True
+        instance.forgive()
 
     def work(self, model: str) -> bool:
         """Whether an instance has answered, and none of its attempts failed since its last probe.

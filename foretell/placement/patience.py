@@ -14,6 +14,9 @@ TIMES = 4.0
 """Silence that is given up, in multiples of the foretold one: forecasts err."""
 LEAST_S = 2.0
 """Engines are silent for so long without hanging: they collect garbage or compile for a shape."""
+AT_WORK = 4.0
+"""An engine that makes steps does not hang, though its answers may be lost on their way: it has so
+many times as long for a first byte."""
 STREAM_S = 10.0
 """Silence in which a stream that had begun is left alone: its tokens are not foretold one by one,
 and to go on elsewhere computes all of them again."""
@@ -70,8 +73,11 @@ class Patience:
         attempt = self._pop(key)
         return 0.0 if attempt is None or attempt.begun else now_s - attempt.since_s
 
-    def silent(self, instance_id: str, heard_s: float, now_s: float, *, proven: bool) -> list[str]:
-        """The attempts there that have waited too long, given when the last byte came from there.
+    def silent(
+        self, instance_id: str, heard_s: float, worked_s: float, now_s: float, *, proven: bool
+    ) -> list[str]:
+        """The attempts there that have waited too long, given when the last byte came from there
+        and when the engine last made a step.
 
         `proven`: the instance has answered since it came up.
         """
@@ -79,11 +85,14 @@ class Patience:
         if not attempts:
             return []
         least_s = max(LEAST_S if proven else UNKNOWN_S, self.usual_s(now_s))
-        return [
-            key
-            for key, attempt in attempts.items()
-            if now_s - max(attempt.since_s, heard_s) > max(least_s, attempt.longest_s)
-        ]
+
+        def is_late(attempt: _Attempt) -> bool:
+            longest_s = max(least_s, attempt.longest_s)
+            if not attempt.begun and now_s - worked_s <= longest_s:
+                longest_s *= AT_WORK
+            return now_s - max(attempt.since_s, heard_s) > longest_s
+
+        return [key for key, attempt in attempts.items() if is_late(attempt)]
 
     def usual_s(self, now_s: float) -> float:
         """The slowest first byte lately; 0 where none is known."""

@@ -76,8 +76,9 @@ class Script:
         match name:
             case "up":
                 models = frozenset(facts.get("models", "m").split(","))
-                heard_s = float(facts.get("heard", "-inf"))
-                return events.InstanceUp(key, models, facts.get("predictor") != "no", heard_s)
+                has_predictor = facts.get("predictor") != "no"
+                seen_s = (float(facts.get(name, "-inf")) for name in ("heard", "worked"))
+                return events.InstanceUp(key, models, has_predictor, *seen_s)
             case "down":
                 return events.InstanceDown(key)
             case "draining":

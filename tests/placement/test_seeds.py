@@ -156,8 +156,9 @@ class World:
         kind = self.draws.choice(["up", "up", "up", "down", "draining", "taken back", "removed"])
         if kind == "up":
             self.up.add(name)
-            heard_s = self.now_s - self.draws.choice([0.0, 1.0, float("inf")])
-            self.tell(events.InstanceUp(name, MODELS, self.draws.random() < 0.9, heard_s))
+            ages_s = self.draws.choices([0.0, 1.0, float("inf")], k=2)
+            seen_s = (self.now_s - age_s for age_s in ages_s)
+            self.tell(events.InstanceUp(name, MODELS, self.draws.random() < 0.9, *seen_s))
         elif kind == "down":
             self.up.discard(name)
             self.tell(events.InstanceDown(name))

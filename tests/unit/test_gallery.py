@@ -200,6 +200,21 @@ def test_clocks_of_hosts_may_differ() -> None:
     assert there.snapshot_age_s == pytest.approx(here.snapshot_age_s, abs=1e-5)
 
 
+def test_an_engine_works_when_it_has_made_a_step_and_not_when_it_only_lives() -> None:
+    snapshot = make_case(Size(8, 0), 0, async_scheduling=True).snapshot
+    predictor, engine = new_predictor(snapshot), Gallery(knots).follow("engine-0")
+    now_s = snapshot.taken_unix_s
+    engine.hear(sent(predictor, now_s), now_s)
+    assert engine.worked_s == float("-inf")
+    predictor.hear(replace(snapshot, published_unix_s=now_s + 1))  # a heartbeat
+    engine.hear(sent(predictor, now_s + 1), now_s + 1)
+    assert engine.worked_s == float("-inf")
+    stepped = replace(snapshot, sequence=snapshot.sequence + 1, taken_unix_s=now_s + 2)
+    predictor.hear(stepped)
+    engine.hear(sent(predictor, now_s + 2), now_s + 2)
+    assert engine.worked_s == now_s + 2
+
+
 def test_own_requests_count_until_they_end_or_the_picture_has_them() -> None:
     gallery = Gallery(knots)
     predictor, engine, now_s = followed(gallery)

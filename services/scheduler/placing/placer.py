@@ -305,6 +305,7 @@ class Placer(AsyncDriver[Placement]):
     def _hear_of_instance(self, event: events.Event) -> None:
         if isinstance(event, events.InstanceUp):
             self.predictors.follow(event.instance_id)
+            event = replace(event, worked_s=self.predictors.worked_s(event.instance_id))
         elif isinstance(event, events.InstanceRemoved):
             self.predictors.leave(event.instance_id)
         self.tell(event)

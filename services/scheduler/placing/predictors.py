@@ -133,6 +133,12 @@ class Predictors:
             self._gallery.leave(instance_id)
             self._shown(instance_id, shown=False)
 
+    def worked_s(self, instance_id: str) -> float:
+        """When that engine was last heard to have made a step, on the event loop's clock; -inf
+        where its predictor is not followed."""
+        following = self._followed.get(instance_id)
+        return following.engine.worked_s if following is not None else -inf
+
     def close(self) -> None:
         """Follow nobody any longer."""
         for instance_id in list(self._followed):
