@@ -4,25 +4,21 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from foretell import wire
-from foretell.config.instances import InstanceConfig
 from foretell.engine.gallery import Gallery
 from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.linear import StepTimeModel
 from foretell.length.distribution import knots
 from foretell.length.prefix import chained
 from foretell.model import BatchShape, EngineSnapshot, LengthEstimate, RequestSpec
-from foretell.placement import events
-from foretell.telemetry import PredictorMetrics, SchedulerMetrics
+from foretell.telemetry import PredictorMetrics
 from foretell.v1 import predictor_pb2 as pb
 from services.predictor.pictures import (
     MAX_FOLLOWERS,
@@ -40,9 +36,7 @@ from services.process.frames import (
     serve_frames,
 )
 from services.process.traffic import OPEN, Traffic
-from services.scheduler.placing import predictors
 from services.scheduler.placing.following import Following
-from services.scheduler.placing.pool import Instance
 from tools.harness.cases import Size, make_case
 
 WAIT_S = 20.0
@@ -409,77 +403,3 @@ async def test_notices_to_a_predictor_that_hangs_cost_no_memory(tmp_path: Path) 
             await until(lambda: followed(2))
         for each in streams:
             each.close()
-
-
-async def test_in_a_large_pool_replicas_meet_at_the_same_predictors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What one replica tells all goes by a predictor that all follow, whom else they follow."""
-    monkeypatch.setattr(predictors, "MOST_FOLLOWED", 2)
-    heard: dict[str, list[int]] = {"one": [], "other": []}
-    async with AsyncExitStack() as stack:
-        pool: Any = SimpleNamespace(instances={}, traffic=OPEN)
-        for number in range(4):
-            folder = tmp_path / str(number)
-            folder.mkdir()
-            here = await stack.enter_async_context(sidecar(folder))
-            config = InstanceConfig(f"e{number}", "http://engine", here.address)
-            pool.instances[f"e{number}"] = Instance(config, stub=object(), healthy=True)  # type: ignore[arg-type]
-        replicas = {}
-        for name, first in (("one", ["e3", "e1"]), ("other", ["e2", "e1"])):
-            made = predictors.Predictors(
-                pool,
-                1.0,
-                Gallery(knots),
-                SchedulerMetrics(CollectorRegistry()),
-                listener=lambda _: None,
-                random=lambda: 0.9,
-            )
-            made.passed_on = lambda spending, name=name: heard[name].append(spending.number)
-            stack.callback(made.close)
-            for instance_id in [*first, "e0", "e2"]:
-                made.follow(instance_id)
-            replicas[name] = made
-        await until(lambda: all(each.ways() for each in replicas.values()))
-
-        def told() -> bool:
-            for way in replicas["one"].ways():
-                way(pb.Spending(replica=1, number=7))
-            return bool(heard["other"])
-
-        await until(told)
-        assert set(heard["other"]) == {7}
-        assert not heard["one"]
-
-
-async def test_in_a_large_pool_others_are_followed_in_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(predictors, "MOST_FOLLOWED", 2)
-    monkeypatch.setattr(predictors, "_SWAP_EVERY", 1)
-    heard: list[events.InstanceFollowed] = []
-    async with AsyncExitStack() as stack:
-        pool: Any = SimpleNamespace(instances={}, traffic=OPEN)
-        for number, running in enumerate((1, 8, 1)):
-            folder = tmp_path / str(number)
-            folder.mkdir()
-            here = await stack.enter_async_context(sidecar(folder))
-            here.service.hear(snapshot(running=running))
-            config = InstanceConfig(f"e{number}", "http://engine", here.address)
-            pool.instances[f"e{number}"] = Instance(config, stub=object(), healthy=True)  # type: ignore[arg-type]
-        followed = predictors.Predictors(
-            pool,
-            1.0,
-            Gallery(knots),
-            SchedulerMetrics(CollectorRegistry()),
-            listener=heard.append,
-            random=lambda: 0.9,  # the third of three
-        )
-        stack.callback(followed.close)
-        for instance_id in pool.instances:
-            followed.follow(instance_id)
-        await until(lambda: len(heard) == 2)
-        assert {each.instance_id for each in heard} == {"e0", "e1"}
-        assert followed.reserve(pool.instances["e0"], request("a"), predict=False) is None
-        assert events.InstanceFollowed("e1", followed=False) in heard  # the fullest
-        await until(lambda: events.InstanceFollowed("e2") in heard)
