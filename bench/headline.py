@@ -7,16 +7,18 @@ from collections.abc import Iterator
 from statistics import fmean, median
 from typing import Any
 
-from bench.accuracy import live, published, silicon
+from bench.accuracy import published, silicon
 from bench.accuracy.silicon_runs import DATASHEET, TABLES
 from bench.length import eval as length_eval
 from bench.offline import cosched
 from bench.overhead import predict
-from bench.placement import reproduce_block, yardstick
+from bench.placement import foretold, reproduce_block, yardstick
 from bench.placement.block import settings as given
 from bench.placement.block.page import paired_gain
+from bench.placement.foretold import best_simple
 from bench.report import ROOT, Numbers, markdown_table, write_into
 from bench.stats import geometric_mean
+from tools.live.report import FORETELL
 
 HEADER = ("", "Foretell", "beside it", "more")
 
@@ -27,7 +29,7 @@ def headline() -> str:
 
 
 def _rows() -> Iterator[tuple[str, ...]]:
-    yield _live(live.BENCH.read()["errors"])
+    yield _foretold(foretold.BENCH.read()["kinds"])
     yield _published(published.BENCH.read()["runs"])
     yield _devices(silicon.BENCH.read()["runs"])
     yield _cost(predict.BENCH.read()["results"])
@@ -37,19 +39,21 @@ def _rows() -> Iterator[tuple[str, ...]]:
     yield _offline(cosched.BENCH.read()["runs"])
 
 
-def _live(errors: dict[str, Any]) -> tuple[str, ...]:
-    simple = [found["e2e"] for name, found in errors.items() if name != "foretell"]
-    best = min(simple, key=lambda error: float(error["median"]))
+def _foretold(kinds: dict[str, Any]) -> tuple[str, ...]:
+    def text(kind: str, name: str) -> str:
+        error = kinds[kind]["errors"]["e2e"][name]
+        return f"{error['median']:.0%} / {error['p90']:.0%}"
 
-    def text(error: dict[str, float]) -> str:
-        return f"{error['median']:.1%} / {error['p90']:.1%}"
+    def both(hidden: str, hinted: str) -> str:
+        return f"{text('hidden', hidden)} ({text('hinted', hinted)})"
 
+    simple = [best_simple(kinds[kind]["errors"]["e2e"]) for kind in ("hidden", "hinted")]
     return (
-        "Error of an e2e latency predicted at arrival, median and P90; real vLLM on a CPU, "
-        "true lengths",
-        text(errors["foretell"]["e2e"]),
-        f"{text(best)}: the best of {len(simple)} simple predictors",
-        "[live engine](bench/accuracy/live.md)",
+        "Error of an e2e latency, median and P90; four real vLLM engines at a GPU's pace, lengths "
+        "estimated (told)",
+        both(FORETELL, FORETELL),
+        f"{both(*simple)}: the best simple predictor",
+        "[foretold](bench/placement/foretold.md)",
     )
 
 

@@ -128,7 +128,8 @@ async def _run(
             for watch in watches:
                 watch.reset()
             psutil.cpu_percent()  # the next call tells of the time since this one
-            answers = await send(chains, schedulers.urls[0], engines.model, name)
+            url, model = schedulers.urls[0], engines.model
+            answers = await send(chains, url, model, name, hinted=setting.hinted)
             busy = psutil.cpu_percent() / 100.0 * psutil.cpu_count()
             degraded = dict(await schedulers.degraded())
             preemptions = sum(watch.preemptions for watch in watches)

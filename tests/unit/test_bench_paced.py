@@ -8,6 +8,7 @@ import pytest
 
 from bench.paced.engines import EngineSpec
 from bench.paced.pace import Clock, Pace
+from bench.placement import foretold as bench_foretold
 from bench.placement.paced.load import Answered
 from bench.placement.paced.page import tables
 from bench.placement.paced.requests import Ask, Turn, draw, read_conversations
@@ -15,11 +16,13 @@ from bench.placement.paced.runs import Kept, Run, foretold, summary
 from bench.placement.paced.settings import SETTINGS, requests_per_s
 from foretell.latency.linear import LinearStepTime
 from foretell.model import BatchShape
-from tools.live.report import FORETELL
+from tools.live.report import FORETELL, LATENCIES
 
 # 10 ms a step, 1 ms a prefill token, 2 ms a decoding sequence.
 STEP_TIME = LinearStepTime((0.01, 0.001, 0.0, 0.0, 0.002, 0.0))
 DECODES = BatchShape(decode_seqs=5, decode_pairs=500)
+MACHINE = {"cpu": "", "cores": 2, "memory_gib": 1, "os": "", "python": "", "load_1min": 0}
+MADE_BY = {"command": "", "date": "", "machine": {**MACHINE, "packages": {}}}
 TURN = Turn(({"role": "user", "content": "x" * 155},), 100)
 
 
@@ -119,6 +122,7 @@ def test_rounds_are_paired_and_only_whole_ones_count(tmp_path: Path) -> None:
         kept.add(run_of("slo", round_, ours))
         kept.add(run_of("other", round_, theirs))
     kept.add(run_of("slo", 2, 9.0))
+    kept.add(replace(run_of("other", 2, 9.0), step_lateness=0.06))
     again = Kept(tmp_path / "kept.jsonl")
     assert again.has("alike", 2, "slo", 2)
     assert not again.has("alike", 2, "other", 2)
@@ -128,11 +132,8 @@ def test_rounds_are_paired_and_only_whole_ones_count(tmp_path: Path) -> None:
     assert other["less_reference"]["ttft_mean_s"] == {"mean": 1.0, "half_width": 0.0}
     assert other["degraded"] == {"tagger": 0.5}
     assert found["foretold"]["e2e"][FORETELL] == {"median": 0.5, "p90": 0.5, "count": 2}
-    facts = {"packages": {}, "cpu": "", "cores": 2, "memory_gib": 1, "os": "", "python": ""}
     page = {
-        "command": "",
-        "date": "",
-        "machine": {**facts, "load_1min": 0},
+        **MADE_BY,
         "profile": "",
         "slowdown": 2.0,
         "utilisation": 0.9,
@@ -142,6 +143,16 @@ def test_rounds_are_paired_and_only_whole_ones_count(tmp_path: Path) -> None:
     assert "| `other` less `slo` | +1.00 ± 0.00 |" in text
     assert "| e2e, `simple` | 100% | 100% | 2 |" in text
     assert f"| tokens, `{FORETELL}` | 25% | 25% | 2 |" in text
+
+
+def test_errors_are_told_of_all_seeds_and_of_the_least_and_the_most() -> None:
+    late = replace(run_of("slo", 1, 1.0), foretold={})
+    late.foretold.update({k: {FORETELL: [[3.0, 1.0]], "simple": [[1.0, 1.0]]} for k in LATENCIES})
+    hidden = {"what": "nobody knows", **bench_foretold.summary([run_of("slo", 0, 1.0), late])}
+    page = {**MADE_BY, "profile": "", "slowdown": 2.0, "load": 0.7, "seeds": 2}
+    text = bench_foretold.tables({**page, "kinds": {"hidden": hidden}})["tables"]
+    assert f"| hidden: e2e | `{FORETELL}` | 125% (50% to 200%) | 200% (50% to 200%) | 2 |" in text
+    assert "| hidden: e2e | `simple` | 50% (0% to 100%) | 100% (0% to 100%) | 2 |" in text
 
 
 def test_a_log_tells_what_was_foretold(tmp_path: Path) -> None:

@@ -38,11 +38,18 @@ class Answered:
 
 
 async def send(
-    chains: Sequence[Chain], url: str, model: str, run: str, *, tell_engine: bool = False
+    chains: Sequence[Chain],
+    url: str,
+    model: str,
+    run: str,
+    *,
+    hinted: bool = False,
+    tell_engine: bool = False,
 ) -> list[Answered]:
     """All requests, at one scheduler, in the order of their ids, which get the prefix `run-`.
 
-    `tell_engine`: `url` is an engine, which gets the targets as a scheduler would tell them.
+    `hinted`: they say how long their answers will be. `tell_engine`: `url` is an engine, which gets
+    the targets as a scheduler would tell them.
 
     Prompts of different runs begin differently, so that no cache knows them from another run.
     Raises `LoadError` unless every answer has its length.
@@ -58,9 +65,10 @@ async def send(
             for ask in chain:
                 due_s += ask.after_s
                 await asyncio.sleep(max(0.0, due_s - time.monotonic()))
-                answers.append(
-                    await _ask(session, ask, _body(ask, model, run, tell_engine), run, due_s)
-                )
+                body = _body(ask, model, run, tell_engine)
+                if hinted:
+                    body |= {"max_tokens": ask.turn.output_tokens, "ignore_eos": True}
+                answers.append(await _ask(session, ask, body, run, due_s))
                 due_s += answers[-1].e2e_s
             return answers
 

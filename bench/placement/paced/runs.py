@@ -14,6 +14,9 @@ from tools.live.report import FORETELL, LATENCIES
 from tools.live.simple import SIMPLE, replayed
 
 REFERENCE = "slo"
+MOST_LATE = 0.05
+"""A run whose steps were later than that had not the CPU that it needs: it does not count, and is
+made again."""
 METRICS = {
     "ttft_mean_s": "mean TTFT, s",
     "ttft_p99_s": "P99 TTFT, s",
@@ -77,7 +80,8 @@ class Kept:
         self._path = path
         self._runs: list[Run] = []
         if path is not None and path.exists():
-            self._runs = [Run(**json.loads(line)) for line in path.read_text().splitlines()]
+            for line in path.read_text().splitlines():
+                self._count(Run(**json.loads(line)))
 
     def has(self, setting: str, round_: int, policy: str, asked: int) -> bool:
         """Whether that run is there."""
@@ -86,11 +90,15 @@ class Kept:
 
     def add(self, run: Run) -> None:
         """Keep a run."""
-        self._runs.append(run)
+        self._count(run)
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(run)) + "\n")
+
+    def _count(self, run: Run) -> None:
+        if run.step_lateness <= MOST_LATE:
+            self._runs.append(run)
 
     def complete(self, setting: str, policies: Sequence[str]) -> dict[str, list[Run]]:
         """The runs of all rounds that every policy has served, by policy."""

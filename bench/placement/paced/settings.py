@@ -44,10 +44,15 @@ class Setting:
     """Whole conversations come, a turn some time after the answer to the one before."""
     targets_s: tuple[tuple[float, float], ...] = ()
     """Targets of TTFT and TPOT in seconds, 0: none; requests have these in turn."""
+    utilisation: float = UTILISATION
+    hinted: bool = False
+    """Requests say how long their answers will be."""
 
     def rate_per_s(self, turns: Sequence[Turn], step_time: StepTimeModel) -> float:
-        """Requests a second that keep the engines `UTILISATION` busy."""
-        return UTILISATION * sum(requests_per_s(each, turns, step_time) for each in self.engines)
+        """Requests a second that keep the engines as busy as `utilisation` says."""
+        return self.utilisation * sum(
+            requests_per_s(each, turns, step_time) for each in self.engines
+        )
 
 
 _ALIKE = (EngineSpec(),) * 4
