@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from foretell.kernel.futures import Futures, sample_futures
 from foretell.kernel.jit import compiled
 from foretell.kernel.layout import Record
+from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.kernel.pictures import REQUESTS, Pictures
 from foretell.kernel.start import (
     START,
@@ -164,11 +165,14 @@ def cost(
     blocks and a seat, so that others are admitted later or preempted.
 
     The economists' externality: who is placed pays for its own latency, the others pay the rest.
+    Offline requests pay nothing for an online one: nobody waits for them. Otherwise online requests
+    would all meet on the engine where they hold offline work up already.
     Both runs of an engine use the same lengths for the same requests, so that their difference is
     the newcomer's doing and no accident of the draw. Nobody is expected but those who were
     announced: who may come later is not there to be delayed, and will be placed where it suits.
     """
-    newcomers = arrivals[-1].sequences
+    newcomers, rows = arrivals[-1].sequences, scratch.sequences[START]
+    spares_offline = arrivals[-1].priority != OFFLINE_PRIORITY
     for i in range(len(questions)):
         question = questions[i]
         others = _follow(
@@ -181,7 +185,7 @@ def cost(
         for which in range(2):
             without_s, beside_s = costs.without_s[which, index], costs.beside_s[which, 0]
             costs.added_s[i, which] = _mean_delay_s(
-                without_s, beside_s, samples, others, others + newcomers
+                without_s, beside_s, samples, rows[:others], others + newcomers, spares_offline
             )
 
 
@@ -312,20 +316,25 @@ def _mean_delay_s(
     without_s: NDArray[np.float64],
     beside_s: NDArray[np.float64],
     samples: int,
-    others: int,
+    others: NDArray[np.void],
     requests: int,
+    spares_offline: bool,
 ) -> float:
-    """Seconds by which `others` come later in `beside_s` than in `without_s`.
+    """Seconds by which `others`, rows of `layout.SEQUENCE`, come later in `beside_s` than in
+    `without_s`; without the offline ones if `spares_offline`.
 
     Both are flat: `beside_s` is (samples, requests), `without_s` (samples, others). The sum over
     the others is averaged over the samples. What never comes without the newcomer either is not its
     doing; what it alone prevents is infinitely late.
     """
+    count = len(others)
     total_s = 0.0
     for sample in range(samples):
         delay_s = 0.0
-        for slot in range(others):
-            alone_s = without_s[sample * others + slot]
+        for slot in range(count):
+            if spares_offline and others[slot].priority == OFFLINE_PRIORITY:
+                continue
+            alone_s = without_s[sample * count + slot]
             if alone_s < np.inf:
                 delay_s += beside_s[sample * requests + slot] - alone_s
         total_s += delay_s

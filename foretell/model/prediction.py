@@ -132,7 +132,8 @@ class Prediction(NamedTuple):
     e2e_quantiles: tuple[tuple[float, float], ...] = ()
     added_ttft_s: float | None = None
     """Seconds by which this request delays the first tokens of others on the instance, summed over
-    those that have none yet; mean. None: nobody asked."""
+    those that have none yet; mean. Offline ones count for an offline request alone. None: nobody
+    asked."""
     added_e2e_s: float | None = None
     """Seconds by which it delays the last tokens of all others there, summed; mean."""
     cached_tokens: int = 0

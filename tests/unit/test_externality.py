@@ -10,6 +10,7 @@ import pytest
 from stepped_engine import NOW, STEP_TIME, SteppedEngine, later_requests, random_engine
 
 from foretell.engine import Sequence, SnapshotPredictor, restore_twin
+from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.length.distribution import certain, knots
 from foretell.model import (
     BatchShape,
@@ -124,6 +125,23 @@ def test_a_prompt_delays_who_decodes_by_the_steps_that_it_shares() -> None:
     )
     assert seen.added_e2e_s is not None
     assert seen.added_e2e_s > 2 * (shared_s - alone_s)
+
+
+def test_offline_requests_pay_nothing_for_an_online_one() -> None:
+    by_priority = replace(CONFIG, policy="priority")
+    online = decoding("online", 5, 300.0)
+    offline = replace(decoding("offline", 5, 300.0), priority=OFFLINE_PRIORITY)
+    offline_newcomer = replace(NEWCOMER, priority=OFFLINE_PRIORITY)
+
+    def added_s(newcomer: RequestSpec, *running: RequestState) -> float:
+        found = added(predictor_of(snapshot(*running, config=by_priority)), newcomer).added_e2e_s
+        assert found is not None
+        return found
+
+    assert added_s(NEWCOMER, offline) == 0.0
+    assert added_s(offline_newcomer, offline) > 0.0
+    both = added_s(NEWCOMER, online, offline)
+    assert 0.0 < both < added_s(offline_newcomer, online, offline)
 
 
 def test_who_waits_behind_a_full_engine_waits_longer_for_a_long_newcomer() -> None:
