@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from cli.options import taking
+from cli.simulated_cluster import INSTALL
 from tools.profiles.sizes import Datasheet
 
 
@@ -80,9 +81,12 @@ def accuracy(
         )
         measure_live(measured, recording)
         return
-    from tools.accuracy.plot import scatter
-    from tools.accuracy.recorded_run import read_run
-    from tools.accuracy.replayed import AccuracyOptions, evaluate
+    try:
+        from tools.accuracy.plot import scatter
+        from tools.accuracy.recorded_run import read_run
+        from tools.accuracy.replayed import AccuracyOptions, evaluate
+    except ImportError as error:
+        raise SystemExit(f"accuracy needs scipy: {INSTALL}") from error
     from tools.profiles.imports import ProfileError, profile_of
     from tools.profiles.sizes import known_device
 

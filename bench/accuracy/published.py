@@ -29,6 +29,7 @@ BENCH = Benchmark(
     paths={"DATA": "folder of recorded runs, kernel tables and datasets"},
 )
 LOOKED_AT = {
+    "5a6f2a0b09d5eb84bd75b30ed625d883c22b4bcc0a839cd1128ae42f74ecc90d",
     "0175b31b0ddc02b97eb6da1410dc80fc5900b8785c988e90cacee1021d644682",
     "7751686bb9f927f5cd39adf901b2d0755b8f1a1182561c3df5446c927f95342f",
     "bde98fa878f59f1b3b8b8f9b3b09f8e1ae36be6a8f56040b9a80a97d00a7dc7b",
@@ -152,7 +153,8 @@ def measure(options: argparse.Namespace) -> Numbers:
             found[name] = evaluation.report()
             if name in {"profile", "no profile"}:
                 plots.append((f"{case.title}, {name}", evaluation))
-        reports[case.title] = found
+        title = case.title if case.title not in reports else f"{case.title}, {len(reports) + 1}"
+        reports[title] = found
     if not reports:
         raise SystemExit(f"{options.data} holds no recorded run with tables of its device")
     if options.write:

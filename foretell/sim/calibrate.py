@@ -13,6 +13,7 @@ from math import exp
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import least_squares
 
 from foretell.latency.features import FEATURES
 from foretell.latency.linear import StepTimeModel
@@ -32,9 +33,8 @@ TTFT_NOISE = 0.3
 """Standard deviation of the log error of a TTFT, which jumps by a step or a queue's turn."""
 TOKEN_NOISE = 0.1
 """Standard deviation of the log error of one token's time; a TPOT is a mean over tokens."""
-_ITERATIONS = 5
+_TRIALS = 12
 _CHANGE = 0.2  # in standard deviations of what is searched: the replay is linear over so little
-_LONGEST_STEP = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +76,7 @@ def calibrate(
     ValueError where they have no latencies.
     """
     errors = _errors(requests, config, first)
-    found = _least_squares(
-        lambda shares: errors(scaled(prior, shares * PRIOR_ERROR)), len(GROUPS), negative=True
-    )
+    found = _fitted(lambda s: errors(scaled(prior, s * PRIOR_ERROR)), np.zeros(len(GROUPS)))
     logs = found * PRIOR_ERROR
     return Calibration(scaled(prior, logs), tuple(exp(x) for x in logs))
 
@@ -98,7 +96,7 @@ def host_time(
     def host(shares: Vector) -> HostTime:
         return HostTime(float(shares[0]) * HOST_STEP_S, float(shares[1]) * HOST_SEQUENCE_S)
 
-    return host(_least_squares(lambda s: errors(host(s).added_to(gpu)), 2, negative=False))
+    return host(_fitted(lambda s: errors(host(s).added_to(gpu)), np.ones(2), least=0.0))
 
 
 def scaled(prior: StepTimeModel, logs: Vector) -> StepTimeModel:
@@ -131,37 +129,20 @@ def _logs(latencies: Sequence[Latency]) -> Vector:
     return np.log([latency.ttft_s for latency in latencies] + tpots_s)
 
 
-def _least_squares(errors: Callable[[Vector], Vector], size: int, *, negative: bool) -> Vector:
-    """The numbers with the least sum of squared errors and of their own squares.
+def _fitted(errors: Callable[[Vector], Vector], begin: Vector, *, least: float = -np.inf) -> Vector:
+    """The numbers, `least` or above, with the least sum of squared errors and of their own squares.
 
-    Gauss-Newton with differences as slopes: the replay has steps where a request falls into
-    another batch, so the best point that was visited counts, not the last.
+    Differences stand for slopes. A step that makes it worse is taken back: the replay jumps where a
+    request falls into another batch or is preempted.
     """
-    here, best, lowest = np.zeros(size), np.zeros(size), np.inf
-    for iteration in range(_ITERATIONS + 1):
-        found = errors(here)
-        loss = float(found @ found + here @ here)
-        if loss < lowest:
-            best, lowest = here, loss
-        if iteration == _ITERATIONS:
-            break
-        changes = np.eye(size) * _CHANGE
-        slopes = np.stack([(errors(here + c) - found) / _CHANGE for c in changes], axis=1)
-        x = np.vstack((slopes, np.eye(size)))
-        y = np.concatenate((slopes @ here - found, np.zeros(size)))
-        there = _linear(x, y, negative=negative)
-        here = here + np.clip(there - here, -_LONGEST_STEP, _LONGEST_STEP)
-    return best
 
+    def both(here: Vector) -> Vector:
+        return np.concatenate((errors(here), here))
 
-def _linear(x: Vector, y: Vector, *, negative: bool) -> Vector:
-    """The least-squares solution; unless `negative`, those below zero are left out one by one."""
-    kept = list(range(x.shape[1]))
-    solution = np.zeros(x.shape[1])
-    while kept:
-        values = np.linalg.lstsq(x[:, kept], y, rcond=None)[0]
-        if negative or values.min() >= 0.0:
-            solution[kept] = values
-            break
-        del kept[int(values.argmin())]
-    return solution
+    def slopes(here: Vector) -> Vector:
+        found = both(here)
+        changes = _CHANGE * np.eye(len(here))
+        return np.stack([(both(here + change) - found) / _CHANGE for change in changes], axis=1)
+
+    found: Vector = least_squares(both, begin, slopes, (least, np.inf), max_nfev=_TRIALS).x
+    return found

@@ -179,6 +179,31 @@ def test_calibration_finds_a_slower_engine() -> None:
     assert after["e2e"].mape < 0.05
 
 
+def test_calibration_finds_an_engine_that_preempts() -> None:
+    """With another step time other requests are preempted, and their latencies jump."""
+    draws = np.random.default_rng(12)
+    prior = LinearStepTime((8e-3, 40e-6, 3e-9, 40e-6, 90e-6, 200e-9))
+    truth = scaled(prior, draws.normal(0.0, 0.5, len(GROUPS)))
+    config = ReplayConfig(replace(ENGINE, total_blocks=300, max_num_seqs=64))
+    lengths = draws.integers((20, 20), (900, 500), size=(120, 2)).tolist()
+    asked = [
+        request(str(i), 0.03 * i, prompt=prompt, output=output)
+        for i, (prompt, output) in enumerate(lengths)
+    ]
+    actual = replay(asked, config, truth)
+    noise = np.exp(draws.normal(0.0, 0.1, len(asked))).tolist()
+    measured = [
+        replace(a, e2e_s=a.ttft_s + (a.e2e_s - a.ttft_s) * factor)
+        for a, factor in zip(actual, noise, strict=True)
+    ]
+    seen = [replace(r, actual=m) for r, m in zip(asked, measured, strict=True)]
+    found = calibrate(seen, config, prior, first=40)
+    before = accuracy(replay(asked, config, prior)[40:], actual[40:])
+    after = accuracy(replay(asked, config, found.model)[40:], actual[40:])
+    assert before["e2e"].mape > 0.1
+    assert after["e2e"].mape < 0.03
+
+
 @pytest.mark.parametrize("truth", [HostTime(2e-3), HostTime(0, 2e-5), HostTime(1e-3, 1e-5)])
 def test_the_host_s_time_is_found_beside_the_gpu_s(truth: HostTime) -> None:
     gpu = LinearStepTime((8e-3, 40e-6, 3e-9, 40e-6, 90e-6, 200e-9))
@@ -202,7 +227,8 @@ def test_a_faster_engine_than_its_tables_has_no_negative_host_time() -> None:
     asked = [request(str(i), 0.2 * i, prompt=90, output=40) for i in range(9)]
     actual = replay(asked, ASYNC, scaled(gpu, np.full(5, -0.3)))
     seen = [replace(r, actual=a) for r, a in zip(asked, actual, strict=True)]
-    assert host_time(seen, ASYNC, gpu, first=5) == HostTime()
+    found = host_time(seen, ASYNC, gpu, first=5)
+    assert (found.step_s, found.sequence_s) == pytest.approx((0.0, 0.0), abs=1e-9)
 
 
 def test_calibration_needs_latencies() -> None:
