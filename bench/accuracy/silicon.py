@@ -71,6 +71,7 @@ def _row(case: Case, found: tuple[float, float], *, learnt_from: bool) -> dict[s
         "model": run.model,
         "weights": run.weights,
         "devices": run.devices,
+        "expert_parallel": run.expert_parallel,
         "prompt_tokens": run.prompt_tokens,
         "output_tokens": run.output_tokens,
         "clients": run.clients,
@@ -100,7 +101,8 @@ def tables(numbers: Numbers) -> Blocks:
 
 def _rows(rows: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
     def of(row: dict[str, Any]) -> tuple[Any, ...]:
-        return row["model"], row["weights"], row["system"], row["devices"]
+        names = "model", "weights", "system", "devices", "expert_parallel"
+        return tuple(row[name] for name in names)
 
     for key, grouped in groupby(rows, key=of):
         found = list(grouped)
@@ -109,7 +111,9 @@ def _rows(rows: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
         first, ttfts = of_tables[0], errors(of_tables, "ttft_s")
         yield (
             f"{key[0]}, {key[1]}, {key[2]}",
-            f"{key[3]}" + (" (learnt from)" if first["learnt_from"] else ""),
+            f"{key[3]}"
+            + (", experts as a whole" if key[4] else "")
+            + (" (learnt from)" if first["learnt_from"] else ""),
             f"{len(of_tables)}",
             *(_mean_and_size(errors(each, "tpot_s")) for each in by_source.values()),
             f"{sorted(ttfts)[len(ttfts) // 2]:+.0%} / {fmean(map(abs, ttfts)):.0%}",

@@ -28,12 +28,17 @@ from tools.profiles.sizes import Datasheet, device_of, known_device, known_model
 TABLES, DATASHEET = "tables", "datasheet"
 STEP_TOKENS = 8192
 """`max_num_batched_tokens`: vLLM's default on such a device, and what InferenceMAX sets."""
+_PROMPTS_A_STEP = 2
+"""With MiniMax-M2.5 InferenceMAX sets as many tokens as so many of the longest prompts have, but
+not on H100s, where it leaves the KV cache at 16 bits, too."""
+_MINIMAX, _DEFAULTS = "MiniMax-M2.5", "h100_sxm"
 _ASKED = 10  # requests of each client, as InferenceMAX sends
 _SHORTEST = 0.8  # of the longest prompt and answer, which are drawn evenly, as there
 _TEACH = 3  # runs at least, of which two numbers are learnt
 _WEIGHTS = {"": "bfloat16", "bf16": "bfloat16", "fp8": "fp8"}
-_EIGHT_BIT = "fp8"
-"""Weights with which, as InferenceMAX sets it, the KV cache has 8 bits, too, and steps overlap."""
+_EIGHT_BIT, _EIGHT_BIT_BLOCKS = "fp8", "fp8_block"
+"""Weights with which, as InferenceMAX sets it, the KV cache has 8 bits, too, and steps overlap; and
+those of models that are published in them."""
 _HOSTS = (HostTime(), HostTime(step_s=HOST_STEP_S), HostTime(sequence_s=HOST_SEQUENCE_S))
 
 
@@ -50,6 +55,25 @@ class Run:
     clients: int
     ttft_s: float
     tpot_s: float
+    expert_parallel: bool = False
+
+    @property
+    def eight_bit(self) -> bool:
+        """Whether weights have 8 bits."""
+        return self.weights in {_EIGHT_BIT, _EIGHT_BIT_BLOCKS}
+
+    @property
+    def kv_cache(self) -> str:
+        """Type of the KV cache; empty: 16 bits."""
+        defaults = self.model == _MINIMAX and self.system == _DEFAULTS
+        return _EIGHT_BIT if self.eight_bit and not defaults else ""
+
+    @property
+    def step_tokens(self) -> int:
+        """`max_num_batched_tokens`."""
+        if self.model == _MINIMAX and self.system != _DEFAULTS:
+            return _PROMPTS_A_STEP * self.prompt_tokens
+        return STEP_TOKENS
 
     @property
     def group(self) -> tuple[str, str, str]:
@@ -85,23 +109,30 @@ def _unplayable(row: dict[str, str], data: Path) -> str:
     model = known_model([row["model_path"].rpartition("/")[2]])
     if not (known_device([row["system"]]) and tables_of(row["system"], data)):
         return "there are no tables of the system"
-    if not model or model_of(model).experts:
-        return "the model is not known, or has experts"
+    if not model:
+        return "the model is not known"
+    if float(row.get("attention_dp_size") or 1) > 1:
+        return "attention is data-parallel"
     return "" if row["precision"] in _WEIGHTS else "the weights have less than 8 bits"
 
 
 def _run(row: dict[str, str]) -> Run:
+    model = known_model([row["model_path"].rpartition("/")[2]])
+    weights = _WEIGHTS[row["precision"]]
+    blocks = weights == _EIGHT_BIT and model_of(model).bytes_per_parameter < 2.0
     return Run(
         row["system"],
-        known_model([row["model_path"].rpartition("/")[2]]),
-        _WEIGHTS[row["precision"]],
+        model,
+        _EIGHT_BIT_BLOCKS if blocks else weights,
         *(int(float(row[name])) for name in ("tp_size", "isl", "osl", "batch_size")),
         *(float(row[f"silicon_{name}_ms"]) / 1e3 for name in ("ttft", "tpot")),
+        expert_parallel=float(row.get("moe_ep_size") or 1) > 1,
     )
 
 
 def _order(run: Run) -> tuple[Any, ...]:
-    return (run.group, run.devices, run.prompt_tokens, run.output_tokens, run.clients)
+    load = run.prompt_tokens, run.output_tokens, run.clients
+    return (run.group, run.devices, run.expert_parallel, load)
 
 
 def tables_of(system: str, data: Path) -> Path | None:
@@ -109,22 +140,25 @@ def tables_of(system: str, data: Path) -> Path | None:
     return next((path for path in sorted(data.rglob(system)) if path.is_dir()), None)
 
 
-@lru_cache(maxsize=32)
-def profile_of(data: Path, system: str, model: str, weights: str, devices: int) -> GpuProfile:
+def profile_of(data: Path, run: Run) -> GpuProfile:
     """What the tables say; ProfileError where they lack something."""
-    folder = tables_of(system, data)
+    folder = tables_of(run.system, data)
     assert folder is not None, "runs without tables are left out"
-    return import_profile(
+    return _imported(
         ImportOptions(
             "aiconfigurator",
             folder,
-            known_device([system]),
-            model,
-            tensor_parallel=devices,
-            weights=weights,
-            kv_cache=_EIGHT_BIT if weights == _EIGHT_BIT else "",
+            known_device([run.system]),
+            run.model,
+            tensor_parallel=run.devices,
+            expert_parallel=run.expert_parallel,
+            weights=run.weights,
+            kv_cache=run.kv_cache,
         )
     )
+
+
+_imported = lru_cache(maxsize=32)(import_profile)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +173,13 @@ class Case:
 def play(case: Case, data: Path) -> tuple[float, float]:
     """Mean TTFT and TPOT in seconds, as the twin has them."""
     run = case.run
-    profile = profile_of(data, run.system, run.model, run.weights, run.devices)
+    profile = profile_of(data, run)
     longest = run.prompt_tokens + run.output_tokens
     engine = profile.engine(
         max_num_seqs=max(256, run.clients),
-        max_num_scheduled_tokens=STEP_TOKENS,
+        max_num_scheduled_tokens=run.step_tokens,
         max_model_len=longest + 1,
-        async_scheduling=run.weights == _EIGHT_BIT,
+        async_scheduling=run.eight_bit,
     )
     draws = random.Random(1)
 
@@ -165,9 +199,11 @@ def _model(source: str, profile: GpuProfile, run: Run) -> StepTimeModel:
     if source == TABLES:
         return profile_step_time(profile)
     device, whole = device_of(known_device([run.system]), Datasheet()), model_of(run.model)
-    if run.weights == _EIGHT_BIT:
+    if run.eight_bit:
         device = replace(device, flops=2.0 * device.flops)
-        whole = replace(whole, bytes_per_parameter=1.0, kv_bytes_per_number=1.0)
+        whole = replace(whole, bytes_per_parameter=1.0)
+    if run.kv_cache:
+        whole = replace(whole, kv_bytes_per_number=1.0)
     return roofline_step_time(*sharded(device, whole, run.devices))
 
 

@@ -100,6 +100,21 @@ MODELS: Mapping[str, ModelSpec] = {
             mlp_width=768,
             vocabulary=151936,
         ),
+        ModelSpec(
+            "MiniMax-M2.5",
+            228.689e9,
+            62,
+            3072,
+            48,
+            8,
+            128,
+            bytes_per_parameter=1.0054,  # in blocks of 8 bits, embedding and head of 16
+            experts=256,
+            experts_per_token=8,
+            active_parameters=11.030e9,
+            mlp_width=1536,
+            vocabulary=200064,
+        ),
     )
 }
 

@@ -38,18 +38,41 @@ def test_runs_that_cannot_be_played_are_left_out_and_said(tmp_path: Path) -> Non
         {**ROW, "system": "b200_sxm"},
         {**ROW, "model_path": "Qwen/Qwen3-30B-A3B"},
         {**ROW, "model_path": "some/Model"},
+        {**ROW, "model_path": "MiniMaxAI/MiniMax-M2.5", "attention_dp_size": "2.0"},
     ]
     (tmp_path / "h100_sxm").mkdir()
     with (tmp_path / "silicon_e2e.open.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, ROW)
+        writer = csv.DictWriter(file, [*ROW, "attention_dp_size"])
         writer.writeheader()
         writer.writerows(rows)
     runs, left_out = runs_of(tmp_path)
     assert runs == [replace(RUN, clients=clients) for clients in (4, 8, 16)]
-    assert len(left_out) == 5
+    assert len(left_out) == 6
     assert any("fp8, h100_sxm: too few runs" in why for why in left_out)
     assert any("fp4, h100_sxm: the weights" in why for why in left_out)
     assert any("b200_sxm: there are no tables" in why for why in left_out)
+    assert any("attention is data-parallel" in why for why in left_out)
+
+
+@pytest.mark.parametrize(
+    "system, kv_cache, step_tokens", [("b200_sxm", "fp8", 2048), ("h100_sxm", "", 8192)]
+)
+def test_experts_run_as_their_script_says(
+    tmp_path: Path, system: str, kv_cache: str, step_tokens: int
+) -> None:
+    """InferenceMAX sets less for MiniMax-M2.5 on H100s."""
+    experts = {**ROW, "model_path": "MiniMaxAI/MiniMax-M2.5", "precision": "fp8", "system": system}
+    experts |= {"tp_size": "4.0", "moe_ep_size": "4.0", "isl": "1024"}
+    (tmp_path / system).mkdir()
+    with (tmp_path / "silicon_e2e.open.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, experts)
+        writer.writeheader()
+        writer.writerows({**experts, "batch_size": clients} for clients in ("4", "8", "16"))
+    runs, _ = runs_of(tmp_path)
+    assert len(runs) == 3
+    for run in runs:
+        assert (run.weights, run.expert_parallel) == ("fp8_block", True)
+        assert (run.kv_cache, run.step_tokens) == (kv_cache, step_tokens)
 
 
 def test_the_host_s_time_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -69,7 +69,8 @@ def all_reduce_rows() -> list[Row]:
 
 
 def expert_rows(width: int = 500) -> list[Row]:
-    """A token takes a microsecond; where experts are chosen evenly, half of it."""
+    """A token takes a microsecond; where experts are chosen evenly, half of it, and where they are
+    spread over two devices as a whole, three quarters."""
     return [
         {
             "hidden_size": 1000,
@@ -77,13 +78,13 @@ def expert_rows(width: int = 500) -> list[Row]:
             "topk": 4,
             "num_experts": 8,
             "moe_dtype": "bfloat16",
-            "moe_tp_size": devices,
-            "moe_ep_size": 1,
+            "moe_tp_size": cut,
+            "moe_ep_size": spread,
             "num_tokens": tokens,
             "distribution": routing,
-            "latency": tokens / 1e3 * share / devices,
+            "latency": tokens / 1e3 * share * (0.75 if spread > 1 else 1 / cut),
         }
-        for devices, tokens in product((1, 2), (1, 2048))
+        for (cut, spread), tokens in product(((1, 1), (2, 1), (1, 2)), (1, 2048))
         for routing, share in (("balanced", 0.5), ("power_law_1.01", 1.0))
     ]
 
@@ -148,12 +149,16 @@ def test_types_of_weights_and_of_the_cache() -> None:
         AiConfiguratorSource(DENSE, DEVICE, both, types=Types("int4"))
 
 
-@pytest.mark.parametrize("devices", [1, 2])
-def test_experts_take_what_their_table_says(devices: int) -> None:
-    source = AiConfiguratorSource(MOE, DEVICE, tables(), tensor_parallel=devices)
+@pytest.mark.parametrize("devices, whole, share", [(1, False, 1), (2, False, 0.5), (2, True, 0.75)])
+def test_experts_take_what_their_table_says(devices: int, whole: bool, share: float) -> None:
     free = [{**row, "latency": 0.0} for row in expert_rows()]
-    without = AiConfiguratorSource(MOE, DEVICE, tables(moe=free), tensor_parallel=devices)
-    assert source.tokens_s(512) - without.tokens_s(512) == pytest.approx(10 * 512e-6 / devices)
+    taken, without = (
+        AiConfiguratorSource(
+            MOE, DEVICE, found, tensor_parallel=devices, expert_parallel=whole
+        ).tokens_s(512)
+        for found in (tables(), tables(moe=free))
+    )
+    assert taken - without == pytest.approx(10 * 512e-6 * share)
 
 
 def test_the_first_version_that_has_what_is_needed_is_used() -> None:

@@ -112,8 +112,10 @@ def _typed(options: ImportOptions) -> ModelSpec:
     """The model with the types of numbers that were asked for."""
     model = model_of(options.model)
     if options.format != "aiconfigurator":
-        if options.weights or options.kv_cache:
-            raise ValueError("--weights and --kv-cache are for aiconfigurator's tables")
+        if options.weights or options.kv_cache or options.expert_parallel:
+            raise ValueError(
+                "--weights, --kv-cache and --expert-parallel are for aiconfigurator's tables"
+            )
         return model
     if options.kv_cache:
         model = replace(model, kv_bytes_per_number=_bytes_of(options.kv_cache))
@@ -201,6 +203,7 @@ def _source(options: ImportOptions, device: DeviceSpec, model: ModelSpec) -> "St
         device,
         tables,
         tensor_parallel=options.tensor_parallel,
+        expert_parallel=options.expert_parallel,
         types=_types(options, model),
     )
 

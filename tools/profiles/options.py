@@ -29,6 +29,9 @@ class ImportOptions:
     data_parallel: Annotated[
         int, typer.Option(min=1, help="Number of ranks that share their experts (MoE).")
     ] = 1
+    expert_parallel: Annotated[
+        bool, typer.Option("--expert-parallel", help="Each device has some of the experts as a whole.")
+    ] = False
     weights: Annotated[
         str,
         typer.Option(

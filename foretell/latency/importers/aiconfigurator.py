@@ -70,9 +70,11 @@ class AiConfiguratorSource(StepSource):
         tables: AiConfiguratorTables,
         *,
         tensor_parallel: int = 1,
+        expert_parallel: bool = False,
         types: Types | None = None,
     ) -> None:
-        """`device` is one of the devices. ValueError where the tables lack what is needed."""
+        """`device` is one of the devices. With `expert_parallel` each has some of the experts as a
+        whole, else a part of each. ValueError where the tables lack what is needed."""
         if model.kv_latent_size or not (model.mlp_width and model.vocabulary):
             raise ValueError(f"{model.name} is no model of known sizes that keeps keys and values")
         types = types or Types()
@@ -93,7 +95,10 @@ class AiConfiguratorSource(StepSource):
             (float(row["batch_size"]), float(row["step"]), float(row["latency"]) * MS)
             for row in _attending(tables.generation_attention, model, part, types)
         )
-        self._experts = _expert_curve(tables.moe, model, part, types) if model.experts else None
+        self._experts = None
+        if model.experts:
+            cut = (1, part.devices) if expert_parallel else (part.devices, 1)
+            self._experts = _expert_curve(tables.moe, model, cut, types)
         self._all_reduce = _all_reduce_curve(tables.all_reduce, part) if part.devices > 1 else None
 
     def tokens_s(self, tokens: int) -> float:
@@ -243,8 +248,11 @@ def _attending(versions: Versions, model: ModelSpec, part: _Part, types: Types) 
     return _first(versions, attends, f"attention with {heads} and a KV cache of {types.kv_cache}")
 
 
-def _expert_curve(versions: Versions, model: ModelSpec, part: _Part, types: Types) -> Curve:
-    """Seconds of a layer's experts over the tokens, each expert cut over all devices."""
+def _expert_curve(
+    versions: Versions, model: ModelSpec, cut: tuple[int, int], types: Types
+) -> Curve:
+    """Seconds of a layer's experts over the tokens: each is cut into the first of `cut` parts, and
+    all are spread over the second's number of devices."""
     hidden = model.hidden_size
     attention = 2 * hidden * model.head_size * (model.attention_heads + model.kv_heads)
     chosen_experts = 3 * hidden * model.mlp_width * model.experts_per_token
@@ -256,8 +264,8 @@ def _expert_curve(versions: Versions, model: ModelSpec, part: _Part, types: Type
         "inter_size": model.mlp_width,
         "topk": model.experts_per_token,
         "num_experts": model.experts,
-        "moe_tp_size": part.devices,
-        "moe_ep_size": 1,
+        "moe_tp_size": cut[0],
+        "moe_ep_size": cut[1],
     }
     found = _first(
         versions,
@@ -265,7 +273,7 @@ def _expert_curve(versions: Versions, model: ModelSpec, part: _Part, types: Type
             row["moe_dtype"] == types.weights
             and all(int(row[name]) == value for name, value in wanted.items())
         ),
-        f"experts of {types.weights} as {model.name} has them, over {part.devices} devices",
+        f"experts of {types.weights} as {model.name} has them, over {max(cut)} devices",
     )
     routings = dict.fromkeys((*_ROUTINGS, *(str(row["distribution"]) for row in found)))
     measured = {row["distribution"] for row in found}
