@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.paced.engines import PROFILE, SLOWDOWN
 from bench.placement.paced.requests import read_conversations
-from bench.placement.paced.runs import REFERENCE, Kept, Run
+from bench.placement.paced.runs import CACHED, REFERENCE, Kept, Run
 from bench.placement.paced.settings import SETTINGS
 from bench.placement.vllm_cluster import Plan, run_setting
 from bench.report import ROOT, Benchmark, Blocks, Numbers, made_by, markdown_table
@@ -33,9 +33,11 @@ BENCH = Benchmark(
 )
 _LOAD = 0.7
 _ALIKE = replace(SETTINGS["alike"], utilisation=_LOAD)
+_TURNS = replace(SETTINGS["turns"], utilisation=_LOAD, hinted=True, own_answers=True)
 _KINDS = (
     replace(_ALIKE, name="hidden", what="nobody knows the lengths of answers"),
     replace(_ALIKE, name="hinted", what="requests say the lengths of answers", hinted=True),
+    replace(_TURNS, what="conversations turn by turn, which say the lengths of answers"),
 )
 
 
@@ -77,6 +79,18 @@ def summary(runs: Sequence[Run]) -> dict[str, Any]:
         "cores_busy": fmean(run.cores_busy for run in runs),
         "degraded": sum(sum(run.degraded.values()) for run in runs),
         "errors": {kind: _errors(runs, kind) for kind in LATENCIES},
+        "cached": _cached(runs),
+    }
+
+
+def _cached(runs: Sequence[Run]) -> dict[str, float]:
+    """Prompt tokens that were found cached, foretold and actual, of all requests."""
+    pairs = [pair for run in runs for pair in run.foretold.get(CACHED, {}).get(FORETELL, [])]
+    return {
+        "foretold": sum(told for told, _ in pairs),
+        "found": sum(found for _, found in pairs),
+        "misjudged": sum(abs(told - found) for told, found in pairs),
+        "requests": len(pairs),
     }
 
 
@@ -126,7 +140,17 @@ def tables(page: Numbers) -> Blocks:
             f"*{name}*: {one['what']}; steps at most {one['step_lateness']:.1%} late, "
             f"{one['cores_busy']:.2f} cores busy, {one['degraded']} placements degraded.\n"
         )
+        if found := one["cached"]["found"]:
+            lines.append(_of_cached(one["cached"], found))
     return {"tables": "\n".join(lines)}
+
+
+def _of_cached(cached: dict[str, float], found: float) -> str:
+    return (
+        f"{cached['foretold'] / found:.1%} of the prompt tokens that engines found cached were "
+        f"foretold; off by {cached['misjudged'] / found:.1%} in sum over {cached['requests']:.0f} "
+        "requests.\n"
+    )
 
 
 def _row(what: str, name: str, errors: dict[str, Any]) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from bench.paced.engines import PROFILE, SLOWDOWN, forget_prefixes
 from bench.placement.cluster.processes import Engines, running_schedulers
 from bench.placement.cluster.watch import Watch, watching
 from bench.placement.paced.engines import start_paced
-from bench.placement.paced.load import send
+from bench.placement.paced.load import send, single_tokens
 from bench.placement.paced.page import tables
 from bench.placement.paced.requests import Chain, Turn, draw, read_conversations
 from bench.placement.paced.runs import Kept, Run, foretold, summary
@@ -129,7 +129,8 @@ async def _run(
                 watch.reset()
             psutil.cpu_percent()  # the next call tells of the time since this one
             url, model = schedulers.urls[0], engines.model
-            answers = await send(chains, url, model, name, hinted=setting.hinted)
+            words = await single_tokens(engines.urls[0], model) if setting.own_answers else ()
+            answers = await send(chains, url, model, name, hinted=setting.hinted, words=words)
             busy = psutil.cpu_percent() / 100.0 * psutil.cpu_count()
             degraded = dict(await schedulers.degraded())
             preemptions = sum(watch.preemptions for watch in watches)

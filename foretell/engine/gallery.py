@@ -15,7 +15,7 @@ from foretell.engine.forecast import Forecaster
 from foretell.engine.hindsight import Exposure, LengthRow, Scene
 from foretell.engine.lanes import Lane, lanes
 from foretell.engine.predictor import EnginePredictor, predict
-from foretell.engine.prefixes import cached_tokens, leading
+from foretell.engine.prefixes import answered_tokens, cached_tokens, leading
 from foretell.engine.published import (
     Published,
     PublishedPicture,
@@ -94,13 +94,14 @@ class _Underway:
         return sum([row.sequences * config.blocks_for(row.prompt) for row in self.rows()])
 
     def cached_tokens(self, request: RequestSpec) -> int:
-        if not self.block_size_tokens or not request.prefix:
+        if not self.block_size_tokens or not (request.prefix or request.turn.before):
             return request.cached_tokens
         chunks = leading(request.prefix, self.prefixes)
         for sent, _ in self._own.values():
             chunks = max(chunks, _common(request.prefix, sent.prefix))
         found = cached_tokens(request, chunks, self.block_size_tokens)
-        return max(found, request.cached_tokens)
+        answered = answered_tokens(request, self.prefixes, self.block_size_tokens)
+        return max(found, answered, request.cached_tokens)
 
     def _drop(self, numbers: list[int]) -> None:
         for number in numbers:

@@ -18,15 +18,20 @@ MAX_JOURNAL = 1 << 16
 _CONTRADICTED = 0.5
 """A smaller share of the hits that were believed contradicts the index; what is above may be due to
 chunks of text having more or fewer tokens than the prompt has on average."""
+_ANSWERS_TOLD = 8
+"""About as many of the latest turns say whether engines find the answers before them. Models whose
+thoughts are left out of the next prompt do not."""
 
 
 @dataclass(slots=True)
 class _Chunk:
-    """A piece of a prompt, or (with a key of its own) the remainder of a prompt and its output."""
+    """A piece of a prompt, or the remainder of a prompt and its output: the tail, whose key is the
+    name of the whole prompt, if it has one, or one of its own below zero."""
 
     blocks: float
     stamp: int
     """The number of the latest request that had it."""
+    tail: bool = False
     computed: bool = False
     """The engine was seen to run a request with it. Until then its absence says nothing."""
 
@@ -36,9 +41,13 @@ class _Pending:
     """A dispatched request that was not yet seen running."""
 
     prefix: tuple[int, ...]
+    tail: int
+    """The key of what is behind its prefix."""
     stamp: int
     hits: int
     """The cached tokens that it was believed to find."""
+    answer: int
+    """Those of them that are found only behind the prompt before it, in its answer."""
     prompt_tokens: int
     stamps: tuple[int, ...]
     """The stamps that the chunks it was believed to find had before; 0 where not yet computed."""
@@ -58,8 +67,18 @@ def leading(prefix: Sequence[int], known: Container[int]) -> int:
 
 def cached_tokens(request: RequestSpec, chunks: int, block_size_tokens: int) -> int:
     """Prompt tokens found with so many leading chunks: whole blocks, and never the last token."""
-    tokens = min(int(chunks * request.prefix_chunk_tokens), request.prompt_tokens - 1)
-    return tokens // block_size_tokens * block_size_tokens
+    return _whole_blocks(request, chunks * request.prefix_chunk_tokens, block_size_tokens)
+
+
+def answered_tokens(request: RequestSpec, known: Container[int], block_size_tokens: int) -> int:
+    """Prompt tokens found if the prompt before it and its answer are `known`; otherwise 0."""
+    if not request.turn.before or request.turn.before not in known:
+        return 0
+    return _whole_blocks(request, request.turn.answered_tokens, block_size_tokens)
+
+
+def _whole_blocks(request: RequestSpec, tokens: float, block_size_tokens: int) -> int:
+    return min(int(tokens), request.prompt_tokens - 1) // block_size_tokens * block_size_tokens
 
 
 class PrefixIndex:
@@ -81,14 +100,15 @@ class PrefixIndex:
         # So whoever is in it has its predecessors in it.
         self._chunks: OrderedDict[int, _Chunk] = OrderedDict()
         self._pending: OrderedDict[str, _Pending] = OrderedDict()
+        self._answers_found = 1.0
         self._journal: deque[tuple[int, bool]] = deque(maxlen=MAX_JOURNAL)
         self.journal_end = 0
         """The number of changes of `chunks` so far."""
 
     @property
     def chunks(self) -> list[int]:
-        """The chunks of prompts that are here."""
-        return [key for key in self._chunks if key >= 0]
+        """The chunks of prompts that are here, and the names of prompts whose answers are."""
+        return [key for key, chunk in self._chunks.items() if self._is_told(key, chunk)]
 
     def changes_since(self, number: int) -> dict[int, bool] | None:
         """The chunks that came (True) or went since there were `number` changes.
@@ -109,7 +129,8 @@ class PrefixIndex:
 
     def find(self, request: RequestSpec) -> int:
         """The prompt tokens that the engine would find: whole blocks, and never the last token."""
-        return cached_tokens(request, leading(request.prefix, self._chunks), self._block_size)
+        of_prefix = cached_tokens(request, leading(request.prefix, self._chunks), self._block_size)
+        return max(of_prefix, self._answered(request))
 
     def believed(self, request_id: str) -> int:
         """The tokens that `find` gave for a pending request when it was dispatched; otherwise 0."""
@@ -119,30 +140,37 @@ class PrefixIndex:
     def reserve(self, request: RequestSpec) -> int:
         """Note that `request` is being dispatched; returns what `find` gives for it."""
         known = leading(request.prefix, self._chunks)
-        hits = cached_tokens(request, known, self._block_size)
+        of_prefix = cached_tokens(request, known, self._block_size)
+        answer = max(0, self._answered(request) - of_prefix)
         self._stamp += 1
-        if request.prefix:
+        tail = request.turn.prompt or -self._stamp
+        if request.prefix or request.turn.prompt:
             before = [self._chunks[key] for key in request.prefix[:known]]
             stamps = tuple(chunk.stamp if chunk.computed else 0 for chunk in before)
+            hits, prompt = of_prefix + answer, request.prompt_tokens
             self._pending[request.request_id] = _Pending(
-                request.prefix, self._stamp, hits, request.prompt_tokens, stamps
+                request.prefix, tail, self._stamp, hits, answer, prompt, stamps
             )
             if len(self._pending) > MAX_PENDING:
                 self._pending.popitem(last=False)
-        self._renew(request)
-        return hits
+        self._renew(request, tail)
+        return of_prefix + answer
 
     def admitted(self, request_id: str, cached_tokens: int, prompt_tokens: int) -> None:
         """The engine runs the request, of whose `prompt_tokens` it found so many cached.
 
         If that is much less than was believed, the first chunk that it did not find is gone, and so
-        is all that was used before it.
+        is all that was used before it. Answers that are not found were perhaps another text.
         """
         pending = self._pending.pop(request_id, None)
         if pending is None:
             return
         self._note_computed(pending)
-        believed = pending.hits * prompt_tokens / pending.prompt_tokens
+        scale = prompt_tokens / pending.prompt_tokens
+        believed = (pending.hits - pending.answer) * scale
+        if pending.answer:
+            found = (cached_tokens - believed) / (pending.answer * scale)
+            self._learn(min(1.0, max(0.0, found)))
         if not believed or cached_tokens + self._block_size > _CONTRADICTED * believed:
             return
         gone = pending.stamps[int(cached_tokens / believed * len(pending.stamps))]
@@ -158,37 +186,58 @@ class PrefixIndex:
         if answered:
             self._note_computed(pending)
             return
-        for key in (-pending.stamp, *pending.prefix[len(pending.stamps) :]):
+        for key in (pending.tail, *pending.prefix[len(pending.stamps) :]):
             chunk = self._chunks.get(key)
             if chunk and chunk.stamp == pending.stamp and not chunk.computed:
                 self._blocks -= chunk.blocks
                 del self._chunks[key]
-                self._note(key, cached=False)
+                self._note(key, chunk, cached=False)
 
     def _note_computed(self, pending: _Pending) -> None:
-        for key in pending.prefix:
+        for key in (pending.tail, *pending.prefix):
             if chunk := self._chunks.get(key):
                 chunk.computed = True
 
-    def _renew(self, request: RequestSpec) -> None:
+    def _answered(self, request: RequestSpec) -> int:
+        """The prompt tokens found if answers are."""
+        if not self._finds_answers:
+            return 0
+        return answered_tokens(request, self._chunks, self._block_size)
+
+    @property
+    def _finds_answers(self) -> bool:
+        return self._answers_found >= _CONTRADICTED
+
+    def _learn(self, found: float) -> None:
+        """A turn found that share of the answer before it. Once too little of them is found, none
+        is expected any more."""
+        before = self._finds_answers
+        self._answers_found += (found - self._answers_found) / _ANSWERS_TOLD
+        if before and not self._finds_answers:
+            for key, chunk in self._chunks.items():
+                if chunk.tail and key >= 0:
+                    self._journal.append((key, False))
+                    self.journal_end += 1
+
+    def _renew(self, request: RequestSpec, tail: int) -> None:
         """Mark everything that the request will hold as the latest used."""
-        chunk_tokens, stamp = request.prefix_chunk_tokens, self._stamp
+        chunk_tokens = request.prefix_chunk_tokens
         shared = min(len(request.prefix) * chunk_tokens, request.prompt_tokens)
         # Sequences of one prompt share it; without a prefix they may be of several prompts.
         prompts = 1 if request.prefix else request.sequences
         others = prompts * (request.prompt_tokens - shared)
         others += request.sequences * request.length.expected_tokens
-        self._put(-stamp, max(1.0, others / self._block_size))
+        self._put(tail, max(1.0, others / self._block_size), tail=True)
         for key in reversed(request.prefix):
             self._put(key, chunk_tokens / self._block_size)
         while self._blocks > self._total_blocks and self._chunks:
             self._evict()
 
-    def _put(self, key: int, blocks: float) -> None:
+    def _put(self, key: int, blocks: float, *, tail: bool = False) -> None:
         chunk = self._chunks.get(key)
         if chunk is None:
-            self._chunks[key] = _Chunk(blocks, self._stamp)
-            self._note(key, cached=True)
+            chunk = self._chunks[key] = _Chunk(blocks, self._stamp, tail)
+            self._note(key, chunk, cached=True)
         else:
             self._blocks -= chunk.blocks
             chunk.blocks, chunk.stamp = blocks, self._stamp
@@ -198,9 +247,13 @@ class PrefixIndex:
     def _evict(self) -> None:
         key, chunk = self._chunks.popitem(last=False)
         self._blocks -= chunk.blocks
-        self._note(key, cached=False)
+        self._note(key, chunk, cached=False)
 
-    def _note(self, key: int, *, cached: bool) -> None:
-        if key >= 0:  # others are no chunks of prompts
+    def _note(self, key: int, chunk: _Chunk, *, cached: bool) -> None:
+        if self._is_told(key, chunk):
             self._journal.append((key, cached))
             self.journal_end += 1
+
+    def _is_told(self, key: int, chunk: _Chunk) -> bool:
+        """Whether followers hear of it: not of nameless tails, or those that no engine finds."""
+        return key >= 0 and (self._finds_answers or not chunk.tail)

@@ -4,7 +4,7 @@ As vLLM names KV blocks, by chained hashes, but of pieces that a scheduler can c
 engine's tokenizer: a fixed number of bytes of text, or of token ids.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
 CHUNK_BYTES = 512
@@ -26,6 +26,13 @@ def chained(chunks: Iterable[bytes], key: bytes = b"") -> tuple[int, ...]:
 def prefix_of_text(text: bytes, key: bytes) -> tuple[int, ...]:
     """The names of the whole chunks of `CHUNK_BYTES` of a text."""
     return chained((text[i : i + CHUNK_BYTES] for i in _starts(len(text), CHUNK_BYTES)), key)
+
+
+def whole_name(text: bytes, key: bytes, prefix: Sequence[int]) -> int:
+    """The name of a text as a whole, given its `prefix_of_text` or that of a longer text."""
+    chunks = min(len(prefix), len(text) // CHUNK_BYTES)
+    parent = prefix[chunks - 1].to_bytes(8, "little") if chunks else _digest(key)
+    return int.from_bytes(_digest(b"whole" + parent + text[chunks * CHUNK_BYTES :]), "little")
 
 
 def prefix_of_tokens(token_ids: list[int], key: bytes) -> tuple[int, ...]:

@@ -3,11 +3,13 @@
 from foretell.model.batch import BatchShape, Step
 from foretell.model.prediction import (
     NO_SLO,
+    NO_TURN,
     LengthEstimate,
     Load,
     Prediction,
     RequestSpec,
     Slo,
+    Turn,
 )
 from foretell.model.profile import Curve, DeviceSpec, GpuProfile, Grid, ModelSpec, StepTables
 from foretell.model.snapshot import (
@@ -24,6 +26,7 @@ from foretell.model.snapshot import (
 __all__ = [
     "MOST_DRAFT_TOKENS",
     "NO_SLO",
+    "NO_TURN",
     "BatchShape",
     "CachedInput",
     "Curve",
@@ -43,5 +46,6 @@ __all__ = [
     "Slo",
     "Step",
     "StepTables",
+    "Turn",
     "content_number",
 ]

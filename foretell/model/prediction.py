@@ -43,6 +43,22 @@ _MISSED_S = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """Names by which a turn of a conversation finds the prompt before it, with its answer."""
+
+    prompt: int = 0
+    """Hash of the whole prompt; 0: it has none."""
+    before: int = 0
+    """That of the prompt which this one repeats up to its latest answer; 0: there is none."""
+    answered_tokens: float = 0.0
+    """Tokens of this prompt up to the end of that answer."""
+
+
+NO_TURN = Turn()
+"""A prompt of no conversation."""
+
+
+@dataclass(frozen=True, slots=True)
 class RequestSpec:
     """A request as placement sees it, before any engine has it."""
 
@@ -61,6 +77,7 @@ class RequestSpec:
     up to there (`foretell.length.prefix`)."""
     prefix_chunk_tokens: float = 0.0
     """Tokens in each of these chunks; a mean where chunks are cut by bytes of text."""
+    turn: Turn = NO_TURN
     slo: Slo = NO_SLO
     """Targets that count from now."""
     x_request_id: str = ""

@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RequestSpec(_message.Message):
-    __slots__ = ("request_id", "prompt_tokens", "max_tokens", "length", "priority", "sequences", "cached_tokens", "prefix", "prefix_chunk_tokens", "x_request_id", "ttft_target_s", "tpot_target_s")
+    __slots__ = ("request_id", "prompt_tokens", "max_tokens", "length", "priority", "sequences", "cached_tokens", "prefix", "prefix_chunk_tokens", "x_request_id", "ttft_target_s", "tpot_target_s", "whole_prompt", "prompt_before", "answered_tokens")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,9 @@ class RequestSpec(_message.Message):
     X_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TTFT_TARGET_S_FIELD_NUMBER: _ClassVar[int]
     TPOT_TARGET_S_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_PROMPT_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt_tokens: int
     max_tokens: int
@@ -34,7 +37,10 @@ class RequestSpec(_message.Message):
     x_request_id: str
     ttft_target_s: float
     tpot_target_s: float
-    def __init__(self, request_id: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., length: _Optional[_Union[_tagger_pb2.LengthEstimate, _Mapping]] = ..., priority: _Optional[int] = ..., sequences: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., prefix: _Optional[_Iterable[int]] = ..., prefix_chunk_tokens: _Optional[float] = ..., x_request_id: _Optional[str] = ..., ttft_target_s: _Optional[float] = ..., tpot_target_s: _Optional[float] = ...) -> None: ...
+    whole_prompt: int
+    prompt_before: int
+    answered_tokens: float
+    def __init__(self, request_id: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., length: _Optional[_Union[_tagger_pb2.LengthEstimate, _Mapping]] = ..., priority: _Optional[int] = ..., sequences: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., prefix: _Optional[_Iterable[int]] = ..., prefix_chunk_tokens: _Optional[float] = ..., x_request_id: _Optional[str] = ..., ttft_target_s: _Optional[float] = ..., tpot_target_s: _Optional[float] = ..., whole_prompt: _Optional[int] = ..., prompt_before: _Optional[int] = ..., answered_tokens: _Optional[float] = ...) -> None: ...
 
 class Load(_message.Message):
     __slots__ = ("running", "waiting", "reserved", "used_blocks", "total_blocks", "waiting_prefill_blocks", "max_num_seqs", "by_priority", "offline_blocks")

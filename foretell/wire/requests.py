@@ -11,6 +11,7 @@ from foretell.model import (
     Prediction,
     RequestSpec,
     Slo,
+    Turn,
 )
 from foretell.v1 import predictor_pb2, tagger_pb2
 from foretell.wire.engine import checked_approximations
@@ -94,6 +95,9 @@ def request_to_proto(request: RequestSpec) -> predictor_pb2.RequestSpec:
         cached_tokens=request.cached_tokens,
         prefix=request.prefix,
         prefix_chunk_tokens=request.prefix_chunk_tokens,
+        whole_prompt=request.turn.prompt,
+        prompt_before=request.turn.before,
+        answered_tokens=request.turn.answered_tokens,
         x_request_id=request.x_request_id,
         ttft_target_s=request.ttft_target_s,
         tpot_target_s=request.tpot_target_s,
@@ -106,6 +110,8 @@ def request_from_proto(request: predictor_pb2.RequestSpec) -> RequestSpec:
         raise WireError("request: prompt_tokens must be positive")
     if request.prefix and not 1 <= request.prefix_chunk_tokens < inf:
         raise WireError("request: prefix_chunk_tokens must be at least 1 where there is a prefix")
+    if not 0 <= request.answered_tokens < inf:
+        raise WireError("request: answered_tokens must be finite and not negative")
     return RequestSpec(
         request_id=request.request_id,
         prompt_tokens=request.prompt_tokens,
@@ -116,6 +122,7 @@ def request_from_proto(request: predictor_pb2.RequestSpec) -> RequestSpec:
         cached_tokens=min(request.cached_tokens, request.prompt_tokens),
         prefix=tuple(request.prefix[:MOST_CHUNKS]),
         prefix_chunk_tokens=request.prefix_chunk_tokens,
+        turn=Turn(request.whole_prompt, request.prompt_before, request.answered_tokens),
         slo=Slo(*(_target(x) for x in (request.ttft_target_s, request.tpot_target_s))),
         x_request_id=request.x_request_id,
     )

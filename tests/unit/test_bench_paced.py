@@ -148,11 +148,14 @@ def test_rounds_are_paired_and_only_whole_ones_count(tmp_path: Path) -> None:
 def test_errors_are_told_of_all_seeds_and_of_the_least_and_the_most() -> None:
     late = replace(run_of("slo", 1, 1.0), foretold={})
     late.foretold.update({k: {FORETELL: [[3.0, 1.0]], "simple": [[1.0, 1.0]]} for k in LATENCIES})
+    late.foretold["cached"] = {FORETELL: [[100, 200], [90, 0]]}
     hidden = {"what": "nobody knows", **bench_foretold.summary([run_of("slo", 0, 1.0), late])}
     page = {**MADE_BY, "profile": "", "slowdown": 2.0, "load": 0.7, "seeds": 2}
     text = bench_foretold.tables({**page, "kinds": {"hidden": hidden}})["tables"]
     assert f"| hidden: e2e | `{FORETELL}` | 125% (50% to 200%) | 200% (50% to 200%) | 2 |" in text
     assert "| hidden: e2e | `simple` | 50% (0% to 100%) | 100% (0% to 100%) | 2 |" in text
+    assert "95.0% of the prompt tokens that engines found cached were foretold" in text
+    assert "off by 95.0% in sum over 2 requests" in text
 
 
 def test_a_log_tells_what_was_foretold(tmp_path: Path) -> None:
@@ -181,3 +184,7 @@ def test_a_log_tells_what_was_foretold(tmp_path: Path) -> None:
     assert found["e2e"][FORETELL] == [[6.0, 4.0]] * 2
     assert found["e2e"]["recent_mean"] == [[4.0, 4.0]] * 2
     assert found["tokens"] == {FORETELL: [[50.0, 40]] * 2}
+    assert found["cached"] == {FORETELL: []}
+    told = [{**line, "predicted_cached_tokens": 128, "cached_tokens": 256} for line in lines]
+    log.write_text("".join(json.dumps(line) + "\n" for line in told))
+    assert foretold(log, {"0003"})["cached"] == {FORETELL: [[128, 256]]}

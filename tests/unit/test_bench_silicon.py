@@ -55,7 +55,7 @@ def test_runs_that_cannot_be_played_are_left_out_and_said(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "system, kv_cache, step_tokens", [("b200_sxm", "fp8", 2048), ("h100_sxm", "", 8192)]
+    ("system", "kv_cache", "step_tokens"), [("b200_sxm", "fp8", 2048), ("h100_sxm", "", 8192)]
 )
 def test_experts_run_as_their_script_says(
     tmp_path: Path, system: str, kv_cache: str, step_tokens: int

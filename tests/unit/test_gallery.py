@@ -25,6 +25,7 @@ from foretell.model import (
     LengthEstimate,
     Prediction,
     RequestSpec,
+    Turn,
 )
 from foretell.v1 import predictor_pb2
 from foretell.wire.published import published_from_proto, published_to_proto
@@ -340,9 +341,12 @@ def test_prefixes_are_found_that_the_predictor_or_the_follower_knows() -> None:
     assert foretold(gallery, request, now_s)[0].cached_tokens == 96
     engine.reserve(newcomer("y", prefix=prefix[:2], prefix_chunk_tokens=100.0), now_s)
     assert foretold(gallery, request, now_s)[0].cached_tokens == 192
+    later = newcomer("z", turn=Turn(5, 4, 150.0))
+    assert foretold(gallery, later, now_s)[0].cached_tokens == 0
     engine.ended("y")
-    engine.hear(Published(now_s, now_s, None, False, (), prefix[:1]), now_s)
+    engine.hear(Published(now_s, now_s, None, False, (4,), prefix[:1]), now_s)
     assert foretold(gallery, request, now_s)[0].cached_tokens == 0
+    assert foretold(gallery, later, now_s)[0].cached_tokens == 144
 
 
 def false_pictures(picture: PublishedPicture) -> list[tuple[str, PublishedPicture]]:

@@ -7,7 +7,7 @@ import pytest
 
 from foretell.engine.prefixes import MAX_PENDING, PrefixIndex
 from foretell.length.prefix import chained
-from foretell.model import EngineConfig, LengthEstimate, RequestSpec
+from foretell.model import EngineConfig, LengthEstimate, RequestSpec, Turn
 
 CONFIG = EngineConfig("m", 16, 100, 8, 512, 4096)
 CHUNK = 64.0  # four blocks
@@ -60,6 +60,56 @@ def test_outputs_and_unnamed_remainders_take_blocks() -> None:
         index.reserve(request("b", "b", 2, output=output))
     assert short.find(request("?", "a", 8)) == 512
     assert long.find(request("?", "a", 8)) < 512
+
+
+def turn(name: str, prompt: int, before: int = 0, chunks: int = 0) -> RequestSpec:
+    """A prompt of `chunks` and ten tokens, or of 40 tokens and an answer more, if it has one."""
+    spec = request(name, "chat", chunks, output=40.0)
+    if not before:
+        return replace(spec, turn=Turn(prompt))
+    answered = spec.prompt_tokens + 40
+    return replace(spec, prompt_tokens=answered + 10, turn=Turn(prompt, before, float(answered)))
+
+
+@pytest.mark.parametrize(("chunks", "found"), [(0, 48), (1, 112)])
+def test_a_turn_finds_the_answer_before_it(chunks: int, found: int) -> None:
+    index = PrefixIndex(CONFIG)
+    assert index.reserve(turn("a", 1, chunks=chunks)) == 0
+    index.admitted("a", 0, 10)
+    assert index.find(turn("?", 3, before=7, chunks=chunks)) == chunks * 64
+    assert index.reserve(turn("b", 2, before=1, chunks=chunks)) == found
+    assert index.believed("b") == found
+    index.admitted("b", found, turn("b", 2, before=1, chunks=chunks).prompt_tokens)
+    assert index.find(turn("?", 3, before=2, chunks=chunks)) == found
+    for number in range(20):
+        index.reserve(request(f"more-{number}", str(number), 6))
+    assert index.find(turn("?", 3, before=2, chunks=chunks)) == 0
+
+
+def test_a_turn_whose_prompt_before_never_ran_finds_nothing() -> None:
+    index = PrefixIndex(CONFIG)
+    index.reserve(turn("a", 1))
+    index.ended("a", answered=False)
+    assert index.find(turn("?", 2, before=1)) == 0
+    assert index.chunks == []
+
+
+def test_answers_that_engines_do_not_find_are_no_longer_expected() -> None:
+    """As with models whose thoughts are left out of the next prompt. Prompts are still found."""
+    index = PrefixIndex(CONFIG)
+    for number in range(1, 13, 2):
+        index.reserve(turn(f"a{number}", number, chunks=1))
+        index.admitted(f"a{number}", 0, 74)
+        index.reserve(turn(f"b{number}", number + 1, before=number, chunks=1))
+        index.admitted(f"b{number}", 64, 124)
+    told = index.journal_end
+    index.reserve(turn("c", 13, chunks=1))
+    assert index.find(turn("?", 14, before=13, chunks=1)) == 64
+    assert index.chunks == list(request("?", "chat", 1).prefix)
+    assert index.changes_since(told) == {}
+    whole = index.changes_since(0)
+    assert whole is not None
+    assert [key for key, is_cached in whole.items() if is_cached] == index.chunks
 
 
 def test_an_engine_that_finds_less_has_lost_what_is_older_too() -> None:
@@ -117,6 +167,8 @@ def test_it_is_bounded_and_never_lacks_what_is_before_a_chunk_it_has() -> None:
     for number in range(3000):
         topic = str(draws.randint(0, 20))
         spec = request(f"r{number}", topic, draws.randint(0, 12), draws.randint(0, 63) + 1)
+        before = draws.randint(0, number)
+        spec = replace(spec, turn=Turn(number, before, float(draws.randint(0, 2000))))
         index.reserve(spec)
         draw = draws.random()
         if draw < 0.6:

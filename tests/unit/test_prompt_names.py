@@ -48,6 +48,20 @@ def test_a_later_turn_begins_with_all_of_an_earlier_one() -> None:
     assert common(earlier, later) == len(earlier.hashes) < len(later.hashes)
 
 
+@pytest.mark.parametrize("size", [1, 100])
+def test_a_later_turn_names_the_prompt_before_and_how_far_its_answer_goes(size: int) -> None:
+    turns = [{**turn, "content": turn["content"][: 40 * size]} for turn in TURNS]
+    earlier, later = chat(turns[:2]).turn, chat(turns).turn
+    assert earlier.prompt
+    assert not earlier.before
+    assert later.before == earlier.prompt != later.prompt
+    told = [len(f"{turn['role']}\n{turn['content']}\n") for turn in turns]
+    assert later.answered_tokens == pytest.approx(1000 * sum(told[:3]) / sum(told), abs=3)
+    assert chat([*turns[:3], {"role": "user", "content": "?"}]).turn.before == earlier.prompt
+    assert chat(turns, cache_salt="tenant").turn.before != earlier.prompt
+    assert chat(turns[2:]).turn.before == 0
+
+
 def test_what_differs_in_the_middle_is_equal_before() -> None:
     other = [TURNS[0], {"role": "user", "content": "Who is Jill?" * 100}]
     assert common(chat(TURNS), chat(other)) == (len("system\n") + len(LONG)) // CHUNK_BYTES

@@ -30,7 +30,8 @@ class ImportOptions:
         int, typer.Option(min=1, help="Number of ranks that share their experts (MoE).")
     ] = 1
     expert_parallel: Annotated[
-        bool, typer.Option("--expert-parallel", help="Each device has some of the experts as a whole.")
+        bool,
+        typer.Option("--expert-parallel", help="Each device has some of the experts as a whole."),
     ] = False
     weights: Annotated[
         str,

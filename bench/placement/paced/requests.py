@@ -17,7 +17,7 @@ _MOST_CHARACTERS, _MOST_OUTPUT = 1200, 512
 _TURNS = range(3, 6)
 _THINK_S = 4.0  # mean time from an answer to the next turn
 _CHARACTERS_PER_TOKEN = 1.6  # of the tiny model's tokenizer on ShareGPT, measured
-_WORDS = ("the", "model", "server", "answers", "every", "request", "that", "waits", "for", "it")
+WORDS = ("the", "model", "server", "answers", "every", "request", "that", "waits", "for", "it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def _invented(draws: Random) -> Iterator[list[Turn]]:
         messages: list[Message] = []
         turns = []
         for _ in range(4):
-            text = " ".join(draws.choices(_WORDS, k=draws.randint(5, 25)))
+            text = " ".join(draws.choices(WORDS, k=draws.randint(5, 25)))
             messages.append({"role": "user", "content": text})
             turns.append(Turn(tuple(messages), min(300, 10 + int(draws.expovariate(1 / 60)))))
             messages.append({"role": "assistant", "content": text})

@@ -25,8 +25,9 @@ METRICS = {
 }
 Pairs = dict[str, list[list[float]]]
 """Foretold and actual seconds of requests, by who foretold them."""
-TOKENS = "tokens"
-"""The kind of what is no latency: the answers' tokens, foretold and actual."""
+TOKENS, CACHED = "tokens", "cached"
+"""The kinds of what is no latency: the answers' tokens, and the prompt's that were found cached,
+foretold and actual."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,13 @@ def foretold(log: Path, counted: Collection[str]) -> dict[str, Pairs]:
             [entry["predicted_output_tokens"], entry["output_tokens"]]
             for entry in finished
             if _is_counted(entry, counted)
+        ]
+    }
+    found[CACHED] = {
+        FORETELL: [
+            [entry["predicted_cached_tokens"] or 0, entry["cached_tokens"]]
+            for entry in finished
+            if _is_counted(entry, counted) and entry.get("cached_tokens") is not None
         ]
     }
     return {kind: dict(pairs) for kind, pairs in found.items()}

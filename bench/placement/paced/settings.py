@@ -47,6 +47,8 @@ class Setting:
     utilisation: float = UTILISATION
     hinted: bool = False
     """Requests say how long their answers will be."""
+    own_answers: bool = False
+    """Later turns repeat what the engines have answered, and not what the file says."""
 
     def rate_per_s(self, turns: Sequence[Turn], step_time: StepTimeModel) -> float:
         """Requests a second that keep the engines as busy as `utilisation` says."""

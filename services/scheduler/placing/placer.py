@@ -248,6 +248,7 @@ class Placer(AsyncDriver[Placement]):
             sequences=parsed.sequences,
             prefix=prefix.hashes,
             prefix_chunk_tokens=prefix.chunk_tokens,
+            turn=prefix.turn,
             slo=parsed.terms.slo,
             x_request_id=request_id,
         )

@@ -1,10 +1,17 @@
 """Names for the beginning of a prompt, by which predictors follow prefix caches."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from foretell.length.prefix import CHUNK_BYTES, CHUNK_TOKENS, prefix_of_text, prefix_of_tokens
+from foretell.length.prefix import (
+    CHUNK_BYTES,
+    CHUNK_TOKENS,
+    prefix_of_text,
+    prefix_of_tokens,
+    whole_name,
+)
+from foretell.model import NO_TURN, Turn
 from services.scheduler.http.parsing import ParsedRequest
 from services.scheduler.http.surface import Message
 
@@ -14,10 +21,11 @@ _TEMPLATE_FIELDS = ("tools", "documents", "chat_template", "chat_template_kwargs
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """The fields `prefix` and `prefix_chunk_tokens` of `RequestSpec`."""
+    """The fields `prefix`, `prefix_chunk_tokens` and `turn` of `RequestSpec`."""
 
     hashes: tuple[int, ...] = ()
     chunk_tokens: float = 0.0
+    turn: Turn = NO_TURN
 
 
 def prefix_of(request: ParsedRequest, prompt_tokens: int) -> Prefix:
@@ -30,7 +38,7 @@ def prefix_of(request: ParsedRequest, prompt_tokens: int) -> Prefix:
     try:
         key = json.dumps([request.endpoint.path, request.model, body.get("cache_salt")]).encode()
         if request.messages:
-            return _of_text(_chat(body, request.messages), key, prompt_tokens)
+            return _of_chat(body, request.messages, key, prompt_tokens)
     except RecursionError:  # what the parser just managed may be too deep from here
         return Prefix()
     prompt = body.get("prompt")
@@ -44,24 +52,46 @@ def prefix_of(request: ParsedRequest, prompt_tokens: int) -> Prefix:
 
 
 def _of_text(text: str, key: bytes, prompt_tokens: int) -> Prefix:
-    raw = text.encode(errors="surrogatepass")
+    return _of_bytes(text.encode(errors="surrogatepass"), key, prompt_tokens)
+
+
+def _of_bytes(raw: bytes, key: bytes, prompt_tokens: int) -> Prefix:
     hashes = prefix_of_text(raw, key)
     if not hashes:
         return Prefix()
     return Prefix(hashes, max(1.0, prompt_tokens * CHUNK_BYTES / len(raw)))
 
 
-def _chat(body: dict[str, Any], messages: list[Message]) -> str:
-    """All that a chat template may put into the prompt, in about its order."""
+def _of_chat(
+    body: dict[str, Any], messages: list[Message], key: bytes, prompt_tokens: int
+) -> Prefix:
+    """The latest answer among the messages was probably given to those before it."""
     parts = [_json(body[name]) for name in _TEMPLATE_FIELDS if body.get(name)]
+    ends = [len(parts)]
     for message in messages:
-        rest = {name: value for name, value in message.items() if name not in ("role", "content")}
-        content = message.get("content")
-        parts.append(message["role"])
-        parts.append(content if isinstance(content, str) else _json(content))
-        if any(rest.values()):
-            parts.append(_json(rest))
-    return "\n".join(parts)
+        parts += _told(message)
+        ends.append(len(parts))
+
+    def text(messages: int) -> bytes:
+        return "\n".join(parts[: ends[messages]]).encode(errors="surrogatepass")
+
+    raw = text(len(messages))
+    prefix = _of_bytes(raw, key, prompt_tokens)
+    turn = Turn(whole_name(raw, key, prefix.hashes))
+    latest = max((i for i, m in enumerate(messages) if m["role"] == "assistant"), default=0)
+    if latest:
+        before = whole_name(text(latest), key, prefix.hashes)
+        answered = prompt_tokens * len(text(latest + 1)) / len(raw)
+        turn = Turn(turn.prompt, before, answered)
+    return replace(prefix, turn=turn)
+
+
+def _told(message: Message) -> list[str]:
+    """All of a message that a chat template may put into the prompt, in about its order."""
+    rest = {name: value for name, value in message.items() if name not in ("role", "content")}
+    content = message.get("content")
+    parts = [message["role"], content if isinstance(content, str) else _json(content)]
+    return [*parts, _json(rest)] if any(rest.values()) else parts
 
 
 def _json(value: Any) -> str:
