@@ -120,14 +120,13 @@ def _run(row: dict[str, str]) -> Run:
     model = known_model([row["model_path"].rpartition("/")[2]])
     weights = _WEIGHTS[row["precision"]]
     blocks = weights == _EIGHT_BIT and model_of(model).bytes_per_parameter < 2.0
-    return Run(
-        row["system"],
-        model,
-        _EIGHT_BIT_BLOCKS if blocks else weights,
-        *(int(float(row[name])) for name in ("tp_size", "isl", "osl", "batch_size")),
-        *(float(row[f"silicon_{name}_ms"]) / 1e3 for name in ("ttft", "tpot")),
-        expert_parallel=float(row.get("moe_ep_size") or 1) > 1,
+    devices, prompt, output, clients = (
+        int(float(row[name])) for name in ("tp_size", "isl", "osl", "batch_size")
     )
+    ttft_s, tpot_s = (float(row[f"silicon_{name}_ms"]) / 1e3 for name in ("ttft", "tpot"))
+    whole = float(row.get("moe_ep_size") or 1) > 1
+    kind = _EIGHT_BIT_BLOCKS if blocks else weights
+    return Run(row["system"], model, kind, devices, prompt, output, clients, ttft_s, tpot_s, whole)
 
 
 def _order(run: Run) -> tuple[Any, ...]:

@@ -74,7 +74,8 @@ def answered_tokens(request: RequestSpec, known: Container[int], block_size_toke
     """Prompt tokens found if the prompt before it and its answer are `known`; otherwise 0."""
     if not request.turn.before or request.turn.before not in known:
         return 0
-    return _whole_blocks(request, request.turn.answered_tokens, block_size_tokens)
+    # Nobody computed the answer's last token.
+    return _whole_blocks(request, request.turn.answered_tokens - 1.0, block_size_tokens)
 
 
 def _whole_blocks(request: RequestSpec, tokens: float, block_size_tokens: int) -> int:

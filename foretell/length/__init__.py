@@ -9,7 +9,11 @@ from foretell.length.estimate import (
     says_more,
 )
 from foretell.length.history import PRIOR_TOKENS, QUANTILE_LEVELS, LengthHistory
-from foretell.length.prompt import PRIOR_TOKENS_PER_CHARACTER, PromptTokenEstimator
+from foretell.length.prompt import (
+    PRIOR_TOKENS_PER_CHARACTER,
+    PromptTokenEstimator,
+    SpokenTokens,
+)
 from foretell.length.survival import SurvivalCurve
 
 __all__ = [
@@ -19,6 +23,8 @@ __all__ = [
     "QUANTILE_LEVELS",
     "LengthHistory",
     "PromptTokenEstimator",
+    "SpokenTokens",
+    "SpokenTokens",
     "SurvivalCurve",
     "clip",
     "expected_output",

@@ -40,6 +40,29 @@ class PromptTokenEstimator:
         fit.add(characters, max(0, messages), prompt_tokens)
 
 
+class SpokenTokens:
+    """Tokens of prompts together with their answers, as engines counted them, by their names.
+
+    With it a later turn's length is known but for what is new. The prompt unheard of for longest
+    makes room for a new one beyond `most`.
+    """
+
+    def __init__(self, *, most: int = 10_000) -> None:
+        self._most = most
+        self._tokens: dict[int, int] = {}  # unheard of for longest first
+
+    def note(self, prompt: int, tokens: int) -> None:
+        """A prompt and its answer had so many tokens."""
+        self._tokens.pop(prompt, None)
+        self._tokens[prompt] = tokens
+        if len(self._tokens) > self._most:
+            del self._tokens[next(iter(self._tokens))]
+
+    def of(self, prompt: int) -> int:
+        """The tokens of a prompt and its answer; 0 where they are not known."""
+        return self._tokens.get(prompt, 0)
+
+
 class _Fit:
     """Decayed sums of the normal equations, and their solution."""
 

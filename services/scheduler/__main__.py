@@ -13,7 +13,7 @@ import aiohttp
 from prometheus_client import CollectorRegistry
 
 from foretell.config import SchedulerSettings, build_policy
-from foretell.length import PromptTokenEstimator
+from foretell.length import PromptTokenEstimator, SpokenTokens
 from foretell.placement import PlacementConfig
 from foretell.policy.base import Needs
 from foretell.telemetry import SchedulerMetrics
@@ -96,6 +96,7 @@ async def serve(
             Lengths(open_model(_length_model(settings))),
             PromptTokenEstimator(),
             PromptCounter(settings.tokenizer),
+            SpokenTokens(),
         )
         placer = Placer(
             build_policy(settings.policy, settings.policy_parameters),

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from foretell.length import PromptTokenEstimator
+from foretell.length import PromptTokenEstimator, SpokenTokens
 
 
 def test_an_unknown_model_gets_the_prior() -> None:
@@ -75,3 +75,10 @@ def test_the_model_unheard_of_for_longest_is_forgotten() -> None:
     assert estimator.estimate("b", 1000, 0) == 250
     assert estimator.estimate("a", 1000, 0) == pytest.approx(500, abs=2)
     assert estimator.estimate("c", 1000, 0) == pytest.approx(500, abs=2)
+
+
+def test_of_spoken_prompts_the_latest_are_known() -> None:
+    spoken = SpokenTokens(most=2)
+    for name, tokens in ((1, 10), (2, 20), (1, 11), (3, 30)):
+        spoken.note(name, tokens)
+    assert [spoken.of(name) for name in range(4)] == [0, 11, 0, 30]

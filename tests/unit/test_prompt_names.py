@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from foretell.length.prefix import CHUNK_BYTES, CHUNK_TOKENS, MOST_CHUNKS
 from services.scheduler.http.parsing import parse
 from services.scheduler.http.surface import ENDPOINTS, Endpoint
-from services.scheduler.placing.prefixes import Prefix, prefix_of
+from services.scheduler.placing.prefixes import Prefix, continued, prefix_of
 
 COMPLETIONS, CHAT = ENDPOINTS["/v1/completions"], ENDPOINTS["/v1/chat/completions"]
 
@@ -60,6 +60,18 @@ def test_a_later_turn_names_the_prompt_before_and_how_far_its_answer_goes(size: 
     assert chat([*turns[:3], {"role": "user", "content": "?"}]).turn.before == earlier.prompt
     assert chat(turns, cache_salt="tenant").turn.before != earlier.prompt
     assert chat(turns[2:]).turn.before == 0
+
+
+def test_a_turn_is_as_long_as_was_spoken_and_what_is_new() -> None:
+    later = chat(TURNS)
+    new = 1000 - later.turn.answered_tokens
+    tokens, known = continued(later, 1000, 2000)
+    assert tokens == pytest.approx(2000 + new, abs=1)
+    assert (known.hashes, known.turn.before) == (later.hashes, later.turn.before)
+    assert known.turn.answered_tokens == 2000.0
+    assert known.chunk_tokens == pytest.approx(later.chunk_tokens * tokens / 1000)
+    short = [{"role": role, "content": "?"} for role in ("user", "assistant", "user")]
+    assert continued(chat(short), 20, 100)[1].chunk_tokens == 0.0
 
 
 def test_what_differs_in_the_middle_is_equal_before() -> None:

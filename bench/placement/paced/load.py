@@ -120,7 +120,7 @@ def _repeat(messages: list[Message], answers: Sequence[Answered]) -> None:
 
 async def single_tokens(url: str, model: str) -> list[int]:
     """Words that are one token each of the engine at `url`, behind a space."""
-    found = []
+    found: list[int] = []
     async with aiohttp.ClientSession(url) as session:
         for word in WORDS:
             body = {"model": model, "prompt": f" {word}", "add_special_tokens": False}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from foretell import wire
 from foretell.cosched.deadlines import JobClass
-from foretell.length import PromptTokenEstimator
+from foretell.length import PromptTokenEstimator, SpokenTokens
 from foretell.model import LengthEstimate, RequestSpec
 from foretell.placement import PlacementConfig, PlacementCore, effects, events
 from foretell.placement.decision import Decision
@@ -34,7 +34,7 @@ from services.scheduler.placing.predictors import (
     open_gallery,
     reserved_prediction,
 )
-from services.scheduler.placing.prefixes import Prefix, prefix_of
+from services.scheduler.placing.prefixes import Prefix, continued, prefix_of
 from services.scheduler.placing.refusals import refusal
 from services.scheduler.placing.stories import Chapter, Stories, Story
 from services.scheduler.placing.tagging import TaggerClient
@@ -67,6 +67,7 @@ class Estimators:
     lengths: Lengths
     prompt_tokens: PromptTokenEstimator
     counter: PromptCounter
+    spoken: SpokenTokens
 
 
 class Placer(AsyncDriver[Placement]):
@@ -239,6 +240,8 @@ class Placer(AsyncDriver[Placement]):
         prefix = Prefix()
         if self.core.policy.needs.prediction and parsed.endpoint.generates:
             prefix = prefix_of(parsed, prompt_tokens)
+            if spoken := known.spoken.of(prefix.turn.before):
+                prompt_tokens, prefix = continued(prefix, prompt_tokens, spoken)
         return RequestSpec(
             request_id=key,
             prompt_tokens=prompt_tokens,

@@ -51,6 +51,15 @@ def prefix_of(request: ParsedRequest, prompt_tokens: int) -> Prefix:
     return Prefix()
 
 
+def continued(prefix: Prefix, prompt_tokens: int, spoken: int) -> tuple[int, Prefix]:
+    """The tokens and names of a prompt of about `prompt_tokens`, where so many were spoken up to
+    the end of its latest answer."""
+    tokens = spoken + max(1, round(prompt_tokens - prefix.turn.answered_tokens))
+    turn = replace(prefix.turn, answered_tokens=float(spoken))
+    chunk_tokens = max(1.0, prefix.chunk_tokens * tokens / prompt_tokens) if prefix.hashes else 0.0
+    return tokens, Prefix(prefix.hashes, chunk_tokens, turn)
+
+
 def _of_text(text: str, key: bytes, prompt_tokens: int) -> Prefix:
     return _of_bytes(text.encode(errors="surrogatepass"), key, prompt_tokens)
 

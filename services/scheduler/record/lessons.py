@@ -42,6 +42,9 @@ class Lessons:
             self._estimators.prompt_tokens.observe(
                 request.model, request.characters, len(request.messages), result.prompt_tokens
             )
+        if spec.turn.prompt and result.finished and result.prompt_tokens:
+            tokens = result.prompt_tokens + result.output_tokens
+            self._estimators.spoken.note(spec.turn.prompt, tokens)
         if request.ignore_eos or result.output_tokens <= request.min_tokens:
             return  # the length is the client's, not the model's
         prompt_tokens = result.prompt_tokens or spec.prompt_tokens
