@@ -24,7 +24,6 @@ __all__ = [
     "LengthHistory",
     "PromptTokenEstimator",
     "SpokenTokens",
-    "SpokenTokens",
     "SurvivalCurve",
     "clip",
     "expected_output",
