@@ -67,7 +67,6 @@ def measure(options: argparse.Namespace) -> Numbers:
         "profile": PROFILE,
         "slowdown": SLOWDOWN,
         "load": _LOAD,
-        "seeds": options.seeds,
         "kinds": kinds,
     }
 
@@ -75,6 +74,7 @@ def measure(options: argparse.Namespace) -> Numbers:
 def summary(runs: Sequence[Run]) -> dict[str, Any]:
     """What the runs of all seeds come to, as JSON."""
     return {
+        "seeds": len(runs),
         "step_lateness": max(run.step_lateness for run in runs),
         "cores_busy": fmean(run.cores_busy for run in runs),
         "degraded": sum(sum(run.degraded.values()) for run in runs),
@@ -127,7 +127,7 @@ def tables(page: Numbers) -> Blocks:
         made_by(page),
         f"Four engines, whose steps last {page['slowdown']:g} times as long as `{page['profile']}` "
         f"says, at {page['load']:.0%} of what they could serve. In brackets, the least and the "
-        f"most of {page['seeds']} seeds.\n",
+        "most of the seeds.\n",
     ]
     rows = []
     for name, one in page["kinds"].items():
@@ -137,8 +137,9 @@ def tables(page: Numbers) -> Blocks:
     lines.append(markdown_table(("", "foretold by", "median", "P90", "requests"), rows))
     for name, one in page["kinds"].items():
         lines.append(
-            f"*{name}*: {one['what']}; steps at most {one['step_lateness']:.1%} late, "
-            f"{one['cores_busy']:.2f} cores busy, {one['degraded']} placements degraded.\n"
+            f"*{name}*: {one['what']}; {one['seeds']} seeds; steps at most "
+            f"{one['step_lateness']:.1%} late, {one['cores_busy']:.2f} cores busy, "
+            f"{one['degraded']} placements degraded.\n"
         )
         if found := one["cached"]["found"]:
             lines.append(_of_cached(one["cached"], found))

@@ -150,7 +150,7 @@ def test_errors_are_told_of_all_seeds_and_of_the_least_and_the_most() -> None:
     late.foretold.update({k: {FORETELL: [[3.0, 1.0]], "simple": [[1.0, 1.0]]} for k in LATENCIES})
     late.foretold["cached"] = {FORETELL: [[100, 200], [90, 0]]}
     hidden = {"what": "nobody knows", **bench_foretold.summary([run_of("slo", 0, 1.0), late])}
-    page = {**MADE_BY, "profile": "", "slowdown": 2.0, "load": 0.7, "seeds": 2}
+    page = {**MADE_BY, "profile": "", "slowdown": 2.0, "load": 0.7}
     text = bench_foretold.tables({**page, "kinds": {"hidden": hidden}})["tables"]
     assert f"| hidden: e2e | `{FORETELL}` | 125% (50% to 200%) | 200% (50% to 200%) | 2 |" in text
     assert "| hidden: e2e | `simple` | 50% (0% to 100%) | 100% (0% to 100%) | 2 |" in text
