@@ -103,8 +103,9 @@ def estimated_kv_blocks(device: DeviceSpec, model: ModelSpec, block_size_tokens:
     """KV blocks beside the weights: what vLLM may use of the memory, less the weights.
 
     Of the 90% that it takes by default activations and the runtime have 4.7 points: 3.76 GB of an
-    H100 (`other_mem` of aiconfigurator's device files). An RTX 4090 had 2,588 blocks beside
-    Llama-3.1-8B in a published run, where this says 2,103: part of its memory is counted in GiB.
+    H100 (`other_mem` of aiconfigurator's device files). It errs towards few: an RTX 4090 had 2,588
+    blocks beside Llama-3.1-8B in a published run and an A30 1,056 beside Llama-2-7B, where this
+    says 2,103 and 833, as datasheets give GB for GiB.
     """
     free = (0.9 - 0.047) * device.memory_bytes - model.bytes_per_parameter * model.parameters
     return max(0, int(free / model.kv_bytes_per_token / block_size_tokens))
