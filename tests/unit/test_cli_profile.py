@@ -166,10 +166,10 @@ def test_the_twin_is_near_published_runs(folder: str) -> None:
     assert found["e2e"]["mape"] <= 0.03
 
 
-def test_another_profile_is_not_near() -> None:
-    """The test above can fail: twice the device gives half the time."""
+def test_another_profile_wants_a_host_that_nobody_has() -> None:
+    """The test above can fail: of twice the device half the time would be the host's."""
     found = json.loads(run("accuracy", RUNS / "Llama-3.1-8B", "--profile", "H100/Llama-3.1-8B")[1])
-    assert found["tpot"]["mean_error"] < -0.2
+    assert found["host_ms_per_step"] > 5.0
 
 
 def test_a_profile_of_other_parallelism_is_refused() -> None:
