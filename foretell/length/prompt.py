@@ -4,6 +4,8 @@ PRIOR_TOKENS_PER_CHARACTER = 0.25
 PRIOR_TOKENS_PER_MESSAGE = 4.0
 """What a chat template puts around one message: role, separators."""
 
+_REPEATED = 0.9  # of what was spoken: clients trim answers, and text is other tokens read again
+_MOST_FORGETFUL = 64
 _DECAY = 0.98  # per observation: the latest fifty prompts or so decide
 _PRIOR_CHARACTERS = 100.0  # the prior on the ratio weighs as much as a prompt of this length
 _PRIOR_MESSAGE_WEIGHT = 0.005  # and that on a message as much as one message in 200 characters
@@ -50,6 +52,7 @@ class SpokenTokens:
     def __init__(self, *, most: int = 10_000) -> None:
         self._most = most
         self._tokens: dict[int, int] = {}  # unheard of for longest first
+        self._forgetful: dict[str, None] = {}  # models, the one found out first at the front
 
     def note(self, prompt: int, tokens: int) -> None:
         """A prompt and its answer had so many tokens."""
@@ -58,9 +61,17 @@ class SpokenTokens:
         if len(self._tokens) > self._most:
             del self._tokens[next(iter(self._tokens))]
 
-    def of(self, prompt: int) -> int:
-        """The tokens of a prompt and its answer; 0 where they are not known."""
-        return self._tokens.get(prompt, 0)
+    def of(self, model: str, prompt: int) -> int:
+        """The tokens of a prompt to `model` and its answer; 0 where they tell nothing."""
+        return 0 if model in self._forgetful else self._tokens.get(prompt, 0)
+
+    def check(self, model: str, before: int, prompt_tokens: int) -> None:
+        """The turn behind the prompt `before` had so many tokens: if fewer than were spoken, the
+        model's thoughts are left out of prompts, and what was spoken tells nothing any more."""
+        if prompt_tokens < _REPEATED * self.of(model, before):
+            self._forgetful[model] = None
+            if len(self._forgetful) > _MOST_FORGETFUL:
+                del self._forgetful[next(iter(self._forgetful))]
 
 
 class _Fit:

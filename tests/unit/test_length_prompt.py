@@ -81,4 +81,17 @@ def test_of_spoken_prompts_the_latest_are_known() -> None:
     spoken = SpokenTokens(most=2)
     for name, tokens in ((1, 10), (2, 20), (1, 11), (3, 30)):
         spoken.note(name, tokens)
-    assert [spoken.of(name) for name in range(4)] == [0, 11, 0, 30]
+    assert [spoken.of("m", name) for name in range(4)] == [0, 11, 0, 30]
+
+
+def test_what_models_forget_to_repeat_tells_nothing() -> None:
+    """Thoughts count among what was spoken, and are left out of the next prompt."""
+    spoken = SpokenTokens()
+    spoken.note(1, 1000)
+    spoken.check("m", 1, 950)
+    spoken.check("m", 2, 5)
+    spoken.check("thinks", 1, 300)
+    assert (spoken.of("m", 1), spoken.of("thinks", 1)) == (1000, 0)
+    for number in range(64):
+        spoken.check(f"thinks-{number}", 1, 300)
+    assert spoken.of("thinks", 1) == 1000

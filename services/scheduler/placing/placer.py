@@ -240,7 +240,7 @@ class Placer(AsyncDriver[Placement]):
         prefix = Prefix()
         if self.core.policy.needs.prediction and parsed.endpoint.generates:
             prefix = prefix_of(parsed, prompt_tokens)
-            if spoken := known.spoken.of(prefix.turn.before):
+            if spoken := known.spoken.of(parsed.model, prefix.turn.before):
                 prompt_tokens, prefix = continued(prefix, prompt_tokens, spoken)
         return RequestSpec(
             request_id=key,

@@ -43,8 +43,9 @@ class Lessons:
                 request.model, request.characters, len(request.messages), result.prompt_tokens
             )
         if spec.turn.prompt and result.finished and result.prompt_tokens:
-            tokens = result.prompt_tokens + result.output_tokens
-            self._estimators.spoken.note(spec.turn.prompt, tokens)
+            spoken, tokens = self._estimators.spoken, result.prompt_tokens
+            spoken.check(request.model, spec.turn.before, tokens)
+            spoken.note(spec.turn.prompt, tokens + result.output_tokens)
         if request.ignore_eos or result.output_tokens <= request.min_tokens:
             return  # the length is the client's, not the model's
         prompt_tokens = result.prompt_tokens or spec.prompt_tokens
