@@ -153,8 +153,8 @@ def measure(options: argparse.Namespace) -> Numbers:
             found[name] = evaluation.report()
             if name in {"profile", "no profile"}:
                 plots.append((f"{case.title}, {name}", evaluation))
-        title = case.title if case.title not in reports else f"{case.title}, {len(reports) + 1}"
-        reports[title] = found
+        alike = sum(title.startswith(case.title) for title in reports)
+        reports[f"{case.title}, run {alike + 1}" if alike else case.title] = found
     if not reports:
         raise SystemExit(f"{options.data} holds no recorded run with tables of its device")
     if options.write:

@@ -136,6 +136,14 @@ def test_import_without_pyarrow_says_how_to_get_it(
     assert ".[profiles]" in run("profile", "import", *args)[1]
 
 
+def test_accuracy_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tools.accuracy.replayed", None)
+    code, text = run("accuracy", RUNS / "Llama-3.1-8B", "--no-profile")
+    assert code == 1
+    assert "accuracy needs scipy" in text
+    assert ".[profiles]" in text
+
+
 def test_names_are_found_in_paths() -> None:
     for part, device in {
         "h100_sxm": "H100-SXM",

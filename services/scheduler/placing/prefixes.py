@@ -80,17 +80,19 @@ def _of_chat(
     for message in messages:
         parts += _told(message)
         ends.append(len(parts))
+    pieces = [part.encode(errors="surrogatepass") for part in parts]
+    raw = b"\n".join(pieces)
 
-    def text(messages: int) -> bytes:
-        return "\n".join(parts[: ends[messages]]).encode(errors="surrogatepass")
+    def until(messages: int) -> int:
+        """Bytes of the first `messages`, and what is before all."""
+        return sum(map(len, pieces[: ends[messages]])) + ends[messages] - 1
 
-    raw = text(len(messages))
     prefix = _of_bytes(raw, key, prompt_tokens)
     turn = Turn(whole_name(raw, key, prefix.hashes))
     latest = max((i for i, m in enumerate(messages) if m["role"] == "assistant"), default=0)
     if latest:
-        before = whole_name(text(latest), key, prefix.hashes)
-        answered = prompt_tokens * len(text(latest + 1)) / len(raw)
+        before = whole_name(raw[: until(latest)], key, prefix.hashes)
+        answered = prompt_tokens * until(latest + 1) / len(raw)
         turn = Turn(turn.prompt, before, answered)
     return replace(prefix, turn=turn)
 
