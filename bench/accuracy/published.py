@@ -153,7 +153,7 @@ def measure(options: argparse.Namespace) -> Numbers:
             found[name] = evaluation.report()
             if name in {"profile", "no profile"}:
                 plots.append((f"{case.title}, {name}", evaluation))
-        alike = sum(title.startswith(case.title) for title in reports)
+        alike = sum(title.partition(", run ")[0] == case.title for title in reports)
         reports[f"{case.title}, run {alike + 1}" if alike else case.title] = found
     if not reports:
         raise SystemExit(f"{options.data} holds no recorded run with tables of its device")
