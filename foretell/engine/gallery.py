@@ -204,11 +204,11 @@ class FollowedEngine:
             if self._picture is not None and message.picture.taken_s != self._picture[0].taken_s:
                 self.worked_s = now_s
             self._show(message.picture, shift_s, message.sent_s)
-        elif self.predictor is not None:
-            self._forecaster.still_true(self.index, message.sent_s + shift_s)
-            self.predictor.published()
         self._heard_s, self._told_s = message.heard_s + shift_s, now_s
-        self._known_s = message.sent_s + shift_s
+        self._known_s = message.sent_s - message.silent_s + shift_s
+        if self.predictor is not None:
+            self._forecaster.still_true(self.index, self._known_s)
+            self.predictor.published()
         underway = self._underway
         if message.all_prefixes:
             underway.prefixes = set()

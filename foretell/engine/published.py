@@ -102,6 +102,8 @@ class Published:
     """`cached_prefixes` are all that there are."""
     cached_prefixes: tuple[int, ...] = ()
     evicted_prefixes: tuple[int, ...] = ()
+    silent_s: float = 0.0
+    """For so long before `sent_s` the engine may have made steps that it has not told yet."""
 
 
 def show(

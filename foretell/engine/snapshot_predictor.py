@@ -1,7 +1,7 @@
 """The predictor of an engine that publishes snapshots: what the sidecar beside it runs."""
 
 from collections.abc import Callable
-from math import inf
+from math import ceil, inf
 
 from foretell.engine.answer import Spread, no_spread
 from foretell.engine.forecast import Forecaster
@@ -39,7 +39,7 @@ class SnapshotPredictor:
 
     `length_row` makes a distribution of an estimate (`foretell.length.distribution.knots`);
     `prior_tokens` is the mean output length of requests that nobody estimated.
-    `dispatch_delay_s` as `Ledger` has it, `every_step_published` as `Forecaster.prepare`.
+    `dispatch_delay_s` as `Ledger` has it.
     """
 
     def __init__(
@@ -48,7 +48,6 @@ class SnapshotPredictor:
         dispatch_delay_s: float,
         length_row: Callable[[LengthEstimate], Row],
         prior_tokens: float,
-        every_step_published: bool = True,
     ) -> None:
         self.ledger = Ledger(dispatch_delay_s)
         self.snapshot: EngineSnapshot | None = None
@@ -56,7 +55,6 @@ class SnapshotPredictor:
         self._length_row = length_row
         self._prior_tokens = prior_tokens
         self._prior_row = length_row(LengthEstimate(prior_tokens))
-        self._every_step_published = every_step_published
         self._forecaster = Forecaster()
         self._predictor: EnginePredictor | None = None
         self._shown = False  # the picture is that of the latest snapshot
@@ -144,6 +142,8 @@ class SnapshotPredictor:
         self._asked = True
         self.ledger.expire(now_unix_s)
         predictor.believe(step_time.packed(), spread, calibration_steps)
+        silent_s = self.silent_s(step_time, now_unix_s)
+        self._forecaster.still_true(0, now_unix_s - silent_s)
         (prediction,) = predict(
             self._forecaster,
             [predictor],
@@ -152,12 +152,29 @@ class SnapshotPredictor:
             at_s=now_unix_s,
             now_s=now_unix_s,
             ages_s=[self.age_s(now_unix_s)],
-            every_step_published=self._every_step_published,
+            every_step_published=False,
             announced_only=announced_only,
             externality=externality,
             with_quantiles=with_quantiles,
         )
         return prediction
+
+    def silent_s(self, step_time: StepTimeModel, now_unix_s: float) -> float:
+        """For how long the engine may have made steps that it has not told yet.
+
+        Steps at which all decode are told within a time: as many as begin in less than that can be
+        over. Silence for longer means that one of them still lasts.
+        """
+        snapshot = self.snapshot
+        within_s = snapshot.config.told_within_s if snapshot else 0.0
+        if snapshot is None or not within_s or not snapshot.steps_in_flight:
+            return 0.0
+        shape = snapshot.steps_in_flight[-1].shape
+        step_s = step_time.step_s(shape)
+        if shape.prefill_seqs or step_s <= 0.0:
+            return 0.0
+        untold_s = (ceil(within_s / step_s) - 1) * step_s
+        return max(0.0, min(untold_s, now_unix_s - snapshot.taken_unix_s))
 
     def publish(self, step_time: OnlineStepTime, now_unix_s: float) -> PublishedPicture | None:
         """What is known of the engine now, for those who predict by themselves.

@@ -69,6 +69,9 @@ class EngineConfig:
     """Tokens behind a step's own that the drafting model reads, embeddings included."""
     co_schedules: bool = False
     """Requests of the last priority are offline: they get what the others leave."""
+    told_within_s: float = 0.0
+    """While the same requests decode one token each, steps are told this late at most, several in
+    one snapshot. 0: every step is told when it begins."""
     approximations: tuple[str, ...] = ()
     """What the engine does that the twin does not model; predictions are less exact for it."""
 

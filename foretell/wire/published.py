@@ -25,12 +25,13 @@ def published_to_proto(message: Published, profile: str = "") -> predictor_pb2.P
         all_prefixes=message.all_prefixes,
         cached_prefixes=message.cached_prefixes,
         evicted_prefixes=message.evicted_prefixes,
+        silent_s=message.silent_s,
     )
 
 
 def published_from_proto(message: predictor_pb2.Published, tables_of: ProfileTables) -> Published:
     """Raises `PictureError` for a message of another version, or one that was torn."""
-    if not (isfinite(message.sent_unix_s) and isfinite(message.heard_unix_s)):
+    if not all(map(isfinite, (message.sent_unix_s, message.heard_unix_s, message.silent_s))):
         raise PictureError("time")
     picture = None
     if message.HasField("picture"):
@@ -42,6 +43,7 @@ def published_from_proto(message: predictor_pb2.Published, tables_of: ProfileTab
         message.all_prefixes,
         tuple(message.cached_prefixes),
         tuple(message.evicted_prefixes),
+        message.silent_s,
     )
 
 

@@ -111,7 +111,12 @@ class Publisher:
         self._changes += service.has_faded()
         if any(follower.changes != self._changes for follower in self._followers):
             picture = service.publish()
-        message = Published(service.now_s(), service.predictor.heard_unix_s, picture)
+        message = Published(
+            service.now_s(),
+            service.predictor.heard_unix_s,
+            picture,
+            silent_s=service.silent_s(),
+        )
         for follower in self._followers:
             follower.publish(message, service.profile, self._changes)
         busy = service.predictor.is_busy  # then its silence says that a step still lasts

@@ -121,6 +121,10 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         self._told = self.step_time.speed_factor, self.predictor.dispatch_delay_s
         return picture
 
+    def silent_s(self) -> float:
+        """For how long the engine may have made steps that it has not told yet."""
+        return self.predictor.silent_s(self.step_time, self._clock())
+
     def has_faded(self) -> bool:
         """Whether the engine's step times, or its dispatch delay, are believed to be others than
         those last published, though nothing has happened since."""

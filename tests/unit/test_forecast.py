@@ -3,6 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -38,6 +39,18 @@ def snapshot(
     )
 
 
+DECODING = BatchShape(decode_seqs=1, decode_pairs=50)
+
+
+def decoding(tokens: float, told_within_s: float = 0.0) -> EngineSnapshot:
+    """One request decodes, which answers with so many tokens; its first step began just now."""
+    running = RequestState(
+        "r", "", 49, 1, 50, 0, NOW, predicted_output_tokens=tokens, scheduled_tokens=1
+    )
+    config = replace(CONFIG, told_within_s=told_within_s)
+    return snapshot([running], steps=(Step(1, NOW, 0.0, DECODING),), config=config)
+
+
 def spec(prompt: int, output: int, **changes: object) -> RequestSpec:
     length = LengthEstimate(float(output))
     return RequestSpec("new", prompt, 0, length, **changes)  # type: ignore[arg-type]
@@ -53,14 +66,12 @@ def forecast(
     now: float = NOW,
     *,
     ahead: Iterable[tuple[float, RequestSpec]] = (),
-    every_step_published: bool = True,
 ) -> Prediction:
     """With lengths that are certain; `ahead` are reservations and when they were made."""
     predictor = SnapshotPredictor(
         dispatch_delay_s=0.0,
         length_row=lambda estimate: certain(estimate.expected_tokens),
         prior_tokens=1.0,
-        every_step_published=every_step_published,
     )
     predictor.hear(seen)
     for at, reserved in ahead:
@@ -122,15 +133,24 @@ def test_max_tokens_and_the_models_length_cap_the_expected_output() -> None:
     assert forecast(snapshot(config=short), spec(20, 500)) == forecast(snapshot(), spec(20, 3))
 
 
-def test_silence_may_also_mean_that_steps_were_missed() -> None:
-    shape = BatchShape(decode_seqs=1, decode_pairs=50)
-    running = [
-        RequestState("r", "", 49, 1, 50, 0, NOW, predicted_output_tokens=9.0, scheduled_tokens=1)
-    ]
-    stale = snapshot(running, steps=(Step(1, NOW, 0.0, shape),))
-    rolled = forecast(stale, spec(20, 2), NOW + 10, every_step_published=False)
+def test_silence_may_also_mean_that_steps_were_not_told_yet() -> None:
+    stale = decoding(9, told_within_s=20.0)
+    rolled = forecast(stale, spec(20, 2), NOW + 10)
     alone = forecast(snapshot(), spec(20, 2), NOW + 10)
     assert rolled.e2e_s == pytest.approx(alone.e2e_s)
+
+
+def test_longer_silence_means_that_one_of_those_steps_still_lasts() -> None:
+    step_s = STEP_TIME.step_s(DECODING)
+    seen = decoding(9, told_within_s=2.5 * step_s)  # two steps can be over before one is told
+    told = decoding(7)
+    on_time = forecast(seen, spec(20, 2), NOW + 2.5 * step_s)
+    assert on_time.ttft_s == pytest.approx(
+        forecast(told, spec(20, 2), NOW + 0.5 * step_s).ttft_s, rel=1e-3
+    )
+    late = forecast(seen, spec(20, 2), NOW + 10)
+    assert late.e2e_s == pytest.approx(forecast(told, spec(20, 2), NOW + 10).e2e_s, rel=1e-3)
+    assert late.e2e_s > forecast(snapshot(), spec(20, 2)).e2e_s
 
 
 def random_attention(rng: Random, kind: str) -> dict[str, int] | None:

@@ -9,10 +9,13 @@ from services.backend.vllm.pace import Growth, Pace
 
 def step(pace: Pace, running: list[Any]) -> Any:
     """Schedule one token of each request; the step's output."""
-    output = SimpleNamespace(num_scheduled_tokens={each.name: 1 for each in running})
+    output = SimpleNamespace(
+        num_scheduled_tokens={each.name: 1 for each in running},
+        total_num_scheduled_tokens=len(running),
+    )
     for each in running:
         each.num_computed_tokens += 1
-    if pace.goes_on(output, running) is None:
+    if not pace.goes_on(output, running):
         pairs = sum(each.num_computed_tokens for each in running)
         pace.read(output, BatchShape(0, 0, 0, len(running), pairs))
     return output

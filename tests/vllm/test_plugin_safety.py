@@ -23,7 +23,7 @@ from vllm.v1.kv_cache_interface import (
 from foretell.v1 import snapshot_pb2
 from foretell.wire import LONGEST_APPROXIMATION
 from services.backend import publisher
-from services.backend.vllm import compat, encoder
+from services.backend.vllm import compat, encoder, plugin
 from services.backend.vllm.plugin import ForetellScheduler
 from services.process.memory_log import LogReader
 from tests.vllm.driver import KNOWS_ENCODING, EngineLoop, build_scheduler, engine_config
@@ -58,6 +58,12 @@ def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     result = f"ipc://{tmp_path}/snapshots"
     monkeypatch.setenv("FORETELL_PLUGIN_SNAPSHOT_ENDPOINT", result)
     return result
+
+
+@pytest.fixture
+def told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every step is told when it begins, so that they can be counted."""
+    monkeypatch.setattr(plugin, "TOLD_WITHIN_S", 0.0)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -119,6 +125,7 @@ def test_a_publisher_that_always_fails_is_switched_off(
     assert "the wire is cut" in first
 
 
+@pytest.mark.usefixtures("told_at_once")
 def test_a_few_failures_do_not_end_publishing(
     endpoint: str, monkeypatch: pytest.MonkeyPatch, warned: list[str]
 ) -> None:
@@ -129,6 +136,7 @@ def test_a_few_failures_do_not_end_publishing(
     assert len(warned) == 1
 
 
+@pytest.mark.usefixtures("told_at_once")
 def test_hooks_that_fail_never_reach_the_engine(
     endpoint: str, monkeypatch: pytest.MonkeyPatch, warned: list[str]
 ) -> None:
@@ -140,7 +148,7 @@ def test_hooks_that_fail_never_reach_the_engine(
         with monkeypatch.context() as patch:
             patch.setattr(f"services.backend.vllm.snapshot.SnapshotRecorder.{hook}", fail)
             assert drive(SYNC, ForetellScheduler, 4) == stock
-    assert len(warned) == 6
+    assert sum("a snapshot failed" in line for line in warned) == 3
 
 
 def test_a_closed_endpoint_does_no_harm(endpoint: str, warned: list[str]) -> None:
@@ -303,6 +311,7 @@ def test_bad_settings_leave_the_engine_running(
     assert told in line
 
 
+@pytest.mark.usefixtures("told_at_once")
 def test_snapshots_are_logged_in_shared_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,6 +334,7 @@ def test_snapshots_are_logged_in_shared_memory(
     assert sum(len(each.completed_steps) for each in heard) == 3
 
 
+@pytest.mark.usefixtures("told_at_once")
 def test_snapshots_travel_and_repeat(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORETELL_PLUGIN_HEARTBEAT_S", "0.05")
     loop = EngineLoop(SYNC, ForetellScheduler)

@@ -19,7 +19,7 @@ from foretell.model import (
 from foretell.v1 import snapshot_pb2
 from foretell.wire import snapshot_from_proto
 from services.backend import publisher
-from services.backend.vllm import columns, compat
+from services.backend.vllm import columns, compat, plugin
 from services.backend.vllm import snapshot as snapshot_module
 from services.backend.vllm.plugin import ForetellScheduler
 from tests.vllm.driver import (
@@ -71,6 +71,7 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recording]:
     monkeypatch.setenv("FORETELL_PLUGIN_SNAPSHOT_ENDPOINT", "ipc:///recorded-not-bound")
     monkeypatch.setenv("FORETELL_PLUGIN_INSTANCE_ID", "engine-7")
     monkeypatch.setattr(publisher, "SnapshotPublisher", result)
+    monkeypatch.setattr(plugin, "TOLD_WITHIN_S", 0.0)
     yield result
     if result.failures:
         raise result.failures[0]
@@ -264,6 +265,57 @@ def test_every_snapshot_equals_the_scheduler(variant: str, seed: int, recording:
     if config.attends_locally:
         assert recorder._left._known == {}
         assert any(row.left_blocks for s in snapshots for row in s.running)
+
+
+@pytest.mark.parametrize("variant", ["sync-fcfs", "sync-priority", "async-fcfs"])
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_told_late_is_only_that_all_have_grown(
+    variant: str, seed: int, recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugin, "TOLD_WITHIN_S", 0.05)
+    untold: list[int] = []
+    truths: list[Truth] = []
+
+    def check() -> None:
+        told, truth = recording.snapshots[-1], truths[0]
+        running, waiting = list(told.running), list(told.waiting)
+        rows = list(map(truth.row, truth.scheduler.running))
+        assert [row.request_id for row in rows] == [row.request_id for row in running]
+        grown = {
+            row.computed_tokens - was.computed_tokens
+            for row, was in zip(rows, running, strict=True)
+        }
+        assert len(grown) <= 1
+        untold.append(max(grown, default=0))
+        assert {row.request_id for row in waiting} | {row.request_id for row in running} == {
+            *truth.scheduler.requests
+        }
+        for row in waiting:
+            expected = truth.row(truth.scheduler.requests[row.request_id])
+            assert replace(row, cached_tokens=0) == replace(expected, cached_tokens=0)
+
+    def observe(loop: EngineLoop) -> None:
+        truths.append(Truth(loop))
+        recording.on_publish = truths[0].check
+        recorder = loop.scheduler.foretell.recorder
+        stock = recorder.scheduled
+
+        def scheduled(output: Any, started: tuple[float, float]) -> None:
+            stock(output, started)
+            try:
+                check()
+            except BaseException as error:
+                recording.failures.append(error)
+                raise
+
+        recorder.scheduled = scheduled
+
+    drive(VARIANTS[variant], ForetellScheduler, seed, observe=observe)
+    completed = [step for s in recording.snapshots for step in s.completed_steps]
+    assert [step.step for step in completed] == list(range(len(truths[0].shapes)))
+    assert [step.shape for step in completed] == truths[0].shapes
+    assert max(untold) > 1
+    assert len(recording.snapshots) < len(completed)
 
 
 @pytest.mark.parametrize("variant", ["sync-fcfs", "sync-priority"])

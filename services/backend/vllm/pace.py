@@ -26,17 +26,17 @@ class Pace:
 
     def __init__(self) -> None:
         self._running: list[Any] = []
-        self._shape: BatchShape | None = None
+        self._pairs = 0  # decode pairs of the last step, where it was even
         self._first_computed = 0  # tokens of the first of them
         # The outputs of even steps of these requests, in flight: vLLM holds two, or some.
         self._even: deque[Any] = deque(maxlen=_MOST_UNREAD)
         self._computed = self._output = self._unread = 0
         self._alike = False
 
-    def goes_on(self, output: Any, running: Sequence[Any]) -> BatchShape | None:
-        """The shape of the step `output` where it is as even as the one before, else None.
+    def goes_on(self, output: Any, running: Sequence[Any]) -> int:
+        """The decode pairs of the step `output` where it is as even as the one before, else 0.
 
-        After None, `read` must be told the shape.
+        After 0, `read` must be told the shape.
         """
         tokens: Mapping[str, int] = output.num_scheduled_tokens
         count = len(tokens)
@@ -44,24 +44,24 @@ class Pace:
             self._running = list(running)
             self._even.clear()
         elif (
-            self._shape
-            and sum(tokens.values()) == count == len(running)
+            self._pairs
+            and output.total_num_scheduled_tokens == count == len(running)
             # As a sample, should the step before have escaped us.
             and running[0].num_computed_tokens == self._first_computed + 1
         ):
-            self._shape = BatchShape(0, 0, 0, count, self._shape.decode_pairs + count)
+            self._pairs += count
             self._first_computed += 1
             self._computed += 1
             self._even.append(output)
-            return self._shape
+            return self._pairs
         self._alike = False
-        return None
+        return 0
 
     def read(self, output: Any, shape: BatchShape) -> None:
         """The shape of the step was read off its requests."""
         is_even = shape.decode_seqs == len(self._running) and not shape.prefill_seqs
-        self._shape = shape if is_even and shape.decode_seqs else None
-        if self._shape:
+        self._pairs = shape.decode_pairs if is_even else 0
+        if self._pairs:
             self._first_computed = self._running[0].num_computed_tokens
             self._even.append(output)
 

@@ -10,56 +10,53 @@ cannot attach it says so once and serving continues as stock.
 import logging
 import uuid
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from time import monotonic, time
+from typing import TYPE_CHECKING, Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from services.backend.vllm.resume import Resuming
 
+if TYPE_CHECKING:
+    from foretell.model import EngineConfig
+
 # A child of vLLM's own logger, so that our lines reach its handlers and follow its level.
 _log = logging.getLogger("vllm.foretell")
 
 _MAX_FAILURES = 10
+TOLD_WITHIN_S = 0.05
+"""`EngineConfig.told_within_s`. To tell a step costs more than all else the plugin does. A
+predictor knows what steps like these do, and in so little time it is not off by a step."""
 
 
 class _Guard:
-    """Calls the recorder so that no failure of ours reaches the engine."""
+    """Keeps every failure of the recorder from the engine."""
 
-    def __init__(self, recorder: Any, publisher: Any, now: Callable[[], Any]) -> None:
+    def __init__(self, recorder: Any, publisher: Any) -> None:
         self.recorder = recorder
-        self.now = now
+        self.active = True
         self._publisher = publisher
         self._failures = 0
-        self._closed = False
 
-    @property
-    def active(self) -> bool:
-        return not self._closed
-
-    def call(self, hook: Callable[..., None], *args: Any) -> None:
-        if not self.active:
-            return
-        try:
-            hook(*args)
-        except Exception:
-            # The boundary: whatever is wrong with a snapshot, the engine must not notice.
-            self._failures += 1
-            if self._failures == 1:
-                _log.warning("Foretell: a snapshot failed; serving is unaffected.", exc_info=True)
-            if self._failures == _MAX_FAILURES:
-                _log.warning(
-                    "Foretell: switched off after %d failures; serving continues without "
-                    "predictions.",
-                    self._failures,
-                )
-                self.close()
+    def failed(self) -> None:
+        """A hook has raised the exception that is being handled."""
+        self._failures += 1
+        if self._failures == 1:
+            _log.warning("Foretell: a snapshot failed; serving is unaffected.", exc_info=True)
+        if self._failures == _MAX_FAILURES:
+            _log.warning(
+                "Foretell: switched off after %d failures; serving continues without predictions.",
+                self._failures,
+            )
+            self.close()
 
     def close(self) -> None:
         """Stop publishing for good. Never raises; a second call does nothing."""
-        if self._closed:
+        if not self.active:
             return
-        self._closed = True
+        self.active = False
         try:
             self._publisher.close()
         except Exception:  # at shutdown, or after failures already told
@@ -91,7 +88,6 @@ def _attach(scheduler: Any) -> _Guard | None:
     from services.backend.publisher import SnapshotPublisher  # noqa: PLC0415
     from services.backend.vllm import compat  # noqa: PLC0415
     from services.backend.vllm.snapshot import SnapshotRecorder  # noqa: PLC0415
-    from services.backend.vllm.steps import Instant  # noqa: PLC0415
 
     reason = compat.refusal(scheduler)
     if reason:
@@ -101,7 +97,7 @@ def _attach(scheduler: Any) -> _Guard | None:
             reason,
         )
         return None
-    config = compat.engine_config(scheduler)
+    config = _told_late(compat.engine_config(scheduler))
     if config.approximations:
         _log.warning("Foretell: predictions do not model %s.", ", ".join(config.approximations))
     publisher = SnapshotPublisher(settings.snapshot_endpoint, settings.heartbeat_s)
@@ -113,14 +109,33 @@ def _attach(scheduler: Any) -> _Guard | None:
         instance_id=settings.instance_id,
         engine_run_id=uuid.uuid4().hex,
     )
-    guard = _Guard(recorder, publisher, Instant.now)
-    guard.call(recorder.attached)
+    guard = _Guard(recorder, publisher)
+    try:
+        recorder.attached()
+    except Exception:
+        guard.failed()
     _log.info("Foretell: publishing snapshots on %s.", settings.snapshot_endpoint)
     return guard
 
 
+def _told_late(config: "EngineConfig") -> "EngineConfig":
+    """`config` with how late steps are told, where they can be told late at all."""
+    changes_apart = (
+        config.co_schedules
+        or config.attends_locally
+        or config.num_speculative_tokens
+        or config.max_num_encoder_input_tokens
+    )
+    return config if changes_apart else replace(config, told_within_s=TOLD_WITHIN_S)
+
+
 class Publishing:
-    """Mixed in before one of vLLM's schedulers."""
+    """Mixed in before one of vLLM's schedulers.
+
+    The hooks stand in the methods themselves: each call of a function costs an engine microseconds
+    after a step, when the caches are cold. Whatever is wrong with a snapshot, the engine must not
+    notice: hence all exceptions.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -130,9 +145,12 @@ class Publishing:
         guard = self.foretell
         if guard is None or not guard.active:
             return super().schedule(*args, **kwargs)  # type: ignore[misc]
-        started = guard.now()
+        started = monotonic(), time()
         output = super().schedule(*args, **kwargs)  # type: ignore[misc]
-        guard.call(guard.recorder.scheduled, output, started)
+        try:
+            guard.recorder.scheduled(output, started)
+        except Exception:
+            guard.failed()
         return output
 
     def update_from_output(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
@@ -140,9 +158,16 @@ class Publishing:
         if guard is None or not guard.active:
             return super().update_from_output(scheduler_output, *args, **kwargs)  # type: ignore[misc]
         sampled = args[0] if args else kwargs.get("model_runner_output")
-        guard.call(guard.recorder.updating, scheduler_output, sampled, guard.now())
+        try:
+            guard.recorder.updating(scheduler_output, sampled, (monotonic(), time()))
+        except Exception:
+            guard.failed()
         result = super().update_from_output(scheduler_output, *args, **kwargs)  # type: ignore[misc]
-        guard.call(guard.recorder.updated)
+        if not self.running and guard.active:  # type: ignore[attr-defined]
+            try:
+                guard.recorder.updated()
+            except Exception:
+                guard.failed()
         return result
 
     def shutdown(self) -> None:

@@ -1,6 +1,6 @@
 """Turns vLLM's scheduler state into snapshots. Runs in the engine's hot loop."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -10,6 +10,7 @@ from foretell.model import BatchShape, EngineConfig
 from foretell.v1 import snapshot_pb2
 from foretell.wire import config_to_proto
 from services.backend.vllm.columns import Columns, Facts
+from services.backend.vllm.compat import ahead_queue
 from services.backend.vllm.encoder import EncoderState
 from services.backend.vllm.kv_groups import LeftBlocks
 from services.backend.vllm.pace import Growth, Pace
@@ -31,6 +32,9 @@ _AWAITS_GRAMMAR = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
 # A snapshot costs about a microsecond per request. Beyond this many requests only every second,
 # third, ... step is published, which bounds the cost per step however long the queue grows.
 _REQUESTS_PER_STEP = 1024
+# What is told of one step later: its output, its decode pairs and when it began; or 0, what was
+# sampled, and when it ended.
+_Untold = tuple[Any, int, Any, tuple[float, float]]
 
 
 class SnapshotRecorder:
@@ -65,6 +69,7 @@ class SnapshotRecorder:
             managers = scheduler.kv_cache_manager.coordinator.single_type_managers
             self._held = managers[0].req_to_blocks
         self._list_waiting = waiting
+        self._ahead = ahead_queue(scheduler)
         self._publish = publish
         self._free_blocks = scheduler.kv_cache_manager.block_pool.get_num_free_blocks
         self._steps = StepTracker()
@@ -91,6 +96,10 @@ class SnapshotRecorder:
         self._waiting_rests = False
         self._base = self._constant
         self._sequence = 0
+        self._told_within_s = config.told_within_s
+        self._silent_until_s = 0.0
+        self._waiting_count = 0
+        self._untold: list[_Untold] = []
         self._unpublished = 0
         self._idle = False
 
@@ -99,23 +108,29 @@ class SnapshotRecorder:
         self._emit([], [], {}, Instant.now())
         self._idle = True
 
-    def scheduled(self, output: Any, started: Instant) -> None:
+    def scheduled(self, output: Any, started: tuple[float, float]) -> None:
         """`schedule()`, called at `started`, has returned `output`."""
-        for request_id in output.finished_req_ids:
-            self._facts.pop(request_id, None)
-            self._cached.pop(request_id, None)
-            self._structured.discard(request_id)
-            if self._left:
-                self._left.forget(request_id)
-            if self._encoder:
-                self._encoder.forget(request_id)
+        scheduler = self._scheduler
+        running = scheduler.running
+        pairs = self._pace.goes_on(output, running) if self._pace else 0
+        if (
+            pairs
+            and started[0] < self._silent_until_s
+            and not output.finished_req_ids
+            and self._waiting_count
+            == len(scheduler.waiting) + len(getattr(scheduler, self._ahead, ()))
+        ):
+            self._untold.append((output, pairs, None, started))
+            return
+        self._catch_up()
+        self._forget(output.finished_req_ids)
         self._note_admissions(output)
         if self._planner and self._planner.begun != self._begun:
             self._begun = self._planner.begun
             self._running.forget()  # their targets are counted from another moment now
         tokens = output.num_scheduled_tokens
-        running, waiting = self._scheduler.running, self._list_waiting()
-        self._steps.scheduled(output, self._shape(output, running), started)
+        waiting = self._list_waiting()
+        self._steps.scheduled(output, self._shape(output, pairs), Instant(*started))
         idle = not (running or waiting or tokens)
         if idle and self._idle:
             return  # the flush of finished ids: nothing new
@@ -126,28 +141,50 @@ class SnapshotRecorder:
             growth = self._pace.growth(read=read) if self._pace else None
             self._emit(running, waiting, tokens, Instant.now(), growth)
 
-    def _shape(self, output: Any, running: Sequence[Any]) -> BatchShape:
-        shape = self._pace.goes_on(output, running) if self._pace else None
-        if shape is None:
-            tokens, drafts = output.num_scheduled_tokens, output.scheduled_spec_decode_tokens
-            shape = batch_shape(tokens, self._scheduler.requests, drafts)
+    def _catch_up(self) -> None:
+        """Count the steps that were begun and ended since the last call of this."""
+        untold, self._untold = self._untold, []
+        for output, pairs, sampled, at in untold:
+            if pairs:
+                shape = BatchShape(decode_seqs=len(output.num_scheduled_tokens), decode_pairs=pairs)
+                self._steps.scheduled(output, shape, Instant(*at))
+                continue
+            self._steps.updating(output, Instant(*at))
             if self._pace:
-                self._pace.read(output, shape)
+                self._pace.updating(output, sampled)
+
+    def _forget(self, finished: Iterable[str]) -> None:
+        for request_id in finished:
+            self._facts.pop(request_id, None)
+            self._cached.pop(request_id, None)
+            self._structured.discard(request_id)
+            if self._left:
+                self._left.forget(request_id)
+            if self._encoder:
+                self._encoder.forget(request_id)
+
+    def _shape(self, output: Any, pairs: int) -> BatchShape:
+        tokens = output.num_scheduled_tokens
+        if pairs:
+            return BatchShape(decode_seqs=len(tokens), decode_pairs=pairs)
+        drafts = output.scheduled_spec_decode_tokens
+        shape = batch_shape(tokens, self._scheduler.requests, drafts)
+        if self._pace:
+            self._pace.read(output, shape)
         return shape
 
-    def updating(self, output: Any, sampled: Any, started: Instant) -> None:
+    def updating(self, output: Any, sampled: Any, started: tuple[float, float]) -> None:
         """`update_from_output()` is about to apply `output` at `started`, which gave `sampled`."""
-        self._steps.updating(output, started)
-        if self._pace:
-            self._pace.updating(output, sampled)
+        self._untold.append((output, 0, sampled, started))
         if self._drafts:
             self._drafts.count(output, sampled, self._scheduler.requests)
 
     def updated(self) -> None:
-        """`update_from_output()` has returned."""
-        scheduler = self._scheduler
-        waiting = self._list_waiting() if not scheduler.running else ()
-        work_left = bool(scheduler.running or waiting)
+        """`update_from_output()` has returned; it may be left out while requests run."""
+        if self._scheduler.running:
+            return
+        self._catch_up()
+        work_left = bool(self._list_waiting())
         self._steps.updated(work_left=work_left)
         if not work_left and not self._idle and not self._steps.in_flight:
             self._emit([], [], {}, Instant.now())
@@ -182,6 +219,10 @@ class SnapshotRecorder:
             self._grown(growth),
             self._steps.in_flight_packed(),
         )
+        self._waiting_count = len(waiting)
+        # Requests that wait may change without notice, as when they await a grammar.
+        rests = self._waiting_rests or not waiting
+        self._silent_until_s = at.monotonic_s + self._told_within_s if rests else 0.0
         self._publish(self._base, b"".join(rest), self._steps.take_completed_packed())
 
     def _more(self) -> bytes:
