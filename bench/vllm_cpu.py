@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 import psutil  # type: ignore[import-untyped]
 
 from bench.processes import running_services
+from services.backend.commands import snapshot_endpoint
 
 INSTANCE = "engine-0"
 ENVIRONMENT = {
@@ -71,7 +72,7 @@ async def running_engine(python: str, model: str, engine_args: str) -> AsyncIter
             yield LiveEngine(
                 url=str(facts["url"]),
                 predictor=str(facts["predictor"]),
-                snapshots=f"ipc://{folder}/{INSTANCE}.ipc",
+                snapshots=snapshot_endpoint(Path(folder), INSTANCE),
                 processes=(launcher.process, *children),
                 pinned=_pin(children),
             )

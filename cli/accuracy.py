@@ -43,7 +43,7 @@ def accuracy(
     ] = "",
     predictor: Annotated[str, typer.Option(help="Live: gRPC address of its predictor.")] = "",
     snapshots: Annotated[
-        str, typer.Option(help="Live: ZMQ endpoint of its plugin, for the recording.")
+        str, typer.Option(help="Live: endpoint of its plugin, for the recording.")
     ] = "",
     recording: Annotated[Path | None, typer.Option(help="Live: file to record into.")] = None,
     requests: Annotated[int, typer.Option(min=1, help="Live: number of measured requests.")] = 400,

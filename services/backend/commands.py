@@ -41,8 +41,13 @@ class Places:
             predictor_log=run_dir / f"{name}.predictor.log",
             predictor_listen=settings.predictor_listen
             or f"unix:{socket_dir / cls.longest_socket_name(name)}",
-            snapshot_endpoint=f"shm://{socket_dir / f'{name}.snapshots'}",
+            snapshot_endpoint=snapshot_endpoint(socket_dir, name),
         )
+
+
+def snapshot_endpoint(socket_dir: Path, name: str) -> str:
+    """Where engine `name` publishes its snapshots."""
+    return f"shm://{socket_dir / f'{name}.snapshots'}"
 
 
 def engine_program(settings: LauncherSettings, places: Places, port: int) -> Program:

@@ -43,7 +43,7 @@ class LiveOptions:
     predictor: str
     """gRPC address of the predictor beside this engine."""
     snapshots: str = ""
-    """ZMQ endpoint of the engine's plugin, to record from; empty: the recording has none."""
+    """Endpoint of the engine's plugin, to record from; empty: the recording has none."""
     api_key: str = ""
     requests: int = 400
     warm_up: int = 100

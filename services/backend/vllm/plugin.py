@@ -1,4 +1,4 @@
-"""The vLLM plugin: stock scheduling, told to the world after each step.
+"""The vLLM plugin: stock scheduling, told to the world step by step.
 
     vllm serve MODEL --scheduler-cls services.backend.vllm.plugin.ForetellScheduler
 
@@ -9,7 +9,6 @@ cannot attach it says so once and serving continues as stock.
 
 import logging
 import uuid
-from collections.abc import Callable
 from dataclasses import replace
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any
