@@ -53,7 +53,12 @@ def sent(
     """What the follower receives of it, by way of bytes."""
     picture = predictor.publish(STEP_TIME, now_s)
     assert picture is not None
-    message = Published(now_s, predictor.heard_unix_s, replace(picture, notices=notices))
+    message = Published(
+        now_s,
+        predictor.heard_unix_s,
+        replace(picture, notices=notices),
+        silent_s=predictor.silent_s(STEP_TIME, now_s),
+    )
     payload = published_to_proto(message, "profile").SerializeToString()
     return published_from_proto(predictor_pb2.Published.FromString(payload), tables_of)
 
@@ -93,7 +98,11 @@ def test_followers_foretell_what_predictors_foretell(seed: int) -> None:
     now_s = cases[0].snapshot.taken_unix_s + 0.1
     expected, predictors = [], []
     for i, case in enumerate(cases):
-        config = replace(case.snapshot.config, approximations=(f"feature {i}",))
+        config = replace(
+            case.snapshot.config,
+            approximations=(f"feature {i}",),
+            told_within_s=0.05 * (i // 2 % 2),
+        )
         snapshot = replace(case.snapshot, instance_id=f"engine-{i}", config=config)
         snapshot = replace(snapshot, taken_unix_s=now_s - 0.08)
         if i % 2:
