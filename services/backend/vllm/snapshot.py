@@ -32,7 +32,7 @@ _AWAITS_GRAMMAR = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
 # A snapshot costs about a microsecond per request. Beyond this many requests only every second,
 # third, ... step is published, which bounds the cost per step however long the queue grows.
 _REQUESTS_PER_STEP = 1024
-_MOST_UNTOLD = 32  # begins and ends of steps, lest to catch up with them take long
+_MOST_UNTOLD = 32  # begins and ends of steps: to catch up with more would hold a step up
 # What is told of one step later: its output, its decode pairs and when it began; or 0, what was
 # sampled, and when it ended.
 _Untold = tuple[Any, int, Any, tuple[float, float]]
