@@ -95,7 +95,7 @@ def snapshots_of(recording: Recording) -> list[EngineSnapshot]:
 def truth_of(snapshots: list[EngineSnapshot]) -> Truth:
     """Follow every request through the snapshots."""
     truth = Truth()
-    before_s = 0.0
+    before_s, ran = 0.0, frozenset[str]()
     for snapshot in snapshots:
         for step in snapshot.completed_steps:
             truth.steps[step.step] = step
@@ -110,6 +110,11 @@ def truth_of(snapshots: list[EngineSnapshot]) -> Truth:
             latest_s = max(latest_s + _APART_S, state.arrival_unix_s)
             truth.joined_unix_s[name] = latest_s
         before_s = snapshot.taken_unix_s
+        runs = frozenset(state.foretell_id for state in snapshot.running)
+        if snapshot.completed_steps:  # of which some are told here for the first time
+            ended = dict.fromkeys(ran - runs, snapshot.completed_steps[-1].step)
+            truth.last_step.update(ended)
+        ran = runs
         if not snapshot.steps_in_flight:
             continue
         step_index = snapshot.steps_in_flight[-1].step

@@ -35,6 +35,9 @@ def test_a_step_is_late_by_what_passes_until_the_next_begins() -> None:
     watch.hear(snapshot(9.0, completed=1))  # then it was idle
     watch.hear(snapshot(99.0, completed=0))
     assert watch.steps == 1
+    together = (99.0, 99.0 + 1.25 * due_s, 99.0 + 2.5 * due_s)
+    watch.hear(snapshot(*together, completed=2))
+    assert watch.steps == 3
     assert watch.lateness == pytest.approx(0.25)
     assert watch.lateness_p99 == pytest.approx(0.25)
 

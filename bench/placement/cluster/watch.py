@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Never
 
@@ -60,9 +61,10 @@ class Watch:
         """Take in one snapshot."""
         for requests in (snapshot.running, snapshot.waiting):
             self._preemptions.update(zip(requests.foretell_id, requests.preemptions, strict=True))
+        if len(snapshot.steps_in_flight) > 1:
+            return
         # An engine that was idle in between told its last step in a snapshot without a new one.
-        if len(snapshot.completed_steps) == 1 and len(snapshot.steps_in_flight) == 1:
-            step, following = snapshot.completed_steps[0], snapshot.steps_in_flight[0]
+        for step, following in pairwise([*snapshot.completed_steps, *snapshot.steps_in_flight]):
             due_s = self._step_time.step_s(shape_from_proto(step.shape)) / self._speedup
             took_s = following.started_unix_s - step.started_unix_s
             self._due_s += due_s
