@@ -42,6 +42,7 @@ LONGEST_APPROXIMATION = 64
 MOST_KV_CACHE_GROUPS = 1024
 _LEAST_WINDOW = 2
 _MOST_TOKENS = 2**31 - 1
+_LATEST_S = 1.0  # by which a step is told
 
 
 def columns_to_proto(rows: Sequence[RequestState]) -> snapshot_pb2.RequestColumns:
@@ -181,6 +182,8 @@ def _config_from_bytes(config: bytes) -> EngineConfig:
     ):
         if getattr(result, name) <= 0:
             raise WireError(f"engine config: {name} must be positive")
+    if not 0.0 <= result.told_within_s <= _LATEST_S:
+        raise WireError("engine config: told_within_s is out of range")
     if result.encoder_cache_size > _MOST_TOKENS:
         raise WireError("engine config: encoder_cache_size is out of range")
     _check_groups(result)

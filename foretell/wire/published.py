@@ -31,7 +31,8 @@ def published_to_proto(message: Published, profile: str = "") -> predictor_pb2.P
 
 def published_from_proto(message: predictor_pb2.Published, tables_of: ProfileTables) -> Published:
     """Raises `PictureError` for a message of another version, or one that was torn."""
-    if not all(map(isfinite, (message.sent_unix_s, message.heard_unix_s, message.silent_s))):
+    times = message.sent_unix_s, message.heard_unix_s, message.silent_s
+    if not all(map(isfinite, times)) or message.silent_s < 0.0:
         raise PictureError("time")
     picture = None
     if message.HasField("picture"):

@@ -312,13 +312,14 @@ async def test_messages_that_are_no_pictures_are_refused_and_counted(tmp_path: P
     _Liar.payloads = [
         b"\xff\xff\xff",
         pb.Published(sent_unix_s=float("nan")).SerializeToString(),
+        pb.Published(sent_unix_s=now, heard_unix_s=now, silent_s=-1.0).SerializeToString(),
         pb.Published(sent_unix_s=now, heard_unix_s=now, picture=picture).SerializeToString(),
     ]
     address = f"unix:{tmp_path}/p"
     server, _ = await serve_frames(_Liar, frames_address(address), OPEN)
     async with replica(address) as one:
-        await until(lambda: len(one.refused) >= 3)
-        assert one.refused[:3] == ["bytes", "time", "version"]
+        await until(lambda: len(one.refused) >= 4)
+        assert one.refused[:4] == ["bytes", "time", "time", "version"]
         assert not one.is_fresh()
     server.close()
 
