@@ -13,10 +13,10 @@ from tools.live.tap import listening
 @pytest.mark.parametrize("scheme", ["shm", "ipc"])
 def test_all_snapshots_are_heard(scheme: str, tmp_path: Path) -> None:
     endpoint = f"{scheme}://{tmp_path}/snapshots"
-    publisher = SnapshotPublisher(endpoint, heartbeat_s=0.01)
-    publisher.publish(snapshot_pb2.EngineSnapshot(sequence=1))
     heard: list[int] = []
-    with listening(endpoint) as messages:
+    with listening(endpoint) as messages:  # the engine may come later
+        publisher = SnapshotPublisher(endpoint, heartbeat_s=0.01)
+        publisher.publish(snapshot_pb2.EngineSnapshot(sequence=1))
 
         def hear_until(sequence: int) -> None:
             deadline = time.monotonic() + 10

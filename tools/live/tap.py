@@ -33,8 +33,8 @@ def _reading(path: Path) -> Iterator[Heard]:
     messages: deque[bytes] = deque()
 
     def read() -> None:
-        reader.reopen()
         while not ended.wait(_LOOK_EVERY_S):
+            reader.reopen()  # the file may come later, or be made anew
             while (message := reader.read()) is not None:
                 messages.append(message)
 

@@ -118,14 +118,14 @@ def _attach(scheduler: Any) -> _Guard | None:
 
 
 def _told_late(config: "EngineConfig") -> "EngineConfig":
-    """`config` with how late steps are told, where they can be told late at all."""
-    changes_apart = (
+    """`config` with how late steps are told, where nothing else changes while requests decode."""
+    more_changes = (
         config.co_schedules
         or config.attends_locally
         or config.num_speculative_tokens
         or config.max_num_encoder_input_tokens
     )
-    return config if changes_apart else replace(config, told_within_s=TOLD_WITHIN_S)
+    return config if more_changes else replace(config, told_within_s=TOLD_WITHIN_S)
 
 
 class Publishing:
