@@ -1,7 +1,7 @@
 """The predictor of an engine that publishes snapshots: what the sidecar beside it runs."""
 
 from collections.abc import Callable
-from math import ceil, inf
+from math import inf
 
 from foretell.engine.answer import Spread, no_spread
 from foretell.engine.forecast import Forecaster
@@ -162,19 +162,17 @@ class SnapshotPredictor:
     def silent_s(self, step_time: StepTimeModel, now_unix_s: float) -> float:
         """For how long the engine may have made steps that it has not told yet.
 
-        Steps at which all decode are told within a time: as many as begin in less than that can be
-        over. Silence for longer means that one of them still lasts.
+        Steps at which all decode are told within a time, unless they last longer than that. Silence
+        for longer means that one of them still lasts.
         """
         snapshot = self.snapshot
         within_s = snapshot.config.told_within_s if snapshot else 0.0
         if snapshot is None or not within_s or not snapshot.steps_in_flight:
             return 0.0
         shape = snapshot.steps_in_flight[-1].shape
-        step_s = step_time.step_s(shape)
-        if shape.prefill_seqs or step_s <= 0.0:
+        if shape.prefill_seqs or not 0.0 < step_time.step_s(shape) < within_s:
             return 0.0
-        untold_s = (ceil(within_s / step_s) - 1) * step_s
-        return max(0.0, min(untold_s, now_unix_s - snapshot.taken_unix_s))
+        return max(0.0, min(within_s, now_unix_s - snapshot.published_unix_s))
 
     def publish(self, step_time: OnlineStepTime, now_unix_s: float) -> PublishedPicture | None:
         """What is known of the engine now, for those who predict by themselves.

@@ -148,9 +148,19 @@ def test_longer_silence_means_that_one_of_those_steps_still_lasts() -> None:
     assert on_time.ttft_s == pytest.approx(
         forecast(told, spec(20, 2), NOW + 0.5 * step_s).ttft_s, rel=1e-3
     )
+    # 2.5 steps ago none had begun since: if that one ended then, two more are over, and a half.
     late = forecast(seen, spec(20, 2), NOW + 10)
-    assert late.e2e_s == pytest.approx(forecast(told, spec(20, 2), NOW + 10).e2e_s, rel=1e-3)
+    told = decoding(6)
+    assert late.e2e_s == pytest.approx(
+        forecast(told, spec(20, 2), NOW + 0.5 * step_s).e2e_s, rel=1e-3
+    )
     assert late.e2e_s > forecast(snapshot(), spec(20, 2)).e2e_s
+
+
+def test_long_steps_are_told_when_they_begin() -> None:
+    step_s = STEP_TIME.step_s(DECODING)
+    seen = decoding(9, told_within_s=0.9 * step_s)
+    assert forecast(seen, spec(20, 2), NOW + 10) == forecast(decoding(9), spec(20, 2), NOW + 10)
 
 
 def random_attention(rng: Random, kind: str) -> dict[str, int] | None:

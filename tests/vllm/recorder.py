@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from foretell.engine.content import Segment
@@ -18,7 +19,6 @@ from foretell.v1 import snapshot_pb2
 from foretell.wire import snapshot_from_proto
 from services.backend.vllm import compat
 from services.backend.vllm.snapshot import SnapshotRecorder
-from services.backend.vllm.steps import Instant
 from tests.vllm.driver import EOS_TOKEN, Drafting, EngineLoop, Iteration
 
 
@@ -83,13 +83,13 @@ class SnapshotLoop(ReplayLoop):
         )
 
     def _schedule(self) -> dict[str, Any]:
-        started = Instant.now()
+        started_s = monotonic()
         facts = super()._schedule()
-        self._plugin.scheduled(self._queue[-1].output, started)
+        self._plugin.scheduled(self._queue[-1].output, started_s)
         return facts
 
     def _update(self, batch: Any) -> list[str]:
-        self._plugin.updating(batch.output, self.sampled(batch), Instant.now())
+        self._plugin.updating((batch.output, 0, self.sampled(batch), monotonic()))
         finished = super()._update(batch)
         self._plugin.updated()
         return finished

@@ -137,17 +137,17 @@ def test_a_few_failures_do_not_end_publishing(
 
 
 @pytest.mark.usefixtures("told_at_once")
-def test_hooks_that_fail_never_reach_the_engine(
-    endpoint: str, monkeypatch: pytest.MonkeyPatch, warned: list[str]
-) -> None:
+def test_hooks_that_fail_never_reach_the_engine(endpoint: str, warned: list[str]) -> None:
     def fail(*_: Any) -> None:
         raise ValueError("a bug of ours")
 
     stock = drive(SYNC, None, 4)
     for hook in ("scheduled", "updating", "updated"):
-        with monkeypatch.context() as patch:
-            patch.setattr(f"services.backend.vllm.snapshot.SnapshotRecorder.{hook}", fail)
-            assert drive(SYNC, ForetellScheduler, 4) == stock
+
+        def broken(loop: EngineLoop, hook: str = hook) -> None:
+            setattr(loop.scheduler.foretell.recorder, hook, fail)
+
+        assert drive(SYNC, ForetellScheduler, 4, observe=broken) == stock
     assert sum("a snapshot failed" in line for line in warned) == 3
 
 

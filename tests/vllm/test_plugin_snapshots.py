@@ -1,7 +1,10 @@
 """What the plugin publishes is the scheduler's own truth, at every step of random runs."""
 
+import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from threading import current_thread
 from typing import Any
 
 import pytest
@@ -23,7 +26,7 @@ from tests.vllm.driver import (
     engine_config,
 )
 from tests.vllm.scenarios import VARIANTS, drive, extra_args
-from tests.vllm.truth import Truth
+from tests.vllm.truth import EngineState, Truth, state_of
 
 pytestmark = pytest.mark.vllm
 
@@ -122,55 +125,75 @@ def test_every_snapshot_equals_the_scheduler(variant: str, seed: int, recording:
         assert any(row.left_blocks for s in snapshots for row in s.running)
 
 
+@pytest.fixture
+def restless() -> Iterator[None]:
+    """Threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("restless")
+@pytest.mark.parametrize("often", [0.0, 0.002, 0.8])
 @pytest.mark.parametrize("variant", ["sync-fcfs", "sync-priority", "async-fcfs"])
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_told_late_is_only_that_all_have_grown(
-    variant: str, seed: int, recording: Recording, monkeypatch: pytest.MonkeyPatch
+def test_what_is_told_late_was_true_when_that_step_began(
+    often: float, variant: str, seed: int, recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plugin, "TOLD_WITHIN_S", 0.05)
-    untold: list[int] = []
+    monkeypatch.setattr(plugin, "_OFTEN", often)
+    states: dict[int, list[EngineState]] = defaultdict(list)
     truths: list[Truth] = []
-
-    def check() -> None:
-        told, truth = recording.snapshots[-1], truths[0]
-        running, waiting = list(told.running), list(told.waiting)
-        rows = list(map(truth.row, truth.scheduler.running))
-        assert [row.request_id for row in rows] == [row.request_id for row in running]
-        grown = {
-            row.computed_tokens - was.computed_tokens
-            for row, was in zip(rows, running, strict=True)
-        }
-        assert len(grown) <= 1
-        untold.append(max(grown, default=0))
-        assert {row.request_id for row in waiting} | {row.request_id for row in running} == {
-            *truth.scheduler.requests
-        }
-        for row in waiting:
-            expected = truth.row(truth.scheduler.requests[row.request_id])
-            assert replace(row, cached_tokens=0) == replace(expected, cached_tokens=0)
+    late: list[EngineSnapshot] = []
 
     def observe(loop: EngineLoop) -> None:
         truths.append(Truth(loop))
-        recording.on_publish = truths[0].check
-        recorder = loop.scheduler.foretell.recorder
+        recorder, engine = loop.scheduler.foretell.recorder, current_thread()
         stock = recorder.scheduled
 
-        def scheduled(output: Any, started: tuple[float, float]) -> None:
-            stock(output, started)
-            try:
-                check()
-            except BaseException as error:
-                recording.failures.append(error)
-                raise
+        def scheduled(output: Any, started_s: float) -> None:
+            states[len(truths[0].shapes) - 1].append(truths[0].state())
+            stock(output, started_s)
 
-        recorder.scheduled = scheduled
+        def note(snapshot: EngineSnapshot) -> None:
+            if current_thread() is not engine:
+                late.append(snapshot)
+
+        recorder.scheduled, recording.on_publish = scheduled, note
 
     drive(VARIANTS[variant], ForetellScheduler, seed, observe=observe)
-    completed = [step for s in recording.snapshots for step in s.completed_steps]
+    told = recording.snapshots
+    assert [s.sequence for s in told] == list(range(1, len(told) + 1))
+    completed = [step for s in told for step in s.completed_steps]
     assert [step.step for step in completed] == list(range(len(truths[0].shapes)))
     assert [step.shape for step in completed] == truths[0].shapes
-    assert max(untold) > 1
-    assert len(recording.snapshots) < len(completed)
+    for snapshot in told:
+        assert snapshot.taken_unix_s <= snapshot.published_unix_s
+        if snapshot.steps_in_flight:
+            assert state_of(snapshot) in states[snapshot.steps_in_flight[-1].step]
+    assert all(snapshot.steps_in_flight for snapshot in late)
+    if often < 0.1:
+        assert late
+    else:
+        assert len(told) < len(completed)
+
+
+def test_an_exception_in_the_thread_is_kept_and_counted(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the end the plugin switches itself off, from that very thread."""
+    monkeypatch.setattr(plugin, "TOLD_WITHIN_S", 0.001)
+    monkeypatch.setattr(snapshot_module.SnapshotRecorder, "tell_late", lambda _: 1 / 0)
+    guards: list[Any] = []
+
+    def observe(loop: EngineLoop) -> None:
+        guards.append(loop.scheduler.foretell)
+        guards[0]._teller.join(60.0)
+
+    drive(VARIANTS["sync-fcfs"], ForetellScheduler, 0, observe=observe)
+    assert not guards[0].active
+    assert not guards[0]._teller.is_alive()
 
 
 @pytest.mark.parametrize("variant", ["sync-fcfs", "sync-priority"])

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
@@ -19,6 +19,20 @@ from tests.vllm.driver import (
     EngineLoop,
 )
 from tests.vllm.scenarios import extra_args
+
+
+class EngineState(NamedTuple):
+    """Of one moment; of those that wait it is told late, whether they will find something."""
+
+    running: list[RequestState]
+    waiting: set[RequestState]
+    free_blocks: int
+
+
+def state_of(snapshot: EngineSnapshot) -> EngineState:
+    """What it tells."""
+    waiting = {replace(row, cached_tokens=0) for row in snapshot.waiting}
+    return EngineState(list(snapshot.running), waiting, snapshot.free_blocks)
 
 
 class Truth:
@@ -140,6 +154,16 @@ class Truth:
         before = request.num_in_flight_tokens - self.tokens.get(request.request_id, 0)
         assert before in {0, self.tokens_before.get(request.request_id, 0)}
         return int(before)
+
+    def state(self) -> EngineState:
+        """The scheduler's, now."""
+        running = self.scheduler.running
+        others = [each for each in self.scheduler.requests.values() if each not in running]
+        return EngineState(
+            [self.row(request) for request in running],
+            {replace(self.row(request), cached_tokens=0) for request in others},
+            self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
+        )
 
     def check(self, snapshot: EngineSnapshot) -> None:
         manager = self.scheduler.kv_cache_manager

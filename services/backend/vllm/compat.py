@@ -225,12 +225,6 @@ def threshold_binds_lone_requests(settings: Any) -> bool:
     return not hasattr(settings, "long_prefill_token_threshold_adaptive")
 
 
-def ahead_queue(scheduler: Any) -> str:
-    """The attribute with the queue of set-aside requests, which goes before `waiting`."""
-    apart = hasattr(scheduler, "kv_holding_waiting")
-    return "kv_holding_waiting" if apart else "skipped_waiting"
-
-
 def waiting_reader(scheduler: Any) -> Callable[[], list[Any]]:
     """A function that lists waiting requests in the order in which they will be admitted.
 
@@ -240,8 +234,8 @@ def waiting_reader(scheduler: Any) -> Callable[[], list[Any]]:
     """
     # Offline requests stand last in their scheduler's own queue.
     by_priority = scheduler.scheduler_config.policy == "priority" and not knows_offline(scheduler)
-    ahead = ahead_queue(scheduler)
-    apart = ahead == "kv_holding_waiting"
+    apart = hasattr(scheduler, "kv_holding_waiting")
+    ahead = "kv_holding_waiting" if apart else "skipped_waiting"
 
     def fcfs() -> list[Any]:
         return [*getattr(scheduler, ahead, ()), *scheduler.waiting]

@@ -22,12 +22,15 @@ class Pace:
 
     A step is even when it computes one token of every running request, behind its prompt. Between
     even steps of the same requests, and with the output of such steps only, all have grown alike.
+    `goes_on` may be far ahead of the steps that the other methods are told of, and called by
+    another thread.
     """
 
     def __init__(self) -> None:
         self._running: list[Any] = []
         self._pairs = 0  # decode pairs of the last step, where it was even
         self._first_computed = 0  # tokens of the first of them
+        self._others = False  # they are not those of the step before
         # The outputs of even steps of these requests, in flight: vLLM holds two, or some.
         self._even: deque[Any] = deque(maxlen=_MOST_UNREAD)
         self._computed = self._output = self._unread = 0
@@ -36,13 +39,13 @@ class Pace:
     def goes_on(self, output: Any, running: Sequence[Any]) -> int:
         """The decode pairs of the step `output` where it is as even as the one before, else 0.
 
-        After 0, `read` must be told the shape.
+        After 0, `read` must be told the shape, else `began` of the step.
         """
         tokens: Mapping[str, int] = output.num_scheduled_tokens
         count = len(tokens)
         if self._running != running:
             self._running = list(running)
-            self._even.clear()
+            self._others = True
         elif (
             self._pairs
             and output.total_num_scheduled_tokens == count == len(running)
@@ -51,14 +54,20 @@ class Pace:
         ):
             self._pairs += count
             self._first_computed += 1
-            self._computed += 1
-            self._even.append(output)
             return self._pairs
-        self._alike = False
         return 0
+
+    def began(self, output: Any) -> None:
+        """`output` is a step that went on."""
+        self._computed += 1
+        self._even.append(output)
 
     def read(self, output: Any, shape: BatchShape) -> None:
         """The shape of the step was read off its requests."""
+        self._alike = False
+        if self._others:
+            self._others = False
+            self._even.clear()
         is_even = shape.decode_seqs == len(self._running) and not shape.prefill_seqs
         self._pairs = shape.decode_pairs if is_even else 0
         if self._pairs:
@@ -77,14 +86,14 @@ class Pace:
                 while self._even.popleft() is not output:  # those before were lost
                     pass
 
-    def growth(self, *, read: bool = False) -> Growth | None:
-        """What all have grown by since the last None; None: they have to be read now.
-
-        With `read` they are read in any case.
-        """
+    def growth(self) -> Growth | None:
+        """What all have grown by since `anew`; None: they have to be read now."""
         self._unread += 1
-        if self._alike and not read and self._unread < _MOST_UNREAD:
+        if self._alike and self._unread < _MOST_UNREAD:
             return Growth(self._computed, self._output)
+        return None
+
+    def anew(self) -> None:
+        """All requests are read now."""
         self._computed = self._output = self._unread = 0
         self._alike = True
-        return None

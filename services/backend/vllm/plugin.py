@@ -8,9 +8,10 @@ cannot attach it says so once and serving continues as stock.
 """
 
 import logging
+import threading
 import uuid
 from dataclasses import replace
-from time import monotonic, time
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -27,7 +28,8 @@ _log = logging.getLogger("vllm.foretell")
 _MAX_FAILURES = 10
 TOLD_WITHIN_S = 0.05
 """`EngineConfig.told_within_s`. To tell a step costs more than all else the plugin does. A
-predictor knows what steps like these do, and in so little time it is not off by a step."""
+predictor knows what steps like these do; a thread tells them, while the engine waits for a GPU."""
+_OFTEN = 0.8  # of that time: then the engine's own thread hardly ever has to
 
 
 class _Guard:
@@ -38,6 +40,21 @@ class _Guard:
         self.active = True
         self._publisher = publisher
         self._failures = 0
+        self._closed = threading.Event()
+        self._teller: threading.Thread | None = None
+
+    def tell_late(self, within_s: float) -> None:
+        """Tell from now on what the recorder notes down, in a thread, so late at most."""
+
+        def tell() -> None:
+            while not self._closed.wait(_OFTEN * within_s):
+                try:
+                    self.recorder.tell_late()
+                except Exception:
+                    self.failed()
+
+        self._teller = threading.Thread(target=tell, name="foretell-teller", daemon=True)
+        self._teller.start()
 
     def failed(self) -> None:
         """A hook has raised the exception that is being handled."""
@@ -56,7 +73,10 @@ class _Guard:
         if not self.active:
             return
         self.active = False
+        self._closed.set()
         try:
+            if self._teller and self._teller is not threading.current_thread():
+                self._teller.join()
             self._publisher.close()
         except Exception:  # at shutdown, or after failures already told
             _log.debug("Foretell: the publisher did not close.", exc_info=True)
@@ -111,6 +131,8 @@ def _attach(scheduler: Any) -> _Guard | None:
     guard = _Guard(recorder, publisher)
     try:
         recorder.attached()
+        if config.told_within_s:
+            guard.tell_late(config.told_within_s)
     except Exception:
         guard.failed()
     _log.info("Foretell: publishing snapshots on %s.", settings.snapshot_endpoint)
@@ -140,14 +162,19 @@ class Publishing:
         super().__init__(*args, **kwargs)
         self.foretell = attach(self)
 
+    def add_request(self, *args: Any, **kwargs: Any) -> Any:
+        if self.foretell is not None:
+            self.foretell.recorder.has_arrivals = True
+        return super().add_request(*args, **kwargs)  # type: ignore[misc]
+
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         guard = self.foretell
         if guard is None or not guard.active:
             return super().schedule(*args, **kwargs)  # type: ignore[misc]
-        started = monotonic(), time()
+        started_s = monotonic()
         output = super().schedule(*args, **kwargs)  # type: ignore[misc]
         try:
-            guard.recorder.scheduled(output, started)
+            guard.recorder.scheduled(output, started_s)
         except Exception:
             guard.failed()
         return output
@@ -158,7 +185,7 @@ class Publishing:
             return super().update_from_output(scheduler_output, *args, **kwargs)  # type: ignore[misc]
         sampled = args[0] if args else kwargs.get("model_runner_output")
         try:
-            guard.recorder.updating(scheduler_output, sampled, (monotonic(), time()))
+            guard.recorder.updating((scheduler_output, 0, sampled, monotonic()))
         except Exception:
             guard.failed()
         result = super().update_from_output(scheduler_output, *args, **kwargs)  # type: ignore[misc]

@@ -1,6 +1,9 @@
 """Turns vLLM's scheduler state into snapshots. Runs in the engine's hot loop."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from threading import Lock
+from time import monotonic, time
 from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -10,7 +13,6 @@ from foretell.model import BatchShape, EngineConfig
 from foretell.v1 import snapshot_pb2
 from foretell.wire import config_to_proto
 from services.backend.vllm.columns import Columns, Facts
-from services.backend.vllm.compat import ahead_queue
 from services.backend.vllm.encoder import EncoderState
 from services.backend.vllm.kv_groups import LeftBlocks
 from services.backend.vllm.pace import Growth, Pace
@@ -33,9 +35,9 @@ _AWAITS_GRAMMAR = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
 # third, ... step is published, which bounds the cost per step however long the queue grows.
 _REQUESTS_PER_STEP = 1024
 _MOST_UNTOLD = 32  # begins and ends of steps: to catch up with more would hold a step up
-# What is told of one step later: its output, its decode pairs and when it began; or 0, what was
-# sampled, and when it ended.
-_Untold = tuple[Any, int, Any, tuple[float, float]]
+# What is told of one step later: its output, its decode pairs, the blocks that were free then, and
+# when it began; or 0, what was sampled, and when it ended.
+_Untold = tuple[Any, int, Any, float]
 
 
 class SnapshotRecorder:
@@ -43,7 +45,7 @@ class SnapshotRecorder:
 
     It gets three parts of it, serialized (`SnapshotPublisher.send`). `waiting` lists the waiting
     requests in admission order. The methods raise whatever goes wrong; the caller keeps that from
-    the engine.
+    the engine. All but `tell_late` are for the engine's thread.
     """
 
     def __init__(
@@ -70,7 +72,6 @@ class SnapshotRecorder:
             managers = scheduler.kv_cache_manager.coordinator.single_type_managers
             self._held = managers[0].req_to_blocks
         self._list_waiting = waiting
-        self._ahead = ahead_queue(scheduler)
         self._publish = publish
         self._free_blocks = scheduler.kv_cache_manager.block_pool.get_num_free_blocks
         self._steps = StepTracker()
@@ -99,32 +100,60 @@ class SnapshotRecorder:
         self._sequence = 0
         self._told_within_s = config.told_within_s
         self._silent_until_s = 0.0
-        self._waiting_count = 0
-        self._untold: list[_Untold] = []
+        self.has_arrivals = False
+        """Requests were added since the last step; to be set by whoever sees them."""
+        self._untold: deque[_Untold] = deque()
+        self._telling = Lock()  # for all but `_pace.goes_on` and adding to `_untold`
+        self.updating: Callable[[_Untold], None] = (
+            self._updating_drafts if self._drafts else self._untold.append
+        )
+        """`update_from_output()` is about to apply an output: it, 0, what was sampled, and the time
+        on the monotonic clock. One argument, as after a step each call in Python costs an engine
+        about a microsecond."""
         self._unpublished = 0
         self._idle = False
 
     def attached(self) -> None:
         """The engine is up: tell its configuration before the first request."""
-        self._emit([], [], {}, Instant.now())
-        self._idle = True
+        with self._telling:
+            self._emit([], [], {}, Instant.now())
+            self._idle = True
 
-    def scheduled(self, output: Any, started: tuple[float, float]) -> None:
-        """`schedule()`, called at `started`, has returned `output`."""
-        scheduler = self._scheduler
-        running = scheduler.running
-        pairs = self._pace.goes_on(output, running) if self._pace else 0
+    def scheduled(self, output: Any, started_s: float) -> None:
+        """`schedule()`, called at `started_s` of the monotonic clock, has returned `output`."""
+        pairs = self._pace.goes_on(output, self._scheduler.running) if self._pace else 0
         if (
             pairs
-            and started[0] < self._silent_until_s
+            and started_s < self._silent_until_s
             and len(self._untold) < _MOST_UNTOLD
-            and not output.finished_req_ids
-            and self._waiting_count
-            == len(scheduler.waiting) + len(getattr(scheduler, self._ahead, ()))
+            and not (output.finished_req_ids or self.has_arrivals)
         ):
-            self._untold.append((output, pairs, None, started))
+            self._untold.append((output, pairs, self._free_blocks(), started_s))
             return
-        self._catch_up()
+        with self._telling:
+            self._catch_up(len(self._untold))
+            self._tell(output, pairs, Instant.of(started_s))
+
+    def tell_late(self) -> None:
+        """Tell the steps that were only noted down; from a thread of its own."""
+        with self._telling:
+            untold = list(self._untold)
+            begun = [i for i, (_, pairs, _, _) in enumerate(untold) if pairs]
+            if not begun or self._pace is None:
+                return
+            self._catch_up(begun[-1] + 1)
+            growth = self._pace.growth()
+            if growth is None:
+                self._silent_until_s = 0.0  # the engine's thread has to read its requests
+                return
+            _, _, free_blocks, at_s = untold[begun[-1]]
+            self._publish_state(growth, Instant.of(at_s), free_blocks)
+            self._silent_until_s = monotonic() + self._told_within_s
+
+    def _tell(self, output: Any, pairs: int, started: Instant) -> None:
+        """All earlier steps are counted: tell this one."""
+        running = self._scheduler.running
+        self.has_arrivals = False
         self._forget(output.finished_req_ids)
         self._note_admissions(output)
         if self._planner and self._planner.begun != self._begun:
@@ -132,7 +161,7 @@ class SnapshotRecorder:
             self._running.forget()  # their targets are counted from another moment now
         tokens = output.num_scheduled_tokens
         waiting = self._list_waiting()
-        self._steps.scheduled(output, self._shape(output, pairs), Instant(*started))
+        self._steps.scheduled(output, self._shape(output, pairs), started)
         idle = not (running or waiting or tokens)
         if idle and self._idle:
             return  # the flush of finished ids: nothing new
@@ -140,18 +169,18 @@ class SnapshotRecorder:
         self._unpublished += 1
         if self._unpublished * _REQUESTS_PER_STEP > len(running) + len(waiting):
             read = self._encoder is not None and self._encoder.is_held()
-            growth = self._pace.growth(read=read) if self._pace else None
+            growth = self._pace.growth() if self._pace and not read else None
             self._emit(running, waiting, tokens, Instant.now(), growth)
 
-    def _catch_up(self) -> None:
-        """Count the steps that were begun and ended since the last call of this."""
-        untold, self._untold = self._untold, []
-        for output, pairs, sampled, at in untold:
+    def _catch_up(self, count: int) -> None:
+        """Count the first `count` beginnings and ends of steps that were noted down."""
+        for _ in range(count):
+            output, pairs, sampled, at_s = self._untold.popleft()
+            at = Instant.of(at_s)
             if pairs:
-                shape = BatchShape(decode_seqs=len(output.num_scheduled_tokens), decode_pairs=pairs)
-                self._steps.scheduled(output, shape, Instant(*at))
+                self._steps.scheduled(output, self._shape(output, pairs), at)
                 continue
-            self._steps.updating(output, Instant(*at))
+            self._steps.updating(output, at)
             if self._pace:
                 self._pace.updating(output, sampled)
 
@@ -168,6 +197,8 @@ class SnapshotRecorder:
     def _shape(self, output: Any, pairs: int) -> BatchShape:
         tokens = output.num_scheduled_tokens
         if pairs:
+            if self._pace:
+                self._pace.began(output)
             return BatchShape(decode_seqs=len(tokens), decode_pairs=pairs)
         drafts = output.scheduled_spec_decode_tokens
         shape = batch_shape(tokens, self._scheduler.requests, drafts)
@@ -175,17 +206,22 @@ class SnapshotRecorder:
             self._pace.read(output, shape)
         return shape
 
-    def updating(self, output: Any, sampled: Any, started: tuple[float, float]) -> None:
-        """`update_from_output()` is about to apply `output` at `started`, which gave `sampled`."""
-        self._untold.append((output, 0, sampled, started))
-        if self._drafts:
-            self._drafts.count(output, sampled, self._scheduler.requests)
+    def _updating_drafts(self, ended: _Untold) -> None:
+        self._untold.append(ended)
+        assert self._drafts
+        output, _, sampled, _ = ended
+        self._drafts.count(output, sampled, self._scheduler.requests)
 
     def updated(self) -> None:
         """`update_from_output()` has returned; it may be left out while requests run."""
         if self._scheduler.running:
             return
-        self._catch_up()
+        with self._telling:
+            self._catch_up(len(self._untold))
+            self._rest()
+
+    def _rest(self) -> None:
+        """Nothing runs any more."""
         work_left = bool(self._list_waiting())
         self._steps.updated(work_left=work_left)
         if not work_left and not self._idle and not self._steps.in_flight:
@@ -205,26 +241,31 @@ class SnapshotRecorder:
         One after another they are a serialized message, too: protobuf merges them. `growth` is what
         all running requests have grown by since they were read, if it is known.
         """
-        self._unpublished = 0
-        self._sequence += 1
         running_packed = self._running_packed
         if growth is None:
             running_packed = self._packed_running(running, tokens)
+            if self._pace:
+                self._pace.anew()
         waiting_packed = self._packed_waiting(waiting, tokens)
         if running_packed is not self._running_packed or waiting_packed is not self._waiting_packed:
             self._running_packed, self._waiting_packed = running_packed, waiting_packed
             self._base = self._constant + running_packed + waiting_packed
+        self._publish_state(growth, at, self._free_blocks())
+        # Requests that wait may change without notice, as when they await a grammar.
+        rests = self._waiting_rests or not waiting
+        self._silent_until_s = at.monotonic_s + self._told_within_s if rests else 0.0
+
+    def _publish_state(self, growth: Growth | None, at: Instant, free_blocks: int) -> None:
+        """Publish the requests as they were read last, and what has changed since then."""
+        self._unpublished = 0
+        self._sequence += 1
         rest = (
-            _HEAD.pack(self._sequence, at.unix_s, at.unix_s, self._free_blocks()),
+            _HEAD.pack(self._sequence, at.unix_s, time(), free_blocks),
             self._more(),
             self._encoder.cache() if self._encoder else b"",
             self._grown(growth),
             self._steps.in_flight_packed(),
         )
-        self._waiting_count = len(waiting)
-        # Requests that wait may change without notice, as when they await a grammar.
-        rests = self._waiting_rests or not waiting
-        self._silent_until_s = at.monotonic_s + self._told_within_s if rests else 0.0
         self._publish(self._base, b"".join(rest), self._steps.take_completed_packed())
 
     def _more(self) -> bytes:

@@ -33,6 +33,11 @@ class Instant(NamedTuple):
     def now(cls) -> "Instant":
         return cls(time.monotonic(), time.time())
 
+    @classmethod
+    def of(cls, monotonic_s: float) -> "Instant":
+        """The moment at which the first clock showed so, a short time ago."""
+        return cls(monotonic_s, monotonic_s + time.time() - time.monotonic())
+
 
 @dataclass(slots=True)
 class _InFlight:
