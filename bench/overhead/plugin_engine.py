@@ -41,7 +41,6 @@ _MEANINGS = {
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="Folder of the model.")
     parser.add_argument("--steps", type=int, default=300, help="Steps timed for each size.")
     parser.add_argument("--rounds", type=int, default=4, help="Processes for each size and kind.")
     help_text = "Sizes as RUNNING+WAITING, e.g. 48+50."
@@ -52,7 +51,7 @@ def measure(options: argparse.Namespace) -> Numbers:
     """Time the steps of engines of all sizes, with the plugin and without, in turn."""
     rounds = []
     for size, _, kind in product(options.sizes, range(options.rounds), KINDS):
-        command = (sys.executable, "-m", "bench.overhead.plugin_engine_steps", options.model)
+        command = (sys.executable, "-m", "bench.overhead.plugin_engine_steps", str(options.model))
         asked = subprocess.run(
             (*command, size, kind, str(options.steps)),
             stdout=subprocess.PIPE,

@@ -16,7 +16,6 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from bench.stats import percentile
 from services.backend.vllm.plugin import Publishing
-from services.backend.vllm.resume import Resuming
 
 WARMUP_STEPS = 40
 PROMPT_TOKENS = 32
@@ -60,7 +59,7 @@ class SyncReadings(_Outside, _Inside, Scheduler):  # type: ignore[misc]
     """Read twice, nothing in between."""
 
 
-class SyncPlugin(_Outside, Publishing, Resuming, _Inside, Scheduler):  # type: ignore[misc]
+class SyncPlugin(_Outside, Publishing, _Inside, Scheduler):  # type: ignore[misc]
     """Read outside the plugin and inside."""
 
 
@@ -68,7 +67,7 @@ class AsyncReadings(_Outside, _Inside, AsyncScheduler):  # type: ignore[misc]
     """As `SyncReadings`."""
 
 
-class AsyncPlugin(_Outside, Publishing, Resuming, _Inside, AsyncScheduler):  # type: ignore[misc]
+class AsyncPlugin(_Outside, Publishing, _Inside, AsyncScheduler):  # type: ignore[misc]
     """As `SyncPlugin`."""
 
 
@@ -78,7 +77,12 @@ CLASSES = {"readings": (SyncReadings, AsyncReadings), "plugin": (SyncPlugin, Asy
 def time_engine(model: str, size: str, kind: str, steps: int) -> dict[str, float]:
     """Microseconds a step, of `steps` steps of an engine with so many running and waiting."""
     running, waiting = map(int, size.split("+"))
-    os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    os.environ |= {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "OMP_NUM_THREADS": "1",  # a core is left for the reader
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    }
     answer_tokens = steps + WARMUP_STEPS + 20
     with tempfile.TemporaryDirectory() as folder:
         endpoint = f"shm://{folder}/snapshots"

@@ -150,12 +150,13 @@ def _told_late(config: "EngineConfig") -> "EngineConfig":
     return config if more_changes else replace(config, told_within_s=TOLD_WITHIN_S)
 
 
-class Publishing:
+class Publishing(Resuming):
     """Mixed in before one of vLLM's schedulers.
 
-    The hooks stand in the methods themselves: each call of a function costs an engine microseconds
-    after a step, when the caches are cold. Whatever is wrong with a snapshot, the engine must not
-    notice: hence all exceptions.
+    The hooks stand in the methods themselves, and those of `Resuming` are passed over where it has
+    nothing to do: each call of a function costs an engine a microsecond or two after a step, when
+    the caches are cold. Whatever is wrong with a snapshot, the engine must not notice: hence all
+    exceptions.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -165,14 +166,17 @@ class Publishing:
     def add_request(self, *args: Any, **kwargs: Any) -> Any:
         if self.foretell is not None:
             self.foretell.recorder.has_arrivals = True
-        return super().add_request(*args, **kwargs)  # type: ignore[misc]
+        return super().add_request(*args, **kwargs)
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         guard = self.foretell
         if guard is None or not guard.active:
-            return super().schedule(*args, **kwargs)  # type: ignore[misc]
+            return super().schedule(*args, **kwargs)
         started_s = monotonic()
-        output = super().schedule(*args, **kwargs)  # type: ignore[misc]
+        if self._brought or self._as_prompt:
+            output = super().schedule(*args, **kwargs)
+        else:
+            output = super(Resuming, self).schedule(*args, **kwargs)  # type: ignore[misc]
         try:
             guard.recorder.scheduled(output, started_s)
         except Exception:
@@ -182,13 +186,17 @@ class Publishing:
     def update_from_output(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
         guard = self.foretell
         if guard is None or not guard.active:
-            return super().update_from_output(scheduler_output, *args, **kwargs)  # type: ignore[misc]
+            return super().update_from_output(scheduler_output, *args, **kwargs)
         sampled = args[0] if args else kwargs.get("model_runner_output")
         try:
             guard.recorder.updating((scheduler_output, 0, sampled, monotonic()))
         except Exception:
             guard.failed()
-        result = super().update_from_output(scheduler_output, *args, **kwargs)  # type: ignore[misc]
+        if self._untold:
+            result = super().update_from_output(scheduler_output, *args, **kwargs)
+        else:
+            stock = super(Resuming, self).update_from_output  # type: ignore[misc]
+            result = stock(scheduler_output, *args, **kwargs)
         if not self.running and guard.active:  # type: ignore[attr-defined]
             try:
                 guard.recorder.updated()
@@ -202,11 +210,11 @@ class Publishing:
             self.foretell.close()
 
 
-class ForetellSyncScheduler(Publishing, Resuming, Scheduler):  # type: ignore[misc]
+class ForetellSyncScheduler(Publishing, Scheduler):  # type: ignore[misc]
     """Stands in for `Scheduler`."""
 
 
-class ForetellScheduler(Publishing, Resuming, AsyncScheduler):  # type: ignore[misc]
+class ForetellScheduler(Publishing, AsyncScheduler):  # type: ignore[misc]
     """Stands in for the scheduler vLLM itself would choose.
 
     vLLM takes `AsyncScheduler` only where async scheduling is on (`get_scheduler_cls`), but takes

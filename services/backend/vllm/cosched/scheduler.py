@@ -13,7 +13,6 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from services.backend.vllm.plugin import Publishing
-from services.backend.vllm.resume import Resuming
 
 _log = logging.getLogger("vllm.foretell")
 
@@ -80,11 +79,11 @@ class CoScheduling:
         return result
 
 
-class CoSyncScheduler(Publishing, Resuming, CoScheduling, Scheduler):  # type: ignore[misc]
+class CoSyncScheduler(Publishing, CoScheduling, Scheduler):  # type: ignore[misc]
     """Stands in for `Scheduler`."""
 
 
-class CoScheduler(Publishing, Resuming, CoScheduling, AsyncScheduler):  # type: ignore[misc]
+class CoScheduler(Publishing, CoScheduling, AsyncScheduler):  # type: ignore[misc]
     """Stands in for the scheduler that vLLM itself would choose, as `ForetellScheduler` does."""
 
     def __new__(cls, vllm_config: Any, *args: Any, **kwargs: Any) -> Any:
