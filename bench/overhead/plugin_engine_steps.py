@@ -64,11 +64,11 @@ class SyncPlugin(_Outside, Publishing, _Inside, Scheduler):  # type: ignore[misc
 
 
 class AsyncReadings(_Outside, _Inside, AsyncScheduler):  # type: ignore[misc]
-    """As `SyncReadings`."""
+    """The same for engines whose steps overlap."""
 
 
 class AsyncPlugin(_Outside, Publishing, _Inside, AsyncScheduler):  # type: ignore[misc]
-    """As `SyncPlugin`."""
+    """The plugin in engines whose steps overlap."""
 
 
 CLASSES = {"readings": (SyncReadings, AsyncReadings), "plugin": (SyncPlugin, AsyncPlugin)}

@@ -28,6 +28,7 @@ def test_a_lost_update_is_noticed_and_left_behind() -> None:
     assert pace.growth() is None
     pace.updating(second, sampled)  # nobody told of the one before
     assert pace.growth() is None
+    pace.anew()
     for number in range(1, 4):
         output = step(pace, running)
         pace.updating(output, sampled)
