@@ -64,7 +64,7 @@ class SyncPlugin(_Outside, Publishing, _Inside, Scheduler):  # type: ignore[misc
 
 
 class AsyncReadings(_Outside, _Inside, AsyncScheduler):  # type: ignore[misc]
-    """The same for engines whose steps overlap."""
+    """Steps overlap, and are read twice, with nothing in between."""
 
 
 class AsyncPlugin(_Outside, Publishing, _Inside, AsyncScheduler):  # type: ignore[misc]

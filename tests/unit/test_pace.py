@@ -18,6 +18,8 @@ def step(pace: Pace, running: list[Any]) -> Any:
     if not pace.goes_on(output, running):
         pairs = sum(each.num_computed_tokens for each in running)
         pace.read(output, BatchShape(0, 0, 0, len(running), pairs))
+    else:
+        pace.began(output)
     return output
 
 
@@ -26,6 +28,7 @@ def test_a_lost_update_is_noticed_and_left_behind() -> None:
     running = [SimpleNamespace(name=name, num_computed_tokens=9) for name in "ab"]
     lost, second = step(pace, running), step(pace, running)
     assert pace.growth() is None
+    pace.anew()
     pace.updating(second, sampled)  # nobody told of the one before
     assert pace.growth() is None
     pace.anew()
