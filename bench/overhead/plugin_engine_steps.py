@@ -6,13 +6,13 @@ import os
 import sys
 import tempfile
 import time
+from random import Random
 from statistics import fmean
 from threading import enumerate as threads
 from typing import Any
 
 from vllm import LLM, SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-from vllm.v1.core.sched.scheduler import Scheduler
 
 from bench.stats import percentile
 from services.backend.vllm.plugin import Publishing
@@ -23,101 +23,106 @@ _outside_s: list[float] = []
 _inside_s: list[float] = []
 
 
-class _Inside:
-    """Mixed in right before vLLM's scheduler: what its own calls take."""
+def _read(spans_s: list[float]) -> type[Any]:
+    """A class to be mixed in before a scheduler's: appends what both calls of a step take."""
 
-    def schedule(self, *args: Any, **kwargs: Any) -> Any:
-        began_s = time.perf_counter()
-        result = super().schedule(*args, **kwargs)  # type: ignore[misc]
-        _inside_s.append(time.perf_counter() - began_s)
-        return result
+    class Read:
+        def schedule(self, *args: Any, **kwargs: Any) -> Any:
+            began_s = time.perf_counter()
+            result = super().schedule(*args, **kwargs)  # type: ignore[misc]
+            spans_s.append(time.perf_counter() - began_s)
+            return result
 
-    def update_from_output(self, *args: Any, **kwargs: Any) -> Any:
-        began_s = time.perf_counter()
-        result = super().update_from_output(*args, **kwargs)  # type: ignore[misc]
-        _inside_s[-1] += time.perf_counter() - began_s
-        return result
+        def update_from_output(self, *args: Any, **kwargs: Any) -> Any:
+            began_s = time.perf_counter()
+            result = super().update_from_output(*args, **kwargs)  # type: ignore[misc]
+            spans_s[-1] += time.perf_counter() - began_s
+            return result
 
-
-class _Outside:
-    """Mixed in before everything: what the engine waits for."""
-
-    def schedule(self, *args: Any, **kwargs: Any) -> Any:
-        began_s = time.perf_counter()
-        result = super().schedule(*args, **kwargs)  # type: ignore[misc]
-        _outside_s.append(time.perf_counter() - began_s)
-        return result
-
-    def update_from_output(self, *args: Any, **kwargs: Any) -> Any:
-        began_s = time.perf_counter()
-        result = super().update_from_output(*args, **kwargs)  # type: ignore[misc]
-        _outside_s[-1] += time.perf_counter() - began_s
-        return result
+    return Read
 
 
-class SyncReadings(_Outside, _Inside, Scheduler):  # type: ignore[misc]
-    """Read twice, nothing in between."""
+_Inside, _Outside = _read(_inside_s), _read(_outside_s)
 
 
-class SyncPlugin(_Outside, Publishing, _Inside, Scheduler):  # type: ignore[misc]
-    """Read outside the plugin and inside."""
+class ReadTwice(_Outside, _Inside, AsyncScheduler):  # type: ignore[misc, valid-type]
+    """Nothing is between the readings."""
 
 
-class AsyncReadings(_Outside, _Inside, AsyncScheduler):  # type: ignore[misc]
-    """Steps overlap, and are read twice, with nothing in between."""
-
-
-class AsyncPlugin(_Outside, Publishing, _Inside, AsyncScheduler):  # type: ignore[misc]
-    """The plugin in engines whose steps overlap."""
-
-
-CLASSES = {"readings": (SyncReadings, AsyncReadings), "plugin": (SyncPlugin, AsyncPlugin)}
+class WithPlugin(_Outside, Publishing, _Inside, AsyncScheduler):  # type: ignore[misc, valid-type]
+    """The plugin is between them."""
 
 
 def time_engine(model: str, size: str, kind: str, steps: int) -> dict[str, float]:
-    """Microseconds a step, of `steps` steps of an engine with so many running and waiting."""
-    running, waiting = map(int, size.split("+"))
+    """Microseconds a step, of `steps` steps of an engine with so many running and waiting.
+
+    `size` is RUNNING+WAITING, or RUNNING+WAITING/TOKENS where answers have so many on average and
+    others come once they end. With `kind` "readings" there is no plugin, with "plugin" a reader
+    hears it.
+    """
+    population, _, answers = size.partition("/")
+    running, waiting = map(int, population.split("+"))
     os.environ |= {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "OMP_NUM_THREADS": "1",  # a core is left for the reader
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     }
-    answer_tokens = steps + WARMUP_STEPS + 20
+    mean_tokens = int(answers or 0)
+    most_tokens = 2 * mean_tokens or steps + WARMUP_STEPS + 20
     with tempfile.TemporaryDirectory() as folder:
         endpoint = f"shm://{folder}/snapshots"
         os.environ["FORETELL_PLUGIN_SNAPSHOT_ENDPOINT"] = endpoint
         llm = LLM(
             model,
-            scheduler_cls=CLASSES[kind][1],
+            scheduler_cls=ReadTwice if kind == "readings" else WithPlugin,
             max_num_seqs=running,
-            max_model_len=PROMPT_TOKENS + answer_tokens + 1,
+            max_model_len=PROMPT_TOKENS + most_tokens + 1,
             max_num_batched_tokens=8192,
             enforce_eager=True,
             async_scheduling=True,
         )
-        engine = llm.llm_engine
-        sampling = SamplingParams(max_tokens=answer_tokens, ignore_eos=True)
-        for i in range(running + waiting):
-            prompt = {"prompt_token_ids": [100 + i, *range(PROMPT_TOKENS - 1)]}
-            engine.add_request(str(i), prompt, sampling)
+        load = Load(llm.llm_engine, most_tokens, drawn=mean_tokens > 0)
+        load.add(running + waiting)
         if kind == "plugin":
             # Not before: vLLM looks through all modules, and stumbles over one of llvmlite's.
             from bench.overhead.plugin_steps import subscriber  # noqa: PLC0415
 
             with subscriber(endpoint):
-                return _timed(engine, steps)
-        return _timed(engine, steps)
+                return _timed(load, steps)
+        return _timed(load, steps)
 
 
-def _timed(engine: Any, steps: int) -> dict[str, float]:
+class Load:
+    """So many requests at an engine all the time: after each that ends comes another."""
+
+    def __init__(self, engine: Any, most_tokens: int, *, drawn: bool) -> None:
+        """Answers have up to `most_tokens`, each number as likely, where they are `drawn`."""
+        self._engine, self._most_tokens, self._drawn = engine, most_tokens, drawn
+        self._draws, self._added = Random(1), 0
+
+    def add(self, count: int) -> None:
+        """Add requests."""
+        for number in range(self._added, self._added + count):
+            tokens = self._draws.randint(1, self._most_tokens) if self._drawn else self._most_tokens
+            prompt = {"prompt_token_ids": [100 + number % 900, *range(PROMPT_TOKENS - 1)]}
+            sampling = SamplingParams(max_tokens=tokens, ignore_eos=True)
+            self._engine.add_request(str(number), prompt, sampling)
+        self._added += count
+
+    def step(self) -> None:
+        """Make a step."""
+        self.add(sum(output.finished for output in self._engine.step()))
+
+
+def _timed(load: Load, steps: int) -> dict[str, float]:
     for _ in range(WARMUP_STEPS):
-        engine.step()
+        load.step()
     _outside_s.clear()
     _inside_s.clear()
     thread_s, began_s = _thread_s(), time.perf_counter()
     for _ in range(steps):
-        engine.step()
+        load.step()
     took_s, thread_s = time.perf_counter() - began_s, _thread_s() - thread_s
     # The last ones may not be over.
     pairs = list(zip(_outside_s, _inside_s, strict=True))[:-2]
