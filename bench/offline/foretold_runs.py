@@ -13,7 +13,6 @@ from foretell.model import BatchShape, EngineSnapshot, LengthEstimate, RequestSp
 from foretell.v1 import snapshot_pb2
 from services.backend.vllm.compat import engine_config, waiting_reader
 from services.backend.vllm.snapshot import SnapshotRecorder
-from services.backend.vllm.steps import Instant
 
 _EVERY = 4
 """One of so many online requests is foretold."""
@@ -79,16 +78,11 @@ class Foretelling(Run):
 
     def _snapshot(self, output: Any, shape: BatchShape) -> EngineSnapshot:
         self._published.clear()
-        at = Instant(self._now_s, self._now_s)
-        self._recorder._note_admissions(output)
-        self._recorder._emit(
-            self._scheduler.running,
-            self._recorder._list_waiting(),
-            output.num_scheduled_tokens,
-            at,
-        )
+        self._recorder.must_read = True
+        self._recorder.scheduled(output, self._now_s)
         found = wire.snapshot_from_proto(self._published[0])
-        return replace(found, steps_in_flight=(Step(0, self._now_s, 0.0, shape),))
+        step = Step(0, self._now_s, 0.0, shape)
+        return replace(found, taken_unix_s=self._now_s, steps_in_flight=(step,))
 
     def _forecast(
         self, snapshot: EngineSnapshot, row: Arrival, now_s: float

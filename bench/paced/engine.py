@@ -19,7 +19,7 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 from bench.paced.pace import LENGTH_KEY, Clock, Pace
 from services.backend.vllm.cosched.scheduler import CoSyncScheduler
 from services.backend.vllm.plugin import ForetellSyncScheduler
-from services.backend.vllm.snapshot import batch_shape
+from services.backend.vllm.shape import batch_shape
 
 
 class _Paced:

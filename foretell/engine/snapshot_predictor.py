@@ -162,16 +162,16 @@ class SnapshotPredictor:
     def silent_s(self, step_time: StepTimeModel, now_unix_s: float) -> float:
         """For how long the engine may have made steps that it has not told yet.
 
-        Steps at which all decode are told within a time, unless they last longer than that. Silence
-        for longer means that one of them still lasts.
+        Steps at which all decode are told within a time, unless they last longer than that; what
+        follows after others is told soon. Silence for longer means that a step still lasts.
         """
         snapshot = self.snapshot
-        within_s = snapshot.config.told_within_s if snapshot else 0.0
-        if snapshot is None or not within_s or not snapshot.steps_in_flight:
+        if snapshot is None or not snapshot.steps_in_flight:
             return 0.0
+        within_s = snapshot.config.told_within_s
         shape = snapshot.steps_in_flight[-1].shape
         if shape.prefill_seqs or not 0.0 < step_time.step_s(shape) < within_s:
-            return 0.0
+            within_s = snapshot.config.told_soon_s
         return max(0.0, min(within_s, now_unix_s - snapshot.published_unix_s))
 
     def publish(self, step_time: OnlineStepTime, now_unix_s: float) -> PublishedPicture | None:

@@ -71,7 +71,7 @@ class EngineConfig:
     """Requests of the last priority are offline: they get what the others leave."""
     told_within_s: float = 0.0
     """While the same requests decode one token each, steps are told this late at most, several in
-    one snapshot. 0: every step is told when it begins."""
+    one snapshot; others as `told_soon_s` says. 0: every step is told when it begins."""
     approximations: tuple[str, ...] = ()
     """What the engine does that the twin does not model; predictions are less exact for it."""
 
@@ -82,6 +82,11 @@ class EngineConfig:
             return self.kv_cache_groups * blocks
         local = self.local_kv_cache_groups
         return (self.kv_cache_groups - local) * blocks + local * min(blocks, self.most_local_blocks)
+
+    @property
+    def told_soon_s(self) -> float:
+        """How late a step at which requests come or go, or compute a prompt, is told at most."""
+        return self.told_within_s / 5
 
     @property
     def attends_locally(self) -> bool:

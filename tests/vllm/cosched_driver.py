@@ -12,7 +12,7 @@ from foretell.cosched import OfflinePool
 from foretell.kernel.step_time import StepTime
 from foretell.model import BatchShape, EngineConfig
 from services.backend.vllm.cosched.scheduler import CoScheduler
-from services.backend.vllm.snapshot import batch_shape
+from services.backend.vllm.shape import batch_shape
 from services.backend.vllm.steps import Instant
 from tests.differential.cosched_twin import MODEL, Ask, Steps
 from tests.vllm.driver import EngineLoop, engine_config

@@ -7,6 +7,7 @@ from typing import Any
 from foretell.cosched.deadlines import Targets
 from foretell.v1 import snapshot_pb2
 from services.backend.vllm.packing import length_first, sized
+from services.backend.vllm.reading import Queue
 
 ID_KEY = "foretell_id"
 PREDICTED_KEY = "foretell_predicted_tokens"
@@ -32,7 +33,6 @@ class Columns:
         field: str,
         facts: dict[str, Facts],
         cached: Mapping[str, int],
-        structured: set[str],
         learn_inputs: Callable[[Any], None] | None,
         *,
         targets: Callable[[Any], Targets] | None,
@@ -41,11 +41,10 @@ class Columns:
         """`field` is what a snapshot calls the queue.
 
         `targets` tells a request's, where the engine makes use of them, as it may of `adapters`.
-        `structured` gets the
-        ids of requests with structured output. `learn_inputs` is told of every new request.
+        `learn_inputs` is told of every new request.
         """
         self._tag = length_first(snapshot_pb2.EngineSnapshot, field)
-        self._structured, self._learn_inputs = structured, learn_inputs
+        self._learn_inputs = learn_inputs
         self._targets, self._adapters = targets, adapters
         self._facts = facts
         self._cached = cached
@@ -58,29 +57,29 @@ class Columns:
         """A request was admitted: build the constant columns anew."""
         self._requests = []
 
-    def learn(self, requests: Sequence[Any]) -> bool:
+    def learn(self, queue: Queue) -> bool:
         """Whether these are other requests than the last ones; whose columns are then built."""
-        if self._requests == requests:
+        if self._requests == queue.requests:
             return False
-        self._build(list(requests))
+        self._build(queue)
         return True
 
-    def packed(self, tokens: Mapping[str, int], more: bytes) -> bytes:
+    def packed(self, queue: Queue, tokens: Mapping[str, int], more: bytes) -> bytes:
         """The field of the requests learned last, of which `tokens` were scheduled.
 
         `more` are further columns.
         """
-        requests = self._requests
+        output, computed, placeholders, _ = zip(*queue.rows, strict=True)
         varying = snapshot_pb2.RequestColumns(
-            output_tokens=[len(r._output_token_ids) for r in requests],  # spares a call of each
-            computed_tokens=[r.num_computed_tokens for r in requests],
+            output_tokens=output,
+            computed_tokens=computed,
             scheduled_tokens=[tokens.get(i, 0) for i in self.ids],
-            in_flight_tokens=[r.num_output_placeholders for r in requests],
+            in_flight_tokens=placeholders,
         )
         return self._tag + sized(self._constant + varying.SerializeToString() + more)
 
-    def _build(self, requests: list[Any]) -> None:
-        known = self._facts
+    def _build(self, queue: Queue) -> None:
+        known, requests = self._facts, queue.requests
         rows = [known.get(r.request_id) or self._learn(r) for r in requests]
         facts = tuple(zip(*rows, strict=True))
         ids, foretell_ids, prompts, limits, priorities, predicted, arrivals, adapters = facts
@@ -96,7 +95,7 @@ class Columns:
             priority=priorities,
             predicted_output_tokens=predicted,
             arrival_unix_s=arrivals,
-            preemptions=[r.num_preemptions for r in requests],
+            preemptions=[row[3] for row in queue.rows],
             ttft_target_s=[ttft_s for ttft_s, _ in targets],
             tpot_target_s=[tpot_s for _, tpot_s in targets],
             adapter=adapters if self._adapters else (),
@@ -115,8 +114,6 @@ class Columns:
             request.lora_request.lora_int_id if request.lora_request else 0,
         )
         self._facts[request.request_id] = facts
-        if request.use_structured_output:
-            self._structured.add(request.request_id)
         if self._learn_inputs:
             self._learn_inputs(request)
         return facts

@@ -1,13 +1,64 @@
-"""Whether the running requests go on as before: then nothing of them has to be read."""
+"""Whether the running requests go on as before: then nothing of them has to be read.
+
+A step is even when it computes one token of every running request, behind its prompt. Between even
+steps of the same requests, and with the output of such steps only, all have grown alike.
+"""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from foretell.model import BatchShape
 
+if TYPE_CHECKING:
+    from services.backend.vllm.reading import Row
+
 _MOST_UNREAD = 64
 """Steps after which requests are read all the same, should an engine do what nobody foresaw."""
+
+
+class Pace:
+    """Follows whether the steps of an engine are even, in its hot loop."""
+
+    def __init__(self, *, in_flight: int) -> None:
+        """`in_flight`: steps that are scheduled before the output of the first is known."""
+        self._in_flight = in_flight
+        self._running: list[Any] = []
+        self._uneven = in_flight  # steps until only output of even ones is to come
+        self._pairs = 0  # decode pairs of the last step, where that is so
+        self._first_computed = 0  # tokens of the first of them
+
+    def goes_on(self, output: Any, running: Sequence[Any]) -> int:
+        """The decode pairs of the step `output` where it is as even as those before it, else 0.
+
+        After 0, `read` must be told.
+        """
+        count = len(output.num_scheduled_tokens)
+        if (
+            self._pairs
+            and output.total_num_scheduled_tokens == count == len(running)
+            # As a sample, should the step before have escaped us.
+            and running[0].num_computed_tokens == self._first_computed + 1
+            and self._running == running
+        ):
+            self._pairs += count
+            self._first_computed += 1
+            return self._pairs
+        return 0
+
+    def read(self, output: Any, running: list[Any], rows: "Sequence[Row]") -> None:
+        """All running requests were read at the step `output`."""
+        tokens: Mapping[str, int] = output.num_scheduled_tokens
+        is_even = (
+            output.total_num_scheduled_tokens == len(tokens) == len(running)
+            and self._running == running
+            and all(row[1] > r.num_prompt_tokens for r, row in zip(running, rows, strict=True))
+        )
+        self._running = running
+        self._uneven = max(0, self._uneven - 1) if is_even else self._in_flight
+        self._pairs = 0
+        if running and not self._uneven:
+            self._pairs, self._first_computed = sum(row[1] for row in rows), rows[0][1]
 
 
 class Growth(NamedTuple):
@@ -17,62 +68,29 @@ class Growth(NamedTuple):
     output: int
 
 
-class Pace:
-    """Follows whether the same requests decode one token each, step after step.
-
-    A step is even when it computes one token of every running request, behind its prompt. Between
-    even steps of the same requests, and with the output of such steps only, all have grown alike.
-    `goes_on` may be far ahead of the steps that the other methods are told of, and called by
-    another thread.
-    """
+class Growing:
+    """Counts by how much the running requests have grown; told of all steps, maybe later."""
 
     def __init__(self) -> None:
         self._running: list[Any] = []
-        self._pairs = 0  # decode pairs of the last step, where it was even
-        self._first_computed = 0  # tokens of the first of them
-        self._others = False  # they are not those of the step before
         # The outputs of even steps of these requests, in flight: vLLM holds two, or some.
         self._even: deque[Any] = deque(maxlen=_MOST_UNREAD)
         self._computed = self._output = self._unread = 0
         self._alike = False
 
-    def goes_on(self, output: Any, running: Sequence[Any]) -> int:
-        """The decode pairs of the step `output` where it is as even as the one before, else 0.
-
-        After 0, `read` must be told the shape, else `began` of the step.
-        """
-        tokens: Mapping[str, int] = output.num_scheduled_tokens
-        count = len(tokens)
-        if self._running != running:
-            self._running = list(running)
-            self._others = True
-        elif (
-            self._pairs
-            and output.total_num_scheduled_tokens == count == len(running)
-            # As a sample, should the step before have escaped us.
-            and running[0].num_computed_tokens == self._first_computed + 1
-        ):
-            self._pairs += count
-            self._first_computed += 1
-            return self._pairs
-        return 0
-
     def began(self, output: Any) -> None:
-        """`output` is a step that went on."""
+        """`output` is an even step of the requests that ran before."""
         self._computed += 1
         self._even.append(output)
 
-    def read(self, output: Any, shape: BatchShape) -> None:
-        """The shape of the step was read off its requests."""
-        self._alike = False
-        if self._others:
-            self._others = False
+    def read(self, output: Any, running: list[Any], shape: BatchShape) -> None:
+        """These requests were read at the step `output`, of this shape."""
+        if self._running != running:
+            self._running = running
             self._even.clear()
-        is_even = shape.decode_seqs == len(self._running) and not shape.prefill_seqs
-        self._pairs = shape.decode_pairs if is_even else 0
-        if self._pairs:
-            self._first_computed = self._running[0].num_computed_tokens
+        if shape.decode_seqs == len(running) and not shape.prefill_seqs:
             self._even.append(output)
+        self._alike = False
 
     def updating(self, output: Any, sampled: Any) -> None:
         """`update_from_output()` is about to append to the requests what `output` gave."""
@@ -87,13 +105,13 @@ class Pace:
                     pass
 
     def growth(self) -> Growth | None:
-        """What all have grown by since `anew`; None: they have to be read now."""
+        """What all have grown by since `anew`; None: they have to be read again."""
         self._unread += 1
         if self._alike and self._unread < _MOST_UNREAD:
             return Growth(self._computed, self._output)
         return None
 
     def anew(self) -> None:
-        """All requests are read now."""
+        """What was read is told."""
         self._computed = self._output = self._unread = 0
         self._alike = True

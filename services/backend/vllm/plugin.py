@@ -27,9 +27,8 @@ _log = logging.getLogger("vllm.foretell")
 
 _MAX_FAILURES = 10
 TOLD_WITHIN_S = 0.05
-"""`EngineConfig.told_within_s`. To tell a step costs more than all else the plugin does. A
-predictor knows what steps like these do; a thread tells them, while the engine waits for a GPU."""
-_OFTEN = 0.8  # of that time: then the engine's own thread hardly ever has to
+"""`EngineConfig.told_within_s`. To tell a step costs more than all else the plugin does, so that a
+thread does it, while the engine waits for a GPU."""
 
 
 class _Guard:
@@ -43,11 +42,11 @@ class _Guard:
         self._closed = threading.Event()
         self._teller: threading.Thread | None = None
 
-    def tell_late(self, within_s: float) -> None:
-        """Tell from now on what the recorder notes down, in a thread, so late at most."""
+    def tell_late(self, every_s: float) -> None:
+        """Tell from now on what the recorder notes down, in a thread."""
 
         def tell() -> None:
-            while not self._closed.wait(_OFTEN * within_s):
+            while not self._closed.wait(every_s):
                 try:
                     self.recorder.tell_late()
                 except Exception:
@@ -132,7 +131,7 @@ def _attach(scheduler: Any) -> _Guard | None:
     try:
         recorder.attached()
         if config.told_within_s:
-            guard.tell_late(config.told_within_s)
+            guard.tell_late(config.told_soon_s)
     except Exception:
         guard.failed()
     _log.info("Foretell: publishing snapshots on %s.", settings.snapshot_endpoint)
@@ -140,7 +139,7 @@ def _attach(scheduler: Any) -> _Guard | None:
 
 
 def _told_late(config: "EngineConfig") -> "EngineConfig":
-    """`config` with how late steps are told, where nothing else changes while requests decode."""
+    """`config` with how late steps are told, where a `Reading` has all that changes."""
     more_changes = (
         config.co_schedules
         or config.attends_locally
@@ -165,7 +164,7 @@ class Publishing(Resuming):
 
     def add_request(self, *args: Any, **kwargs: Any) -> Any:
         if self.foretell is not None:
-            self.foretell.recorder.has_arrivals = True
+            self.foretell.recorder.must_read = True
         return super().add_request(*args, **kwargs)
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:

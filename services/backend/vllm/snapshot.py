@@ -1,13 +1,12 @@
 """Turns vLLM's scheduler state into snapshots. Runs in the engine's hot loop."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from threading import Lock
 from time import monotonic, time
 from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-from vllm.v1.request import RequestStatus
 
 from foretell.model import BatchShape, EngineConfig
 from foretell.v1 import snapshot_pb2
@@ -15,8 +14,9 @@ from foretell.wire import config_to_proto
 from services.backend.vllm.columns import Columns, Facts
 from services.backend.vllm.encoder import EncoderState
 from services.backend.vllm.kv_groups import LeftBlocks
-from services.backend.vllm.pace import Growth, Pace
+from services.backend.vllm.pace import Growing, Growth, Pace
 from services.backend.vllm.packing import Fixed
+from services.backend.vllm.reading import EMPTY, Queue, Reader, Reading
 from services.backend.vllm.speculation import DraftCounts
 from services.backend.vllm.steps import Instant, StepTracker
 
@@ -29,15 +29,15 @@ _GROWN = Fixed(
 _HEAD = Fixed(
     snapshot_pb2.EngineSnapshot, "sequence", "taken_unix_s", "published_unix_s", "free_blocks"
 )
-_NO_DRAFTS: Mapping[str, Sequence[int]] = {}
-_AWAITS_GRAMMAR = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
 # A snapshot costs about a microsecond per request. Beyond this many requests only every second,
 # third, ... step is published, which bounds the cost per step however long the queue grows.
 _REQUESTS_PER_STEP = 1024
-_MOST_UNTOLD = 32  # begins and ends of steps: to catch up with more would hold a step up
-# What is told of one step later: its output, its decode pairs, the blocks that were free then, and
-# when it began; or 0, what was sampled, and when it ended.
+_MOST_UNTOLD = 64  # begins and ends of steps: to catch up with more would hold a step up
+# What is told of one step later: its output, and when it began, with its decode pairs and the
+# blocks that were free then, or with -1 and a `Reading`; or when it ended, with 0 and what was
+# sampled.
 _Untold = tuple[Any, int, Any, float]
+_READ = -1
 
 
 class SnapshotRecorder:
@@ -45,7 +45,10 @@ class SnapshotRecorder:
 
     It gets three parts of it, serialized (`SnapshotPublisher.send`). `waiting` lists the waiting
     requests in admission order. The methods raise whatever goes wrong; the caller keeps that from
-    the engine. All but `tell_late` are for the engine's thread.
+    the engine.
+
+    Where the configuration says that steps are told late, the engine's thread only notes down what
+    changes, and another one is to call `tell_late` often.
     """
 
     def __init__(
@@ -75,35 +78,46 @@ class SnapshotRecorder:
         self._publish = publish
         self._free_blocks = scheduler.kv_cache_manager.block_pool.get_num_free_blocks
         self._steps = StepTracker()
-        # With drafts no two steps are alike; and blocks that are left behind have to be counted.
-        self._pace = None if self._drafts or self._left else Pace()
         # Only this one counts what is scheduled as output to come.
         self._is_async = isinstance(scheduler, AsyncScheduler)
+        # With drafts no two steps are alike; and blocks that are left behind have to be counted.
+        reads_all = self._drafts is not None or self._left is not None
+        self._pace = None if reads_all else Pace(in_flight=2 if self._is_async else 1)
+        self._goes_on = self._pace.goes_on if self._pace else lambda *_: 0
+        # Whether there may be more to read than what follows from an even step.
+        self._changes: Callable[[], bool] | None = None
+        if self._planner:
+            self._changes = self._is_replanned
+        elif self._encoder:
+            self._changes = self._encoder.is_held
+        self._growing = Growing()
+        self._reader = Reader(scheduler, waiting, has_drafts=reads_all, most=_REQUESTS_PER_STEP)
         self._facts: dict[str, Facts] = {}
         self._cached: dict[str, int] = {}
-        self._structured: set[str] = set()
         self._running, self._waiting = (
             Columns(
                 field,
                 self._facts,
                 self._cached,
-                self._structured,
                 self._encoder.learn if self._encoder else None,
                 targets=self._planner.targets if self._planner else None,
                 adapters=config.max_loras > 0,
             )
             for field in ("running", "waiting")
         )
-        self._running_packed = self._waiting_packed = b""
-        self._waiting_rests = False
+        self._waiting_packed = b""
+        self._waiting_queue = EMPTY
         self._base = self._constant
+        self._requests = 0  # in it
         self._sequence = 0
-        self._told_within_s = config.told_within_s
-        self._silent_until_s = 0.0
-        self.has_arrivals = False
-        """Requests were added since the last step; to be set by whoever sees them."""
+        self._told_within_s, self._told_soon_s = config.told_within_s, config.told_soon_s
+        self._told_s = 0.0
+        self._tell_by_s = 0.0
+        self.must_read = True
+        """The requests have to be read at the next step, as where some were added; to be set by
+        whoever sees them."""
         self._untold: deque[_Untold] = deque()
-        self._telling = Lock()  # for all but `_pace.goes_on` and adding to `_untold`
+        self._telling = Lock()  # for all but the reading of requests, and adding to `_untold`
         self.updating: Callable[[_Untold], None] = (
             self._updating_drafts if self._drafts else self._untold.append
         )
@@ -116,95 +130,120 @@ class SnapshotRecorder:
     def attached(self) -> None:
         """The engine is up: tell its configuration before the first request."""
         with self._telling:
-            self._emit([], [], {}, Instant.now())
-            self._idle = True
+            self._rests()
 
     def scheduled(self, output: Any, started_s: float) -> None:
         """`schedule()`, called at `started_s` of the monotonic clock, has returned `output`."""
-        pairs = self._pace.goes_on(output, self._scheduler.running) if self._pace else 0
-        if (
-            pairs
-            and started_s < self._silent_until_s
-            and len(self._untold) < _MOST_UNTOLD
-            and not (output.finished_req_ids or self.has_arrivals)
-        ):
+        pairs = 0
+        if not (self.must_read or output.finished_req_ids or (self._changes and self._changes())):
+            pairs = self._goes_on(output, self._scheduler.running)
+        if pairs:
             self._untold.append((output, pairs, self._free_blocks(), started_s))
+        else:
+            self._untold.append((output, _READ, self._read(output), started_s))
+        if started_s < self._tell_by_s and len(self._untold) < _MOST_UNTOLD:
             return
         with self._telling:
-            self._catch_up(len(self._untold))
-            self._tell(output, pairs, Instant.of(started_s))
+            if not self._tell(len(self._untold)):
+                self._tell_reading(output, self._read(output), Instant.of(started_s))
+
+    def _is_replanned(self) -> bool:
+        assert self._planner is not None
+        return self._planner.begun != self._begun or self._list_waiting() != self._reader.waiting
+
+    def _read(self, output: Any) -> Reading:
+        self.must_read = False
+        reading = self._reader.read(output)
+        if self._pace:
+            self._pace.read(output, reading.running.requests, reading.running.rows)
+        # Whoever awaits a grammar gets it without notice.
+        if reading.waiting is None or any(reading.waiting.await_grammar):
+            self.must_read = True
+        return reading
 
     def tell_late(self) -> None:
-        """Tell the steps that were only noted down; from a thread of its own."""
+        """Tell what was noted down: where requests were read now, else when it is time."""
         with self._telling:
-            untold = list(self._untold)
-            begun = [i for i, (_, pairs, _, _) in enumerate(untold) if pairs]
-            if not begun or self._pace is None:
-                return
-            self._catch_up(begun[-1] + 1)
-            growth = self._pace.growth()
-            if growth is None:
-                self._silent_until_s = 0.0  # the engine's thread has to read its requests
-                return
-            _, _, free_blocks, at_s = untold[begun[-1]]
-            self._publish_state(growth, Instant.of(at_s), free_blocks)
-            self._silent_until_s = monotonic() + self._told_within_s
+            now_s = monotonic()
+            noted = len(self._untold)
+            is_time = (
+                now_s >= self._told_s + self._told_within_s - 2 * self._told_soon_s
+                or noted >= _MOST_UNTOLD // 2
+            )
+            kinds = [self._untold[place][1] for place in range(noted)]
+            read = [place for place, pairs in enumerate(kinds) if pairs == _READ]
+            began = [place for place, pairs in enumerate(kinds) if pairs]
+            last = read or (began if is_time else [])
+            if last and not self._tell(last[-1] + 1):
+                self.must_read = True
+            self._tell_by_s = now_s + self._told_within_s
 
-    def _tell(self, output: Any, pairs: int, started: Instant) -> None:
-        """All earlier steps are counted: tell this one."""
-        running = self._scheduler.running
-        self.has_arrivals = False
-        self._forget(output.finished_req_ids)
-        self._note_admissions(output)
-        if self._planner and self._planner.begun != self._begun:
-            self._begun = self._planner.begun
-            self._running.forget()  # their targets are counted from another moment now
+    def _tell(self, count: int) -> bool:
+        """Tell the first `count` events that were noted down; the last is the beginning of a step.
+
+        Of the others only the steps are told. False: the requests have to be read again.
+        """
+        for _ in range(count - 1):
+            self._count(*self._untold.popleft())
+        output, pairs, state, at_s = self._untold.popleft()
+        self._count(output, pairs, state, at_s)
+        if pairs != _READ:
+            return self._tell_growth(Instant.of(at_s), state)
+        if state.waiting is not None:
+            self._tell_reading(output, state, Instant.of(at_s))
+        return True
+
+    def _count(self, output: Any, pairs: int, state: Any, at_s: float) -> None:
+        """Count the beginning or the end of a step."""
+        at = Instant.of(at_s)
+        if not pairs:
+            self._steps.updating(output, at)
+            self._growing.updating(output, state)
+            return
+        self._unpublished += 1
+        if pairs != _READ:
+            self._growing.began(output)
+            shape = BatchShape(decode_seqs=len(output.num_scheduled_tokens), decode_pairs=pairs)
+        else:
+            self._forget(output.finished_req_ids)
+            self._note_admissions(output)
+            shape = state.shape_of(output)
+            self._growing.read(output, state.running.requests, shape)
+        self._steps.scheduled(output, shape, at)
+
+    def _tell_reading(self, output: Any, reading: Reading, at: Instant) -> None:
         tokens = output.num_scheduled_tokens
-        waiting = self._list_waiting()
-        self._steps.scheduled(output, self._shape(output, pairs), started)
-        idle = not (running or waiting or tokens)
+        waiting = reading.waiting or EMPTY
+        idle = not (reading.running.requests or waiting.requests or tokens)
         if idle and self._idle:
             return  # the flush of finished ids: nothing new
         self._idle = idle and not self._steps.in_flight
-        self._unpublished += 1
-        if self._unpublished * _REQUESTS_PER_STEP > len(running) + len(waiting):
-            read = self._encoder is not None and self._encoder.is_held()
-            growth = self._pace.growth() if self._pace and not read else None
-            self._emit(running, waiting, tokens, Instant.now(), growth)
+        if self._planner and self._planner.begun != self._begun:
+            self._begun = self._planner.begun
+            self._running.forget()  # their targets are counted from another moment now
+        self._base = (
+            self._constant
+            + self._packed_running(reading.running, tokens)
+            + self._packed_waiting(waiting, tokens)
+        )
+        self._requests = len(reading.running.requests) + len(waiting.requests)
+        self._growing.anew()
+        self._publish_state(None, at, reading.free_blocks)
 
-    def _catch_up(self, count: int) -> None:
-        """Count the first `count` beginnings and ends of steps that were noted down."""
-        for _ in range(count):
-            output, pairs, sampled, at_s = self._untold.popleft()
-            at = Instant.of(at_s)
-            if pairs:
-                self._steps.scheduled(output, self._shape(output, pairs), at)
-                continue
-            self._steps.updating(output, at)
-            if self._pace:
-                self._pace.updating(output, sampled)
+    def _tell_growth(self, at: Instant, free_blocks: int) -> bool:
+        growth = self._growing.growth()
+        if growth and self._unpublished * _REQUESTS_PER_STEP > self._requests:
+            self._publish_state(growth, at, free_blocks)
+        return growth is not None
 
     def _forget(self, finished: Iterable[str]) -> None:
         for request_id in finished:
             self._facts.pop(request_id, None)
             self._cached.pop(request_id, None)
-            self._structured.discard(request_id)
             if self._left:
                 self._left.forget(request_id)
             if self._encoder:
                 self._encoder.forget(request_id)
-
-    def _shape(self, output: Any, pairs: int) -> BatchShape:
-        tokens = output.num_scheduled_tokens
-        if pairs:
-            if self._pace:
-                self._pace.began(output)
-            return BatchShape(decode_seqs=len(tokens), decode_pairs=pairs)
-        drafts = output.scheduled_spec_decode_tokens
-        shape = batch_shape(tokens, self._scheduler.requests, drafts)
-        if self._pace:
-            self._pace.read(output, shape)
-        return shape
 
     def _updating_drafts(self, ended: _Untold) -> None:
         self._untold.append(ended)
@@ -217,48 +256,30 @@ class SnapshotRecorder:
         if self._scheduler.running:
             return
         with self._telling:
-            self._catch_up(len(self._untold))
-            self._rest()
+            while self._untold:
+                self._count(*self._untold.popleft())
+            work_left = bool(self._list_waiting())
+            self._steps.updated(work_left=work_left)
+            if not work_left and not self._idle and not self._steps.in_flight:
+                self._rests()
 
-    def _rest(self) -> None:
-        """Nothing runs any more."""
-        work_left = bool(self._list_waiting())
-        self._steps.updated(work_left=work_left)
-        if not work_left and not self._idle and not self._steps.in_flight:
-            self._emit([], [], {}, Instant.now())
-            self._idle = True
-
-    def _emit(
-        self,
-        running: Sequence[Any],
-        waiting: Sequence[Any],
-        tokens: Mapping[str, int],
-        at: Instant,
-        growth: Growth | None = None,
-    ) -> None:
-        """Publish the state, put together of parts that are serialized already.
-
-        One after another they are a serialized message, too: protobuf merges them. `growth` is what
-        all running requests have grown by since they were read, if it is known.
-        """
-        running_packed = self._running_packed
-        if growth is None:
-            running_packed = self._packed_running(running, tokens)
-            if self._pace:
-                self._pace.anew()
-        waiting_packed = self._packed_waiting(waiting, tokens)
-        if running_packed is not self._running_packed or waiting_packed is not self._waiting_packed:
-            self._running_packed, self._waiting_packed = running_packed, waiting_packed
-            self._base = self._constant + running_packed + waiting_packed
-        self._publish_state(growth, at, self._free_blocks())
-        # Requests that wait may change without notice, as when they await a grammar.
-        rests = self._waiting_rests or not waiting
-        self._silent_until_s = at.monotonic_s + self._told_within_s if rests else 0.0
+    def _rests(self) -> None:
+        """Tell that there is nothing to do."""
+        self.must_read = self._idle = True
+        self._base, self._requests = self._constant, 0
+        self._waiting.forget()
+        self._waiting_queue = EMPTY
+        self._publish_state(None, Instant.now(), self._free_blocks())
 
     def _publish_state(self, growth: Growth | None, at: Instant, free_blocks: int) -> None:
-        """Publish the requests as they were read last, and what has changed since then."""
+        """Publish the requests as they were told last, and what has changed since then.
+
+        The parts are serialized already. One after another they are a serialized message, too:
+        protobuf merges them. `growth` is what all running requests have grown by since then.
+        """
         self._unpublished = 0
         self._sequence += 1
+        self._told_s = monotonic()
         rest = (
             _HEAD.pack(self._sequence, at.unix_s, time(), free_blocks),
             self._more(),
@@ -279,11 +300,11 @@ class SnapshotRecorder:
             more.drafted_ratio[:], more.accepted_ratio[:] = self._drafts.ratios()
         return more.SerializeToString()
 
-    def _packed_running(self, running: Sequence[Any], tokens: Mapping[str, int]) -> bytes:
-        if not running:
+    def _packed_running(self, running: Queue, tokens: Mapping[str, int]) -> bytes:
+        if not running.requests:
             return b""
         self._running.learn(running)
-        return self._running.packed(tokens, self._more_of_running(tokens))
+        return self._running.packed(running, tokens, self._more_of_running(tokens))
 
     def _grown(self, growth: Growth | None) -> bytes:
         if growth is None:
@@ -291,19 +312,20 @@ class SnapshotRecorder:
         in_flight = growth.computed - growth.output if self._is_async else 0
         return _GROWN.pack(growth.computed, growth.output, in_flight)
 
-    def _packed_waiting(self, waiting: Sequence[Any], tokens: Mapping[str, int]) -> bytes:
-        if not waiting:
+    def _packed_waiting(self, waiting: Queue, tokens: Mapping[str, int]) -> bytes:
+        if not waiting.requests:
             self._waiting.forget()
             return b""
-        if not self._waiting.learn(waiting) and self._waiting_rests:
-            return self._waiting_packed
-        # Who waits changes only by leaving, unless output of before a preemption comes in.
-        may_change = self._structured or (self._encoder and self._encoder.holds_while_waiting)
-        self._waiting_rests = not (may_change or any(r.num_preemptions for r in waiting))
-        return self._waiting.packed(tokens, self._more_of_waiting())
+        is_new = self._waiting.learn(waiting)
+        may_change = self._encoder is not None and self._encoder.holds_while_waiting
+        if is_new or may_change or waiting is not self._waiting_queue:
+            more = self._more_of_waiting(waiting)
+            self._waiting_packed = self._waiting.packed(waiting, tokens, more)
+            self._waiting_queue = waiting
+        return self._waiting_packed
 
     def _more_of_running(self, tokens: Mapping[str, int]) -> bytes:
-        """The columns that only some engines have."""
+        """The columns that only some engines have, whose steps are told at once."""
         if self._left is None and self._held is None and self._encoder is None:
             return b""
         more, ids = snapshot_pb2.RequestColumns(), self._running.ids
@@ -320,18 +342,15 @@ class SnapshotRecorder:
             )
         return more.SerializeToString()
 
-    def _more_of_waiting(self) -> bytes:
-        if not (self._structured or self._encoder):
+    def _more_of_waiting(self, waiting: Queue) -> bytes:
+        awaits = any(waiting.await_grammar)
+        if not (awaits or self._encoder):
             return b""
-        more, known, ids = (
-            snapshot_pb2.RequestColumns(),
-            self._scheduler.requests,
-            self._waiting.ids,
-        )
-        if self._structured:
-            more.awaits_grammar.extend([int(known[i].status is _AWAITS_GRAMMAR) for i in ids])
+        more = snapshot_pb2.RequestColumns()
+        if awaits:
+            more.awaits_grammar.extend(map(int, waiting.await_grammar))
         if self._encoder:
-            self._encoder.tell(ids, more)
+            self._encoder.tell(self._waiting.ids, more)
         return more.SerializeToString()
 
     def _note_admissions(self, output: Any) -> None:
@@ -346,34 +365,3 @@ class SnapshotRecorder:
         for request_id, hits in zip(columns.req_ids, columns.num_computed_tokens, strict=True):
             if request_id in columns.resumed_req_ids:
                 self._cached[request_id] = hits
-
-
-def batch_shape(
-    tokens: Mapping[str, int],
-    requests: Mapping[str, Any],
-    drafts: Mapping[str, Sequence[int]] = _NO_DRAFTS,
-) -> BatchShape:
-    """The shape of a step that has just been scheduled (its tokens count as computed).
-
-    A sequence decodes iff it computes one token, beside its `drafts`, behind a fully computed
-    prompt.
-    """
-    prefill_seqs = prefill_tokens = prefill_pairs = decode_seqs = decode_pairs = drafted = 0
-    for request_id, count in tokens.items():
-        request = requests[request_id]
-        computed = request.num_computed_tokens
-        if drafts and request_id in drafts:
-            verified = len(drafts[request_id])
-            drafted += verified
-            count -= verified  # noqa: PLW2901
-            computed -= verified
-        if count == 1 and computed > request.num_prompt_tokens:
-            decode_seqs += 1
-            decode_pairs += computed
-        else:
-            prefill_seqs += 1
-            prefill_tokens += count
-            prefill_pairs += count * (computed - count) + count * (count + 1) // 2
-    return BatchShape(
-        prefill_seqs, prefill_tokens, prefill_pairs, decode_seqs, decode_pairs, drafted
-    )

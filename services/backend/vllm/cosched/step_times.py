@@ -6,7 +6,7 @@ from foretell.cosched.plan import Allowance, Load, plan_step
 from foretell.kernel.step_time import StepTime
 from foretell.latency.calibration import OnlineStepTime
 from foretell.model import BatchShape
-from services.backend.vllm.snapshot import batch_shape
+from services.backend.vllm.shape import batch_shape
 from services.backend.vllm.steps import Instant, StepTracker
 
 _LEARN_EVERY = 8
