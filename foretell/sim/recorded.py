@@ -6,12 +6,12 @@ schedule together, and the slowest decides when a step ends.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from foretell.engine import Content, Twin
 from foretell.engine import Sequence as TwinSequence
+from foretell.engine.content import Segment
 from foretell.engine.loop import EngineLoop, RankBatches
 from foretell.latency.linear import StepTimeModel
 from foretell.model import BatchShape, EngineConfig
@@ -87,6 +87,22 @@ def replay(
     return _Replay(requests, config, step_time, first or len(requests), clients).run()
 
 
+class _Recorded(Content):
+    """The content of a request that shares at most its prompt with others, where that is known."""
+
+    __slots__ = ("_shared_blocks",)
+
+    def __init__(
+        self, prompt: Iterable[Segment], output: str, block_size_tokens: int, shared_blocks: int
+    ) -> None:
+        super().__init__(prompt, output, block_size_tokens)
+        self._shared_blocks = shared_blocks
+
+    @property
+    def shared_blocks(self) -> int:
+        return self._shared_blocks
+
+
 class _Replay:
     def __init__(
         self,
@@ -144,7 +160,8 @@ class _Replay:
         request = self.requests[index]
         known = request.prompt_token_ids
         prompt = [(str(token), 1) for token in known] or [(f"{index}:", request.prompt_tokens)]
-        return Content(prompt, f"{index}: answer", self.block_size)
+        shared = len(known) // self.block_size
+        return _Recorded(prompt, f"{index}: answer", self.block_size, shared)
 
     def _rank(self, at_s: float) -> int:
         """vLLM's choice: the least loaded by counts that are up to 0.1 s old.
@@ -185,11 +202,11 @@ class _Replay:
         return self.step_time.ranks_step_s(shapes)
 
     def _apply_output(self) -> None:
-        for seq in chain.from_iterable(done.sampled for done in self.loop.apply_output()):
-            index = int(seq.request_id)
-            if seq.output_tokens == 1:
-                self.first[index] = self.clock
-            if seq.output_tokens == self.requests[index].output_tokens:
+        for done in self.loop.apply_output():
+            for seq in done.sampled:
+                self.first.setdefault(int(seq.request_id), self.clock)
+            for seq in done.finished:
+                index = int(seq.request_id)
                 self.last[index] = self.clock
                 self.open.discard(index)
                 self._ask_again()
