@@ -26,11 +26,11 @@ def batch_shape(
 
 
 def shape_of(rows: Iterable[tuple[int, int, int, int]]) -> BatchShape:
-    """The same, from a row for each request of the step, in tokens.
+    """The shape of a step from a row for each request that it computes.
 
-    It tells how many are scheduled, how many are computed with these, how many are of the prompt,
-    and how many of the scheduled ones are drafts. A sequence decodes iff it computes one token,
-    beside its drafts, behind a fully computed prompt.
+    A row tells, in tokens, how many are scheduled, how many are computed with these, how many are
+    of the prompt, and how many of the scheduled ones are drafts. A sequence decodes iff it computes
+    one token, beside its drafts, behind a fully computed prompt.
     """
     prefill_seqs = prefill_tokens = prefill_pairs = decode_seqs = decode_pairs = drafted = 0
     for scheduled, computed, prompt, drafts in rows:
