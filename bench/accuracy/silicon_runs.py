@@ -30,15 +30,15 @@ STEP_TOKENS = 8192
 """`max_num_batched_tokens`: vLLM's default on such a device, and what InferenceMAX sets."""
 _PROMPTS_A_STEP = 2
 """With MiniMax-M2.5 InferenceMAX sets as many tokens as so many of the longest prompts have, but
-not on H100s, where it leaves the KV cache at 16 bits, too."""
-_MINIMAX, _DEFAULTS = "MiniMax-M2.5", "h100_sxm"
+not on H100s or with weights of 4 bits, where it leaves the KV cache at 16 bits, too."""
+_MINIMAX, _DEFAULT_SYSTEM = "MiniMax-M2.5", "h100_sxm"
 _ASKED = 10  # requests of each client, as InferenceMAX sends
 _SHORTEST = 0.8  # of the longest prompt and answer, which are drawn evenly, as there
 _TEACH = 3  # runs at least, of which two numbers are learnt
-_WEIGHTS = {"": "bfloat16", "bf16": "bfloat16", "fp8": "fp8"}
-_EIGHT_BIT, _EIGHT_BIT_BLOCKS = "fp8", "fp8_block"
-"""Weights with which, as InferenceMAX sets it, the KV cache has 8 bits, too, and steps overlap; and
-those of models that are published in them."""
+_WHOLE, _EIGHT_BIT, _EIGHT_BIT_BLOCKS, _FOUR_BIT = "bfloat16", "fp8", "fp8_block", "nvfp4"
+_BITS = {_WHOLE: 16, _EIGHT_BIT: 8, _EIGHT_BIT_BLOCKS: 8, _FOUR_BIT: 4}
+"""Of weights, by aiconfigurator's names; those in blocks are of models that are published so."""
+_WEIGHTS = {"": _WHOLE, "bf16": _WHOLE, "fp8": _EIGHT_BIT, "fp4": _FOUR_BIT}
 _HOSTS = (HostTime(), HostTime(step_s=HOST_STEP_S), HostTime(sequence_s=HOST_SEQUENCE_S))
 
 
@@ -58,22 +58,27 @@ class Run:
     expert_parallel: bool = False
 
     @property
-    def eight_bit(self) -> bool:
-        """Whether weights have 8 bits."""
-        return self.weights in {_EIGHT_BIT, _EIGHT_BIT_BLOCKS}
+    def bits(self) -> int:
+        """Bits of a weight. With fewer than 16, as InferenceMAX sets it, steps overlap."""
+        return _BITS[self.weights]
 
     @property
     def kv_cache(self) -> str:
         """Type of the KV cache; empty: 16 bits."""
-        defaults = self.model == _MINIMAX and self.system == _DEFAULTS
-        return _EIGHT_BIT if self.eight_bit and not defaults else ""
+        return _EIGHT_BIT if self.bits < _BITS[_WHOLE] and not self._has_defaults else ""
 
     @property
     def step_tokens(self) -> int:
         """`max_num_batched_tokens`."""
-        if self.model == _MINIMAX and self.system != _DEFAULTS:
+        if self.model == _MINIMAX and not self._has_defaults:
             return _PROMPTS_A_STEP * self.prompt_tokens
         return STEP_TOKENS
+
+    @property
+    def _has_defaults(self) -> bool:
+        """Whether InferenceMAX leaves KV cache and steps as they are in vLLM."""
+        kind = self.system, self.weights
+        return self.model == _MINIMAX and (_DEFAULT_SYSTEM in kind or _FOUR_BIT in kind)
 
     @property
     def group(self) -> tuple[str, str, str]:
@@ -113,7 +118,7 @@ def _unplayable(row: dict[str, str], data: Path) -> str:
         return "the model is not known"
     if float(row.get("attention_dp_size") or 1) > 1:
         return "attention is data-parallel"
-    return "" if row["precision"] in _WEIGHTS else "the weights have less than 8 bits"
+    return "" if row["precision"] in _WEIGHTS else "the weights are of a kind that is not played"
 
 
 def _run(row: dict[str, str]) -> Run:
@@ -178,7 +183,7 @@ def play(case: Case, data: Path) -> tuple[float, float]:
         max_num_seqs=max(256, run.clients),
         max_num_scheduled_tokens=run.step_tokens,
         max_model_len=longest + 1,
-        async_scheduling=run.eight_bit,
+        async_scheduling=run.bits < _BITS[_WHOLE],
     )
     draws = random.Random(1)
 
@@ -198,9 +203,9 @@ def _model(source: str, profile: GpuProfile, run: Run) -> StepTimeModel:
     if source == TABLES:
         return profile_step_time(profile)
     device, whole = device_of(known_device([run.system]), Datasheet()), model_of(run.model)
-    if run.eight_bit:
-        device = replace(device, flops=2.0 * device.flops)
-        whole = replace(whole, bytes_per_parameter=1.0)
+    if run.bits < _BITS[_WHOLE]:
+        device = replace(device, flops=_BITS[_WHOLE] / run.bits * device.flops)
+        whole = replace(whole, bytes_per_parameter=run.bits / 8.0)
     if run.kv_cache:
         whole = replace(whole, kv_bytes_per_number=1.0)
     return roofline_step_time(*sharded(device, whole, run.devices))

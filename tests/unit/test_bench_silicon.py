@@ -34,7 +34,7 @@ def test_runs_that_cannot_be_played_are_left_out_and_said(tmp_path: Path) -> Non
         {**ROW, "backend": "sglang"},
         {**ROW, "mode": "disagg"},
         {**ROW, "precision": "fp8", "tp_size": "2.0"},
-        {**ROW, "precision": "fp4"},
+        {**ROW, "precision": "int4"},
         {**ROW, "system": "b200_sxm"},
         {**ROW, "model_path": "Qwen/Qwen3-30B-A3B"},
         {**ROW, "model_path": "some/Model"},
@@ -49,7 +49,7 @@ def test_runs_that_cannot_be_played_are_left_out_and_said(tmp_path: Path) -> Non
     assert runs == [replace(RUN, clients=clients) for clients in (4, 8, 16)]
     assert len(left_out) == 6
     assert any("fp8, h100_sxm: too few runs" in why for why in left_out)
-    assert any("fp4, h100_sxm: the weights" in why for why in left_out)
+    assert any("int4, h100_sxm: the weights" in why for why in left_out)
     assert any("b200_sxm: there are no tables" in why for why in left_out)
     assert any("attention is data-parallel" in why for why in left_out)
 
