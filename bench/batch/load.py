@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Mapping, Sequence
+from itertools import count
 from random import Random
 from types import TracebackType
 from typing import Any, Self
@@ -19,6 +20,8 @@ _BATCH_PROMPT, _BATCH_OUTPUT = 256, 128
 _BURST_S, _QUIET_S, _QUIET_RATIO = 4.0, 4.0, 0.25
 """A burst, and then a while with so much of its rate; in seconds of the profile."""
 _URL = "/v1/completions"
+_runs = count(1)
+"""Numbers of what sends requests: those of one run begin as those of no other do."""
 
 
 def body_of(model: str, name: str, words: int, output_tokens: int, **more: Any) -> dict[str, Any]:
@@ -44,6 +47,7 @@ class Online:
         `headers`."""
         self._session, self._cluster, self._headers = session, cluster, headers or {}
         self._draws, self._speedup, self._rate_per_s = draws, speedup, rate_per_s
+        self._run = next(_runs)
         self._tasks: set[asyncio.Task[None]] = set()
         self._measuring = False
         self.ttft_s: list[float] = []
@@ -62,7 +66,7 @@ class Online:
             due_s += self._draws.expovariate(rate) / self._speedup
             await asyncio.sleep(max(0.0, due_s - time.monotonic()))
             number += 1
-            task = asyncio.create_task(self._ask(f"online-{number}", due_s))
+            task = asyncio.create_task(self._ask(f"{self._run}-online-{number}", due_s))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -124,7 +128,7 @@ class Direct(Batch):
 
     def __init__(self, session: aiohttp.ClientSession, cluster: Cluster, concurrency: int) -> None:
         self._session, self._url, self._model = session, cluster.url, cluster.model
-        self._concurrency = concurrency
+        self._concurrency, self._run = concurrency, next(_runs)
         self._senders: list[asyncio.Task[None]] = []
         self._ended = self._sent = 0
 
@@ -135,7 +139,8 @@ class Direct(Batch):
     async def _send(self) -> None:
         while True:
             self._sent += 1
-            body = body_of(self._model, f"batch-{self._sent}", _BATCH_PROMPT, _BATCH_OUTPUT)
+            name = f"{self._run}-batch-{self._sent}"
+            body = body_of(self._model, name, _BATCH_PROMPT, _BATCH_OUTPUT)
             async with self._session.post(f"{self._url}{_URL}", json=body) as answer:
                 assert answer.status == 200, await answer.text()
                 await answer.read()
@@ -187,11 +192,12 @@ class Served(Batch):
 
     def __init__(self, session: aiohttp.ClientSession, cluster: Cluster, lines: int) -> None:
         self._session, self._cluster, self._lines = session, cluster, lines
+        self._run = next(_runs)
         self._id = ""
 
     async def __aenter__(self) -> Self:
         bodies = [
-            body_of(self._cluster.model, f"line-{number}", _BATCH_PROMPT, _BATCH_OUTPUT)
+            body_of(self._cluster.model, f"{self._run}-line-{number}", _BATCH_PROMPT, _BATCH_OUTPUT)
             for number in range(self._lines)
         ]
         self._id = (await create(self._session, self._cluster, bodies))["id"]
