@@ -17,7 +17,7 @@ online request would wait for all of their prompts.
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil, inf
 
 LOOK_S = 0.25
@@ -116,21 +116,32 @@ class Release:
         return sum(each.window > 0 for each in self._instances.values())
 
     def observe(
-        self, instances: Mapping[str, Seen], in_flight: int, *, expects_online: bool = True
+        self,
+        instances: Mapping[str, Seen],
+        in_flight: int,
+        *,
+        unsent: int = 0,
+        expects_online: bool = True,
     ) -> None:
         """Adjust the windows; `in_flight` offline requests are on their way.
 
-        Without a target nothing holds them back while no online requests are expected.
+        Of these `unsent` await their turn, so that no instance shows them yet. Without a target
+        nothing holds them back while no online requests are expected.
         """
         self._free = self._target_s == inf and not expects_online
         used, settled = 2 * in_flight >= self.window, in_flight <= self.window
         requests = sum((seen.running or 0) + (seen.waiting or 0) for seen in instances.values())
-        online = max(0, requests - in_flight)
+        online = max(0, requests - (in_flight - unsent))
         self._instances = {name: self._instances.get(name, _Instance()) for name in instances}
         for name, seen in instances.items():
             known = self._instances[name]
+            coming = replace(seen, waiting=(seen.waiting or 0) + ceil(unsent / len(instances)))
             known.window = self._adjusted(
-                known, seen, online / len(instances), used=used, settled=settled
+                known,
+                coming if seen.chooses else seen,
+                online / len(instances),
+                used=used,
+                settled=settled,
             )
 
     def _adjusted(
@@ -202,15 +213,20 @@ def _grown(window: float, mean_ratio: float, seen: Seen) -> float:
 
 
 class Spacing:
-    """When each request is sent; a few that are late may be sent at once."""
+    """When each request is sent; a few that are late may be sent at once.
+
+    Until one was answered they are spaced by `_LONGEST_GAP_S`: all that a batch begins with would
+    come as one burst.
+    """
 
     def __init__(self) -> None:
-        self._took_s = 0.0
+        self._took_s = inf
         self._next_s = 0.0
 
     def ended(self, took_s: float) -> None:
         """A request was answered after so many seconds."""
-        self._took_s += _SMOOTHING * (took_s - self._took_s) if self._took_s else took_s
+        known = self._took_s < inf
+        self._took_s = self._took_s + _SMOOTHING * (took_s - self._took_s) if known else took_s
 
     def wait_s(self, window: int, now_s: float) -> float:
         """Seconds until the next request may be sent, of `window` that may be on their way."""

@@ -129,7 +129,8 @@ async def _look(endpoints: Endpoints, release: Release, executor: Executor) -> N
     expects_online = endpoints.expects_online(status)
     if executor.busy:
         seen = dict(map(seen_of, status.get("instances", [])))
-        release.observe(seen, executor.in_flight, expects_online=expects_online)
+        in_flight, unsent = executor.in_flight, executor.unsent
+        release.observe(seen, in_flight, unsent=unsent, expects_online=expects_online)
         executor.wake()
 
 

@@ -93,6 +93,8 @@ class Executor:
         """Batches that are being validated or sealed."""
         self._ended: asyncio.Queue[tuple[str, int, Record]] = asyncio.Queue()
         self._news = asyncio.Event()
+        self.unsent = 0
+        """Of those on their way, the requests that await their turn to be sent."""
 
     @property
     def in_flight(self) -> int:
@@ -275,7 +277,7 @@ class Executor:
         pause_s = _FIRST_PAUSE_S
         failures = 0
         while True:
-            await asyncio.sleep(self._spacing.wait_s(self._window(), time.monotonic()))
+            await self._turn()
             try:
                 sent_s = time.monotonic()
                 answer = await self._target.send(batch, body, request_id)
@@ -290,6 +292,14 @@ class Executor:
             self.metrics.tries_again.inc()
             await asyncio.sleep(max(after_s, pause_s))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def _turn(self) -> None:
+        """Wait until a request may be sent."""
+        self.unsent += 1
+        try:
+            await asyncio.sleep(self._spacing.wait_s(self._window(), time.monotonic()))
+        finally:
+            self.unsent -= 1
 
     def _land(self, batch_id: str, line: int) -> None:
         """A line is not on its way any more."""

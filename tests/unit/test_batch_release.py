@@ -145,6 +145,18 @@ def test_an_engine_that_chooses_gets_something_to_choose_from() -> None:
     assert release.window == 0
 
 
+def test_an_engine_that_chooses_gets_no_more_while_what_it_gets_is_on_its_way() -> None:
+    """Requests are sent one after the other, long after they were counted on their way."""
+    release = Release()
+    on_their_way = at_the_engine = 0
+    for _ in range(400):
+        at_the_engine = min(at_the_engine + 5, on_their_way)
+        seen = {"a": Seen(True, at_the_engine, 5.0, 0, chooses=True)}
+        release.observe(seen, on_their_way, unsent=on_their_way - at_the_engine)
+        on_their_way = max(on_their_way, release.window)
+    assert on_their_way == pytest.approx(CANDIDATES, abs=5)
+
+
 @pytest.mark.parametrize("online", [0, 5, 50])
 def test_without_a_target_online_requests_wait_half_as_long_again(online: int) -> None:
     release = grown(Release(inf), 600, online)
@@ -183,7 +195,8 @@ def test_each_instance_has_its_own_window() -> None:
 
 def test_requests_that_end_together_are_not_replaced_together() -> None:
     spacing = Spacing()
-    assert [spacing.wait_s(100, 0.0) for _ in range(3)] == [0.0] * 3, "nothing is known yet"
+    waits_s = [spacing.wait_s(100, 0.0) for _ in range(5)]
+    assert waits_s == pytest.approx([0.0, 0.05, 0.1, 0.15, 0.2]), "nothing is known yet"
     for _ in range(100):
         spacing.ended(2.0)
     waits_s = [spacing.wait_s(100, 10.0) for _ in range(52)]
