@@ -47,7 +47,7 @@ class PlacementCore:
         self.instances = self._state.instances
         self._requests = self._state.requests
         self._predictors = self._state.predictors
-        self._effort = self._state.effort
+        self._efforts = self._state.efforts
         self._turns = self._state.turns
         self._shares = self._state.shares
         self._recalls = Recalls(self._state, enabled=config.recall)
@@ -121,7 +121,7 @@ class PlacementCore:
         assert key not in self._requests, f"{key} arrived twice"
         arrived_s = self._now_s - event.waited_s
         request = self._requests[key] = Request(event, arrived_s, event.spec)
-        self._effort.arrived(self._now_s, event.late_s)
+        self._efforts.of(event.spec.priority).arrived(self._now_s, event.late_s)
         self._budget.arrived(self._now_s)
         self._recalls.arrived(request)
         self._shares.arrived(event.tenant, self._now_s)
@@ -197,7 +197,8 @@ class PlacementCore:
         if not eligible:
             self._await_instance(request)
             return
-        request.plan = plan = self._effort.plan(len(eligible), self._now_s)
+        effort = self._efforts.of(request.arrived.spec.priority)
+        request.plan = plan = effort.plan(len(eligible), self._now_s)
         picked = self._predictors.pick(eligible, plan.candidates, self._now_s)
         request.candidates, request.stage = picked, Stage.ANSWERS
         asked = tuple(self.instances.answering(picked, self._now_s))
@@ -221,7 +222,8 @@ class PlacementCore:
         expect(request, Stage.ANSWERS)
         took_s, plan = event.took_s, request.plan
         if took_s > 0 and plan.candidates and not any(answer.silent for answer in event.answers):
-            self._effort.took(plan, len(event.answers), took_s)
+            effort = self._efforts.of(request.arrived.spec.priority)
+            effort.took(plan, len(event.answers), took_s)
         self._choose_among(request, said)
 
     def _choose_among(self, request: Request, said: Mapping[str, on.Answer]) -> None:

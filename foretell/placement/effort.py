@@ -5,8 +5,12 @@ from math import exp, inf
 from statistics import median
 from typing import NamedTuple
 
+from foretell.kernel.offline import OFFLINE_PRIORITY
+
 SHARE = 0.5
 """Share of its time that a scheduler spends on predictions at most: the rest is for relaying."""
+OFFLINE_SHARE = 0.25
+"""The same for offline requests, beside what online ones take."""
 LATE_S = 0.01
 """Lateness of a scheduler beyond which it has too much to do, whatever the reason."""
 _LESS, _MORE = 0.9, 1.02
@@ -48,7 +52,9 @@ class Effort:
     arrives: they get coarser, bit by bit.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, share: float = SHARE) -> None:
+        """`share` instead of `SHARE`."""
+        self._share = share
         self._rate_weight = 0.0
         self._latest_s = 0.0
         self._first_s: float | None = None
@@ -81,7 +87,7 @@ class Effort:
             self._tried_s = now_s
             return Plan(instances, False)
         full_s = median(self._full_s)
-        budget_s = SHARE / max(self._rate_per_s(now_s), 1e-9)
+        budget_s = self._share / max(self._rate_per_s(now_s), 1e-9)
         all_s, least = instances * full_s, min(instances, LEAST_CANDIDATES)
         if all_s <= budget_s and self._factor >= 1.0:
             self._tried_s = now_s
@@ -98,7 +104,7 @@ class Effort:
         if self._factor * _MORE_PER_S ** min(_LONG_S, now_s - self._latest_s) < 1.0:
             return False
         needed_s = instances * median(self._full_s) if self._full_s else 0.0
-        return 2 * needed_s <= SHARE / max(self._rate_per_s(now_s), 1e-9)
+        return 2 * needed_s <= self._share / max(self._rate_per_s(now_s), 1e-9)
 
     def _rate_per_s(self, now_s: float) -> float:
         if self._first_s is None:
@@ -108,3 +114,20 @@ class Effort:
 
     def _faded(self, now_s: float) -> float:
         return self._rate_weight * exp(-max(0.0, now_s - self._latest_s) / _MEMORY_S)
+
+
+class Efforts:
+    """What may be spent on online and on offline requests.
+
+    An engine may keep hundreds of offline requests waiting. To predict for one of them means to go
+    through all of these, and a batch sends many a second: online requests must be predicted for all
+    the same.
+    """
+
+    def __init__(self) -> None:
+        self.online = Effort()
+        self._offline = Effort(OFFLINE_SHARE)
+
+    def of(self, priority: int) -> Effort:
+        """The one for requests of this priority."""
+        return self._offline if priority == OFFLINE_PRIORITY else self.online

@@ -164,7 +164,7 @@ class Recalls:
             spec = replace(spec, priority=first)
             better.append(here)
         others = tuple(state.instances.answering(better, state.now_s))
-        if others and state.effort.is_spare(len(others), state.now_s):
+        if others and state.efforts.online.is_spare(len(others), state.now_s):
             state.turns.take(key)
             state.do(do.Review(key, spec, here, others, state.policy.needs, spec.slo.given))
 

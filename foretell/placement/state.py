@@ -6,7 +6,7 @@ from dataclasses import replace
 from foretell.model import RequestSpec
 from foretell.placement.config import PlacementConfig
 from foretell.placement.effects import Effect, WaitUntil
-from foretell.placement.effort import Effort
+from foretell.placement.effort import Efforts
 from foretell.placement.instances import Instance, Instances, Lease
 from foretell.placement.predictors import Predictors
 from foretell.placement.request import Request, Stage
@@ -26,7 +26,7 @@ class State:
         self.random = random
         self.instances = Instances()
         self.predictors = Predictors(self.instances, config.candidates, random)
-        self.effort = Effort()
+        self.efforts = Efforts()
         self.turns = Turns()
         self.shares = Shares()
         self.requests: dict[str, Request] = {}
