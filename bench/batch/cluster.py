@@ -33,7 +33,7 @@ class Kind:
 
 KINDS = {
     "emulated": Kind("emulated engines", PROFILE, 0.25, 15.0, 0.04, 0.02),
-    "vllm": Kind("real vLLM engines on the CPU", PACED_PROFILE, 0.5, 4.0, 0.5, 0.08),
+    "vllm": Kind("real vLLM engines on the CPU", PACED_PROFILE, 0.25, 4.0, 0.5, 0.08),
 }
 
 

@@ -36,7 +36,7 @@ __all__ = ["BENCH", "arguments", "measure", "tables"]
 BENCH = Benchmark(
     __file__,
     __doc__,
-    takes="25 minutes",
+    takes="50 minutes",
     needs="`make setup-vllm`, the model of `make run-vllm`, two idle cores",
     packages=("foretell", "numba", "numpy", "aiohttp", "sqlalchemy"),
 )
@@ -115,7 +115,7 @@ async def _run_kind(name: str, options: argparse.Namespace) -> list[dict[str, An
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=60.0, help="Length of one measurement.")
+    parser.add_argument("--seconds", type=float, default=100.0, help="Length of one measurement.")
     parser.add_argument("--python", type=Path, default=ROOT / ".venv-vllm/bin/python")
     parser.add_argument("--model", type=Path, default=ROOT / ".models/tiny-llama")
 
