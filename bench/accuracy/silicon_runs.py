@@ -37,7 +37,7 @@ _SHORTEST = 0.8  # of the longest prompt and answer, which are drawn evenly, as 
 _TEACH = 3  # runs at least, of which two numbers are learnt
 _WHOLE, _EIGHT_BIT, _EIGHT_BIT_BLOCKS, _FOUR_BIT = "bfloat16", "fp8", "fp8_block", "nvfp4"
 _BITS = {_WHOLE: 16, _EIGHT_BIT: 8, _EIGHT_BIT_BLOCKS: 8, _FOUR_BIT: 4}
-"""Of weights, by aiconfigurator's names; those in blocks are of models that are published so."""
+"""Bits of weights, by aiconfigurator's names; those in blocks are of models published so."""
 _WEIGHTS = {"": _WHOLE, "bf16": _WHOLE, "fp8": _EIGHT_BIT, "fp4": _FOUR_BIT}
 _HOSTS = (HostTime(), HostTime(step_s=HOST_STEP_S), HostTime(sequence_s=HOST_SEQUENCE_S))
 

@@ -10,7 +10,7 @@ from foretell.kernel.offline import OFFLINE_PRIORITY
 SHARE = 0.5
 """Share of its time that a scheduler spends on predictions at most: the rest is for relaying."""
 OFFLINE_SHARE = 0.25
-"""The same for offline requests, beside what online ones take."""
+"""Share of its time that it spends on predictions for offline requests, besides."""
 LATE_S = 0.01
 """Lateness of a scheduler beyond which it has too much to do, whatever the reason."""
 _LESS, _MORE = 0.9, 1.02

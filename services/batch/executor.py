@@ -94,7 +94,7 @@ class Executor:
         self._ended: asyncio.Queue[tuple[str, int, Record]] = asyncio.Queue()
         self._news = asyncio.Event()
         self.unsent = 0
-        """Of those on their way, the requests that await their turn to be sent."""
+        """Requests on their way that await their turn to be sent."""
 
     @property
     def in_flight(self) -> int:
