@@ -65,7 +65,6 @@ _REQUEST_ATTRIBUTES = (
     "request_id",
     "sampling_params",
     "status",
-    "use_structured_output",
 )
 _OUTPUT_FIELDS = {
     SchedulerOutput: (
