@@ -88,6 +88,8 @@ class Reader:
             if self._waiting_may_change or waiting != self._waiting.requests:
                 self._waiting = self._read_waiting(waiting)
                 self._waiting_may_change = self._waiting.may_change
+        else:
+            self._waiting_may_change = True  # one may leave and come back meanwhile
         shape = None
         if self._has_drafts:
             drafts = output.scheduled_spec_decode_tokens

@@ -91,7 +91,9 @@ class SnapshotRecorder:
         elif self._encoder:
             self._changes = self._encoder.is_held
         self._growing = Growing()
-        self._reader = Reader(scheduler, waiting, has_drafts=reads_all, most=_REQUESTS_PER_STEP)
+        self._reader = Reader(
+            scheduler, waiting, has_drafts=self._drafts is not None, most=_REQUESTS_PER_STEP
+        )
         self._facts: dict[str, Facts] = {}
         self._cached: dict[str, int] = {}
         self._running, self._waiting = (
