@@ -82,6 +82,10 @@ class SnapshotLoop(ReplayLoop):
             engine_run_id="1",
         )
 
+    def add_request(self, request: ReplayRequest, arrival: int) -> None:
+        self._plugin.must_read = True  # as the plugin's `add_request()` does
+        super().add_request(request, arrival)
+
     def _schedule(self) -> dict[str, Any]:
         started_s = monotonic()
         facts = super()._schedule()
