@@ -32,6 +32,9 @@ _PROMPTS_A_STEP = 2
 """With MiniMax-M2.5 InferenceMAX sets as many tokens as so many of the longest prompts have, but
 not on H100s or with weights of 4 bits, where it leaves the KV cache at 16 bits, too."""
 _MINIMAX, _DEFAULT_SYSTEM = "MiniMax-M2.5", "h100_sxm"
+_LLAMA, _B200 = "Llama-3.1-70B", "b200_sxm"
+_FUSED_MIB = {2: 32.0, 4: 32.0, 8: 8.0}
+"""By devices, the largest all-reduce that is fused, as InferenceMAX sets it with Llama on B200s."""
 _ASKED = 10  # requests of each client, as InferenceMAX sends
 _SHORTEST = 0.8  # of the longest prompt and answer, which are drawn evenly, as there
 _TEACH = 3  # runs at least, of which two numbers are learnt
@@ -73,6 +76,17 @@ class Run:
         if self.model == _MINIMAX and not self._has_defaults:
             return _PROMPTS_A_STEP * self.prompt_tokens
         return STEP_TOKENS
+
+    @property
+    def fused_all_reduce_mib(self) -> float | None:
+        """The largest all-reduce that vLLM fuses with the norm behind it; None: its default.
+
+        The versions with which all but MiniMax-M2.5 was run did not unless they were told to.
+        """
+        if self.model == _MINIMAX:
+            return None
+        is_told = (self.model, self.system) == (_LLAMA, _B200)
+        return _FUSED_MIB.get(self.devices, 0.0) if is_told else 0.0
 
     @property
     def _has_defaults(self) -> bool:
@@ -158,6 +172,7 @@ def profile_of(data: Path, run: Run) -> GpuProfile:
             expert_parallel=run.expert_parallel,
             weights=run.weights,
             kv_cache=run.kv_cache,
+            fused_all_reduce_mib=run.fused_all_reduce_mib,
         )
     )
 

@@ -13,7 +13,7 @@ import aiohttp
 
 from bench.batch.cluster import Cluster
 
-MODES = ("alone", "unprotected", "protected", "protected, targets")
+MODES = ("alone", "unprotected", "protected", "protected, targets", "protected, as alone")
 _ONLINE_PROMPT, _ONLINE_OUTPUT = 128, 64
 _BATCH_PROMPT, _BATCH_OUTPUT = 256, 128
 """Words of the prompts, and tokens of the answers."""

@@ -9,7 +9,9 @@ import pytest
 
 from foretell.latency.devices import device_spec
 from foretell.latency.importers import AiConfiguratorSource, AiConfiguratorTables, Types
-from foretell.model import ModelSpec
+from foretell.latency.importers.aiconfigurator import MEMORY_LATENCY_S, MEMORY_SHARE
+from foretell.latency.tables import profile_step_time
+from foretell.model import BatchShape, GpuProfile, ModelSpec
 from tools.profiles.imports import ProfileError, import_profile
 from tools.profiles.options import ImportOptions
 from tools.profiles.sizes import Datasheet
@@ -136,6 +138,46 @@ def test_several_devices_have_a_part_each_and_bring_the_results_together(devices
     assert source.sequences_s(64) == pytest.approx(64 * 32000 / devices * 1000 / 1e12)
 
 
+FUSED_ROWS: list[Row] = [
+    {"num_gpus": 2, "message_size": size, "latency": size / 1e7} for size in (1000, 1000_000)
+]
+"""The kernel that vLLM uses where it fuses takes a tenth of its all-reduce."""
+
+
+@pytest.mark.parametrize(
+    ("device", "fused_mib", "is_fused"),
+    [
+        ("H100-SXM", None, True),
+        ("GB200", None, True),
+        ("B300", None, True),
+        ("L40S", None, False),
+        ("L40S", 1.0, True),
+        ("B200", 0.0, False),
+        ("B200", 0.12, False),
+        ("B200", 0.13, True),
+    ],
+)
+def test_what_is_fused_takes_the_fused_kernel_and_no_norm(
+    device: str, fused_mib: float | None, is_fused: bool
+) -> None:
+    """128,000 bytes are a little more than 0.12 MiB."""
+
+    def tokens_s(**others: Any) -> float:
+        source = AiConfiguratorSource(
+            DENSE,
+            replace(DEVICE, name=device),
+            tables(**others),
+            tensor_parallel=2,
+            fused_mib=fused_mib,
+        )
+        return source.tokens_s(64)
+
+    # Of both in each of ten layers: the sum's time, a launch, and half of what the norm moves.
+    moved_s = 4 * 64_000 / (MEMORY_SHARE * DEVICE.memory_bandwidth_bytes_per_s)
+    spared_s = 20 * (0.9 * 64e-6 + MEMORY_LATENCY_S + moved_s) if is_fused else 0.0
+    assert tokens_s() - tokens_s(fused_all_reduce=FUSED_ROWS) == pytest.approx(spared_s, abs=1e-12)
+
+
 def test_types_of_weights_and_of_the_cache() -> None:
     context, generation = attention_rows("fp8", factor=0.5)
     both = tables(context_attention=context, generation_attention=generation)
@@ -152,7 +194,9 @@ def test_types_of_weights_and_of_the_cache() -> None:
 def test_what_the_host_took_is_no_time_of_an_8_bit_product() -> None:
     """As in tables of 8 bits in blocks, which were measured without CUDA graphs."""
     rows = [
-        row if row["gemm_dtype"] == "bfloat16" else {**row, "latency": max(0.2, row["latency"])}  # type: ignore[type-var]
+        row
+        if row["gemm_dtype"] == "bfloat16"
+        else {**row, "latency": max(0.2, float(str(row["latency"])))}
         for row in gemm_rows()
     ]
     source = AiConfiguratorSource(DENSE, DEVICE, tables(gemm=rows), types=Types("fp8"))
@@ -265,6 +309,12 @@ def folder(tmp_path: Path) -> Path:
     return device
 
 
+def step_s(profile: GpuProfile) -> float:
+    """The time of a step of sixteen sequences that decode."""
+    shape = BatchShape(decode_seqs=16, decode_pairs=16 * 512)
+    return profile_step_time(profile).step_s(shape)
+
+
 def test_a_folder_of_a_device_that_the_source_does_not_know(folder: Path) -> None:
     options = ImportOptions("aiconfigurator", folder, "B1000", "Llama-3.1-8B", tensor_parallel=2)
     typed = replace(options, weights="fp8", kv_cache="fp8")
@@ -277,6 +327,12 @@ def test_a_folder_of_a_device_that_the_source_does_not_know(folder: Path) -> Non
     with pytest.raises(ProfileError, match="16 and 4 heads of 128 and a KV cache of bfloat16"):
         import_profile(replace(typed, kv_cache="bfloat16"), sheet)
     (folder / "copy").mkdir()
+    of_all_reduce = folder / "vllm" / "0.24.0" / "custom_allreduce_perf.txt"
+    (folder / "trtllm" / "1.3.0rc20").mkdir(parents=True)
+    (folder / "trtllm" / "1.3.0rc20" / of_all_reduce.name).write_text(of_all_reduce.read_text())
+    assert import_profile(typed, sheet) == profile, "by default this device fuses nothing"
+    fused = import_profile(replace(typed, fused_all_reduce_mib=1.0), sheet)
+    assert step_s(fused) < step_s(profile)
     newest = folder / "vllm" / "0.24.0" / "gemm_perf.txt"
     (folder / "copy" / "vllm" / "0.24.0").mkdir(parents=True)
     (folder / "copy" / "vllm" / "0.24.0" / "gemm_perf.txt").write_text(newest.read_text())
@@ -296,8 +352,9 @@ def test_tables_that_were_left_in_git_lfs_are_named(folder: Path, suffix: str) -
 
 def test_types_are_for_these_tables_and_have_to_be_named(tmp_path: Path, folder: Path) -> None:
     vidur = ImportOptions("vidur", tmp_path, "A30", "Llama-3.1-8B", weights="fp8")
-    with pytest.raises(ProfileError, match="--weights, --kv-cache and --expert-parallel"):
-        import_profile(vidur)
+    for options in (vidur, replace(vidur, weights="", fused_all_reduce_mib=0.0)):
+        with pytest.raises(ProfileError, match=r"--weights, .* are for aiconfigurator's tables"):
+            import_profile(options)
     config = tmp_path / "Mine" / "config.json"
     config.parent.mkdir()
     sizes = '"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32'

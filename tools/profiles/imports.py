@@ -112,9 +112,11 @@ def _typed(options: ImportOptions) -> ModelSpec:
     """The model with the types of numbers that were asked for."""
     model = model_of(options.model)
     if options.format != "aiconfigurator":
-        if options.weights or options.kv_cache or options.expert_parallel:
+        fused = options.fused_all_reduce_mib is not None
+        if options.weights or options.kv_cache or options.expert_parallel or fused:
             raise ValueError(
-                "--weights, --kv-cache and --expert-parallel are for aiconfigurator's tables"
+                "--weights, --kv-cache, --expert-parallel and --fused-all-reduce-mib are for "
+                "aiconfigurator's tables"
             )
         return model
     if options.kv_cache:
@@ -196,6 +198,7 @@ def _source(options: ImportOptions, device: DeviceSpec, model: ModelSpec) -> "St
         context_attention=_versions(options.path, "context_attention_perf"),
         generation_attention=_versions(options.path, "generation_attention_perf"),
         all_reduce=_versions(options.path, "custom_allreduce_perf") if several else (),
+        fused_all_reduce=_fused_all_reduce(options.path) if several else (),
         moe=_versions(options.path, "moe_perf") if model.experts else (),
     )
     return AiConfiguratorSource(
@@ -205,6 +208,7 @@ def _source(options: ImportOptions, device: DeviceSpec, model: ModelSpec) -> "St
         tensor_parallel=options.tensor_parallel,
         expert_parallel=options.expert_parallel,
         types=_types(options, model),
+        fused_mib=options.fused_all_reduce_mib,
     )
 
 
@@ -225,12 +229,26 @@ def _csv_rows(path: Path, *, required: bool = True) -> list[dict[str, str]]:
 
 def _versions(folder: Path, name: str) -> Iterator[list[dict[str, Any]]]:
     """The rows of vLLM's tables `name` below `folder`, Parquet or text (CSV), newest first."""
-    found = [path for path in folder.rglob(f"{name}.*") if path.suffix in {".parquet", ".txt"}]
+    found = _files(folder, name)
     of_vllm = [path for path in found if "vllm" in path.parts] or found
     if not of_vllm:
         raise ValueError(f"there is no {name}.parquet or {name}.txt")
-    by_version = {_version(path.parent.name): path for path in of_vllm}
-    if len(by_version) < len(of_vllm):
+    return _newest_first(of_vllm, name)
+
+
+def _fused_all_reduce(folder: Path) -> Iterator[list[dict[str, Any]]]:
+    """Those of TensorRT-LLM's all-reduce, where the folder has any."""
+    name = "custom_allreduce_perf"
+    return _newest_first([path for path in _files(folder, name) if "trtllm" in path.parts], name)
+
+
+def _files(folder: Path, name: str) -> list[Path]:
+    return [path for path in folder.rglob(f"{name}.*") if path.suffix in {".parquet", ".txt"}]
+
+
+def _newest_first(paths: list[Path], name: str) -> Iterator[list[dict[str, Any]]]:
+    by_version = {_version(path.parent.name): path for path in paths}
+    if len(by_version) < len(paths):
         raise ValueError(f"two files named {name} are of one version; name a folder that has one")
     for version in sorted(by_version, reverse=True):
         yield _rows(by_version[version])

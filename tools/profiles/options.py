@@ -46,6 +46,14 @@ class ImportOptions:
             help="Type of the KV cache, likewise; empty: as the model's configuration says."
         ),
     ] = ""
+    fused_all_reduce_mib: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Largest all-reduce that vLLM fuses with the norm behind it, MiB; 0: none; "
+            "without the option: as it does by default.",
+        ),
+    ] = None
     link_gb_per_s: Annotated[
         float, typer.Option(min=0.001, help="Bandwidth between devices in one direction, GB/s.")
     ] = 16.0

@@ -1,7 +1,7 @@
 """NVIDIA aiconfigurator's tables: GEMMs over (m, n, k), attention over batch size and length.
 
 Source format: `gemm_perf`, `context_attention_perf`, `generation_attention_perf`, and for several
-devices `custom_allreduce_perf`, for experts `moe_perf`, of aiconfigurator's
+devices `custom_allreduce_perf` (TensorRT-LLM's, too), for experts `moe_perf`, of aiconfigurator's
 `systems/data/DEVICE/.../vllm/VERSION` (Apache-2.0). Times are milliseconds.
 """
 
@@ -27,6 +27,15 @@ ATTENTION_MEMORY_SHARE = 0.9
 # not named here comes last.
 _ROUTINGS = ("power_law_1.01", "power_law_1.2", "balanced")
 _16_BIT = "bfloat16"
+# vLLM's FI_ALLREDUCE_FUSION_MAX_SIZE_MB: the largest all-reduce between so many devices that it
+# fuses with the residual and norm behind it, by how the device's name begins, but for a Grace CPU's
+# G. Other devices never do.
+_FUSED_MIB = {
+    "H": {2: 64.0, 4: 2.0, 8: 0.5},
+    "B200": {2: 64.0, 4: 32.0, 8: 1.0},
+    "B300": {2: 64.0, 4: 64.0, 8: 4.0},
+}
+_MIB = 2**20
 _SPARE = 1.02  # on what parameters are counted to be, for norms and biases
 
 Rows = Sequence[Mapping[str, Any]]
@@ -43,6 +52,8 @@ class AiConfiguratorTables:
     generation_attention: Versions
     all_reduce: Versions = ()
     """For more than one device; sizes are 16-bit numbers."""
+    fused_all_reduce: Versions = ()
+    """That of TensorRT-LLM, whose kernel vLLM uses where it fuses; none: taken not to fuse."""
     moe: Versions = ()
     """For models with experts."""
 
@@ -72,9 +83,11 @@ class AiConfiguratorSource(StepSource):
         tensor_parallel: int = 1,
         expert_parallel: bool = False,
         types: Types | None = None,
+        fused_mib: float | None = None,
     ) -> None:
         """`device` is one of the devices. With `expert_parallel` each has some of the experts as a
-        whole, else a part of each. ValueError where the tables lack what is needed."""
+        whole, else a part of each. All-reduces of up to `fused_mib` MiB are fused with residual and
+        norm; None: as by vLLM's defaults. ValueError where the tables lack what is needed."""
         if model.kv_latent_size or not (model.mlp_width and model.vocabulary):
             raise ValueError(f"{model.name} is no model of known sizes that keeps keys and values")
         types = types or Types()
@@ -101,7 +114,15 @@ class AiConfiguratorSource(StepSource):
         if model.experts:
             cut = (1, part.devices) if expert_parallel else (part.devices, 1)
             self._experts = _expert_curve(tables.moe, model, cut, types)
-        self._all_reduce = _all_reduce_curve(tables.all_reduce, part) if part.devices > 1 else None
+        self._all_reduce = self._fused = None
+        if part.devices > 1:
+            self._all_reduce = _all_reduce_curve(tables.all_reduce, part)
+            if fused_mib is None:
+                fused_mib = _fused_mib(device.name, part.devices)
+            fused = list(tables.fused_all_reduce)
+            if fused and fused_mib:
+                self._fused = _all_reduce_curve(fused, part)
+        self._fused_bytes = (fused_mib or 0.0) * _MIB
 
     def tokens_s(self, tokens: int) -> float:
         """Seconds of all layers and the embedding, on each of the devices."""
@@ -110,10 +131,9 @@ class AiConfiguratorSource(StepSource):
         layer = (
             self._gemm_s(tokens, qkv, hidden)
             + self._gemm_s(tokens, hidden, part.attention_width)
-            + 2 * self._memory_s(4 * tokens * hidden)  # residual and norm: two in, two out
             + self._memory_s(2 * tokens * qkv)  # rotary embedding and KV write
             + self._mlp_s(tokens)
-            + 2 * self._all_reduce_s(tokens)
+            + 2 * self._joined_s(tokens)
         )
         embedding = self._memory_s(2 * tokens * hidden) + self._all_reduce_s(tokens)
         return m.layers * layer + embedding
@@ -148,6 +168,14 @@ class AiConfiguratorSource(StepSource):
             + self._gemm_s(tokens, hidden, width)
             + self._memory_s(3 * tokens * width)  # activation: two in, one out
         )
+
+    def _joined_s(self, tokens: int) -> float:
+        """Bringing together the layer's results, and residual and norm: two in, two out."""
+        numbers = tokens * self._model.hidden_size
+        if self._fused and 2 * numbers <= self._fused_bytes:
+            # Sum and norm are in one kernel, which moves the residual besides.
+            return curve_s(self._fused, numbers) + self._memory_s(2 * numbers) - MEMORY_LATENCY_S
+        return self._all_reduce_s(tokens) + self._memory_s(4 * numbers)
 
     def _all_reduce_s(self, tokens: int) -> float:
         """Bringing together the layer's results of all devices."""
@@ -286,6 +314,14 @@ def _expert_curve(
         (float(row["num_tokens"]), float(row["latency"]) * MS)
         for row in found
         if row["distribution"] == routing
+    )
+
+
+def _fused_mib(device: str, devices: int) -> float:
+    name = device.removeprefix("G")
+    return next(
+        (sizes.get(devices, 0.0) for start, sizes in _FUSED_MIB.items() if name.startswith(start)),
+        0.0,
     )
 
 
