@@ -233,7 +233,7 @@ def _versions(folder: Path, name: str) -> Iterator[list[dict[str, Any]]]:
     of_vllm = [path for path in found if "vllm" in path.parts] or found
     if not of_vllm:
         raise ValueError(f"there is no {name}.parquet or {name}.txt")
-    return _newest_first(of_vllm, name)
+    yield from _newest_first(of_vllm, name)
 
 
 def _fused_all_reduce(folder: Path) -> Iterator[list[dict[str, Any]]]:
