@@ -318,6 +318,7 @@ def _expert_curve(
 
 
 def _fused_mib(device: str, devices: int) -> float:
+    """By vLLM's defaults; 0: nothing is fused."""
     name = device.removeprefix("G")
     return next(
         (sizes.get(devices, 0.0) for start, sizes in _FUSED_MIB.items() if name.startswith(start)),
