@@ -12,6 +12,8 @@ _ARRIVAL_SHARE = 0.25
 """The share of a TTFT target that the step which a new request finds running may take."""
 _ARRIVAL_STEPS = 1.5
 """A request without target may find a step that takes so many times as long as the shortest."""
+_LEAST_STEPS = 1.1
+"""The same where targets are too close to leave more."""
 
 
 def slack_s(ttft_s: float, tpot_s: float, waited_s: float, tokens: int) -> float:
@@ -45,9 +47,11 @@ def limit_s(alone_s: float, slack_s: float, as_alone: bool, arrival_s: float) ->
 def arrival_s(shortest_s: float, ttft_s: float) -> float:
     """What an online request that comes during a step may lose.
 
-    `shortest_s`: a step of one decode; `ttft_s`: the target of requests that are expected.
+    `shortest_s`: a step of one decode; `ttft_s`: the target of requests that are expected, 0: none.
     """
-    return max(_ARRIVAL_STEPS * shortest_s, ttft_s * _ARRIVAL_SHARE)
+    if ttft_s == 0.0:
+        return _ARRIVAL_STEPS * shortest_s
+    return max(_LEAST_STEPS * shortest_s, ttft_s * _ARRIVAL_SHARE)
 
 
 def worth(step_tokens: int, cached: int, computed: int, lost: int, step_s: float) -> float:

@@ -20,7 +20,7 @@ from foretell.cosched import (
 from foretell.cosched.plan import Allowance, Load, plan_step, with_prefill
 from foretell.cosched.pool import PATIENCE
 from foretell.cosched.retention import ONLINE, SEGMENTS, UNNEEDED
-from foretell.kernel.offline import STRETCH
+from foretell.kernel.offline import STRETCH, arrival_s
 from foretell.latency.linear import LinearStepTime
 from foretell.model import BatchShape
 
@@ -134,6 +134,17 @@ def test_online_work_that_is_late_is_not_made_later_and_holds_nothing_back() -> 
     plan = plan_step(MODEL.packed(), offline, late)
     assert plan.limit_s == MODEL.step_s(online) * (1.0 + STRETCH)
     assert 0 < plan.decodes < 40
+
+
+@pytest.mark.parametrize(
+    ("target_s", "longest_s"),
+    [(0.0, 0.03), (0.4, 0.1), (0.1, 0.025), (0.01, 0.022), (inf, inf)],
+)
+def test_a_step_that_a_request_may_find_leaves_most_of_its_target(
+    target_s: float, longest_s: float
+) -> None:
+    """Of the shortest, 20 ms, half as much again without a target, and a tenth where it is close."""
+    assert arrival_s(0.02, target_s) == pytest.approx(longest_s)
 
 
 def test_the_best_offer_is_worth_most_per_second() -> None:
