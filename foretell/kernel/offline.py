@@ -13,7 +13,7 @@ _ARRIVAL_SHARE = 0.25
 _ARRIVAL_STEPS = 1.5
 """A request without target may find a step that takes so many times as long as the shortest."""
 _LEAST_STEPS = 1.1
-"""The same where targets are too close to leave more."""
+"""Where targets are too close to leave more, the step may take so many times as long."""
 
 
 def slack_s(ttft_s: float, tpot_s: float, waited_s: float, tokens: int) -> float:

@@ -143,7 +143,7 @@ def test_online_work_that_is_late_is_not_made_later_and_holds_nothing_back() -> 
 def test_a_step_that_a_request_may_find_leaves_most_of_its_target(
     target_s: float, longest_s: float
 ) -> None:
-    """Of the shortest, 20 ms, half as much again without a target, and a tenth where it is close."""
+    """The shortest takes 20 ms: half as much again without a target, a tenth with a close one."""
     assert arrival_s(0.02, target_s) == pytest.approx(longest_s)
 
 
