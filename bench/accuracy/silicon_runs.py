@@ -32,6 +32,8 @@ _PROMPTS_A_STEP = 2
 """With MiniMax-M2.5 InferenceMAX sets as many tokens as so many of the longest prompts have, but
 not on H100s or with weights of 4 bits, where it leaves the KV cache at 16 bits, too."""
 _MINIMAX, _DEFAULT_SYSTEM = "MiniMax-M2.5", "h100_sxm"
+_GPT_OSS = "gpt-oss-120b"
+"""InferenceMAX sets a KV cache of 8 bits on B200s only."""
 _LLAMA, _B200 = "Llama-3.1-70B", "b200_sxm"
 _FUSED_MIB = {2: 32.0, 4: 32.0, 8: 8.0}
 """By devices, the largest all-reduce that is fused, as InferenceMAX sets it with Llama on B200s."""
@@ -39,7 +41,8 @@ _ASKED = 10  # requests of each client, as InferenceMAX sends
 _SHORTEST = 0.8  # of the longest prompt and answer, which are drawn evenly, as there
 _TEACH = 3  # runs at least, of which two numbers are learnt
 _WHOLE, _EIGHT_BIT, _EIGHT_BIT_BLOCKS, _FOUR_BIT = "bfloat16", "fp8", "fp8_block", "nvfp4"
-_BITS = {_WHOLE: 16, _EIGHT_BIT: 8, _EIGHT_BIT_BLOCKS: 8, _FOUR_BIT: 4}
+_EXPERTS_FOUR_BIT = "w4a16_mxfp4"
+_BITS = {_WHOLE: 16, _EIGHT_BIT: 8, _EIGHT_BIT_BLOCKS: 8, _FOUR_BIT: 4, _EXPERTS_FOUR_BIT: 4}
 """Bits of weights, by aiconfigurator's names; those in blocks are of models published so."""
 _WEIGHTS = {"": _WHOLE, "bf16": _WHOLE, "fp8": _EIGHT_BIT, "fp4": _FOUR_BIT}
 _HOSTS = (HostTime(), HostTime(step_s=HOST_STEP_S), HostTime(sequence_s=HOST_SEQUENCE_S))
@@ -68,6 +71,8 @@ class Run:
     @property
     def kv_cache(self) -> str:
         """Type of the KV cache; empty: 16 bits."""
+        if self.model == _GPT_OSS:
+            return _EIGHT_BIT if self.system == _B200 else ""
         return _EIGHT_BIT if self.bits < _BITS[_WHOLE] and not self._has_defaults else ""
 
     @property
@@ -81,9 +86,9 @@ class Run:
     def fused_all_reduce_mib(self) -> float | None:
         """The largest all-reduce that vLLM fuses with the norm behind it; None: its default.
 
-        The versions with which all but MiniMax-M2.5 was run did not unless they were told to.
+        The versions with which Llama and Qwen were run did not unless they were told to.
         """
-        if self.model == _MINIMAX:
+        if self.model in (_MINIMAX, _GPT_OSS):
             return None
         is_told = (self.model, self.system) == (_LLAMA, _B200)
         return _FUSED_MIB.get(self.devices, 0.0) if is_told else 0.0
@@ -138,6 +143,8 @@ def _unplayable(row: dict[str, str], data: Path) -> str:
 def _run(row: dict[str, str]) -> Run:
     model = known_model([row["model_path"].rpartition("/")[2]])
     weights = _WEIGHTS[row["precision"]]
+    if model == _GPT_OSS:
+        weights = _EXPERTS_FOUR_BIT
     blocks = weights == _EIGHT_BIT and model_of(model).bytes_per_parameter < 2.0
     devices, prompt, output, clients = (
         int(float(row[name])) for name in ("tp_size", "isl", "osl", "batch_size")
@@ -218,7 +225,7 @@ def _model(source: str, profile: GpuProfile, run: Run) -> StepTimeModel:
     if source == TABLES:
         return profile_step_time(profile)
     device, whole = device_of(known_device([run.system]), Datasheet()), model_of(run.model)
-    if run.bits < _BITS[_WHOLE]:
+    if run.bits < _BITS[_WHOLE] and run.model != _GPT_OSS:  # whose sizes are those of its experts
         device = replace(device, flops=_BITS[_WHOLE] / run.bits * device.flops)
         whole = replace(whole, bytes_per_parameter=run.bits / 8.0)
     if run.kv_cache:

@@ -101,6 +101,23 @@ MODELS: Mapping[str, ModelSpec] = {
             vocabulary=151936,
         ),
         ModelSpec(
+            "gpt-oss-120b",
+            116.829e9,
+            36,
+            2880,
+            64,
+            8,
+            64,
+            bytes_per_parameter=0.5586,  # experts in MXFP4, all else of 16 bits
+            experts=128,
+            experts_per_token=4,
+            active_parameters=5.711e9,
+            mlp_width=2880,
+            vocabulary=201088,
+            windowed_layers=18,
+            window_tokens=128,
+        ),
+        ModelSpec(
             "MiniMax-M2.5",
             228.689e9,
             62,
@@ -114,6 +131,7 @@ MODELS: Mapping[str, ModelSpec] = {
             active_parameters=11.030e9,
             mlp_width=1536,
             vocabulary=200064,
+            norms_across_heads=True,
         ),
     )
 }

@@ -1,7 +1,7 @@
 """The sizes of a model from its `config.json`, as Hugging Face's transformers write it.
 
 Parameters are counted from the shapes of the matrices; biases are left out, being some hundredths
-of a percent. Sliding windows change no size: what they save depends on the lengths of requests.
+of a percent.
 """
 
 from collections.abc import Mapping
@@ -21,9 +21,14 @@ _STATE_SPACE = (
     "linear_num_value_heads",
     "attn_layer_period",
 )
+_NORMS_ACROSS_HEADS = {"minimax_m2"}
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _16_BIT = 2.0
-_MXFP4 = 4.25 / 8  # blocks of 32 four-bit numbers share an eight-bit exponent
+_MXFP4 = "mxfp4"
+# Layers of such a type attend to everything but for each so many's others, where nothing says it.
+_FULL_ATTENTION_EVERY = {"cohere2": 4, "gemma2": 2, "gemma3_text": 6, "gpt_oss": 2}
+MXFP4_BYTES = 4.25 / 8
+"""Size of a number in MXFP4, in bytes: 32 of four bits share an exponent of eight."""
 
 
 def model_from_config(config: Config, name: str) -> ModelSpec:
@@ -65,8 +70,12 @@ def _spec(text: Config, name: str) -> ModelSpec:
     )
     ends = vocabulary * hidden * (1 if text.get("tie_word_embeddings") else 2) + hidden
     parameters = float(body + ends)
-    weight_bytes, kv_bytes = _bytes(text.get("quantization_config") or {})
+    quantization = text.get("quantization_config") or {}
+    weight_bytes, kv_bytes = _bytes(quantization)
+    of_experts = is_of_experts(quantization.get("quant_method", ""))
+    small = sparse * experts * expert if of_experts else body
     idle = sparse * (experts - per_token) * expert
+    window = int(text.get("sliding_window") or 0) if text.get("use_sliding_window", True) else 0
     return ModelSpec(
         name,
         parameters,
@@ -75,7 +84,7 @@ def _spec(text: Config, name: str) -> ModelSpec:
         heads,
         kv_heads,
         head_size,
-        bytes_per_parameter=(body * weight_bytes + ends * _16_BIT) / parameters,
+        bytes_per_parameter=(small * weight_bytes + (parameters - small) * _16_BIT) / parameters,
         experts=experts,
         experts_per_token=per_token,
         active_parameters=parameters - idle if experts else 0.0,
@@ -83,6 +92,9 @@ def _spec(text: Config, name: str) -> ModelSpec:
         vocabulary=vocabulary,
         kv_latent_size=latent,
         kv_bytes_per_number=kv_bytes,
+        windowed_layers=_windowed_layers(text, layers) if window else 0,
+        window_tokens=window,
+        norms_across_heads=text.get("model_type") in _NORMS_ACROSS_HEADS,
     )
 
 
@@ -119,6 +131,20 @@ def _sparse_layers(text: Config, layers: int) -> int:
     )
 
 
+def is_of_experts(weights: str) -> bool:
+    """Whether only experts have weights of this type; its name ends with that of the format."""
+    return weights.endswith(_MXFP4)
+
+
+def _windowed_layers(text: Config, layers: int) -> int:
+    """Layers that have the sliding window: all, where the configuration does not say which."""
+    if kinds := text.get("layer_types"):
+        return list(kinds).count("sliding_attention")
+    kind, other = text.get("model_type"), text.get("sliding_window_pattern")
+    every = int(other or _FULL_ATTENTION_EVERY.get(str(kind), 0))
+    return layers - layers // every if every else layers
+
+
 def _bytes(quantization: Config) -> tuple[float, float]:
     """Bytes of a weight of a layer, and of a number in the KV cache.
 
@@ -135,8 +161,8 @@ def _bytes(quantization: Config) -> tuple[float, float]:
         return _16_BIT, kv_bytes
     if bits is not None:
         return int(bits) / 8, kv_bytes
-    if method == "mxfp4":
-        return _MXFP4, kv_bytes
+    if method == _MXFP4:
+        return MXFP4_BYTES, kv_bytes
     if method in {"fp8", "fbgemm_fp8", "modelopt"} or quantization.get("load_in_8bit"):
         eight = "FP4" not in str(quantization.get("quant_algo", ""))
         return (1.0 if eight else 0.5), kv_bytes

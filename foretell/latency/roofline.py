@@ -10,6 +10,9 @@ from dataclasses import dataclass, replace
 from foretell.latency.linear import LinearStepTime
 from foretell.model import DeviceSpec, ModelSpec
 
+_CONTEXT_TOKENS = 4096
+"""The context for which sliding windows are counted: a linear model knows no other."""
+
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
@@ -44,7 +47,8 @@ def roofline_step_time(
     - step: weights are read once, `parameters * bytes_per_parameter / B`, and overheads;
     - a token: `2 * parameters / F` (one multiply and one add per parameter it is used with);
     - a prefill pair: `4 * layers * heads * head_size / F_attention` (QK and PV);
-    - a decode pair: `kv_bytes_per_token / B` (its key and value are read).
+    - a decode pair: `kv_bytes_per_token / B` (its key and value are read);
+    - of both, layers with a sliding window have the share that it is of 4,096 tokens.
 
     Source: the roofline of Williams et al. (2009) with the operation counts of Kaplan et al.
     (2020), section 2.1. Raises ValueError for sizes or efficiencies that are not positive.
@@ -56,7 +60,8 @@ def roofline_step_time(
         raise ValueError("device rates and model parameters must be positive")
     bandwidth = device.memory_bandwidth_bytes_per_s * share.memory
     token_s = 2.0 * (model.active_parameters or model.parameters) / (device.flops * share.compute)
-    attention_flops = 4.0 * model.layers * model.attention_heads * model.head_size
+    attending = model.layers_attending(_CONTEXT_TOKENS)
+    attention_flops = 4.0 * attending * model.attention_heads * model.head_size
     step_s = (
         model.parameters * model.bytes_per_parameter / bandwidth
         + model.layers * share.layer_overhead_s
@@ -69,7 +74,7 @@ def roofline_step_time(
             attention_flops / (device.flops * share.attention),
             share.sequence_overhead_s,
             token_s + share.sequence_overhead_s,
-            model.kv_bytes_per_token / bandwidth,
+            attending / model.layers * model.kv_bytes_per_token / bandwidth,
         )
     )
 
@@ -91,16 +96,13 @@ def sharded(
         memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s * tensor_parallel,
         memory_bytes=device.memory_bytes * tensor_parallel,
     )
-    if not model.experts:
-        return joint, model
-    idle = model.experts - model.experts_per_token  # experts that a token does not use
-    experts = (model.parameters - model.active_parameters) / idle * model.experts
-    held = model.parameters - experts * (1.0 - 1.0 / data_parallel)
-    return joint, replace(model, parameters=held)
+    elsewhere = model.expert_parameters * (1.0 - 1.0 / data_parallel)
+    return joint, replace(model, parameters=model.parameters - elsewhere)
 
 
 def estimated_kv_blocks(device: DeviceSpec, model: ModelSpec, block_size_tokens: int = 16) -> int:
-    """KV blocks beside the weights: what vLLM may use of the memory, less the weights.
+    """KV blocks, each of one group of layers, beside the weights: what vLLM may use of the memory,
+    less the weights.
 
     Of the 90% that it takes by default activations and the runtime have 4.7 points: 3.76 GB of an
     H100 (`other_mem` of aiconfigurator's device files). It errs towards few: an RTX 4090 had 2,588
@@ -108,4 +110,5 @@ def estimated_kv_blocks(device: DeviceSpec, model: ModelSpec, block_size_tokens:
     says 2,103 and 833, as datasheets give GB for GiB.
     """
     free = (0.9 - 0.047) * device.memory_bytes - model.bytes_per_parameter * model.parameters
-    return max(0, int(free / model.kv_bytes_per_token / block_size_tokens))
+    token_bytes = model.kv_bytes_per_token / model.layers * model.layers_of_a_group
+    return max(0, int(free / token_bytes / block_size_tokens))

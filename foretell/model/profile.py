@@ -1,12 +1,15 @@
 """Speed of a GPU with a model, as data."""
 
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 from foretell.model.snapshot import EngineConfig
 
-PROFILE_VERSION = 2
-"""Version of the file format; files without one are of version 1 and hold no tables."""
+PROFILE_VERSION = 3
+"""Version of the file format; files without one are of version 1 and hold no tables, those of
+version 2 know no groups of layers."""
+_NEARLY = 1.5  # times the rarer kind of layers: below, groups are as large as the other kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,13 @@ class ModelSpec:
     and values of all KV heads."""
     kv_bytes_per_number: float = 2.0
     """Size of a number in the KV cache, in bytes; 1 where it is 8-bit."""
+    windowed_layers: int = 0
+    """Layers that attend only to a sliding window; the others attend to everything."""
+    window_tokens: int = 0
+    """Tokens that these see, the next one included."""
+    norms_across_heads: bool = False
+    """Whether queries and keys are normed over all heads together, as in MiniMax-M2: devices that
+    share the heads must then bring their sums together."""
 
     @property
     def kv_bytes_per_token(self) -> float:
@@ -53,6 +63,38 @@ class ModelSpec:
         if self.kv_latent_size:
             return self.layers * self.kv_latent_size * self.kv_bytes_per_number
         return 2.0 * self.layers * self.kv_heads * self.head_size * self.kv_bytes_per_number
+
+    @property
+    def expert_parameters(self) -> float:
+        """Parameters of all experts; 0 for a dense model."""
+        if self.experts <= self.experts_per_token:
+            return 0.0
+        idle = self.experts - self.experts_per_token  # experts that a token does not use
+        return (self.parameters - self.active_parameters) / idle * self.experts
+
+    @property
+    def layers_of_a_group(self) -> int:
+        """Layers whose keys and values one KV block holds: as many of either kind of attention as
+        there are of the rarer (vLLM's `_get_kv_cache_groups_uniform_page_size`, 0.32)."""
+        full, windowed = self.layers - self.windowed_layers, self.windowed_layers
+        few, many = sorted((full or windowed, windowed or full))
+        return many if many < _NEARLY * few else few
+
+    @property
+    def local_kv_cache_groups(self) -> int:
+        """Groups of layers that attend only to a sliding window."""
+        return ceil(self.windowed_layers / self.layers_of_a_group)
+
+    @property
+    def kv_cache_groups(self) -> int:
+        """All groups of layers; a block of tokens takes one KV block of each."""
+        full = self.layers - self.windowed_layers
+        return ceil(full / self.layers_of_a_group) + self.local_kv_cache_groups
+
+    def layers_attending(self, context_tokens: int) -> float:
+        """To how many layers, each attending to all of a context, its attention amounts."""
+        share = min(1.0, self.window_tokens / context_tokens)
+        return self.layers - self.windowed_layers * (1.0 - share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +156,11 @@ class GpuProfile:
     """Devices that share every layer."""
     data_parallel: int = 1
     """Engines that step together because they share their experts."""
+    kv_cache_groups: int = 1
+    """Groups of layers; a block of tokens takes one KV block of each."""
+    local_kv_cache_groups: int = 0
+    """Those of them that attend only to a sliding window of `sliding_window_tokens`."""
+    sliding_window_tokens: int = 0
     tables: StepTables | None = None
 
     def engine(self, **settings: Any) -> EngineConfig:
@@ -128,6 +175,9 @@ class GpuProfile:
             "max_num_seqs": self.max_num_seqs,
             "max_num_scheduled_tokens": self.max_num_batched_tokens,
             "max_model_len": self.max_model_len,
+            "kv_cache_groups": self.kv_cache_groups,
+            "local_kv_cache_groups": self.local_kv_cache_groups,
+            "sliding_window_tokens": self.sliding_window_tokens,
         }
         given = {name: value for name, value in settings.items() if value or name not in limits}
         config = EngineConfig(**(limits | given))

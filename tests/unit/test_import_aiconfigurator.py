@@ -138,6 +138,19 @@ def test_several_devices_have_a_part_each_and_bring_the_results_together(devices
     assert source.sequences_s(64) == pytest.approx(64 * 32000 / devices * 1000 / 1e12)
 
 
+@pytest.mark.parametrize("devices", [1, 2])
+def test_norms_across_heads_bring_the_sums_of_all_devices_together(devices: int) -> None:
+    across = replace(DENSE, norms_across_heads=True)
+    within_s, across_s = (
+        AiConfiguratorSource(model, DEVICE, tables(), tensor_parallel=devices).tokens_s(500)
+        for model in (DENSE, across)
+    )
+    # Two sums of 32 bits a token are as 2,000 numbers of 16 bits; 640 queries and keys are read.
+    read_s = 500 * 640 * 2 / (MEMORY_SHARE * DEVICE.memory_bandwidth_bytes_per_s)
+    wanted_s = 10 * (2e-6 + read_s + MEMORY_LATENCY_S) if devices > 1 else 0.0
+    assert across_s - within_s == pytest.approx(wanted_s, abs=1e-12)
+
+
 FUSED_ROWS: list[Row] = [
     {"num_gpus": 2, "message_size": size, "latency": size / 1e7} for size in (1000, 1000_000)
 ]
@@ -256,6 +269,39 @@ def test_attention_never_beats_the_memory() -> None:
     # Each of four devices has one of the two KV heads.
     four = AiConfiguratorSource(DENSE, DEVICE, both, tensor_parallel=4)
     assert four.decode_s(8, 999) == pytest.approx(8 * held / 2 / (0.9 * 933e9))
+
+
+def test_layers_with_a_window_have_tables_of_their_own() -> None:
+    """Three of ten layers see 100 tokens; for these decoding takes as long whatever the context."""
+    context, generation = attention_rows()
+    seen = {n: min(n, 100) * (min(n, 100) + 1) / 2 + max(n - 100, 0) * 100 for n in (16, 128, 2048)}
+    context += [
+        {**row, "window_size": 100, "latency": 5 * row["batch_size"] * seen[row["isl"]] / 1e6}
+        for row in context
+    ]
+    generation += [
+        {**row, "window_size": 100, "latency": row["batch_size"] * 100 / 1e3}
+        for row in generation
+        if "window_size" not in row and row["num_heads"] == 8
+    ]
+    both = tables(context_attention=context, generation_attention=generation)
+    model = replace(DENSE, windowed_layers=3, window_tokens=100)
+    source = AiConfiguratorSource(model, DEVICE, both)
+    assert source.decode_s(32, 512) == pytest.approx(7 * 32 * 512 / 1e6 + 3 * 32 * 100 / 1e6)
+    # Behind 500 tokens each of 64 sees 100; in a prompt of 64 all that are before it.
+    full_s = 7 * (64 * 500 + 64 * 65 / 2) / 1e9
+    assert source.prefill_s(64, 500) == pytest.approx(full_s + 3 * 5 * 64 * 100 / 1e9, rel=1e-6)
+    all_s = (7 + 3 * 5) * 64 * 65 / 2 / 1e9
+    assert source.prefill_s(64, 0) == pytest.approx(all_s, rel=1e-6)
+
+
+def test_a_window_that_was_not_measured_is_as_if_nothing_were_beyond() -> None:
+    source = AiConfiguratorSource(
+        replace(DENSE, windowed_layers=10, window_tokens=100), DEVICE, tables()
+    )
+    assert source.decode_s(32, 50) == pytest.approx(10 * 32 * 50 / 1e6)
+    assert source.decode_s(32, 512) == pytest.approx(10 * 32 * 99 / 1e6)
+    assert source.prefill_s(64, 500) == pytest.approx(10 * 64 * 100 / 1e9, rel=1e-6)
 
 
 LATENT = replace(DENSE, kv_latent_size=576)

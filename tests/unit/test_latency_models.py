@@ -1,6 +1,7 @@
 """Linear step time, the roofline prior, and the profiles that ship."""
 
 import random
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
@@ -109,6 +110,15 @@ def test_kv_blocks_are_what_the_weights_leave() -> None:
     device, model = device_spec("H100-SXM"), model_spec("Llama-3.1-8B")
     assert estimated_kv_blocks(device, model) == 24881
     assert estimated_kv_blocks(device_spec("A30"), model_spec("Qwen3-32B")) == 0
+
+
+def test_layers_with_a_window_read_and_keep_less() -> None:
+    device, model = device_spec("H100-SXM"), model_spec("Llama-3.1-8B")
+    half = replace(model, windowed_layers=16, window_tokens=1024)
+    # A block holds half of the layers; a quarter of 4,096 tokens is seen by these.
+    assert estimated_kv_blocks(device, half) == pytest.approx(2 * 24881, abs=1)
+    whole, windowed = (roofline_step_time(device, one).coefficients_s for one in (model, half))
+    assert windowed[2] / whole[2] == windowed[5] / whole[5] == pytest.approx(0.5 + 0.5 / 4)
 
 
 def test_unknown_names_list_the_known_ones() -> None:

@@ -176,7 +176,7 @@ def test_json_of_version_one_is_still_read() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"version": 3},
+        {"version": 4},
         {"version": "two"},
         {"coefficients_s": [1.0]},
         {"nonsense": 1},

@@ -92,6 +92,67 @@ def test_a_known_model_is_what_its_configuration_says() -> None:
             assert getattr(found, field) == getattr(known, field)
 
 
+GPT_OSS: Config = {
+    "model_type": "gpt_oss",
+    "head_dim": 64,
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "num_attention_heads": 64,
+    "num_experts_per_tok": 4,
+    "num_hidden_layers": 36,
+    "num_key_value_heads": 8,
+    "num_local_experts": 128,
+    "quantization_config": {"quant_method": "mxfp4"},
+    "sliding_window": 128,
+    "vocab_size": 201088,
+}
+
+
+def test_experts_in_mxfp4_leave_all_else_at_16_bits() -> None:
+    found, known = model_from_config(GPT_OSS, "a"), MODELS["gpt-oss-120b"]
+    assert found.parameters == pytest.approx(known.parameters, rel=2e-3)
+    assert found.active_parameters == pytest.approx(known.active_parameters, rel=2e-3)
+    assert found.bytes_per_parameter == pytest.approx(known.bytes_per_parameter, rel=2e-3)
+
+
+_KINDS = ["sliding_attention"] * 5 + ["full_attention"]
+
+
+@pytest.mark.parametrize(
+    ("change", "windowed", "groups"),
+    [
+        ({}, 0, (1, 0)),
+        ({"sliding_window": 4096}, 32, (1, 1)),
+        ({"sliding_window": 4096, "use_sliding_window": False}, 0, (1, 0)),
+        ({"sliding_window": 4096, "model_type": "gemma2"}, 16, (2, 1)),
+        ({"sliding_window": 4096, "sliding_window_pattern": 4}, 24, (4, 3)),
+        # Of 26 layers four attend to everything: 22 make six groups of four.
+        (
+            {"sliding_window": 512, "num_hidden_layers": 26, "layer_types": (_KINDS * 5)[:26]},
+            22,
+            (7, 6),
+        ),
+        # Five and six layers make one group each.
+        (
+            {"sliding_window": 512, "num_hidden_layers": 11, "layer_types": (_KINDS[4:] * 6)[:11]},
+            6,
+            (2, 1),
+        ),
+    ],
+)
+def test_layers_with_a_window_make_groups_of_their_own(
+    change: Config, windowed: int, groups: tuple[int, int]
+) -> None:
+    found = model_from_config(LLAMA_8B | change, "a")
+    assert (found.windowed_layers, found.window_tokens > 0) == (windowed, windowed > 0)
+    assert (found.kv_cache_groups, found.local_kv_cache_groups) == groups
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("minimax_m2", True), ("llama", False)])
+def test_only_some_models_norm_across_heads(kind: str, expected: bool) -> None:
+    assert model_from_config(LLAMA_8B | {"model_type": kind}, "a").norms_across_heads is expected
+
+
 def test_a_nested_configuration_is_that_of_the_text() -> None:
     nested = {"model_type": "vision", "hidden_size": 1, "text_config": LLAMA_8B}
     assert model_from_config(nested, "a") == model_from_config(LLAMA_8B, "a")

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from foretell.config import load_profile
+from foretell.latency.profile_json import profile_from_json, profile_to_json
 
 PROFILE = load_profile("A30/Llama-2-7b-hf")
 
@@ -28,3 +29,14 @@ def test_an_engine_without_kv_blocks_is_refused() -> None:
     with pytest.raises(ValueError, match="how many KV blocks"):
         unsized.engine()
     assert unsized.engine(total_blocks=5).total_blocks == 5
+
+
+def test_an_engine_has_the_groups_of_its_profile() -> None:
+    of_groups = replace(
+        PROFILE, kv_cache_groups=2, local_kv_cache_groups=1, sliding_window_tokens=128
+    )
+    engine = of_groups.engine(max_num_scheduled_tokens=512)
+    assert engine.attends_locally
+    # 64 blocks of the group that sees everything; of the other those of a window and a step.
+    assert engine.blocks_for(1024) == 64 + -(-(127 + 512) // 16) + 1
+    assert profile_from_json(profile_to_json(of_groups)) == of_groups

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from foretell.config import load_profile
 from foretell.latency.devices import DEVICES, MODELS
+from foretell.latency.model_config import MXFP4_BYTES, is_of_experts
 from foretell.latency.profile_json import profile_from_json, profile_to_json
 from foretell.latency.roofline import estimated_kv_blocks, sharded
 from foretell.model import DeviceSpec, GpuProfile, ModelSpec
@@ -69,6 +70,9 @@ def import_profile(options: ImportOptions, sheet: Datasheet | None = None) -> Gp
             relative_residual=0.0,
             provenance=options.provenance or f"{options.format} tables, {device.name}",
             total_blocks=options.kv_blocks or estimated_kv_blocks(device, model),
+            kv_cache_groups=model.kv_cache_groups,
+            local_kv_cache_groups=model.local_kv_cache_groups,
+            sliding_window_tokens=model.window_tokens,
             max_num_seqs=options.max_num_seqs,
             max_num_batched_tokens=options.max_num_batched_tokens,
             max_model_len=options.max_model_len,
@@ -122,11 +126,17 @@ def _typed(options: ImportOptions) -> ModelSpec:
     if options.kv_cache:
         model = replace(model, kv_bytes_per_number=_bytes_of(options.kv_cache))
     if options.weights:
-        ends = 2 * model.vocabulary * model.hidden_size  # embedding and head: 16-bit always
-        body = (model.parameters - ends) * _bytes_of(options.weights)
-        mean = (body + 2.0 * ends) / model.parameters
-        model = replace(model, bytes_per_parameter=mean)
+        small = _quantised(model, options.weights)
+        held = small * _bytes_of(options.weights) + 2.0 * (model.parameters - small)
+        model = replace(model, bytes_per_parameter=held / model.parameters)
     return model
+
+
+def _quantised(model: ModelSpec, weights: str) -> float:
+    """How many parameters are of the type: not embedding and head, and with MXFP4 only experts."""
+    if is_of_experts(weights):
+        return model.expert_parameters
+    return model.parameters - 2 * model.vocabulary * model.hidden_size
 
 
 def _types(options: ImportOptions, model: ModelSpec) -> "Types":
@@ -141,6 +151,8 @@ def _types(options: ImportOptions, model: ModelSpec) -> "Types":
 
 def _bytes_of(kind: str) -> float:
     """Bytes of a number of a type, whose name says the bits: bfloat16, fp8_block, w4a16_mxfp4."""
+    if is_of_experts(kind):
+        return MXFP4_BYTES
     bits = re.search(r"\d+", kind)
     if not bits:
         raise ValueError(f"the name of the type {kind} does not say its bits")

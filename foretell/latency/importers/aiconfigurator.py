@@ -6,15 +6,25 @@ devices `custom_allreduce_perf` (TensorRT-LLM's, too), for experts `moe_perf`, o
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
 
-from foretell.latency.importers.source import MS, StepSource, across_s, curve_of, curves_by
+from foretell.latency.importers.aiconfigurator_rows import (
+    SIXTEEN_BIT,
+    Attention,
+    Heads,
+    Part,
+    Types,
+    Versions,
+    all_reduce_curve,
+    expert_curve,
+    gemm_curves,
+)
+from foretell.latency.importers.source import StepSource, across_s
+from foretell.latency.model_config import is_of_experts
 from foretell.latency.tables import curve_s
 from foretell.model import Curve, DeviceSpec, ModelSpec
-from foretell.model.batch import prefill_pairs
 
 # aiconfigurator's own constants for operators it has no table of (its device yaml files).
 MEMORY_SHARE = 0.8
@@ -23,10 +33,6 @@ MEMORY_LATENCY_S = 3e-6
 # batches beat it, for the benchmark's KV stays in the L2 cache; between the layers of a model it
 # does not, so no time below this bound is used.
 ATTENTION_MEMORY_SHARE = 0.9
-# How tokens choose experts, the likeliest first: some are chosen more often than others. What is
-# not named here comes last.
-_ROUTINGS = ("power_law_1.01", "power_law_1.2", "balanced")
-_16_BIT = "bfloat16"
 # vLLM's FI_ALLREDUCE_FUSION_MAX_SIZE_MB: the largest all-reduce between so many devices that it
 # fuses with the residual and norm behind it, by how the device's name begins, but for a Grace CPU's
 # G. Other devices never do.
@@ -36,11 +42,6 @@ _FUSED_MIB = {
     "B300": {2: 64.0, 4: 64.0, 8: 4.0},
 }
 _MIB = 2**20
-_SPARE = 1.02  # on what parameters are counted to be, for norms and biases
-
-Rows = Sequence[Mapping[str, Any]]
-Versions = Iterable[Rows]
-"""The rows of one table, of several versions of vLLM; the first that has what is needed is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +57,6 @@ class AiConfiguratorTables:
     """That of TensorRT-LLM, whose kernel vLLM uses where it fuses; none: taken not to fuse."""
     moe: Versions = ()
     """For models with experts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Types:
-    """The types of numbers, by the tables' names: those of the layers' weights, and of the KV
-    cache. Head and embedding are 16-bit always."""
-
-    weights: str = _16_BIT
-    kv_cache: str = _16_BIT
 
 
 class AiConfiguratorSource(StepSource):
@@ -92,36 +84,36 @@ class AiConfiguratorSource(StepSource):
             raise ValueError(f"{model.name} is no model of known sizes that keeps keys and values")
         types = types or Types()
         self._model, self._device = model, device
-        self._part = part = _Part.of(model, tensor_parallel)
+        self._part = part = Part.of(model, tensor_parallel)
         least_k = min(model.hidden_size, part.attention_width)
         if not model.experts:
             least_k = min(least_k, part.mlp_width)
         gemms = list(tables.gemm)
-        self._head_gemms = _gemm_curves(gemms, _16_BIT, least_k)
+        self._head_gemms = gemm_curves(gemms, SIXTEEN_BIT, least_k)
         self._gemms = [self._head_gemms]
-        if types.weights != _16_BIT:
-            self._gemms.append(_gemm_curves(gemms, types.weights, least_k))
-        self._prefill = curve_of(
-            (prefill_pairs(int(row["isl"]), 0), float(row["latency"]) * MS)
-            for row in _attending(tables.context_attention, model, part, types)
-            if int(row["batch_size"]) == 1
-        )
-        self._decode = curves_by(
-            (float(row["batch_size"]), float(row["step"]), float(row["latency"]) * MS)
-            for row in _attending(tables.generation_attention, model, part, types)
-        )
+        if types.weights != SIXTEEN_BIT and not is_of_experts(types.weights):
+            self._gemms.append(gemm_curves(gemms, types.weights, least_k))
+        context, generation = list(tables.context_attention), list(tables.generation_attention)
+        full = model.layers - model.windowed_layers
+        kinds = ((full, 0), (model.windowed_layers, model.window_tokens))
+        heads = Heads(part.heads, part.kv_heads, model.head_size, types.kv_cache)
+        self._attention = [
+            Attention.of(context, generation, layers, window, heads)
+            for layers, window in kinds
+            if layers
+        ]
         self._experts = None
         if model.experts:
             cut = (1, part.devices) if expert_parallel else (part.devices, 1)
-            self._experts = _expert_curve(tables.moe, model, cut, types)
+            self._experts = expert_curve(tables.moe, model, cut, types)
         self._all_reduce = self._fused = None
         if part.devices > 1:
-            self._all_reduce = _all_reduce_curve(tables.all_reduce, part)
+            self._all_reduce = all_reduce_curve(tables.all_reduce, part)
             if fused_mib is None:
                 fused_mib = _fused_mib(device.name, part.devices)
             fused = list(tables.fused_all_reduce)
             if fused and fused_mib:
-                self._fused = _all_reduce_curve(fused, part)
+                self._fused = all_reduce_curve(fused, part)
         self._fused_bytes = (fused_mib or 0.0) * _MIB
 
     def tokens_s(self, tokens: int) -> float:
@@ -135,7 +127,9 @@ class AiConfiguratorSource(StepSource):
             + self._mlp_s(tokens)
             + 2 * self._joined_s(tokens)
         )
-        embedding = self._memory_s(2 * tokens * hidden) + self._all_reduce_s(tokens)
+        if m.norms_across_heads and part.devices > 1:
+            layer += self._shared_norm_s(tokens)
+        embedding = self._memory_s(2 * tokens * hidden) + self._all_reduce_s(tokens * hidden)
         return m.layers * layer + embedding
 
     def sequences_s(self, sequences: int) -> float:
@@ -147,15 +141,17 @@ class AiConfiguratorSource(StepSource):
 
     def prefill_s(self, chunk: int, computed: int) -> float:
         """Attention of all layers: that of the whole prompt of the same number of pairs."""
-        return self._model.layers * curve_s(self._prefill, prefill_pairs(chunk, computed))
+        return sum(kind.layers * kind.prefill_s(chunk, computed) for kind in self._attention)
 
     def decode_s(self, seqs: int, context: int) -> float:
         """Attention of all layers: linear in the batch size between the table's."""
         m = self._model
         rate = ATTENTION_MEMORY_SHARE * self._device.memory_bandwidth_bytes_per_s
-        held = m.kv_bytes_per_token * self._part.kv_heads / m.kv_heads
-        bound = seqs * (context + 1) * held / rate
-        return max(m.layers * across_s(self._decode, seqs, context), bound)
+        held_s = m.kv_bytes_per_token / m.layers * self._part.kv_heads / m.kv_heads / rate
+        return sum(
+            kind.layers * max(kind.decode_s(seqs, context), seqs * kind.seen(context + 1) * held_s)
+            for kind in self._attention
+        )
 
     def _mlp_s(self, tokens: int) -> float:
         """A layer's MLP, or its router and experts."""
@@ -175,13 +171,18 @@ class AiConfiguratorSource(StepSource):
         if self._fused and 2 * numbers <= self._fused_bytes:
             # Sum and norm are in one kernel, which moves the residual besides.
             return curve_s(self._fused, numbers) + self._memory_s(2 * numbers) - MEMORY_LATENCY_S
-        return self._all_reduce_s(tokens) + self._memory_s(4 * numbers)
+        return self._all_reduce_s(numbers) + self._memory_s(4 * numbers)
 
-    def _all_reduce_s(self, tokens: int) -> float:
-        """Bringing together the layer's results of all devices."""
-        if self._all_reduce is None:
-            return 0.0
-        return curve_s(self._all_reduce, tokens * self._model.hidden_size)
+    def _shared_norm_s(self, tokens: int) -> float:
+        """What a norm across all devices' heads takes more than one within a device: a kernel that
+        squares queries and keys, and an all-reduce of two 32-bit sums of each token (vLLM's
+        `model_executor/layers/minimax_rms_norm`)."""
+        queries_and_keys = self._part.attention_width + self._part.kv_heads * self._model.head_size
+        return self._memory_s(tokens * queries_and_keys) + self._all_reduce_s(4 * tokens)
+
+    def _all_reduce_s(self, numbers: int) -> float:
+        """Bringing together so many 16-bit numbers of each device."""
+        return curve_s(self._all_reduce, numbers) if self._all_reduce else 0.0
 
     def _memory_s(self, elements: int) -> float:
         """An elementwise operator that moves `elements` 16-bit numbers."""
@@ -192,40 +193,6 @@ class AiConfiguratorSource(StepSource):
         """At most what it takes with 16 bits: tables of 8 bits in blocks were measured without CUDA
         graphs, and have the host's 0.2 ms of each small product."""
         return min(_product_s(gemms, m, n, k) for gemms in self._gemms)
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """What one of several devices has of each layer."""
-
-    devices: int
-    heads: int
-    kv_heads: int
-    attention_width: int
-    """Numbers of all its heads."""
-    mlp_width: int
-    """Inner width of its part of the MLP; of experts that of the whole, as in their table."""
-    vocabulary: int
-
-    @classmethod
-    def of(cls, model: ModelSpec, devices: int) -> "_Part":
-        """ValueError for a number of devices that cannot have equal parts.
-
-        Devices of which there are more than KV heads have a copy of one each.
-        """
-        many_kv = model.kv_heads % devices == 0
-        even = model.attention_heads % devices == 0 and (many_kv or devices % model.kv_heads == 0)
-        if not even or (not model.experts and model.mlp_width % devices):
-            raise ValueError(f"{model.name} cannot be cut into {devices} equal parts")
-        heads = model.attention_heads // devices
-        return cls(
-            devices,
-            heads,
-            model.kv_heads // devices if many_kv else 1,
-            heads * model.head_size,
-            model.mlp_width if model.experts else model.mlp_width // devices,
-            ceil(model.vocabulary / devices),
-        )
 
 
 def _product_s(gemms: Mapping[int, Mapping[float, Curve]], m: int, n: int, k: int) -> float:
@@ -239,84 +206,6 @@ def _product_s(gemms: Mapping[int, Mapping[float, Curve]], m: int, n: int, k: in
     return below + (across_s(gemms[high], n, m) - below) * (k - low) / (high - low)
 
 
-def _first(versions: Versions, wanted: Callable[[Mapping[str, Any]], bool], what: str) -> Rows:
-    """The wanted rows of the first version that has any; ValueError where none has `what`."""
-    for rows in versions:
-        found = [row for row in rows if wanted(row)]
-        if found:
-            return found
-    raise ValueError(f"the tables have no {what}")
-
-
-def _gemm_curves(versions: Versions, kind: str, least_k: int) -> dict[int, dict[float, Curve]]:
-    """Seconds over m for each k, from the last up to `least_k` on, and below it for each n."""
-    rows = _first(versions, lambda row: row["gemm_dtype"] == kind, f"GEMM of {kind}")
-    ks = {int(row["k"]) for row in rows}
-    first = max((k for k in ks if k <= least_k), default=min(ks))
-    found = curves_by(
-        ((int(row["k"]), float(row["n"])), float(row["m"]), float(row["latency"]) * MS)
-        for row in rows
-        if int(row["k"]) >= first
-    )
-    curves: dict[int, dict[float, Curve]] = {}
-    for (k, n), curve in found.items():
-        curves.setdefault(k, {})[n] = curve
-    return curves
-
-
-def _attending(versions: Versions, model: ModelSpec, part: _Part, types: Types) -> Rows:
-    """The rows of full attention with exactly these heads; older tables have no other."""
-
-    def attends(row: Mapping[str, Any]) -> bool:
-        return (
-            int(row["num_heads"]) == part.heads
-            and int(row["num_key_value_heads"]) == part.kv_heads
-            and int(row["head_dim"]) == model.head_size
-            and int(row.get("window_size", 0)) == 0
-            and row["kv_cache_dtype"] == types.kv_cache
-        )
-
-    heads = f"{part.heads} and {part.kv_heads} heads of {model.head_size}"
-    return _first(versions, attends, f"attention with {heads} and a KV cache of {types.kv_cache}")
-
-
-def _expert_curve(
-    versions: Versions, model: ModelSpec, cut: tuple[int, int], types: Types
-) -> Curve:
-    """Seconds of a layer's experts over the tokens: each is cut into the first of `cut` parts, and
-    all are spread over the second's number of devices."""
-    hidden = model.hidden_size
-    attention = 2 * hidden * model.head_size * (model.attention_heads + model.kv_heads)
-    chosen_experts = 3 * hidden * model.mlp_width * model.experts_per_token
-    body = model.layers * (attention + chosen_experts + hidden * model.experts)
-    if model.active_parameters > _SPARE * (body + 2 * model.vocabulary * hidden):
-        raise ValueError(f"{model.name} has layers or experts that every token uses")
-    wanted = {
-        "hidden_size": model.hidden_size,
-        "inter_size": model.mlp_width,
-        "topk": model.experts_per_token,
-        "num_experts": model.experts,
-        "moe_tp_size": cut[0],
-        "moe_ep_size": cut[1],
-    }
-    found = _first(
-        versions,
-        lambda row: (
-            row["moe_dtype"] == types.weights
-            and all(int(row[name]) == value for name, value in wanted.items())
-        ),
-        f"experts of {types.weights} as {model.name} has them, over {max(cut)} devices",
-    )
-    routings = dict.fromkeys((*_ROUTINGS, *(str(row["distribution"]) for row in found)))
-    measured = {row["distribution"] for row in found}
-    routing = next(each for each in routings if each in measured)
-    return curve_of(
-        (float(row["num_tokens"]), float(row["latency"]) * MS)
-        for row in found
-        if row["distribution"] == routing
-    )
-
-
 def _fused_mib(device: str, devices: int) -> float:
     """By vLLM's defaults; 0: nothing is fused."""
     name = device.removeprefix("G")
@@ -324,14 +213,3 @@ def _fused_mib(device: str, devices: int) -> float:
         (sizes.get(devices, 0.0) for start, sizes in _FUSED_MIB.items() if name.startswith(start)),
         0.0,
     )
-
-
-def _all_reduce_curve(versions: Versions, part: _Part) -> Curve:
-    """Seconds over the 16-bit numbers of each device, in a CUDA graph where both were measured."""
-    found = _first(
-        versions,
-        lambda row: int(row["num_gpus"]) == part.devices,
-        f"all-reduce between {part.devices} devices",
-    )
-    graphs = [row for row in found if str(row.get("backend", "")).endswith("graph")]
-    return curve_of((float(r["message_size"]), float(r["latency"]) * MS) for r in graphs or found)
