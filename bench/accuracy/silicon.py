@@ -3,8 +3,8 @@
 DATA is any folder with aiconfigurator's kernel tables, in folders named as its systems, and its
 list of what vLLM was measured to take on such systems, `silicon_e2e*.csv`: the mean TTFT and TPOT
 of so many clients, each of which asks again once it is answered. The twin plays the runs. What the
-host adds is learnt from the runs with the fewest devices of each model, and the others tell how far
-off the twin is.
+host adds is learnt from the runs with the fewest devices of each model and version of vLLM, and the
+others tell how far off the twin is.
 """
 
 import argparse
@@ -70,6 +70,7 @@ def _row(case: Case, found: tuple[float, float], *, learnt_from: bool) -> dict[s
         "system": run.system,
         "model": run.model,
         "weights": run.weights,
+        "version": run.version,
         "devices": run.devices,
         "expert_parallel": run.expert_parallel,
         "prompt_tokens": run.prompt_tokens,
@@ -87,7 +88,7 @@ def _row(case: Case, found: tuple[float, float], *, learnt_from: bool) -> dict[s
 def tables(numbers: Numbers) -> Blocks:
     """Errors by model and devices, and what was left out."""
     head = (
-        "model, weights, system",
+        "model, weights, system, vLLM",
         "devices",
         "runs",
         *(f"TPOT, {name}: mean / per run" for name in SOURCES.values()),
@@ -101,7 +102,7 @@ def tables(numbers: Numbers) -> Blocks:
 
 def _rows(rows: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
     def of(row: dict[str, Any]) -> tuple[Any, ...]:
-        names = "model", "weights", "system", "devices", "expert_parallel"
+        names = "model", "weights", "system", "version", "devices", "expert_parallel"
         return tuple(row[name] for name in names)
 
     for key, grouped in groupby(rows, key=of):
@@ -110,9 +111,9 @@ def _rows(rows: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
         of_tables = by_source[TABLES]
         first, ttfts = of_tables[0], errors(of_tables, "ttft_s")
         yield (
-            f"{key[0]}, {key[1]}, {key[2]}",
-            f"{key[3]}"
-            + (", experts as a whole" if key[4] else "")
+            f"{key[0]}, {key[1]}, {key[2]}, {key[3] or '?'}",
+            f"{key[4]}"
+            + (", experts as a whole" if key[5] else "")
             + (" (learnt from)" if first["learnt_from"] else ""),
             f"{len(of_tables)}",
             *(_mean_and_size(errors(each, "tpot_s")) for each in by_source.values()),

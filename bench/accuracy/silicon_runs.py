@@ -29,9 +29,10 @@ TABLES, DATASHEET = "tables", "datasheet"
 STEP_TOKENS = 8192
 """`max_num_batched_tokens`: vLLM's default on such a device, and what InferenceMAX sets."""
 _PROMPTS_A_STEP = 2
-"""With MiniMax-M2.5 InferenceMAX sets as many tokens as so many of the longest prompts have, but
-not on H100s or with weights of 4 bits, where it leaves the KV cache at 16 bits, too."""
-_MINIMAX, _DEFAULT_SYSTEM = "MiniMax-M2.5", "h100_sxm"
+"""With MiniMax-M2.5 InferenceMAX sets as many tokens as so many of the longest prompts have, from
+vLLM 0.19 on; before, and with nightly builds of before, it leaves these and the KV cache as they
+are in vLLM. With 0.17 it spreads experts as a whole over the devices, whatever the list says."""
+_MINIMAX, _SET_IN, _WHOLE_IN = "MiniMax-M2.5", "0.19.0", "0.17.0"
 _GPT_OSS = "gpt-oss-120b"
 """InferenceMAX sets a KV cache of 8 bits on B200s only."""
 _LLAMA, _B200 = "Llama-3.1-70B", "b200_sxm"
@@ -62,6 +63,8 @@ class Run:
     ttft_s: float
     tpot_s: float
     expert_parallel: bool = False
+    version: str = ""
+    """Version of vLLM; empty: it is not told."""
 
     @property
     def bits(self) -> int:
@@ -96,13 +99,12 @@ class Run:
     @property
     def _has_defaults(self) -> bool:
         """Whether InferenceMAX leaves KV cache and steps as they are in vLLM."""
-        kind = self.system, self.weights
-        return self.model == _MINIMAX and (_DEFAULT_SYSTEM in kind or _FOUR_BIT in kind)
+        return self.model == _MINIMAX and self.version != _SET_IN
 
     @property
-    def group(self) -> tuple[str, str, str]:
+    def group(self) -> tuple[str, str, str, str]:
         """Runs with the same host time."""
-        return self.system, self.model, self.weights
+        return self.system, self.model, self.weights, self.version
 
 
 def runs_of(data: Path) -> tuple[list[Run], list[str]]:
@@ -119,13 +121,15 @@ def runs_of(data: Path) -> tuple[list[Run], list[str]]:
             else:
                 found[_run(row)] = None
     played: list[Run] = []
-    for (system, model, weights), runs in groupby(sorted(found, key=_order), lambda r: r.group):
+    for (system, model, weights, version), runs in groupby(
+        sorted(found, key=_order), lambda r: r.group
+    ):
         group = list(runs)
         if len(first_of(group)) >= _TEACH:
             played += group
         else:
             why = "too few runs to learn the host's time from"
-            left_out[f"{model}, {weights}, {system}: {why}"] += len(group)
+            left_out[f"{model}, {weights}, {system}, vLLM {version or '?'}: {why}"] += len(group)
     return played, [f"{what} ({n} runs)" for what, n in left_out.items()]
 
 
@@ -150,9 +154,11 @@ def _run(row: dict[str, str]) -> Run:
         int(float(row[name])) for name in ("tp_size", "isl", "osl", "batch_size")
     )
     ttft_s, tpot_s = (float(row[f"silicon_{name}_ms"]) / 1e3 for name in ("ttft", "tpot"))
-    whole = float(row.get("moe_ep_size") or 1) > 1
+    version = row.get("backend_version") or ""
+    whole = float(row.get("moe_ep_size") or 1) > 1 or (model, version) == (_MINIMAX, _WHOLE_IN)
     kind = _EIGHT_BIT_BLOCKS if blocks else weights
-    return Run(row["system"], model, kind, devices, prompt, output, clients, ttft_s, tpot_s, whole)
+    load = prompt, output, clients, ttft_s, tpot_s
+    return Run(row["system"], model, kind, devices, *load, whole, version)
 
 
 def _order(run: Run) -> tuple[Any, ...]:

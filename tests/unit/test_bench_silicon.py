@@ -11,12 +11,14 @@ from bench.accuracy.silicon_runs import TABLES, Case, Run, learnt, play, runs_of
 from foretell.config import load_profile
 from foretell.sim.calibrate import HostTime
 
-RUN = Run("h100_sxm", "Llama-3.1-8B", "bfloat16", 1, 300, 40, 4, 0.1, 0.01)
+LOAD = 300, 40, 4, 0.1, 0.01
+RUN = Run("h100_sxm", "Llama-3.1-8B", "bfloat16", 1, *LOAD, version="0.19.0")
 ROW = {
     "backend": "vllm",
     "mode": "agg",
     "model_path": "meta-llama/Llama-3.1-8B-Instruct",
     "system": "h100_sxm",
+    "backend_version": "0.19.0",
     "precision": "",
     "tp_size": "1.0",
     "isl": "300",
@@ -48,31 +50,43 @@ def test_runs_that_cannot_be_played_are_left_out_and_said(tmp_path: Path) -> Non
     runs, left_out = runs_of(tmp_path)
     assert runs == [replace(RUN, clients=clients) for clients in (4, 8, 16)]
     assert len(left_out) == 6
-    assert any("fp8, h100_sxm: too few runs" in why for why in left_out)
+    assert any("fp8, h100_sxm, vLLM 0.19.0: too few runs" in why for why in left_out)
     assert any("int4, h100_sxm: the weights" in why for why in left_out)
     assert any("b200_sxm: there are no tables" in why for why in left_out)
     assert any("attention is data-parallel" in why for why in left_out)
 
 
 @pytest.mark.parametrize(
-    ("system", "kv_cache", "step_tokens"), [("b200_sxm", "fp8", 2048), ("h100_sxm", "", 8192)]
+    ("changed", "expected"),
+    [
+        ({}, ("fp8_block", "fp8", 2048, False, None)),
+        ({"moe_ep_size": "4.0"}, ("fp8_block", "fp8", 2048, True, None)),
+        ({"precision": "fp4"}, ("nvfp4", "fp8", 2048, False, None)),
+        ({"backend_version": "0.18.0"}, ("fp8_block", "", 8192, False, None)),
+        ({"backend_version": "0.17.0"}, ("fp8_block", "", 8192, True, None)),
+        ({"model_path": "openai/gpt-oss-120b"}, ("w4a16_mxfp4", "fp8", 8192, False, None)),
+        (
+            {"model_path": "openai/gpt-oss-120b", "system": "h100_sxm"},
+            ("w4a16_mxfp4", "", 8192, False, None),
+        ),
+        ({"model_path": "meta-llama/Llama-3.1-70B"}, ("fp8", "fp8", 8192, False, 32.0)),
+    ],
 )
-def test_experts_run_as_their_script_says(
-    tmp_path: Path, system: str, kv_cache: str, step_tokens: int
+def test_models_run_as_their_scripts_say(
+    tmp_path: Path, changed: dict[str, str], expected: tuple[str, str, int, bool, float | None]
 ) -> None:
-    """InferenceMAX sets less for MiniMax-M2.5 on H100s."""
-    experts = {**ROW, "model_path": "MiniMaxAI/MiniMax-M2.5", "precision": "fp8", "system": system}
-    experts |= {"tp_size": "4.0", "moe_ep_size": "4.0", "isl": "1024"}
-    (tmp_path / system).mkdir()
+    row = {**ROW, "model_path": "MiniMaxAI/MiniMax-M2.5", "precision": "fp8", "system": "b200_sxm"}
+    row |= {"tp_size": "4.0", "moe_ep_size": "1.0", "isl": "1024", **changed}
+    (tmp_path / row["system"]).mkdir()
     with (tmp_path / "silicon_e2e.open.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, experts)
+        writer = csv.DictWriter(file, row)
         writer.writeheader()
-        writer.writerows({**experts, "batch_size": clients} for clients in ("4", "8", "16"))
+        writer.writerows({**row, "batch_size": clients} for clients in ("4", "8", "16"))
     runs, _ = runs_of(tmp_path)
     assert len(runs) == 3
     for run in runs:
-        assert (run.weights, run.expert_parallel) == ("fp8_block", True)
-        assert (run.kv_cache, run.step_tokens) == (kv_cache, step_tokens)
+        set_so = run.weights, run.kv_cache, run.step_tokens, run.expert_parallel
+        assert (*set_so, run.fused_all_reduce_mib) == expected
 
 
 def test_the_host_s_time_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
