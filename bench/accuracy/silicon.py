@@ -24,7 +24,7 @@ from tools.pictures import figure, save
 BENCH = Benchmark(
     __file__,
     __doc__,
-    takes="25 minutes",
+    takes="30 minutes",
     paths={"DATA": "folder with aiconfigurator's tables and its silicon_e2e*.csv"},
     processes=2,
 )
