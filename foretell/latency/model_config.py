@@ -25,7 +25,7 @@ _NORMS_ACROSS_HEADS = {"minimax_m2"}
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _16_BIT = 2.0
 _MXFP4 = "mxfp4"
-# Layers of such a type attend to everything but for each so many's others, where nothing says it.
+# One layer in so many has full attention, where a configuration of such a type does not say which.
 _FULL_ATTENTION_EVERY = {"cohere2": 4, "gemma2": 2, "gemma3_text": 6, "gpt_oss": 2}
 MXFP4_BYTES = 4.25 / 8
 """Size of a number in MXFP4, in bytes: 32 of four bits share an exponent of eight."""

@@ -110,5 +110,4 @@ def estimated_kv_blocks(device: DeviceSpec, model: ModelSpec, block_size_tokens:
     says 2,103 and 833, as datasheets give GB for GiB.
     """
     free = (0.9 - 0.047) * device.memory_bytes - model.bytes_per_parameter * model.parameters
-    token_bytes = model.kv_bytes_per_token / model.layers * model.layers_of_a_group
-    return max(0, int(free / token_bytes / block_size_tokens))
+    return max(0, int(free / model.kv_block_bytes_per_token / block_size_tokens))

@@ -81,6 +81,11 @@ class ModelSpec:
         return many if many < _NEARLY * few else few
 
     @property
+    def kv_block_bytes_per_token(self) -> float:
+        """Bytes of a token in a KV block, which holds the layers of one group."""
+        return self.kv_bytes_per_token / self.layers * self.layers_of_a_group
+
+    @property
     def local_kv_cache_groups(self) -> int:
         """Groups of layers that attend only to a sliding window."""
         return ceil(self.windowed_layers / self.layers_of_a_group)

@@ -246,7 +246,7 @@ def _block_bytes(profile: GpuProfile, block_size_tokens: int) -> float:
     name = known_model(profile.name.split("/"))
     if not name or not known_device(profile.name.split("/")):
         return 0.0
-    return MODELS[name].kv_bytes_per_token * block_size_tokens
+    return MODELS[name].kv_block_bytes_per_token * block_size_tokens
 
 
 def _device_bytes(profile: GpuProfile) -> float:
