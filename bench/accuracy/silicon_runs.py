@@ -32,7 +32,7 @@ _PROMPTS_A_STEP = 2
 """With MiniMax-M2.5 InferenceMAX sets as many tokens as so many of the longest prompts have, from
 vLLM 0.19 on; before, and with nightly builds of before, it leaves these and the KV cache as they
 are in vLLM. With 0.17 it spreads experts as a whole over the devices, whatever the list says."""
-_MINIMAX, _SET_IN, _WHOLE_IN = "MiniMax-M2.5", "0.19.0", "0.17.0"
+_MINIMAX, _SET_IN, _SPREAD_IN = "MiniMax-M2.5", "0.19.0", "0.17.0"
 _GPT_OSS = "gpt-oss-120b"
 """InferenceMAX sets a KV cache of 8 bits on B200s only."""
 _LLAMA, _B200 = "Llama-3.1-70B", "b200_sxm"
@@ -155,7 +155,7 @@ def _run(row: dict[str, str]) -> Run:
     )
     ttft_s, tpot_s = (float(row[f"silicon_{name}_ms"]) / 1e3 for name in ("ttft", "tpot"))
     version = row.get("backend_version") or ""
-    whole = float(row.get("moe_ep_size") or 1) > 1 or (model, version) == (_MINIMAX, _WHOLE_IN)
+    whole = float(row.get("moe_ep_size") or 1) > 1 or (model, version) == (_MINIMAX, _SPREAD_IN)
     kind = _EIGHT_BIT_BLOCKS if blocks else weights
     load = prompt, output, clients, ttft_s, tpot_s
     return Run(row["system"], model, kind, devices, *load, whole, version)
