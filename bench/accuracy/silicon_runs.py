@@ -28,13 +28,14 @@ from tools.profiles.sizes import Datasheet, device_of, known_device, known_model
 TABLES, DATASHEET = "tables", "datasheet"
 STEP_TOKENS = 8192
 """`max_num_batched_tokens`: vLLM's default on such a device, and what InferenceMAX sets."""
+_MINIMAX, _GPT_OSS = "MiniMax-M2.5", "gpt-oss-120b"
+_SET_IN = "0.19.0"
+"""From this vLLM on InferenceMAX sets KV cache and steps with MiniMax-M2.5; before, and with the
+nightly build of before, it leaves them as they are in vLLM."""
+_SPREAD_IN = "0.17.0"
+"""With this vLLM it spreads experts as a whole over the devices, whatever the list says."""
 _PROMPTS_A_STEP = 2
-"""With MiniMax-M2.5 InferenceMAX sets as many tokens as so many of the longest prompts have, from
-vLLM 0.19 on; before, and with nightly builds of before, it leaves these and the KV cache as they
-are in vLLM. With 0.17 it spreads experts as a whole over the devices, whatever the list says."""
-_MINIMAX, _SET_IN, _SPREAD_IN = "MiniMax-M2.5", "0.19.0", "0.17.0"
-_GPT_OSS = "gpt-oss-120b"
-"""InferenceMAX sets a KV cache of 8 bits on B200s only."""
+"""Prompts of the longest kind in a step, where it sets steps."""
 _LLAMA, _B200 = "Llama-3.1-70B", "b200_sxm"
 _FUSED_MIB = {2: 32.0, 4: 32.0, 8: 8.0}
 """By devices, the largest all-reduce that is fused, as InferenceMAX sets it with Llama on B200s."""
@@ -73,7 +74,7 @@ class Run:
 
     @property
     def kv_cache(self) -> str:
-        """Type of the KV cache; empty: 16 bits."""
+        """Type of the KV cache; empty: 16 bits. With gpt-oss InferenceMAX sets it on B200s only."""
         if self.model == _GPT_OSS:
             return _EIGHT_BIT if self.system == _B200 else ""
         return _EIGHT_BIT if self.bits < _BITS[_WHOLE] and not self._has_defaults else ""

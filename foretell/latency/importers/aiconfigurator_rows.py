@@ -102,7 +102,8 @@ class Attention:
     window: int
     """Tokens that they see; 0: all."""
     is_measured: bool
-    """Whether the kernel was measured so; if not, as if nothing were beyond the window."""
+    """Whether the kernels were measured with the window; if not, a token takes what it takes with
+    full attention where there is nothing beyond the window."""
     prefill: Curve
     """Seconds of a layer over the pairs of a prompt."""
     decode: Mapping[float, Curve]
@@ -110,10 +111,15 @@ class Attention:
 
     @classmethod
     def of(
-        cls, context: Versions, generation: Versions, layers: int, window: int, heads: Heads
+        cls,
+        context: Sequence[Rows],
+        generation: Sequence[Rows],
+        layers: int,
+        window: int,
+        heads: Heads,
     ) -> "Attention":
         """From `context_attention` and `generation_attention`; ValueError where they lack it."""
-        is_measured = not window or heads.are_in(generation, window)
+        is_measured = all(heads.are_in(table, window) for table in (context, generation))
         seen = window if is_measured else 0
         return cls(
             layers,
