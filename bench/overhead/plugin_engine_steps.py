@@ -14,6 +14,7 @@ from typing import Any
 from vllm import LLM, SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
+from bench.overhead.plugin_steps import subscriber
 from bench.stats import percentile
 from services.backend.vllm.plugin import Publishing
 
@@ -85,9 +86,6 @@ def time_engine(model: str, size: str, kind: str, steps: int) -> dict[str, float
         load = Load(llm.llm_engine, most_tokens, drawn=mean_tokens > 0)
         load.add(running + waiting)
         if kind == "plugin":
-            # Not before: vLLM looks through all modules, and stumbles over one of llvmlite's.
-            from bench.overhead.plugin_steps import subscriber  # noqa: PLC0415
-
             with subscriber(endpoint):
                 return _timed(load, steps)
         return _timed(load, steps)
