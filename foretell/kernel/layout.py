@@ -222,7 +222,7 @@ SUMS: np.dtype[np.void] = np.dtype(
         ("given_up", np.int64),  # KV blocks of chunks that the next iteration leaves behind
     ]
 )
-"""Of requests that decode in bulk (`steady.h`)."""
+"""Sums over the requests that decode in bulk (`steady.h`)."""
 
 MARK = np.dtype([("tokens", np.int64), ("at_s", np.float64)])
 """A count of output tokens, and when the last of the watched slots that get so far has so many."""
