@@ -5,6 +5,7 @@ import typer
 from cli import bench, length, profile, render, twin
 from cli.accuracy import accuracy
 from cli.capacity import capacity
+from cli.check import check
 from cli.demo import demo
 from cli.explain import explain
 from cli.order import order
@@ -31,6 +32,7 @@ for _command in (
     explain,
     settings,
     reference,
+    check,
     accuracy,
     simulate,
     capacity,

@@ -9,7 +9,7 @@ on the same run.
 import json
 import struct
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,12 @@ class Served:
     dispatch_delay_s: float = 0.0
     engine_ttft_s: float = 0.0
     """What the predictor saw in snapshots; 0: it did not."""
+    max_tokens: int = 0
+    """What the request allowed where nobody was told its length; 0: the length was told."""
+    expected_tokens: float = 0.0
+    """What was expected of its length then; so are the next."""
+    quantiles: Sequence[Sequence[float]] = ()
+    """(level, tokens), as in `LengthEstimate`."""
 
     @property
     def ttft_s(self) -> float:
@@ -52,6 +58,17 @@ class Served:
     @property
     def e2e_s(self) -> float:
         return self.last_unix_s - self.decided_unix_s
+
+    @property
+    def tpot_s(self) -> float:
+        """Mean time of a token after the first."""
+        return (self.last_unix_s - self.first_unix_s) / max(1, self.output_tokens - 1)
+
+    @property
+    def predicted_tpot_s(self) -> float:
+        """What the two predictions and the expected length say of it."""
+        tokens = self.expected_tokens or float(self.output_tokens)
+        return (self.predicted_e2e_s - self.predicted_ttft_s) / max(1.0, tokens - 1.0)
 
 
 @dataclass(frozen=True, slots=True)
