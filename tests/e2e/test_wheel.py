@@ -1,6 +1,5 @@
 """The wheel that `make wheel` builds has all that the checkout has, and its command runs."""
 
-import re
 import shutil
 import subprocess
 import sys
@@ -25,11 +24,6 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / name, source)
     pip("wheel", "--no-deps", "--wheel-dir", folder, source)
     (wheel,) = folder.glob("*.whl")
-    named = re.search(
-        r'pip install "dist/(.+?)\[local\]"', (ROOT / "docs/get-started.md").read_text()
-    )
-    assert named is not None
-    assert wheel.name == named[1]
     pip("install", "--no-deps", "--target", folder / "site", wheel)
     return folder / "site"
 
