@@ -1,5 +1,6 @@
 """The release has one number, which every way of asking tells."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -53,3 +54,8 @@ def test_shells_complete_commands(shell: str) -> None:
 def test_every_service_exposes_it(declared: Declared) -> None:
     labels = {"version": __version__}
     assert declared.registry.get_sample_value("foretell_build_info", labels) == 1
+
+
+def test_kubernetes_gets_the_image_of_this_release() -> None:
+    manifests = "".join(path.read_text() for path in (ROOT / "deploy/kubernetes").glob("*.yaml"))
+    assert set(re.findall(r"image: foretell:(\S+)", manifests)) == {__version__}
