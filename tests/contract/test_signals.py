@@ -50,6 +50,7 @@ def ended(process: "subprocess.Popen[bytes]") -> int:
             process.wait()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("module", SERVICES)
 def test_a_service_obeys_at_any_moment(module: str, tmp_path: Path) -> None:
     """Before its first import nothing of ours runs: then the signal itself ends it."""

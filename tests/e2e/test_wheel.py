@@ -1,5 +1,6 @@
 """The wheel that `make wheel` builds has all that the checkout has, and its command runs."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -34,12 +35,15 @@ def pip(*arguments: str | Path) -> None:
 
 
 def files_of(root: Path) -> set[str]:
-    return {
-        str(path.relative_to(root))
-        for name in PACKAGES
-        for path in (root / name).rglob("*")
-        if path.is_file() and path.suffix not in (".pyc", ".nbc", ".nbi", ".md")
-    }
+    """Those of the packages, relative to `root`; folders that are links are followed."""
+    found = (
+        Path(folder, name)
+        for package in PACKAGES
+        for folder, _, names in os.walk(root / package, followlinks=True)
+        for name in names
+    )
+    left_out = (".pyc", ".nbc", ".nbi", ".md")
+    return {str(path.relative_to(root)) for path in found if path.suffix not in left_out}
 
 
 def test_nothing_of_the_packages_is_left_out(installed: Path) -> None:

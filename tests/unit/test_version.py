@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
@@ -59,3 +60,21 @@ def test_every_service_exposes_it(declared: Declared) -> None:
 def test_kubernetes_gets_the_image_of_this_release() -> None:
     manifests = "".join(path.read_text() for path in (ROOT / "deploy/kubernetes").glob("*.yaml"))
     assert set(re.findall(r"image: foretell:(\S+)", manifests)) == {__version__}
+
+
+def test_a_release_is_built_from_what_is_there() -> None:
+    """The workflow's files, and its stages of the Dockerfile, exist."""
+    workflow = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
+    images = workflow["jobs"]["images"]["strategy"]["matrix"]["include"]
+    for image in images:
+        dockerfile = (ROOT / image["file"]).read_text()
+        assert not image["target"] or f" AS {image['target']}\n" in dockerfile
+
+
+def test_the_changelog_tells_what_an_upgrade_must_mind() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    for release in text.split("\n## ")[1:]:
+        sections = re.findall(r"^### (.+)$", release, re.MULTILINE)
+        assert set(sections) <= {"Upgrade", "Added", "Changed", "Removed"}
+        assert len(sections) == len(set(sections))
+        assert "Upgrade" in sections
