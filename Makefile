@@ -19,7 +19,7 @@ DEEP_MODEL := .models/deep-llama
 PIP := -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: wheel help setup setup-dev setup-vllm setup-train run run-vllm lint test test-chaos test-chaos-brief test-clients \
+.PHONY: wheel help setup setup-dev setup-vllm setup-train run run-vllm lint test test-sweeps test-chaos test-chaos-brief test-clients \
 	test-guidellm test-breaks \
 	test-vllm test-vllm-schedulers test-vllm-engines test-vllm-matrix test-batch-kills test-storage test-compose test-prometheus \
 	test-browser pictures bench bench-gateway \
@@ -99,11 +99,18 @@ lint: setup-dev ## Format, lint, types, import directions, generated code
 	$(BIN)/lint-imports
 	$(MAKE) --no-print-directory check-proto
 
+# Most tests wait for others more than they compute: so more workers than cores.
+WORKERS ?= 4
+PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --dist loadgroup
+ANYWHERE := tests/e2e tests/batch tests/contract tests/differential tests/placement tests/sim tests/unit
+
 test: lint ## Everything that needs no special machine
 	$(BIN)/python -m foretell.engine.warm
-	$(BIN)/pytest tests --ignore=tests/vllm --ignore=tests/e2e_vllm --ignore=tests/compose \
-		--ignore=tests/prometheus --ignore=tests/chaos --ignore=tests/clients --ignore=tests/breaks \
-		--ignore=tests/browser
+	$(PYTEST) $(ANYWHERE)
+
+test-sweeps: setup-dev ## What is drawn at random, all of it: make test draws less
+	$(BIN)/python -m foretell.engine.warm
+	SWEEPS=whole SIGNAL_MOMENTS=12 $(PYTEST) -m 'sweep or hypothesis' $(ANYWHERE)
 
 KILLS ?= 1000
 test-batch-kills: setup-dev ## Workers of batches killed at random, KILLS times, over SQLite and over Postgres

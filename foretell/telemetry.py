@@ -12,6 +12,8 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
+from foretell import __version__
+
 _LATENCY_BUCKETS_S = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
 )  # fmt: skip
@@ -87,7 +89,11 @@ class Declared:
         return Histogram(name, meaning, labels, buckets=buckets, registry=self.registry)
 
     def process(self) -> None:
-        """What the operating system knows of the process."""
+        """Which release runs, and what the operating system knows of the process."""
+        release = self.gauge(
+            "foretell_build_info", "boolean", "1; the label is the release that runs.", ("version",)
+        )
+        release.labels(__version__).set(1)
         for family in ProcessCollector(namespace="foretell", registry=self.registry).collect():
             name = family.name + ("_total" if family.type == "counter" else "")
             unit = next((u for u in ("bytes", "seconds") if f"_{u}" in name), "files")

@@ -9,7 +9,7 @@ from services.process.runtime import PARENT_PID
 
 
 class AsideFailed(Exception):
-    """The process ended with another code than 0."""
+    """The process ended with another code than 0, or without a word."""
 
 
 async def computed_aside(module: str, asked: bytes, limit_s: float) -> bytes:
@@ -30,6 +30,6 @@ async def computed_aside(module: str, asked: bytes, limit_s: float) -> bytes:
         with suppress(ProcessLookupError):
             process.kill()
         await process.wait()
-    if process.returncode != 0:
+    if process.returncode != 0 or not told:
         raise AsideFailed(f"{module} ended with code {process.returncode}")
     return told

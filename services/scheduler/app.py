@@ -8,6 +8,7 @@ from functools import partial
 import orjson
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from foretell import __version__
 from services.scheduler.console import STATE, WHAT_IF, static_pages
 from services.scheduler.console.state import console_state
 from services.scheduler.console.what_if import WhatIf
@@ -243,6 +244,7 @@ def _json(value: object) -> Response:
 def _status(replica: Replica) -> dict[str, object]:
     return {
         "replica_id": replica.replica_id,
+        "version": __version__,
         "policy": replica.policy,
         "requests_total": replica.accepted_total,
         "in_progress": replica.in_progress.now,

@@ -116,7 +116,7 @@ def up(
             offline = flags.offline, Layout(cluster).profile
             session = _Session(state, plain, duration_s, https_port, *offline)
             supervisor = Supervisor(plan, state, session.event)
-            runtime.run(lambda stop: session.run(supervisor, stop))
+            runtime.run(lambda stop: session.run(supervisor, stop), starts_others=True)
     except (CannotStart, ChildFailed, ClusterError, NoEnvoy, OSError) as error:
         raise SystemExit(f"foretell up: {error}") from error
 
