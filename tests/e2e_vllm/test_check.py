@@ -44,7 +44,7 @@ def until(condition: Any) -> None:
 
 
 def test_every_stage_leaves_its_result_and_one_page_tells_of_all(tmp_path: Path) -> None:
-    minutes = 4.0
+    minutes = 3.0
     began_s = time.monotonic()
     with running(tmp_path, f"--minutes={minutes}") as process:
         _, said = process.communicate(timeout=_WAIT_S)
