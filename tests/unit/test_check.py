@@ -131,7 +131,7 @@ def test_a_stage_without_time_is_left_out() -> None:
 
 @pytest.mark.parametrize("left_s", [30.0, 100.0, 200.0, 1000.0])
 def test_rounds_of_policies_fit_their_time(left_s: float) -> None:
-    rounds, run_s = _rounds(left_s, 4)
+    rounds, run_s = _rounds(left_s, 4, 2.0)
     assert rounds >= 1
     assert rounds == 1 or rounds * 4 * run_s < left_s
 

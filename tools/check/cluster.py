@@ -28,10 +28,10 @@ UTILISATION = 0.9
 """Mean rate as a ratio of what all engines serve together; bursts go far beyond."""
 REFERENCE = "slo"
 _CAPACITY_RATIO = 0.14  # of the stage's time, to find that
-_START_S = 8.0  # a scheduler takes up to that long to start, of which nothing is measured
+_START_RATIO = 1.2  # of the time that the first scheduler took to start
 _DRAIN_RATIO = 0.25  # of a run, for its last requests to end
-_LEAST_RUN_S = 8.0
-_MOST_ROUNDS = 10
+_LEAST_RUN_S = 6.0
+_ROUNDS, _MOST_ROUNDS = 3, 10  # with three, an interval says something
 _WARM_UP_RATIO = 0.1
 _CONCURRENCY_PER_SEAT = 1.25
 _SIMULATIONS = 5
@@ -53,9 +53,9 @@ async def cluster(context: Context, seconds: float) -> dict[str, Any]:
     policies = context.options.policies
     with ExitStack() as stack:
         heard = [stack.enter_context(listening(feed)) for feed in context.engines.feeds]
-        capacity = await _capacity(context, _CAPACITY_RATIO * seconds)
+        capacity, start_s = await _capacity(context, _CAPACITY_RATIO * seconds)
         rate = UTILISATION * capacity
-        rounds, run_s = _rounds(ends_s - time.monotonic(), len(policies))
+        rounds, run_s = _rounds(ends_s - time.monotonic(), len(policies), start_s)
         runs: list[_Run] = []
         found: dict[str, Any] = {}
         whole: list[dict[str, _Run]] = []
@@ -80,15 +80,19 @@ async def cluster(context: Context, seconds: float) -> dict[str, Any]:
     return found | {"simulated": _simulated(context, snapshots, rate, run_s, len(whole))}
 
 
-def _rounds(left_s: float, policies: int) -> tuple[int, float]:
-    """How many rounds there is time for, and the seconds in which a run's requests come."""
+def _rounds(left_s: float, policies: int, start_s: float) -> tuple[int, float]:
+    """How many rounds there is time for, and the seconds in which a run's requests come, where a
+    scheduler takes `start_s` to start."""
 
     def run_s(rounds: int) -> float:
-        return (left_s / (rounds * policies) - _START_S) / (1.0 + _DRAIN_RATIO)
+        each_s = left_s / (rounds * policies)
+        return (each_s - _START_RATIO * start_s) / (1.0 + _DRAIN_RATIO)
 
     rounds = 1
-    # Two rounds tell what is chance; more of them only where runs stay long enough to queue.
-    while rounds < _MOST_ROUNDS and run_s(rounds + 1) >= (2 if rounds > 1 else 1) * _LEAST_RUN_S:
+    # Beyond those, longer runs say more than further ones: queues take time to form.
+    while rounds < _MOST_ROUNDS and run_s(rounds + 1) >= (
+        _LEAST_RUN_S if rounds < _ROUNDS else 2 * _LEAST_RUN_S
+    ):
         rounds += 1
     return rounds, max(_LEAST_RUN_S, run_s(rounds))
 
@@ -101,19 +105,22 @@ def _turns(rounds: int, policies: Sequence[str]) -> Iterator[tuple[int, str]]:
         yield from ((round_, policy) for policy in order)
 
 
-async def _capacity(context: Context, seconds: float) -> float:
-    """Requests a second that all engines serve while some always wait."""
+async def _capacity(context: Context, seconds: float) -> tuple[float, float]:
+    """Requests a second that all engines serve while some always wait, and the seconds in which
+    the scheduler started."""
+    began_s = time.monotonic()
     engines, folder = context.engines, context.services.folder / "capacity"
     folder.mkdir()
     concurrency = round(_CONCURRENCY_PER_SEAT * context.max_num_seqs * len(engines.urls))
     context.say("cluster: finding the capacity of all engines")
     async with running_schedulers(folder, engines, "least_outstanding", 1) as schedulers:
+        start_s = time.monotonic() - began_s
         body = online(context.most_tokens, "capacity")
         async with StreamClient(schedulers.urls[0]) as client:
             requests = endless(context.lengths, context.options.seed + 1)
             done = await keep_busy(client, requests, body, concurrency, seconds)
     ended = sorted(each.due_s + each.e2e_s for each in done)
-    return rate_of(ended, max(each.due_s for each in done))
+    return rate_of(ended, max(each.due_s for each in done)), start_s
 
 
 async def _run(context: Context, round_: int, policy: str, rate: float, run_s: float) -> _Run:
