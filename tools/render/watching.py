@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import tools.observability
 from foretell.config import Layout
 from foretell.config.layout import CONTAINER_PORT, predictor_name
+from tools import observability
 
 PROMETHEUS_FILE = "deploy/prometheus.yml"
 METRICS_PORT = 9100
@@ -16,7 +16,7 @@ METRICS_PORTS_ABOVE = 2000
 
 def shipped() -> Iterator[tuple[str, str]]:
     """The rules, the dashboards and how Grafana finds them: name and text of each file."""
-    folder = Path(tools.observability.__file__).with_name("shipped")
+    folder = Path(observability.__file__).with_name("shipped")
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             yield str(path.relative_to(folder)), path.read_text(encoding="utf-8")
