@@ -22,7 +22,7 @@ class Alike:
     tail: bytes
     """All behind the token ids, from the bracket that ends them on."""
     hidden: bytes
-    """What takes the place of `middle`, ids and `tail` where the ids are not shown."""
+    """What takes the place of `middle`, ids and `tail`; empty: the ids are shown."""
 
     def read(self, line: bytes) -> tuple[bytes, str, list[int]] | None:
         """The event as the client gets it, its text and its token ids; None: it is not alike."""
@@ -37,12 +37,12 @@ class Alike:
             return None
         try:
             known = [int(each) for each in ids.split(b",")]
-            return line[:end] + self.hidden, text.decode(), known
+            return line[:end] + self.hidden if self.hidden else line, text.decode(), known
         except ValueError:
             return None
 
 
-def alike(line: bytes, field: str, text: str) -> Alike | None:
+def alike(line: bytes, field: str, text: str, *, ids_shown: bool) -> Alike | None:
     """What events share with `line`, which has `text` in `field`; None if that is unclear."""
     name = b'"%b":' % field.encode()
     stated = name + orjson.dumps(text)
@@ -53,9 +53,8 @@ def alike(line: bytes, field: str, text: str) -> Alike | None:
     if not end < ids < closing:
         return None
     middle, tail = line[end : ids + len(IDS)], line[closing:]
-    return Alike(
-        field, line[: start + len(name) + 1], middle, tail, middle[:-1] + b"null" + tail[1:]
-    )
+    hidden = b"" if ids_shown else middle[:-1] + b"null" + tail[1:]
+    return Alike(field, line[: start + len(name) + 1], middle, tail, hidden)
 
 
 def hide_ids(line: bytes, name: bytes) -> bytes:

@@ -68,9 +68,11 @@ class Choice:
         self._again = {key: text for key, text in said.items() if text}
         self._entries_again = self._entries
 
-    def add(self, field: str, text: str, ids: list[int]) -> None:
-        """An event had a text and nothing else; OverflowError where it has no ids."""
+    def add(self, field: str, text: str, ids: list[int], *, ids_shown: bool) -> None:
+        """An event had a text and its ids alone; OverflowError where these are none."""
         self._texts[field].append(text)
+        if ids_shown:
+            self._entries += len(ids)
         self._ids.extend(ids)
 
     def take_ids(self, choice: dict[str, Any], delta: dict[str, Any]) -> bool:

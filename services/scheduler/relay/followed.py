@@ -39,7 +39,7 @@ class FollowedFraming(StreamFraming):
         assert not self.ended
         if not self._is_followed:
             return super().feed(data)
-        if self._begun and not self._held and data.find(_BLANK) == len(data) - len(_BLANK):
+        if not self._held and data.find(_BLANK) == len(data) - len(_BLANK):
             found = self._progress.take_alike(data)
             if found is not None:
                 shown, tokens = found
@@ -115,6 +115,11 @@ class FollowedFraming(StreamFraming):
 
     def _follow(self, part: bytes, shown: list[bytes], events: list[Event]) -> str:
         """Add what the client gets of an event to `shown`; why the stream has to end, if it has."""
+        found = self._progress.take_alike(part)
+        if found is not None:
+            self._tokens_out += found[1]
+            shown.append(found[0])
+            return ""
         if not (self._begun or shown or begins_with_event(part)):
             return "not_events"
         if part.startswith(ERROR):
