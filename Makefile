@@ -22,7 +22,7 @@ PIP := -m pip install --quiet --disable-pip-version-check
 .PHONY: wheel help setup setup-dev setup-vllm setup-train run run-vllm lint test test-sweeps test-chaos test-chaos-brief test-clients \
 	test-guidellm test-breaks \
 	test-vllm test-vllm-schedulers test-vllm-engines test-vllm-matrix test-batch-kills test-storage test-compose test-prometheus \
-	test-browser pictures bench bench-gateway \
+	test-browser pictures bench bench-gateway bench-watch \
 	accuracy accuracy-live \
 	reproduce-block reproduce-provisioning reproduce-blendserve reproduce-echo figures proto check-proto reference dashboards compose clean
 
@@ -192,6 +192,11 @@ bench: setup-dev setup-vllm ## Measure overheads; writes bench/overhead
 
 bench-gateway: setup-dev ## The cost of the gateway beside others, each from the registry; writes bench/gateway
 	$(BIN)/python -m bench gateway.compare
+
+# What is not measured before an issue is closed becomes dearer unnoticed.
+bench-watch: setup-dev ## The costs that users pay beside those of an earlier commit (REFERENCE=commit); some 10 minutes
+	$(BIN)/python -m bench.watch $(if $(REFERENCE),--reference $(REFERENCE)) \
+		--vllm-python $(VLLM_PYTHON)
 
 accuracy: setup-dev ## Measure the twin against published GPU runs (DATA=folder); writes bench/accuracy/published.md
 	@test -n "$(DATA)" || { echo 'make accuracy needs DATA=folder, see bench/accuracy/published.md' >&2; exit 1; }

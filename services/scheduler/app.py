@@ -87,19 +87,20 @@ class App:
     async def __call__(self, exchange: Exchange) -> None:
         try:
             endpoint = ENDPOINTS.get(exchange.path)
-            if is_for_batches(exchange.path):
+            if endpoint is not None and exchange.method == "POST":
+                if LAST_EVENT_HEADER in exchange.headers and is_resumable(exchange.headers):
+                    await self._go_on(exchange)
+                else:
+                    await self._place(endpoint, exchange)
+            elif is_for_batches(exchange.path):
                 tenant = self._tenant(exchange.headers)
                 await self._replica.batches.pass_on(exchange, tenant)
             elif exchange.path == WHAT_IF and exchange.method == "GET":
                 self._replica.api_keys.check_admin(exchange.headers)
                 exchange.respond(_json(await self._replica.what_if.answer(exchange.query)))
-            elif endpoint is None or exchange.method != "POST":
+            else:
                 exchange.keep_alive &= not exchange.path.startswith(_OF_ONE_REPLICA)
                 exchange.respond(self.page(exchange.method, exchange.path, exchange.headers))
-            elif is_resumable(exchange.headers) and LAST_EVENT_HEADER in exchange.headers:
-                await self._go_on(exchange)
-            else:
-                await self._place(endpoint, exchange)
         except ApiError as error:
             exchange.respond(error.response(exchange.path))
 
@@ -158,9 +159,9 @@ class App:
         request_id = exchange.request_id = request_id_of(headers)
         terms = terms_of(headers, replica.terms)
         body = await exchange.body(replica.max_body_bytes)
-        models = replica.pool.models()
+        serves = replica.pool.may_serve
         parsed = accepted(
-            endpoint, headers, body, tenant=tenant, grant=grant, terms=terms, models=models
+            endpoint, headers, body, tenant=tenant, grant=grant, terms=terms, serves=serves
         )
         forward = forwarded(headers)
         if tenant.key is not None and tenant.key.priority is not None:

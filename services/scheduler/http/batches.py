@@ -15,6 +15,7 @@ from services.scheduler.http.exchange import ClientLeft, Exchange
 from services.scheduler.http.quota import Tenant
 
 _PATHS = ("/v1/files", "/v1/batches")
+_BELOW = tuple(f"{path}/" for path in _PATHS)
 _FORWARDED = ("content-type", "idempotency-key", "accept")
 _RETURNED = ("content-type", "content-length", "retry-after", "x-should-retry")
 _MOST_BODY_BYTES = (200 << 20) + (1 << 20)
@@ -26,7 +27,7 @@ _TIMEOUT = aiohttp.ClientTimeout(total=None, connect=5.0, sock_read=120.0)
 
 def is_for_batches(path: str) -> bool:
     """Whether a path is the batch service's."""
-    return any(path == each or path.startswith(f"{each}/") for each in _PATHS)
+    return path in _PATHS or path.startswith(_BELOW)
 
 
 class Batches:

@@ -15,7 +15,7 @@ HINT_FIELD = "foretell_output_tokens"
 """Key of `vllm_xargs` in which a client may say how long it expects the answer to be."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class OutputTerms:
     """Bounds of one answer's length in tokens, and what kind of answer it will be."""
 

@@ -37,9 +37,12 @@ OUTPUT_LENGTHS_FIELD = "foretell_output_lengths"
 vLLM takes no lists of lists."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ParsedRequest:
-    """A valid request and the facts about it that placement needs."""
+    """A valid request and the facts about it that placement needs.
+
+    Nobody changes it; it is not frozen because making it would take ten times as long.
+    """
 
     endpoint: Endpoint
     body: dict[str, Any]

@@ -5,7 +5,7 @@ Tokens are reserved as predicted when a request is placed, and settled when its 
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from hashlib import blake2b
 from math import ceil, inf
 
@@ -42,6 +42,9 @@ class Bucket:
 
 def _bucket(per_min: int, clock: Callable[[], float]) -> Bucket | None:
     return Bucket(per_min, clock) if per_min else None
+
+
+_NO_LIMITS = nullcontext()
 
 
 class Grant:
@@ -117,16 +120,16 @@ class Tenant:
         """Whether it may use the model."""
         return self.key is None or not self.key.models or model in self.key.models
 
-    @contextmanager
-    def place(self) -> Iterator[Grant | None]:
-        """Hold a place while the block runs; raises `ApiError` 429 beyond a limit.
+    def place(self) -> AbstractContextManager[Grant | None]:
+        """Hold a place while the block runs; raises `ApiError` 429 beyond a limit, as it begins.
 
         There is no grant where there are no limits.
         """
-        if self.key is None:
-            yield None
-            return
-        most = self.key.concurrency
+        return _NO_LIMITS if self.key is None else self._place(self.key)
+
+    @contextmanager
+    def _place(self, key: ApiKey) -> Iterator[Grant]:
+        most = key.concurrency
         if most and len(self._grants) + self._elsewhere(self.caller) >= most:
             soonest_s = min((grant.ends_s for grant in self._grants), default=inf)
             raise self.refusal(f"{most} requests in progress", soonest_s - self.clock())

@@ -4,7 +4,7 @@ What a request says is read for placement alone; the engine gets the body as it 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from services.scheduler.http.errors import invalid
@@ -36,11 +36,11 @@ class Endpoint:
     """The bound where none of them is given; 0: none."""
     opening: tuple[bytes, ...] = ()
     """Events with which a stream begins before there is a token."""
+    generates: bool = field(init=False)
+    """It generates tokens. The others are placed by load, without a prediction."""
 
-    @property
-    def generates(self) -> bool:
-        """It generates tokens. The others are placed by load, without a prediction."""
-        return bool(self.limits)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "generates", bool(self.limits))
 
 
 def chat_messages(body: Body) -> list[Message]:

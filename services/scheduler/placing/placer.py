@@ -45,6 +45,8 @@ if TYPE_CHECKING:  # for who has no numpy, and calls
 
 logger = logging.getLogger(__name__)
 
+_NO_PREFIX = Prefix()
+
 
 @dataclass(slots=True, eq=False)
 class _Request:
@@ -237,7 +239,7 @@ class Placer(AsyncDriver[Placement]):
             or known.prompt_tokens.estimate(parsed.model, parsed.characters, len(parsed.messages))
         )
         longest = self._pool.max_model_len(parsed.model) if parsed.unending else None
-        prefix = Prefix()
+        prefix = _NO_PREFIX
         if self.core.policy.needs.prediction and parsed.endpoint.generates:
             prefix = prefix_of(parsed, prompt_tokens)
             if spoken := known.spoken.of(parsed.model, prefix.turn.before):

@@ -131,6 +131,15 @@ class Pool:
         listed = {name: card.get("owned_by") == _EMULATED for name, card in self._listed.items()}
         return listed | served
 
+    def may_serve(self, model: str) -> bool:
+        """Whether it is one of `models`, or none is known yet: the request waits for one."""
+        if model in self._listed:
+            return True
+        for instance in self.instances.values():
+            if model in instance.model_names:
+                return True
+        return not self.models()
+
     def cards(self) -> dict[str, dict[str, object]]:
         """Each model as `/v1/models` shows it: `created` is when it was first seen here, because
         vLLM says the present time; of several engines the shortest `max_model_len` counts."""

@@ -180,8 +180,14 @@ class Attempt:
 
     def data(self, data: bytes) -> None:
         """A part of the answer's body has come."""
-        if self._framing is not None and not self._over.done():
-            self._carry_out(self._framing.feed, data)
+        framing = self._framing
+        if framing is None or self._over.done():
+            return
+        shown = framing.pass_on(data) if self._begun else None
+        if shown is None:
+            self._carry_out(framing.feed, data)
+        else:
+            self._reply.send(shown)
 
     def end(self) -> None:
         """The answer is whole."""

@@ -37,6 +37,9 @@ class Connection(asyncio.Protocol):
         self._timeout_s = read_timeout_s
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
+        self._arrived: list[bytes] = []
+        self.on_body = self._arrived.append
+        """What the parser calls with each part of a body."""
         self._parser = httptools.HttpResponseParser(self)
         self._listener: Listener | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -49,7 +52,6 @@ class Connection(asyncio.Protocol):
         self._head_bytes = 0
         self._head_done = False
         self._head_told = False
-        self._arrived: list[bytes] = []
         self._paused = False
         self._done = True
         self._keep_alive = True
@@ -123,12 +125,15 @@ class Connection(asyncio.Protocol):
 
     def _deliver(self) -> None:
         """Tell the listener what the last read brought."""
-        arrived, self._arrived = self._arrived, []
-        if self._head_done and not self._head_told and self._listener is not None:
+        arrived = self._arrived
+        if not self._head_told and self._head_done and self._listener is not None:
             self._head_told = True
             self._listener.head(self._status, self._headers)
-        if arrived and self._listener is not None:
-            self._listener.data(arrived[0] if len(arrived) == 1 else b"".join(arrived))
+        if arrived:
+            data = arrived[0] if len(arrived) == 1 else b"".join(arrived)
+            arrived.clear()
+            if self._listener is not None:
+                self._listener.data(data)
         if self._done and self._listener is not None:
             listener, self._listener = self._listener, None
             listener.end()
@@ -175,9 +180,6 @@ class Connection(asyncio.Protocol):
         self._head_done = True
         if self._status in _BODILESS:
             self._done = True
-
-    def on_body(self, data: bytes) -> None:
-        self._arrived.append(data)
 
     def on_message_complete(self) -> None:
         if self._head_done:

@@ -77,7 +77,7 @@ class Progress:
         self._replaces_head = False
         self._was_finished = False
         """A choice had ended before another engine went on."""
-        self._alike: Alike | None = None
+        self.alike: Alike | None = None
         """What the last event with a text had in common with the next ones; only where there is one
         choice."""
 
@@ -91,6 +91,11 @@ class Progress:
     def output_tokens(self) -> int:
         """Number of tokens of the longest choice."""
         return max(map(len, self.output_ids))
+
+    @property
+    def alike_tokens(self) -> int:
+        """Tokens of the events that `alike` took, since the engine began."""
+        return sum(choice.alike_tokens for choice in self._choices)
 
     @property
     def to_resume(self) -> list[list[int]]:
@@ -122,6 +127,7 @@ class Progress:
 
     def begin_again(self) -> None:
         """Another engine will say all again."""
+        self.alike = None
         for choice in self._choices:
             choice.begin_again()
         self._was_finished = any(choice.is_finished for choice in self._choices)
@@ -152,21 +158,6 @@ class Progress:
             "completion_tokens": output,
         }
         return b'%b,"choices":[],"usage":%b}\n\n%b' % (self._head, orjson.dumps(usage), DONE)
-
-    def take_alike(self, line: bytes) -> tuple[bytes, int] | None:
-        """What `take` says of an event like the ones before it, and how many tokens it has; None
-        where it is another one, of which nothing was noted. It runs for each chunk of a stream."""
-        if self._alike is None or self._replaces_head or self._choices[0].is_behind:
-            return None
-        found = self._alike.read(line)
-        if found is None:
-            return None
-        shown, text, ids = found
-        try:
-            self._choices[0].add(self._alike.field, text, ids)
-        except OverflowError:
-            self._complete = False  # they are no ids
-        return shown, len(ids)
 
     def take(self, line: bytes, event: dict[str, Any]) -> bytes:
         """What the client gets of an event, which is parsed from `line`; nothing: b"".
@@ -209,7 +200,7 @@ class Progress:
             return self._with_head(b"data: %b\n\n" % orjson.dumps(event))
         choice.take(stated, delta, ids_shown=self._ids_shown)
         if self._may_have_alike(line, event, stated):
-            self._alike = _alike(line, stated, delta)
+            self.alike = _alike(line, choice, stated, delta, ids_shown=self._ids_shown)
         shown = self._ids_shown or bool(stated.get("logprobs"))
         if not (delta or choice.is_finished or shown):
             return b""  # it came for its ids alone
@@ -223,7 +214,7 @@ class Progress:
 
     def _may_have_alike(self, line: bytes, event: dict[str, Any], stated: dict[str, Any]) -> bool:
         return not (
-            self._ids_shown
+            self._replaces_head
             or len(self._choices) > 1
             or self._choices[0].is_finished
             or stated.get("logprobs")
@@ -262,12 +253,16 @@ class Progress:
         return self._head + line[at:]
 
 
-def _alike(line: bytes, choice: dict[str, Any], delta: dict[str, Any]) -> Alike | None:
+def _alike(
+    line: bytes, choice: Choice, stated: dict[str, Any], delta: dict[str, Any], *, ids_shown: bool
+) -> Alike | None:
     """What the next events may share with one that adds to a single text, and nothing else."""
-    field = "text" if delta is choice else next(iter(delta), "")
+    field = "text" if delta is stated else next(iter(delta), "")
     text = delta.get(field)
-    is_plain = (delta is choice or len(delta) == 1) and field in TEXTS
-    return alike(line, field, text) if is_plain and isinstance(text, str) else None
+    is_plain = (delta is stated or len(delta) == 1) and field in TEXTS
+    if not is_plain or not isinstance(text, str):
+        return None
+    return alike(line, choice, field, text, ids_shown=ids_shown)
 
 
 def _without_ids(line: bytes) -> bytes:

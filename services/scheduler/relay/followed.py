@@ -8,6 +8,7 @@ from services.scheduler.relay.framing import (
     DATA,
     ERROR,
     OBJECT,
+    Broken,
     End,
     Event,
     Lines,
@@ -39,12 +40,6 @@ class FollowedFraming(StreamFraming):
         assert not self.ended
         if not self._is_followed:
             return super().feed(data)
-        if self._begun and not self._held and data.find(_BLANK) == len(data) - len(_BLANK):
-            found = self._progress.take_alike(data)
-            if found is not None:
-                shown, tokens = found
-                self._tokens_out += tokens
-                return [Lines(shown)]
         if self._held:
             data = bytes(self._held) + data
             self._held.clear()
@@ -55,6 +50,13 @@ class FollowedFraming(StreamFraming):
             return self._unfollow(data)
         self._held += rest
         return self._take(data[:end])
+
+    def pass_on(self, data: bytes) -> bytes | None:
+        """See `Framing`."""
+        alike = self._progress.alike
+        if alike is None or self._held or data.find(_BLANK) != len(data) - len(_BLANK):
+            return None
+        return alike.take(data)
 
     def feed_end(self) -> list[Event]:
         """The engine has ended its stream as HTTP wants it."""
@@ -73,6 +75,10 @@ class FollowedFraming(StreamFraming):
             return [*events, *self.feed_break("ended_early")]
         return [*events, *super().feed_end()]
 
+    def _broken(self, reason: str) -> Broken:
+        tokens = self._tokens_out + self._progress.alike_tokens
+        return Broken(reason, tokens, self._exact, self._next_event)
+
     def feed_break(self, reason: str) -> list[Event]:
         """The stream broke off for `reason`; what is held of an event is dropped."""
         rest = self._progress.rest()
@@ -83,7 +89,7 @@ class FollowedFraming(StreamFraming):
 
     def _unfollow(self, data: bytes) -> list[Event]:
         """What came last, and all that comes, is not followed."""
-        self._is_followed = False
+        self._is_followed, self._progress.alike = False, None
         self._progress.lose()
         if self._progress.is_behind:
             return self.feed_break("diverged")
@@ -98,6 +104,10 @@ class FollowedFraming(StreamFraming):
         at = 0
         for part in (data,) if one else _split(data):
             at += len(part)
+            alike = self._progress.alike
+            if alike is not None and (taken := alike.take(part)) is not None:
+                shown.append(taken)
+                continue
             reason = self._follow(part, shown, events)
             if reason or self._progress.states_no_ids:
                 break

@@ -31,7 +31,7 @@ _OTHER_NAMES = ("input_tokens", "output_tokens", "input_tokens_details")
 """The counts in a usage, as in completions; as in the Responses API and in Anthropic's."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Lines:
     """Whole lines that may go to the client now, unchanged.
 
@@ -100,6 +100,11 @@ class Framing(Protocol):
 
     def feed(self, data: bytes) -> list[Event]: ...
 
+    def pass_on(self, data: bytes) -> bytes | None:
+        """What the client gets of `data` where that is all that follows from it, as from most that
+        comes of a stream: cheaper than `feed`, which is to be asked where this is None."""
+        ...
+
     def feed_end(self) -> list[Event]: ...
 
     def feed_break(self, reason: str) -> list[Event]: ...
@@ -147,6 +152,10 @@ class StreamFraming:
             return self._hand_out(lines)
         before = self._hand_out(lines[:error_at])
         return [*before, self._told(), *self._hand_out(lines[error_at:])]
+
+    def pass_on(self, data: bytes) -> bytes | None:
+        """See `Framing`."""
+        return None
 
     def _whole_lines(self, data: bytes) -> bytes:
         """The lines that `data` completes; what follows them is held."""
@@ -281,6 +290,10 @@ class WholeFraming:
         self.ended = True
         self._body.clear()
         return [TooLong()]
+
+    def pass_on(self, data: bytes) -> bytes | None:
+        """See `Framing`."""
+        return None
 
     def feed_end(self) -> list[Event]:
         """The answer is whole."""
