@@ -30,6 +30,7 @@ from services.scheduler.relay.attempt import (
 )
 from services.scheduler.relay.continuation import Progress, can_continue, progress_of
 from services.scheduler.relay.reply import Reply
+from services.scheduler.relay.told import with_text
 from services.scheduler.relay.transport import EngineClient
 
 logger = logging.getLogger(__name__)
@@ -151,10 +152,11 @@ class Relay:
             except AttemptFailed as failure:
                 instance_id = placement.instance.config.instance_id
                 logger.warning(
-                    "attempt %d on %s failed: %s",
+                    "attempt %d on %s failed: %s%s",
                     placement.attempt,
                     instance_id,
                     failure.reason,
+                    f": {failure.said}" if failure.said else "",
                     extra=about(self._request_id),
                 )
                 metrics, is_break = self._context.metrics, isinstance(failure, BrokenOff)
@@ -178,9 +180,12 @@ class Relay:
             return await self._context.placer.retry(placement, output_tokens)
         except ApiError as error:
             if reply.started:
-                raise engine_lost() from error
+                said = failure.said if failure.is_own_word else ""
+                raise with_text(engine_lost(), said) from error
             if failure.refusal is not None and len(set(self._failures)) == 1:
                 raise Refused(failure.refusal) from error
+            if error.code == "engine_failed" and failure.is_own_word:
+                with_text(error, failure.said)
             raise
 
     async def _try_engine(self, reply: Reply, placement: Placement) -> bool:
