@@ -157,7 +157,7 @@ class App:
         request_id = exchange.request_id = request_id_of(headers)
         terms = terms_of(headers, replica.terms)
         body = await exchange.body(replica.max_body_bytes)
-        models = replica.pool.models()
+        models = replica.pool.judged_by()
         parsed = accepted(
             endpoint, headers, body, tenant=tenant, grant=grant, terms=terms, models=models
         )

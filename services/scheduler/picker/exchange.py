@@ -206,7 +206,7 @@ class Exchange:
             tenant=self._tenant,
             grant=self._grant,
             terms=self._terms,
-            models=self._replica.pool.models(),
+            models=self._replica.pool.judged_by(),
         )
         if self._subset is None:
             return request

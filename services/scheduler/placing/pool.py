@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from math import exp, inf
 from pathlib import Path
@@ -65,6 +65,12 @@ class Instance:
     told: bool = False
     """The listener knows it: one that was draining from the beginning gets nothing."""
 
+    @property
+    def names(self) -> frozenset[str]:
+        """What it serves, as it says; before it has been up, as its configuration says."""
+        named = frozenset((self.config.model,)) if self.config.model else frozenset()
+        return self.model_names or named
+
     def learn_answer_delay(self, sample_s: float) -> None:
         sample_s = min(_LONGEST_ANSWER_DELAY_S, max(0.0, sample_s))
         self.answer_delay_s += _ANSWER_DELAY_WEIGHT * (sample_s - self.answer_delay_s)
@@ -122,14 +128,21 @@ class Pool:
                 await asyncio.sleep(self._interval_s)
 
     def models(self) -> dict[str, bool]:
-        """Models that some instance has served, or may serve once it is started, and whether all
-        their engines are emulated."""
+        """Models that some instance has served, or may serve once it is up or started, and whether
+        all their engines are emulated."""
         served: dict[str, bool] = {}
         for instance in self.instances.values():
             for name in instance.model_names:
                 served[name] = served.get(name, True) and instance.emulated
         listed = {name: card.get("owned_by") == _EMULATED for name, card in self._listed.items()}
-        return listed | served
+        expected = {n: False for i in self.instances.values() if not i.model_names for n in i.names}
+        return expected | listed | served
+
+    def judged_by(self) -> Collection[str]:
+        """The models by which a request's is known to be wrong; none while nobody has been up, who
+        might serve adapters and other names."""
+        heard = bool(self._listed) or any(i.model_names for i in self.instances.values())
+        return self.models() if heard else ()
 
     def cards(self) -> dict[str, dict[str, object]]:
         """Each model as `/v1/models` shows it: `created` is when it was first seen here, because
@@ -170,7 +183,7 @@ class Pool:
         They are also the best guess at how much longer it will be so, as of any outage of which
         nothing else is known.
         """
-        serving = (i for i in self.instances.values() if not model or model in i.model_names)
+        serving = (i for i in self.instances.values() if not model or model in i.names)
         return time.monotonic() - max([self._began_s, *(i.up_s for i in serving)])
 
     async def close(self) -> None:

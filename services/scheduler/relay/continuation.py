@@ -285,7 +285,10 @@ def as_vllm_writes(line: bytes, event: dict[str, Any]) -> bytes:
 
     `line` has its data in one line. It is written anew where its JSON has blanks, or another order.
     """
-    ids = sum(isinstance(owner.get(name), list) for owner in _owners(event) for name in _HIDDEN)
+    ids = 0
+    for owner in _owners(event):
+        ids += type(owner.get("token_ids")) is list
+        ids += type(owner.get("prompt_token_ids")) is list
     if ids == line.count(IDS) + line.count(_PROMPT_IDS) and (
         _CHOICES in line or "choices" not in event
     ):
