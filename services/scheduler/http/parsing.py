@@ -182,11 +182,13 @@ def for_engine(
     *,
     with_ids: bool = False,
     output_ids: Sequence[Sequence[int]] = (),
+    response_id: str = "",
 ) -> bytes:
     """The body that the engine gets: the client's with fields of ours in `vllm_xargs`.
 
     Without them where nothing is generated. `with_ids`: the answer shall state its token ids;
-    `output_ids`: those of each choice that the client has already.
+    `output_ids`: those of each choice that the client has already; `response_id`: the id that the
+    response shall have, without quotes or backslashes.
 
     Raises `ApiError` for a body that is nested too deeply to be written again.
     """
@@ -206,6 +208,8 @@ def for_engine(
             ours[OUTPUT_LENGTHS_FIELD] = list(map(len, output_ids))
     if request.head:
         ids = b',"return_token_ids":true' if with_ids else b""
+        if response_id:
+            ids += b',"request_id":"%b"' % response_id.encode()
         return b'%b,"vllm_xargs":%b%b}' % (request.head, orjson.dumps(ours), ids)
     given = request.body.get("vllm_xargs") if request.endpoint.generates else None
     theirs = dict(given or {})
@@ -217,6 +221,8 @@ def for_engine(
         extra["vllm_xargs"] = {**theirs, **ours}
     if with_ids:
         extra["return_token_ids"] = True
+    if response_id:
+        extra["request_id"] = response_id
     try:
         text = json.dumps({**request.body, **extra}, separators=(",", ":"))
     except RecursionError as error:  # what the parser just managed may be too deep from here

@@ -71,6 +71,17 @@ class Instance:
         named = frozenset((self.config.model,)) if self.config.model else frozenset()
         return self.model_names or named
 
+    @property
+    def lengths(self) -> dict[str, int]:
+        """The longest context of each of its models in tokens, where it says so."""
+        told = {name: card.get("max_model_len") for name, card in self.cards.items()}
+        return {name: each for name, each in told.items() if type(each) is int}
+
+    def forget_model(self, name: str) -> None:
+        """It says that it does not serve the model: the next probe asks what it serves."""
+        self.model_names -= {name}
+        self.probes = 0
+
     def learn_answer_delay(self, sample_s: float) -> None:
         sample_s = min(_LONGEST_ANSWER_DELAY_S, max(0.0, sample_s))
         self.answer_delay_s += _ANSWER_DELAY_WEIGHT * (sample_s - self.answer_delay_s)
@@ -223,6 +234,7 @@ class Pool:
                     instance.model_names,
                     instance.stub is not None,
                     instance.heard_s(),
+                    lengths=instance.lengths,
                 )
             )
 

@@ -6,10 +6,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from foretell.placement.needs import Unfit
 from services.process.logs import about
 from services.scheduler.http.errors import ApiError
 from services.scheduler.http.headers import returned
 from services.scheduler.http.parsing import PRIORITY_HEADER, ParsedRequest, for_engine
+from services.scheduler.placing.kept import response_id
+from services.scheduler.placing.needs import unfit_of
 from services.scheduler.placing.placement import Placement
 from services.scheduler.record.result import Result
 from services.scheduler.relay.continuation import Progress
@@ -71,8 +74,18 @@ class AttemptFailed(Exception):
         self.refusal = refusal
         self.said = said
         """What the engine said of it, in a line."""
+        self.unfit: Unfit = ""
+        """The engine is well, and cannot serve the request for this reason."""
         self.is_own_word = reason not in _OUR_FAULTS
         """The client may be told what it said."""
+
+
+class CannotServe(AttemptFailed):
+    """The engine is well and refuses what another one may serve."""
+
+    def __init__(self, unfit: Unfit, refusal: Refusal) -> None:
+        super().__init__("unfit", refusal)
+        self.unfit = unfit
 
 
 class BrokenOff(AttemptFailed):
@@ -145,6 +158,7 @@ class Attempt:
             spec.length.expected_tokens,
             with_ids=progress is not None,
             output_ids=output_ids,
+            response_id=response_id(self._request, self._placement.instance.config.instance_id),
         )
         path = self._request.endpoint.path
         headers = self._request_headers()
@@ -261,6 +275,11 @@ class Attempt:
 
     # --- what becomes of it ---
 
+    @property
+    def response_id(self) -> str:
+        """The id of the response, where it has come and the API keeps responses."""
+        return self._framing.response_id if self._framing is not None else ""
+
     def _carry_out(self, feed: Callable[..., list[Event]], *fed: object) -> None:
         framing = self._framing
         assert framing is not None
@@ -314,8 +333,8 @@ class Attempt:
         if not self._streamed:
             length = (b"content-length", b"%d" % len(data))
             headers = [*self._response_headers(), length]
-            if status in _REFUSALS and not self._is_unknown(data):
-                raise AttemptFailed(f"http_{status}", Refusal(status, headers, data))
+            if status >= 400 and not self._is_unknown(data):
+                self._look_elsewhere(f"http_{status}", Refusal(status, headers, data))
             self._reply.start(status, headers, has_length=True)
         elif not self._begun:
             self._start_stream()
@@ -331,11 +350,18 @@ class Attempt:
             raise AttemptFailed("error_event", said=told.message)
         headers = [each for each in self._response_headers() if each[0] not in _OF_A_BODY]
         headers += [_JSON, (b"content-length", b"%d" % len(told.body))]
-        if status in _REFUSALS:
-            raise AttemptFailed("error_event", Refusal(status, headers, told.body))
+        self._look_elsewhere("error_event", Refusal(status, headers, told.body))
         self.result.finished = True
         self._reply.start(status, headers, has_length=True)
         self._reply.end(told.body)
+
+    def _look_elsewhere(self, reason: str, refusal: Refusal) -> None:
+        """Raise `AttemptFailed` where another engine may do what this one refuses."""
+        unfit = unfit_of(refusal.status, refusal.body, self._placement.need)
+        if unfit:
+            raise CannotServe(unfit, refusal)
+        if refusal.status in _REFUSALS:
+            raise AttemptFailed(reason, refusal)
 
     def _is_unknown(self, data: bytes) -> bool:
         """vLLM has no such path for its model: so say all engines that serve it."""

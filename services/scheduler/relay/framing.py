@@ -97,6 +97,8 @@ class Framing(Protocol):
 
     ended: bool
     """An event that ends the answer was returned: nothing may be fed any more."""
+    response_id: str
+    """The id of an answer of the Responses API, once it has come; else ""."""
 
     def feed(self, data: bytes) -> list[Event]: ...
 
@@ -117,6 +119,7 @@ class StreamFraming:
     def __init__(self, opening: Sequence[bytes] = ()) -> None:
         """`opening` names events that come before there is a token: they wait for the next one."""
         self.ended = False
+        self.response_id = ""
         self._beginning: Beginning | None = Beginning(opening)
         """Nothing was handed out: what waits for the first event that tells something."""
         self._held = bytearray()
@@ -265,6 +268,8 @@ class StreamFraming:
         kind, number = answer["type"], answer.get("sequence_number")
         if isinstance(number, int):
             self._next_event = number + 1
+        if not self.response_id:
+            self.response_id = _response_id(answer.get("response"))
         if isinstance(kind, str) and kind.endswith("delta") and kind != "message_delta":
             self._tokens_out += 1
             self._exact = False
@@ -281,6 +286,7 @@ class WholeFraming:
     def __init__(self, *, any_form: bool = False) -> None:
         """`any_form`: it need not be JSON."""
         self.ended = False
+        self.response_id = ""
         self._any_form = any_form
         self._body = bytearray()
 
@@ -304,6 +310,7 @@ class WholeFraming:
         if answer is None and not self._any_form:
             return [Broken("not_json", tokens_out=0, exact=True)]
         answer = answer or {}
+        self.response_id = _response_id(answer)
         choices = _choices(answer)
         truncated = any(map(_truncated, choices)) if choices else _is_cut(answer)
         return [*_usage(answer), End(body, truncated)]
@@ -320,6 +327,7 @@ class OpaqueFraming:
 
     def __init__(self) -> None:
         self.ended = False
+        self.response_id = ""
 
     def feed(self, data: bytes) -> list[Event]:
         """Take what has arrived, at least one byte."""
@@ -339,6 +347,14 @@ class OpaqueFraming:
 def _seen(body: bytes) -> dict[str, Any] | None:
     """An object that is too long to be read: empty, if it looks like one."""
     return {} if body.lstrip()[:1] == b"{" and body.rstrip()[-1:] == b"}" else None
+
+
+def _response_id(response: object) -> str:
+    """The id in an answer of the Responses API; "": it is none."""
+    if not isinstance(response, dict) or response.get("object") != "response":
+        return ""
+    found = response.get("id")
+    return found if isinstance(found, str) else ""
 
 
 def _choices(answer: dict[str, Any]) -> list[dict[str, Any]]:
