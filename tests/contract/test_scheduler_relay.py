@@ -168,7 +168,7 @@ async def test_the_sdk_understands_answers_streams_and_refusals(tmp_path: Path) 
         texts = [choice.text async for chunk in stream for choice in chunk.choices]
         assert texts == ["caf\u00e9", " au lait"]
         with pytest.raises(BadRequestError) as caught:
-            await sdk.completions.create(model=MODEL, prompt="x", max_tokens=0)
+            await sdk.completions.create(model=MODEL, prompt="x", max_tokens=-1)
         assert caught.value.param == "max_tokens"
         engine.behaviour = status(400, REFUSAL)
         with pytest.raises(BadRequestError) as caught:

@@ -31,7 +31,8 @@ def accepted(
     models: Collection[str],
 ) -> ParsedRequest:
     """The request in `body`; raises `ApiError` if it is wrong or none of `models` is meant."""
-    parsed = parse(endpoint, body, tenant=tenant.name, terms=terms, grant=grant)
+    only = next(iter(models)) if len(models) == 1 else ""
+    parsed = parse(endpoint, body, tenant=tenant.name, terms=terms, grant=grant, only_model=only)
     tenant.check_model(parsed.model)
     if PRIORITY_HEADER in headers:
         parsed = with_priority_header(parsed, headers[PRIORITY_HEADER])

@@ -25,6 +25,11 @@ from services.scheduler.http.slo import NO_TERMS, Terms
 from services.scheduler.http.surface import Endpoint, Message, Prompts, content_text
 
 MAX_SEQUENCES = 1024
+MOST_VALUES = 2_000_000
+"""Commas in a body, those in its texts included: each may be a number that takes time to make."""
+MOST_TEXT = 4 << 20
+"""Characters of a prompt that placement reads: no context is as long, and what is longer costs
+everyone time."""
 MOST_BRACKETS = 300_000
 """Brackets in a body, those in its texts included: each may be an object that takes time to make.
 Texts of programs have some 2 of them in 100 characters."""
@@ -99,10 +104,14 @@ def parse(
     tenant: str = "",
     terms: Terms = NO_TERMS,
     grant: Grant | None = None,
+    only_model: str = "",
 ) -> ParsedRequest:
-    """Validate a request body; raises `ApiError`."""
+    """Validate a request body; raises `ApiError`.
+
+    `only_model`: which is meant where none is named; "": there are several.
+    """
     body, in_utf8 = _json_object(raw)
-    model = body.get("model")
+    model = body.get("model") or only_model or body.get("model")
     if model is None:
         raise invalid("you must provide a model parameter", "model", "missing_required_parameter")
     if not isinstance(model, str) or not model:
@@ -134,7 +143,7 @@ def parse(
         sequences=len(prompts) * n,
         priority=_priority(body),
         # Lone surrogates are legal JSON but no legal UTF-8: placement sees them replaced.
-        text=_without_surrogates(longest) if isinstance(longest, str) else "",
+        text=_without_surrogates(longest[:MOST_TEXT]) if isinstance(longest, str) else "",
         characters=len(longest) if isinstance(longest, str) else 0,
         messages=messages,
         token_ids=0 if isinstance(longest, str) else len(longest),
@@ -236,8 +245,12 @@ def _json_object(raw: bytes) -> tuple[dict[str, Any], bool]:
     """The JSON object in `raw`, and whether its bytes can go to the engine as they are."""
     in_utf8 = True
     large = len(raw) > _LARGE_BYTES
-    if large and raw.count(b"{") + raw.count(b"[") > MOST_BRACKETS:
-        raise invalid("your request has too many objects and arrays", code="request_too_large")
+    if large and (
+        raw.count(b"{") + raw.count(b"[") > MOST_BRACKETS or raw.count(b",") > MOST_VALUES
+    ):
+        raise invalid(
+            "your request has too many objects, arrays and values", code="request_too_large"
+        )
     if large:
         gc.disable()  # it would look again and again at what is just being made
     try:
