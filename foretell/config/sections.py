@@ -142,7 +142,7 @@ class SchedulerOptions(Section):
     again when it changes."""
     https_key: FilePath = ""
     """PEM file of that certificate's private key."""
-    max_body_bytes: int = Field(4 << 20, gt=0)
+    max_body_bytes: int = Field(48 << 20, gt=0)
     """Largest request body accepted."""
     max_concurrent_requests: int = Field(4096, gt=0)
     """Requests in progress beyond which new ones get status 429."""

@@ -108,7 +108,9 @@ class Dispatch:
     """How it was chosen."""
 
 
-RefusedBecause = Literal["no_instance", "engine_failed", "retry_budget", "late", "over_share"]
+RefusedBecause = Literal[
+    "no_instance", "engine_failed", "retry_budget", "late", "over_share", "unfit"
+]
 
 
 @dataclass(slots=True)
@@ -118,7 +120,8 @@ class Refuse:
     `no_instance`: nobody who serves its model is up, or was in time. `engine_failed`: all attempts
     failed. `retry_budget`: an attempt failed, and too much is repeated already.
     `late`: no instance can begin to answer within the target, as `why` says. `over_share`: its
-    tenant has more than its share already, and too many wait for that.
+    tenant has more than its share already, and too many wait for that. `unfit`: every engine that
+    might have served it says that it cannot.
     """
 
     key: str

@@ -5,12 +5,13 @@ changes an event; they are not frozen because each request has some, and making 
 three times as long.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
 from foretell.model import LengthEstimate, Load, Prediction, RequestSpec
+from foretell.placement.needs import ANY, Need, Unfit
 from foretell.policy.admission import Late
 
 
@@ -38,6 +39,8 @@ class Arrived:
     """It generates tokens; otherwise it is placed by load, and nobody is told of it."""
     tenant: str = ""
     """Whose it is: the engines are shared between tenants (`foretell.placement.shares`)."""
+    need: Need = ANY
+    """What an engine must be able to do to serve it."""
 
 
 @dataclass(slots=True)
@@ -113,6 +116,8 @@ class Failed:
     key: str
     output_tokens: int = 0
     """Those of the answer that the client has: another engine computes them with the prompt."""
+    unfit: Unfit = ""
+    """The engine is well, and says that it cannot serve the request for this reason."""
 
 
 @dataclass(slots=True)
@@ -144,6 +149,8 @@ class InstanceUp:
     """When its engine last sent a byte of any answer."""
     worked_s: float = -inf
     """When its engine was last seen to have made a step."""
+    lengths: Mapping[str, int] = field(default_factory=dict)
+    """Longest context of its models in tokens, where it says so."""
 
 
 @dataclass(slots=True)

@@ -159,9 +159,16 @@ class App:
         request_id = exchange.request_id = request_id_of(headers)
         terms = terms_of(headers, replica.terms)
         body = await exchange.body(replica.max_body_bytes)
-        serves = replica.pool.may_serve
+        pool = replica.pool
         parsed = accepted(
-            endpoint, headers, body, tenant=tenant, grant=grant, terms=terms, serves=serves
+            endpoint,
+            headers,
+            body,
+            tenant=tenant,
+            grant=grant,
+            terms=terms,
+            serves=pool.may_serve,
+            only=pool.only_model,
         )
         forward = forwarded(headers)
         if tenant.key is not None and tenant.key.priority is not None:

@@ -435,3 +435,16 @@ async def test_only_who_knows_the_secret_is_told_what_is_due(tmp_path: Path) -> 
             session.get("http://batch/status") as refused,
         ):
             assert refused.status == 401
+
+
+async def test_a_batch_waits_for_an_engine_that_has_not_been_up_yet(tmp_path: Path) -> None:
+    async with engines(answer, answer) as (first, late):
+        first.models = {"data": [{"id": "other"}]}
+        late.health_status = 503
+        listed = json.dumps([first.config(), late.config() | {"model": MODEL}])
+        async with batches(tmp_path, instances=listed) as scheduler, scheduler.sdk() as sdk:
+            await scheduler.until(lambda s: s["instances"][0]["healthy"])
+            batch = await created(sdk, lines(3))
+            await scheduler.until_metric("foretell_requests_total", 1, status="503")
+            late.health_status = 200
+            assert (await ended(sdk, batch.id)).request_counts.completed == 3

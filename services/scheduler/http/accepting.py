@@ -29,10 +29,11 @@ def accepted(
     grant: Grant | None,
     terms: Terms,
     serves: Callable[[str], bool],
+    only: Callable[[], str],
 ) -> ParsedRequest:
     """The request in `body`; raises `ApiError` if it is wrong or for a model that nobody
-    `serves`."""
-    parsed = parse(endpoint, body, tenant=tenant.name, terms=terms, grant=grant)
+    `serves`. `only` gives the model that is meant where none is named, or ""."""
+    parsed = parse(endpoint, body, tenant=tenant.name, terms=terms, grant=grant, only=only)
     tenant.check_model(parsed.model)
     if PRIORITY_HEADER in headers:
         parsed = with_priority_header(parsed, headers[PRIORITY_HEADER])

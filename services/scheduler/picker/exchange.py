@@ -24,6 +24,7 @@ from services.scheduler.http.surface import ENDPOINTS
 from services.scheduler.picker import messages
 from services.scheduler.picker.addresses import Addresses
 from services.scheduler.picker.http2 import UNKNOWN, Stream
+from services.scheduler.placing.kept import response_id
 from services.scheduler.placing.placement import Placement
 from services.scheduler.record.result import Result
 
@@ -207,6 +208,7 @@ class Exchange:
             grant=self._grant,
             terms=self._terms,
             serves=self._replica.pool.may_serve,
+            only=self._replica.pool.only_model,
         )
         if self._subset is None:
             return request
@@ -250,7 +252,12 @@ class Exchange:
         placement = self._placement
         assert placement is not None, "a request was sent without a placement"
         spec = placement.spec
-        body = for_engine(request, spec.request_id, spec.length.expected_tokens)
+        body = for_engine(
+            request,
+            spec.request_id,
+            spec.length.expected_tokens,
+            response_id=response_id(request, placement.instance.config.instance_id),
+        )
         headers = {"x-request-id": self._request_id, **self._context.authorization}
         if spec.priority != request.priority:
             headers[PRIORITY_HEADER] = str(spec.priority)

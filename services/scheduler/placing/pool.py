@@ -65,6 +65,23 @@ class Instance:
     told: bool = False
     """The listener knows it: one that was draining from the beginning gets nothing."""
 
+    @property
+    def names(self) -> frozenset[str]:
+        """What it serves, as it says; before it has been up, as its configuration says."""
+        named = frozenset((self.config.model,)) if self.config.model else frozenset()
+        return self.model_names or named
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """The longest context of each of its models in tokens, where it says so."""
+        told = {name: card.get("max_model_len") for name, card in self.cards.items()}
+        return {name: each for name, each in told.items() if type(each) is int}
+
+    def forget_model(self, name: str) -> None:
+        """It says that it does not serve the model: the next probe asks what it serves."""
+        self.model_names -= {name}
+        self.probes = 0
+
     def learn_answer_delay(self, sample_s: float) -> None:
         sample_s = min(_LONGEST_ANSWER_DELAY_S, max(0.0, sample_s))
         self.answer_delay_s += _ANSWER_DELAY_WEIGHT * (sample_s - self.answer_delay_s)
@@ -122,23 +139,33 @@ class Pool:
                 await asyncio.sleep(self._interval_s)
 
     def models(self) -> dict[str, bool]:
-        """Models that some instance has served, or may serve once it is started, and whether all
-        their engines are emulated."""
+        """Models that some instance has served, or may serve once it is up or started, and whether
+        all their engines are emulated."""
         served: dict[str, bool] = {}
         for instance in self.instances.values():
             for name in instance.model_names:
                 served[name] = served.get(name, True) and instance.emulated
         listed = {name: card.get("owned_by") == _EMULATED for name, card in self._listed.items()}
-        return listed | served
+        expected = {n: False for i in self.instances.values() if not i.model_names for n in i.names}
+        return expected | listed | served
+
+    def only_model(self) -> str:
+        """The model that is served, where there is one alone; otherwise ""."""
+        heard = bool(self._listed) or any(i.model_names for i in self.instances.values())
+        models = self.models() if heard else {}
+        return next(iter(models)) if len(models) == 1 else ""
 
     def may_serve(self, model: str) -> bool:
-        """Whether it is one of `models`, or none is known yet: the request waits for one."""
+        """Whether it is one of `models`; or nobody has been up, who might serve adapters and other
+        names: the request waits for one."""
         if model in self._listed:
             return True
+        heard = bool(self._listed)
         for instance in self.instances.values():
-            if model in instance.model_names:
+            if model in (instance.model_names or instance.names):
                 return True
-        return not self.models()
+            heard |= bool(instance.model_names)
+        return not heard
 
     def cards(self) -> dict[str, dict[str, object]]:
         """Each model as `/v1/models` shows it: `created` is when it was first seen here, because
@@ -179,7 +206,7 @@ class Pool:
         They are also the best guess at how much longer it will be so, as of any outage of which
         nothing else is known.
         """
-        serving = (i for i in self.instances.values() if not model or model in i.model_names)
+        serving = (i for i in self.instances.values() if not model or model in i.names)
         return time.monotonic() - max([self._began_s, *(i.up_s for i in serving)])
 
     async def close(self) -> None:
@@ -219,6 +246,7 @@ class Pool:
                     instance.model_names,
                     instance.stub is not None,
                     instance.heard_s(),
+                    lengths=instance.lengths,
                 )
             )
 
