@@ -66,6 +66,8 @@ class Answering(Protocol):
 
     def end(self, data: bytes = b"") -> None: ...
 
+    def abandon(self) -> None: ...
+
 
 class Exchange:
     """A request whose head has come. It must be answered once, unless the client has left.

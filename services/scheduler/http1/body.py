@@ -35,7 +35,7 @@ class Counted:
         self.done = length_bytes == 0
 
     def take(self, data: bytes, at: int) -> tuple[bytes, int]:
-        """As `Body` says."""
+        """Take content, as `Body` says."""
         part = data[at : at + self._left]
         self._left -= len(part)
         self.done = self._left == 0
@@ -81,11 +81,11 @@ class Chunked:
         self._part = bytearray()
         """Its beginning."""
         self._left = 0
-        """Of the chunk."""
+        """What is still to come of the chunk."""
         self._chunks = self._body_bytes = self._extensions = self._trailer_bytes = 0
 
     def take(self, data: bytes, at: int) -> tuple[bytes, int]:
-        """As `Body` says."""
+        """Take content, as `Body` says."""
         content: list[bytes] = []
         while at < len(data) and not self.done:
             if self._left:

@@ -24,7 +24,7 @@ class RequestHead:
 
     method: str
     path: str
-    """Of the target, which may be a whole URL; decoded."""
+    """That of the target, which may be a whole URL; decoded."""
     query: str
     """What stands behind the question mark of the target, as it came."""
     headers: dict[str, str]
@@ -33,7 +33,7 @@ class RequestHead:
     keep_alive: bool
     """The client would go on with the connection."""
     length_bytes: int | None
-    """Of the body; None: it comes in chunks."""
+    """The length of the body; None: it comes in chunks."""
 
 
 class HeadParser:

@@ -46,6 +46,12 @@ class FollowedFraming(StreamFraming):
                 self._tokens_out += tokens
                 return [Lines(shown)]
         if self._held:
+            # What is held was looked at before, but for its last byte.
+            if self._begun and _BLANK not in self._held[-1:] + data:
+                self._held += data
+                if len(self._held) <= LONGEST_EVENT_BYTES:
+                    return []
+                data = b""
             data = bytes(self._held) + data
             self._held.clear()
         at = data.rfind(_BLANK)
