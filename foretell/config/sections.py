@@ -142,6 +142,9 @@ class SchedulerOptions(Section):
     again when it changes."""
     https_key: FilePath = ""
     """PEM file of that certificate's private key."""
+    cors_origins: list[str] = Field(default_factory=list)
+    """Origins whose pages may call from a browser, such as https://chat.example.org; "*": any.
+    Empty: none."""
     max_body_bytes: int = Field(48 << 20, gt=0)
     """Largest request body accepted."""
     max_concurrent_requests: int = Field(4096, gt=0)

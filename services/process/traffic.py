@@ -15,6 +15,7 @@ from urllib.parse import quote, unquote
 import grpc
 
 from foretell.config.settings import TrafficSettings
+from services.process.folders import private_folder
 
 METADATA_KEY = "foretell-secret"
 """Metadata of a call that carries the shared secret."""
@@ -119,8 +120,7 @@ class Traffic:
         require_proof(address, self)
         local = address.startswith("unix:")
         if local:
-            folder = Path(address.removeprefix("unix:")).parent
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private_folder(Path(address.removeprefix("unix:")).parent)
         try:
             if local or not self.certificate:
                 return server.add_insecure_port(address)

@@ -26,6 +26,7 @@ from services.scheduler.background import Background
 from services.scheduler.console.what_if import WhatIf
 from services.scheduler.http.auth import ApiKeys
 from services.scheduler.http.batches import Batches
+from services.scheduler.http.cors import Cors
 from services.scheduler.http.limits import InProgress
 from services.scheduler.http.server import Listener, Server
 from services.scheduler.http.slo import default_terms
@@ -152,6 +153,7 @@ async def serve(
             batches=batches,
             what_if=WhatIf(placer, pool, settings.policy, settings.policy_parameters),
             max_body_bytes=settings.max_body_bytes,
+            cors=Cors(settings.cors_origins),
             terms=default_terms(
                 settings.ttft_target_ms, settings.tpot_target_ms, settings.late_requests
             ),
@@ -189,6 +191,7 @@ async def _run(
     probing = asyncio.create_task(replica.pool.run())
     telling = asyncio.create_task(spending.run(predictors.ways))
     draining = asyncio.create_task(drain_first())
+    watching = asyncio.create_task(replica.api_keys.watch())
     try:
         await Server(app).run(
             listeners,
@@ -199,7 +202,7 @@ async def _run(
             drain_s=settings.drain_timeout_s,
         )
     finally:
-        tasks = (probing, telling, draining)
+        tasks = (probing, telling, draining, watching)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

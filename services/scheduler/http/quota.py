@@ -190,6 +190,15 @@ class Tenant:
         self._untold_requests, self._untold_tokens = 0, 0.0
         return spent
 
+    def told_to_itself(self, in_progress: int) -> dict[str, object]:
+        """Its limits and what it uses of them; `in_progress`: its requests at this replica."""
+        limits = self.key.model_dump(exclude={"sha256", "admin"}) if self.key else {}
+        usage: dict[str, object] = {"in_progress": in_progress}
+        for name, bucket in (("requests", self.requests), ("tokens", self.tokens)):
+            if bucket is not None:
+                usage[f"{name}_left"] = max(0, int(bucket.level))
+        return {"tenant": self.name, "limits": limits, "usage": usage}
+
     def refusal(self, limit: str, wait_s: float) -> ApiError:
         """The error for a request beyond a limit, which is there again after `wait_s`."""
         headers = retry_after(wait_s if wait_s < inf else 0.0) | self.headers()

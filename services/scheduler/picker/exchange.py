@@ -145,7 +145,7 @@ class Exchange:
             return
         self._endpoint = ENDPOINTS[path]
         self._tenant = replica.api_keys.tenant(headers)
-        self._held.enter_context(replica.in_progress.place())
+        self._held.enter_context(replica.in_progress.place(self._tenant.name))
         self._grant = self._held.enter_context(self._tenant.place())
         self._request_id = request_id_of(headers)
         self._terms = terms_of(headers, replica.terms)

@@ -35,6 +35,7 @@ _LONGEST_ANSWER_DELAY_S = 2.0
 _ANSWER_DELAY_MEMORY_S = 30.0
 """Time constant by which the learned delay is forgotten: an engine that looks slow gets few
 requests, and none from which it could be learned that it no longer is."""
+_MOST_PROBE_BYTES = 4 << 20
 _MODELS_EVERY = 20  # health probes between two looks at /v1/models
 _EMULATED = "foretell-emulated"
 
@@ -220,7 +221,7 @@ class Pool:
             async with asyncio.timeout(self._timeout_s):
                 async with self._client.get(f"{url}/health", headers=self._headers) as answer:
                     answer.raise_for_status()
-                    await answer.read()
+                    await _read(answer)
                 if not instance.model_names or instance.probes % _MODELS_EVERY == 0:
                     await self._learn_models(instance)
         except Exception as error:
@@ -267,7 +268,7 @@ class Pool:
         url = f"{instance.config.url}/v1/models"
         async with self._client.get(url, headers=self._headers) as answer:
             answer.raise_for_status()
-            cards = (await answer.json(content_type=None))["data"]
+            cards = json.loads(await _read(answer))["data"]
         instance.cards = {str(card["id"]): card for card in cards}
         instance.model_names = frozenset(instance.cards)
         now = int(time.time())
@@ -338,6 +339,16 @@ class Pool:
         for instance_id in known:
             self._forget(instance_id)
             self.listener(InstanceRemoved(instance_id))
+
+
+async def _read(answer: aiohttp.ClientResponse) -> bytes:
+    """The body of an answer to a probe; raises ValueError for one that is too long."""
+    body = bytearray()
+    async for part in answer.content.iter_any():
+        body += part
+        if len(body) > _MOST_PROBE_BYTES:
+            raise ValueError(f"an answer to a probe has more than {_MOST_PROBE_BYTES} bytes")
+    return bytes(body)
 
 
 def engine_authorization(api_key: str) -> dict[str, str]:

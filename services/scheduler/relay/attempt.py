@@ -336,7 +336,7 @@ class Attempt:
 
     def _end_answer(self, data: bytes) -> None:
         status = self.result.status
-        if not self._streamed:
+        if not self._streamed and not self._begun:
             length = (b"content-length", b"%d" % len(data))
             headers = [*self._response_headers(), length]
             if status >= 400 and not self._is_unknown(data):
@@ -394,6 +394,9 @@ class Attempt:
         if self._progress is not None and self._progress.can_go_on:
             raise BrokenOff(broken.reason, said=said)
         self.result.abandoned = True
+        if not self._streamed:  # a part of a long answer: nothing in it could tell
+            self._reply.break_off()
+            return
         self._reply.send(b"\n")  # closes an event that had come as far as its data
         self._reply.fail(with_text(engine_lost(), said), broken.next_event)
 

@@ -44,6 +44,12 @@ class FollowedFraming(StreamFraming):
             self._ends = self._ends or LineEnds()
             data = self._ends.unix(data)
         if self._held:
+            # What is held was looked at before, but for its last byte.
+            if self._beginning is None and BLANK not in self._held[-1:] + data:
+                self._held += data
+                if len(self._held) <= LONGEST_EVENT_BYTES:
+                    return []
+                data = b""
             data = bytes(self._held) + data
             self._held.clear()
         at = data.rfind(BLANK)

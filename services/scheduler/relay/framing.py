@@ -16,7 +16,10 @@ from services.scheduler.relay.told import Told, told_error
 LONGEST_LINE_BYTES = 1 << 20
 """A longer line of a stream is handed out in parts and not read."""
 LONGEST_BODY_BYTES = 1 << 30
-"""A longer answer that is not a stream is refused: it has to be held until it is whole."""
+"""A longer answer that is not a stream is refused, or broken off."""
+LONGEST_HELD_BYTES = 16 << 20
+"""An answer that is not a stream is held until it is whole, so that it can be repeated elsewhere; a
+longer one goes to the client as it comes."""
 LONGEST_READ_BYTES = 16 << 20
 """The usage of a longer answer that is not a stream is not read: parsing it would take too long."""
 
@@ -289,7 +292,8 @@ class StreamFraming:
 class WholeFraming:
     """An answer in one piece. It is handed out when it is whole: until then it can be repeated.
 
-    So can one that is no JSON object, as from a proxy in place of the engine.
+    So can one that is no JSON object, as from a proxy in place of the engine. What is longer than
+    `LONGEST_HELD_BYTES` is handed out in parts.
     """
 
     def __init__(self, *, any_form: bool = False) -> None:
@@ -298,17 +302,30 @@ class WholeFraming:
         self.response_id = ""
         self._any_form = any_form
         self._body = bytearray()
+        self._length_bytes = 0
+        self._begun = False
+        """Parts were handed out."""
 
     def feed(self, data: bytes) -> list[Event]:
         """Take what has arrived, at least one byte."""
         assert data
         assert not self.ended
+        self._length_bytes += len(data)
+        if self._length_bytes > LONGEST_BODY_BYTES:
+            self._body.clear()
+            self.ended = True
+            return self._broken("too_long") if self._begun else [TooLong()]
+        if self._begun:
+            return [Lines(data)]
         self._body += data
-        if len(self._body) <= LONGEST_BODY_BYTES:
+        if len(self._body) <= LONGEST_HELD_BYTES:
             return []
-        self.ended = True
-        self._body.clear()
-        return [TooLong()]
+        body, self._body = bytes(self._body), bytearray()
+        if not self._any_form and body.lstrip()[:1] != b"{":
+            self.ended = True
+            return self._broken("not_json")
+        self._begun = True
+        return [Lines(body)]
 
     def pass_on(self, data: bytes) -> bytes | None:
         """See `Framing`."""
@@ -318,10 +335,12 @@ class WholeFraming:
         """The answer is whole."""
         assert not self.ended
         self.ended = True
+        if self._begun:
+            return [End(b"", truncated=False)]
         body = bytes(self._body)
         answer = parse_object(body) if len(body) <= LONGEST_READ_BYTES else _seen(body)
         if answer is None and not self._any_form:
-            return [Broken("not_json", tokens_out=0, exact=True)]
+            return self._broken("not_json")
         answer = answer or {}
         self.response_id = _response_id(answer)
         choices = _choices(answer)
@@ -332,6 +351,9 @@ class WholeFraming:
         """The answer broke off for `reason`; what came of it is dropped."""
         assert not self.ended
         self.ended = True
+        return self._broken(reason)
+
+    def _broken(self, reason: str) -> list[Event]:
         return [Broken(reason, tokens_out=0, exact=True)]
 
 

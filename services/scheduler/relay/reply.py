@@ -42,6 +42,12 @@ class Reply:
         assert self.started
         self._exchange.end(data)
 
+    def break_off(self) -> None:
+        """End a response that has begun, and cannot say why it ends, with its connection."""
+        self.status = 502
+        self._exchange.on_left = None  # it is not the client that leaves
+        self._exchange.abandon()
+
     def fail(self, error: ApiError, sequence_number: int = 0) -> None:
         """End the response with `error`: as its whole, or as the last event of its stream, of which
         it is the event `sequence_number`."""
