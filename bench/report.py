@@ -47,7 +47,7 @@ class Benchmark:
     """Files and folders that a run is given, by their names in the documentation."""
     processes: int = 0
     """Default number of processes; 0 if the benchmark runs in one."""
-    packages: Sequence[str] = ("foretell", "numba", "numpy")
+    packages: Sequence[str] = ("foretell", "numpy")
     """Packages whose versions are part of the result."""
 
     @property

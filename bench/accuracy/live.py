@@ -26,7 +26,7 @@ BENCH = Benchmark(
     __doc__,
     takes="6 minutes",
     needs="`make setup-vllm`, a model (`make accuracy-live` makes one)",
-    packages=("foretell", "numba", "grpcio", "protobuf", "uvloop"),
+    packages=("foretell", "grpcio", "protobuf", "uvloop"),
 )
 ENGINE_ARGS = (
     "--enforce-eager --dtype float32 --distributed-executor-backend uni --max-model-len 2048 "

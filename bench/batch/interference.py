@@ -40,7 +40,7 @@ BENCH = Benchmark(
     __doc__,
     takes="50 minutes",
     needs="`make setup-vllm`, the model of `make run-vllm`, two idle cores",
-    packages=("foretell", "numba", "numpy", "aiohttp", "sqlalchemy"),
+    packages=("foretell", "numpy", "aiohttp", "sqlalchemy"),
 )
 _WARM_UP_S = 10.0
 """Online requests alone before a run is measured, and after the batch has begun once more."""

@@ -26,7 +26,7 @@ BENCH = Benchmark(
     __doc__,
     takes="10 minutes",
     needs="an idle core",
-    packages=("foretell", "numba", "numpy", "aiohttp", "sqlalchemy"),
+    packages=("foretell", "numpy", "aiohttp", "sqlalchemy"),
 )
 _SMALLEST, _LARGEST = 20, 150
 _PROMPT = 256

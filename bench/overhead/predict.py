@@ -15,7 +15,7 @@ BENCH = Benchmark(
     __file__,
     __doc__,
     takes="3 minutes",
-    packages=("foretell", "numba", "numpy", "grpcio", "protobuf", "uvloop"),
+    packages=("foretell", "numpy", "grpcio", "protobuf", "uvloop"),
 )
 SIZES = (Size(10, 0), Size(48, 0), Size(48, 50), Size(100, 100), Size(256, 256))
 USUAL = Size(48, 50)

@@ -31,7 +31,7 @@ BENCH = Benchmark(
     __file__,
     __doc__,
     takes="a minute",
-    packages=("foretell", "numba", "numpy"),
+    packages=("foretell", "numpy"),
 )
 ENGINES = 12
 SIZES = (Size(8, 0), Size(48, 0), Size(48, 50))

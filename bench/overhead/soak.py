@@ -31,7 +31,7 @@ BENCH = Benchmark(
     __doc__,
     takes="11 minutes",
     needs="gcc, Linux",
-    packages=("foretell", "numba", "numpy", "grpcio", "protobuf", "uvloop", "onnxruntime"),
+    packages=("foretell", "numpy", "grpcio", "protobuf", "uvloop", "onnxruntime"),
 )
 ENGINES = 12
 _SLO = Variant("slo", "`slo`", "slo")

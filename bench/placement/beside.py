@@ -43,7 +43,7 @@ BENCH = Benchmark(
     __doc__,
     takes="30 minutes",
     needs="`make setup-vllm`, the model of `make run-vllm`, two idle cores",
-    packages=("foretell", "numba", "numpy"),
+    packages=("foretell", "numpy"),
 )
 SEATS, BLOCKS = 32, 72
 UTILISATION = 0.4

@@ -29,7 +29,7 @@ BENCH = Benchmark(
     takes="15 minutes",
     paths={"PROMPTS.jsonl.gz": "answered prompts, as JSON lines"},
     processes=1,
-    packages=("foretell", "numba", "numpy", "onnxruntime"),
+    packages=("foretell", "numpy", "onnxruntime"),
 )
 GUESS_QPS = 23.0
 NEAR, STEP, WIDTH = 0.96, 1.03, 0.031

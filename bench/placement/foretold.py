@@ -29,7 +29,7 @@ BENCH = Benchmark(
     __doc__,
     takes="4 minutes a seed",
     needs="`make setup-vllm`, the model of `make run-vllm`, two idle cores",
-    packages=("foretell", "numba", "numpy", "grpcio"),
+    packages=("foretell", "numpy", "grpcio"),
 )
 _LOAD = 0.7
 _ALIKE = replace(SETTINGS["alike"], utilisation=_LOAD)

@@ -29,7 +29,7 @@ BENCH = Benchmark(
     takes="5 minutes",
     paths={"PROMPTS.jsonl.gz": "answered prompts, as JSON lines"},
     processes=2,
-    packages=("foretell", "numba", "numpy", "onnxruntime"),
+    packages=("foretell", "numpy", "onnxruntime"),
 )
 KNOWS = {
     "small": "the small model",

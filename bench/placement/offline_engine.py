@@ -66,7 +66,7 @@ BENCH = Benchmark(
     takes="3 minutes a round",
     needs="`make setup-vllm`, the model of `make run-vllm`, two idle cores",
     paths={"DATA": "folder with offline/"},
-    packages=("foretell", "numba", "numpy"),
+    packages=("foretell", "numpy"),
 )
 SEATS, BLOCKS, STEP_TOKENS, LONGEST = 48, 132, 512, 4096
 """Seats, KV tokens and tokens of a step are the profile's."""

@@ -39,7 +39,7 @@ BENCH = Benchmark(
     takes="15 minutes",
     needs="two idle cores",
     paths={"LENGTHS.csv": "prompt and output lengths"},
-    packages=("foretell", "numba", "numpy", "grpcio", "uvicorn"),
+    packages=("foretell", "numpy", "grpcio", "uvicorn"),
 )
 POLICIES = ("random", "least_outstanding", "llumnix_minus", "predicted_latency", "slo")
 SCHEDULERS = 2

@@ -35,7 +35,7 @@ BENCH = Benchmark(
     __doc__,
     takes="5 minutes a round and setting",
     needs="`make setup-vllm`, the model of `make run-vllm`, two idle cores",
-    packages=("foretell", "numba", "numpy", "grpcio"),
+    packages=("foretell", "numpy", "grpcio"),
 )
 POLICIES = ("slo", "least_outstanding", "llumnix_minus", "round_robin", "predicted_latency")
 _WARM_UP = 30

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from foretell.kernel.cosched_plan import fit, shape_s
+from foretell.kernel.compiled import fit, shape_s
 from foretell.kernel.layout import SEQUENCE
 from foretell.kernel.offline import limit_s
 from foretell.kernel.step_time import StepTime
@@ -55,7 +55,7 @@ class StepPlan(NamedTuple):
 
 
 def plan_step(model: StepTime, load: Load, allowance: Allowance) -> StepPlan:
-    """The offline work that fits into the step (`kernel.cosched_plan.fit`)."""
+    """The offline work that fits into the step (`cosched_plan.h`)."""
     online, count = sums(load.online), len(load.contexts)
     alone_s = shape_s(model, online) if load.online.tokens else 0.0
     longest_s = allowance.limit_s(alone_s)
@@ -63,7 +63,7 @@ def plan_step(model: StepTime, load: Load, allowance: Allowance) -> StepPlan:
     sequences["computed"][:count] = load.contexts
     places = np.arange(max(count, 1), dtype=np.int32)
     decodes, tokens = fit(
-        sequences, places, model, online, (0, count), load.prefill, load.tokens, longest_s
+        sequences, places, model, online, 0, count, *load.prefill, load.tokens, longest_s
     )
     return StepPlan(decodes, tokens, longest_s)
 

@@ -10,6 +10,7 @@ from foretell.kernel.layout import (
     BLOCK,
     ENGINE,
     INPUT,
+    MARK,
     MOST_DRAFTS,
     NONE,
     PLACE,
@@ -18,7 +19,6 @@ from foretell.kernel.layout import (
     State,
     new_record,
 )
-from foretell.kernel.rollout import MARK
 from foretell.model import MOST_DRAFT_TOKENS, EngineConfig
 
 assert MOST_DRAFTS == MOST_DRAFT_TOKENS

@@ -29,10 +29,9 @@ from foretell.kernel.forecasts import (
     follow_others,
     forecast,
 )
-from foretell.kernel.layout import BLOCK, ENTRY, INPUT, PLACE
+from foretell.kernel.layout import BLOCK, ENTRY, INPUT, MARK, PLACE
 from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.kernel.pictures import ARRIVAL, PICTURE, REQUEST, Pictures
-from foretell.kernel.rollout import MARK
 from foretell.kernel.start import RECORDS, Scratch
 from foretell.kernel.step_time import COEFFICIENTS, StepTime, StepTimes
 from foretell.kernel.tables import LAYOUT_WIDTH, TABLES
@@ -235,7 +234,7 @@ class Forecaster:
         """The arguments of a forecast that is yet to be made; good until the next call.
 
         With `every_step_published` silence of an engine means that its step in flight is still
-        running (`kernel.start.set_clock`).
+        running (`kernel.forecasts.forecast`).
         """
         rows, arrivals = self._rows(questions, newcomer)
         return Call(

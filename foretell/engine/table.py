@@ -10,9 +10,6 @@ from foretell.engine.twin import Twin
 from foretell.kernel.engines import PLACED, Engines, publish_all, run, step
 from foretell.kernel.pictures import Pictures
 from foretell.kernel.step_time import StepTime
-from foretell.model import EngineConfig
-
-_ANY = EngineConfig("any", 16, 0, 1, 1, 1)
 
 
 class EngineTable:
@@ -26,7 +23,6 @@ class EngineTable:
             np.full(engines, inf),
             np.zeros(engines, np.int64),
             np.zeros(engines),
-            Twin(_ANY).live,
             np.zeros(3, np.int64),
         )
 
@@ -67,7 +63,7 @@ class EngineTable:
     def step(self, index: int, now_s: float) -> list[EngineSequence]:
         """End an engine's oldest step in flight, if there is one, and schedule what can be.
 
-        Returns the sequences that ended. AssertionError where an invariant is broken.
+        Returns the sequences that ended. A broken invariant ends the process.
         """
         step(self._engines, index, now_s)
         return self._ended()
@@ -76,7 +72,7 @@ class EngineTable:
         """End steps in their order, up to `until_s`, until one ends a request, or `each` until one.
 
         Returns that step's engine, its time, and the sequences it ended; None when there is no such
-        step. After an AssertionError `stepped` is the engine whose invariant is broken.
+        step. A broken invariant ends the process.
         """
         if not run(self._engines, until_s, each):
             return None

@@ -20,10 +20,9 @@ from foretell.engine.batch import Batch, Outcome
 from foretell.engine.inputs import Inputs
 from foretell.engine.questions import key_of
 from foretell.engine.sequence import Sequence
-from foretell.kernel import output, queues
+from foretell.kernel.compiled import abort_sequence, check, enqueue, limited
 from foretell.kernel.layout import ENTRY, NONE, Record, State
 from foretell.kernel.live import BELIEF, LIVE, Live, advance, count_free, run_steps
-from foretell.kernel.start import limited
 from foretell.kernel.step_time import StepTime
 from foretell.latency.linear import LinearStepTime
 from foretell.length.distribution import Row
@@ -113,7 +112,7 @@ class Twin:
         `contents` the rows among `inputs` of what is in them.
         """
         twin, capacity = cls(config), len(sequences)
-        twin._records["at"] = records
+        twin._records["at"], twin._records["tally"]["told"] = records, 1
         twin.live = twin.live._replace(
             sequences=sequences,
             running=np.arange(capacity, dtype=np.int32),
@@ -229,7 +228,7 @@ class Twin:
         self.live = self._inputs.place(self.live, seq)
         if length_row is not None:
             self.live.beliefs[slot] = (length_row, key_of(seq.request_id))
-        queues.enqueue(self._state, slot)
+        enqueue(self._state, slot)
 
     def abort(self, request_id: str) -> bool:
         """Drop every sequence of `request_id`; False when there is none."""
@@ -239,7 +238,7 @@ class Twin:
             if seq is not None and seq.request_id == request_id and not seq.ended
         ]
         for seq in found:
-            output.abort(self._state, seq.slot)
+            abort_sequence(self._state, seq.slot)
             self._ended.append((self.steps, seq))
         return bool(found)
 
@@ -312,8 +311,12 @@ class Twin:
         return found
 
     def check(self) -> None:
-        """Blocks are conserved and limits kept, counted anew; a violation is a bug in the twin."""
-        output.check(self._state)
+        """Blocks are conserved and limits kept, counted anew.
+
+        AssertionError where they are not, which is a bug in the twin.
+        """
+        broken = check(self._state)
+        assert broken is None, broken
 
     def count_free_blocks(self, since_s: float, until_s: float) -> None:
         """Sum free blocks up over this time, as it passes."""

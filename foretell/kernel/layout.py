@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from foretell.kernel.compiled import LAYOUTS
+
 Record: TypeAlias = Any
 """One row of a structured array, passed by reference; numpy's type does not tell its fields."""
 
@@ -56,7 +58,7 @@ SEQUENCE = np.dtype(
         ("first_input", np.int32),  # the row of the first of them in `State.inputs`
         ("encoding", np.int32),  # 1 while it runs and has some to compute, or holds some
         ("encoded", np.int32),  # embeddings that the step in the making encodes for it
-        # Used by `kernel.steady`: numbers of its iterations.
+        # Used where decodes are stepped in bulk (`steady.h`): numbers of its iterations.
         ("entered", np.int32),
         ("last", np.int32),  # the last iteration that schedules it
         ("end", np.int32),  # the iteration in which it ends
@@ -64,7 +66,7 @@ SEQUENCE = np.dtype(
     align=True,
 )
 
-ENGINE = np.dtype(
+ENGINE: np.dtype[np.void] = np.dtype(
     [
         # Configuration.
         ("block_size", np.int64),
@@ -134,7 +136,7 @@ BLOCK = np.dtype(
     ]
 )
 
-BATCH = np.dtype(
+BATCH: np.dtype[np.void] = np.dtype(
     [
         ("scheduled", np.int64),
         ("admitted", np.int64),
@@ -194,6 +196,38 @@ INPUT = np.dtype(
 """A multimodal input of a sequence, or what inputs of equal content share."""
 
 
+CLOCK: np.dtype[np.void] = np.dtype(
+    [
+        ("now_s", np.float64),
+        ("first_end_s", np.float64),  # when the older of the steps in flight ends
+        ("last_end_s", np.float64),  # when the younger one ends
+        ("in_flight", np.int64),  # steps in flight
+        ("oldest", np.int64),  # which of the two batches the older one is
+        ("next_arrival", np.int64),
+        ("preemptions", np.int64),
+        ("iterations", np.int64),  # steps completed
+        ("until_first_token", np.int64),  # a rollout ends with the first token of any watched one
+    ]
+)
+
+SUMS: np.dtype[np.void] = np.dtype(
+    [
+        ("active", np.int64),
+        ("iteration", np.int64),  # since `enter`
+        ("next_event", np.int64),  # the next iteration after which a steady request changes
+        ("members", np.int64),  # steady requests, the first of the running list
+        ("scheduled", np.int64),  # those that the next iteration schedules
+        ("pairs", np.int64),  # their query-key pairs in it
+        ("sliding", np.int64),  # those of them whose windows leave blocks behind
+        ("given_up", np.int64),  # KV blocks of chunks that the next iteration leaves behind
+    ]
+)
+"""Of requests that decode in bulk (`steady.h`)."""
+
+MARK = np.dtype([("tokens", np.int64), ("at_s", np.float64)])
+"""A count of output tokens, and when the last of the watched slots that get so far has so many."""
+
+
 class State(NamedTuple):
     """The scheduler of one engine. It has few arrays, because every call passes them all."""
 
@@ -211,13 +245,35 @@ class State(NamedTuple):
     """Rows of `INPUT`: each sequence's, from its first one on, in order; contents among them."""
 
 
-class Batch(NamedTuple):
-    """One step: `counts`, a record of `BATCH`, says how many rows of `entries` are in use."""
-
-    counts: Record
-    entries: NDArray[np.void]
-
-
 def new_record(dtype: np.dtype[np.void]) -> Record:
     """A record of zeros that can be written to."""
     return np.zeros(1, dtype)[0]
+
+
+def check_rows(**kinds: np.dtype[np.void]) -> None:
+    """ImportError unless compiled code lays out the rows of these kinds in the same way."""
+    for name, kind in kinds.items():
+        size, compiled = LAYOUTS[name]
+        fields = [
+            (field, kind.fields[field][1], kind.fields[field][0].itemsize, kind[field].base.kind)
+            for field in kind.names or ()
+            if kind.fields is not None
+        ]
+        if (size, compiled) != (kind.itemsize, fields):
+            raise ImportError(
+                f"compiled code has other rows of {name} than this version: `make setup` builds it"
+            )
+
+
+check_rows(
+    Sequence=SEQUENCE,
+    Engine=ENGINE,
+    Block=BLOCK,
+    Counts=BATCH,
+    Entry=ENTRY,
+    Place=PLACE,
+    Input=INPUT,
+    Clock=CLOCK,
+    SteadySums=SUMS,
+    Mark=MARK,
+)

@@ -2,8 +2,8 @@
 
 A picture shows an engine as last published: a header, and a row for each of its requests, first
 those that run, in the order of admission, then those that wait, in the order in which they will be
-admitted. `engine.snapshots` fills it from a published snapshot, `kernel.live` from a simulated
-engine. Both say the same, and `kernel.forecasts` predicts from either. A row refers to nothing
+admitted. `engine.snapshots` fills it from a published snapshot, `live.h` from a simulated
+engine. Both say the same, and `forecasts.h` predicts from either. A row refers to nothing
 outside its picture, so a picture can be copied, kept and sent as bytes.
 """
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.kernel.layout import ENGINE
+from foretell.kernel.layout import ENGINE, check_rows
 from foretell.kernel.lengths import WIDTH
 
 REQUEST = np.dtype(
@@ -82,6 +82,8 @@ ARRIVAL = np.dtype(
     align=True,
 )
 """A request on its way to an engine."""
+
+check_rows(Request=REQUEST, Picture=PICTURE, Arrival=ARRIVAL)
 
 
 class Pictures(NamedTuple):

@@ -17,7 +17,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.kernel.jit import compiled
+from foretell.kernel.compiled import differences
 from foretell.length.bins import BINS, bin_at, share_of_bin
 from foretell.length.conversation import PLAIN, Kind
 from foretell.length.experience import Experience
@@ -145,7 +145,7 @@ class _Learnt:
         for weight, part in zip(self._weights.of(list(parts)), parts.values(), strict=True):
             mixed += weight * part
         adjusted = self._recalibration.correct(mixed)
-        _differences(adjusted)
+        differences(adjusted)
         return adjusted
 
     def observe(
@@ -241,11 +241,3 @@ class _Weights:
 
 def _dot(weights: list[float], values: list[float]) -> float:
     return sum(weight * value for weight, value in zip(weights, values, strict=True))
-
-
-@compiled
-def _differences(below: Floats) -> None:
-    """Make P(length <= upper edge) of each bin that bin's own probability."""
-    for row in range(len(below)):
-        for at in range(below.shape[1] - 1, 0, -1):
-            below[row, at] = max(0.0, below[row, at] - below[row, at - 1])

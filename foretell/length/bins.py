@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.kernel.jit import compiled, inlined
+from foretell.kernel import compiled
 from foretell.model import LengthEstimate
 
 Floats = NDArray[np.float64]
@@ -37,8 +37,9 @@ _WIDTHS = np.diff(EDGES)
 _TAIL_MEAN = LONGEST_TOKENS / 2.0
 CENTRE_LOGS: Floats = np.log((EDGES + np.append(EDGES[1:], EDGES[-1] + _TAIL_MEAN) + 1.0) / 2.0)
 """Logarithms of the mean of each bin's lengths; of the last one, of a length somewhat within."""
-_BEYOND: Floats = np.array([0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
-KNOTS: Floats = np.concatenate((EDGES, LONGEST_TOKENS + _TAIL_MEAN * _BEYOND))
+BEYOND: Floats = np.array([0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+"""Where the last bin is divided, in means of its exponential."""
+KNOTS: Floats = np.concatenate((EDGES, LONGEST_TOKENS + _TAIL_MEAN * BEYOND))
 """Lengths between which distributions are straight: also those into which the last bin's
 exponential is divided."""
 
@@ -52,27 +53,8 @@ def bin_of(tokens: NDArray[np.int64] | int) -> NDArray[np.int64]:
 def quantiles(probabilities: Floats, levels: tuple[float, ...] = LEVELS) -> Floats:
     """Tokens at each level: (n, levels) of `probabilities`, (n, `BINS`), whose rows add up to 1."""
     found = np.empty((len(probabilities), len(levels)))
-    _quantiles(probabilities, np.array(levels), EDGES, found)
+    compiled.quantiles(probabilities, np.array(levels), EDGES, _TAIL_MEAN, found)
     return found
-
-
-@compiled
-def _quantiles(probabilities: Floats, levels: Floats, edges: Floats, found: Floats) -> None:
-    last = len(edges) - 1
-    for row in range(len(found)):
-        for column in range(len(levels)):
-            wanted, at = levels[column], 0
-            below = own = probabilities[row, 0]
-            while below < wanted and at < last:
-                at += 1
-                own = probabilities[row, at]
-                below += own
-            share = min(max((wanted - below + own) / max(own, 1e-12), 0.0), 1.0 - 1e-9)
-            if at < last:
-                inside = share * (edges[at + 1] - edges[at])
-            else:
-                inside = -math.log1p(-share) * _TAIL_MEAN
-            found[row, column] = edges[at] + inside
 
 
 def bin_at(tokens: int) -> int:
@@ -92,38 +74,11 @@ def level_at(below: Floats, at: int, share: float) -> float:
     return before + share * (float(below[at]) - before)
 
 
-@inlined
-def level_of_knot(below: Floats, knot: int) -> float:
-    """P(length <= KNOTS[knot]) of a distribution; `below` (`BINS`,) as for `level_at`."""
-    if knot == 0:
-        return 0.0
-    if knot < len(below):
-        return float(below[knot - 1])
-    before = below[-2]
-    return float(before + (1.0 - before) * -math.expm1(-_BEYOND[knot - len(below)]))
-
-
 def means(probabilities: Floats, limits: Floats) -> Floats:
     """E[min(length, limit)] of each row; `limits` (n,) may be infinite."""
     found = np.empty(len(probabilities))
-    _means(probabilities, limits, EDGES, found)
+    compiled.means(probabilities, limits, EDGES, _TAIL_MEAN, found)
     return found
-
-
-@compiled
-def _means(probabilities: Floats, limits: Floats, edges: Floats, found: Floats) -> None:
-    last = len(edges) - 1
-    for row in range(len(found)):
-        limit, mean = limits[row], 0.0
-        for at in range(last):
-            low, high = min(edges[at], limit), min(edges[at + 1], limit)
-            # Of a bin that the limit cuts a share lies below it, the rest is cut to it.
-            reached = (limit - edges[at]) / (edges[at + 1] - edges[at])
-            reached = min(max(reached, 0.0), 1.0)
-            mean += probabilities[row, at] * (reached * (low + high) / 2 + (1.0 - reached) * high)
-        beyond = max(0.0, limit - edges[last])
-        longest = min(edges[last], limit) - _TAIL_MEAN * math.expm1(-beyond / _TAIL_MEAN)
-        found[row] = mean + probabilities[row, last] * longest
 
 
 def estimates(

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.kernel.jit import compiled
+from foretell.kernel import compiled
 
 Floats = NDArray[np.float64]
 
@@ -56,21 +56,6 @@ class Experience:
         """
         below = np.empty(prior.shape)
         rows = prior.reshape(-1, prior.shape[-1])
-        _below(rows, self._reached, self._passed, answers * self._unit, below.reshape(rows.shape))
+        worth = answers * self._unit
+        compiled.experience(rows, self._reached, self._passed, worth, below.reshape(rows.shape))
         return below
-
-
-_LEAST = 1e-300
-
-
-@compiled
-def _below(prior: Floats, reached: Floats, passed: Floats, worth: float, below: Floats) -> None:
-    last = prior.shape[1] - 1
-    for row in range(len(prior)):
-        going_on, came = 1.0, worth
-        for cell in range(last):
-            beyond = worth * (1.0 - prior[row, cell])
-            going_on *= (passed[cell] + beyond) / max(came + reached[cell], _LEAST)
-            below[row, cell] = 1.0 - going_on
-            came = beyond
-        below[row, last] = 1.0

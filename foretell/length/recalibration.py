@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.kernel.jit import compiled
+from foretell.kernel.compiled import recalibrate
 from foretell.length.experience import Experience
 
 Floats = NDArray[np.float64]
@@ -34,7 +34,7 @@ class Recalibration:
             self._levels = np.zeros(_CELLS + 1)
             self._levels[1:] = self._seen.below(_EDGES[1:], _PRIOR_ANSWERS)
         corrected = np.empty(below.shape)
-        _correct(below.reshape(-1), self._levels, corrected.reshape(-1))
+        recalibrate(below.reshape(-1), self._levels, corrected.reshape(-1))
         return corrected
 
     def end(self, lower: float, upper: float) -> None:
@@ -54,12 +54,3 @@ class Recalibration:
         self._seen.forget()
         self._levels = None
         self._seen.cut(cell, position - cell)
-
-
-@compiled
-def _correct(below: Floats, levels: Floats, corrected: Floats) -> None:
-    for i in range(len(below)):
-        position = min(max(below[i], 0.0), 1.0) * _CELLS
-        cell = min(int(position), _CELLS - 1)
-        inside = position - cell
-        corrected[i] = levels[cell] + inside * (levels[cell + 1] - levels[cell])

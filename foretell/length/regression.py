@@ -5,7 +5,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.kernel.jit import compiled
+from foretell.kernel.compiled import regress
 from foretell.length.bins import BINS, CENTRE_LOGS, EDGES
 from foretell.length.experience import MEMORY
 
@@ -46,7 +46,17 @@ class Regression:
         `probabilities`: the base's, (n, `BINS`); `seen`: standardised features, (n, features).
         """
         found = np.empty((len(seen), BINS))
-        _below(probabilities, _inputs(seen), self._weights, self._covariance, self._square, found)
+        regress(
+            probabilities,
+            _inputs(seen),
+            self._weights,
+            self._covariance,
+            self._square,
+            CENTRE_LOGS,
+            _UPPER_LOGS,
+            _SCALE,
+            found,
+        )
         return found
 
     def observe(self, probabilities: Floats, seen: Floats, tokens: int, censored: bool) -> None:
@@ -92,29 +102,3 @@ def _mean_beyond(least: float, mean: float, deviation: float) -> float:
     scale = deviation * _SCALE
     z = min(max((least - mean) / scale, -30.0), 30.0)
     return least + scale * math.log1p(math.exp(-z)) * (1.0 + math.exp(z))
-
-
-@compiled
-def _below(
-    probabilities: Floats,
-    inputs: Floats,
-    weights: Floats,
-    covariance: Floats,
-    square: float,
-    found: Floats,
-) -> None:
-    for row in range(len(found)):
-        centre, variance, x = 0.0, square, inputs[row]
-        for at in range(len(CENTRE_LOGS)):
-            centre += probabilities[row, at] * CENTRE_LOGS[at]
-        for i in range(len(x)):
-            centre += x[i] * weights[i]
-            along = 0.0
-            for j in range(len(x)):
-                along += covariance[i, j] * x[j]
-            variance += along * x[i]
-        scale = math.sqrt(variance) * _SCALE
-        for at in range(len(_UPPER_LOGS)):
-            z = min(max((_UPPER_LOGS[at] - centre) / scale, -50.0), 50.0)
-            found[row, at] = 1.0 / (1.0 + math.exp(-z))
-        found[row, len(_UPPER_LOGS)] = 1.0

@@ -5,14 +5,14 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.kernel.jit import compiled
+from foretell.kernel.compiled import shift
 from foretell.length.bins import (
+    BEYOND,
     CENTRE_LOGS,
     EDGES,
     KNOTS,
     bin_at,
     level_at,
-    level_of_knot,
     share_of_bin,
 )
 from foretell.length.experience import MEMORY
@@ -59,7 +59,19 @@ class Shift:
         if self._weight == 0.0:
             return below
         moved = np.empty(below.shape)
-        _move(probabilities, below, *self._line(), self._spread(), moved)
+        slope, offset = self._line()
+        shift(
+            probabilities,
+            below,
+            slope,
+            offset,
+            self._spread(),
+            CENTRE_LOGS,
+            _UPPER_LOGS,
+            KNOTS,
+            BEYOND,
+            moved,
+        )
         return moved
 
     def end(self, probabilities: Floats, tokens: int) -> None:
@@ -121,28 +133,3 @@ class Shift:
         slope = 1.0 + self._products / (self._squares + _SLOPE_PRIOR)
         slope = max(_LEAST_SLOPE, min(slope, _MOST_SLOPE))
         return slope, shift + (1.0 - slope) * self._mean
-
-
-@compiled
-def _move(
-    probabilities: Floats, below: Floats, slope: float, offset: float, spread: float, moved: Floats
-) -> None:
-    last_knot = len(KNOTS) - 1
-    for row in range(len(moved)):
-        centre = 0.0
-        for at in range(len(CENTRE_LOGS)):
-            centre += probabilities[row, at] * CENTRE_LOGS[at]
-        knot = 0
-        for at in range(len(_UPPER_LOGS)):
-            # The length that is moved to the bin's upper edge; they ascend.
-            log_tokens = (_UPPER_LOGS[at] - (slope * centre + offset)) / spread + centre
-            tokens = math.exp(log_tokens)
-            while knot < last_knot and KNOTS[knot + 1] < tokens:
-                knot += 1
-            if knot == last_knot:
-                moved[row, at] = 1.0
-                continue
-            low, high = level_of_knot(below[row], knot), level_of_knot(below[row], knot + 1)
-            share = (tokens - KNOTS[knot]) / (KNOTS[knot + 1] - KNOTS[knot])
-            moved[row, at] = low + share * (high - low)
-        moved[row, len(_UPPER_LOGS)] = 1.0

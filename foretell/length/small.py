@@ -15,10 +15,10 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from foretell.kernel.compiled import forward, standardise, sum_words
 from foretell.length.bins import BINS, EDGES
 from foretell.length.conversation import Conversation
 from foretell.length.features import QUICK_NAMES, quick_features
-from foretell.length.layers import forward, standardise, sum_words
 from foretell.length.words import BUCKETS, word_numbers
 
 SMALL = "small.npz"

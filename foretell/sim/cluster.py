@@ -12,6 +12,7 @@ from math import inf
 from foretell.engine import Content
 from foretell.engine import Sequence as EngineSequence
 from foretell.engine.table import EngineTable
+from foretell.kernel.compiled import ImpossibleState
 from foretell.model import EngineConfig, RequestSpec
 from foretell.policy import Needs, Policy
 from foretell.sim.config import ClusterConfig, Fault, FaultKind
@@ -273,7 +274,7 @@ class _Cluster:
         """Steps end; False when no more of note do up to `until_s`."""
         try:
             found = self._table.run(until_s, each=self._each_step)
-        except AssertionError as error:
+        except ImpossibleState as error:
             name = self._nodes[self._table.stepped].instance_id
             raise InvariantError(f"{name}: {error}") from error
         if found is None:

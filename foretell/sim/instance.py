@@ -4,6 +4,7 @@ from foretell.cosched import Targets
 from foretell.engine import Content, Sequence
 from foretell.engine.table import EngineTable
 from foretell.engine.twin import Twin
+from foretell.kernel.compiled import ImpossibleState
 from foretell.kernel.step_time import StepTime, scaled
 from foretell.model.prediction import NO_SLO, Slo
 from foretell.sim.config import InstanceConfig
@@ -108,9 +109,7 @@ class Instance:
         """The engine was idle and finds that somebody has come."""
         try:
             self._table.step(self._index, now_s)
-        except InvariantError:
-            raise
-        except AssertionError as error:
+        except ImpossibleState as error:
             raise InvariantError(f"{self.instance_id}: {error}") from error
 
     def take_back(self, request_id: str, now_s: float) -> bool:

@@ -12,7 +12,7 @@ from services.process.keeper import Program
 _VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 _SCHEDULER_CLASS = "services.backend.vllm.plugin.ForetellScheduler"
 # -P: a folder `services` where the user happens to stand is not ours.
-_PREDICTOR_START_TIMEOUT_S = 240.0  # the first one on a machine may have to compile the twin
+_PREDICTOR_START_TIMEOUT_S = 60.0
 _MODULE = (sys.executable, "-P", "-m")
 
 

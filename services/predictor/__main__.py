@@ -4,12 +4,10 @@ import asyncio
 import gc
 import json
 import logging
-import time
 
 from prometheus_client import CollectorRegistry, start_http_server
 
 from foretell.config import PredictorSettings, check_profile, list_profiles, load_profile
-from foretell.engine.warm import warm_forecast
 from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.devices import DEVICES, MODELS
 from foretell.latency.profile_json import profile_to_json
@@ -70,10 +68,6 @@ async def _serve_pictures(
 async def serve(settings: PredictorSettings, stop: asyncio.Event) -> None:
     """Listen to the engine and answer predictions until `stop`."""
     step_time = make_step_time(settings.profile)
-    started = time.monotonic()
-    logger.info("loading the twin; where no compiled one is found, this takes a minute")
-    warm_forecast()
-    logger.info("the twin is ready after %.1f s", time.monotonic() - started)
     gc.collect()
     gc.freeze()  # a full collection would stop the loop to look at all that was imported
     metrics = PredictorMetrics(CollectorRegistry())

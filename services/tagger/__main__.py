@@ -29,12 +29,10 @@ def load_model(settings: TaggerSettings, ending: ExitStack) -> LengthModel[Any] 
     if settings.model == "none":
         return None
     try:
-        # Without a model the tagger needs neither numpy, numba nor a runtime.
-        from foretell.engine.warm import warm_lengths  # noqa: PLC0415
+        # Without a model the tagger needs neither numpy nor a runtime.
         from foretell.length.adapted import EncoderModel  # noqa: PLC0415
         from services.tagger.apart import EncoderApart  # noqa: PLC0415
 
-        warm_lengths()
         encoder = EncoderApart(folder_of(settings.model), threads=settings.threads)
         ending.callback(encoder.kill)
         return EncoderModel(encoder)

@@ -13,20 +13,12 @@ import pytest
 from emulated_engine import MODEL, engine_with_sidecar
 from schedulers import Scheduler, running
 
-from foretell.engine.warm import warm_forecast, warm_twin
 from foretell.placement import core
 from services.process.folders import free_ports
 
 pytestmark = pytest.mark.timeout(600)
 LONG, SHORT = 40, 4
 """Output tokens: a second of the engine, and next to nothing."""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _compiled() -> None:
-    """The peers share the test's event loop: a kernel that they had to compile would stop it."""
-    warm_twin()
-    warm_forecast()
 
 
 async def ask(scheduler: Scheduler, tenant: str, tokens: int) -> httpx.Response:

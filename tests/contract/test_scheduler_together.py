@@ -14,7 +14,6 @@ from emulated_engine import MODEL, events, running_engine
 from schedulers import WAIT_S, Scheduler, running, until
 
 from foretell.config import PredictorSettings, TaggerSettings
-from foretell.engine.warm import warm_forecast, warm_twin
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 from services.predictor.__main__ import serve as serve_predictor
 from services.process.logs import JsonLines, _Text
@@ -23,13 +22,6 @@ from services.tagger.server import serve as serve_tagger
 pytestmark = pytest.mark.timeout(600)
 
 WORDS = ("attempt 1 goes to engine-0", "on its way to engine-0", "ended on engine-0", "estimated")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _compiled() -> None:
-    """The peers share the test's event loop: a kernel that they had to compile would stop it."""
-    warm_twin()
-    warm_forecast()
 
 
 @asynccontextmanager

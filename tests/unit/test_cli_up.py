@@ -1,6 +1,5 @@
 """What `foretell up` refuses before it starts anything."""
 
-import asyncio
 import fcntl
 import socket
 import subprocess
@@ -11,7 +10,6 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.main import app
-from tools.local import compiled
 
 
 def up(*flags: str) -> tuple[int, str]:
@@ -78,19 +76,3 @@ def test_help_imports_nothing_heavy() -> None:
         "sys.exit(f'imported: {heavy}' if heavy else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
-
-
-async def test_compiling_ends_with_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who presses Ctrl-C meanwhile does not wait for it."""
-    endless = "import time; time.sleep(1000)"
-    monkeypatch.setattr(compiled, "_COMPILE", ("-c", endless))
-    monkeypatch.setattr(compiled, "_AT_ONCE_S", 0.0)
-    stop, said = asyncio.Event(), []
-
-    def say(text: str) -> None:
-        said.append(text)
-        stop.set()
-
-    async with asyncio.timeout(60):
-        await compiled.compile_twin(stop, say)
-    assert len(said) == 1

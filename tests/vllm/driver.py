@@ -51,7 +51,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from foretell.engine.arrays import new_rows
 from foretell.engine.twin import Twin
-from foretell.kernel import drafts
+from foretell.kernel import compiled as drafts
 from foretell.model import EncoderInput, EngineConfig
 from services.backend.vllm.encoder import knows_encoding
 

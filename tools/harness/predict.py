@@ -66,7 +66,7 @@ def _facts(options: PredictOptions) -> dict[str, object]:
         "async_scheduling": options.async_scheduling,
         "transport": options.transport,
         "profile": PROFILE,
-        "machine": describe_machine("foretell", "numba", "numpy", "grpcio", "protobuf", "uvloop"),
+        "machine": describe_machine("foretell", "numpy", "grpcio", "protobuf", "uvloop"),
     }
 
 

@@ -39,7 +39,6 @@ from services.process.folders import (
     socket_folder,
 )
 from tools.envoy import NoEnvoy
-from tools.local.compiled import compile_twin
 from tools.local.plan import (
     ENGINE_HOST,
     ClusterPlan,
@@ -284,7 +283,6 @@ class _Session:
                 showing = asyncio.create_task(self._show())
 
         self.event("foretell", f"starting in {self._state.path.parent}")
-        await compile_twin(stop, lambda text: self.event("foretell", text))
         try:
             await supervisor.run(stop, on_ready)
         finally:

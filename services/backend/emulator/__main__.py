@@ -7,7 +7,6 @@ from uuid import uuid4
 
 from foretell.config import EmulatorSettings, load_profile
 from foretell.engine import Twin
-from foretell.engine.warm import warm_lengths, warm_twin
 from foretell.latency.tables import profile_step_time
 from foretell.model import EngineConfig, GpuProfile
 from services.backend.emulator.answer import JobMaker
@@ -71,8 +70,6 @@ def make_driver(
 
 async def serve(settings: EmulatorSettings, stop: asyncio.Event) -> None:
     """Run the engine and its HTTP surface until `stop`."""
-    warm_twin()
-    warm_lengths()
     try:
         profile = load_profile(settings.profile)
         config = engine_config(settings, profile)

@@ -19,15 +19,13 @@ logger = logging.getLogger(__name__)
 
 
 def open_model(name: str) -> "EncoderModel | None":
-    """The small length model that a setting names; None for `none`, or where numpy or numba is
-    missing.
+    """The small length model that a setting names; None for `none`, or where numpy is missing.
 
     `SystemExit` says why a folder cannot serve.
     """
     if name == "none":
         return None
     try:
-        from foretell.engine.warm import warm_lengths  # noqa: PLC0415
         from foretell.length.adapted import EncoderModel  # noqa: PLC0415
         from foretell.length.small import SmallModel, Weights, shipped  # noqa: PLC0415
     except ImportError as error:
@@ -37,7 +35,6 @@ def open_model(name: str) -> "EncoderModel | None":
         weights = Weights.read(shipped() if name == "shipped" else Path(name))
     except (OSError, ValueError) as error:
         raise SystemExit(f"scheduler length model {name!r}: {error}") from error
-    warm_lengths()
     return EncoderModel(SmallModel(weights), "small_model")
 
 

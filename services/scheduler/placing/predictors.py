@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from foretell import wire
+from foretell.kernel.compiled import ImpossibleState
 from foretell.model import EngineConfig, Prediction, RequestSpec
 from foretell.placement import effects, events
 from foretell.policy import Needs
@@ -43,15 +44,13 @@ ReserveCall = grpc.aio.UnaryUnaryCall[predictor_pb2.ReserveRequest, predictor_pb
 
 
 def open_gallery() -> "Gallery | None":
-    """An empty gallery, once compiled code is loaded; None where numpy or numba is missing."""
+    """An empty gallery; None where numpy is missing."""
     try:
         from foretell.engine.gallery import Gallery  # noqa: PLC0415
-        from foretell.engine.warm import warm_forecast  # noqa: PLC0415
         from foretell.length.distribution import knots  # noqa: PLC0415
     except ImportError as error:
         logger.warning("predictors are called for each request, which is slow: %s", error)
         return None
-    warm_forecast()
     return Gallery(knots)
 
 
@@ -197,7 +196,7 @@ class Predictors:
                 with_quantiles=effect.with_quantiles,
                 single=effect.single,
             )
-        except AssertionError:  # the kernel's, of a state that cannot be: they are asked instead
+        except ImpossibleState:  # they are asked instead
             logger.exception("predicting from pictures failed")
             return []
         return [events.Answer(i, p.load, p) for i, p in zip(fresh, found, strict=True)]
@@ -212,7 +211,7 @@ class Predictors:
             try:
                 wait_s = gallery.wait_s(effect.instance_id, effect.spec, now_s)
                 begun = gallery.has_begun(effect.instance_id, effect.spec.request_id)
-            except AssertionError:  # the kernel's, of a state that cannot be
+            except ImpossibleState:
                 logger.exception("predicting from a picture failed")
         if wait_s is None:
             return events.Reviewed(effect.key, None, begun=begun)
@@ -228,7 +227,7 @@ class Predictors:
         try:
             fresh = self._fresh(gallery, list(self._followed), now_s)
             return {instance_id: gallery.lanes(instance_id, now_s) for instance_id in fresh}
-        except AssertionError:  # the kernel's, of a state that cannot be
+        except ImpossibleState:
             logger.exception("predicting from pictures failed")
             return {}
 

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from foretell.kernel.compiled import ImpossibleState
 from foretell.model import Load, Prediction
 from foretell.placement.explanation import Considered, explain
 from foretell.policy import Policy
@@ -33,7 +34,7 @@ def told_attempt(chapter: Chapter, policy: Policy) -> dict[str, Any]:
     explanation, spec = explain(policy, decision), decision.spec
     try:
         hindsight, floor = _seen_again(chapter)
-    except AssertionError:  # the kernel's, of a state that cannot be
+    except ImpossibleState:
         logger.exception("predicting from remembered pictures failed")
         hindsight, floor = {}, None
     return {

@@ -2,6 +2,7 @@
 
 import logging
 
+from foretell.kernel.compiled import ImpossibleState
 from foretell.model import LengthEstimate, Prediction, RequestSpec
 from foretell.telemetry import SchedulerMetrics
 from services.scheduler.placing.pool import Instance
@@ -54,6 +55,6 @@ def foretold_now(predictors: Predictors) -> dict[str, Prediction | None]:
 def _foretold(predictors: Predictors, instance: Instance) -> Prediction | None:
     try:
         return predictors.foretold(instance, _NEXT)
-    except AssertionError:  # the kernel's, of a state that cannot be
+    except ImpossibleState:
         logger.exception("predicting from a picture failed")
         return None

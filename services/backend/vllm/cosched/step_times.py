@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from foretell.cosched.plan import Allowance, Load, plan_step
 from foretell.kernel.step_time import StepTime
 from foretell.latency.calibration import OnlineStepTime
 from foretell.model import BatchShape
@@ -20,7 +19,6 @@ class StepTimes:
         self._scheduler = scheduler
         self._steps = StepTracker()
         self._completed = 0
-        _compile()
         self._model = OnlineStepTime()
 
     def step_s(self, shape: BatchShape) -> float:
@@ -47,11 +45,3 @@ class StepTimes:
     def updated(self, *, work_left: bool) -> None:
         """`update_from_output()` has returned; `work_left`: a request runs or waits."""
         self._steps.updated(work_left=work_left)
-
-
-def _compile() -> None:
-    """Let Numba compile now: a step must not wait for that."""
-    trial, shape = OnlineStepTime(), BatchShape(1, 16, 136, 1, 17)
-    trial.observe(shape, 0.01)
-    trial.current().step_s(shape)
-    plan_step(trial.packed(), Load(shape, [16], (0, 16), 64), Allowance())

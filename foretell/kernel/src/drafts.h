@@ -1,0 +1,97 @@
+// What speculative decoding and LoRA add to scheduling: draft tokens, and adapters in a step.
+//
+// A step verifies the draft tokens of each sequence that decodes, and samples one token more. Of
+// the drafts the first few are accepted; the rest is taken back. How many are drafted and accepted
+// is the model's doing and no decision of the scheduler: both are drawn by the ratios of `Engine`.
+
+#pragma once
+
+#include "state.h"
+
+namespace foretell::drafts {
+
+// Whether a step pads a sequence that is admitted with one token to compute: never, where it found
+// cached blocks, or always.
+constexpr Int NO_PADDING = 0, PADDED_BEHIND_HITS = 1, PADDED = 2;
+
+// How the step, which so far holds running sequences only, pads those that it admits.
+//
+// vLLM keeps a step uniform in which all others decode: whoever is admitted to it to decode is
+// given placeholders for drafts.
+INLINED Int padding(const State& state, const Batch& batch) {
+    if (state.engine.drafts == 0) return NO_PADDING;
+    for (Int i = 0; i < batch.counts.scheduled; i++) {
+        if (state.sequences[batch.entries[i].slot].is_prefill_chunk) return NO_PADDING;
+    }
+    return batch.counts.scheduled > 0 ? PADDED : PADDED_BEHIND_HITS;
+}
+
+// The tokens of an admitted sequence that has one to compute, behind `cached` ones.
+INLINED Int padded_tokens(const Engine& engine, Int cached, Int pads) {
+    if (pads == PADDED_BEHIND_HITS && cached == 0) return 1;
+    const Int tokens = 1 + engine.drafts;
+    return cached + tokens + 1 <= engine.max_model_len ? tokens : 1;
+}
+
+// A number in [0, 1) that depends on the sequence and how far it is (splitmix64's finalizer).
+//
+// The same for every sequence of that arrival, prompt and output.
+COMPILED double uniform(const Sequence& seq) {
+    uint64_t z = uint64_t(Int(seq.output)) * 0x9E3779B97F4A7C15u + uint64_t(Int(seq.prompt));
+    z += uint64_t(Int(seq.arrival_s * 1e3)) * 0xD1B54A32D192ED03u;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    z ^= z >> 31;
+    return double(z >> 11) / 9007199254740992.0;
+}
+
+// The tokens that are drafted for `seq` where they are known before the step.
+COMPILED Int drafted_tokens(const Engine& engine, const Sequence& seq) {
+    Int count = 0;
+    const double level = uniform(seq);
+    while (count < engine.drafts && level < engine.drafted_ratio[count]) count += 1;
+    return count;
+}
+
+// The tokens of the next `drafts` of `seq` that are accepted.
+COMPILED Int accepted_tokens(const Engine& engine, const Sequence& seq, Int drafts) {
+    Int count = 0;
+    const double level = uniform(seq);
+    while (count < min(drafts, MOST_DRAFTS) && level < engine.accepted_ratio[count]) count += 1;
+    return count;
+}
+
+// The step holds `slot`, and so its adapter.
+INLINED void note_adapter(const State& state, const Batch& batch, Int slot) {
+    const Int adapter = state.sequences[slot].adapter, count = batch.counts.adapters;
+    if (adapter == 0 || state.engine.max_loras == 0) return;
+    for (Int i = 0; i < count; i++) {
+        if (batch.entries[i].adapter == adapter) return;
+    }
+    batch.entries[count].adapter = adapter;
+    batch.counts.adapters = count + 1;
+}
+
+// List the adapters of the sequences that the step holds so far.
+COMPILED void count_adapters(const State& state, const Batch& batch) {
+    batch.counts.adapters = 0;
+    if (state.engine.max_loras > 0) {
+        for (Int i = 0; i < batch.counts.scheduled; i++) {
+            note_adapter(state, batch, batch.entries[i].slot);
+        }
+    }
+}
+
+// Whether the step has no room for the adapter of `slot`.
+INLINED bool is_left_out(const State& state, const Batch& batch, Int slot) {
+    const Int adapter = state.sequences[slot].adapter, most = state.engine.max_loras;
+    bool left_out = adapter != 0 && 0 < most && most == batch.counts.adapters;
+    if (left_out) {
+        for (Int i = 0; i < batch.counts.adapters; i++) {
+            left_out = left_out && batch.entries[i].adapter != adapter;
+        }
+    }
+    return left_out;
+}
+
+}  // namespace foretell::drafts

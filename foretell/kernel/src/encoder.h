@@ -1,0 +1,273 @@
+// What multimodal inputs add to scheduling: the encoder budget of a step, and the encoder cache.
+//
+// Mirrors `Scheduler._try_schedule_encoder_inputs` (vllm/v1/core/sched/scheduler.py, 0.32) and
+// `EncoderCacheManager` (vllm/v1/core/encoder_cache_manager.py). An input, such as an image, takes
+// the place of some tokens of a prompt. It is encoded as a whole in the first step that computes
+// any of them, and its embeddings stay in the cache while its sequence needs them; behind that
+// until others need the room. Inputs of equal content share them.
+
+#pragma once
+
+#include "state.h"
+
+namespace foretell::encoder {
+
+// What the step in the making does with an input: encodes it, or uses what an equal one of the same
+// sequence has it encode.
+constexpr Int ENCODES = 1, REPEATS = 2;
+
+// Whether the step encodes an input of the same sequence with the content of input `i`.
+INLINED bool is_encoded(const State& state, Int first, Int i) {
+    auto& rows = state.inputs;
+    for (Int j = first; j < i; j++) {
+        if (rows[j].step == ENCODES && rows[j].content == rows[i].content) return true;
+    }
+    return false;
+}
+
+// Whether any input of this content is held, from row `first` up to `end`.
+INLINED bool holds(const State& state, Int first, Int end, Int content) {
+    for (Int i = first; i < end; i++) {
+        if (state.inputs[i].held && state.inputs[i].content == content) return true;
+    }
+    return false;
+}
+
+// A cached content that nobody holds comes last of those that may be dropped.
+COMPILED void push_content(const State& state, Int index) {
+    auto& engine = state.engine;
+    auto& content = state.inputs[index];
+    content.previous = engine.encoder_tail;
+    content.next = NONE;
+    if (engine.encoder_tail == NONE) {
+        engine.encoder_head = index;
+    } else {
+        state.inputs[engine.encoder_tail].next = index;
+    }
+    engine.encoder_tail = index;
+}
+
+// A content is no longer one of those that may be dropped.
+COMPILED void unlink_content(const State& state, Int index) {
+    auto& engine = state.engine;
+    auto& rows = state.inputs;
+    const Int before = rows[index].previous, behind = rows[index].next;
+    if (before == NONE) {
+        engine.encoder_head = behind;
+    } else {
+        rows[before].next = behind;
+    }
+    if (behind == NONE) {
+        engine.encoder_tail = before;
+    } else {
+        rows[behind].previous = before;
+    }
+}
+
+// Whether an input can be encoded behind others with `before` embeddings.
+//
+// If so, cached contents that nobody holds are dropped until there is room, the oldest first.
+COMPILED bool make_room(const State& state, Int embeds, Int before) {
+    auto& engine = state.engine;
+    auto& rows = state.inputs;
+    const Int wanted = before + embeds;
+    if (embeds > engine.encoder_budget - before || wanted > engine.encoder_freeable) return false;
+    while (wanted > engine.encoder_free) {
+        const Int index = engine.encoder_head;
+        unlink_content(state, index);
+        rows[index].cached = 0;
+        engine.encoder_free += rows[index].embeds;
+    }
+    return true;
+}
+
+// The sequence needs the cached embeddings of its input `i`.
+COMPILED void hold(const State& state, const Sequence& seq, Int i) {
+    auto& engine = state.engine;
+    const Int index = state.inputs[i].content;
+    auto& content = state.inputs[index];
+    if (content.refs == 0) {
+        unlink_content(state, index);
+        engine.encoder_freeable -= content.embeds;
+    }
+    const Int end = seq.first_input + seq.inputs;
+    content.refs += !holds(state, seq.first_input, end, index);
+    state.inputs[i].held = 1;
+}
+
+COMPILED void let_go(const State& state, const Sequence& seq, Int i) {
+    auto& engine = state.engine;
+    const Int index = state.inputs[i].content;
+    auto& content = state.inputs[index];
+    state.inputs[i].held = 0;
+    if (holds(state, seq.first_input, seq.first_input + seq.inputs, index)) return;
+    content.refs -= 1;
+    if (content.refs == 0) {
+        push_content(state, index);
+        engine.encoder_freeable += content.embeds;
+    }
+}
+
+// The tokens behind `computed` ones that `slot` can compute for its inputs, `tokens` at most.
+//
+// It stops before an input that finds no room. Cached inputs are then held, and room for others has
+// been made, whether or not they are encoded; `encode_inputs` does that. Of what lies between the
+// first and the last embedding of an input, every token counts as one.
+COMPILED Int try_inputs(const State& state, Int slot, Int computed, Int tokens) {
+    auto& engine = state.engine;
+    auto& seq = state.sequences[slot];
+    auto& rows = state.inputs;
+    const Int first = seq.first_input, end = seq.first_input + seq.inputs;
+    const Int ahead = computed + engine.num_prefill_lookahead;
+    const Int window_end = ahead + tokens;
+    Int embeds = 0;
+    for (Int i = first; i < end; i++) rows[i].step = 0;
+    for (Int i = first; i < end; i++) {
+        auto& row = rows[i];
+        if (row.offset + row.length <= computed) continue;
+        if (row.offset >= window_end) break;
+        const bool is_cut = computed < row.offset && computed + tokens < row.offset + row.length;
+        if (engine.disable_chunked_mm_input && is_cut) {
+            tokens = max(Int(0), row.offset - ahead);
+            break;
+        }
+        if (is_encoded(state, first, i)) {
+            row.step = REPEATS;
+        } else if (rows[row.content].cached) {
+            hold(state, seq, i);
+        } else if (!make_room(state, rows[row.content].embeds, embeds)) {
+            tokens = max(Int(0), row.offset - ahead);
+            break;
+        } else if (computed - row.offset < row.end_embed &&
+                   window_end - row.offset > row.first_embed) {
+            embeds += rows[row.content].embeds;
+            row.step = ENCODES;
+        }
+    }
+    seq.encoded = embeds;
+    return tokens;
+}
+
+// The step computes what `try_inputs` let it, when it had `budget` left to encode with.
+COMPILED void encode_inputs(const State& state, Int slot, Int budget) {
+    auto& engine = state.engine;
+    auto& seq = state.sequences[slot];
+    auto& rows = state.inputs;
+    if (seq.encoded > 0) {
+        // As in vLLM, what preemptions since then have given back is lost.
+        engine.encoder_budget = budget - seq.encoded;
+    }
+    for (Int i = seq.first_input; i < seq.first_input + seq.inputs; i++) {
+        if (rows[i].step == ENCODES) {
+            auto& content = rows[rows[i].content];
+            content.cached = content.refs = rows[i].held = 1;
+            engine.encoder_free -= content.embeds;
+            engine.encoder_freeable -= content.embeds;
+        } else if (rows[i].step == REPEATS) {
+            hold(state, seq, i);
+        }
+    }
+}
+
+// A sequence with inputs begins to run.
+INLINED void begin_inputs(const State& state, Int slot) {
+    state.sequences[slot].encoding = 1;
+    state.engine.encoding += 1;
+}
+
+INLINED void end_inputs(const State& state, Sequence& seq) {
+    state.engine.encoding -= seq.encoding;
+    seq.encoding = seq.encoded = 0;
+}
+
+// Let go of inputs behind which the output of `slot` is known; its step verified `drafts`.
+//
+// Without async scheduling vLLM has no placeholders. Drafts, accepted or not, lie behind inputs.
+COMPILED void free_processed(const State& state, Int slot, Int drafts) {
+    auto& engine = state.engine;
+    auto& seq = state.sequences[slot];
+    auto& rows = state.inputs;
+    const Int tokens = seq.computed - (engine.depth > 1 ? Int(seq.placeholders) : drafts);
+    bool goes_on = false;
+    for (Int i = seq.first_input; i < seq.first_input + seq.inputs; i++) {
+        auto& row = rows[i];
+        if (row.held && row.offset + row.length + engine.num_prefill_lookahead <= tokens) {
+            let_go(state, seq, i);
+        }
+        goes_on = goes_on || row.held || row.offset + row.length > seq.computed;
+    }
+    if (!goes_on) end_inputs(state, seq);
+}
+
+// Let go of all inputs of `slot`, which does not run, or will not go on.
+//
+// In their order, as `EncoderCacheManager.free` does for up to eight of them. Of more it goes
+// through a set of Python's.
+INLINED void free_inputs(const State& state, Int slot) {
+    auto& seq = state.sequences[slot];
+    if (seq.inputs > 0) {
+        for (Int i = seq.first_input; i < seq.first_input + seq.inputs; i++) {
+            if (state.inputs[i].held) let_go(state, seq, i);
+        }
+        end_inputs(state, seq);
+    }
+}
+
+// Count who holds what, from the rows of a picture, the first `contents` of which are contents.
+//
+// Those of them that are cached and held by nobody are listed in the order in which they would be
+// dropped.
+COMPILED void restore_inputs(const State& state, Int contents) {
+    auto& engine = state.engine;
+    auto& rows = state.inputs;
+    engine.encoder_head = engine.encoder_tail = NONE;
+    engine.encoder_free = engine.encoder_cache_size;
+    engine.encoding = 0;
+    Int next_input = contents;
+    for (Int i = 0; i < contents; i++) {
+        rows[i].refs = 0;
+        if (rows[i].cached) engine.encoder_free -= rows[i].embeds;
+    }
+    engine.encoder_freeable = engine.encoder_free;
+    for (Int slot = 0; slot < engine.running + engine.waiting; slot++) {
+        auto& seq = state.sequences[slot];
+        seq.first_input = next_input;
+        next_input += seq.inputs;
+        for (Int i = seq.first_input; i < next_input; i++) {
+            auto& row = rows[i];
+            if (row.held) {
+                rows[row.content].refs += !holds(state, seq.first_input, i, row.content);
+            }
+            const bool goes_on = row.held || row.offset + row.length > seq.computed;
+            if (slot < engine.running && goes_on) seq.encoding = 1;
+        }
+        engine.encoding += seq.encoding;
+    }
+    for (Int i = 0; i < contents; i++) {
+        if (rows[i].cached && rows[i].refs == 0) {
+            push_content(state, i);
+            engine.encoder_freeable += rows[i].embeds;
+        }
+    }
+}
+
+// The room in the encoder cache, counted anew; a violation is a bug in the twin.
+COMPILED void check_inputs(const State& state) {
+    auto& engine = state.engine;
+    Int held = 0, unused = 0;
+    for (auto& content : state.inputs) {
+        if (content.cached && content.refs > 0) {
+            held += content.embeds;
+        } else if (content.cached) {
+            unused += content.embeds;
+        }
+    }
+    auto& broken = state.broken;
+    require(broken, engine.encoder_free >= 0, "more embeddings are cached than fit");
+    require(broken, engine.encoder_free + held + unused == engine.encoder_cache_size,
+            "room is miscounted");
+    require(broken, engine.encoder_freeable == engine.encoder_free + unused,
+            "what nobody holds is miscounted");
+}
+
+}  // namespace foretell::encoder

@@ -1,0 +1,219 @@
+// Forecasts from pictures of many engines, in one call.
+//
+// Each question asks what becomes of one newcomer on one engine. The arrivals of a call are, for
+// each question, those that are on their way to its engine, then those that are expected there
+// though nobody has announced them, and behind all of them the newcomer. What each array is for is
+// told at `foretell.kernel.forecasts`.
+
+#pragma once
+
+#include "futures.h"
+
+namespace foretell::forecasts {
+
+using namespace futures;
+
+// The newcomer's future on each of q engines: instants, infinite where they never come.
+struct Answers {
+    Table<double> first_token_s;  // (q, most samples)
+    Table<double> last_token_s;   // (q, most samples * marks)
+    Array<Mark> marks;
+    Table<double> means;
+    Table<Int> counts;
+};
+
+// The cost of a newcomer to the others on each of q engines, and memory to compute it.
+struct Costs {
+    Array<Kept> kept;
+    Table<double> without_s;  // (2 * pictures, most samples * most requests)
+    Table<double> beside_s;   // (2, most samples * most requests)
+    Array<Mark> marks;
+    Array<Int> counts;
+    Table<double> added_s;  // (q, 2)
+};
+
+// What all questions of a call have in common.
+struct Call {
+    Pictures pictures;
+    Scratch scratch;
+    StepTimes models;
+    Array<Question> questions;
+    Array<Arrival> arrivals;
+    double now_s;
+    bool every_step;
+    Int seed;
+};
+
+COMPILED Int sequences_of(const Array<Arrival>& arrivals, Int first, Int end) {
+    Int count = 0;
+    for (Int i = first; i < end; i++) count += arrivals[i].sequences;
+    return count;
+}
+
+// Write the engine with the arrivals up to `end` to `scratch`, and draw their lengths.
+COMPILED void begin(const Call& call, const StepTime& model, const Question& question, Int end,
+                    bool with_newcomer, const Table<Int>& totals) {
+    auto& scratch = call.scratch;
+    auto& arrivals = call.arrivals;
+    const Int index = question.picture;
+    restore(call.pictures, index, scratch);
+    set_clock(call.pictures, index, model, call.now_s, call.every_step, scratch);
+    draw_requests(call.pictures, index, call.seed, totals);
+    const Int first = call.pictures.headers[index].figures[REQUESTS];
+    Int slot = first;
+    for (Int j = question.first; j < end; j++) {
+        auto& arrival = arrivals[j];
+        const double delay_s = j < question.announced ? question.delay_s : 0.0;
+        expect(scratch, arrival, delay_s, arrival.cached_tokens, slot);
+        draw_arrival(arrival, call.seed, totals, slot);
+        slot += arrival.sequences;
+    }
+    if (with_newcomer) {
+        auto& newcomer = arrivals.last();
+        expect(scratch, newcomer, question.delay_s, question.cached_tokens, slot);
+        draw_arrival(newcomer, call.seed, totals, slot);
+        slot += newcomer.sequences;
+    }
+    sort_arrivals(scratch, first, slot);
+}
+
+// Fill row `i` of `answers.means`.
+COMPILED void average(const Answers& answers, Int i, Int samples, double now_s) {
+    double first_s = 0.0, last_s = 0.0, tokens = 0.0;
+    const Int marks = answers.marks.size;
+    for (Int sample = 0; sample < samples; sample++) {
+        first_s += max(0.0, answers.first_token_s.at(i, sample) - now_s);
+        for (Int mark = 0; mark < marks; mark++) {
+            last_s += max(0.0, answers.last_token_s.at(i, sample * marks + mark) - now_s);
+        }
+    }
+    for (auto& mark : answers.marks) tokens += double(mark.tokens);
+    answers.means.at(i, 0) = first_s / double(samples);
+    answers.means.at(i, 1) = last_s / double(samples * marks);
+    answers.means.at(i, 2) = tokens / double(marks);
+}
+
+// Fill `answers` to the questions.
+COMPILED void forecast(const Call& call, const Answers& answers) {
+    auto& newcomer = call.arrivals.last();
+    for (Int i = 0; i < call.questions.size; i++) {
+        auto& question = call.questions[i];
+        const StepTime model = model_at(call.models, question.picture);
+        const Int known = call.pictures.headers[question.picture].figures[REQUESTS];
+        const Int expected = sequences_of(call.arrivals, question.first, question.end);
+        const Int count = known + expected + newcomer.sequences, samples = question.samples;
+        const Table<Int> totals = {call.scratch.totals.data, samples, count};
+        begin(call, model, question, question.end, true, totals);
+        const Futures futures = {totals,
+                                 answers.marks,
+                                 {answers.first_token_s[i].data, samples, 1},
+                                 {answers.last_token_s[i].data, samples, answers.marks.size},
+                                 answers.counts[i]};
+        sample_futures(call.scratch, model, count - known, newcomer.sequences, newcomer.length,
+                       futures);
+        if (!is_whole(call.scratch.broken)) return;
+        average(answers, i, samples, call.now_s);
+    }
+}
+
+// Whether rollouts without a newcomer may differ from those kept; if so, note the new state.
+COMPILED bool is_new(Kept& kept, const Question& question, const Records& start) {
+    auto& clock = start.clock;
+    const double now_s = clock.in_flight < start.engine.depth ? clock.now_s : 0.0;
+    if (kept.version == question.version && kept.samples == question.samples &&
+        kept.now_s == now_s && kept.first_end_s == clock.first_end_s &&
+        kept.last_end_s == clock.last_end_s) {
+        return false;
+    }
+    kept.version = question.version;
+    kept.samples = question.samples;
+    kept.now_s = now_s;
+    kept.first_end_s = clock.first_end_s;
+    kept.last_end_s = clock.last_end_s;
+    kept.made += 1;
+    return true;
+}
+
+// Follow all requests of an engine to their ends, `newcomers` among them; their number.
+//
+// What is known without newcomers already is not computed again.
+COMPILED Int follow(const Call& call, const Question& question, Int newcomers, const Costs& costs) {
+    const Int index = question.picture, samples = question.samples;
+    const StepTime model = model_at(call.models, index);
+    const Int announced = sequences_of(call.arrivals, question.first, question.announced);
+    const Int arriving = announced + newcomers;
+    const Int count = call.pictures.headers[index].figures[REQUESTS] + arriving;
+    const Table<Int> totals = {call.scratch.totals.data, samples, count};
+    auto& kept = costs.kept[index];
+    begin(call, model, question, question.announced, newcomers > 0, totals);
+    if (newcomers == 0 && !is_new(kept, question, call.scratch.records[START])) return count;
+    const Table<double>& seconds = newcomers > 0 ? costs.beside_s : costs.without_s;
+    const Int row = newcomers > 0 ? 0 : index, rows = seconds.rows / 2;
+    const Futures futures = {totals,
+                             costs.marks,
+                             {seconds[row].data, samples, count},
+                             {seconds[rows + row].data, samples, count},
+                             costs.counts};
+    const double* length = call.arrivals.last().length;
+    sample_futures(call.scratch, model, arriving, 0, length, futures);
+    // What a rollout left unfinished is not kept.
+    if (newcomers == 0 && !is_whole(call.scratch.broken)) kept.version = -1;
+    return count;
+}
+
+// Seconds by which `others` come later in `beside_s` than in `without_s`; without the offline ones
+// if `spares_offline`.
+//
+// Both are flat: `beside_s` is (samples, requests), `without_s` (samples, others). The sum over the
+// others is averaged over the samples. What never comes without the newcomer either is not its
+// doing; what it alone prevents is infinitely late.
+COMPILED double mean_delay_s(const double* without_s, const double* beside_s, Int samples,
+                             const Array<Sequence>& others, Int requests, bool spares_offline) {
+    const Int count = others.size;
+    double total_s = 0.0;
+    for (Int sample = 0; sample < samples; sample++) {
+        double delay_s = 0.0;
+        for (Int slot = 0; slot < count; slot++) {
+            if (spares_offline && others[slot].priority == OFFLINE_PRIORITY) continue;
+            const double alone_s = without_s[sample * count + slot];
+            if (alone_s < INFINITY) delay_s += beside_s[sample * requests + slot] - alone_s;
+        }
+        total_s += delay_s;
+    }
+    return total_s / double(samples);
+}
+
+// Fill `costs.added_s` for the questions.
+//
+// A newcomer delays others in three ways: it takes tokens of a step's budget, so that prompts
+// behind it are computed later; it makes every step longer that it takes part in; and it takes
+// blocks and a seat, so that others are admitted later or preempted.
+//
+// The economists' externality: who is placed pays for its own latency, the others pay the rest.
+// Offline requests pay nothing for an online one: nobody waits for them. Otherwise online requests
+// would all meet on the engine where they hold offline work up already. Both runs of an engine use
+// the same lengths for the same requests, so that their difference is the newcomer's doing and no
+// accident of the draw. Nobody is expected but those who were announced: who may come later is not
+// there to be delayed, and will be placed where it suits.
+COMPILED void cost(const Call& call, const Costs& costs) {
+    auto& newcomer = call.arrivals.last();
+    const Int newcomers = newcomer.sequences;
+    const Array<Sequence> rows = call.scratch.sequences[START];
+    const bool spares_offline = newcomer.priority != OFFLINE_PRIORITY;
+    const Int engines = costs.without_s.rows / 2;
+    for (Int i = 0; i < call.questions.size; i++) {
+        auto& question = call.questions[i];
+        const Int others = follow(call, question, 0, costs);
+        if (!is_whole(call.scratch.broken)) return;
+        follow(call, question, newcomers, costs);
+        if (!is_whole(call.scratch.broken)) return;
+        for (Int which = 0; which < 2; which++) {
+            const double* without_s = costs.without_s[which * engines + question.picture].data;
+            costs.added_s.at(i, which) =
+                mean_delay_s(without_s, costs.beside_s[which].data, question.samples,
+                             rows.first(others), others + newcomers, spares_offline);
+        }
+    }
+}
+
+}  // namespace foretell::forecasts

@@ -1,0 +1,120 @@
+// Possible futures of an engine's requests: rollouts from one start, each with other lengths.
+
+#pragma once
+
+#include "start.h"
+
+namespace foretell::futures {
+
+using namespace start;
+
+// The outcome of s rollouts: instants on the start's clock, infinite where they never come.
+struct Futures {
+    Table<Int> totals;  // (s, n): the output lengths they run with
+    Array<Mark> marks;  // none where all requests are followed to their ends
+    // (s, 1): the first token of any newcomer; or (s, n), also infinite where it came before.
+    Table<double> first_token_s;
+    // (s, marks): the last token of all newcomers, had they as many tokens as the mark says; or
+    // (s, n).
+    Table<double> last_token_s;
+    // (2,): preemptions and steps of the first rollout; for newcomers until they have ended.
+    Array<Int> counts;
+};
+
+// Set the marks in the first rollout; later ones go no further than a first token.
+COMPILED void follow_newcomers(const Roll& work, const double* length, bool first) {
+    auto& state = work.loop.state;
+    const Int count = work.marks.size;
+    if (first) {
+        auto& newcomer = state.sequences[work.watched[0]];
+        for (Int i = 0; i < count; i++) {
+            const double level = (double(i) + 0.5) / double(count);
+            const Int tokens = round_even(conditional_quantile(length, 0.0, level));
+            work.marks[i].tokens = limited(state.engine, newcomer, tokens);
+            work.marks[i].at_s = -INFINITY;
+        }
+    } else {
+        work.loop.clock.until_first_token = 1;
+    }
+    for (auto& slot : work.watched) state.sequences[slot].stop_after = work.marks.last().tokens;
+}
+
+COMPILED void note_newcomers(const Roll& work, Int sample, bool ended, const Futures& futures) {
+    double first_s = INFINITY;
+    if (ended) {
+        for (auto& slot : work.watched) {
+            first_s = min(first_s, work.loop.state.sequences[slot].first_token_s);
+        }
+    }
+    futures.first_token_s.at(sample, 0) = first_s;
+    for (Int i = 0; i < work.marks.size; i++) {
+        if (sample == 0) {
+            futures.last_token_s.at(0, i) = ended ? work.marks[i].at_s : INFINITY;
+            continue;
+        }
+        double last_s = futures.last_token_s.at(0, i);
+        if (last_s < INFINITY) last_s += first_s - futures.first_token_s.at(0, 0);
+        futures.last_token_s.at(sample, i) = last_s;
+    }
+}
+
+// Fill all of `futures` but its totals; the start in `scratch` is left as it is.
+//
+// `arriving` requests have not joined the queue at the start. The last `watched` sequences, whose
+// length is believed to be as `length` says, are newcomers. Where there are none, every rollout
+// goes on until nobody is left who can ever run. How many tokens that takes hardly matters
+// (`steady.h`): it costs what has to be admitted, and who ends.
+//
+// Newcomers run as far as the last of the marks: when they would have ended with any of them is
+// then known from one rollout, for a newcomer's end changes little for itself. The marks are set to
+// the middles of equally likely parts of its length. Only the first rollout goes on behind the
+// first token: how long others will be decides when a newcomer can begin, and says little of how
+// fast it then goes.
+COMPILED void sample_futures(const Scratch& scratch, const StepTime& model, Int arriving,
+                             Int watched, const double* length, const Futures& futures) {
+    auto& records = scratch.records[WORK];
+    const Int samples = futures.totals.rows, requests = futures.totals.columns;
+    for (Int i = 0; i < watched; i++) scratch.slots.at(WATCHED, i) = requests - watched + i;
+    const State state = {records.engine,
+                         scratch.sequences[WORK],
+                         scratch.slots[RUNNING_SLOTS],
+                         scratch.blocks,
+                         scratch.places,
+                         {scratch.slots.data, 0},
+                         scratch.inputs[WORK],
+                         scratch.broken};
+    const Roll work = {{state,
+                        {{records.older, scratch.entries[2 * WORK + OLDER]},
+                         {records.newer, scratch.entries[2 * WORK + NEWER]}},
+                        records.clock},
+                       scratch.slots[ARRIVALS].first(arriving),
+                       scratch.slots[WATCHED].first(watched),
+                       futures.marks,
+                       {records.sums, scratch.slots[DUE], scratch.residues[0], scratch.residues[1]}};
+    auto& clock = records.clock;
+    for (Int sample = 0; sample < samples; sample++) {
+        reset(work, scratch, requests);
+        for (Int slot = 0; slot < requests; slot++) {
+            auto& seq = state.sequences[slot];
+            seq.stop_after = limited(state.engine, seq, futures.totals.at(sample, slot));
+        }
+        if (watched > 0) follow_newcomers(work, length, sample == 0);
+        const bool ended = roll(work, model, INFINITY);
+        if (!is_whole(scratch.broken)) return;
+        if (sample == 0) {
+            futures.counts[0] = clock.preemptions;
+            futures.counts[1] = clock.iterations;
+        }
+        if (watched > 0) {
+            note_newcomers(work, sample, ended, futures);
+        } else {
+            for (Int slot = 0; slot < requests; slot++) {
+                auto& seq = state.sequences[slot];
+                futures.first_token_s.at(sample, slot) = seq.first_token_s;
+                futures.last_token_s.at(sample, slot) = seq.finished_s;
+            }
+        }
+    }
+}
+
+}  // namespace foretell::futures

@@ -1,0 +1,252 @@
+// An engine run forward in time: its loop, the seconds of its steps, and who arrives meanwhile.
+
+#pragma once
+
+#include "loop.h"
+#include "steady.h"
+
+namespace foretell::rollout {
+
+using namespace loop;
+using namespace steady;
+
+// Rounds after which a rollout gives up: a safety bound that no real engine reaches.
+constexpr Int MAX_ROUNDS = 200000;
+
+// Everything a rollout works on.
+struct Roll {
+    Loop loop;
+    Array<Int32> arrivals;  // slots of who is still to arrive, in the order of their `arrival_s`
+    // The rollout ends when all of these slots have ended, or see `until_first_token`.
+    Array<Int32> watched;
+    Array<Mark> marks;  // ascending
+    Steady steady;
+};
+
+INLINED bool enter(const Roll& r) {
+    auto& clock = r.loop.clock;
+    auto& state = r.loop.state;
+    if (clock.in_flight != state.engine.depth - 1 || has_offline(state)) return false;
+    // Who computes multimodal inputs may have to stop before one.
+    if (state.engine.encoding > 0) return false;
+    return steady::enter(state, r.steady, r.loop.batches[clock.oldest]);
+}
+
+COMPILED void leave(const Roll& r) {
+    if (!r.steady.sums.active) return;
+    steady::leave(r.loop.state, r.steady, r.loop.batches[r.loop.clock.oldest]);
+}
+
+INLINED bool seen_enough(const Roll& r) {
+    auto& clock = r.loop.clock;
+    for (auto& slot : r.watched) {
+        auto& seq = r.loop.state.sequences[slot];
+        if (clock.until_first_token && seq.first_token_s < INFINITY) return true;
+        if (!clock.until_first_token && seq.status != ENDED) return false;
+    }
+    return r.watched.size > 0 && !clock.until_first_token;
+}
+
+INLINED void admit_arrivals(const Roll& r) {
+    auto& clock = r.loop.clock;
+    auto& sequences = r.loop.state.sequences;
+    while (clock.next_arrival < r.arrivals.size) {
+        const Int slot = r.arrivals[clock.next_arrival];
+        if (sequences[slot].arrival_s > clock.now_s) return;
+        clock.next_arrival += 1;
+        if (sequences[slot].status == EXPECTED) {
+            if (is_offline(r.loop.state, slot)) leave(r);
+            enqueue(r.loop.state, slot);
+        }
+    }
+}
+
+INLINED double next_arrival_s(const Roll& r) {
+    auto& clock = r.loop.clock;
+    if (clock.next_arrival >= r.arrivals.size) return INFINITY;
+    return r.loop.state.sequences[r.arrivals[clock.next_arrival]].arrival_s;
+}
+
+INLINED double run_s(const StepTime& model, Int count, Int pairs, Int steps) {
+    return steps > 0 ? step_time::decode_run_s(model, count, pairs, steps) : 0.0;
+}
+
+// The least number of steps, up to `most`, that take `seconds`; 0 if that has passed.
+//
+// A run's time is nearly proportional to its steps, so each guess is all but right.
+COMPILED Int steps_until(const StepTime& model, Int count, Int pairs, double seconds, Int most) {
+    if (seconds <= 0.0 || most <= 0) return 0;
+    Int low = 0, high = most;  // as far as is known: too few, and enough or `most`
+    Int guess = Int(seconds / step_s(model, {0, 0, 0, count, pairs, 0}));
+    while (high - low > 1) {
+        guess = max(low + 1, min(guess, high - 1));
+        const double took = step_time::decode_run_s(model, count, pairs, guess);
+        if (took >= seconds) {
+            high = guess;
+        } else {
+            low = guess;
+        }
+        const Int next_guess = Int(double(guess) * seconds / took);
+        guess = next_guess == guess ? next_guess + (took < seconds) : next_guess;
+    }
+    return high;
+}
+
+// Note the marks that the watched have passed by now.
+INLINED void note(const Roll& r) {
+    for (auto& slot : r.watched) {
+        auto& seq = r.loop.state.sequences[slot];
+        const Int output = output_of(r.loop.state, r.steady, slot);
+        if (output <= seq.noted) continue;
+        for (auto& mark : r.marks) {
+            if (seq.noted < mark.tokens && mark.tokens <= output) {
+                mark.at_s = max(mark.at_s, r.loop.clock.now_s);
+            }
+        }
+        seq.noted = output;
+    }
+}
+
+// Note the marks that the watched pass in a run of steps about to be taken, and when.
+INLINED void note_run(const Roll& r, const StepTime& model, double begin_s, Int steps) {
+    const Int ahead = r.loop.state.engine.depth - 1;
+    auto& sums = r.steady.sums;
+    for (auto& slot : r.watched) {
+        auto& seq = r.loop.state.sequences[slot];
+        const Int output = output_of(r.loop.state, r.steady, slot);
+        if (r.steady.due[slot] == NEVER) continue;
+        for (auto& mark : r.marks) {
+            if (output < mark.tokens && mark.tokens <= output + steps) {
+                const Int taken = mark.tokens - output - ahead;
+                const double after_s = run_s(model, sums.scheduled, sums.pairs, taken);
+                mark.at_s = max(mark.at_s, begin_s + after_s);
+            }
+        }
+        seq.noted = output + steps;
+    }
+}
+
+// Run one iteration of the engine's loop; false when nothing can ever run again.
+COMPILED bool iterate(const Roll& r, const StepTime& model) {
+    auto& loop = r.loop;
+    auto& clock = loop.clock;
+    if (schedule_next(loop, model)) {
+        auto& counts = loop.batches[newest(loop)].counts;
+        launch(loop, batch_s(model, counts));
+        if (clock.in_flight < loop.state.engine.depth && counts.scheduled > 0) return true;
+    }
+    if (clock.in_flight > 0) {
+        land(loop);
+        note(r);
+        return true;
+    }
+    if (clock.next_arrival >= r.arrivals.size) return false;
+    clock.now_s = max(clock.now_s, next_arrival_s(r));
+    return true;
+}
+
+// Whether a waiting request would be admitted beside those that decode, now or a little later.
+//
+// Later steps of the same kind find fewer free blocks: who does not fit now will not fit then,
+// unless windows leave blocks behind. What chunks leave behind is an event.
+INLINED bool may_admit(const State& state, const Steady& steady) {
+    auto& engine = state.engine;
+    const Int token_budget = engine.max_num_scheduled_tokens - steady.sums.scheduled;
+    if (engine.head == NONE || token_budget <= 0 || engine.running >= engine.max_num_seqs) {
+        return false;
+    }
+    if (steady.sums.sliding > 0 || steady.sums.given_up > 0) return true;
+    auto& head = state.sequences[engine.head];
+    if (head.inputs > 0) return true;  // to try it changes the encoder cache
+    const Int most = floor_div(head.prompt + head.output - 1, engine.block_size);
+    const Int hits = min(head.hits, most), threshold = long_prefill_threshold(state);
+    return admissible_tokens(state, engine.head, token_budget, threshold, hits, NO_PADDING) > 0;
+}
+
+// Whether a request that arrives may be admitted, or only joins a queue that stands still.
+INLINED bool arrivals_matter(const State& state) {
+    auto& engine = state.engine;
+    const bool stands_still = engine.head != NONE && !engine.by_priority;
+    return !stands_still && engine.running < engine.max_num_seqs;
+}
+
+// Take all iterations up to the next event at once; false if there are no blocks for one.
+INLINED bool fast_forward(const Roll& r, const StepTime& model, double until_s) {
+    auto& state = r.loop.state;
+    auto& clock = r.loop.clock;
+    auto& steady = r.steady;
+    auto& sums = steady.sums;
+    const Int ahead = state.engine.depth - 1;
+    if (sums.scheduled > state.engine.max_num_scheduled_tokens) return false;
+    Int steps = iterations_that_fit(state, steady, sums.next_event - sums.iteration);
+    if (steps == 0) return false;
+    const Int count = sums.scheduled, pairs = sums.pairs;
+    // The run's first step begins here, and its output is applied `ahead` iterations later.
+    const double begin_s = ahead > 0 ? clock.last_end_s : clock.now_s;
+    const double stop_s = arrivals_matter(state) ? min(until_s, next_arrival_s(r)) : until_s;
+    if (stop_s < INFINITY) {
+        steps = ahead + steps_until(model, count, pairs, stop_s - begin_s, steps - ahead);
+    }
+    if (ahead > 0) {
+        auto& in_flight = r.loop.batches[clock.oldest];
+        deliver(state, steady, in_flight, begin_s);
+        in_flight.counts.scheduled = 0;  // the steps to come hold none but steady ones
+    }
+    note_run(r, model, begin_s, steps);
+    take_steady_blocks(state, steady, steps);
+    clock.now_s = clock.last_end_s = begin_s + run_s(model, count, pairs, steps - ahead);
+    if (ahead > 0) {
+        clock.last_end_s += step_s(model, {0, 0, 0, count, pairs + (steps - 1) * count, 0});
+    }
+    clock.first_end_s = clock.last_end_s;
+    clock.iterations += steps;
+    advance_steady(state, steady, steps, clock.now_s);
+    return true;
+}
+
+// Run one iteration or many, the steady requests in bulk; false where that cannot be done.
+INLINED bool iterate_steady(const Roll& r, const StepTime& model, double until_s) {
+    auto& state = r.loop.state;
+    auto& clock = r.loop.clock;
+    auto& steady = r.steady;
+    const bool only_steady =
+        steady.sums.scheduled > 0 && steady.sums.members == state.engine.running;
+    if (only_steady && !may_admit(state, steady)) return fast_forward(r, model, until_s);
+    if (!can_schedule(state, steady, long_prefill_threshold(state))) return false;
+    auto& step = r.loop.batches[newest(r.loop)];
+    const bool scheduled = schedule_rest(state, steady, step);
+    if (scheduled) launch(r.loop, batch_s(model, step.counts));
+    if (clock.in_flight == 0) return false;
+    auto& batch = r.loop.batches[clock.oldest];
+    end_oldest(r.loop);
+    deliver(state, steady, batch, clock.now_s);
+    advance_steady(state, steady, 1, clock.now_s);
+    const bool in_order = !scheduled || join_sampled(state, steady, step);
+    note(r);
+    if (!in_order || clock.in_flight != state.engine.depth - 1 || state.engine.encoding > 0) {
+        leave(r);
+    }
+    return true;
+}
+
+// Run until the watched have ended or the clock has reached `until_s`.
+//
+// False if neither can happen: what is left can never run. Also where an invariant is broken.
+COMPILED bool roll(const Roll& r, const StepTime& model, double until_s) {
+    auto& clock = r.loop.clock;
+    auto& sums = r.steady.sums;
+    bool arrives = false;
+    for (Int round = 0; round < MAX_ROUNDS; round++) {
+        if (!is_whole(r.loop.state.broken)) return false;
+        admit_arrivals(r);
+        arrives = clock.now_s >= until_s || seen_enough(r);
+        if (arrives) break;
+        if ((sums.active || enter(r)) && iterate_steady(r, model, until_s)) continue;
+        leave(r);
+        if (!iterate(r, model)) break;
+    }
+    leave(r);
+    return arrives;
+}
+
+}  // namespace foretell::rollout

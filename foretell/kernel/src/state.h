@@ -1,0 +1,32 @@
+// The state of one engine as arrays. What each is for is told at `foretell.kernel.layout`.
+
+#pragma once
+
+#include "layout.h"
+
+namespace foretell {
+
+constexpr Int UNUSED = 0, EXPECTED = 1, WAITING = 2, RUNNING = 3, ENDED = 4;
+constexpr Int MOST_DRAFTS = 16;
+constexpr Int NONE = -1;
+constexpr Int OFFLINE_PRIORITY = 2147483647;
+
+// The scheduler of one engine.
+struct State {
+    Engine& engine;
+    Array<Sequence> sequences;
+    Array<Int32> running;
+    Array<Block> blocks;
+    Array<Place> places;
+    Array<Int32> first_with;
+    Array<Input> inputs;
+    Broken& broken;
+};
+
+// One step: `counts` says how many rows of `entries` are in use.
+struct Batch {
+    Counts& counts;
+    Array<Entry> entries;
+};
+
+}  // namespace foretell
