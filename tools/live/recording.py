@@ -9,7 +9,7 @@ on the same run.
 import json
 import struct
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ class Served:
     """What the request allowed where nobody was told its length; 0: the length was told."""
     expected_tokens: float = 0.0
     """What was expected of its length then; so are the next."""
-    quantiles: Sequence[Sequence[float]] = ()
+    quantiles: tuple[tuple[float, float], ...] = ()
     """(level, tokens), as in `LengthEstimate`."""
 
     @property
@@ -102,7 +102,7 @@ class Recording:
                     framed = archive.read("snapshots.bin")
                 return cls(
                     json.loads(archive.read("about.json")),
-                    [Served(**json.loads(line)) for line in lines],
+                    [_served(json.loads(line)) for line in lines],
                     list(_unframed(framed)),
                 )
         except (
@@ -114,6 +114,11 @@ class Recording:
             zipfile.BadZipFile,
         ) as error:
             raise ValueError(f"{path} holds no recording: {error!r}") from error
+
+
+def _served(row: dict[str, Any]) -> Served:
+    quantiles = tuple((level, tokens) for level, tokens in row.pop("quantiles", ()))
+    return Served(**row, quantiles=quantiles)
 
 
 def _framed(messages: Iterable[bytes]) -> Iterator[bytes]:

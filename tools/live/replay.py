@@ -92,8 +92,7 @@ def told_of(served: Served) -> RequestSpec:
     """What the predictor was told of a request: its length, or what was expected of it."""
     if not served.max_tokens:
         return spec_of(served)
-    quantiles = tuple((level, tokens) for level, tokens in served.quantiles)
-    length = LengthEstimate(served.expected_tokens, quantiles, "history")
+    length = LengthEstimate(served.expected_tokens, served.quantiles, "history")
     return RequestSpec(served.request_id, served.prompt_tokens, served.max_tokens, length)
 
 
