@@ -5,6 +5,12 @@
 
 #include "base.h"
 
+// gcc uses vectors for these loops from this level on; clang does at any.
+#ifndef __clang__
+#pragma GCC push_options
+#pragma GCC optimize("O3")
+#endif
+
 namespace foretell::models {
 
 using Numbers = Array<double>;
@@ -240,3 +246,7 @@ COMPILED void shift(const Rows& probabilities, const Rows& below, double slope, 
 }
 
 }  // namespace foretell::models
+
+#ifndef __clang__
+#pragma GCC pop_options
+#endif
