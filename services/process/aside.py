@@ -18,7 +18,7 @@ async def computed_aside(module: str, asked: bytes, limit_s: float) -> bytes:
     Raises TimeoutError when it takes longer, and `AsideFailed`; it has ended in every case.
     """
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", module),
+        *(sys.executable, "-P", "-m", module),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, PARENT_PID: str(os.getpid())},

@@ -60,3 +60,21 @@ def test_its_command_runs_where_there_is_no_checkout(installed: Path, tmp_path: 
         check=True,
     )
     assert done.stdout == (ROOT / "foretell" / "config" / "cluster.schema.json").read_text()
+
+
+def test_a_folder_that_has_its_own_services_is_not_taken_for_ours(
+    installed: Path, tmp_path: Path
+) -> None:
+    for name in ("services", "tools", "cli"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit('not ours')\n")
+    (tmp_path / "cluster.yaml").write_text("models: {m: {path: org/m}}\nengines: 2\n")
+    subprocess.run(
+        [sys.executable, installed / "bin" / "foretell", "render", "compose"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(installed)},
+        check=True,
+    )
+    text = (tmp_path / "docker-compose.yml").read_text()
+    assert "image: ${FORETELL_IMAGE:-foretell}:" in text
+    assert "build:" not in text
