@@ -41,7 +41,7 @@ class Lines:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Usage:
     """Token counts that the engine states, summed over all choices; 0 where it does not."""
 
@@ -51,7 +51,7 @@ class Usage:
     """Prompt tokens found in the prefix cache; None where the engine does not say."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class End:
     """The answer has come to its regular end. Nothing follows."""
 
@@ -304,8 +304,7 @@ class WholeFraming:
         if answer is None and not self._any_form:
             return [Broken("not_json", tokens_out=0, exact=True)]
         answer = answer or {}
-        choices = _choices(answer)
-        truncated = any(map(_truncated, choices)) if choices else _is_cut(answer)
+        truncated = _is_truncated(answer)
         return [*_usage(answer), End(body, truncated)]
 
     def feed_break(self, reason: str) -> list[Event]:
@@ -353,8 +352,11 @@ def _choices(answer: dict[str, Any]) -> list[dict[str, Any]]:
     return [c for c in choices if isinstance(c, dict)] if isinstance(choices, list) else []
 
 
-def _truncated(choice: dict[str, Any]) -> bool:
-    return choice.get("finish_reason") == "length"
+def _is_truncated(answer: dict[str, Any]) -> bool:
+    choices = _choices(answer)
+    if not choices:
+        return _is_cut(answer)
+    return "length" in [choice.get("finish_reason") for choice in choices]
 
 
 def _has_output(choice: dict[str, Any]) -> bool:
