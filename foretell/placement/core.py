@@ -123,7 +123,8 @@ class PlacementCore:
         assert key not in self._requests, f"{key} arrived twice"
         arrived_s = self._now_s - event.waited_s
         request = self._requests[key] = Request(event, arrived_s, event.spec)
-        self._efforts.of(event.spec.priority).arrived(self._now_s, event.late_s)
+        if self.policy.needs is not Needs.NOTHING:
+            self._efforts.of(event.spec.priority).arrived(self._now_s, event.late_s)
         self._budget.arrived(self._now_s)
         self._recalls.arrived(request)
         self._shares.arrived(event.tenant, self._now_s)

@@ -42,7 +42,7 @@ class Lines:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Usage:
     """Token counts that the engine states, summed over all choices; 0 where it does not."""
 
@@ -52,7 +52,7 @@ class Usage:
     """Prompt tokens found in the prefix cache; None where the engine does not say."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class End:
     """The answer has come to its regular end. Nothing follows."""
 
@@ -343,8 +343,7 @@ class WholeFraming:
             return self._broken("not_json")
         answer = answer or {}
         self.response_id = _response_id(answer)
-        choices = _choices(answer)
-        truncated = any(map(_truncated, choices)) if choices else _is_cut(answer)
+        truncated = _is_truncated(answer)
         return [*_usage(answer), End(body, truncated)]
 
     def feed_break(self, reason: str) -> list[Event]:
@@ -401,8 +400,11 @@ def _choices(answer: dict[str, Any]) -> list[dict[str, Any]]:
     return [c for c in choices if isinstance(c, dict)] if isinstance(choices, list) else []
 
 
-def _truncated(choice: dict[str, Any]) -> bool:
-    return choice.get("finish_reason") == "length"
+def _is_truncated(answer: dict[str, Any]) -> bool:
+    choices = _choices(answer)
+    if not choices:
+        return _is_cut(answer)
+    return "length" in [choice.get("finish_reason") for choice in choices]
 
 
 def _has_output(choice: dict[str, Any]) -> bool:
