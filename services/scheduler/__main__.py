@@ -147,6 +147,7 @@ async def serve(
                 ),
                 metrics=metrics,
                 tracing=tracing,
+                keep_alive_s=settings.stream_keep_alive_s,
             ),
             api_keys=_api_keys(settings, traffic),
             in_progress=in_progress,

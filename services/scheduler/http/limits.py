@@ -45,6 +45,11 @@ class InProgress:
         them than there are places, as after a flood few do come back."""
 
     @property
+    def limit(self) -> int:
+        """As many as there may be."""
+        return self._limit
+
+    @property
     def now(self) -> int:
         return self._now
 

@@ -65,7 +65,7 @@ class Exchange:
         self._terms = NO_TERMS
         self._subset: frozenset[str] | None = None
         self._duplex_response = False
-        self._body = b""
+        self._body = bytearray()
         self._placing: asyncio.Task[None] | None = None
         self._request: ParsedRequest | None = None
         self._request_id = ""
@@ -203,7 +203,7 @@ class Exchange:
         request = accepted(
             self._endpoint,
             self._headers,
-            self._body,
+            bytes(self._body),
             tenant=self._tenant,
             grant=self._grant,
             terms=self._terms,
@@ -262,7 +262,7 @@ class Exchange:
         if spec.priority != request.priority:
             headers[PRIORITY_HEADER] = str(spec.priority)
         withheld = [name for name in _CREDENTIALS if name not in headers]
-        self._body = b""
+        self._body.clear()
         self._stream.send(
             messages.destination(",".join(addresses), headers, withheld),
             *messages.body_chunks(body, ends=not trailers),
@@ -273,8 +273,13 @@ class Exchange:
 
     def _answered(self, headers: dict[str, str]) -> None:
         """The engine has answered, or the gateway in its place."""
-        placement, status = self._placement, int(headers.get(":status", "0"))
-        if placement is None or self._settled:
+        placement, told = self._placement, headers.get(":status", "")
+        status = int(told) if told.isascii() and told.isdecimal() and len(told) == 3 else 0
+        if placement is None:  # the gateway's own answer, to what it did not let through to here
+            self._result.status = status
+            self._stream.send(messages.response_headers({}))
+            return
+        if self._settled:
             return
         self._note_served(placement, headers.get(messages.SERVED, ""))
         # 401 and 403: the engine refuses our key, for which the client is not to blame.

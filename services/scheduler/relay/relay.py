@@ -29,7 +29,7 @@ from services.scheduler.relay.attempt import (
     engine_lost,
 )
 from services.scheduler.relay.continuation import Progress, can_continue, progress_of
-from services.scheduler.relay.reply import Reply
+from services.scheduler.relay.reply import Reply, reply_to
 from services.scheduler.relay.told import with_text
 from services.scheduler.relay.transport import EngineClient
 
@@ -49,6 +49,8 @@ class RelayContext:
     recorder: Recorder
     metrics: SchedulerMetrics
     tracing: Tracing | None = None
+    keep_alive_s: float = 0.0
+    """After so long a silence a stream gets a comment; 0: it does not."""
 
 
 class Refused(Exception):
@@ -94,7 +96,8 @@ class Relay:
         """
         if exchange.left:
             raise ClientLeft
-        reply = Reply(exchange, self._request_id, self._request.endpoint)
+        keep_alive_s = self._context.keep_alive_s if self._request.stream else 0.0
+        reply = reply_to(exchange, self._request_id, self._request.endpoint, keep_alive_s)
         work = asyncio.current_task()
         assert work is not None
         left = False
@@ -115,6 +118,7 @@ class Relay:
             reply.status = CLIENT_CLOSED_REQUEST
         finally:
             exchange.on_left = None
+            reply.over()
             placement, grant = self._placement, self._request.grant
             if grant is not None and reply.status >= 400 and reply.status not in _SPENT:
                 grant.settle(0)
