@@ -11,7 +11,8 @@ from services.scheduler.http.errors import ApiError
 from services.scheduler.http.exchange import Exchange
 from services.scheduler.http.response import head_of
 from services.scheduler.http1.errors import RemoteProtocolError
-from services.scheduler.http1.protocol import END, ServerProtocol
+from services.scheduler.http1.head import RequestHead
+from services.scheduler.http1.protocol import ServerProtocol
 from services.scheduler.http1.states import State
 
 STALL_S = 120.0
@@ -195,15 +196,17 @@ class Connection(asyncio.Protocol):
                 event = protocol.next_event()
                 if event is None:
                     break
-                if type(event) is bytes:
+                if type(event) is RequestHead:
+                    self._begin(Exchange(self, event))
+                    if event.content is not None:
+                        break  # it is whole: what follows waits for its answer
+                elif type(event) is bytes:
                     self._take(event)
-                elif event is END:
-                    self._take_end()
                 else:
-                    self._begin(Exchange(self, event))  # type: ignore[arg-type]
+                    self._take_end()
         except RemoteProtocolError as error:
             self._malformed(error)
-        if protocol.is_full or self._paused:
+        if self._paused or protocol.is_full:
             self._set_reading()
         if self._exchange is None and protocol.head_begun and not self._head_due:
             self._head_due = True
