@@ -77,14 +77,12 @@ class Connection(asyncio.Protocol):
         self._server.opened(self, self._transport)
 
     def data_received(self, data: bytes) -> None:
-        protocol = self._protocol
-        if protocol.is_deaf:
-            self._unread_bytes += len(data)
-            if self._unread_bytes > _MOST_UNREAD_BYTES:
-                self.abort()
+        if self._protocol.receive(data):
+            self._go_on()
             return
-        protocol.receive(data)
-        self._go_on()
+        self._unread_bytes += len(data)
+        if self._unread_bytes > _MOST_UNREAD_BYTES:
+            self.abort()
 
     def eof_received(self) -> bool:
         """The client sends no more; it may still read. Whether the transport stays open."""
@@ -208,7 +206,7 @@ class Connection(asyncio.Protocol):
             self._malformed(error)
         if self._paused or protocol.is_full:
             self._set_reading()
-        if self._exchange is None and protocol.head_begun and not self._head_due:
+        if self._exchange is None and not self._head_due and protocol.head_begun:
             self._head_due = True
             self._due_in(_HEAD_DEADLINE_S)
 
@@ -240,7 +238,8 @@ class Connection(asyncio.Protocol):
             return
         self._due_in(_HEAD_DEADLINE_S if self._protocol.head_begun else _IDLE_S)
         self._head_due = self._protocol.head_begun
-        self._rest()
+        if self._half_closed or self._protocol.held_bytes:
+            self._rest()
 
     def _rest(self) -> None:
         """Go on with what has come already; who sends no more, and has all answers, is done."""

@@ -57,21 +57,23 @@ class ServerProtocol:
     @property
     def is_full(self) -> bool:
         """So much is held that no more should be received."""
-        return self.held_bytes > self._bounds.ahead_bytes
+        held_bytes = len(self._data) - self._at + len(self._later)
+        return held_bytes > self._bounds.ahead_bytes
 
     @property
     def is_deaf(self) -> bool:
         """What comes is dropped."""
         return self.state is _CLOSING or self.state is _FAILED
 
-    def receive(self, data: bytes) -> None:
-        """Take what has arrived."""
-        if self.is_deaf:
-            return
+    def receive(self, data: bytes) -> bool:
+        """Take what has arrived; False: it was dropped."""
+        if self.state is _CLOSING or self.state is _FAILED:
+            return False
         if self._at == len(self._data):
             self._data, self._at = data, 0
         else:
             self._later += data
+        return True
 
     def next_event(self) -> RequestHead | bytes | EndOfBody | None:
         """What comes next; None: nothing, until more arrives or the request has been answered.
