@@ -19,7 +19,7 @@ DEEP_MODEL := .models/deep-llama
 PIP := -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: wheel help setup setup-dev setup-vllm setup-train run run-vllm lint test test-sweeps test-chaos test-chaos-brief test-clients \
+.PHONY: wheel help setup setup-dev setup-vllm setup-train run run-vllm lint test test-sweeps test-attacks test-chaos test-chaos-brief test-clients \
 	test-guidellm test-breaks \
 	test-vllm test-vllm-schedulers test-vllm-engines test-vllm-matrix test-batch-kills test-storage test-compose test-prometheus \
 	test-browser pictures bench bench-gateway bench-watch \
@@ -118,6 +118,9 @@ test-batch-kills: setup-dev ## Workers of batches killed at random, KILLS times,
 test-storage: setup-dev ## Batches in Debian's Postgres, killed at every write to it, and in an S3 of moto's
 	$(BIN)/pip install --quiet 'moto[server]>=5' '.[storage]'
 	BATCH_CRASHES_EVERY=1 $(BIN)/pytest tests/batch
+
+test-attacks: setup-dev ## Hostile clients and engines, and the same clients beside uvicorn; PAGE=bench/gateway/attacks.md writes the table
+	FORETELL_ATTACKS_PAGE=$(PAGE) $(BIN)/pytest tests/attacks
 
 test-chaos: setup-dev ## Every fault under load, and long fuzzing; below 5 minutes
 	FUZZ_EXAMPLES=300 $(BIN)/pytest tests/contract/test_fuzz.py tests/chaos

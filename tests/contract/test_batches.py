@@ -177,6 +177,10 @@ async def test_lists_and_files(tmp_path: Path) -> None:
         assert (file.bytes, file.purpose) == (len(lines(1)), "batch")
         assert file.expires_at == file.created_at + 30 * 86_400
         assert (await sdk.files.content(file.id)).content == lines(1)
+        for _ in range(2):  # over one connection
+            head = await scheduler.client.head(f"/v1/files/{file.id}/content")
+            assert (head.status_code, head.content) == (200, b"")
+            assert head.headers["content-length"] == str(len(lines(1)))
         assert (await sdk.files.delete(file.id)).deleted
         with pytest.raises(openai.NotFoundError):
             await sdk.files.retrieve(file.id)

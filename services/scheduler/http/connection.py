@@ -11,7 +11,8 @@ from services.scheduler.http.errors import ApiError
 from services.scheduler.http.exchange import Exchange
 from services.scheduler.http.response import head_of
 from services.scheduler.http1.errors import RemoteProtocolError
-from services.scheduler.http1.protocol import END, ServerProtocol
+from services.scheduler.http1.head import RequestHead
+from services.scheduler.http1.protocol import ServerProtocol
 from services.scheduler.http1.states import State
 
 STALL_S = 120.0
@@ -76,14 +77,12 @@ class Connection(asyncio.Protocol):
         self._server.opened(self, self._transport)
 
     def data_received(self, data: bytes) -> None:
-        protocol = self._protocol
-        if protocol.is_deaf:
-            self._unread_bytes += len(data)
-            if self._unread_bytes > _MOST_UNREAD_BYTES:
-                self.abort()
+        if self._protocol.receive(data):
+            self._go_on()
             return
-        protocol.receive(data)
-        self._go_on()
+        self._unread_bytes += len(data)
+        if self._unread_bytes > _MOST_UNREAD_BYTES:
+            self.abort()
 
     def eof_received(self) -> bool:
         """The client sends no more; it may still read. Whether the transport stays open."""
@@ -195,17 +194,19 @@ class Connection(asyncio.Protocol):
                 event = protocol.next_event()
                 if event is None:
                     break
-                if type(event) is bytes:
+                if type(event) is RequestHead:
+                    self._begin(Exchange(self, event))
+                    if event.content is not None:
+                        break  # it is whole: what follows waits for its answer
+                elif type(event) is bytes:
                     self._take(event)
-                elif event is END:
-                    self._take_end()
                 else:
-                    self._begin(Exchange(self, event))  # type: ignore[arg-type]
+                    self._take_end()
         except RemoteProtocolError as error:
             self._malformed(error)
-        if protocol.is_full or self._paused:
+        if self._paused or protocol.is_full:
             self._set_reading()
-        if self._exchange is None and protocol.head_begun and not self._head_due:
+        if self._exchange is None and not self._head_due and protocol.head_begun:
             self._head_due = True
             self._due_in(_HEAD_DEADLINE_S)
 
@@ -237,7 +238,8 @@ class Connection(asyncio.Protocol):
             return
         self._due_in(_HEAD_DEADLINE_S if self._protocol.head_begun else _IDLE_S)
         self._head_due = self._protocol.head_begun
-        self._rest()
+        if self._half_closed or self._protocol.held_bytes:
+            self._rest()
 
     def _rest(self) -> None:
         """Go on with what has come already; who sends no more, and has all answers, is done."""

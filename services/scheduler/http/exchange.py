@@ -92,7 +92,7 @@ class Exchange:
         self.request_id = ""
         """The one that its client knows, once there is one."""
         self.keep_alive = head.keep_alive
-        self.whole = False
+        self.whole = head.content is not None
         """The body has come to its end."""
         self.begun = False
         self.ended = False
@@ -102,7 +102,7 @@ class Exchange:
         """Called when the client leaves before its answer has ended."""
         self.on_full: Callable[[], None] | None = None
         self.on_room: Callable[[], None] | None = None
-        self.body_bytes = 0
+        self.body_bytes = len(head.content or b"")
         """What has come of the body."""
         self.extra_lines = b""
         """Header lines that any answer gets."""
@@ -113,7 +113,7 @@ class Exchange:
         self._head = b""
         """The head of the answer, until it goes out with the first bytes of the body."""
         self._told: Headers = ()
-        self._body: bytes | bytearray = b""
+        self._body: bytes | bytearray = head.content or b""
         """What has come and was not taken."""
         self._limit: int | None = None
         self._news: asyncio.Future[None] | None = None

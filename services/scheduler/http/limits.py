@@ -110,6 +110,12 @@ class _Place(AbstractContextManager[None]):
             self._of.give_back(self._tenant)
 
 
+def declared_bytes(length: str) -> int:
+    """The number in a `content-length`, as large as it needs to be; 0 where it is none."""
+    digits = length.lstrip("0")
+    return int(digits[:19]) if digits.isascii() and digits.isdecimal() else 0
+
+
 def body_too_long(limit_bytes: int) -> ApiError:
     """The error for a body of more than `limit_bytes`."""
     return ApiError(

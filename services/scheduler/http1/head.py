@@ -4,6 +4,7 @@ much of it there may be, is found here: no byte of what follows is parsed before
 import re
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import unquote
 
 import httptools
@@ -12,8 +13,15 @@ from services.scheduler.http1.bounds import Bounds
 from services.scheduler.http1.errors import RemoteProtocolError, malformed
 
 _END = b"\r\n\r\n"
-_ONCE = frozenset((b"host", b"content-length", b"transfer-encoding"))
+_ONCE = frozenset(("host", "content-length", "transfer-encoding"))
 """Headers that say where a request goes and where it ends: two of them could say two things."""
+_RTSP = frozenset(
+    (
+        *("ANNOUNCE", "DESCRIBE", "FLUSH", "GET_PARAMETER", "PAUSE", "PLAY", "RECORD", "REDIRECT"),
+        *("SETUP", "SET_PARAMETER", "TEARDOWN"),
+    )
+)
+"""Methods that the parser knows from another protocol."""
 _HOST = re.compile(r"[!$%&'()*+,;=:\[\]._~0-9A-Za-z-]*")
 """RFC 9110, section 7.2: a host and perhaps a port."""
 
@@ -34,13 +42,15 @@ class RequestHead:
     """The client would go on with the connection."""
     length_bytes: int | None
     """The length of the body; None: it comes in chunks."""
+    content: bytes | None = None
+    """The body, where it came with the head; None: it follows."""
 
 
 class HeadParser:
     """Takes a head as it comes."""
 
     __slots__ = (
-        *("begun", "_bounds", "_parser", "_bytes", "_tail", "_url", "_headers", "_count"),
+        *("begun", "_bounds", "_parser", "_bytes", "_tail", "_url", "_headers", "_repeated"),
         *("_method", "_version", "_keep_alive", "_wrong"),
     )
 
@@ -54,7 +64,8 @@ class HeadParser:
         """The last bytes that were parsed: the head's end may have begun in them."""
         self._url = b""
         self._headers: dict[str, str] = {}
-        self._count = 0
+        self._repeated = 0
+        """Headers that have the name of another one."""
         self._method = ""
         """Empty until the head is whole."""
         self._version = ""
@@ -76,10 +87,12 @@ class HeadParser:
             pass  # an offer to speak something else, such as h2c: it is not taken up
         except httptools.HttpParserError as error:
             raise malformed(str(error)) from error
-        if self._count > self._bounds.headers:
+        if len(self._headers) + self._repeated > self._bounds.headers:
             raise self._too_long()
-        if self._method and not end:
-            raise malformed("a line does not end with CR LF")
+        if self._method:
+            if not end:
+                raise malformed("a line does not end with CR LF")
+            return end
         self._tail = (self._tail + part)[-len(_END) + 1 :]
         return end or len(data)
 
@@ -87,6 +100,8 @@ class HeadParser:
         """The head; None while it is not whole. Raises `RemoteProtocolError`."""
         if not self._method:
             return None
+        if self._method in _RTSP:
+            raise malformed("its method is none of HTTP's")
         if self._wrong:
             raise malformed(self._wrong)
         if self._version not in ("1.1", "1.0"):
@@ -95,9 +110,17 @@ class HeadParser:
             raise RemoteProtocolError(405, "Method Not Allowed: CONNECT")
         is_1_1 = self._version == "1.1"
         host = self._headers.get("host")
-        if (host is None and is_1_1) or not _HOST.fullmatch(host or ""):
+        if is_1_1 if host is None else not _is_host(host):
             raise malformed("it needs one valid 'Host' header")
-        path, query = _split(self._url)
+        url = self._url
+        path, query = (
+            _split(url)
+            if b"?" in url or b"%" in url or url[:1] != b"/"
+            else (
+                url.decode("latin-1"),
+                "",
+            )
+        )
         return RequestHead(
             self._method,
             path,
@@ -109,17 +132,19 @@ class HeadParser:
         )
 
     def _length_bytes(self, is_1_1: bool) -> int | None:
-        coding = self._headers.get("transfer-encoding")
-        if coding is not None:
+        headers = self._headers
+        if "transfer-encoding" in headers:
+            coding = headers["transfer-encoding"]
             if not is_1_1 or coding.strip().lower() != "chunked":
                 raise malformed("its 'Transfer-Encoding' is not 'chunked'")
             return None
         # The parser let digits pass, and no number that 64 bits could not hold.
-        return int(self._headers.get("content-length", "0").lstrip("0") or "0")
+        length = headers.get("content-length")
+        return int(length.lstrip("0") or "0") if length else 0
 
     def _end_in(self, data: bytes, at: int) -> int:
         """Where the head may end in `data`; 0: not there."""
-        if self._tail:
+        if self._tail:  # its end may have begun
             seam = self._tail + data[at : at + len(_END) - 1]
             found = seam.find(_END)
             if found >= 0:
@@ -137,20 +162,25 @@ class HeadParser:
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count += 1
-        lower = name.lower()
-        key, text = lower.decode("latin-1"), value.decode("latin-1")
+        key = name.lower().decode("latin-1")
         if key not in self._headers:
-            self._headers[key] = text
-        elif lower in _ONCE:
+            self._headers[key] = value.decode("latin-1")
+            return
+        self._repeated += 1
+        if key in _ONCE:
             self._wrong = f"it has two headers '{key}'"
         elif key == "connection":
-            self._headers[key] += f", {text}"
+            self._headers[key] += f", {value.decode('latin-1')}"
 
     def on_headers_complete(self) -> None:
         self._method = self._parser.get_method().decode("latin-1")
         self._version = self._parser.get_http_version()
         self._keep_alive = self._parser.should_keep_alive()
+
+
+@lru_cache(256)
+def _is_host(text: str) -> bool:
+    return bool(_HOST.fullmatch(text))
 
 
 def _split(target: bytes) -> tuple[str, str]:

@@ -13,6 +13,9 @@ from services.scheduler.http1.errors import RemoteProtocolError
 from services.scheduler.http1.head import HeadParser, RequestHead
 from services.scheduler.http1.states import State, Step, after
 
+_IDLE, _RECEIVING, _DRAINING = State.IDLE, State.RECEIVING, State.DRAINING
+_FAILED, _DONE, _CLOSING = State.FAILED, State.DONE, State.CLOSING
+
 
 class EndOfBody:
     """The request is whole."""
@@ -54,51 +57,81 @@ class ServerProtocol:
     @property
     def is_full(self) -> bool:
         """So much is held that no more should be received."""
-        return self.held_bytes > self._bounds.ahead_bytes
+        held_bytes = len(self._data) - self._at + len(self._later)
+        return held_bytes > self._bounds.ahead_bytes
 
     @property
     def is_deaf(self) -> bool:
         """What comes is dropped."""
-        return self.state is State.CLOSING or self.state is State.FAILED
+        return self.state is _CLOSING or self.state is _FAILED
 
-    def receive(self, data: bytes) -> None:
-        """Take what has arrived."""
-        if self.is_deaf:
-            return
+    def receive(self, data: bytes) -> bool:
+        """Take what has arrived; False: it was dropped."""
+        if self.state is _CLOSING or self.state is _FAILED:
+            return False
         if self._at == len(self._data):
             self._data, self._at = data, 0
         else:
             self._later += data
+        return True
 
     def next_event(self) -> RequestHead | bytes | EndOfBody | None:
         """What comes next; None: nothing, until more arrives or the request has been answered.
 
-        Raises `RemoteProtocolError` for what is no HTTP, after which nothing is read any more: the
-        request in progress, if there is one that was not answered, is still to be answered.
+        A head that has its `content` already is a whole request: nothing follows it. Raises
+        `RemoteProtocolError` for what is no HTTP, after which nothing is read any more: the request
+        in progress, if there is one that was not answered, is still to be answered.
         """
-        while True:
-            reads_body = self.state is State.RECEIVING or self.state is State.DRAINING
-            if reads_body and self._body.done:
-                self._go(Step.BODY_END)
-                return END
-            if self._at == len(self._data):
-                if not self._later:
-                    return None
-                self._data, self._at = bytes(self._later), 0
-                self._later.clear()
-            try:
-                if reads_body:
-                    part, self._at = self._body.take(self._data, self._at)
-                    if part:
-                        return part
-                elif self.state is not State.IDLE:
-                    return None
-                elif (head := self._read_head()) is not None:
-                    return head
-            except RemoteProtocolError:
-                self.close() if self.state is State.IDLE else self._go(Step.MALFORMED)
-                self._forget()
-                raise
+        try:
+            if self.state is _IDLE:
+                return self._next_head()
+            if self.state is _RECEIVING or self.state is _DRAINING:
+                return self._next_part()
+        except RemoteProtocolError:
+            self._go(Step.MALFORMED)
+            self._forget()
+            raise
+        return None
+
+    def _has_data(self) -> bool:
+        """Something was not read; what came later is next where all before it was."""
+        if self._at < len(self._data):
+            return True
+        self._data, self._at = bytes(self._later), 0
+        self._later.clear()
+        return bool(self._data)
+
+    def _next_head(self) -> RequestHead | None:
+        while self._has_data():
+            self._at = self._head.feed(self._data, self._at)
+            if (head := self._head.head()) is not None:
+                self._begin(head)
+                return head
+        return None
+
+    def _begin(self, head: RequestHead) -> None:
+        self._head = HeadParser(self._bounds)
+        self.keep_alive = head.keep_alive
+        self._go(Step.HEAD)
+        length_bytes = head.length_bytes
+        if length_bytes is None:
+            self._body = Chunked(self._bounds)
+        elif length_bytes <= len(self._data) - self._at:
+            end = self._at + length_bytes
+            head.content, self._at = self._data[self._at : end], end
+            self._go(Step.BODY_END)
+        else:
+            self._body = Counted(length_bytes)
+
+    def _next_part(self) -> bytes | EndOfBody | None:
+        while not self._body.done:
+            if not self._has_data():
+                return None
+            part, self._at = self._body.take(self._data, self._at)
+            if part:
+                return part
+        self._go(Step.BODY_END)
+        return END
 
     def answered(self) -> None:
         """The request in progress has been answered."""
@@ -108,21 +141,12 @@ class ServerProtocol:
         """End an idle connection."""
         self._go(Step.CLOSE)
 
-    def _read_head(self) -> RequestHead | None:
-        self._at = self._head.feed(self._data, self._at)
-        head = self._head.head()
-        if head is not None:
-            self._head = HeadParser(self._bounds)
-            length_bytes, self.keep_alive = head.length_bytes, head.keep_alive
-            self._body = Chunked(self._bounds) if length_bytes is None else Counted(length_bytes)
-            self._go(Step.HEAD)
-        return head
-
     def _go(self, step: Step) -> None:
-        self.state = after(self.state, step)
-        if self.state is State.DONE:
-            self.state = after(self.state, Step.NEXT if self.keep_alive else Step.CLOSE)
-        if self.state is State.CLOSING:
+        state = after(self.state, step)
+        if state is _DONE:
+            state = after(state, Step.NEXT if self.keep_alive else Step.CLOSE)
+        self.state = state
+        if state is _CLOSING:
             self._forget()
 
     def _forget(self) -> None:

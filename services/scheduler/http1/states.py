@@ -26,6 +26,8 @@ class State(Enum):
     CLOSING = auto()
     """Nothing more is said or heard."""
 
+    __hash__ = object.__hash__  # that of Enum takes longer than all the rest of a transition
+
 
 class Step(Enum):
     """What happens to a connection."""
@@ -39,6 +41,8 @@ class Step(Enum):
     """The connection is kept."""
     CLOSE = auto()
     """The connection is not kept."""
+
+    __hash__ = object.__hash__
 
 
 TRANSITIONS: dict[State, dict[Step, State]] = {

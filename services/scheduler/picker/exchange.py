@@ -15,7 +15,7 @@ from services.process.logs import about
 from services.scheduler.app import App, Replica
 from services.scheduler.http.accepting import accepted, request_id_of
 from services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError, unavailable
-from services.scheduler.http.limits import body_too_long
+from services.scheduler.http.limits import body_too_long, declared_bytes
 from services.scheduler.http.parsing import PRIORITY_HEADER, ParsedRequest, for_engine
 from services.scheduler.http.quota import NOBODY, Grant
 from services.scheduler.http.response import Response
@@ -150,8 +150,7 @@ class Exchange:
         self._request_id = request_id_of(headers)
         self._terms = terms_of(headers, replica.terms)
         self._subset = messages.subset_of(request)
-        declared = headers.get("content-length", "")
-        if declared.isdigit() and int(declared) > replica.max_body_bytes:
+        if declared_bytes(headers.get("content-length", "")) > replica.max_body_bytes:
             raise body_too_long(replica.max_body_bytes)
         self._context.arriving.add(self)
         if request.request_headers.end_of_stream:

@@ -2,7 +2,6 @@
 
 import asyncio
 import fcntl
-import struct
 import termios
 from collections.abc import Callable, Mapping
 from math import inf
@@ -17,6 +16,7 @@ _SPARE_RATIO = 16
 """Heads, sizes of chunks, their extensions and trailers may be so many bytes, and so many more for
 each byte of content that came since."""
 _END = b"\r\n\r\n"
+_NO_BYTES = bytes(4)
 _BODILESS = (204, 304)
 
 
@@ -84,10 +84,9 @@ class Connection(asyncio.Protocol):
         if self._descriptor < 0:
             return True
         try:
-            waiting = fcntl.ioctl(self._descriptor, termios.FIONREAD, bytes(4))
+            return fcntl.ioctl(self._descriptor, termios.FIONREAD, _NO_BYTES) == _NO_BYTES
         except OSError:
             return False
-        return struct.unpack("i", waiting) == (0,)
 
     def send(self, head: bytes, body: bytes, listener: Listener) -> None:
         """Send a request; the connection must be reusable or new."""
