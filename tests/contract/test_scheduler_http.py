@@ -402,6 +402,22 @@ async def test_a_client_that_closes_only_its_side_gets_its_answers(
         assert told.count(b"HTTP/1.1 200 OK") == 2
 
 
+async def test_answers_that_are_not_read_hold_up_the_requests_behind_them(
+    tmp_path: Path, connect: Connect, engine: Engine
+) -> None:
+    """What is read later is all there, also where the client has closed its side."""
+    page = HEALTH.replace(b"/health", b"/console/requests.js")
+    async with running(tmp_path, [engine]) as scheduler:
+        size = len((await scheduler.client.get("/console/requests.js")).content)
+        client = await connect(scheduler)
+        client.send(page * 600 + HEALTH)
+        client.writer.write_eof()
+        await asyncio.sleep(0.5)
+        told = await client.closed()
+        assert told.count(b"HTTP/1.1 200 OK") == 601
+        assert len(told) > 600 * size
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_that_closes_all_has_left(
     tmp_path: Path, connect: Connect, stream: bool

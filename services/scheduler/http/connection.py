@@ -89,7 +89,8 @@ class Connection(asyncio.Protocol):
         assert self._transport is not None
         if self._half_closed:
             return True
-        whole = self._protocol.state in (State.ANSWERING, State.FAILED)
+        waits = self._exchange is None and self._protocol.held_bytes > 0  # until it has read
+        whole = waits or self._protocol.state in (State.ANSWERING, State.FAILED)
         if not whole or not self._transport.can_write_eof():  # TLS ends both sides at once
             if self._exchange is not None and not self._exchange.ended:
                 self.abort()
@@ -301,10 +302,10 @@ class Connection(asyncio.Protocol):
 
     def _probe(self, number: int) -> None:
         """Find out whether a client that has closed its side is still there."""
-        if self._exchange is not None and not self._exchange.ended:
-            if not self._exchange.probe():
-                self.abort()
-                return
+        exchange = self._exchange
+        if exchange is not None and not exchange.ended and not exchange.probe():
+            self.abort()
+        else:
             self._probe_after(number + 1)
 
     def _due_in(self, seconds: float) -> None:

@@ -203,7 +203,9 @@ class Connection(asyncio.Protocol):
             valid = False
         content_bytes = self._deliver()
         spare = self._spare_bytes + (_SPARE_RATIO + 1) * content_bytes - len(data)
-        self._spare_bytes = min(spare, _MOST_SPARE_BYTES)
+        self._spare_bytes = spare if spare < _MOST_SPARE_BYTES else _MOST_SPARE_BYTES
+        if had_head and valid and spare >= 0 and not self._done:
+            return  # a part of a body, as mostly
         if not self._head_done:
             self._head_part += data
         endless = len(self._head_part) > _LONGEST_HEAD_BYTES

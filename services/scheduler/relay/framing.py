@@ -17,7 +17,7 @@ LONGEST_LINE_BYTES = 1 << 20
 """A longer line of a stream is handed out in parts and not read."""
 LONGEST_BODY_BYTES = 1 << 30
 """A longer answer that is not a stream is refused, or broken off."""
-LONGEST_HELD_BYTES = 16 << 20
+LONGEST_HELD_BYTES = 8 << 20
 """An answer that is not a stream is held until it is whole, so that it can be repeated elsewhere; a
 longer one goes to the client as it comes."""
 LONGEST_READ_BYTES = 16 << 20
