@@ -20,8 +20,6 @@ LONGEST_BODY_BYTES = 1 << 30
 LONGEST_HELD_BYTES = 8 << 20
 """An answer that is not a stream is held until it is whole, so that it can be repeated elsewhere; a
 longer one goes to the client as it comes."""
-LONGEST_READ_BYTES = 16 << 20
-"""The usage of a longer answer that is not a stream is not read: parsing it would take too long."""
 
 _ERROR = b'"error"'
 """In every event that tells about a failure, and in no text: its quotes are escaped."""
@@ -338,7 +336,7 @@ class WholeFraming:
         if self._begun:
             return [End(b"", truncated=False)]
         body = bytes(self._body)
-        answer = parse_object(body) if len(body) <= LONGEST_READ_BYTES else _seen(body)
+        answer = parse_object(body)
         if answer is None and not self._any_form:
             return self._broken("not_json")
         answer = answer or {}
@@ -380,11 +378,6 @@ class OpaqueFraming:
         """The answer broke off for `reason`."""
         self.ended = True
         return [Broken(reason, tokens_out=0, exact=False)]
-
-
-def _seen(body: bytes) -> dict[str, Any] | None:
-    """An object that is too long to be read: empty, if it looks like one."""
-    return {} if body.lstrip()[:1] == b"{" and body.rstrip()[-1:] == b"}" else None
 
 
 def _response_id(response: object) -> str:
