@@ -19,10 +19,10 @@ DEEP_MODEL := .models/deep-llama
 PIP := -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: wheel help setup setup-dev setup-vllm setup-train run run-vllm lint test test-chaos test-chaos-brief test-clients \
+.PHONY: wheel help setup setup-dev setup-vllm setup-train run run-vllm lint test test-sweeps test-attacks test-chaos test-chaos-brief test-clients \
 	test-guidellm test-breaks \
 	test-vllm test-vllm-schedulers test-vllm-engines test-vllm-matrix test-batch-kills test-storage test-compose test-prometheus \
-	test-browser pictures bench bench-gateway \
+	test-browser pictures bench bench-gateway bench-watch \
 	accuracy accuracy-live \
 	reproduce-block reproduce-provisioning reproduce-blendserve reproduce-echo figures proto check-proto reference dashboards compose clean
 
@@ -100,10 +100,16 @@ lint: setup-dev ## Format, lint, types, import directions, generated code
 	$(BIN)/lint-imports
 	$(MAKE) --no-print-directory check-proto
 
+# Most tests wait for others more than they compute: so more workers than cores.
+WORKERS ?= 4
+PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --dist loadgroup
+ANYWHERE := tests/e2e tests/batch tests/contract tests/differential tests/placement tests/sim tests/unit
+
 test: lint ## Everything that needs no special machine
-	$(BIN)/pytest tests --ignore=tests/vllm --ignore=tests/e2e_vllm --ignore=tests/compose \
-		--ignore=tests/prometheus --ignore=tests/chaos --ignore=tests/clients --ignore=tests/breaks \
-		--ignore=tests/browser
+	$(PYTEST) $(ANYWHERE)
+
+test-sweeps: setup-dev ## What is drawn at random, all of it: make test draws less
+	SWEEPS=whole SIGNAL_MOMENTS=12 $(PYTEST) -m 'sweep or hypothesis' $(ANYWHERE)
 
 KILLS ?= 1000
 test-batch-kills: setup-dev ## Workers of batches killed at random, KILLS times, over SQLite and over Postgres
@@ -112,6 +118,9 @@ test-batch-kills: setup-dev ## Workers of batches killed at random, KILLS times,
 test-storage: setup-dev ## Batches in Debian's Postgres, killed at every write to it, and in an S3 of moto's
 	$(BIN)/pip install --quiet 'moto[server]>=5' '.[storage]'
 	BATCH_CRASHES_EVERY=1 $(BIN)/pytest tests/batch
+
+test-attacks: setup-dev ## Hostile clients and engines, and the same clients beside uvicorn; PAGE=bench/gateway/attacks.md writes the table
+	FORETELL_ATTACKS_PAGE=$(PAGE) $(BIN)/pytest tests/attacks
 
 test-chaos: setup-dev ## Every fault under load, and long fuzzing; below 5 minutes
 	FUZZ_EXAMPLES=300 $(BIN)/pytest tests/contract/test_fuzz.py tests/chaos
@@ -182,6 +191,11 @@ bench: setup-dev setup-vllm ## Measure overheads; writes bench/overhead
 
 bench-gateway: setup-dev ## The cost of the gateway beside others, each from the registry; writes bench/gateway
 	$(BIN)/python -m bench gateway.compare
+
+# What is not measured before an issue is closed becomes dearer unnoticed.
+bench-watch: setup-dev ## The costs that users pay beside those of an earlier commit (REFERENCE=commit); some 10 minutes
+	$(BIN)/python -m bench.watch $(if $(REFERENCE),--reference $(REFERENCE)) \
+		--vllm-python $(VLLM_PYTHON)
 
 accuracy: setup-dev ## Measure the twin against published GPU runs (DATA=folder); writes bench/accuracy/published.md
 	@test -n "$(DATA)" || { echo 'make accuracy needs DATA=folder, see bench/accuracy/published.md' >&2; exit 1; }

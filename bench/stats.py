@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tools.intervals import change, geometric_mean, interval, ratio_interval
+from tools.intervals import change, geometric_mean, interval, percentile, ratio_interval
 
 __all__ = [
     "change",
@@ -15,11 +15,6 @@ __all__ = [
 ]
 
 LEVELS = (10, 50, 90, 99)
-
-
-def percentile(values: Sequence[float], level: int) -> float:
-    """The nearest-rank percentile of `values`, which must not be empty."""
-    return sorted(values)[max(0, -(-len(values) * level // 100) - 1)]
 
 
 def percentiles(values_s: Sequence[float], unit_s: float = 1e-3) -> dict[str, float]:

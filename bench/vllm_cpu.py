@@ -12,18 +12,10 @@ import psutil  # type: ignore[import-untyped]
 
 from bench.processes import running_services
 from services.backend.commands import snapshot_endpoint
+from tools.check.engine_args import CPU_ENVIRONMENT
 
 INSTANCE = "engine-0"
-ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "HF_HUB_OFFLINE": "1",
-    # Only with this does vLLM's CPU platform keep the executor in the engine's process, as it does
-    # on one GPU. Otherwise engine and worker each spin on a core while they wait for each other.
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-}
+ENVIRONMENT = CPU_ENVIRONMENT
 _START_TIMEOUT_S = 300.0
 _ENGINE_CORE = "VLLM::EngineCor"  # as Linux shortens the name that vLLM gives the process
 

@@ -1,10 +1,13 @@
 """The `foretell` command. Each subcommand imports what it needs when it runs."""
 
+from typing import Annotated
+
 import typer
 
 from cli import bench, length, profile, render, twin
 from cli.accuracy import accuracy
 from cli.capacity import capacity
+from cli.check import check
 from cli.demo import demo
 from cli.explain import explain
 from cli.order import order
@@ -18,11 +21,12 @@ from cli.status import status
 from cli.train import train_small_tagger, train_tagger
 from cli.tune import tune
 from cli.up import up
+from foretell import __version__
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
-    help="Foretell: LLM serving placed by prediction.",
+    # Those of a group are those of its commands, too.
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 for _command in (
     up,
@@ -31,6 +35,7 @@ for _command in (
     explain,
     settings,
     reference,
+    check,
     accuracy,
     simulate,
     capacity,
@@ -51,6 +56,24 @@ for _name, _group in (
     ("bench", bench.app),
 ):
     app.add_typer(_group, name=_name)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"foretell {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def foretell(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Print the version and end."
+        ),
+    ] = False,
+) -> None:
+    """Foretell: LLM serving placed by prediction."""
 
 
 def main() -> None:

@@ -16,8 +16,11 @@ def status(
     api_key: Annotated[
         str, typer.Option(envvar="FORETELL_API_KEY", help="API key, if schedulers need one.")
     ] = "",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON for programs instead of a table.")
+    ] = False,
 ) -> None:
     """Show the engines of a running cluster, as all schedulers together see them."""
     from tools.view.command import show_status
 
-    show_status(url or ["http://127.0.0.1:8000"], cluster, api_key)
+    show_status(url or ["http://127.0.0.1:8000"], cluster, api_key, as_json=as_json)

@@ -5,12 +5,15 @@ engine is no evidence of accuracy), `class` ("online" or "offline"), `tenant`, a
 request id.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+
+from foretell import __version__
 
 _LATENCY_BUCKETS_S = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
@@ -38,6 +41,25 @@ def series(metric: Any) -> Callable[..., Any]:
     return lru_cache(MOST_SERIES)(metric.labels)
 
 
+class _Counter(Counter):
+    """One whose series has no exemplars: each request counts several times."""
+
+    def inc(self, amount: float = 1, exemplar: None = None) -> None:  # type: ignore[override]
+        """Count `amount`; ValueError where it is negative."""
+        if amount < 0:
+            raise ValueError("counters only grow")
+        self._value.inc(amount)
+
+
+class _Histogram(Histogram):
+    """One without exemplars whose buckets are found by bisection."""
+
+    def observe(self, amount: float, exemplar: None = None) -> None:  # type: ignore[override]
+        """Count `amount` in its bucket."""
+        self._sum.inc(amount)
+        self._buckets[bisect_left(self._upper_bounds, amount)].inc(1)
+
+
 @dataclass(frozen=True, slots=True)
 class Metric:
     """One line of the catalogue."""
@@ -63,7 +85,7 @@ class Declared:
     def counter(self, name: str, unit: str, meaning: str, labels: Sequence[str] = ()) -> Counter:
         """A number that only grows while the process lives."""
         self.catalogue.append(Metric(name, "counter", unit, tuple(labels), meaning))
-        return Counter(name, meaning, labels, registry=self.registry)
+        return _Counter(name, meaning, labels, registry=self.registry)
 
     def gauge(
         self, name: str, unit: str, meaning: str, labels: Sequence[str] = (), formula: str = ""
@@ -84,10 +106,14 @@ class Declared:
     ) -> Histogram:
         """A distribution; `buckets` are upper bounds, ascending."""
         self.catalogue.append(Metric(name, "histogram", unit, tuple(labels), meaning, formula))
-        return Histogram(name, meaning, labels, buckets=buckets, registry=self.registry)
+        return _Histogram(name, meaning, labels, buckets=buckets, registry=self.registry)
 
     def process(self) -> None:
-        """What the operating system knows of the process."""
+        """Which release runs, and what the operating system knows of the process."""
+        release = self.gauge(
+            "foretell_build_info", "boolean", "1; the label is the release that runs.", ("version",)
+        )
+        release.labels(__version__).set(1)
         for family in ProcessCollector(namespace="foretell", registry=self.registry).collect():
             name = family.name + ("_total" if family.type == "counter" else "")
             unit = next((u for u in ("bytes", "seconds") if f"_{u}" in name), "files")

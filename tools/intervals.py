@@ -1,4 +1,4 @@
-"""Means over seeds with their 95% confidence intervals."""
+"""Percentiles, and means over seeds with their 95% confidence intervals."""
 
 from collections.abc import Sequence
 from math import exp, log, sqrt
@@ -11,6 +11,11 @@ _T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 def interval(values: Sequence[float]) -> tuple[float, float]:
     """Mean and half the width of its 95% confidence interval (Student's t) of two to ten values."""
     return fmean(values), _T_975[len(values) - 2] * stdev(values) / sqrt(len(values))
+
+
+def percentile(values: Sequence[float], level: int) -> float:
+    """The nearest-rank percentile of `values`, which must not be empty."""
+    return sorted(values)[max(0, -(-len(values) * level // 100) - 1)]
 
 
 def geometric_mean(ratios: Sequence[float]) -> float:

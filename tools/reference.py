@@ -82,7 +82,7 @@ ERRORS = (
         "try another replica, or begin anew without that header.",
     ),
     ("408", "", "The body came too slowly (60 s), or the headers (20 s)."),
-    ("413", "", "The body is longer than `max_body_bytes` (4 MiB)."),
+    ("413", "", "The body is longer than `max_body_bytes` (48 MiB)."),
     ("429", "`rate_limit_exceeded`", "A limit of the key; `retry-after` says when it ends."),
     ("429", "`too_many_requests`", "More than `max_concurrent_requests` in this replica."),
     ("429", "`slo_unattainable`", "No instance can meet the TTFT target."),

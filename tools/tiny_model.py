@@ -10,6 +10,7 @@ Python that has vLLM.
 """
 
 import itertools
+import json
 import os
 import shutil
 from pathlib import Path
@@ -48,7 +49,7 @@ def build(folder: Path, layers: int = LAYERS, width: int = WIDTH) -> bool:
     partial = folder.with_name(f"{folder.name}.{os.getpid()}.part")
     try:
         partial.mkdir()
-        _save_model(partial, _save_tokenizer(partial), layers, width)
+        _save_model(partial, save_tokenizer(partial), layers, width)
         for name in _FILES:  # some of them are written for this user alone
             (partial / name).chmod(0o644)
         _move(partial, folder)
@@ -57,10 +58,9 @@ def build(folder: Path, layers: int = LAYERS, width: int = WIDTH) -> bool:
     return True
 
 
-def _save_tokenizer(folder: Path) -> int:
-    """Returns the number of tokens: the model must sample no id that decodes to nothing."""
+def save_tokenizer(folder: Path) -> int:
+    """Returns the number of tokens: a model must sample no id that decodes to nothing."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -72,18 +72,19 @@ def _save_tokenizer(folder: Path) -> int:
         show_progress=False,
     )
     tokenizer.train_from_iterator(_corpus(), trainer)
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        bos_token=_BOS,
-        eos_token=_EOS,
-        pad_token=_PAD,
-        model_max_length=MAX_POSITIONS,
-        clean_up_tokenization_spaces=False,
-    )
-    fast.chat_template = _CHAT_TEMPLATE
-    # Inside tokenizer_config.json, where every version of transformers looks for it.
-    fast.save_pretrained(folder, save_jinja_files=False)
-    return len(fast)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": _BOS,
+        "eos_token": _EOS,
+        "pad_token": _PAD,
+        "model_max_length": MAX_POSITIONS,
+        "clean_up_tokenization_spaces": False,
+        # Here, where every version of transformers looks for it.
+        "chat_template": _CHAT_TEMPLATE,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2))
+    return int(tokenizer.get_vocab_size())
 
 
 def _save_model(folder: Path, vocabulary: int, layers: int, width: int) -> None:

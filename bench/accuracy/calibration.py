@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from bench.accuracy.recorded_steps import RECORDING, TimedStep, fit, read_steps
+from bench.accuracy.recorded_steps import RECORDING, TimedStep, read_steps
 from bench.report import Benchmark, Blocks, Numbers, markdown_table
 from foretell.config import load_profile
 from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.linear import StepTimeModel
+from tools.profiles.steps import fit
 
 BENCH = Benchmark(__file__, __doc__, takes="a minute")
 RUNS = (1, 10, 50, 200)

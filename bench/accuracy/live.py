@@ -37,7 +37,7 @@ ENGINE_ARGS = (
 
 async def record(options: argparse.Namespace, show: Show) -> Recording:
     """Start the engine, measure, and end it."""
-    engine_args = ENGINE_ARGS.format(max_num_seqs=options.max_num_seqs)
+    engine_args = options.engine_args.format(max_num_seqs=options.max_num_seqs)
     async with running_engine(options.python, options.model, engine_args) as engine:
         load = LiveOptions(
             engine.url,
@@ -62,6 +62,8 @@ async def record(options: argparse.Namespace, show: Show) -> Recording:
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--python", default=".venv-vllm/bin/python", help="A Python with vLLM.")
     parser.add_argument("--model", default=".models/deep-llama", help="Folder of the model.")
+    help_text = "Flags of vLLM; {max_num_seqs} stands for --max-num-seqs."
+    parser.add_argument("--engine-args", default=ENGINE_ARGS, help=help_text)
     parser.add_argument("--requests", type=int, default=400, help="Requests that are measured.")
     parser.add_argument("--warm-up", type=int, default=100, help="Requests sent before them.")
     help_text = "Mean rate as a ratio of the engine's capacity."

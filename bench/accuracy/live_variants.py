@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from bench.accuracy.live_replay import State, Truth, snapshots_of, spec_of, states, truth_of
 from foretell.engine import Forecast
 from foretell.engine.questions import Arrival, Question, arrival
 from foretell.kernel.step_time import FLOOR, StepTime
@@ -19,6 +18,7 @@ from foretell.latency.linear import StepTimeModel
 from foretell.length.distribution import knots
 from foretell.sim.accuracy import quantile
 from tools.live.recording import Recording, Served
+from tools.live.replay import State, Truth, snapshots_of, spec_of, states, truth_of
 from tools.live.report import LATENCIES, Pairs, errors_of
 
 _AFTER_S = 2.0  # behind its end, arrivals that cannot concern a request any more

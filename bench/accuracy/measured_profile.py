@@ -10,11 +10,9 @@ import argparse
 import asyncio
 import os
 from collections.abc import Sequence
-from statistics import median
 from typing import Any
 
 from bench.accuracy.record_steps import ENGINE_ARGS, PHASE_S, send_load, steps_of
-from bench.accuracy.recorded_steps import TimedStep, fit
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.vllm_cpu import ENVIRONMENT, running_engine
 from foretell.latency.linear import LinearStepTime
@@ -23,6 +21,7 @@ from tools.live.tap import decoded, listening
 from tools.profiles.options import MeasureOptions
 from tools.profiles.run import Measurement
 from tools.profiles.run import measure as measure_endpoint
+from tools.profiles.steps import fit, median_error
 
 BENCH = Benchmark(
     __file__,
@@ -36,7 +35,7 @@ IDLE_S = 2.0  # until the plugin has told of the last step
 
 def compare(model: LinearStepTime, steps: Sequence[Step]) -> dict[str, Any]:
     """The model against recorded steps, and the best coefficients for them, by kind of step."""
-    best = fit([TimedStep(s.started_unix_s, s.duration_s, s.shape) for s in steps])
+    best = fit(steps)
     kinds = {
         "decode": [s for s in steps if not s.shape.prefill_seqs],
         "prefill": [s for s in steps if s.shape.prefill_seqs and not s.shape.decode_seqs],
@@ -63,8 +62,7 @@ def _total(model: LinearStepTime, steps: Sequence[Step]) -> float:
 
 
 def _median(model: LinearStepTime, steps: Sequence[Step]) -> float:
-    errors = [abs(model.step_s(s.shape) / s.duration_s - 1.0) for s in steps]
-    return round(median(errors), 4)
+    return round(median_error(model, steps), 4)
 
 
 def tables(numbers: Numbers) -> Blocks:

@@ -53,7 +53,7 @@ def engine_args(spec: EngineSpec) -> str:
         f"--max-num-seqs {spec.seats} --max-num-batched-tokens 512 "
         f"--num-gpu-blocks-override {spec.blocks} --stream-interval 16 "
         "--disable-uvicorn-access-log "
-        f"--scheduler-cls {_ENGINE}.PacedScheduler --logits-processors {_ENGINE}:SecretLength "
+        f"--scheduler-cls {_ENGINE}.PacedScheduler "
         f"--additional-config '{json.dumps(spec.pace.as_setting())}' {spec.more_args}"
     )
 

@@ -10,8 +10,6 @@ from foretell.model import BatchShape
 
 KEY = "foretell_pace"
 """The entry of vLLM's `--additional-config` that holds the pace of one engine."""
-LENGTH_KEY = "secret_len"
-"""The entry of `vllm_xargs` that holds the length of an answer, which only the engine reads."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,6 @@ from bench.paced.engines import (
     EngineSpec,
     forget_prefixes,
 )
-from bench.paced.pace import LENGTH_KEY
 from bench.placement.paced.engines import start_paced
 from bench.placement.paced.load import Answered, send
 from bench.placement.paced.requests import MAX_TOKENS, Chain, Turn, draw, read_conversations
@@ -37,6 +36,7 @@ from bench.placement.paced.settings import Setting, requests_per_s
 from bench.processes import running_services
 from bench.report import ROOT, Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.stats import percentile, plus_minus
+from tools.check.engine_args import LENGTH_KEY
 
 BENCH = Benchmark(
     __file__,

@@ -42,8 +42,6 @@ from bench.paced.engines import (
     forget_prefixes,
     warm_up,
 )
-from bench.paced.pace import LENGTH_KEY
-from bench.placement.cluster.processes import Engines, Setup
 from bench.placement.cluster.watch import Watch, watching
 from bench.report import ROOT, Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.stats import plus_minus
@@ -59,6 +57,8 @@ from foretell.offline.work import Ints, measured_work
 from foretell.sim.offline import plain, run
 from foretell.v1 import snapshot_pb2
 from services.process.folders import free_ports
+from tools.check.engine_args import LENGTH_KEY
+from tools.harness.schedulers import Engines
 
 BENCH = Benchmark(
     __file__,
@@ -291,7 +291,7 @@ async def _running(folder: Path, python: Path, model: Path) -> AsyncIterator[Eng
         )
         try:
             await _serves(engine, url)
-            yield Engines(Setup(1, PROFILE, 1.0), MODEL_NAME, (url,), ("",), (snapshots,))
+            yield Engines(MODEL_NAME, (url,), ("",), (snapshots,))
         except BaseException:
             print((folder / "engine.log").read_text(errors="replace")[-3000:], file=sys.stderr)
             raise

@@ -20,7 +20,7 @@ import psutil  # type: ignore[import-untyped]
 from bench.placement.a30 import INSTANCES, PROFILE, Load, cluster, read_lengths
 from bench.placement.cluster.load import read_logs, send
 from bench.placement.cluster.page import tables
-from bench.placement.cluster.processes import Engines, Setup, running_schedulers, start_engines
+from bench.placement.cluster.processes import Setup, start_engines
 from bench.placement.cluster.watch import Watch, watching
 from bench.processes import OthersClock, Services, running_services
 from bench.report import Benchmark, Numbers
@@ -30,6 +30,7 @@ from foretell.latency.tables import profile_step_time
 from foretell.policy import Needs, make_policy
 from foretell.sim import simulate
 from foretell.workload import Arrival
+from tools.harness.schedulers import Engines, running_schedulers
 
 __all__ = ["BENCH", "arguments", "measure", "tables"]
 BENCH = Benchmark(

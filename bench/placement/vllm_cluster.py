@@ -18,7 +18,6 @@ from tempfile import TemporaryDirectory
 import psutil  # type: ignore[import-untyped]
 
 from bench.paced.engines import PROFILE, SLOWDOWN, forget_prefixes
-from bench.placement.cluster.processes import Engines, running_schedulers
 from bench.placement.cluster.watch import Watch, watching
 from bench.placement.paced.engines import start_paced
 from bench.placement.paced.load import send, single_tokens
@@ -28,6 +27,7 @@ from bench.placement.paced.runs import Kept, Run, foretold, summary
 from bench.placement.paced.settings import SETTINGS, UTILISATION, Setting
 from bench.processes import Services, running_services
 from bench.report import ROOT, Benchmark, Numbers
+from tools.harness.schedulers import Engines, running_schedulers
 
 __all__ = ["BENCH", "arguments", "measure", "tables"]
 BENCH = Benchmark(

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-_KEYS = {"instance_id": str, "url": str, "predictor": str, "draining": bool}
+_KEYS = {"instance_id": str, "url": str, "predictor": str, "draining": bool, "model": str}
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,8 @@ class InstanceConfig:
     predictor: str = ""
     draining: bool = False
     """It ends what it has and gets nothing new."""
+    model: str = ""
+    """The model that it will serve, which counts until it says so itself; "": not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ def members_json(members: Members) -> str:
             "url": each.url,
             "predictor": each.predictor,
             "draining": each.draining,
+            **({"model": each.model} if each.model else {}),
         }
         for each in members.instances
     ]
@@ -87,4 +90,5 @@ def _parse_instance(item: object) -> InstanceConfig:
         item["url"].rstrip("/"),
         item.get("predictor", ""),
         item.get("draining", False),
+        item.get("model", ""),
     )

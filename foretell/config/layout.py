@@ -129,6 +129,7 @@ class Layout:
                 "instance_id": engine.name,
                 "url": self.engine_url(engine),
                 "predictor": self.predictor_address(engine),
+                "model": served_name(engine),
             }
             for engine in self.cluster.engine_list()
         ]

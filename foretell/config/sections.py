@@ -142,8 +142,15 @@ class SchedulerOptions(Section):
     again when it changes."""
     https_key: FilePath = ""
     """PEM file of that certificate's private key."""
-    max_body_bytes: int = Field(4 << 20, gt=0)
+    cors_origins: list[str] = Field(default_factory=list)
+    """Origins whose pages may call from a browser, such as https://chat.example.org; "*": any.
+    Empty: none."""
+    max_body_bytes: int = Field(48 << 20, gt=0)
     """Largest request body accepted."""
+    stream_keep_alive_s: float = Field(0.0, ge=0.0)
+    """Seconds after which a silent stream gets its headers and a comment, before its first token,
+    too, and again after each such silence, so that proxies do not cut it; 0: never. What fails
+    after the headers is told in the stream."""
     max_concurrent_requests: int = Field(4096, gt=0)
     """Requests in progress beyond which new ones get status 429."""
     max_attempts: int = Field(_PLACEMENT.max_attempts, gt=0)

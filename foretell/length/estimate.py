@@ -26,6 +26,8 @@ def clip(estimate: LengthEstimate, max_tokens: int, min_tokens: int = 0) -> Leng
     if max_tokens <= 0 and min_tokens <= 0:
         return estimate
     most, least = float(max_tokens) if max_tokens > 0 else math.inf, float(min_tokens)
+    if not estimate.quantiles and least <= estimate.expected_tokens <= most:
+        return estimate
     return replace(
         estimate,
         expected_tokens=min(max(estimate.expected_tokens, least), most),

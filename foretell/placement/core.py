@@ -10,6 +10,8 @@ from foretell.placement import effects as do
 from foretell.placement import events as on
 from foretell.placement.config import PlacementConfig
 from foretell.placement.decision import Decision, decide
+from foretell.placement.instances import Lease
+from foretell.placement.needs import MOST_REFUSALS, Unfit
 from foretell.placement.patience import Patience
 from foretell.placement.predictors import is_missing
 from foretell.placement.recall import Recalls
@@ -121,7 +123,8 @@ class PlacementCore:
         assert key not in self._requests, f"{key} arrived twice"
         arrived_s = self._now_s - event.waited_s
         request = self._requests[key] = Request(event, arrived_s, event.spec)
-        self._efforts.of(event.spec.priority).arrived(self._now_s, event.late_s)
+        if self.policy.needs is not Needs.NOTHING:
+            self._efforts.of(event.spec.priority).arrived(self._now_s, event.late_s)
         self._budget.arrived(self._now_s)
         self._recalls.arrived(request)
         self._shares.arrived(event.tenant, self._now_s)
@@ -339,6 +342,9 @@ class PlacementCore:
         self._keep(request)
         lease = self._state.give_back(request)
         cost_s = self._patience.ended(event.key, self._now_s)
+        if event.unfit:
+            self._place_elsewhere(request, lease, event.unfit)
+            return
         self.instances.failed(lease, self._now_s, cost_s)
         request.avoid.add(lease.instance.instance_id)
         request.failures += 1
@@ -352,6 +358,17 @@ class PlacementCore:
         if left and request.avoid.issuperset(left):
             pause_s = LOOK_AGAIN * self.config.retry_pause_s
         self._retry(request, pause_s)
+
+    def _place_elsewhere(self, request: Request, lease: Lease, why: Unfit) -> None:
+        """The instance cannot serve the request: it goes where it may be served, if anywhere."""
+        arrived = request.arrived
+        self.instances.answered(lease)
+        request.unfit |= self.instances.refused(lease, arrived.model, why, arrived.need)
+        request.refusals += 1
+        if request.refusals < MOST_REFUSALS and self._state.eligible(request):
+            self._place(request)
+        else:
+            self._refuse(request, "unfit")
 
     def _retry(self, request: Request, least_s: float = 0.0) -> None:
         """Place the request again after `least_s` seconds, or when the budget allows it.
@@ -465,7 +482,7 @@ class PlacementCore:
         if known is not None and not known.up:  # what failed there was another process
             for request in self._requests.values():
                 request.avoid.discard(name)
-        if self.instances.put_up(name, models, event.has_predictor, now_s):
+        if self.instances.put_up(name, models, event.has_predictor, now_s, event.lengths):
             self._place_who_waited()
         self._give_up_silent(event)
         self._release()

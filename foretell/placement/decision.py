@@ -28,5 +28,7 @@ def decide(
     """Have the policy choose; `draw` breaks ties."""
     memory = policy.memory if isinstance(policy, JudgingPolicy) else None
     chosen = policy.choose(spec, candidates, draw)
-    found = next(c for c in candidates if c.instance_id == chosen)
-    return Decision(spec, candidates, draw, memory, found)
+    for candidate in candidates:
+        if candidate.instance_id == chosen:
+            return Decision(spec, candidates, draw, memory, candidate)
+    raise AssertionError(f"{policy.name} chose {chosen}, which is no candidate")

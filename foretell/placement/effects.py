@@ -1,4 +1,7 @@
-"""The output of the placement core: effects that the driver carries out in order."""
+"""The output of the placement core: effects that the driver carries out in order.
+
+Nobody changes an effect; as events, they are not frozen.
+"""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -9,7 +12,7 @@ from foretell.policy import Needs
 from foretell.policy.admission import Unattainable
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ask:
     """Ask these predictors about the request, and tell `events.Heard` of all, in any case."""
 
@@ -26,7 +29,7 @@ class Ask:
     """False: there is no time for calls either, only for what is known."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Review:
     """Find out what a request that waits in an engine's queue would gain elsewhere, and tell
     `events.Reviewed`, in any case."""
@@ -41,7 +44,7 @@ class Review:
     with_quantiles: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Recall:
     """Take a request back from its engine's queue and tell `events.Recalled`; or, where it has its
     first token by now, `events.Started`."""
@@ -50,7 +53,7 @@ class Recall:
     instance_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GiveUp:
     """The engine has been silent for too long: end the attempt and tell `events.Failed`, unless
     something of the answer has come by now."""
@@ -58,7 +61,7 @@ class GiveUp:
     key: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WaitUntil:
     """Tell `events.TimePassed` at this time; a later one for the same request replaces it."""
 
@@ -67,7 +70,7 @@ class WaitUntil:
     ticket: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reserve:
     """Tell the chosen instance's predictor that the request is on its way."""
 
@@ -79,7 +82,7 @@ class Reserve:
     reckons with requests that will come later."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Revise:
     """Tell the instance's predictor what was estimated since the request was dispatched."""
 
@@ -88,7 +91,7 @@ class Revise:
     instance_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Dispatch:
     """Send the request to this instance; then tell `events.Failed` or `events.Ended`, once."""
 
@@ -105,17 +108,20 @@ class Dispatch:
     """How it was chosen."""
 
 
-RefusedBecause = Literal["no_instance", "engine_failed", "retry_budget", "late", "over_share"]
+RefusedBecause = Literal[
+    "no_instance", "engine_failed", "retry_budget", "late", "over_share", "unfit"
+]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Refuse:
     """Answer the client with an error: the request has ended.
 
     `no_instance`: nobody who serves its model is up, or was in time. `engine_failed`: all attempts
     failed. `retry_budget`: an attempt failed, and too much is repeated already.
     `late`: no instance can begin to answer within the target, as `why` says. `over_share`: its
-    tenant has more than its share already, and too many wait for that.
+    tenant has more than its share already, and too many wait for that. `unfit`: every engine that
+    might have served it says that it cannot.
     """
 
     key: str
@@ -123,7 +129,7 @@ class Refuse:
     why: Unattainable | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Degraded:
     """A placement does without answers that it wanted; to be counted."""
 

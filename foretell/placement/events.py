@@ -1,18 +1,21 @@
 """The input of the placement core: events that happen to a scheduler.
 
-`key` names a request within one scheduler; the driver chooses it and never uses it twice.
+`key` names a request within one scheduler; the driver chooses it and never uses it twice. Nobody
+changes an event; they are not frozen because each request has some, and making a frozen one takes
+three times as long.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
 from foretell.model import LengthEstimate, Load, Prediction, RequestSpec
+from foretell.placement.needs import ANY, Need, Unfit
 from foretell.policy.admission import Late
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Arrived:
     """A valid request has come and is to be placed.
 
@@ -36,9 +39,11 @@ class Arrived:
     """It generates tokens; otherwise it is placed by load, and nobody is told of it."""
     tenant: str = ""
     """Whose it is: the engines are shared between tenants (`foretell.placement.shares`)."""
+    need: Need = ANY
+    """What an engine must be able to do to serve it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Estimated:
     """The length of a request is estimated again, with more effort than when it arrived."""
 
@@ -56,7 +61,7 @@ class Answer(NamedTuple):
     """It failed or was late. One that answers may still know no load and no prediction."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Heard:
     """The answer to `effects.Ask`: of every predictor that was asked, what it said."""
 
@@ -66,7 +71,7 @@ class Heard:
     """Seconds that answering kept the scheduler from its other work."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TimePassed:
     """The time that `effects.WaitUntil` named has come."""
 
@@ -75,7 +80,7 @@ class TimePassed:
     """The ticket of the effect: a time that the request no longer waits for is ignored."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reviewed:
     """The answer to `effects.Review`."""
 
@@ -88,7 +93,7 @@ class Reviewed:
     """Its engine computes it: it is not reviewed again."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Started:
     """A dispatched request has its first token."""
 
@@ -97,23 +102,25 @@ class Started:
     """Another engine could go on with its stream, should this one fall silent."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Recalled:
     """The engine of `effects.Recall` has nothing of the request any more, and computed nothing."""
 
     key: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Failed:
     """An attempt on an engine ended before the answer did: try another one."""
 
     key: str
     output_tokens: int = 0
     """Those of the answer that the client has: another engine computes them with the prompt."""
+    unfit: Unfit = ""
+    """The engine is well, and says that it cannot serve the request for this reason."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ended:
     """The answer of a dispatched request has ended, well or badly; no attempt follows."""
 
@@ -124,14 +131,14 @@ class Ended:
     """Its engine has answered; otherwise its client left."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Gone:
     """The client of a request that is not dispatched has left."""
 
     key: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class InstanceUp:
     """An instance answers its health probe and may get requests; told at every probe."""
 
@@ -142,37 +149,39 @@ class InstanceUp:
     """When its engine last sent a byte of any answer."""
     worked_s: float = -inf
     """When its engine was last seen to have made a step."""
+    lengths: Mapping[str, int] = field(default_factory=dict)
+    """Longest context of its models in tokens, where it says so."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class InstanceDown:
     """An instance no longer answers: nothing is placed there until it is up again."""
 
     instance_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class InstanceDraining:
     """An instance is to end what it has and gets nothing new, even if it is up."""
 
     instance_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class InstanceTakenBack:
     """An instance that was draining gets requests again, as far as it is up."""
 
     instance_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class InstanceRemoved:
     """An instance no longer belongs to the cluster. Requests in progress there may still end."""
 
     instance_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class InstanceFollowed:
     """An instance's predictor answers at once from now on, or no longer."""
 

@@ -1,12 +1,13 @@
 """The instances as one scheduler knows them: health, load, and what it has sent to each."""
 
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
 from foretell.model import Load
 from foretell.placement.config import STALE_LOAD_S
+from foretell.placement.needs import INPUTS, Need, Unfit, differ
 
 QPM_WINDOW_S = 60.0
 LONGEST_SHUN_S = 60.0
@@ -45,6 +46,10 @@ class Instance:
 
     instance_id: str
     models: frozenset[str] = frozenset()
+    lengths: Mapping[str, int] = field(default_factory=dict)
+    """Longest context of each model in tokens, where it is known."""
+    lacks: set[tuple[str, str]] = field(default_factory=set)
+    """Models and the kinds of inputs that it has refused for them since it came up."""
     has_predictor: bool = True
     up: bool = False
     draining: bool = False
@@ -151,6 +156,8 @@ class Instances:
         self.get = self._known.get
         """The instance of an id, if it still belongs to the cluster."""
         self._eligible: dict[str, list[str]] = {}
+        self._differ: dict[str, bool] = {}
+        """By model: whether it matters what a request needs."""
         self._doubtful: set[str] = set()  # those that have no predictor, or whose latest was silent
         self.followed: set[str] = set()
         """Those whose predictors answer at once."""
@@ -169,22 +176,32 @@ class Instances:
         return self._known[instance_id].outstanding
 
     def put_up(
-        self, instance_id: str, models: frozenset[str], has_predictor: bool, now_s: float
+        self,
+        instance_id: str,
+        models: frozenset[str],
+        has_predictor: bool,
+        now_s: float,
+        lengths: Mapping[str, int] | None = None,
     ) -> bool:
         """The instance is up; whether that changes who may get requests."""
         known = self._known.get(instance_id)
         if known is None:
             known = self._known[instance_id] = Instance(instance_id)
-        before = known.up, known.suspected, known.models, known.has_predictor
+        before = known.up, known.suspected, known.models, known.has_predictor, known.lengths
         suspected = known.suspected and now_s < known.shunned_until_s
-        after = True, suspected, models, has_predictor
-        known.up, known.suspected, known.models, known.has_predictor = after
+        after = True, suspected, models, has_predictor, lengths or {}
+        known.up, known.suspected, known.models, known.has_predictor, known.lengths = after
         if before == after:
             return False
         if not has_predictor:
             self._doubtful.add(instance_id)
-        self._eligible.clear()
+        self._changed()
         return True
+
+    def _changed(self) -> None:
+        """Others may get requests now."""
+        self._eligible.clear()
+        self._differ.clear()
 
     def heard(self, instance: Instance, load: Load | None, now_s: float) -> None:
         """The instance's predictor has answered, perhaps with the load."""
@@ -218,26 +235,27 @@ class Instances:
         known.up = known.proven = False
         known.times_down += 1
         known.forgive()  # whatever comes up is another process
-        self._eligible.clear()
+        known.lacks.clear()
+        self._changed()
 
     def drain(self, instance_id: str) -> None:
         """The instance gets nothing new from now on."""
         if instance_id in self._known:
             self._known[instance_id].draining = True
-            self._eligible.clear()
+            self._changed()
 
     def take_back(self, instance_id: str) -> None:
         """The instance, which was draining, gets requests again."""
         if instance_id in self._known:
             self._known[instance_id].draining = False
-            self._eligible.clear()
+            self._changed()
 
     def remove(self, instance_id: str) -> None:
         """The instance no longer belongs to the cluster; leases on it stay valid."""
         self.followed.discard(instance_id)
         self._doubtful.discard(instance_id)
         if self._known.pop(instance_id, None) is not None:
-            self._eligible.clear()
+            self._changed()
 
     def failed(self, lease: Lease, now_s: float, cost_s: float = 0.0) -> None:
         """An attempt has failed: nothing more goes there until the instance's next successful
@@ -256,7 +274,7 @@ class Instances:
         instance.shunned_until_s = max(instance.shunned_until_s, now_s + shun_s)
         if not instance.suspected:
             instance.suspected = True
-            self._eligible.clear()
+            self._changed()
 
     def answered(self, lease: Lease) -> None:
         """The instance has answered a request: what failed before is forgiven."""
@@ -277,17 +295,58 @@ class Instances:
             if model in each.models
         )
 
-    def eligible(self, model: str, avoid: Collection[str] = ()) -> list[str]:
+    def eligible(
+        self,
+        model: str,
+        avoid: Collection[str] = (),
+        *,
+        need: Need | None = None,
+        unfit: Collection[str] = (),
+    ) -> list[str]:
         """Ids of those that may get a request to `model`, in the order in which they became known.
 
         Suspected ones only if there are no others, since a request that fails on every engine must
-        not close all of them to everyone else; likewise those in `avoid`.
+        not close all of them to everyone else; likewise those in `avoid`. None of `unfit`, and of
+        the others those that can do what it needs.
         """
         found = self._eligible.get(model)
         if found is None:
-            up = [i for i in self if i.up and not i.draining and model in i.models]
-            trusted = [i for i in up if not i.suspected] or up
-            found = self._eligible[model] = [i.instance_id for i in trusted]
+            found = self._eligible[model] = _trusted(self._serving(model))
+            self._differ[model] = differ(model, self._serving(model))
+        if need is not None and (need.keeper or unfit or self._differ[model]):
+            found = self._fitting(model, need, unfit)
         if not avoid:
             return found
         return [instance_id for instance_id in found if instance_id not in avoid] or found
+
+    def _serving(self, model: str) -> list[Instance]:
+        return [i for i in self if i.up and not i.draining and model in i.models]
+
+    def _fitting(self, model: str, need: Need, unfit: Collection[str]) -> list[str]:
+        keeper = self._known.get(need.keeper)
+        if keeper is not None and need.keeper not in unfit:  # also while it drains
+            return [keeper.instance_id] if keeper.up and model in keeper.models else []
+        left = [each for each in self._serving(model) if each.instance_id not in unfit]
+        return _trusted(need.fitting(model, left))
+
+    def refused(self, lease: "Lease", model: str, why: Unfit, need: Need) -> set[str]:
+        """The instance is well, and cannot serve a request to `model`: all that cannot either."""
+        instance = lease.instance
+        alike = {instance.instance_id}
+        if why == "length":
+            length = instance.lengths.get(model, 0)
+            alike |= {i.instance_id for i in self if i.lengths.get(model, 0) <= length}
+        elif why == "model" and lease.tells:
+            instance.models -= {model}
+            self._changed()
+        elif why in INPUTS and lease.tells:
+            instance.lacks.add((model, why))
+            self._changed()
+            alike |= {i.instance_id for i in self if need.lacking(model, i)}
+        return alike
+
+
+def _trusted(known: Sequence[Instance]) -> list[str]:
+    """Those of which no attempt failed lately; all, where there are none."""
+    trusted = [each for each in known if not each.suspected] or known
+    return [each.instance_id for each in trusted]

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from foretell.model import Load, Prediction
 from foretell.placement import events as on
-from foretell.placement.instances import Instance, Instances
+from foretell.placement.instances import Instances
 from foretell.policy import Candidate
 from foretell.policy.shortlist import Known, shortlist
 
@@ -66,21 +65,16 @@ class Predictors:
         """Those of `asked` that are still there, each with what it said, or its last known load."""
         found = []
         for key in asked:
-            instance, answer = self._instances.get(key), said.get(key)
+            instance = self._instances.get(key)
             if instance is None:
                 continue  # removed since it was asked
+            answer = said.get(key)
             load, prediction = (answer.load, answer.prediction) if answer else (None, None)
-            found.append(_candidate(instance, load, prediction, now_s))
+            if load is None and instance.load is not None:
+                load = instance.recent_load(now_s)
+            sent = instance.dispatched_last_minute(now_s)
+            found.append(Candidate(key, instance.outstanding, sent, load, prediction))
         return found
-
-
-def _candidate(
-    instance: Instance, load: Load | None, prediction: Prediction | None, now_s: float
-) -> Candidate:
-    if load is None:
-        load = instance.recent_load(now_s)
-    sent = instance.dispatched_last_minute(now_s)
-    return Candidate(instance.instance_id, instance.outstanding, sent, load, prediction)
 
 
 def is_missing(answer: on.Answer | None, loads_only: bool) -> bool:

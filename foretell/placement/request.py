@@ -46,6 +46,10 @@ class Request:
     trial: RequestSpec = field(init=False)
     """`spec` for the attempt under way: its own id, perhaps its original priority."""
     avoid: set[str] = field(default_factory=set)
+    unfit: set[str] = field(default_factory=set)
+    """Instances that cannot serve it, as they or others like them say."""
+    refusals: int = 0
+    """How often one has said so."""
     candidates: Sequence[str] = ()
     plan: Plan = _ALL
     lease: Lease | None = None

@@ -60,8 +60,10 @@ class State:
 
     def eligible(self, request: Request) -> list[str]:
         """The instances that may get the request."""
-        among = request.arrived.among
-        known = self.instances.eligible(request.arrived.model, request.avoid)
+        among, model = request.arrived.among, request.arrived.model
+        known = self.instances.eligible(
+            model, request.avoid, need=request.arrived.need, unfit=request.unfit
+        )
         return known if among is None else [each for each in known if each in among]
 
     def is_over_share(self, request: Request) -> bool:

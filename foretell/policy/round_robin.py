@@ -2,12 +2,15 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import ClassVar
 
 from foretell.model import RequestSpec
 from foretell.policy.base import Candidate, Needs
 from foretell.policy.judgement import Judgement, JudgingPolicy, Memory
 from foretell.policy.scoring import lowest
+
+_ID = attrgetter("instance_id")
 
 
 class RoundRobinPolicy(JudgingPolicy):
@@ -26,12 +29,12 @@ class RoundRobinPolicy(JudgingPolicy):
     ) -> Judgement:
         """By the place in the cycle; the first choice falls on a draw, so that replicas do not
         march."""
-        cycle = sorted(candidates, key=lambda candidate: candidate.instance_id)
+        cycle = sorted(candidates, key=_ID)
         if memory is None:
             return lowest(cycle, lambda _: 0.0)
         ids = [candidate.instance_id for candidate in cycle]
-        first = bisect_right(ids, str(memory))
-        return Judgement(cycle, [(float((i - first) % len(ids)), 1.0) for i in range(len(ids))])
+        first, count = bisect_right(ids, str(memory)), len(ids)
+        return Judgement(cycle, [(float((i - first) % count), 1.0) for i in range(count)])
 
     def remembered(self, chosen: str, judgement: Judgement) -> Memory:
         """Whose turn it was."""

@@ -99,7 +99,7 @@ def main() -> None:
     try:
         with run_folder(settings.run_dir) as run_dir, socket_folder(run_dir, longest) as sockets:
             launcher = Launcher(settings, Places.of(settings, run_dir, sockets))
-            runtime.run(launcher.run)
+            runtime.run(launcher.run, starts_others=True)
     except (ChildFailed, OSError) as error:
         raise SystemExit(str(error)) from error
 

@@ -22,6 +22,7 @@ from services.batch.store import Store
 from services.batch.target import Endpoints, seen_of
 from services.batch.work import Work
 from services.process import runtime
+from services.process.folders import private_folder
 from services.process.logs import setup_logging
 from services.process.traffic import Traffic, require_proof
 
@@ -99,7 +100,7 @@ async def _listen(
     require_proof(address, traffic)
     if address.startswith("unix:"):
         path = Path(address.removeprefix("unix:").removeprefix("//"))
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(path.parent)
         await web.UnixSite(runner, path).start()
         return address
     host, _, port = address.rpartition(":")

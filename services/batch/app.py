@@ -173,7 +173,7 @@ class BatchApp:
         response.content_length = file.length_bytes
         begin = 0
         # The first piece is read before the status is sent, so that a failure can still be told.
-        while begin < file.length_bytes:
+        while begin < file.length_bytes and request.method != "HEAD":
             data = await self._stored(self._store.storage.read, file.id, begin, _PIECE_BYTES)
             if not data:
                 raise OSError(f"{file.id} ends after {begin} of {file.length_bytes} bytes")

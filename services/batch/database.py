@@ -5,6 +5,7 @@ one has read is still so when it writes.
 """
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -176,6 +177,8 @@ class Database:
 
 def _sqlite(path: Path) -> Engine:
     # Transactions are begun and ended by statements of ours, so the driver must begin none.
+    with contextlib.suppress(OSError):  # SQLite would let everyone read it, and says what is wrong
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     engine = create_engine(
         f"sqlite:///{path}",
         isolation_level="AUTOCOMMIT",

@@ -9,6 +9,8 @@ from io import RawIOBase
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from services.process.folders import private_folder
+
 Notice = Callable[[str], None]
 """Is told the name of every operation on durable storage just before it happens. Tests end the
 process there."""
@@ -53,7 +55,7 @@ class Disk:
     def __init__(self, folder: Path, notice: Notice = unnoticed) -> None:
         self._folder = folder
         self._notice = notice
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_folder(folder)
 
     def path(self, file_id: str) -> Path:
         """Where the file with this id is."""

@@ -14,6 +14,7 @@ from foretell.batch.states import ENDED, Batch
 from services.batch.database import Database, Rows
 from services.batch.disk import Disk, Notice, Storage, unnoticed
 from services.batch.objects import Objects
+from services.process.folders import private_folder
 
 Clock = Callable[[], float]
 """The time in Unix seconds."""
@@ -86,8 +87,8 @@ class Store:
     ) -> None:
         """Everything is in `folder`, but for what has a URL: Postgres as database, a bucket of
         object storage for files."""
+        private_folder(folder)
         self.storage = storage_of(folder, files_url, notice)
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.database = Database(database_url or folder / "batches.sqlite", notice)
         self.clock = clock
         """Says the time in Unix seconds."""

@@ -18,7 +18,7 @@ from foretell.v1 import predictor_pb2_grpc
 from services.predictor.pictures import Publisher
 from services.predictor.service import PredictorService
 from services.predictor.subscriber import cancel, subscriber_to
-from services.process import runtime
+from services.process import calls, runtime
 from services.process.frames import frames_address, serve_frames, with_free_port
 from services.process.logs import setup_logging
 from services.process.traffic import Traffic
@@ -83,9 +83,9 @@ async def serve(settings: PredictorSettings, stop: asyncio.Event) -> None:
     subscriber = subscriber_to(settings.snapshot_endpoint)
     listening = asyncio.create_task(subscriber.run(service.hear))
     traffic = Traffic.of(settings)
-    server = traffic.server()
+    server = calls.server(traffic)
     predictor_pb2_grpc.add_PredictorServicer_to_server(service, server)
-    port = traffic.bind(server, with_free_port(settings.grpc_address))
+    port = calls.bind(traffic, server, with_free_port(settings.grpc_address))
     address = settings.listen or f"{settings.host}:{port}"
     await server.start()
     publisher = Publisher(service, traffic)

@@ -9,7 +9,7 @@ from services.process.runtime import PARENT_PID
 
 
 class AsideFailed(Exception):
-    """The process ended with another code than 0."""
+    """The process ended with another code than 0, or without a word."""
 
 
 async def computed_aside(module: str, asked: bytes, limit_s: float) -> bytes:
@@ -18,7 +18,7 @@ async def computed_aside(module: str, asked: bytes, limit_s: float) -> bytes:
     Raises TimeoutError when it takes longer, and `AsideFailed`; it has ended in every case.
     """
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", module),
+        *(sys.executable, "-P", "-m", module),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, PARENT_PID: str(os.getpid())},
@@ -30,6 +30,6 @@ async def computed_aside(module: str, asked: bytes, limit_s: float) -> bytes:
         with suppress(ProcessLookupError):
             process.kill()
         await process.wait()
-    if process.returncode != 0:
+    if process.returncode != 0 or not told:
         raise AsideFailed(f"{module} ended with code {process.returncode}")
     return told

@@ -37,6 +37,12 @@ def run_folder(configured: str) -> Iterator[Path]:
             shutil.rmtree(path, ignore_errors=True)
 
 
+def private_folder(path: Path) -> None:
+    """Make a folder that nobody else may enter, and likewise those above it that are missing."""
+    for each in (*reversed(path.parents), path):
+        each.mkdir(mode=0o700, exist_ok=True)  # with `parents`, those above would be open to all
+
+
 @contextlib.contextmanager
 def socket_folder(run_dir: Path, longest_name: str) -> Iterator[Path]:
     """`run_dir`, or a short temporary folder where a socket's path in it would be too long."""

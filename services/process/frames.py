@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from foretell import wire
 from foretell.config.cluster import FRAMES_PORTS_ABOVE
 from foretell.v1 import predictor_pb2
-from services.process.folders import free_ports, is_free
+from services.process.folders import free_ports, is_free, private_folder
 from services.process.traffic import Traffic, require_proof
 
 logger = logging.getLogger(__name__)
@@ -215,7 +215,7 @@ async def serve_frames(
     require_proof(address, traffic)
     loop, path = asyncio.get_running_loop(), _path(address)
     if path is not None:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(path.parent)
         with suppress(FileNotFoundError):
             path.unlink()  # of a process that was killed
         return await loop.create_unix_server(make, str(path)), address

@@ -9,6 +9,7 @@ from typing import Literal
 
 from services.process.children import Child, ChildFailed, RestartPacer, describe_exit
 from services.process.folders import is_free
+from services.process.hang import until_hung
 
 _POLL_S = 0.05
 _PORT_WAIT_S = 15.0
@@ -35,6 +36,9 @@ class Program:
     at_end: AtEnd = "restart"
     serves: Serves | None = None
     """Tells whether a program that writes no ready file serves by now."""
+    answers: Serves | None = None
+    """Tells, within a second, whether the program answers once it serves: one that hangs is ended
+    and started again. None: it is not asked."""
 
     async def spawn(self) -> Child:
         """Start it. OSError if it cannot be run."""
@@ -148,7 +152,7 @@ class Keeper:
             return child, why
         self._set(kept, "ready", "serves")
         kept.served.set()
-        return child, describe_exit(await child.wait())
+        return child, await _end_of(child, kept.program.answers)
 
     async def _spawn(self, kept: Kept) -> Child:
         spawning = asyncio.create_task(kept.program.spawn())
@@ -167,6 +171,22 @@ class Keeper:
     def _set(self, kept: Kept, state: State, what: str) -> None:
         kept.state = state
         self._on_change(kept, what)
+
+
+async def _end_of(child: Child, answers: Serves | None) -> str:
+    """Wait until a program has ended, or hangs; what became of it."""
+    ended = asyncio.create_task(child.wait())
+    hung = asyncio.create_task(until_hung(child.pid, answers)) if answers else None
+    tasks = [ended] if hung is None else [ended, hung]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if not ended.done() and hung is not None:
+            return hung.result()
+        return describe_exit(await ended)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def start(program: Program, stop_grace_s: float = 5.0) -> Child:

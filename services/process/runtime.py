@@ -19,6 +19,7 @@ from pydantic_settings import BaseSettings, CliApp
 
 from foretell.config import ClusterError
 from foretell.config.marks import plain
+from services import end_at_once
 
 try:
     import uvloop
@@ -35,6 +36,8 @@ _PR_SET_PDEATHSIG = 1
 _WRITE_AGAIN_S = 1.0
 _unwritten: dict[str, asyncio.TimerHandle] = {}
 """When files are tried again that could not be written."""
+_when_serving: list[Callable[[], None]] = []
+"""What is left to do once this process serves."""
 PARENT_PID = "FORETELL_PARENT_PID"
 """Environment variable with the pid of the supervisor that started a process."""
 
@@ -103,11 +106,14 @@ def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
 
 
 def announce(ready_file: str, **facts: Any) -> None:
-    """Atomically write `facts` and this pid to `ready_file`, if one is wanted.
+    """This process serves: from now on a signal lets it finish what is in progress.
 
-    A full disk ends no process: what could not be written is tried again until it, or what is
-    announced after it, can be.
+    Atomically write `facts` and its pid to `ready_file`, if one is wanted. A full disk ends no
+    process: what could not be written is tried again until it, or what is announced after it, can
+    be.
     """
+    while _when_serving:
+        _when_serving.pop()()
     if not ready_file:
         return
     if ready_file in _unwritten:
@@ -173,9 +179,16 @@ async def serve_http(
     await task
 
 
-def run(main: Callable[[asyncio.Event], Awaitable[None]]) -> None:
-    """Run `main(stop)` to its end; SIGTERM and SIGINT set `stop`, a second one ends at once."""
+def run(main: Callable[[asyncio.Event], Awaitable[None]], *, starts_others: bool = False) -> None:
+    """Run `main(stop)` to its end; SIGTERM and SIGINT set `stop`, a second one ends at once.
+
+    Before `announce` says that this process serves, either ends it at once, whatever it loads or
+    waits for, with code 0: nothing is in progress yet. A process that `starts_others` is asked to
+    stop then, too, so that it ends them.
+    """
     die_with_parent()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, end_at_once)
 
     async def supervised() -> None:
         stop = asyncio.Event()
@@ -186,8 +199,13 @@ def run(main: Callable[[asyncio.Event], Awaitable[None]]) -> None:
                 os._exit(130)
             stop.set()
 
-        for signum in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(signum, on_signal)
+        def listen() -> None:
+            for signum in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(signum, on_signal)
+
+        _when_serving[:] = [listen]
+        if starts_others:
+            _when_serving.pop()()
         await main(stop)
 
     with asyncio.Runner(loop_factory=loop_factory()) as runner:

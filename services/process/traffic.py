@@ -6,13 +6,10 @@ Through unix sockets and the loopback nothing is demanded: whoever is there is o
 import hmac
 import ipaddress
 import ssl
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
 from urllib.parse import quote, unquote
-
-import grpc
 
 from foretell.config.settings import TrafficSettings
 
@@ -22,10 +19,6 @@ SECRET_HEADER = "x-foretell-secret"  # noqa: S105 - a name
 """HTTP header that carries the shared secret between schedulers and the batch service."""
 TENANT_HEADER = "x-foretell-tenant"
 """HTTP header of such a request that names, quoted as in URLs, on whose behalf it is made."""
-_HEALTH = "/grpc.health.v1.Health/"  # says only that something serves
-
-_Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
-_Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[_Handler]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,45 +87,6 @@ class Traffic:
             context.load_cert_chain(certificate, key)
         return context
 
-    def channel(self, address: str, options: Sequence[tuple[str, Any]] = ()) -> grpc.aio.Channel:
-        """A channel to a predictor or the tagger."""
-        local = address.startswith("unix:")
-        interceptors: Any = [_Present(self.secret)] if self.secret and not local else None
-        if local or not self.authority:
-            return grpc.aio.insecure_channel(address, options=options, interceptors=interceptors)
-        credentials = grpc.ssl_channel_credentials(
-            self.authority, self.key or None, self.certificate or None
-        )
-        return grpc.aio.secure_channel(
-            address, credentials, options=options, interceptors=interceptors
-        )
-
-    def server(self, **arguments: Any) -> grpc.aio.Server:
-        """A gRPC server that demands the secret, where there is one."""
-        return grpc.aio.server(interceptors=[_Demand(self)] if self.secret else None, **arguments)
-
-    def bind(self, server: grpc.aio.Server, address: str) -> int:
-        """Bind a `server` made here to `address`; returns the port.
-
-        SystemExit if other hosts could call it there without any proof, or if it is taken.
-        """
-        require_proof(address, self)
-        local = address.startswith("unix:")
-        if local:
-            folder = Path(address.removeprefix("unix:")).parent
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            if local or not self.certificate:
-                return server.add_insecure_port(address)
-            credentials = grpc.ssl_server_credentials(
-                [(self.key, self.certificate)],
-                self.authority or None,
-                require_client_auth=bool(self.authority),
-            )
-            return server.add_secure_port(address, credentials)
-        except RuntimeError as error:
-            raise SystemExit(f"cannot listen on {address}: {error}") from error
-
 
 OPEN = Traffic()
 """Nothing is demanded and nothing encrypted."""
@@ -155,47 +109,6 @@ def is_loopback(address: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-class _Present(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
-    """Adds the secret to every call."""
-
-    def __init__(self, secret: str) -> None:
-        self._pair = (METADATA_KEY, secret)
-
-    async def intercept_unary_unary(
-        self,
-        continuation: Callable[[grpc.aio.ClientCallDetails, Any], Any],
-        client_call_details: grpc.aio.ClientCallDetails,
-        request: Any,
-    ) -> Any:
-        metadata = grpc.aio.Metadata(*(client_call_details.metadata or ()), self._pair)
-        details = client_call_details._replace(metadata=metadata)  # type: ignore[attr-defined]
-        return await continuation(details, request)
-
-
-class _Demand(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Refuses calls without the secret."""
-
-    def __init__(self, traffic: Traffic) -> None:
-        self._traffic = traffic
-
-    async def intercept_service(
-        self, continuation: _Continuation, handler_call_details: grpc.HandlerCallDetails
-    ) -> _Handler:
-        """The method, or one that ends with UNAUTHENTICATED."""
-        given: str | bytes = ""
-        for key, value in handler_call_details.invocation_metadata or ():
-            given = value if key == METADATA_KEY else given
-        proof = given.encode() if isinstance(given, str) else given
-        known = self._traffic.knows(proof)
-        if known or handler_call_details.method.startswith(_HEALTH):
-            return await continuation(handler_call_details)
-        return grpc.unary_unary_rpc_method_handler(_refuse)
-
-
-async def _refuse(_request: object, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
-    await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the shared secret is missing or wrong")
 
 
 def _read(path: str) -> bytes:

@@ -21,6 +21,7 @@ from foretell.model import EngineSnapshot, Load
 from foretell.provision import Answered, Facts, InstanceFacts, Phase
 from foretell.provision.rollout import EngineKind
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
+from services.process import calls
 from services.process.traffic import Traffic
 from services.provisioner.batches import BatchService
 from services.provisioner.fleet import Seen
@@ -194,7 +195,7 @@ class Gatherer:
         for instance_id, address in wanted.items():
             if instance_id not in self._engines:
                 options = [("grpc.max_receive_message_length", MAX_STATE_BYTES)]
-                channel = self._traffic.channel(address, options)
+                channel = calls.channel(self._traffic, address, options)
                 stub = predictor_pb2_grpc.PredictorStub(channel)
                 # It is given the time that any number may be old.
                 self._engines[instance_id] = _Engine(address, channel, stub, now_s)

@@ -11,6 +11,7 @@ import grpc
 from foretell.provision import Decision
 from foretell.v1 import externalscaler_pb2 as pb
 from foretell.v1 import externalscaler_pb2_grpc
+from services.process import calls
 from services.process.traffic import Traffic
 from services.provisioner.loop import Loop
 
@@ -93,9 +94,9 @@ async def external_scaler(loop: Loop, address: str, traffic: Traffic) -> AsyncIt
     KEDA knows no shared secret: what other hosts can reach must demand certificates.
     """
     traffic = replace(traffic, secret="")
-    server = traffic.server(maximum_concurrent_rpcs=MAX_CALLS)
+    server = calls.server(traffic, maximum_concurrent_rpcs=MAX_CALLS)
     externalscaler_pb2_grpc.add_ExternalScalerServicer_to_server(ExternalScaler(loop), server)
-    port = traffic.bind(server, address)
+    port = calls.bind(traffic, server, address)
     await server.start()
     try:
         yield address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}"

@@ -8,18 +8,21 @@ from functools import partial
 import orjson
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from foretell import __version__
 from services.scheduler.console import STATE, WHAT_IF, static_pages
 from services.scheduler.console.state import console_state
 from services.scheduler.console.what_if import WhatIf
 from services.scheduler.http.accepting import accepted, model_not_found, request_id_of
 from services.scheduler.http.auth import ApiKeys
+from services.scheduler.http.batches import METHODS as BATCH_METHODS
 from services.scheduler.http.batches import Batches, is_for_batches
+from services.scheduler.http.cors import Cors
 from services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError, unavailable
 from services.scheduler.http.exchange import ClientLeft, Exchange
 from services.scheduler.http.headers import forwarded
 from services.scheduler.http.limits import InProgress
 from services.scheduler.http.parsing import PRIORITY_HEADER
-from services.scheduler.http.quota import Grant, Tenant
+from services.scheduler.http.quota import NOBODY, Grant, Tenant
 from services.scheduler.http.response import Response
 from services.scheduler.http.slo import NO_TERMS, Terms, terms_of
 from services.scheduler.http.surface import ENDPOINTS, Endpoint
@@ -36,6 +39,7 @@ from services.scheduler.relay.held import (
 from services.scheduler.relay.relay import Relay, RelayContext
 
 _MODELS = "/v1/models"
+_READS = ("GET", "HEAD")
 _EXPLAIN = "/explain/"
 _OF_ONE_REPLICA = (STATE, _EXPLAIN)
 """Whoever asks again is to hear of another replica behind the same address."""
@@ -56,6 +60,8 @@ class Replica:
     max_body_bytes: int
     held: HeldStreams = field(default_factory=HeldStreams)
     """Streams to which clients may come back."""
+    cors: Cors = field(default_factory=lambda: Cors(()))
+    """From which origins pages may call."""
     terms: Terms = NO_TERMS
     """Targets of requests that state none of their own."""
     accepted_total: int = 0
@@ -85,20 +91,24 @@ class App:
 
     async def __call__(self, exchange: Exchange) -> None:
         try:
+            exchange.extra_lines = self._replica.cors.lines(exchange.headers)
             endpoint = ENDPOINTS.get(exchange.path)
-            if is_for_batches(exchange.path):
+            if exchange.method == "OPTIONS":
+                exchange.respond(self._options(exchange.path, exchange.headers))
+            elif endpoint is not None and exchange.method == "POST":
+                if LAST_EVENT_HEADER in exchange.headers and is_resumable(exchange.headers):
+                    await self._go_on(exchange)
+                else:
+                    await self._place(endpoint, exchange)
+            elif is_for_batches(exchange.path):
                 tenant = self._tenant(exchange.headers)
                 await self._replica.batches.pass_on(exchange, tenant)
-            elif exchange.path == WHAT_IF and exchange.method == "GET":
+            elif exchange.path == WHAT_IF and exchange.method in _READS:
                 self._replica.api_keys.check_admin(exchange.headers)
                 exchange.respond(_json(await self._replica.what_if.answer(exchange.query)))
-            elif endpoint is None or exchange.method != "POST":
+            else:
                 exchange.keep_alive &= not exchange.path.startswith(_OF_ONE_REPLICA)
                 exchange.respond(self.page(exchange.method, exchange.path, exchange.headers))
-            elif is_resumable(exchange.headers) and LAST_EVENT_HEADER in exchange.headers:
-                await self._go_on(exchange)
-            else:
-                await self._place(endpoint, exchange)
         except ApiError as error:
             exchange.respond(error.response(exchange.path))
 
@@ -111,7 +121,7 @@ class App:
         replica = self._replica
         try:
             tenant = self._tenant(exchange.headers)
-            with replica.in_progress.place(), tenant.place() as grant:
+            with replica.in_progress.place(tenant.name), tenant.place() as grant:
                 relay = await self._prepare(endpoint, exchange, tenant, grant)
                 replica.accepted_total += 1
                 held = self._hold(relay, exchange, tenant)
@@ -157,9 +167,16 @@ class App:
         request_id = exchange.request_id = request_id_of(headers)
         terms = terms_of(headers, replica.terms)
         body = await exchange.body(replica.max_body_bytes)
-        models = replica.pool.models()
+        pool = replica.pool
         parsed = accepted(
-            endpoint, headers, body, tenant=tenant, grant=grant, terms=terms, models=models
+            endpoint,
+            headers,
+            body,
+            tenant=tenant,
+            grant=grant,
+            terms=terms,
+            serves=pool.may_serve,
+            only=pool.only_model,
         )
         forward = forwarded(headers)
         if tenant.key is not None and tenant.key.priority is not None:
@@ -168,17 +185,38 @@ class App:
 
     def page(self, method: str, path: str, headers: Headers) -> Response:
         """The answer to a request that generates nothing; raises `ApiError` where there is none."""
-        page = self._pages.get(path)
-        if page is None and path.startswith(f"{_MODELS}/"):
-            page = partial(self._model, path.removeprefix(f"{_MODELS}/"))
-        if page is None and path.startswith(_EXPLAIN):
-            page = partial(self._explain, path.removeprefix(_EXPLAIN))
-        if page is not None and method == "GET":
+        page = self._page(path)
+        if page is not None and method in _READS:
             return page(headers)
-        if page is None and path not in ENDPOINTS:
+        methods = self._methods(path)
+        if not methods:
             raise ApiError(404, f"Not Found: {method} {path}")
-        allow = {"allow": "POST" if page is None else "GET"}
-        raise ApiError(405, f"Method Not Allowed: {method} {path}", headers=allow)
+        raise ApiError(405, f"Method Not Allowed: {method} {path}", headers={"allow": methods})
+
+    def _page(self, path: str) -> Page | None:
+        if path.startswith(f"{_MODELS}/"):
+            return partial(self._model, path.removeprefix(f"{_MODELS}/"))
+        if path.startswith(_EXPLAIN):
+            return partial(self._explain, path.removeprefix(_EXPLAIN))
+        return self._pages.get(path)
+
+    def _methods(self, path: str) -> str:
+        """The methods that there are at a path; empty: nothing is there."""
+        if path in ENDPOINTS:
+            return "POST"
+        if is_for_batches(path):
+            return BATCH_METHODS
+        reads = path == WHAT_IF or self._page(path) is not None
+        return "GET, HEAD" if reads else ""
+
+    def _options(self, path: str, headers: Headers) -> Response:
+        """What a browser asks before a page of another origin may call; anyone may know."""
+        methods = BATCH_METHODS if path == "*" else self._methods(path)
+        if not methods:
+            raise ApiError(404, f"Not Found: OPTIONS {path}")
+        methods += ", OPTIONS"
+        told = self._replica.cors.preflight(headers, methods)
+        return Response(204, headers={"allow": methods, **told})
 
     def _tenant(self, headers: Headers) -> Tenant:
         return self._replica.api_keys.tenant(headers)
@@ -232,8 +270,19 @@ class App:
         return Response(200, orjson.dumps({"replica_id": replica.replica_id, **explained}))
 
     def _status(self, headers: Headers) -> Response:
-        self._tenant(headers)
-        return _json(_status(self._replica))
+        replica, tenant = self._replica, self._tenant(headers)
+        if tenant is NOBODY or (tenant.key is not None and tenant.key.admin):
+            return _json(_status(replica))
+        own = tenant.told_to_itself(replica.in_progress.of(tenant.name))
+        status = _status(replica)
+        instances: list[dict[str, object]] = status.pop("instances")  # type: ignore[assignment]
+        if tenant.key is None:
+            # A key without a name is mostly that of who runs the cluster: all but addresses.
+            names = {name for each in instances for name in each} - {"url"}
+        else:
+            names, status = {"instance_id", "healthy"}, {"replica_id": replica.replica_id}
+        shown = [{name: v for name, v in each.items() if name in names} for each in instances]
+        return _json({**status, **own, "instances": shown})
 
 
 def _json(value: object) -> Response:
@@ -243,6 +292,7 @@ def _json(value: object) -> Response:
 def _status(replica: Replica) -> dict[str, object]:
     return {
         "replica_id": replica.replica_id,
+        "version": __version__,
         "policy": replica.policy,
         "requests_total": replica.accepted_total,
         "in_progress": replica.in_progress.now,

@@ -34,7 +34,7 @@ class EncoderApart:
 
     def __init__(self, folder: Path, *, threads: int = 1) -> None:
         """ValueError where `folder` holds no model of this version, or another package misses."""
-        self._command = [sys.executable, "-m", __name__, str(folder), str(threads)]
+        self._command = [sys.executable, "-P", "-m", __name__, str(folder), str(threads)]
         self._process: subprocess.Popen[bytes] | None = None
         self._started_s = 0.0
         self._start()

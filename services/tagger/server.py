@@ -16,7 +16,7 @@ from foretell.config import TaggerSettings
 from foretell.length import LengthHistory
 from foretell.model import LengthEstimate
 from foretell.v1 import tagger_pb2, tagger_pb2_grpc
-from services.process import runtime
+from services.process import calls, runtime
 from services.process.frames import frames_address, serve_frames, with_free_port
 from services.process.traffic import Traffic
 from services.tagger.batcher import MicroBatcher
@@ -98,7 +98,8 @@ async def serve(
     """Serve until `stop`. `model` None: history answers what hints do not."""
     metrics = TaggerMetrics()
     traffic = Traffic.of(settings)
-    server = traffic.server(
+    server = calls.server(
+        traffic,
         options=[
             ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
             # gRPC would let a second tagger bind the same port and share its calls.
@@ -106,7 +107,7 @@ async def serve(
         ],
         maximum_concurrent_rpcs=_MAX_CONCURRENT_CALLS,
     )
-    port = traffic.bind(server, with_free_port(settings.grpc_address))
+    port = calls.bind(traffic, server, with_free_port(settings.grpc_address))
     address = settings.listen or f"{settings.host}:{port}"
     with _metrics_http(settings, metrics) as metrics_port:
         async with _answerer(settings, model, metrics, limits) as answerer:

@@ -9,14 +9,18 @@ import pytest
 from crashes import SCENARIOS
 from postgres import postgres
 
+from tests.sweeps import cases
+
 HERE = Path(__file__).resolve().parent
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE.parents[1])}
-KILLS = os.environ.get("BATCH_KILLS", "60")
-EVERY = os.environ.get("BATCH_CRASHES_EVERY", "9")
+KILLS = os.environ.get("BATCH_KILLS", str(cases(60, 20)))
+EVERY = os.environ.get("BATCH_CRASHES_EVERY", str(cases(9, 27)))
 """Over Postgres, the process is killed at each operation of this number."""
+EVERY_ON_DISK = str(cases(1, 4))
 
 
-pytestmark = pytest.mark.timeout(3600)  # as long as `make test-batch-kills` likes
+# As long as `make test-batch-kills` likes.
+pytestmark = [pytest.mark.sweep, pytest.mark.timeout(3600)]
 
 
 def run(program: str, *arguments: str) -> None:
@@ -26,7 +30,7 @@ def run(program: str, *arguments: str) -> None:
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_process_is_killed_at_every_write(scenario: str) -> None:
-    run("crashes.py", scenario)
+    run("crashes.py", scenario, "--every", EVERY_ON_DISK)
 
 
 def test_a_process_is_killed_at_writes_to_postgres() -> None:

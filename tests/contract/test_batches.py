@@ -177,6 +177,10 @@ async def test_lists_and_files(tmp_path: Path) -> None:
         assert (file.bytes, file.purpose) == (len(lines(1)), "batch")
         assert file.expires_at == file.created_at + 30 * 86_400
         assert (await sdk.files.content(file.id)).content == lines(1)
+        for _ in range(2):  # over one connection
+            head = await scheduler.client.head(f"/v1/files/{file.id}/content")
+            assert (head.status_code, head.content) == (200, b"")
+            assert head.headers["content-length"] == str(len(lines(1)))
         assert (await sdk.files.delete(file.id)).deleted
         with pytest.raises(openai.NotFoundError):
             await sdk.files.retrieve(file.id)
@@ -435,3 +439,16 @@ async def test_only_who_knows_the_secret_is_told_what_is_due(tmp_path: Path) -> 
             session.get("http://batch/status") as refused,
         ):
             assert refused.status == 401
+
+
+async def test_a_batch_waits_for_an_engine_that_has_not_been_up_yet(tmp_path: Path) -> None:
+    async with engines(answer, answer) as (first, late):
+        first.models = {"data": [{"id": "other"}]}
+        late.health_status = 503
+        listed = json.dumps([first.config(), late.config() | {"model": MODEL}])
+        async with batches(tmp_path, instances=listed) as scheduler, scheduler.sdk() as sdk:
+            await scheduler.until(lambda s: s["instances"][0]["healthy"])
+            batch = await created(sdk, lines(3))
+            await scheduler.until_metric("foretell_requests_total", 1, status="503")
+            late.health_status = 200
+            assert (await ended(sdk, batch.id)).request_counts.completed == 3

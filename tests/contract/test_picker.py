@@ -229,16 +229,33 @@ async def test_health_services(tmp_path: Path) -> None:
         assert missing.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-async def test_who_could_learn_the_engines_key_must_prove_itself() -> None:
+async def test_whom_other_hosts_can_reach_must_be_able_to_tell_them_apart() -> None:
     replica: Any = SimpleNamespace(pool=None, draining=False, max_body_bytes=1)
-    handed_out = Picker(replica, replica, {"authorization": "Bearer k"})
-    with pytest.raises(SystemExit, match="engines' key"):
-        async with handed_out.serving("0.0.0.0:0", SchedulerSettings()):
+    for authorization in ({"authorization": "Bearer k"}, {}):
+        picker = Picker(replica, replica, authorization)
+        for address in ("0.0.0.0:0", "[::]:0"):
+            with pytest.raises(SystemExit, match="shared secret"):
+                async with picker.serving(address, SchedulerSettings()):
+                    pass
+        async with picker.serving("0.0.0.0:0", SchedulerSettings(secret="s")):
             pass
-    for settings in (SchedulerSettings(secret="s"), SchedulerSettings()):
-        nothing_known = {} if not settings.secret.get_secret_value() else {"authorization": "x"}
-        async with Picker(replica, replica, nothing_known).serving("0.0.0.0:0", settings):
+        async with picker.serving("127.0.0.1:0", SchedulerSettings()):
             pass
+
+
+async def test_a_gateways_own_answer_goes_on(tmp_path: Path) -> None:
+    """As to an upgrade that it does not allow: no request was told of before."""
+    async with engines(answer) as (engine,), picker(tmp_path, [engine]) as (scheduler, channel):
+        for value in ("403", "none"):
+            call = process(channel)
+            headers = pb.ProcessingRequest()
+            header = headers.response_headers.headers.headers.add(key=":status")
+            header.raw_value = value.encode()
+            await call.write(headers)
+            assert (await call.read()).HasField("response_headers")
+            await call.done_writing()
+            assert await call.read() is grpc.aio.EOF
+        await scheduler.until_idle()
 
 
 async def test_with_a_secret_only_who_knows_it_is_answered(tmp_path: Path) -> None:
@@ -256,7 +273,7 @@ async def test_bytes_that_are_no_http2_end_the_connection(tmp_path: Path) -> Non
     async with engines(answer) as (engine,), picker(tmp_path, [engine]) as (_, channel):
         for noise in (
             b"GET / HTTP/1.1\r\nhost: x\r\n\r\n",
-            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 64,
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\x40\1" + b"\xff" * 16_391,
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\4\0\0\0\0\0\7abcd",
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\4\1\4\0\0\0\1\xff\xff\xff\xff",
         ):

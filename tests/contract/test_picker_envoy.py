@@ -86,6 +86,16 @@ async def test_what_is_refused_has_the_texts_of_the_endpoint(tmp_path: Path) -> 
         assert (await envoy.client.get("/v1/completions")).status_code == 405
 
 
+async def test_an_upgrade_that_is_not_served_is_refused_at_once(tmp_path: Path) -> None:
+    async with engines(answer) as (engine,), front(tmp_path, [engine]) as envoy:
+        wanted = {"connection": "upgrade", "upgrade": "websocket"}
+        for path in ("/v1/completions", "/v1/realtime", "/health"):
+            response = await envoy.client.get(path, headers=wanted)
+            assert 400 <= response.status_code < 500
+        assert (await envoy.complete()).status_code == 200
+        await envoy.scheduler.until_idle()
+
+
 async def test_keys_are_exchanged(tmp_path: Path) -> None:
     headers = {"authorization": "Bearer secret", "cookie": "a=b"}
     changes = {"api_keys": "secret", "engine_api_key": "engine-key", "headers": headers}
@@ -185,7 +195,10 @@ async def test_long_bodies_come_in_many_parts(tmp_path: Path) -> None:
 
 
 async def test_a_giant_body_is_refused_before_it_has_come(tmp_path: Path) -> None:
-    async with engines(answer) as (engine,), front(tmp_path, [engine]) as envoy:
+    async with (
+        engines(answer) as (engine,),
+        front(tmp_path, [engine], max_body_bytes=4 << 20) as envoy,
+    ):
         head = f"POST /v1/completions HTTP/1.1\r\nhost: {envoy.host}\r\n"
         for framing, sends in (
             (f"content-length: {5 << 20}", b""),

@@ -186,9 +186,13 @@ async def test_head_gets_no_body_and_targets_may_be_whole_urls(
 ) -> None:
     async with running(tmp_path, [engine]) as scheduler:
         client = await connect(scheduler)
-        client.send(HEALTH.replace(b"GET", b"HEAD"))
-        status, headers = await client.head()
-        assert (status, headers["allow"]) == (405, "GET")
+        for path in (b"/health", b"/v1/models", b"/status"):
+            request = HEALTH.replace(b"/health", path)
+            client.send(request)
+            status, headers, body = await client.response()
+            client.send(request.replace(b"GET", b"HEAD"))
+            assert await client.head() == (status, headers)
+            assert headers["content-length"] == str(len(body))
         for target in (b"http://x/health", b"/health?a=b", b"/he%61lth", b"//x", b"*"):
             client.send(HEALTH.replace(b"/health", target))
             status, _, body = await client.response()
@@ -322,7 +326,8 @@ async def test_a_body_without_end_is_cut_off(
     monkeypatch.setattr(f"{CONNECTION}._MOST_DRAINED_BYTES", 1 << 20)
     async with running(tmp_path, [engine], max_body_bytes=1000) as scheduler:
         client = await connect(scheduler)
-        client.send(b"POST /v1/completions HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n")
+        head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+        client.send(head)
 
         async def send_all() -> None:
             for _ in range(50_000):
@@ -378,21 +383,58 @@ async def test_a_client_that_reads_slowly_gets_all(tmp_path: Path, connect: Conn
         await scheduler.until_idle()
 
 
-async def test_a_client_that_closes_only_its_side_has_left(
-    tmp_path: Path, connect: Connect
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_closes_only_its_side_gets_its_answers(
+    tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    monkeypatch.setattr(f"{CONNECTION}._PROBES_S", (0.02, 0.02))
+    gate = asyncio.Event()
+    async with engines(gated(gate)) as (engine,), running(tmp_path, [engine]) as scheduler:
+        client = await connect(scheduler)
+        client.send(post(stream=stream) + HEALTH)
+        client.writer.write_eof()
+        await until(lambda: len(engine.received) == 1)
+        await asyncio.sleep(0.1)
+        assert not engine.received[0].gone.is_set()
+        gate.set()
+        told = await client.closed()
+        assert (EVENTS[-1] if stream else WHOLE) in told
+        assert told.count(b"HTTP/1.1 200 OK") == 2
+
+
+async def test_answers_that_are_not_read_hold_up_the_requests_behind_them(
+    tmp_path: Path, connect: Connect, engine: Engine
+) -> None:
+    """What is read later is all there, also where the client has closed its side."""
+    page = HEALTH.replace(b"/health", b"/console/requests.js")
+    async with running(tmp_path, [engine]) as scheduler:
+        size = len((await scheduler.client.get("/console/requests.js")).content)
+        client = await connect(scheduler)
+        client.send(page * 600 + HEALTH)
+        client.writer.write_eof()
+        await asyncio.sleep(0.5)
+        told = await client.closed()
+        assert told.count(b"HTTP/1.1 200 OK") == 601
+        assert len(told) > 600 * size
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_closes_all_has_left(
+    tmp_path: Path, connect: Connect, stream: bool
 ) -> None:
     async with (
         engines(hang_after_first_event) as (engine,),
         running(tmp_path, [engine]) as scheduler,
     ):
         client = await connect(scheduler)
-        client.send(post(stream=True))
-        assert (await client.head())[0] == 200
-        client.writer.write_eof()
+        client.send(post(stream=stream))
+        await until(lambda: len(engine.received) == 1)
+        if stream:
+            await client.head()
+        client.writer.close()
         async with asyncio.timeout(WAIT_S):
             await engine.received[0].gone.wait()
         await scheduler.until_idle()
-        await client.closed()
 
 
 async def test_idle_connections_end_with_the_server(

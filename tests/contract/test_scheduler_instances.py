@@ -276,3 +276,31 @@ async def test_from_zero_the_first_request_waits_and_is_answered(
             assert (demand["arrived_total"], demand["held"]) == (1, 0)
             assert demand["worst_e2e_s"] > 0
             assert len(demand["lengths"]) == 1
+
+
+async def test_a_model_whose_engine_has_not_been_up_yet_waits_for_it(tmp_path: Path) -> None:
+    """As a cluster file names it: engines load their weights one after the other."""
+    async with engines(answer, answer) as (first, late):
+        late.models = {"data": [{"id": "other"}]}
+        late.health_status = 503
+        listed = json.dumps([first.config(), late.config() | {"model": "other"}])
+        async with running(tmp_path, instances=listed, engine_wait_s=0.05) as scheduler:
+            await scheduler.until(lambda s: s["instances"][0]["healthy"])
+            cards = (await scheduler.client.get("/v1/models")).json()["data"]
+            assert {card["id"] for card in cards} == {MODEL, "other"}
+            refused = await scheduler.complete(model="other")
+            assert refused.status_code == 503
+            assert refused.json()["error"]["code"] == "no_instance"
+            assert int(refused.headers["retry-after"]) > 0
+            assert (await scheduler.complete(model="nobody's")).status_code == 404
+        async with running(tmp_path, instances=listed, engine_wait_s=60.0) as scheduler:
+            await scheduler.until(lambda s: s["instances"][0]["healthy"])
+            waiting = asyncio.create_task(scheduler.complete(model="other"))
+            await scheduler.until(lambda s: s["demand"]["held"] == 1)
+            late.health_status = 200
+            assert (await waiting).headers["x-foretell-instance"] == late.instance_id
+            late.models = {"data": [{"id": "renamed"}]}  # what it says itself counts from then on
+        async with running(tmp_path, instances=listed) as scheduler:
+            await scheduler.until(lambda s: all(i["healthy"] for i in s["instances"]))
+            assert (await scheduler.complete(model="other")).status_code == 404
+            assert (await scheduler.complete(model="renamed")).status_code == 200

@@ -37,12 +37,31 @@ COMPLETION = {"model": MODEL, "prompt": "hi"}
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
 
 
+async def test_what_the_engine_judges_is_the_engines_to_refuse(
+    tmp_path: Path, engine: Engine
+) -> None:
+    """A picture of 5 MB, prompts that are only echoed, and no model where there is one."""
+    url = "data:image/png;base64," + "A" * 7_000_000
+    picture = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}
+    async with running(tmp_path, [engine]) as scheduler:
+        for path, body in (
+            ("chat/completions", {**CHAT, "messages": [picture]}),
+            ("completions", {**COMPLETION, "max_tokens": 0, "echo": True, "logprobs": 1}),
+            ("completions", {"prompt": "hi"}),
+            ("completions", {**COMPLETION, "model": None}),
+        ):
+            response = await scheduler.client.post(f"/v1/{path}", json=body)
+            assert response.status_code == 200, response.text
+            sent = engine.received[-1].body
+            assert {name: sent.get(name) for name in body} == body
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_wrong_field_is_named_and_no_engine_hears_of_it(
     tmp_path: Path, engine: Engine, stream: bool
 ) -> None:
     cases: list[tuple[str, dict[str, Any], int, str | None]] = [
-        ("completions", {"model": None}, 400, "model"),
+        ("completions", {"model": 5}, 400, "model"),
         ("completions", {"model": "gpt-9"}, 404, "model"),
         ("completions", {"model": "\ud800"}, 404, "model"),
         ("completions", {"prompt": None}, 400, "prompt"),
@@ -52,7 +71,7 @@ async def test_a_wrong_field_is_named_and_no_engine_hears_of_it(
         ("chat/completions", {"messages": None}, 400, "messages"),
         ("chat/completions", {"messages": [{"role": "user", "content": 5}]}, 400,
          "messages[0].content"),
-        ("chat/completions", {"max_completion_tokens": 0}, 400, "max_completion_tokens"),
+        ("chat/completions", {"max_completion_tokens": -1}, 400, "max_completion_tokens"),
     ]  # fmt: skip
     async with running(tmp_path, [engine]) as scheduler:
         for endpoint, fields, status, param in cases:

@@ -32,7 +32,7 @@ async def test_streamed_bytes_are_the_engines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3, 7, 50])
-async def test_cut_anywhere_the_bytes_stay_the_same(tmp_path: Path, cut: int) -> None:
+async def test_cut_anywhere_the_events_stay_the_same(tmp_path: Path, cut: int) -> None:
     async def crumble(exchange: Exchange) -> None:
         await exchange.head(200, "text/event-stream")
         for start in range(0, len(body), cut):
@@ -41,7 +41,8 @@ async def test_cut_anywhere_the_bytes_stay_the_same(tmp_path: Path, cut: int) ->
 
     body = STREAM.replace(b"\n\n", b"\r\n\r\n") + b"no line end"
     async with engines(crumble) as (engine,), running(tmp_path, [engine]) as scheduler:
-        assert (await scheduler.complete(stream=True)).content == body
+        content = (await scheduler.complete(stream=True)).content
+        assert content == STREAM + b"no line end"  # its line ends may become those of vLLM
 
 
 async def test_an_event_is_passed_on_when_it_comes(tmp_path: Path) -> None:
@@ -167,7 +168,7 @@ async def test_the_sdk_understands_answers_streams_and_refusals(tmp_path: Path) 
         texts = [choice.text async for chunk in stream for choice in chunk.choices]
         assert texts == ["caf\u00e9", " au lait"]
         with pytest.raises(BadRequestError) as caught:
-            await sdk.completions.create(model=MODEL, prompt="x", max_tokens=0)
+            await sdk.completions.create(model=MODEL, prompt="x", max_tokens=-1)
         assert caught.value.param == "max_tokens"
         engine.behaviour = status(400, REFUSAL)
         with pytest.raises(BadRequestError) as caught:
@@ -181,8 +182,7 @@ async def test_the_sdk_understands_answers_streams_and_refusals(tmp_path: Path) 
     [
         ((EVENTS[0],), EVENTS[0]),
         ((EVENTS[0], EVENTS[2][:30]), EVENTS[0]),  # within an event
-        # Between an event's data and its end.
-        ((EVENTS[0], EVENTS[2][:-1]), EVENTS[0] + EVENTS[2][:-1]),
+        ((EVENTS[0], EVENTS[2][:-1]), EVENTS[0]),  # between an event's data and its end
     ],
 )
 async def test_a_failure_after_the_first_token_is_told_in_the_stream(

@@ -16,6 +16,7 @@ from pydantic import SecretStr
 
 from foretell.config import TaggerSettings
 from foretell.v1 import tagger_pb2, tagger_pb2_grpc
+from services.process import calls
 from services.process.frames import FrameStream, open_frames, serve_frames
 from services.process.traffic import OPEN, Traffic, is_loopback
 from services.tagger.server import serve
@@ -42,7 +43,7 @@ async def tagger(folder: Path, **settings: object) -> AsyncIterator[str]:
 
 
 async def tag(address: str, traffic: Traffic) -> tagger_pb2.LengthEstimate:
-    async with traffic.channel(address) as channel:
+    async with calls.channel(traffic, address) as channel:
         stub = tagger_pb2_grpc.TaggerStub(channel)
         return await stub.Tag(tagger_pb2.TagRequest(prompt="hello", model_name="m"), timeout=10)
 

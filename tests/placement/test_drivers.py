@@ -23,8 +23,11 @@ from foretell.policy import make_policy
 from foretell.sim.driver import VirtualDriver
 from foretell.sim.events import Events
 from services.scheduler.placing.driver import AsyncDriver
+from tests.sweeps import cases
 
-SCRIPTS, AT_ONCE = 10_000, 500
+pytestmark = pytest.mark.sweep
+
+SCRIPTS, AT_ONCE = cases(10_000, 1_000), 500
 POLICIES = ("slo", "least_outstanding", "round_robin", "infaas", "predicted_latency", "random")
 LENGTH = LengthEstimate(33.0)
 

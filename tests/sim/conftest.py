@@ -2,7 +2,9 @@
 
 import pytest
 
-SWEEP_SEEDS = 56
+from tests.sweeps import cases
+
+SWEEP_SEEDS = cases(56, 10)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -13,4 +15,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "seed" in metafunc.fixturenames:
         # The option is unknown when this file was found late, by a run of all tests.
         only = metafunc.config.getoption("--seed", default=None)
-        metafunc.parametrize("seed", range(SWEEP_SEEDS) if only is None else [only])
+        seeds = range(SWEEP_SEEDS) if only is None else [only]
+        swept = [pytest.param(seed, marks=pytest.mark.sweep) for seed in seeds]
+        metafunc.parametrize("seed", swept)

@@ -14,6 +14,7 @@ from foretell.provision.strategies import STRATEGIES, make_strategy
 from foretell.sim import ClusterConfig, InstanceConfig, Provisioning, Report, simulate
 from foretell.workload import Arrival, LogNormal, LogNormalLengths, gamma, stream
 from tests.sim.test_cluster import STEP_TIME, small_engine, with_blocks
+from tests.sweeps import cases
 
 QUICK = {
     "relief": {"threshold_s": 2.0, "pause_s": 1.0, "calm_ratio": 0.5, "calm_s": 2.0},
@@ -68,7 +69,8 @@ def run(seed: int, strategy: str) -> Report:
 SEEDS = range(14)
 
 
-@pytest.mark.parametrize("of", SEEDS)
+@pytest.mark.sweep
+@pytest.mark.parametrize("of", SEEDS[: cases(14, 4)])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_nothing_is_lost_and_bounds_are_kept(of: int, strategy: str) -> None:
     report, (config, arrivals) = run(of, strategy), provisioned(of, strategy)

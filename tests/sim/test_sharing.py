@@ -4,11 +4,14 @@ from dataclasses import replace
 from random import Random
 from statistics import fmean
 
+import pytest
+
 from foretell.latency.linear import LinearStepTime
 from foretell.model import EngineConfig, LengthEstimate
 from foretell.policy import make_policy
 from foretell.sim import ClusterConfig, InstanceConfig, Report, simulate
 from foretell.workload import Arrival, LogNormal, LogNormalLengths, poisson, stream
+from tests.sweeps import cases
 
 ENGINE = EngineConfig("small", 16, 256, 8, 128, 1024)
 INSTANCE = InstanceConfig(ENGINE, LinearStepTime((0.020, 1e-4, 1e-9, 0.0, 1e-4, 1e-7)))
@@ -18,7 +21,7 @@ CONFIG = ClusterConfig(
     publish_interval_s=0.1,
     network_delay_s=0.001,
 )
-SEEDS = range(6)
+SEEDS = range(cases(6, 2))
 
 
 def arrivals(seed: int, *, named: bool) -> list[Arrival]:
@@ -37,6 +40,7 @@ def wait_s(report: Report, tenant: str) -> float:
     return fmean(s.ttft_s for s in report.served if s.request_id.startswith(tenant))
 
 
+@pytest.mark.sweep
 def test_the_others_hardly_wait_and_nothing_is_lost() -> None:
     for seed in SEEDS:
         reports = {}

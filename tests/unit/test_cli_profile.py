@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from cli.main import app
 from foretell.config import load_profile
 from foretell.latency.profile_json import profile_to_json
+from tests.sweeps import cases
 from tests.unit.test_latency_importers import attention_rows, dense_rows, sequence_rows
 from tests.unit.test_model_config import LLAMA_8B
 from tools.accuracy.recorded_run import read_run
@@ -160,7 +161,8 @@ def test_names_are_found_in_paths() -> None:
     assert not known_model(["Mixtral"])
 
 
-@pytest.mark.parametrize("folder", PROFILES)
+@pytest.mark.sweep
+@pytest.mark.parametrize("folder", list(PROFILES)[: cases(3, 1)])
 def test_the_twin_is_near_published_runs(folder: str) -> None:
     """The targets of bench/accuracy/published.md, on the data that its figures are from."""
     code, text = run("accuracy", RUNS / folder, "--profile", PROFILES[folder])

@@ -16,6 +16,7 @@ from rich.table import Table
 from typer.testing import CliRunner
 
 from cli.main import app
+from foretell import __version__
 from foretell.config import Cluster
 from tools.local.plan import plan_cluster
 from tools.local.state import ClusterState
@@ -55,6 +56,7 @@ NO_ANSWERS = {name: [] for name in instance("")["last_minute"]}
 def report(replica: str, *instances: dict[str, Any]) -> dict[str, Any]:
     return {
         "replica_id": replica,
+        "version": __version__,
         "policy": "slo",
         "requests_total": 1200,
         "in_progress": 3,
@@ -188,6 +190,25 @@ def test_status_prints_what_the_scheduler_reports() -> None:
     assert "1 scheduler, slo; 1,200 requests" in text
     assert row(text, "engine-0").startswith("engine-0 down 3 + 2 25%")
     assert "emulated engines" in text
+
+
+def test_status_for_programs_is_json_of_what_the_table_shows() -> None:
+    told = report("scheduler-1", instance("engine-0", kv_used_ratio=0.2512345))
+    with answering(200, json.dumps(told).encode()) as url:
+        code, text = call(url, "--api-key", "secret", "--json", "--url", "http://127.0.0.1:1")
+    found = json.loads(text)
+    assert code == 0
+    assert (found["versions"], found["policies"]) == ([__version__], ["slo"])
+    (engine,) = found["engines"]
+    assert (engine["name"], engine["kv_used_ratio"]) == ("engine-0", 0.2512345)
+    assert engine["predicted_e2e_s"] == [1.0, 5.0, 5.0]
+    assert "http://127.0.0.1:1" in found["problems"][0]
+
+
+def test_status_shows_an_upgrade_that_is_under_way() -> None:
+    reports_of_both = [report("a"), report("b") | {"version": "0.0.9"}]
+    shown = " ".join(text_of(table(merged(reports_of_both), 80), 80).split())
+    assert f"2 schedulers of releases 0.0.9 and {__version__}" in shown
 
 
 def test_status_asks_until_it_knows_all_replicas() -> None:

@@ -66,9 +66,9 @@ def test_more_kv_blocks_are_recommended_where_memory_is_short(
     lengths: Path, tmp_path: Path
 ) -> None:
     picture = tmp_path / "tried.svg"
-    command = [*limits(lengths, blocks=120, qps=4.0), "--draw", str(picture)]
-    command += ["--capacity-ttft-p99-s", "3"]
-    found = json.loads(invoke(*command, "--json"))
+    command = limits(lengths, blocks=120, qps=4.0)
+    more = ("--draw", str(picture), "--capacity-ttft-p99-s", "3", "--json")
+    found = json.loads(invoke(*command, *more))
     (engines,) = found["recommended"]["engine_flags"]
     assert engines["profile"] == A30
     assert "fp8" in engines["flags"]

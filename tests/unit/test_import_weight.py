@@ -28,3 +28,22 @@ importlib.import_module({module!r})
 def test_it_imports_without_numeric_packages(module: str) -> None:
     program = PROGRAM.format(blocked=BLOCKED, module=module)
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("module", "left_out"),
+    [
+        ("services.scheduler.__main__", {"tokenizers", "opentelemetry"}),
+        ("services.batch.__main__", {"grpc", "psycopg", "s3fs"}),
+        ("services.backend.__main__", {"grpc", "aiohttp", "zmq"}),
+        ("services.predictor.__main__", {"aiohttp", "uvicorn", "onnxruntime", "tokenizers"}),
+        ("services.tagger.__main__", {"aiohttp", "uvicorn", "onnxruntime", "tokenizers"}),
+        ("services.backend.emulator.__main__", {"grpc", "aiohttp", "onnxruntime"}),
+    ],
+)
+def test_it_imports_only_what_it_needs(module: str, left_out: set[str]) -> None:
+    program = f"import sys, {module}; sys.exit(str({left_out!r} & set(sys.modules) or ''))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert not done.stderr.strip(), done.stderr

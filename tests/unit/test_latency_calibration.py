@@ -10,9 +10,11 @@ from foretell.latency.features import FEATURES
 from foretell.latency.linear import LinearStepTime
 from foretell.model import BatchShape, GpuProfile
 from foretell.model.batch import prefill_pairs
+from tests.sweeps import cases
 
 TRUTH = LinearStepTime((8e-3, 40e-6, 3e-9, 200e-6, 90e-6, 200e-9))
-SEEDS = range(8)
+pytestmark = pytest.mark.sweep
+SEEDS = range(cases(8, 2))
 
 
 def random_shape(rng: random.Random, prefill_ratio: float) -> BatchShape:

@@ -12,10 +12,12 @@ from foretell.latency.linear import LinearStepTime, StepTimeModel
 from foretell.latency.tables import TabularStepTime, profile_step_time
 from foretell.model import BatchShape
 from foretell.model.batch import prefill_pairs
+from tests.sweeps import cases
 
 PROFILE = load_profile("RTXPRO6000/Llama-3.1-8B")
 TABLES = profile_step_time(PROFILE)
-SEEDS = range(5)
+pytestmark = pytest.mark.sweep
+SEEDS = range(cases(5, 2))
 Truth = Callable[[BatchShape], float]
 
 

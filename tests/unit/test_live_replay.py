@@ -6,7 +6,6 @@ from random import Random
 import pytest
 from virtual_engine import VirtualEngine
 
-from bench.accuracy.live_replay import snapshots_of, spec_of, states, truth_of
 from bench.accuracy.live_variants import VARIANTS, Analysis
 from foretell.engine import Sequence, SnapshotPredictor
 from foretell.latency.calibration import OnlineStepTime
@@ -17,6 +16,7 @@ from foretell.wire import snapshot_to_proto
 from foretell.workload import Arrival
 from tools.live.load import MixedLengths, bursty
 from tools.live.recording import Recording, Served
+from tools.live.replay import snapshots_of, spec_of, states, truth_of
 
 CONFIG = EngineConfig("m", 16, 2000, 4, 256, 2048)
 TRUTH = LinearStepTime((0.008, 8e-5, 0.0, 0.002, 2e-4, 5e-7))

@@ -1,7 +1,9 @@
 """The catalogue is what the processes expose: no metric is in one and not in the other."""
 
+from math import inf
+
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 from foretell.length.estimate import level_of
 from foretell.model import LengthEstimate
@@ -48,3 +50,28 @@ def test_the_level_of_a_length_is_the_lowest_quantile_that_it_does_not_exceed() 
     found = [level_of(estimate, tokens) for tokens in (1, 10, 11, 40, 100, 101)]
     assert found == [0.1, 0.1, 0.5, 0.5, 0.9, 1.0]
     assert level_of(LengthEstimate(50.0), 20) is None
+
+
+def test_a_histogram_counts_as_prometheus_own_does() -> None:
+    bounds, values = (-1.0, 0.0, 0.5, 2.0), (-7.0, -1.0, -0.5, 0.0, 0.5, 0.6, 2.0, 9.0, inf)
+    ours, theirs = CollectorRegistry(), CollectorRegistry()
+    made = (
+        Declared(ours).histogram("h", "s", "m", ("a",), buckets=bounds),
+        Histogram("h", "m", ("a",), buckets=bounds, registry=theirs),
+    )
+    for value in values:
+        for each in made:
+            each.labels("x").observe(value)
+    assert _samples(ours) == _samples(theirs)
+
+
+def test_a_counter_only_grows() -> None:
+    counter = Declared(CollectorRegistry()).counter("c", "s", "m", ("a",))
+    counter.labels("x").inc()
+    with pytest.raises(ValueError, match="only grow"):
+        counter.labels("x").inc(-1)
+
+
+def _samples(registry: CollectorRegistry) -> list[bytes]:
+    lines = generate_latest(registry).splitlines()
+    return [line for line in lines if b"_created" not in line]

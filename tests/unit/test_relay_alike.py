@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.scheduler.relay.alike import Alike, alike
+from services.scheduler.relay.choice import Choice
 from services.scheduler.relay.continuation import Progress
 from services.scheduler.relay.followed import FollowedFraming
-from services.scheduler.relay.framing import Event
+from services.scheduler.relay.framing import Event, Lines
 
 TEXTS = st.one_of(
     st.sampled_from(
@@ -45,55 +46,90 @@ def line_of(event: dict[str, Any]) -> bytes:
     return b"data: %b\n\n" % text.encode("utf-8", "replace")
 
 
-def parsed(stream: list[bytes]) -> tuple[Progress, list[Event]]:
+def parsed(stream: list[bytes], *, with_ids: bool) -> tuple[Progress, list[Event]]:
     """What is said of a stream whose events never look alike."""
-    progress = Progress()
+    progress = Progress(with_ids=with_ids)
     framing = FollowedFraming(progress)
     events: list[Event] = []
     for line in stream:
-        progress._alike = None
+        progress.alike = None
         events += framing.feed(line)
     return progress, events + framing.feed_break("lost")
 
 
+def in_one(events: list[Event]) -> list[Event]:
+    """The same with the lines that the client gets in one piece."""
+    lines = b"".join(each.data for each in events if isinstance(each, Lines))
+    return [Lines(lines), *(each for each in events if not isinstance(each, Lines))]
+
+
+def states(progress: Progress) -> dict[str, Any]:
+    """What is known of the choice, however it was read."""
+    return vars(progress._choices[0]) | {"alike_tokens": 0}
+
+
+@pytest.mark.parametrize("with_ids", [False, True])
 @pytest.mark.parametrize("form", [chat, completion])
-@given(st.lists(st.tuples(TEXTS, IDS, EXTRAS, DELTAS, TOPS), min_size=1, max_size=12))
-def test_a_stream_is_read_as_by_a_parser(form: Any, told: list[Any]) -> None:
+@given(
+    st.lists(st.tuples(TEXTS, IDS, EXTRAS, DELTAS, TOPS), min_size=1, max_size=12),
+    st.integers(1, 4),
+)
+def test_a_stream_is_read_as_by_a_parser(
+    with_ids: bool, form: Any, told: list[Any], together: int
+) -> None:
     stream = [line_of(form(*each)) for each in told]
-    progress = Progress()
+    progress = Progress(with_ids=with_ids)
     framing = FollowedFraming(progress)
-    events = [event for line in stream for event in framing.feed(line)]
+    events: list[Event] = []
+    for at in range(0, len(stream), together):
+        data = b"".join(stream[at : at + together])
+        passed_on = framing.pass_on(data)
+        events += framing.feed(data) if passed_on is None else [Lines(passed_on)]
     events += framing.feed_break("lost")
-    slow, wanted = parsed(stream)
-    assert events == wanted
+    slow, wanted = parsed(stream, with_ids=with_ids)
+    assert in_one(events) == in_one(wanted)
     assert progress.output_ids == slow.output_ids
-    assert progress._choices[0]._texts == slow._choices[0]._texts
+    assert states(progress) == states(slow)
     assert progress.can_go_on == slow.can_go_on
 
 
 def learnt(line: bytes) -> Alike:
-    found = alike(line, "content", " the")
+    found = alike(line, Choice(), "content", " the", ids_shown=False)
     assert found is not None
     return found
 
 
-def test_the_events_of_a_stream_are_alike_from_the_second_on() -> None:
+@pytest.mark.parametrize("with_ids", [False, True])
+def test_the_events_of_a_stream_are_alike_from_the_second_on(with_ids: bool) -> None:
     first, *others = (line_of(chat(f" w{number}", [number], {}, {}, {})) for number in range(9))
-    progress = Progress()
+    progress = Progress(with_ids=with_ids)
     FollowedFraming(progress).feed(first)
     for number, line in enumerate(others, 1):
-        shown, tokens = progress.take_alike(line) or (b"", 0)
-        assert tokens == 1
-        assert shown == line.replace(b"[%d]" % number, b"null")
+        assert progress.alike is not None
+        shown = progress.alike.take(line)
+        assert progress.alike_tokens == number
+        assert shown == (line if with_ids else line.replace(b"[%d]" % number, b"null"))
     assert progress.output_ids == [list(range(9))]
+
+
+def test_an_engine_that_goes_on_is_read_by_a_parser() -> None:
+    stream = [line_of(chat(f" w{number}", [number], {}, {}, {})) for number in range(4)]
+    progress = Progress(with_ids=True)
+    for line in stream[:2]:
+        FollowedFraming(progress).feed(line)
+    progress.begin_again()
+    again = FollowedFraming(progress)
+    shown = in_one([event for line in stream for event in again.feed(line)])
+    assert shown == [Lines(b"".join(stream[2:]))]
+    assert progress.alike is None
 
 
 def test_events_of_another_model_are_not_alike() -> None:
     event = chat(" the", [1], {}, {}, {})
-    assert learnt(line_of(event)).read(line_of(event | {"model": "another"})) is None
+    assert learnt(line_of(event)).take(line_of(event | {"model": "another"})) is None
 
 
 @pytest.mark.parametrize("ids", [b"", b"1,,2", b"1.5", b'"1"', b"[1]", b"null"])
 def test_what_are_no_ids_is_left_to_a_parser(ids: bytes) -> None:
     line = line_of(chat(" the", [1], {}, {}, {}))
-    assert learnt(line).read(line.replace(b'"token_ids":[1]', b'"token_ids":[%b]' % ids)) is None
+    assert learnt(line).take(line.replace(b'"token_ids":[1]', b'"token_ids":[%b]' % ids)) is None

@@ -1,6 +1,7 @@
 """A connection to an engine: what it makes of the bytes that come, without a socket."""
 
 import asyncio
+import socket
 from collections.abc import Mapping
 from typing import Any
 
@@ -209,3 +210,85 @@ async def test_the_first_reason_of_a_loss_is_told_and_its_owner_hears_of_it_once
     connection.lose("later")
     assert heard.over == "engine_down"
     assert lost == [connection]
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        *(b"\r\n", b"\n", b"x", b"0\r\n\r\n"),
+        b"HTTP/1.1 418 I'm a teapot\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nset-cookie: a=b\r\n",
+    ],
+)
+@pytest.mark.parametrize(
+    "answer",
+    [
+        OK,
+        CHUNKED + b"4\r\nbody\r\n0\r\n\r\n",
+        CHUNKED + b"4\r\nbody\r\n0\r\na: b\r\n\r\n",
+        b"HTTP/1.1 204 No Content\r\n\r\n",
+        b"HTTP/1.1 204 No Content\r\ncontent-length: 0\r\n\r\n",
+    ],
+)
+async def test_whatever_follows_an_answer_in_the_same_read_ends_the_connection(
+    answer: bytes, behind: bytes
+) -> None:
+    for first in {0, len(answer) - 1, answer.index(b"\r\n\r\n") + 2}:
+        connection, wire, heard = opened()
+        for part in filter(None, (answer[:first], answer[first:] + behind)):
+            connection.data_received(part)
+        assert heard.over == "end"
+        assert heard.status in (200, 204)
+        assert not connection.reusable
+        assert wire.aborted
+
+
+@pytest.mark.parametrize(
+    "answer", [CHUNKED + b"4\r\nbody\r\n0\r\n\r\n", CHUNKED + b"0\r\na: b\r\n\r\n"]
+)
+async def test_a_connection_is_kept_after_chunks(answer: bytes) -> None:
+    for first in (0, len(CHUNKED), len(answer) - 5):
+        connection, wire, heard = opened()
+        for part in filter(None, (answer[:first], answer[first:])):
+            connection.data_received(part)
+        assert heard.over == "end"
+        assert connection.reusable
+        assert not wire.aborted
+
+
+async def test_trailers_are_no_headers_and_neither_they_nor_extensions_are_endless() -> None:
+    connection, _, heard = opened()
+    connection.data_received(CHUNKED + b"1\r\nx\r\n0\r\nx-trailer: y\r\n\r\n")
+    assert (heard.body, heard.over) == (b"x", "end")
+    assert b"x-trailer" not in heard.headers
+    for begin, more in ((b"0\r\n", b"a: b\r\n"), (b"0\r\na: ", b"b"), (b"1;", b"a"), (b"", b"0")):
+        connection, wire, heard = opened()
+        connection.data_received(CHUNKED + b"1\r\nx\r\n" + begin)
+        for _ in range(2000):
+            if not wire.aborted:
+                connection.data_received(more * 200)
+        assert wire.aborted
+        assert heard.over == "connection_lost"
+
+
+async def test_many_small_chunks_are_content() -> None:
+    connection, _, heard = opened()
+    connection.data_received(CHUNKED)
+    for _ in range(100):
+        connection.data_received(b"0001\r\nx\r\n" * 5000)
+    assert (len(heard.body), heard.over) == (500_000, "")
+
+
+async def test_a_connection_on_which_something_waits_is_not_silent() -> None:
+    ours, theirs = socket.socketpair()
+
+    class Real(Wire):
+        def get_extra_info(self, name: str, default: Any = None) -> Any:
+            return ours if name == "socket" else default
+
+    with ours, theirs:
+        connection = Connection(60.0, lambda _: None)
+        connection.connection_made(Real())
+        assert connection.is_silent
+        theirs.sendall(b"x")
+        assert not connection.is_silent

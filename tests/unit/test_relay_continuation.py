@@ -200,13 +200,100 @@ def test_an_engine_that_gives_up_says_nothing_to_the_client(end: str) -> None:
     assert progress.can_go_on
 
 
-def test_a_stream_in_another_form_is_relayed_as_it_is() -> None:
-    stream = STREAMS["chat-token-ids"].replace(b"\n", b"\r\n")
-    progress = Progress()
-    framing = FollowedFraming(progress)
-    out = b"".join(e.data for e in framing.feed(stream) if isinstance(e, Lines))
-    assert out == stream
-    assert not progress.can_go_on
+def spaced(stream: bytes) -> bytes:
+    """As engines write that do not leave blanks out of their JSON."""
+    events = [part.removeprefix(b"data: ") for part in stream.split(b"\n\n") if part]
+    texts = [json.dumps(json.loads(e)).encode() if e[:1] == b"{" else e for e in events]
+    return b"".join(b"data: %b\n\n" % text for text in texts)
+
+
+def sorted_backwards(stream: bytes) -> bytes:
+    """With the fields of each event in another order."""
+    events = [part.removeprefix(b"data: ") for part in stream.split(b"\n\n") if part]
+    turned = [dict(reversed(json.loads(e).items())) if e[:1] == b"{" else None for e in events]
+    texts = [json.dumps(t).encode() if t else e for t, e in zip(turned, events, strict=True)]
+    return b"".join(b"data: %b\n\n" % text for text in texts)
+
+
+def in_two_lines(stream: bytes) -> bytes:
+    """With the data of each event in two lines."""
+    return stream.replace(b',"choices":', b',\ndata: "choices":')
+
+
+FORMS = {
+    "as vLLM": lambda stream: stream,
+    "spaces": spaced,
+    "CRLF": lambda stream: stream.replace(b"\n", b"\r\n"),
+    "CR": lambda stream: stream.replace(b"\n", b"\r"),
+    "no blank": lambda stream: stream.replace(b"data: ", b"data:"),
+    "spaces and CRLF": lambda stream: spaced(stream).replace(b"\n", b"\r\n"),
+    "another order": sorted_backwards,
+    "two lines": in_two_lines,
+    "comments": lambda stream: b": on its way\n\n" + stream.replace(b"data: {", b":\ndata: {"),
+    "escaped": lambda stream: stream.replace(b"token_ids", b"tok\\u0065n_ids"),
+}
+"""The same stream in every form that is lawful."""
+
+
+def data_in(stream: bytes) -> list[Any]:
+    """The data of each event, by the standard."""
+    lines = stream.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    events = []
+    for part in lines.split(b"\n\n"):
+        data = [line[5:].removeprefix(b" ") for line in part.split(b"\n") if line[:5] == b"data:"]
+        if data:
+            text = b"\n".join(data)
+            events.append(json.loads(text) if text != b"[DONE]" else "done")
+    return events
+
+
+@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize("form", FORMS)
+def test_in_every_lawful_form_a_stream_says_the_same_and_no_ids(name: str, form: str) -> None:
+    stream = FORMS[form](STREAMS[name])
+    for size in (1, 7, 64, len(stream)):
+        progress = Progress()
+        framing = FollowedFraming(progress)
+        out = b""
+        for at in range(0, len(stream), size):
+            for event in framing.feed(stream[at : at + size]):
+                assert isinstance(event, Lines)
+                out += event.data
+        assert not framing.ended
+        assert b"".join(e.data for e in framing.feed_end() if isinstance(e, End | Lines)) == b""
+        shown = [e for e in data_in(out) if e == "done" or answered(e)]
+        wanted = [e for e in data_in(without_ids(STREAMS[name])) if e == "done" or answered(e)]
+        assert shown == wanted
+        assert progress.can_go_on
+        assert progress.output_tokens > 0
+
+
+def answered(event: dict[str, Any]) -> bool:
+    """It adds something: events that come for their ids alone are left out."""
+    choice = event["choices"][0] if event["choices"] else {}
+    return bool(choice.get("delta", choice.get("text")) or choice.get("finish_reason"))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_ids_that_come_late_or_with_other_things_do_not_reach_the_client(form: str) -> None:
+    """The engine states no ids at first, or several choices in an event, or what nobody knows."""
+    text = {"index": 0, "text": "a", "finish_reason": None}
+    late = {"index": 0, "text": "b", "finish_reason": None, "token_ids": [5], "logprobs": None}
+    head = {"id": "x", "object": "text_completion", "created": 1, "model": "m"}
+    for choices in ([[text], [late]], [[late, {**late, "index": 1}]], [[{**late, "index": 9}]]):
+        events = [
+            {**head, "choices": each, "prompt_token_ids": [1, 2], "usage": None} for each in choices
+        ]
+        stream = b"".join(
+            b"data: %b\n\n" % json.dumps(e, separators=(",", ":")).encode() for e in events
+        )
+        framing = FollowedFraming(Progress())
+        out = b"".join(e.data for e in framing.feed(FORMS[form](stream)) if isinstance(e, Lines))
+        out += b"".join(e.data for e in framing.feed_end() if isinstance(e, Lines | End))
+        assert len(data_in(out)) == len(events)
+        for event in data_in(out):
+            assert not event.get("prompt_token_ids")
+            assert not any(choice.get("token_ids") for choice in event["choices"])
 
 
 @pytest.mark.parametrize(

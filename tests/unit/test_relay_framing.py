@@ -337,3 +337,16 @@ def test_after_its_end_nothing_may_be_fed(framed: type[StreamFraming | WholeFram
         answer.feed_end()
     with pytest.raises(AssertionError):
         answer.feed_break("timeout")
+
+
+def test_a_long_whole_answer_is_handed_out_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(framing, "LONGEST_HELD_BYTES", 10)
+    whole = WholeFraming()
+    assert whole.feed(b' {"a": "1') == []
+    assert whole.feed(b"234") == [Lines(b' {"a": "1234')]
+    assert whole.feed(b'5"}') == [Lines(b'5"}')]
+    assert whole.feed_end() == [End(b"", truncated=False)]
+    broken = WholeFraming()
+    assert broken.feed(b'{"a": "12345') != []
+    assert broken.feed_break("connection_lost") == [Broken("connection_lost", 0, exact=True)]
+    assert WholeFraming().feed(b"<html> of a proxy") == [Broken("not_json", 0, exact=True)]

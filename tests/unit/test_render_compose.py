@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from foretell import __version__
 from foretell.config import load_cluster
 from foretell.config.cluster import cluster_schema, parse_cluster
 from tools.render.compose import Rendered, render
@@ -93,7 +94,44 @@ def test_each_image_is_built_once(tmp_path: Path) -> None:
     services = rendered(tmp_path, text)["docker-compose.yml"]["services"].values()
     built = [service["image"] for service in services if "build" in service]
     assert sorted(built) == sorted({service["image"] for service in services})
-    assert all(service["pull_policy"] == "never" for service in services)
+    assert all(service["pull_policy"] == "${PULL_POLICY:-never}" for service in services)
+
+
+def test_one_image_serves_all_and_has_the_release_for_its_tag(tmp_path: Path) -> None:
+    text = "engines: [{kind: emulated, engines: 2}]\nbatches: {folder: kept}\n"
+    services = rendered(tmp_path, text)["docker-compose.yml"]["services"]
+    images = {service["image"] for service in services.values()}
+    assert images == {f"${{FORETELL_IMAGE:-foretell}}:${{FORETELL_VERSION:-{__version__}}}"}
+    assert {service["command"][-1] for service in services.values()} == {
+        f"services.{name}"
+        for name in ("scheduler", "tagger", "predictor", "backend.emulator", "batch")
+    }
+
+
+def test_what_few_need_is_in_an_image_of_another_tag(tmp_path: Path) -> None:
+    text = "engines: [{kind: emulated}]\nbatches: {folder: kept, database_url: postgresql://db/b}\n"
+    services = rendered(tmp_path, text)["docker-compose.yml"]["services"]
+    (image,) = {service["image"] for service in services.values()}
+    assert image.endswith(f"{__version__}}}-storage")
+    (build,) = [service["build"] for service in services.values() if "build" in service]
+    assert build["args"]["MORE"] == "storage"
+
+
+def test_without_a_checkout_images_are_named_and_every_file_is_there(tmp_path: Path) -> None:
+    text = "models: {m: {path: org/m}}\nengines: 1\nobservability: {prometheus_port: 9090}\n"
+    cluster = parse_cluster(text, "cluster.yaml", tmp_path)
+    files = render(cluster, tmp_path / "cluster.yaml", tmp_path, tmp_path / "no-checkout")
+    for file in files:
+        path = tmp_path / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(file.content)
+    services = yaml.safe_load(files[0].content)["services"]
+    assert not [name for name, service in services.items() if "build" in service]
+    mounted = [v.split(":")[0] for s in services.values() for v in s["volumes"] if v[0] == "."]
+    assert len(mounted) == 4
+    assert all((tmp_path / path).exists() for path in mounted)
+    shipped = ROOT / "deploy" / "observability" / "rules.yml"
+    assert (tmp_path / "deploy/observability/rules.yml").read_text() == shipped.read_text()
 
 
 TWO_HOSTS = """
@@ -167,7 +205,7 @@ traffic: {{secret_file: secrets/shared}}
     assert keys == "/etc/foretell/api_keys_file"
     assert "FORETELL_SCHEDULER_SECRET" not in scheduler["environment"]
     assert any(mount.endswith(":/etc/foretell/checkpoint:ro") for mount in tagger["volumes"])
-    assert tagger["build"]["args"]["EXTRAS"] == "tagger-hf"
+    assert scheduler["build"]["args"]["MORE"] == "tagger-hf"
 
 
 def test_what_compose_would_take_for_a_variable_is_escaped(tmp_path: Path) -> None:

@@ -3,9 +3,10 @@
 import asyncio
 import json
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from math import inf
 from typing import Any, TypeVar
 
 import grpc
@@ -25,6 +26,11 @@ _CONCURRENCY_PER_SEQ = 1.5  # under way while capacity is measured: the engine a
 _SETTLE_S = 1.0  # for the queue to be gone before requests come at their times
 _UNCOUNTED_SHARE = 4  # of the saturating requests the first quarter fills the engine
 _LEAST_SATURATING = 160
+_CAPACITY_RATIO = 0.25  # of a measurement's length, for finding the capacity
+_ENDING_RATIO = 0.15  # of it, for the last requests to end
+_WARM_UP_RATIO = 0.2  # of the requests that are sent at their times
+_MOST_TOKENS = 4  # times the longest answer: what a request allows whose length is secret
+_MOST_SATURATING = 100_000
 _SATURATING_PER_STREAM = 2.5  # a quarter fills the engine, and as many as are under way empty it
 
 T = TypeVar("T")
@@ -45,6 +51,10 @@ class LiveOptions:
     snapshots: str = ""
     """Endpoint of the engine's plugin, to record from; empty: the recording has none."""
     api_key: str = ""
+    seconds: float = 0.0
+    """Length of the whole measurement; 0: by the numbers of requests."""
+    secret_key: str = ""
+    """How engines are told lengths that nobody else is (`Session.secret_key`)."""
     requests: int = 400
     warm_up: int = 100
     """Requests of the same load ahead of the measured ones."""
@@ -68,7 +78,11 @@ async def measure(options: LiveOptions, show: Show) -> Recording:
     ):
         stub = predictor_pb2_grpc.PredictorStub(channel)
         status = await _status(stub, options.predictor)
-        session = Session(model, client, stub, options.seed)
+        most_tokens = _MOST_TOKENS * lengths.most_output
+        if max_model_len:
+            most_tokens = min(most_tokens, max_model_len - lengths.most_prompt)
+        session = Session(model, client, stub, options.seed, options.secret_key, most_tokens)
+        began_s = time.monotonic()
         # Without an endpoint no message ever comes.
         with listening(options.snapshots) if options.snapshots else nullcontext(list) as heard:
             capacity, rate = 0.0, options.rate_per_s
@@ -78,6 +92,9 @@ async def measure(options: LiveOptions, show: Show) -> Recording:
                 rate = options.utilisation * capacity
             session.served.clear()
             await asyncio.sleep(_SETTLE_S)
+            if options.seconds:
+                left_s = options.seconds * (1.0 - _ENDING_RATIO) - (time.monotonic() - began_s)
+                options = _lasting(options, rate * left_s)
             await _send(session, options, lengths, rate, show)
             status = await _status(stub, options.predictor)
             snapshots = heard()
@@ -103,17 +120,40 @@ async def _capacity(
 ) -> float:
     """Requests per second that an engine of `max_num_seqs` seats ends while some always wait."""
     concurrency, count = saturating(seats)
+    until_s = inf
+    if options.seconds:
+        until_s = time.monotonic() + _CAPACITY_RATIO * options.seconds
+        count = _MOST_SATURATING
     requests = bursty(count, 1.0, lengths, options.seed + 1_000_000)
     ended: list[float] = []
 
     def note() -> None:
         ended.append(time.monotonic())
-        show("finding the engine's capacity", len(ended), count)
+        show("finding the engine's capacity", len(ended), 0 if options.seconds else count)
 
-    await session.saturate(requests, concurrency, note)
-    # Not the first, which fill the engine, nor the last, which leave it empty.
-    first, last = count // _UNCOUNTED_SHARE, count - concurrency
-    return (last - first) / (ended[last] - ended[first])
+    last_s = await session.saturate(requests, concurrency, note, until_s)
+    return rate_of(ended, last_s)
+
+
+def rate_of(ended_s: Sequence[float], last_s: float) -> float:
+    """Requests a second that end while some always wait; `last_s` is when the last one began.
+
+    Not the first count, which fill the engine, nor those behind the last, which leave it empty.
+    """
+    counted = [at_s for at_s in ended_s if at_s <= last_s]
+    counted = counted[len(counted) // _UNCOUNTED_SHARE :]
+    if len(counted) < 2:
+        raise CannotMeasure("the engine is too slow for its capacity to be found in that time")
+    return (len(counted) - 1) / (counted[-1] - counted[0])
+
+
+def _lasting(options: LiveOptions, requests: float) -> LiveOptions:
+    """Options with so many requests in all; CannotMeasure where they are too few."""
+    warm_up = round(_WARM_UP_RATIO * requests)
+    measured = round(requests) - warm_up - options.cool_down
+    if measured < 1:
+        raise CannotMeasure("the engine is too slow for a measurement in that time")
+    return replace(options, warm_up=warm_up, requests=measured)
 
 
 def saturating(seats: int) -> tuple[int, int]:

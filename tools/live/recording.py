@@ -44,6 +44,12 @@ class Served:
     dispatch_delay_s: float = 0.0
     engine_ttft_s: float = 0.0
     """What the predictor saw in snapshots; 0: it did not."""
+    max_tokens: int = 0
+    """What the request allowed where nobody was told its length; 0: the length was told."""
+    expected_tokens: float = 0.0
+    """What was expected of its length then; so are the next."""
+    quantiles: tuple[tuple[float, float], ...] = ()
+    """(level, tokens), as in `LengthEstimate`."""
 
     @property
     def ttft_s(self) -> float:
@@ -52,6 +58,17 @@ class Served:
     @property
     def e2e_s(self) -> float:
         return self.last_unix_s - self.decided_unix_s
+
+    @property
+    def tpot_s(self) -> float:
+        """Mean time of a token after the first."""
+        return (self.last_unix_s - self.first_unix_s) / max(1, self.output_tokens - 1)
+
+    @property
+    def predicted_tpot_s(self) -> float:
+        """What the two predictions and the expected length say of it."""
+        tokens = self.expected_tokens or float(self.output_tokens)
+        return (self.predicted_e2e_s - self.predicted_ttft_s) / max(1.0, tokens - 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +102,7 @@ class Recording:
                     framed = archive.read("snapshots.bin")
                 return cls(
                     json.loads(archive.read("about.json")),
-                    [Served(**json.loads(line)) for line in lines],
+                    [_served(json.loads(line)) for line in lines],
                     list(_unframed(framed)),
                 )
         except (
@@ -97,6 +114,11 @@ class Recording:
             zipfile.BadZipFile,
         ) as error:
             raise ValueError(f"{path} holds no recording: {error!r}") from error
+
+
+def _served(row: dict[str, Any]) -> Served:
+    quantiles = tuple((level, tokens) for level, tokens in row.pop("quantiles", ()))
+    return Served(**row, quantiles=quantiles)
 
 
 def _framed(messages: Iterable[bytes]) -> Iterator[bytes]:

@@ -20,6 +20,7 @@ _PREDICTED: dict[str, Callable[[Served], float]] = {
     "e2e": lambda request: request.predicted_e2e_s + request.answer_delay_s,
 }
 _DIGITS = 4
+TPOT = "tpot"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,18 @@ def cells(kinds: Mapping[str, Mapping[str, float]]) -> list[str]:
 def report(recording: Recording) -> dict[str, Any]:
     """What was measured, as JSON."""
     return {**recording.about, "errors": errors_of(all_pairs(recording))}
+
+
+def own_pairs(recording: Recording) -> dict[str, Pairs]:
+    """Predicted and actual latencies of Foretell alone, and times per token, by kind."""
+    measured = [request for request in recording.requests if request.measured]
+    found = {
+        kind: Pairs([_PREDICTED[kind](r) for r in measured], [actual(r) for r in measured])
+        for kind, actual in LATENCIES.items()
+    }
+    long = [request for request in measured if request.output_tokens > 1]
+    found[TPOT] = Pairs([r.predicted_tpot_s for r in long], [r.tpot_s for r in long])
+    return found
 
 
 def errors_of(found: Mapping[str, Mapping[str, Pairs]]) -> dict[str, Any]:

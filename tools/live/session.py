@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 from foretell import wire
+from foretell.length.history import LengthHistory
 from foretell.model import LengthEstimate, RequestSpec
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 from foretell.workload import Arrival
@@ -33,21 +34,39 @@ class Session:
     client: StreamClient
     predictor: predictor_pb2_grpc.PredictorStub
     seed: int
+    secret_key: str = ""
+    """The entry of `vllm_xargs` by which the engine alone learns of a request's length; empty: all
+    are told the lengths."""
+    most_tokens: int = 0
+    """What a request allows whose length is secret."""
     served: list[Served] = field(default_factory=list)
     answer_delay_s: float = 0.0
+    history: LengthHistory = field(default_factory=LengthHistory)
+    """Expects secret lengths to be as those before."""
 
-    async def saturate(self, requests: Sequence[Arrival], concurrency: int, note: OnServed) -> None:
-        """Send `requests` with `concurrency` of them under way at any time."""
+    async def saturate(
+        self, requests: Sequence[Arrival], concurrency: int, note: OnServed, until_s: float
+    ) -> float:
+        """Send `requests` with `concurrency` of them under way, beginning none after `until_s`.
+
+        Returns when the last one began; both on the monotonic clock.
+        """
         left = iter(requests)
+        last_s = 0.0
 
         async def worker() -> None:
+            nonlocal last_s
             for request in left:
+                if (now_s := time.monotonic()) > until_s:
+                    return
+                last_s = now_s
                 await self._serve(request, measured=False)
                 note()
 
         async with asyncio.TaskGroup() as workers:
             for _ in range(concurrency):
                 workers.create_task(worker())
+        return last_s
 
     async def send(self, requests: Sequence[Arrival], note: OnServed, *, measured: range) -> None:
         """Send `requests` at their times and wait for all; those at `measured` count."""
@@ -63,13 +82,8 @@ class Session:
                 tasks.create_task(serve(request, index in measured))
 
     async def _serve(self, request: Arrival, *, measured: bool) -> None:
-        spec = RequestSpec(
-            request.request_id,
-            request.prompt_tokens,
-            request.output_tokens,
-            LengthEstimate(float(request.output_tokens), source="hint"),
-        )
-        body = self._body(spec)
+        spec = self._spec(request)
+        body = self._body(spec, request.output_tokens)
         message = wire.request_to_proto(spec)
         asked = time.time()
         answer = await self.predictor.Predict(
@@ -88,6 +102,7 @@ class Session:
                 f"{request.request_id}: the engine made {timing.output_tokens} tokens "
                 f"of {request.output_tokens}"
             )
+        self.history.observe(self.model, request.prompt_tokens, request.output_tokens)
         completed = time.time()
         seen = await self.predictor.Complete(
             predictor_pb2.CompleteRequest(request_id=spec.request_id), timeout=_PREDICTOR_DEADLINE_S
@@ -111,14 +126,25 @@ class Session:
                 snapshot_age_s=answer.snapshot_age_s,
                 calibration_steps=answer.calibration_steps,
                 engine_ttft_s=seen.ttft_s,
+                max_tokens=spec.max_tokens if self.secret_key else 0,
+                expected_tokens=spec.length.expected_tokens,
+                quantiles=spec.length.quantiles,
             )
         )
+
+    def _spec(self, request: Arrival) -> RequestSpec:
+        """What predictor and engine are told of a request."""
+        name, prompt, output = request.request_id, request.prompt_tokens, request.output_tokens
+        if not self.secret_key:
+            return RequestSpec(name, prompt, output, LengthEstimate(float(output), source="hint"))
+        length = self.history.estimate(self.model, prompt, self.most_tokens)
+        return RequestSpec(name, prompt, self.most_tokens, length)
 
     def _learn(self, sample_s: float) -> None:
         sample_s = min(_LONGEST_ANSWER_DELAY_S, max(0.0, sample_s))
         self.answer_delay_s += _ANSWER_DELAY_WEIGHT * (sample_s - self.answer_delay_s)
 
-    def _body(self, spec: RequestSpec) -> dict[str, Any]:
+    def _body(self, spec: RequestSpec, output_tokens: int) -> dict[str, Any]:
         """The completion request, as the scheduler (`for_engine`) would send it on."""
         draws = Random(f"{self.seed} {spec.request_id}")
         return {
@@ -127,12 +153,13 @@ class Session:
                 range(_FIRST_TOKEN_ID, _LAST_TOKEN_ID + 1), k=spec.prompt_tokens
             ),
             "max_tokens": spec.max_tokens,
-            "ignore_eos": True,
+            "ignore_eos": not self.secret_key,
             "temperature": 0,
             "stream": True,
             "stream_options": {"include_usage": True},
             "vllm_xargs": {
                 "foretell_id": spec.request_id,
                 "foretell_predicted_tokens": round(spec.length.expected_tokens, 1),
+                **({self.secret_key: output_tokens} if self.secret_key else {}),
             },
         }

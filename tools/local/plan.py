@@ -9,7 +9,7 @@ from typing import Literal
 
 from foretell.config.cluster import Cluster, Engine
 from foretell.config.layout import Layout
-from services.process.keeper import AtEnd, Program
+from services.process.keeper import AtEnd, Program, Serves
 from services.process.probe import http_get
 from tools import envoy
 
@@ -18,6 +18,7 @@ Kind = Literal["tagger", "launcher", "scheduler", "batch", "provisioner", "envoy
 ENGINE_HOST = "127.0.0.1"  # engines are the schedulers' own business
 _START_TIMEOUT_S = 60.0
 _PROBE_TIMEOUT_S = 2.0
+_ANSWER_S = 1.0
 # -P: a folder `services` where the user happens to stand is not ours.
 _PYTHON = (sys.executable, "-P", "-m")
 _MODULES: dict[Kind, str] = {
@@ -59,6 +60,18 @@ def longest_socket_name(cluster: Cluster) -> str:
     return max([*names, *(f"{name}.picker.sock" for name in cluster.scheduler_names())], key=len)
 
 
+def _answering(url: str) -> Serves:
+    """Tells whether anything answers there within a second."""
+
+    async def answers() -> bool:
+        with contextlib.suppress(OSError):
+            await http_get(url, _ANSWER_S)
+            return True
+        return False
+
+    return answers
+
+
 def placed(cluster: Cluster, sockets: Path, port: int, engine_ports: Sequence[int]) -> Cluster:
     """The cluster with its sockets in a folder, and a port for each engine that names none."""
     free = iter(engine_ports)
@@ -85,7 +98,13 @@ def plan_cluster(
     at_end: AtEnd = "restart" if restart else "leave"
 
     def process(
-        kind: Kind, name: str, address: str, *flags: str, timeout_s: float = 0.0, port: int = 0
+        kind: Kind,
+        name: str,
+        address: str,
+        *flags: str,
+        timeout_s: float = 0.0,
+        port: int = 0,
+        answers: Serves | None = None,
     ) -> Process:
         ready_file = run_dir / f"{name}.ready"
         own = (f"--cluster={file}", f"--ready-file={ready_file}", *flags)
@@ -97,6 +116,7 @@ def plan_cluster(
             _START_TIMEOUT_S + timeout_s,
             port=port,
             at_end=at_end,
+            answers=answers,
         )
         return Process(kind, address, program)
 
@@ -112,7 +132,9 @@ def plan_cluster(
         flags = [f"--name={name}", f"--port={port}"]
         if cluster.observability.request_log:
             flags.append(f"--request-log={run_dir / f'{name}.requests.jsonl'}")
-        return process("scheduler", name, cluster.schedulers.near_url(port), *flags, port=port)
+        url = cluster.schedulers.near_url(port)
+        answers = _answering(f"{url}/health")
+        return process("scheduler", name, url, *flags, port=port, answers=answers)
 
     def provisioner() -> Process:
         urls = ",".join(cluster.schedulers.near_url(port) for port in scheduler_ports)

@@ -31,7 +31,13 @@ from foretell.config.marks import ClusterError, field_name, plain
 from foretell.config.settings import ProcessSettings
 from services.process import runtime
 from services.process.children import ChildFailed
-from services.process.folders import free_ports, is_free, run_folder, socket_folder
+from services.process.folders import (
+    free_ports,
+    is_free,
+    private_folder,
+    run_folder,
+    socket_folder,
+)
 from tools.envoy import NoEnvoy
 from tools.local.plan import (
     ENGINE_HOST,
@@ -115,7 +121,7 @@ def up(
             offline = flags.offline, Layout(cluster).profile
             session = _Session(state, plain, duration_s, https_port, *offline)
             supervisor = Supervisor(plan, state, session.event)
-            runtime.run(lambda stop: session.run(supervisor, stop))
+            runtime.run(lambda stop: session.run(supervisor, stop), starts_others=True)
     except (CannotStart, ChildFailed, ClusterError, NoEnvoy, OSError) as error:
         raise SystemExit(f"foretell up: {error}") from error
 
@@ -206,7 +212,7 @@ def _models_of(flags: UpFlags) -> dict[str, Any]:
 def _prepared_to_provision(plan: ClusterPlan, key: str) -> ClusterPlan:
     """A plan whose provisioner may ask the schedulers, which find an empty list of engines."""
     folder = Path(plan.layout.provisioner_folder)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private_folder(folder)
     (folder / ENGINES_FILE).unlink(missing_ok=True)  # of a cluster that has ended
     models = plan.layout.provisioner()["models"]
     (folder / INSTANCES_FILE).write_text(members_json(Members(models=tuple(models))))

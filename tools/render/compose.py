@@ -35,15 +35,19 @@ from foretell.config.layout import (
 )
 from services.process.frames import frames_port
 from tools.envoy import configuration, flags
+from tools.render.images import Images, is_checkout
 from tools.render.watching import (
     METRICS_PORT,
     METRICS_PORTS_ABOVE,
     PROMETHEUS_FILE,
     scraped,
     services_that_watch,
+    shipped,
 )
 
 _ENVOY_FILE = "envoy/envoy.yaml"
+_SHARED = "deploy/observability"
+"""What Prometheus and Grafana read, in a checkout and beside what is rendered without one."""
 _HEADER = """\
 # Made by `foretell render compose --cluster {cluster}`: change that file and run it again.
 #
@@ -73,7 +77,8 @@ class Rendered:
 def render(cluster: Cluster, cluster_file: Path, output: Path, source: Path) -> list[Rendered]:
     """All files for a cluster.
 
-    `source` is the folder of this project, from which images are built.
+    `source` is the folder of this project, from which images are built; where it is none, images
+    are only named, and what Prometheus and Grafana read is written, too.
     """
     found = []
     cluster = cluster.with_places()
@@ -95,6 +100,8 @@ def render(cluster: Cluster, cluster_file: Path, output: Path, source: Path) -> 
         header = f"# Made with {found[0].path} by `foretell render compose`.\n"
         content = _dump(scraped(Layout(cluster, contained=True)))
         found.append(Rendered(PROMETHEUS_FILE, header + content))
+        if not is_checkout(source):
+            found += [Rendered(f"{_SHARED}/{name}", text) for name, text in shipped()]
     return found
 
 
@@ -107,8 +114,9 @@ class _Compose:
         self._host = host
         self._output = output
         self._source = source
+        context = _relative(source, output) if is_checkout(source) else ""
+        self._images = Images(cluster, context)
         self._engines = [engine for engine in cluster.engine_list() if engine.host == host]
-        self._built: set[str] = set()
 
     def content(self) -> dict[str, Any]:
         """The whole file."""
@@ -145,7 +153,8 @@ class _Compose:
             volumes["batches"] = {}
         if in_front and self._cluster.observability.prometheus_port:
             port = self._cluster.observability.prometheus_port
-            shared = self._relative(str(self._source / "deploy" / "observability"))
+            folder = self._source if is_checkout(self._source) else self._output
+            shared = self._relative(str(folder / _SHARED))
             watching = services_that_watch(port, shared)
             services |= {name: _COMMON | service for name, service in watching.items()}
             volumes |= {name: {} for name in watching}
@@ -191,10 +200,10 @@ class _Compose:
     def _envoy(self) -> _Service:
         section = self._cluster.schedulers
         config = f"{CONTAINER_FILES}/envoy.yaml"
-        service = self._service("envoy", {}, SchedulerSettings, grace_s=30)
-        del service["environment"]
-        return service | {
-            "command": ["envoy", "-c", config, *flags(self._layout)],
+        command = ["envoy", "-c", config, *flags(self._layout)]
+        return {**_COMMON, **self._images.envoy(), **_CONFINED} | {
+            "command": command,
+            "stop_grace_period": "30s",
             "networks": ["outside", "inside"],
             "ports": [f"${{BIND:-{section.listen}}}:${{PORT:-{section.port}}}:{CONTAINER_PORT}"],
             "volumes": [f"run:{CONTAINER_RUN_DIR}", f"./{_ENVOY_FILE}:{config}:ro"],
@@ -202,18 +211,8 @@ class _Compose:
         }
 
     def _tagger(self) -> _Service:
-        image, extras = "tagger", ""
-        if self._cluster.tagger.checkpoint:
-            image, extras = "tagger-checkpoint", "tagger-hf"
-        values = self._layout.tagger()
-        return self._service(
-            image,
-            values,
-            TaggerSettings,
-            target="tagger",
-            extras=extras,
-            port=self._cluster.tagger.port,
-        )
+        port = self._cluster.tagger.port
+        return self._service("tagger", self._layout.tagger(), TaggerSettings, port=port)
 
     def _batch(self) -> _Service:
         """Its folder is a volume, whatever the folder's name outside containers."""
@@ -248,7 +247,7 @@ class _Compose:
     def _emulator(self, engine: Engine) -> _Service:
         values = self._layout.emulator(engine)
         del values["host"], values["port"]  # the image has its own
-        service = self._service("emulator", values, EmulatorSettings)
+        service = self._service("backend.emulator", values, EmulatorSettings)
         return service | self._reached_by_others(engine.port, CONTAINER_PORT)
 
     def _vllm(self, engine: Engine) -> _Service:
@@ -270,10 +269,7 @@ class _Compose:
             "device_ids": [str(gpu) for gpu in engine.gpus],
             "capabilities": ["gpu"],
         }
-        service = _COMMON | {
-            "image": "foretell-vllm",
-            "pull_policy": "never",
-            "build": self._build("deploy/Dockerfile.vllm", VLLM_IMAGE="vllm/vllm-openai:v0.32.0"),
+        service = {**_COMMON, **self._images.vllm()} | {
             "command": " ".join(filter(None, command)),
             "environment": {
                 "FORETELL_PLUGIN_SNAPSHOT_ENDPOINT": self._layout.snapshot_endpoint(engine),
@@ -294,30 +290,20 @@ class _Compose:
             ],
             "deploy": {"resources": {"reservations": {"devices": [devices]}}},
         }
-        return self._built_once(service) | self._reached_by_others(engine.port, CONTAINER_PORT)
+        return service | self._reached_by_others(engine.port, CONTAINER_PORT)
 
     def _service(
         self,
-        image: str,
+        package: str,
         values: Mapping[str, Any],
         settings: type[BaseSettings],
         *,
-        target: str = "",
-        extras: str = "",
         port: int = 0,
         grace_s: int = 5,
     ) -> _Service:
         """One of our own services; `port` is its gRPC port on the host, where others call it."""
-        build = self._build("deploy/Dockerfile", BASE_IMAGE="python:3.11-slim-bookworm")
-        build |= {"target": target or image}
-        if extras:
-            build["args"]["EXTRAS"] = extras
-        service = _COMMON | {
-            "image": f"foretell-{image}",
-            "pull_policy": "never",
-            "build": build,
-            "read_only": True,
-            "tmpfs": ["/tmp"],  # noqa: S108 - in a container
+        service = {**_COMMON, **self._images.services(), **_CONFINED} | {
+            "command": ["python", "-m", f"services.{package}"],
             "environment": self._environment(settings, values),
             "networks": ["inside"],
             "volumes": [f"run:{CONTAINER_RUN_DIR}", *self._mounts(values)],
@@ -327,7 +313,7 @@ class _Compose:
         if "ports" in reached:  # streams of frames have a port of their own
             above = frames_port(port), frames_port(CONTAINER_GRPC_PORT)
             reached["ports"] = [*reached["ports"], "{}:{}".format(*above), *self._metrics(port)]
-        return self._built_once(service) | reached
+        return service | reached
 
     def _environment(self, settings: type[BaseSettings], values: Mapping[str, Any]) -> _Service:
         """What differs from the defaults, as variables."""
@@ -372,19 +358,6 @@ class _Compose:
         wanted = far and self._cluster.observability.prometheus_port
         return [f"{port + METRICS_PORTS_ABOVE}:{METRICS_PORT}"] if wanted else []
 
-    def _build(self, dockerfile: str, **images: str) -> _Service:
-        (variable, image), *_ = images.items()
-        args = {"BASE_IMAGE": f"${{{variable}:-{image}}}", "PIP_INDEX_URL": "${PIP_INDEX_URL:-}"}
-        context = self._relative(str(self._source))
-        return {"context": context, "dockerfile": dockerfile, "args": args}
-
-    def _built_once(self, service: _Service) -> _Service:
-        """Each image is built by the first service that has it, and exists nowhere else."""
-        if service["image"] in self._built:
-            del service["build"]
-        self._built.add(service["image"])
-        return service
-
     def _relative(self, path: str) -> str:
         return _relative(Path(path), self._output)
 
@@ -395,6 +368,10 @@ _COMMON: _Service = {
     "security_opt": ["no-new-privileges:true"],
     "logging": {"driver": "json-file", "options": {"max-size": "10m", "max-file": "3"}},
 }
+
+
+# A first process gets no signal that it does not handle; an init passes all on.
+_CONFINED: _Service = {"init": True, "read_only": True, "tmpfs": ["/tmp"]}  # noqa: S108
 
 
 def _relative(path: Path, output: Path) -> str:

@@ -1,14 +1,25 @@
 """Prometheus and Grafana beside a cluster in containers."""
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from foretell.config import Layout
 from foretell.config.layout import CONTAINER_PORT, predictor_name
+from tools import observability
 
 PROMETHEUS_FILE = "deploy/prometheus.yml"
 METRICS_PORT = 9100
 METRICS_PORTS_ABOVE = 2000
 """The metrics of a predictor or tagger on another host are so far above its gRPC port there."""
+
+
+def shipped() -> Iterator[tuple[str, str]]:
+    """The rules, the dashboards and how Grafana finds them: name and text of each file."""
+    folder = Path(observability.__file__).with_name("shipped")
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            yield str(path.relative_to(folder)), path.read_text(encoding="utf-8")
 
 
 def services_that_watch(port: int, shared: str) -> dict[str, dict[str, Any]]:

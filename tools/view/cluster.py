@@ -34,7 +34,7 @@ class EngineView:
 
     def add(self, report: Report) -> None:
         """Add what one replica says of it."""
-        self.url = report["url"]
+        self.url = report.get("url", "")  # only admins are told
         self.models.update(report["model_names"])
         self.emulated |= bool(report["emulated"])
         self.up |= bool(report["healthy"])
@@ -52,6 +52,8 @@ class EngineView:
 class ClusterView:
     """A cluster, as all of its schedulers together see it."""
 
+    versions: set[str] = field(default_factory=set)
+    """Releases of the schedulers; several are an upgrade that is under way."""
     policies: set[str] = field(default_factory=set)
     replicas: list[str] = field(default_factory=list)
     requests: int = 0
@@ -68,6 +70,7 @@ def merged(reports: Iterable[Report]) -> ClusterView:
     """All reports together; KeyError or TypeError if one is none of a scheduler's."""
     view = ClusterView()
     for report in reports:
+        view.versions.add(report["version"])
         view.policies.add(report["policy"])
         view.replicas.append(report["replica_id"])
         view.requests += report["requests_total"]

@@ -1,15 +1,19 @@
 """The output of `foretell status`."""
 
+import json
+from dataclasses import asdict
+from typing import Any
+
 from rich.console import Console
 from rich.markup import escape
 
 from foretell.config.marks import ClusterError
-from tools.view.cluster import merged
+from tools.view.cluster import ClusterView, merged
 from tools.view.replicas import NoStatus, addresses_of, reports
 from tools.view.table import table
 
 
-def show_status(urls: list[str], cluster_file: str, api_key: str) -> None:
+def show_status(urls: list[str], cluster_file: str, api_key: str, *, as_json: bool = False) -> None:
     """Print what all replicas behind `urls` say, or those of a cluster file; ends the process with
     code 1 without one."""
     try:
@@ -20,7 +24,16 @@ def show_status(urls: list[str], cluster_file: str, api_key: str) -> None:
         raise SystemExit(str(error)) from error
     except (KeyError, TypeError) as error:
         raise SystemExit(f"{', '.join(urls)}: another release of Foretell? ({error!r})") from error
+    if as_json:
+        print(json.dumps(_for_programs(view) | {"problems": wrong}, indent=2))  # noqa: T201
+        return
     console = Console()
     emulated = "emulated engines" if any(e.emulated for e in view.engines.values()) else ""
     notes = [f"[red]{escape(each)}[/]" for each in wrong]
     console.print(table(view, console.width, title=emulated, notes=notes))
+
+
+def _for_programs(view: ClusterView) -> dict[str, Any]:
+    """What the table is made of, unrounded; a set is a list in order."""
+    fields = asdict(view) | {"engines": [asdict(engine) for engine in view.engines.values()]}
+    return json.loads(json.dumps(fields, default=sorted))  # type: ignore[no-any-return]

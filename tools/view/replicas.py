@@ -87,6 +87,9 @@ def parsed(address: str, body: bytes) -> Report:
     try:
         report = json.loads(body)
         if isinstance(report["replica_id"], str) and isinstance(report["instances"], list):
+            if report.keys() == {"replica_id", "tenant", "limits", "usage", "instances"}:
+                text = f"{address} shows engines only to a key that is named with 'admin: true'"
+                raise NoStatus(text)
             return dict(report)
     except (ValueError, KeyError, TypeError):
         pass

@@ -144,8 +144,11 @@ def _summary(view: ClusterView) -> str:
     """What the table's columns mean, and the whole cluster in a line."""
     engines = list(view.engines.values())
     count = len(view.replicas)
+    schedulers = f"{count} scheduler{'s' if count != 1 else ''}"
+    if len(view.versions) > 1:
+        schedulers += f" of releases {' and '.join(sorted(view.versions))}"
     parts = [
-        f"{count} scheduler{'s' if count != 1 else ''}, {', '.join(sorted(view.policies)) or '?'}",
+        f"{schedulers}, {', '.join(sorted(view.policies)) or '?'}",
         f"{view.requests:,} requests, {view.in_progress:,} in progress",
     ]
     middle, tail = ttft_quantile(engines, 0.5), ttft_quantile(engines, 0.99)

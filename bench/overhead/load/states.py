@@ -101,7 +101,7 @@ def main() -> None:
         for index, endpoint in enumerate(endpoints)
     ]
     print("publishing", flush=True)
-    runtime.run(lambda stop: publish_all(engines, stop))
+    runtime.run(lambda stop: publish_all(engines, stop), starts_others=True)
 
 
 if __name__ == "__main__":

@@ -3,17 +3,16 @@
 from pathlib import Path
 
 from bench.paced.engines import MODEL_NAME, start_launchers
-from bench.placement.cluster.processes import Engines, Setup
 from bench.placement.paced.settings import Setting
 from bench.processes import Services
 from services.process.memory_log import SHARED_MEMORY
+from tools.harness.schedulers import Engines
 
 
 async def start_paced(services: Services, setting: Setting, python: Path, model: Path) -> Engines:
     """Start all with their predictors, and warm them up."""
     started = await start_launchers(services, setting.engines, python, model)
     return Engines(
-        Setup(len(started), setting.engines[0].pace.profile, 1.0),
         MODEL_NAME,
         tuple(str(launcher.facts["url"]) for launcher in started),
         tuple(str(launcher.facts["predictor"]) for launcher in started),

@@ -134,6 +134,13 @@ class SnapshotRecorder:
         with self._telling:
             self._rests()
 
+    def missed_steps(self) -> None:
+        """Steps went by untold: nothing of what was noted down before holds any more."""
+        with self._telling:
+            self._untold.clear()
+            self._steps.lost_sight()
+            self.must_read = True
+
     def scheduled(self, output: Any, started_s: float) -> None:
         """`schedule()`, called at `started_s` of the monotonic clock, has returned `output`."""
         pairs = 0

@@ -114,6 +114,11 @@ class StepTracker:
         if self._in_flight:
             self._in_flight[0].started = at
 
+    def lost_sight(self) -> None:
+        """Steps went by unseen: those in flight are unknown, and so is since when it is busy."""
+        self._in_flight.clear()
+        self._busy_since = None
+
     def updated(self, *, work_left: bool) -> None:
         """`update_from_output()` has returned; `work_left`: a request runs or waits."""
         if not work_left and not self._in_flight:

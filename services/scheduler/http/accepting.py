@@ -1,7 +1,7 @@
 """What is refused of a request before an engine hears of it, and what is known of the others."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from services.scheduler.http.errors import ApiError
@@ -28,16 +28,18 @@ def accepted(
     tenant: Tenant,
     grant: Grant | None,
     terms: Terms,
-    models: Collection[str],
+    serves: Callable[[str], bool],
+    only: Callable[[], str],
 ) -> ParsedRequest:
-    """The request in `body`; raises `ApiError` if it is wrong or none of `models` is meant."""
-    parsed = parse(endpoint, body, tenant=tenant.name, terms=terms, grant=grant)
+    """The request in `body`; raises `ApiError` if it is wrong or for a model that nobody
+    `serves`. `only` gives the model that is meant where none is named, or ""."""
+    parsed = parse(endpoint, body, tenant=tenant.name, terms=terms, grant=grant, only=only)
     tenant.check_model(parsed.model)
     if PRIORITY_HEADER in headers:
         parsed = with_priority_header(parsed, headers[PRIORITY_HEADER])
     if tenant.key is not None and tenant.key.priority is not None:
         parsed = replace(parsed, priority=max(parsed.priority, tenant.key.priority))
-    if models and parsed.model not in models:  # before any is known, the request waits for one
+    if not serves(parsed.model):
         raise model_not_found(parsed.model)
     return parsed
 

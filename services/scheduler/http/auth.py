@@ -1,10 +1,11 @@
 """Authentication of clients by API key."""
 
+import asyncio
 import hashlib
 import hmac
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from foretell.config.keys import is_key_file, read_api_keys
@@ -22,8 +23,8 @@ _LOOK_EVERY_S = 1.0
 class ApiKeys:
     """The keys that clients may use; without any, everyone is served.
 
-    A file that names them is read again when it changes. One that cannot be read is reported, and
-    what was known stays.
+    A file of them, in either form, is read again when it changes. One that cannot be read is
+    reported, and what was known stays.
     """
 
     def __init__(
@@ -33,15 +34,18 @@ class ApiKeys:
         clock: Callable[[], float] = time.monotonic,
         traffic: Traffic = OPEN,
     ) -> None:
-        """`keys` is a list separated by commas, whose tenants are called by their positions from 1;
-        `file` may name keys (`foretell.config.keys`). ValueError if it cannot be read. Whoever
-        knows the secret of `traffic` may call on behalf of any tenant."""
-        listed = [key.strip().encode() for key in keys.split(",") if key.strip()]
-        digests = [hashlib.sha256(key).digest() for key in listed]
-        self._tenants = {d: Tenant(str(i)) for i, d in enumerate(digests, 1)}
+        """`keys` is a list separated by commas, whose tenants are called by their positions from 1.
+        `file` names keys (`foretell.config.keys`), or has one in each line: then it counts only
+        where `keys` are those in it. ValueError if it cannot be read. Whoever knows the secret of
+        `traffic` may call on behalf of any tenant."""
+        listed = [key.strip() for key in keys.split(",") if key.strip()]
+        self._tenants = _listed(listed)
         self._clock = clock
         self._traffic = traffic
-        self._file = Path(file) if file and is_key_file(Path(file).read_text()) else None
+        text = Path(file).read_text() if file else ""
+        counts = is_key_file(text) or (bool(listed) and text.split() == listed)
+        self._file = Path(file) if counts else None
+        self._complaint = ""
         self.spending = Spending(self._limited)
         """What callers with limits spend, here and at other replicas."""
         self._version = (0, 0)
@@ -90,6 +94,12 @@ class ApiKeys:
             text = "this needs a key that is named with 'admin: true' in the file of API keys"
             raise ApiError(403, text, code="admin_key_needed")
 
+    async def watch(self) -> None:
+        """Take in the file whenever it changes, until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            self._look()
+
     def _limited(self) -> list[Tenant]:
         return [each for each in self._tenants.values() if each.key is not None]
 
@@ -114,16 +124,22 @@ class ApiKeys:
         try:
             if file_version(self._file) != self._version:
                 self._read(self._file)
+                logger.info("%d API keys read again from %s", len(self._tenants), self._file)
         except (OSError, ValueError) as error:
-            logger.warning("API keys not taken in, the old ones stay: %s", error)
+            if str(error) != self._complaint:  # once, not at every look
+                logger.warning("API keys not taken in, the old ones stay: %s", error)
+            self._complaint = str(error)
 
     def _read(self, file: Path) -> None:
         self._version = file_version(file)
-        before = {tenant.name: tenant for tenant in self._tenants.values()}
-        tenants: dict[bytes, Tenant] = {}
         text = file.read_text()
         if not is_key_file(text):
-            raise ValueError(f"{file} names no keys")
+            if not text.split():
+                raise ValueError(f"{file} is empty")
+            self._tenants = _listed(text.split())
+            return
+        before = {tenant.name: tenant for tenant in self._tenants.values()}
+        tenants: dict[bytes, Tenant] = {}
         for name, key in read_api_keys(text).items():
             old = before.get(name)
             same = old is not None and old.key == key
@@ -131,3 +147,9 @@ class ApiKeys:
                 old if old and same else Tenant(name, key, elsewhere=self.spending.in_progress)
             )
         self._tenants = tenants
+
+
+def _listed(keys: Sequence[str]) -> dict[bytes, Tenant]:
+    """Tenants of keys without names, by the keys' digests."""
+    digests = [hashlib.sha256(key.encode()).digest() for key in keys]
+    return {digest: Tenant(str(i)) for i, digest in enumerate(digests, 1)}

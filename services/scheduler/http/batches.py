@@ -10,15 +10,19 @@ from yarl import URL
 
 from services.process.peer import open_peer
 from services.process.traffic import Traffic
-from services.scheduler.http.errors import ApiError, retry_after, unavailable
+from services.scheduler.http.errors import ApiError, unavailable
 from services.scheduler.http.exchange import ClientLeft, Exchange
+from services.scheduler.http.limits import InProgress
 from services.scheduler.http.quota import Tenant
 
 _PATHS = ("/v1/files", "/v1/batches")
+_BELOW = tuple(f"{path}/" for path in _PATHS)
 _FORWARDED = ("content-type", "idempotency-key", "accept")
 _RETURNED = ("content-type", "content-length", "retry-after", "x-should-retry")
 _MOST_BODY_BYTES = (200 << 20) + (1 << 20)
 """The largest file and what surrounds it in a form."""
+METHODS = "GET, HEAD, POST, DELETE"
+"""What there is at the paths of files and batches."""
 _MOST_AT_ONCE = 64
 _PIECE_BYTES = 1 << 16
 _TIMEOUT = aiohttp.ClientTimeout(total=None, connect=5.0, sock_read=120.0)
@@ -26,7 +30,7 @@ _TIMEOUT = aiohttp.ClientTimeout(total=None, connect=5.0, sock_read=120.0)
 
 def is_for_batches(path: str) -> bool:
     """Whether a path is the batch service's."""
-    return any(path == each or path.startswith(f"{each}/") for each in _PATHS)
+    return path in _PATHS or path.startswith(_BELOW)
 
 
 class Batches:
@@ -37,19 +41,17 @@ class Batches:
         self._address = address
         self._traffic = traffic
         self._opened: tuple[str, aiohttp.ClientSession] | None = None
-        self._now = 0
+        # A tenant that holds its places for long leaves half of all to others.
+        self._places = InProgress(_MOST_AT_ONCE, what="requests about files and batches", share=1)
 
     async def pass_on(self, exchange: Exchange, tenant: Tenant) -> None:
         """Have the batch service answer; raises `ApiError`."""
         if not self._address:
             text = "this cluster has no batch service; its cluster file would have a section"
             raise ApiError(404, f"{text} 'batches'", code="no_batch_service")
-        if self._now >= _MOST_AT_ONCE:
-            text = f"{_MOST_AT_ONCE} requests about files and batches are in progress already"
-            raise ApiError(429, text, code="too_many_requests", headers=retry_after(0.0))
-        self._now += 1
         try:
-            await self._pass_on(exchange, tenant)
+            with self._places.place(tenant.name):
+                await self._pass_on(exchange, tenant)
         except ClientLeft:
             return
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -57,8 +59,6 @@ class Batches:
                 exchange.abandon()
                 return
             raise unavailable("the batch service does not answer", "no_batch_service") from error
-        finally:
-            self._now -= 1
 
     async def _pass_on(self, exchange: Exchange, tenant: Tenant) -> None:
         headers = {

@@ -2,17 +2,22 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from math import inf
 from typing import Protocol
 
 from services.scheduler.http import limits
+from services.scheduler.http.errors import ApiError
 from services.scheduler.http.limits import body_too_late, body_too_long
 from services.scheduler.http.response import Headers, Response, head_of
+from services.scheduler.http1.head import RequestHead
 
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_COMMENT = b"2\r\n:\n\r\n"
 _CHUNKED = b"transfer-encoding: chunked\r\n"
 _CLOSE = b"connection: close\r\n"
 _BODILESS = (204, 304)
 _MOST_UNTAKEN_BYTES = 1 << 20
-"""When more than that of a body waits to be taken part by part, the client has to wait."""
+"""When more than that of a body waits to be taken, the client has to wait."""
 
 
 class ClientLeft(Exception):
@@ -61,6 +66,8 @@ class Answering(Protocol):
 
     def end(self, data: bytes = b"") -> None: ...
 
+    def abandon(self) -> None: ...
+
 
 class Exchange:
     """A request whose head has come. It must be answered once, unless the client has left.
@@ -69,45 +76,23 @@ class Exchange:
     """
 
     __slots__ = (
-        *(
-            "method",
-            "path",
-            "query",
-            "headers",
-            "request_id",
-            "keep_alive",
-            "whole",
-            "begun",
-            "ended",
-            "left",
-        ),
-        *("on_left", "on_full", "on_room", "body_bytes"),
-        *("_line", "_chunks_allowed", "_chunked", "_head", "_parts", "_limit", "_news", "_expects"),
-        *("_in_parts", "_untaken_bytes"),
+        *("method", "path", "query", "headers", "request_id", "keep_alive", "whole", "begun"),
+        *("ended", "left", "on_left", "on_full", "on_room", "body_bytes", "extra_lines"),
+        *("_line", "_head_only", "_is_1_1", "_chunked", "_head", "_body", "_limit", "_news"),
+        *("_expects", "_declared_bytes", "_in_parts", "_failure", "_waited_s", "_told"),
     )
 
-    def __init__(
-        self,
-        line: Line,
-        method: str,
-        path: str,
-        headers: dict[str, str],
-        *,
-        keep_alive: bool,
-        chunks_allowed: bool,
-        query: str = "",
-    ) -> None:
-        """`chunks_allowed`: the client speaks HTTP/1.1."""
-        self.method = method
-        self.path = path
-        self.query = query
+    def __init__(self, line: Line, head: RequestHead) -> None:
+        self.method = head.method
+        self.path = head.path
+        self.query = head.query
         """What stands behind the question mark of the target, as it came."""
-        self.headers = headers
+        self.headers = head.headers
         """By their names in lower case; of several with one name, the first."""
         self.request_id = ""
         """The one that its client knows, once there is one."""
-        self.keep_alive = keep_alive
-        self.whole = False
+        self.keep_alive = head.keep_alive
+        self.whole = head.content is not None
         """The body has come to its end."""
         self.begun = False
         self.ended = False
@@ -117,55 +102,57 @@ class Exchange:
         """Called when the client leaves before its answer has ended."""
         self.on_full: Callable[[], None] | None = None
         self.on_room: Callable[[], None] | None = None
-        self.body_bytes = 0
+        self.body_bytes = len(head.content or b"")
         """What has come of the body."""
+        self.extra_lines = b""
+        """Header lines that any answer gets."""
         self._line = line
-        self._chunks_allowed = chunks_allowed
+        self._head_only = head.method == "HEAD"
+        self._is_1_1 = head.is_1_1
         self._chunked = False
         self._head = b""
         """The head of the answer, until it goes out with the first bytes of the body."""
-        self._parts: list[bytes] = []
+        self._told: Headers = ()
+        self._body: bytes | bytearray = head.content or b""
+        """What has come and was not taken."""
         self._limit: int | None = None
         self._news: asyncio.Future[None] | None = None
         self._in_parts = False
-        self._untaken_bytes = 0
-        self._expects = headers.get("expect", "").lower() == "100-continue"
+        self._declared_bytes = head.length_bytes or 0
+        self._failure: ApiError | None = None
+        """What is wrong with the body."""
+        self._waited_s = 0.0
+        expects = self.headers.get("expect")
+        self._expects = expects is not None and expects.lower() == "100-continue" and head.is_1_1
 
     # --- what the application does ---
 
     async def body(self, limit_bytes: int) -> bytes:
         """The body; never more than `limit_bytes` and what one read brings are held in memory.
 
-        Raises `ApiError` 413 for a longer body and 408 for one that does not arrive in time, and
-        `ClientLeft` when the client leaves before the end.
+        Raises `ApiError` 413 for a longer body, 408 for one that comes too slowly and 400 for one
+        that is none, and `ClientLeft` when the client leaves before the end.
         """
-        declared = self.headers.get("content-length", "")
         self._limit = limit_bytes
-        if self.body_bytes > limit_bytes or (declared.isdigit() and int(declared) > limit_bytes):
+        if max(self.body_bytes, self._declared_bytes) > limit_bytes:
             raise body_too_long(limit_bytes)
         if not self.whole and not self.left:
-            await self._wait_for_body()
-        if self.left:
-            raise ClientLeft
-        if self.body_bytes > limit_bytes:
-            raise body_too_long(limit_bytes)
-        parts, self._parts = self._parts, []
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+            self._line.resume()
+            await self._wait_for_body(limits.BODY_DEADLINE_S)
+        self._check(limit_bytes)
+        body, self._body = self._body, b""
+        return bytes(body)
 
     async def parts(self, limit_bytes: int) -> AsyncIterator[bytes]:
         """The body as it comes. The client waits while too little of it is taken.
 
-        Raises `ApiError` 413 for a longer body and 408 when nothing more comes in time, and
-        `ClientLeft` when the client leaves before the end.
+        Raises as `body` does.
         """
         self._in_parts = True
         while True:
-            if self.left:
-                raise ClientLeft
-            if self.body_bytes > limit_bytes:
-                raise body_too_long(limit_bytes)
-            if self._parts:
-                data, self._parts, self._untaken_bytes = b"".join(self._parts), [], 0
+            self._check(limit_bytes)
+            if self._body:
+                data, self._body = bytes(self._body), b""
                 self._line.resume()
                 yield data
             elif self.whole:
@@ -173,16 +160,40 @@ class Exchange:
             else:
                 await self._wait_for_body()
 
-    async def _wait_for_body(self) -> None:
+    def _check(self, limit_bytes: int) -> None:
+        if self.left:
+            raise ClientLeft
+        if self._failure is not None:
+            raise self._failure
+        if self.body_bytes > limit_bytes:
+            raise body_too_long(limit_bytes)
+
+    async def _wait_for_body(self, most_s: float = inf) -> None:
+        """Wait for news of the body, which must come at the least rate and within `most_s`."""
+        if self._failure is not None:
+            return
         if self._expects:
             self._expects = False
-            self._line.send(b"HTTP/1.1 100 Continue\r\n\r\n")
-        self._news = asyncio.get_running_loop().create_future()
-        try:
-            async with asyncio.timeout(limits.BODY_DEADLINE_S):
-                await self._news
-        except TimeoutError as error:
-            raise body_too_late() from error
+            self._line.send(_CONTINUE)
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        waited_s = 0.0
+        while waited_s < (allowed_s := min(most_s, self._patience_s())):
+            self._news = loop.create_future()
+            try:
+                async with asyncio.timeout_at(began_s + allowed_s):
+                    await self._news
+            except TimeoutError:  # unless enough has come meanwhile
+                waited_s = loop.time() - began_s
+            else:
+                self._waited_s += loop.time() - began_s
+                return
+        raise body_too_late()
+
+    def _patience_s(self) -> float:
+        """For how much longer the body may come without more of it."""
+        earned_s = self.body_bytes / limits.LEAST_BODY_BYTES_PER_S
+        return limits.BODY_PATIENCE_S + earned_s - self._waited_s
 
     def respond(self, response: Response) -> None:
         """Answer with a whole response."""
@@ -200,22 +211,25 @@ class Exchange:
         self.begun = True
         if self._expects:  # whether its body still comes is the client's choice: the next request
             self.keep_alive = False  # could not be told from it
-        framing = b""
-        if not has_length and status not in _BODILESS and self.method != "HEAD":
-            self._chunked = self._chunks_allowed
+        lines, self._told = self.extra_lines, headers
+        self._head_only |= status in _BODILESS
+        if not has_length and not self._head_only:
+            self._chunked = self._is_1_1
             self.keep_alive &= self._chunked
-            framing = _CHUNKED if self._chunked else b""
+            lines += _CHUNKED if self._chunked else b""
         if not self.keep_alive:
-            framing += _CLOSE
-        self._head = head_of(status, headers, framing)
+            lines += _CLOSE
+        self._head = head_of(status, headers, lines)
 
     def write(self, data: bytes) -> None:
         """Send a part of the answer's body, which is not empty."""
         if self._chunked:
             data = b"%b%x\r\n%b\r\n" % (self._head, len(data), data)
             self._head = b""
+        elif self._head_only:
+            data, self._head = self._head, b""
         elif self._head:
-            data, self._head = self._head + (b"" if self.method == "HEAD" else data), b""
+            data, self._head = self._head + data, b""
         self._line.send(data)
 
     def end(self, data: bytes = b"") -> None:
@@ -228,8 +242,8 @@ class Exchange:
             self._line.send(self._head)
         self._head = b""
         self.ended = True
-        self._parts.clear()
-        if self._in_parts:
+        self._body = b""
+        if not self.whole:
             self._line.resume()
         self.on_left = self.on_full = self.on_room = None
         if not self.left:
@@ -246,17 +260,38 @@ class Exchange:
         self.body_bytes += len(data)
         if self.ended:
             return  # answered already: nobody wants the rest
+        if self._limit is not None and self.body_bytes > self._limit:
+            self._body = b""
+            self._wake()
+            return
+        if not self._body:
+            self._body = data
+        else:  # not a list: who sends single bytes would have us hold an object for each
+            if type(self._body) is bytes:
+                self._body = bytearray(self._body)
+            self._body += data
+        if self._limit is None and len(self._body) > _MOST_UNTAKEN_BYTES:
+            self._line.pause()
         if self._in_parts:
-            self._parts.append(data)
-            self._untaken_bytes += len(data)
-            if self._untaken_bytes > _MOST_UNTAKEN_BYTES:
-                self._line.pause()
             self._wake()
-        elif self._limit is None or self.body_bytes <= self._limit:
-            self._parts.append(data)
-        else:
-            self._parts.clear()
-            self._wake()
+
+    def fail(self, error: ApiError) -> None:
+        """The body is none: whoever waits for it is told so, and the connection ends."""
+        self._failure = error
+        self.keep_alive = False
+        self._body = b""
+        self._wake()
+
+    def probe(self) -> bool:
+        """Send what means nothing, so that a client that has gone is noticed; False: nothing can be
+        sent, and it counts as gone."""
+        if not self.begun:
+            if self._is_1_1:
+                self._line.send(_CONTINUE)
+            return self._is_1_1
+        if self._chunked and not self._head and _are_events(self._told):
+            self._line.send(_COMMENT)  # nothing but whole lines went before it
+        return True
 
     def take_end(self) -> None:
         """The body is whole."""
@@ -275,3 +310,11 @@ class Exchange:
     def _wake(self) -> None:
         if self._news is not None and not self._news.done():
             self._news.set_result(None)
+
+
+def _are_events(headers: Headers) -> bool:
+    """An answer with these headers is a stream of server-sent events."""
+    return any(
+        name == b"content-type" and value.startswith(b"text/event-stream")
+        for name, value in headers
+    )

@@ -25,6 +25,7 @@ _NOT_RETURNED = frozenset(
     )
 )
 _OURS = "x-foretell-"
+_OURS_RETURNED = _OURS.encode()
 _EMULATED = b"x-foretell-emulated"
 _PRINTABLE = re.compile(r"[ -~]*")
 
@@ -48,5 +49,5 @@ def returned(headers: Mapping[bytes, bytes]) -> list[tuple[bytes, bytes]]:
     return [
         (name, value)
         for name, value in headers.items()
-        if name not in _NOT_RETURNED and (not name.startswith(_OURS.encode()) or name == _EMULATED)
+        if name not in _NOT_RETURNED and (not name.startswith(_OURS_RETURNED) or name == _EMULATED)
     ]

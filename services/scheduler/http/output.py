@@ -15,7 +15,7 @@ HINT_FIELD = "foretell_output_tokens"
 """Key of `vllm_xargs` in which a client may say how long it expects the answer to be."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class OutputTerms:
     """Bounds of one answer's length in tokens, and what kind of answer it will be."""
 
@@ -54,7 +54,8 @@ def output_terms(body: dict[str, Any], endpoint: Endpoint) -> OutputTerms:
 def _max_tokens(body: dict[str, Any], endpoint: Endpoint) -> int:
     for name in endpoint.limits:
         if body.get(name) is not None:
-            return integer(body, name, 0, least=1, most=2**31 - 1)
+            # Whether an answer may be empty, as beside `echo`, is the engine's to judge.
+            return max(1, integer(body, name, 0, least=0, most=2**31 - 1))
     return endpoint.default_max_tokens
 
 

@@ -6,7 +6,7 @@ answer is relayed.
 
 import gc
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isinf
 from typing import Any, NoReturn
@@ -25,6 +25,11 @@ from services.scheduler.http.slo import NO_TERMS, Terms
 from services.scheduler.http.surface import Endpoint, Message, Prompts, content_text
 
 MAX_SEQUENCES = 1024
+MOST_VALUES = 2_000_000
+"""Commas in a body, those in its texts included: each may be a number that takes time to make."""
+MOST_TEXT = 4 << 20
+"""Characters of a prompt that placement reads: no context is as long, and what is longer costs
+everyone time."""
 MOST_BRACKETS = 300_000
 """Brackets in a body, those in its texts included: each may be an object that takes time to make.
 Texts of programs have some 2 of them in 100 characters."""
@@ -37,9 +42,12 @@ OUTPUT_LENGTHS_FIELD = "foretell_output_lengths"
 vLLM takes no lists of lists."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ParsedRequest:
-    """A valid request and the facts about it that placement needs."""
+    """A valid request and the facts about it that placement needs.
+
+    Nobody changes it; it is not frozen because making it would take ten times as long.
+    """
 
     endpoint: Endpoint
     body: dict[str, Any]
@@ -99,10 +107,14 @@ def parse(
     tenant: str = "",
     terms: Terms = NO_TERMS,
     grant: Grant | None = None,
+    only: Callable[[], str] = str,
 ) -> ParsedRequest:
-    """Validate a request body; raises `ApiError`."""
+    """Validate a request body; raises `ApiError`.
+
+    `only` gives the model that is meant where none is named; "": there are several.
+    """
     body, in_utf8 = _json_object(raw)
-    model = body.get("model")
+    model = body.get("model") or only() or body.get("model")
     if model is None:
         raise invalid("you must provide a model parameter", "model", "missing_required_parameter")
     if not isinstance(model, str) or not model:
@@ -134,7 +146,7 @@ def parse(
         sequences=len(prompts) * n,
         priority=_priority(body),
         # Lone surrogates are legal JSON but no legal UTF-8: placement sees them replaced.
-        text=_without_surrogates(longest) if isinstance(longest, str) else "",
+        text=_without_surrogates(longest[:MOST_TEXT]) if isinstance(longest, str) else "",
         characters=len(longest) if isinstance(longest, str) else 0,
         messages=messages,
         token_ids=0 if isinstance(longest, str) else len(longest),
@@ -182,11 +194,13 @@ def for_engine(
     *,
     with_ids: bool = False,
     output_ids: Sequence[Sequence[int]] = (),
+    response_id: str = "",
 ) -> bytes:
     """The body that the engine gets: the client's with fields of ours in `vllm_xargs`.
 
     Without them where nothing is generated. `with_ids`: the answer shall state its token ids;
-    `output_ids`: those of each choice that the client has already.
+    `output_ids`: those of each choice that the client has already; `response_id`: the id that the
+    response shall have, without quotes or backslashes.
 
     Raises `ApiError` for a body that is nested too deeply to be written again.
     """
@@ -206,6 +220,8 @@ def for_engine(
             ours[OUTPUT_LENGTHS_FIELD] = list(map(len, output_ids))
     if request.head:
         ids = b',"return_token_ids":true' if with_ids else b""
+        if response_id:
+            ids += b',"request_id":"%b"' % response_id.encode()
         return b'%b,"vllm_xargs":%b%b}' % (request.head, orjson.dumps(ours), ids)
     given = request.body.get("vllm_xargs") if request.endpoint.generates else None
     theirs = dict(given or {})
@@ -217,6 +233,8 @@ def for_engine(
         extra["vllm_xargs"] = {**theirs, **ours}
     if with_ids:
         extra["return_token_ids"] = True
+    if response_id:
+        extra["request_id"] = response_id
     try:
         text = json.dumps({**request.body, **extra}, separators=(",", ":"))
     except RecursionError as error:  # what the parser just managed may be too deep from here
@@ -230,8 +248,12 @@ def _json_object(raw: bytes) -> tuple[dict[str, Any], bool]:
     """The JSON object in `raw`, and whether its bytes can go to the engine as they are."""
     in_utf8 = True
     large = len(raw) > _LARGE_BYTES
-    if large and raw.count(b"{") + raw.count(b"[") > MOST_BRACKETS:
-        raise invalid("your request has too many objects and arrays", code="request_too_large")
+    if large and (
+        raw.count(b"{") + raw.count(b"[") > MOST_BRACKETS or raw.count(b",") > MOST_VALUES
+    ):
+        raise invalid(
+            "your request has too many objects, arrays and values", code="request_too_large"
+        )
     if large:
         gc.disable()  # it would look again and again at what is just being made
     try:

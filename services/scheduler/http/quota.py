@@ -5,7 +5,7 @@ Tokens are reserved as predicted when a request is placed, and settled when its 
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from hashlib import blake2b
 from math import ceil, inf
 
@@ -42,6 +42,9 @@ class Bucket:
 
 def _bucket(per_min: int, clock: Callable[[], float]) -> Bucket | None:
     return Bucket(per_min, clock) if per_min else None
+
+
+_NO_LIMITS = nullcontext()
 
 
 class Grant:
@@ -117,16 +120,16 @@ class Tenant:
         """Whether it may use the model."""
         return self.key is None or not self.key.models or model in self.key.models
 
-    @contextmanager
-    def place(self) -> Iterator[Grant | None]:
-        """Hold a place while the block runs; raises `ApiError` 429 beyond a limit.
+    def place(self) -> AbstractContextManager[Grant | None]:
+        """Hold a place while the block runs; raises `ApiError` 429 beyond a limit, as it begins.
 
         There is no grant where there are no limits.
         """
-        if self.key is None:
-            yield None
-            return
-        most = self.key.concurrency
+        return _NO_LIMITS if self.key is None else self._place(self.key)
+
+    @contextmanager
+    def _place(self, key: ApiKey) -> Iterator[Grant]:
+        most = key.concurrency
         if most and len(self._grants) + self._elsewhere(self.caller) >= most:
             soonest_s = min((grant.ends_s for grant in self._grants), default=inf)
             raise self.refusal(f"{most} requests in progress", soonest_s - self.clock())
@@ -186,6 +189,15 @@ class Tenant:
         )
         self._untold_requests, self._untold_tokens = 0, 0.0
         return spent
+
+    def told_to_itself(self, in_progress: int) -> dict[str, object]:
+        """Its limits and what it uses of them; `in_progress`: its requests at this replica."""
+        limits = self.key.model_dump(exclude={"sha256", "admin"}) if self.key else {}
+        usage: dict[str, object] = {"in_progress": in_progress}
+        for name, bucket in (("requests", self.requests), ("tokens", self.tokens)):
+            if bucket is not None:
+                usage[f"{name}_left"] = max(0, int(bucket.level))
+        return {"tenant": self.name, "limits": limits, "usage": usage}
 
     def refusal(self, limit: str, wait_s: float) -> ApiError:
         """The error for a request beyond a limit, which is there again after `wait_s`."""

@@ -2,11 +2,14 @@
 
 import asyncio
 import logging
+import resource
 import socket
 import ssl
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from services.process.logs import about
@@ -20,6 +23,7 @@ Application = Callable[[Exchange], Awaitable[None]]
 """Is called as soon as a request's head is here."""
 
 _SWEEP_S = 1.0
+_COMPLAIN_EVERY_S = 10.0
 _HANDSHAKE_S = 20.0
 _SHUTDOWN_S = 3600.0
 """In which a client must have read its answer to the end. It is the connection that finds out, and
@@ -52,6 +56,7 @@ class Server:
         self._application = application
         self._tasks: set[asyncio.Task[None]] = set()
         self._no_connection = asyncio.Event()
+        self._complained_s = -inf
 
     async def run(
         self,
@@ -111,10 +116,24 @@ class Server:
         for connection in list(self.connections):
             connection.abort()
 
-    def opened(self, connection: Connection) -> None:
-        """A client has come."""
+    def opened(self, connection: Connection, transport: asyncio.Transport) -> None:
+        """A client has come. It is turned away where descriptors run out, so that there are some
+        left for the requests of the clients that are here."""
         self._no_connection.clear()
         self.connections.add(connection)
+        # The lowest free number: about as many are in use.
+        number = transport.get_extra_info("socket").fileno()
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if most != resource.RLIM_INFINITY and number >= most - most // 4:
+            transport.abort()
+            self._complain(number, most)
+
+    def _complain(self, number: int, most: int) -> None:
+        now_s = time.monotonic()
+        if now_s > self._complained_s + _COMPLAIN_EVERY_S:
+            self._complained_s = now_s
+            text = "file descriptors run out, new clients are turned away: some %d of %d are in use"
+            logger.error("%s; raise the limit, as with 'ulimit -n'", text % (number, most))
 
     def closed(self, connection: Connection) -> None:
         """A connection has ended."""

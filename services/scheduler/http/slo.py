@@ -17,6 +17,7 @@ LATE_HEADER = "x-foretell-when-late"
 _TTFT_HEADERS = (TTFT_HEADER, "x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
 _TPOT_HEADERS = (TPOT_HEADER, "x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
 """Ours, and the new and the old name of llm-d; the first that a request has counts."""
+_HEADERS = frozenset((*_TTFT_HEADERS, *_TPOT_HEADERS, LATE_HEADER))
 _MILLISECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _LATE: dict[str, Late] = {"serve": "serve", "reject": "reject"}
 
@@ -60,6 +61,8 @@ def default_terms(ttft_target_ms: float, tpot_target_ms: float, late: Late) -> T
 
 def terms_of(headers: Mapping[str, str], default: Terms) -> Terms:
     """The terms of a request that arrives now; raises `ApiError` that names the wrong header."""
+    if _HEADERS.isdisjoint(headers):  # as mostly
+        return Terms(default.slo, default.late, time.time())
     slo = Slo(
         _target_s(headers, _TTFT_HEADERS, default.slo.ttft_s),
         _target_s(headers, _TPOT_HEADERS, default.slo.tpot_s),

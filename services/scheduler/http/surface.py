@@ -4,7 +4,7 @@ What a request says is read for placement alone; the engine gets the body as it 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from services.scheduler.http.errors import invalid
@@ -36,11 +36,11 @@ class Endpoint:
     """The bound where none of them is given; 0: none."""
     opening: tuple[bytes, ...] = ()
     """Events with which a stream begins before there is a token."""
+    generates: bool = field(init=False)
+    """It generates tokens. The others are placed by load, without a prediction."""
 
-    @property
-    def generates(self) -> bool:
-        """It generates tokens. The others are placed by load, without a prediction."""
-        return bool(self.limits)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "generates", bool(self.limits))
 
 
 def chat_messages(body: Body) -> list[Message]:
@@ -63,19 +63,19 @@ def response_messages(body: Body) -> list[Message]:
     """The input of OpenAI's Responses API as messages; what is no message is passed over."""
     said, instructions = body.get("input"), body.get("instructions")
     first = [{"role": "system", "content": instructions}] if isinstance(instructions, str) else []
-    if isinstance(said, str) and said:
+    if isinstance(said, str):
         return [*first, {"role": "user", "content": said}]
     if said is None:
         raise invalid("'input' is required", "input", "missing_required_parameter")
-    if not isinstance(said, list) or not said:
-        raise invalid("'input' must be a non-empty string or array", "input", "invalid_type")
+    if not isinstance(said, list):
+        raise invalid("'input' must be a string or an array", "input", "invalid_type")
     items = [each for each in said if isinstance(each, dict) and isinstance(each.get("role"), str)]
     return [*first, *(_checked(items, "input") if items else [])]
 
 
 def _checked(messages: object, param: str) -> list[Message]:
-    if not isinstance(messages, list) or not messages:
-        raise invalid(f"'{param}' must be a non-empty array", param, "invalid_type")
+    if not isinstance(messages, list):
+        raise invalid(f"'{param}' must be an array", param, "invalid_type")
     if len(messages) > MOST_MESSAGES:
         raise invalid(f"'{param}' must have at most {MOST_MESSAGES} items", param, "array_too_long")
     for i, message in enumerate(messages):
@@ -106,12 +106,14 @@ def content_text(content: object) -> str:
 def completion_prompts(body: Body) -> Prompts:
     """The prompts of a completion."""
     prompt = body.get("prompt")
+    if prompt is None and body.get("prompt_embeds"):
+        return [""]
     if prompt is None:
         raise invalid("'prompt' is required", "prompt", "missing_required_parameter")
-    if isinstance(prompt, str) or _token_ids(prompt):
+    if (isinstance(prompt, str) and prompt) or _token_ids(prompt):
         prompt = [prompt]
     good = isinstance(prompt, list) and prompt
-    if good and all(isinstance(item, str) and item for item in prompt):
+    if good and all(isinstance(item, str) for item in prompt):
         return list(prompt)
     if good and all(_token_ids(item) for item in prompt):
         return list(prompt)

@@ -15,7 +15,7 @@ from services.process.logs import about
 from services.scheduler.app import App, Replica
 from services.scheduler.http.accepting import accepted, request_id_of
 from services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError, unavailable
-from services.scheduler.http.limits import body_too_long
+from services.scheduler.http.limits import body_too_long, declared_bytes
 from services.scheduler.http.parsing import PRIORITY_HEADER, ParsedRequest, for_engine
 from services.scheduler.http.quota import NOBODY, Grant
 from services.scheduler.http.response import Response
@@ -24,6 +24,7 @@ from services.scheduler.http.surface import ENDPOINTS
 from services.scheduler.picker import messages
 from services.scheduler.picker.addresses import Addresses
 from services.scheduler.picker.http2 import UNKNOWN, Stream
+from services.scheduler.placing.kept import response_id
 from services.scheduler.placing.placement import Placement
 from services.scheduler.record.result import Result
 
@@ -64,7 +65,7 @@ class Exchange:
         self._terms = NO_TERMS
         self._subset: frozenset[str] | None = None
         self._duplex_response = False
-        self._body = b""
+        self._body = bytearray()
         self._placing: asyncio.Task[None] | None = None
         self._request: ParsedRequest | None = None
         self._request_id = ""
@@ -144,13 +145,12 @@ class Exchange:
             return
         self._endpoint = ENDPOINTS[path]
         self._tenant = replica.api_keys.tenant(headers)
-        self._held.enter_context(replica.in_progress.place())
+        self._held.enter_context(replica.in_progress.place(self._tenant.name))
         self._grant = self._held.enter_context(self._tenant.place())
         self._request_id = request_id_of(headers)
         self._terms = terms_of(headers, replica.terms)
         self._subset = messages.subset_of(request)
-        declared = headers.get("content-length", "")
-        if declared.isdigit() and int(declared) > replica.max_body_bytes:
+        if declared_bytes(headers.get("content-length", "")) > replica.max_body_bytes:
             raise body_too_long(replica.max_body_bytes)
         self._context.arriving.add(self)
         if request.request_headers.end_of_stream:
@@ -202,11 +202,12 @@ class Exchange:
         request = accepted(
             self._endpoint,
             self._headers,
-            self._body,
+            bytes(self._body),
             tenant=self._tenant,
             grant=self._grant,
             terms=self._terms,
-            models=self._replica.pool.models(),
+            serves=self._replica.pool.may_serve,
+            only=self._replica.pool.only_model,
         )
         if self._subset is None:
             return request
@@ -250,12 +251,17 @@ class Exchange:
         placement = self._placement
         assert placement is not None, "a request was sent without a placement"
         spec = placement.spec
-        body = for_engine(request, spec.request_id, spec.length.expected_tokens)
+        body = for_engine(
+            request,
+            spec.request_id,
+            spec.length.expected_tokens,
+            response_id=response_id(request, placement.instance.config.instance_id),
+        )
         headers = {"x-request-id": self._request_id, **self._context.authorization}
         if spec.priority != request.priority:
             headers[PRIORITY_HEADER] = str(spec.priority)
         withheld = [name for name in _CREDENTIALS if name not in headers]
-        self._body = b""
+        self._body.clear()
         self._stream.send(
             messages.destination(",".join(addresses), headers, withheld),
             *messages.body_chunks(body, ends=not trailers),
@@ -266,8 +272,13 @@ class Exchange:
 
     def _answered(self, headers: dict[str, str]) -> None:
         """The engine has answered, or the gateway in its place."""
-        placement, status = self._placement, int(headers.get(":status", "0"))
-        if placement is None or self._settled:
+        placement, told = self._placement, headers.get(":status", "")
+        status = int(told) if told.isascii() and told.isdecimal() and len(told) == 3 else 0
+        if placement is None:  # the gateway's own answer, to what it did not let through to here
+            self._result.status = status
+            self._stream.send(messages.response_headers({}))
+            return
+        if self._settled:
             return
         self._note_served(placement, headers.get(messages.SERVED, ""))
         # 401 and 403: the engine refuses our key, for which the client is not to blame.

@@ -1,45 +1,59 @@
-"""The server's end of an HTTP/2 connection (RFC 9113) that carries gRPC calls, and no more of it.
+"""The server's end of an HTTP/2 connection that carries gRPC calls, on `h2`.
 
-The peer is a gateway, not the public. Frames are read and written here, because nothing that does
-so in Python is as cheap (ADR 9).
+`h2` knows the protocol. What one peer can make this process do and hold is bounded here: the work
+of a turn of the event loop, what waits to be read by it, its streams, what it resets, and the time
+in which it has to say who it is.
 """
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from struct import Struct
 from typing import Protocol, cast
 
-from hpack.exceptions import HPACKError
-
-from services.scheduler.picker.header_blocks import (
-    LONGEST_HEADERS,
-    RESPONSE,
-    Decode,
-    decoded_alone,
-    decoding,
-    trailers,
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    Event,
+    RemoteSettingsChanged,
+    RequestReceived,
+    StreamEnded,
+    StreamReset,
+    WindowUpdated,
 )
+from h2.exceptions import ProtocolError, StreamClosedError
+from h2.settings import SettingCodes
+from hyperframe.frame import GoAwayFrame
 
 logger = logging.getLogger(__name__)
 
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_FRAME = Struct(">HBBBI")  # the upper and the lower bytes of the length, type, flags, stream
 _MESSAGE = Struct(">BI")  # gRPC: whether it is compressed, and its length
-_DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY = 0, 1, 3, 4, 6, 7
-_WINDOW_UPDATE, _CONTINUATION, _PUSH_PROMISE = 8, 9, 5
-_END_STREAM, _ACK, _END_HEADERS, _PADDED, _PRIORITY = 1, 1, 4, 8, 32
-_LONGEST_FRAME = 16384  # what a peer may send, and what any peer takes
-_LARGEST_WINDOW = 2**31 - 1
-_DEFAULT_WINDOW = 65535
-_TOP_UP = 1 << 30  # of the connection's window: half of it is left by then
-# No dynamic table: a header block means the same wherever it comes, so it is decoded once.
-_OWN_SETTINGS = b"".join(
-    key.to_bytes(2) + value.to_bytes(4) for key, value in ((1, 0), (4, _LARGEST_WINDOW))
-)
+PREFACE_S = 10.0
+"""A peer that has not begun to speak HTTP/2 by then is left."""
+UNREAD_S = 30.0
+"""So is one that reads nothing of what it is sent for so long."""
+MOST_UNREAD_BYTES = 1 << 20
+"""Nothing more is read from a peer while more than that waits to be read by it."""
+MOST_PARTIAL_BYTES = 64 << 20
+"""What is held of messages that are not whole, of all calls of a connection."""
+TURN_S = 0.005
+"""For so long the event loop reads what one peer has sent; then others get their turn."""
+_SLICE_BYTES = 4096
+"""What is read at once: some hundred frames at most."""
+_MOST_BETWEEN_EVENTS = 1 << 20
+"""A frame, or a header block in parts, is shorter."""
+MOST_RESETS = 1000
+"""Calls that a peer may reset before they are answered, beyond those that are answered."""
+_WINDOW = 1 << 20
+_LARGEST_WINDOW = (1 << 31) - 1
+_LONGEST_HEADERS = 1 << 16
+_HEAD = [(":status", "200"), ("content-type", "application/grpc")]
 
-NO_ERROR, PROTOCOL_ERROR, FLOW_CONTROL_ERROR, FRAME_SIZE_ERROR, CANCEL = 0, 1, 3, 6, 8
-COMPRESSION_ERROR = 9
 OK, UNKNOWN, NOT_FOUND, RESOURCE_EXHAUSTED, UNIMPLEMENTED = 0, 2, 5, 8, 12
 UNAUTHENTICATED = 16
 """Status codes of gRPC."""
@@ -62,31 +76,32 @@ Open = Callable[["Stream", dict[str, str]], Call | None]
 """Begins the call of a stream with these request headers; None after it has ended the stream."""
 
 
-class _Broken(Exception):
-    """The peer broke the protocol; `code` is told to it."""
-
-    def __init__(self, code: int, why: str) -> None:
-        super().__init__(why)
-        self.code = code
-
-
 class Stream:
     """One call as its handler sees it: messages go out, until it is ended."""
 
-    __slots__ = ("_begun", "_connection", "call", "closed", "id", "incoming", "outgoing", "window")
+    __slots__ = (
+        "_begun",
+        "_connection",
+        "call",
+        "closed",
+        "half_closed",
+        "id",
+        "incoming",
+        "outgoing",
+    )
 
-    def __init__(self, connection: "Connection", stream_id: int, window: int) -> None:
+    def __init__(self, connection: "Connection", stream_id: int) -> None:
         self._connection = connection
         self._begun = False
         self.id = stream_id
         self.call: Call | None = None
         self.closed = False
         """Nothing can be sent any more."""
-        self.window = window
-        """Bytes that the peer takes at the moment."""
-        self.incoming = b""
+        self.half_closed = False
+        """Nothing more comes."""
+        self.incoming = bytearray()
         """Received, and not yet a whole message."""
-        self.outgoing = memoryview(b"")
+        self.outgoing: deque[memoryview] = deque()
         """To be sent when the windows allow it."""
 
     def send(self, *messages: bytes) -> None:
@@ -95,44 +110,53 @@ class Stream:
             return
         if not self._begun:
             self._begun = True
-            self._connection.write_frame(_HEADERS, _END_HEADERS, self.id, RESPONSE)
-        self._connection.write_data(
-            self, b"".join([part for m in messages for part in (_MESSAGE.pack(0, len(m)), m)])
-        )
+            self._connection.send_headers(self, _HEAD, ends=False)
+        data = b"".join([part for m in messages for part in (_MESSAGE.pack(0, len(m)), m)])
+        self.outgoing.append(memoryview(data))
+        self._connection.send_waiting(self)
 
     def end(self, status: int = OK, text: str = "") -> None:
-        """End the call with a status of gRPC."""
+        """End the call with a status of gRPC. What still waits for the windows is not sent: a call
+        is ended when its caller is through with it, or when something is wrong."""
         if self.closed:
             return
-        self._connection.close_stream(self, trailers(status, text, whole=not self._begun))
+        fields = [("grpc-status", str(status)), ("grpc-message", text)][: 2 if text else 1]
+        self._connection.send_headers(self, fields if self._begun else _HEAD + fields, ends=True)
 
 
 class Connection(asyncio.Protocol):
     """One connection of a gateway, with its calls side by side."""
 
     def __init__(
-        self, open_call: Open, longest_message: int, connections: set["Connection"]
+        self,
+        open_call: Open,
+        longest_message: int,
+        connections: set["Connection"],
+        most_streams: int = 4096,
     ) -> None:
         """`connections` holds this one while it lasts."""
         self._open = open_call
         self._longest_message = longest_message
+        self._most_streams = most_streams
         self._connections = connections
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._decode: Decode = decoding()
-        """Until the peer knows our settings, it may use a dynamic table."""
+        self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))
         self._streams: dict[int, Stream] = {}
-        self._highest_stream = 0
-        self._preface_seen = False
-        self._incoming = b""
-        self._headers: tuple[int, int, bytes] | None = None
-        """Stream, flags and beginning of a header block that continues."""
-        self._window = _DEFAULT_WINDOW
-        self._stream_window = _DEFAULT_WINDOW
-        self._consumed = 0
+        self._unread: deque[memoryview] = deque()
+        """What has come and waits for a turn."""
+        self._reading: asyncio.Handle | None = None
+        self._since_event = 0
+        """Bytes since the last event."""
+        self._partial_bytes = 0
         self._waiting: dict[int, Stream] = {}
         """Streams with outgoing data, in the order in which they get the window."""
-        self._outgoing: list[bytes | memoryview] = []
+        self._has_room = False
+        """The peer takes more than when they were last tried."""
+        self._resets_left = MOST_RESETS
+        self._is_full = False
+        """The peer does not read what it is sent."""
+        self._deadline: asyncio.TimerHandle | None = None
         self._flush_planned = False
 
     # What asyncio tells.
@@ -140,248 +164,274 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin with our settings."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclasses
+        self._transport.set_write_buffer_limits(MOST_UNREAD_BYTES)
         self._connections.add(self)
-        self.write_frame(_SETTINGS, 0, 0, _OWN_SETTINGS)
-        self._write_window(_LARGEST_WINDOW - _DEFAULT_WINDOW)
+        self._deadline = self._loop.call_later(PREFACE_S, self.abort)
+        self._h2.initiate_connection()
+        self._h2.update_settings(
+            {
+                SettingCodes.MAX_CONCURRENT_STREAMS: self._most_streams,
+                SettingCodes.INITIAL_WINDOW_SIZE: _WINDOW,
+                SettingCodes.MAX_HEADER_LIST_SIZE: _LONGEST_HEADERS,
+            }
+        )
+        self._h2.increment_flow_control_window(_LARGEST_WINDOW // 4)
+        self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """All calls have lost their caller."""
         self._connections.discard(self)
         self._transport = None
+        self._wait_no_more()
+        self._unread.clear()
+        if self._reading is not None:
+            self._reading.cancel()
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             self._lose(stream)
 
     def data_received(self, data: bytes) -> None:
-        """Read all frames that are whole, then write what they gave rise to."""
-        self._flush_planned = True  # whatever is written meanwhile goes out below
-        try:
-            self._read(self._incoming + data if self._incoming else data)
-        except _Broken as broken:
-            logger.warning("a gateway broke HTTP/2: %s", broken)
-            self._go_away(broken.code)
-        self._flush()
+        """Take a turn, unless others have to get theirs before."""
+        self._unread.append(memoryview(data))
+        if self._reading is None and not self._is_full:
+            self._read()
+        else:
+            self._plan_reading()
+
+    def pause_writing(self) -> None:
+        """The peer does not read: nothing is read from it, either."""
+        self._is_full = True
+        self._wait_no_more()
+        self._deadline = self._loop.call_later(UNREAD_S, self.abort)
+
+    def resume_writing(self) -> None:
+        """The peer has caught up."""
+        self._is_full = False
+        self._wait_no_more()
+        self._plan_reading()
+        self._send_all_waiting()
 
     def drain(self) -> None:
         """Take no new calls on this connection; those in progress go on."""
-        self.write_frame(_GOAWAY, 0, 0, self._highest_stream.to_bytes(4) + NO_ERROR.to_bytes(4))
+        self._write()
+        # Of `h2`'s own making it would end the connection for the calls in progress, too.
+        last = self._h2.highest_inbound_stream_id
+        if self._transport is not None:
+            self._transport.write(GoAwayFrame(0, last_stream_id=last).serialize())
 
     def close(self) -> None:
         """Close the connection with all its calls."""
         if self._transport is not None:
             self._transport.close()
 
-    # What streams write.
+    def abort(self) -> None:
+        """Close the connection at once, whatever has not been sent."""
+        if self._transport is not None:
+            self._transport.abort()
 
-    def write_frame(
-        self, kind: int, flags: int, stream_id: int, payload: bytes | memoryview
-    ) -> None:
-        """Write a frame; all that is written in one turn of the event loop goes out together."""
-        size = len(payload)
-        self._outgoing.append(_FRAME.pack(size >> 8, size & 255, kind, flags, stream_id))
-        self._outgoing.append(payload)
-        if not self._flush_planned:
-            self._flush_planned = True
-            self._loop.call_soon(self._flush)
+    def _wait_no_more(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
-    def write_data(self, stream: Stream, data: bytes) -> None:
-        """Write as much as the windows allow, and the rest when they do."""
-        size = len(data)
-        fits = size <= _LONGEST_FRAME and size <= stream.window and size <= self._window
-        if fits and not stream.outgoing:
-            stream.window -= size
-            self._window -= size
-            self.write_frame(_DATA, 0, stream.id, data)
-            return
-        stream.outgoing = memoryview(bytes(stream.outgoing) + data)
-        self._waiting[stream.id] = stream
-        self._write_waiting()
+    # A turn.
 
-    def close_stream(self, stream: Stream, block: bytes) -> None:
-        """End a stream from this side. What still waits for the window is not sent any more.
-
-        A call is ended when its caller is through with it, or when something is wrong.
-        """
-        self._forget(stream)
-        self.write_frame(_HEADERS, _END_HEADERS | _END_STREAM, stream.id, block)
-
-    # What the peer sends.
-
-    def _read(self, data: bytes) -> None:
-        at, end = 0, len(data)
-        if not self._preface_seen:
-            if not _PREFACE.startswith(data[: len(_PREFACE)]):
-                raise _Broken(PROTOCOL_ERROR, "it does not begin as HTTP/2")
-            if end < len(_PREFACE):
-                self._incoming = data
-                return
-            self._preface_seen, at = True, len(_PREFACE)
-        while end - at >= 9:
-            upper, lower, kind, flags, stream_id = _FRAME.unpack_from(data, at)
-            size = upper << 8 | lower
-            if size > _LONGEST_FRAME:
-                raise _Broken(FRAME_SIZE_ERROR, f"a frame of {size} bytes")
-            if end - at < 9 + size:
-                break
-            payload = data[at + 9 : at + 9 + size]
-            at += 9 + size
-            if self._headers is not None and kind != _CONTINUATION:
-                raise _Broken(PROTOCOL_ERROR, "a header block was interrupted")
-            self._frame(kind, flags, stream_id & _LARGEST_WINDOW, payload)
-        self._incoming = data[at:]
-
-    def _frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
-        if kind == _DATA:
-            self._data(flags, stream_id, payload)
-        elif kind == _HEADERS:
-            block = _unpadded(flags, payload)
-            self._block(stream_id, flags, block[5:] if flags & _PRIORITY else block)
-        elif kind == _CONTINUATION:
-            if self._headers is None or self._headers[0] != stream_id:
-                raise _Broken(PROTOCOL_ERROR, "a header block continues that did not begin")
-            _, begun, block = self._headers
-            self._headers = None
-            self._block(stream_id, begun & _END_STREAM | flags & _END_HEADERS, block + payload)
-        elif kind == _RST_STREAM:
-            if stream := self._streams.pop(stream_id, None):
-                self._lose(stream)
-        elif kind == _WINDOW_UPDATE:
-            self._window_update(stream_id, payload)
-        elif kind == _SETTINGS and flags & _ACK:
-            self._decode = decoded_alone
-        elif kind == _SETTINGS:
-            self._settings(payload)
-        elif kind == _PING and not flags & _ACK:
-            self.write_frame(_PING, _ACK, 0, payload)
-        elif kind == _PUSH_PROMISE:
-            raise _Broken(PROTOCOL_ERROR, "clients push nothing")
-
-    def _block(self, stream_id: int, flags: int, block: bytes) -> None:
-        """A header block, or a part of it."""
-        if len(block) > LONGEST_HEADERS:
-            raise _Broken(PROTOCOL_ERROR, "a header block is too long")
-        if not flags & _END_HEADERS:
-            self._headers = stream_id, flags, block
-            return
+    def _read(self) -> None:
+        """Read slices of what has come for as long as a turn lasts."""
+        self._reading = None
+        until_s = self._loop.time() + TURN_S
+        self._flush_planned = True  # whatever is written meanwhile goes out below
         try:
-            headers = self._decode(block)
-        except HPACKError as error:
-            raise _Broken(COMPRESSION_ERROR, f"a header block: {error}") from error
-        stream = self._streams.get(stream_id)
-        if stream is None and stream_id > self._highest_stream and stream_id % 2:
-            self._highest_stream = stream_id
-            stream = self._streams[stream_id] = Stream(self, stream_id, self._stream_window)
-            stream.call = self._open(stream, headers)
-        if stream is not None and flags & _END_STREAM:
-            self._half_close(stream)
+            while self._unread and not self._is_full and self._transport is not None:
+                self._read_slice()
+                if self._loop.time() >= until_s:
+                    break
+        except ProtocolError as error:
+            logger.warning("a gateway broke HTTP/2: %s", error)
+            self._unread.clear()
+            self._flush()
+            self.close()
+            return
+        if self._has_room:
+            self._send_all_waiting()
+        self._flush()
+        self._plan_reading()
 
-    def _data(self, flags: int, stream_id: int, payload: bytes) -> None:
-        self._consumed += len(payload)
-        if self._consumed > _TOP_UP:
-            self._write_window(self._consumed)
-            self._consumed = 0
-        stream = self._streams.get(stream_id)
-        if stream is None:
-            if stream_id > self._highest_stream:
-                raise _Broken(PROTOCOL_ERROR, "data of a stream that was never opened")
-            return  # it was on its way when the stream was ended
-        self._messages(stream, _unpadded(flags, payload) if flags & _PADDED else payload)
-        if flags & _END_STREAM and not stream.closed:
-            self._half_close(stream)
+    def _plan_reading(self) -> None:
+        """Go on with what is left in a later turn, and take more from the socket only then."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if self._unread and not self._is_full and self._reading is None:
+            self._reading = self._loop.call_soon(self._read)
+        if self._unread or self._is_full:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
 
-    def _messages(self, stream: Stream, data: bytes) -> None:
+    def _read_slice(self) -> None:
+        data = self._unread.popleft()
+        if len(data) > _SLICE_BYTES:
+            self._unread.appendleft(data[_SLICE_BYTES:])
+            data = data[:_SLICE_BYTES]
+        events = self._h2.receive_data(bytes(data))
+        self._since_event = 0 if events else self._since_event + len(data)
+        if self._since_event > _MOST_BETWEEN_EVENTS:
+            self._h2.close_connection(ErrorCodes.FRAME_SIZE_ERROR)
+            raise ProtocolError("a frame is too long")
+        for event in events:
+            self._take(event)
+        self._write()  # now: what the peer does not read must stop its next slice
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case RequestReceived():
+                self._begin(event)
+            case DataReceived():
+                self._data(event)
+            case StreamEnded():
+                self._half_close(event.stream_id or 0)
+            case StreamReset():
+                self._reset(event)
+            case WindowUpdated():
+                self._has_room = True
+            case RemoteSettingsChanged():
+                if not self._is_full:
+                    self._wait_no_more()
+                self._has_room = True
+            case ConnectionTerminated():
+                if event.error_code != ErrorCodes.NO_ERROR:
+                    self.close()
+
+    def _begin(self, event: RequestReceived) -> None:
+        assert event.stream_id is not None
+        if len(self._streams) >= self._most_streams:  # it may not have read our settings yet
+            self._h2.reset_stream(event.stream_id, ErrorCodes.REFUSED_STREAM)
+            return
+        stream = self._streams[event.stream_id] = Stream(self, event.stream_id)
+        headers: dict[str, str] = {}
+        for name, value in event.headers or ():
+            headers.setdefault(_text(name), _text(value))
+        stream.call = self._open(stream, headers)
+
+    def _half_close(self, stream_id: int) -> None:
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            stream.half_closed = True
+            if stream.call is not None:
+                stream.call.half_close()
+
+    def _data(self, event: DataReceived) -> None:
+        stream_id, size = event.stream_id or 0, event.flow_controlled_length or 0
+        with suppress(StreamClosedError):
+            self._h2.acknowledge_received_data(size, stream_id)
+        stream = self._streams.get(stream_id)
+        if stream is None or not event.data:
+            return
+        stream.incoming += event.data
+        self._partial_bytes += len(event.data)
+        self._messages(stream)
+        if self._partial_bytes > MOST_PARTIAL_BYTES:
+            stream.end(RESOURCE_EXHAUSTED, "too many messages are not whole")
+
+    def _messages(self, stream: Stream) -> None:
         """Hand over the messages of gRPC that are whole."""
-        if stream.incoming:
-            data = stream.incoming + data
-        at, end = 0, len(data)
-        while end - at >= 5 and not stream.closed:
-            compressed, size = _MESSAGE.unpack_from(data, at)
+        incoming, at = stream.incoming, 0
+        while len(incoming) - at >= _MESSAGE.size and not stream.closed:
+            compressed, size = _MESSAGE.unpack_from(incoming, at)
             if compressed:
                 stream.end(UNIMPLEMENTED, "compressed messages are not understood")
-                return
+                break
             if size > self._longest_message:
                 stream.end(RESOURCE_EXHAUSTED, f"a message of {size} bytes")
-                return
-            if end - at - 5 < size:
                 break
-            at += 5 + size
+            end = at + _MESSAGE.size + size
+            if len(incoming) < end:
+                break
+            message = bytes(memoryview(incoming)[end - size : end])
+            at = end
             if stream.call is not None:
-                stream.call.receive(data[at - size : at])
-        stream.incoming = data[at:]
+                stream.call.receive(message)
+        if at and not stream.closed:
+            self._partial_bytes -= at
+            del incoming[:at]
 
-    def _half_close(self, stream: Stream) -> None:
-        if stream.call is not None:
-            stream.call.half_close()
+    def _reset(self, event: StreamReset) -> None:
+        stream = self._streams.get(event.stream_id or 0)
+        if stream is None:
+            return
+        self._lose(stream)
+        self._resets_left -= 1
+        if self._resets_left <= 0:
+            self._h2.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
+            raise ProtocolError("too many calls are reset before they are answered")
 
-    def _settings(self, payload: bytes) -> None:
-        for at in range(0, len(payload) - 5, 6):
-            key, value = (
-                int.from_bytes(payload[at : at + 2]),
-                int.from_bytes(payload[at + 2 : at + 6]),
-            )
-            if key == 4:  # SETTINGS_INITIAL_WINDOW_SIZE
-                if value > _LARGEST_WINDOW:
-                    raise _Broken(FLOW_CONTROL_ERROR, "an initial window that is too large")
-                for stream in self._streams.values():
-                    stream.window += value - self._stream_window
-                self._stream_window = value
-        self.write_frame(_SETTINGS, _ACK, 0, b"")
-        self._write_waiting()
+    # What streams write.
 
-    def _window_update(self, stream_id: int, payload: bytes) -> None:
-        more = int.from_bytes(payload) & _LARGEST_WINDOW
-        if stream_id == 0:
-            self._window += more
-        elif stream := self._streams.get(stream_id):
-            stream.window += more
-        if self._waiting:
-            self._write_waiting()
+    def send_headers(self, stream: Stream, headers: list[tuple[str, str]], *, ends: bool) -> None:
+        """Write a block of headers; `ends`: the last one, after which the stream is forgotten."""
+        with suppress(ProtocolError):  # the peer has reset it, or the connection is closing
+            self._h2.send_headers(stream.id, headers, end_stream=ends)
+            if ends and not stream.half_closed:  # nobody here wants the rest
+                self._h2.reset_stream(stream.id, ErrorCodes.NO_ERROR)
+        if ends:
+            self._resets_left = min(MOST_RESETS, self._resets_left + 1)
+            self._forget(stream)
+        self._plan_flush()
 
-    # Windows and ends.
-
-    def _write_waiting(self) -> None:
-        for stream in list(self._waiting.values()):
-            while stream.outgoing:
-                size = min(len(stream.outgoing), stream.window, self._window, _LONGEST_FRAME)
+    def send_waiting(self, stream: Stream) -> None:
+        """Write as much as the windows allow, and the rest when they do."""
+        self._waiting[stream.id] = stream
+        try:
+            while stream.outgoing and not self._is_full:
+                part = stream.outgoing.popleft()
+                room = self._h2.local_flow_control_window(stream.id)
+                size = min(len(part), room, self._h2.max_outbound_frame_size)
+                if size < len(part):
+                    stream.outgoing.appendleft(part[size:])
                 if size <= 0:
                     break
-                stream.window -= size
-                self._window -= size
-                self.write_frame(_DATA, 0, stream.id, stream.outgoing[:size])
-                stream.outgoing = stream.outgoing[size:]
-            if not stream.outgoing:
-                del self._waiting[stream.id]
+                self._h2.send_data(stream.id, bytes(part[:size]))
+        except ProtocolError:
+            stream.outgoing.clear()
+        if not stream.outgoing:
+            del self._waiting[stream.id]
+        self._plan_flush()
 
-    def _write_window(self, more: int) -> None:
-        self.write_frame(_WINDOW_UPDATE, 0, 0, more.to_bytes(4))
+    def _send_all_waiting(self) -> None:
+        self._has_room = False
+        for stream in list(self._waiting.values()):
+            self.send_waiting(stream)
 
-    def _go_away(self, code: int) -> None:
-        self._incoming = b""
-        self.write_frame(_GOAWAY, 0, 0, self._highest_stream.to_bytes(4) + code.to_bytes(4))
-        self._flush()
-        self.close()
-
-    def _flush(self) -> None:
-        self._flush_planned = False
-        outgoing, self._outgoing = self._outgoing, []
-        if self._transport is not None and outgoing:
-            self._transport.write(b"".join(outgoing))
+    def _forget(self, stream: Stream) -> None:
+        """Nothing of the stream is sent or taken any more."""
+        self._streams.pop(stream.id, None)
+        self._waiting.pop(stream.id, None)
+        stream.closed = True
+        self._partial_bytes -= len(stream.incoming)
+        stream.incoming.clear()
+        stream.outgoing.clear()
 
     def _lose(self, stream: Stream) -> None:
         self._forget(stream)
         if stream.call is not None:
             stream.call.lose()
 
-    def _forget(self, stream: Stream) -> None:
-        stream.closed = True
-        stream.incoming, stream.outgoing = b"", memoryview(b"")
-        self._streams.pop(stream.id, None)
-        self._waiting.pop(stream.id, None)
+    def _plan_flush(self) -> None:
+        """All that is written in one turn of the event loop goes out together."""
+        if not self._flush_planned:
+            self._flush_planned = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_planned = False
+        self._write()
+
+    def _write(self) -> None:
+        data = self._h2.data_to_send()
+        if data and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
 
 
-def _unpadded(flags: int, payload: bytes) -> bytes:
-    if not flags & _PADDED:
-        return payload
-    if not payload or payload[0] >= len(payload):
-        raise _Broken(PROTOCOL_ERROR, "a frame is all padding")
-    return payload[1 : len(payload) - payload[0]]
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode("latin-1")

@@ -29,6 +29,8 @@ _CHECK = "/grpc.health.v1.Health/Check"
 _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"  # HealthCheckResponse.status
 _ROOM_BYTES = 1 << 16  # in a message, beside the body
 _LOOK_EVERY_S = 1.0
+MOST_CONNECTIONS = 256
+"""Of gateways, which have one for each thread; others are closed at once."""
 
 
 class Picker:
@@ -45,15 +47,15 @@ class Picker:
     async def serving(self, address: str, traffic: TrafficSettings) -> AsyncIterator[None]:
         """Serve at `unix:PATH` or `HOST:PORT` while the block runs.
 
-        SystemExit if that is taken, or if other hosts would get the engines' key without any proof.
+        SystemExit if that is taken, or if other hosts could call it without any proof.
         """
         local = address.startswith("unix:") or is_loopback(address)
         self._secret = b"" if local else traffic.secret.get_secret_value().encode()
         mutual = bool(traffic.tls_certificate and traffic.tls_authority)
-        if self._context.authorization and not (local or self._secret or mutual):
+        if not (local or self._secret or mutual):
             raise SystemExit(
-                f"picker: other hosts can reach {address} and learn the engines' key: give a "
-                "shared secret or mutual TLS, or listen on a unix socket or 127.0.0.1"
+                f"picker: other hosts can reach {address} and learn the engines' addresses and "
+                "key: give a shared secret or mutual TLS, or listen on a unix socket or 127.0.0.1"
             )
         loop = asyncio.get_running_loop()
         try:
@@ -93,7 +95,11 @@ class Picker:
     def _connection(self) -> Connection:
         """The protocol of a new connection."""
         longest = self._replica.max_body_bytes + _ROOM_BYTES
-        return Connection(self._open, longest, self._connections)
+        most = self._replica.in_progress.limit
+        connection = Connection(self._open, longest, self._connections, most)
+        if len(self._connections) >= MOST_CONNECTIONS:
+            asyncio.get_running_loop().call_soon(connection.abort)
+        return connection
 
     def _open(self, stream: Stream, headers: dict[str, str]) -> Call | None:
         path = headers.get(":path", "")

@@ -69,7 +69,13 @@ class AsyncDriver(ABC, Generic[Placed]):
             self._forget_timer(key)
 
     def _carry_out(self, effect: effects.Effect) -> None:  # noqa: PLR0912 - a case for each
-        match effect:
+        match effect:  # what nearly each request has first
+            case effects.Dispatch(key):
+                placed = self._dispatched(effect)
+                if not self._awaited[key].done():  # otherwise its caller is being cancelled
+                    self._awaited[key].set_result(placed)
+            case effects.Reserve():
+                self._reserve(effect)
             case effects.Ask():
                 self._ask_or_know(effect)
             case effects.Review():
@@ -83,12 +89,6 @@ class AsyncDriver(ABC, Generic[Placed]):
                 self._forget_timer(key)
                 told = events.TimePassed(key, ticket)
                 self._timers[key] = self._loop.call_at(at_s, self.tell, told)
-            case effects.Dispatch(key):
-                placed = self._dispatched(effect)
-                if not self._awaited[key].done():  # otherwise its caller is being cancelled
-                    self._awaited[key].set_result(placed)
-            case effects.Reserve():
-                self._reserve(effect)
             case effects.Revise():
                 self._revise(effect)
             case effects.Refuse(key):

@@ -5,6 +5,7 @@ from typing import TypeVar
 
 import grpc
 
+from services.process import calls
 from services.process.traffic import OPEN, Traffic
 
 T = TypeVar("T")
@@ -19,7 +20,7 @@ _GRPC_OPTIONS = [
 
 def open_channel(address: str, traffic: Traffic = OPEN) -> grpc.aio.Channel:
     """A channel to a predictor or the tagger that notices a restart quickly."""
-    return traffic.channel(address, _GRPC_OPTIONS)
+    return calls.channel(traffic, address, _GRPC_OPTIONS)
 
 
 class NoAnswer(Exception):

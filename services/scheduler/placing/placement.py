@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from foretell.model import Prediction, RequestSpec
+from foretell.placement.needs import ANY, Need
 from services.scheduler.placing.pool import Instance
 from services.scheduler.placing.stories import Chapter
 
@@ -29,6 +30,10 @@ class Placement:
     is sent."""
     give_up: Callable[[], None] | None = None
     """Ends the attempt as failed, unless something has come with which no other could go on."""
+    need: Need = ANY
+    """What it needs of its engine."""
+    model: str = ""
+    """The model that it asks for."""
     chapter: Chapter | None = None
     """What is remembered of it."""
 

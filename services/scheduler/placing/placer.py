@@ -14,6 +14,7 @@ from foretell.length import PromptTokenEstimator, SpokenTokens
 from foretell.model import LengthEstimate, RequestSpec
 from foretell.placement import PlacementConfig, PlacementCore, effects, events
 from foretell.placement.decision import Decision
+from foretell.placement.needs import Need, Unfit
 from foretell.policy import Needs, Policy
 from foretell.telemetry import SchedulerMetrics, series
 from foretell.v1 import tagger_pb2
@@ -24,8 +25,10 @@ from services.scheduler.ids import unique_ids
 from services.scheduler.placing.conversation import conversation_of
 from services.scheduler.placing.demand import Demand
 from services.scheduler.placing.driver import AsyncDriver
+from services.scheduler.placing.kept import KeptResponses
 from services.scheduler.placing.lateness import Lateness
 from services.scheduler.placing.lengths import Lengths
+from services.scheduler.placing.needs import need_of
 from services.scheduler.placing.placement import Placement
 from services.scheduler.placing.pool import Pool
 from services.scheduler.placing.predictors import (
@@ -45,6 +48,8 @@ if TYPE_CHECKING:  # for who has no numpy, and calls
 
 logger = logging.getLogger(__name__)
 
+_NO_PREFIX = Prefix()
+
 
 @dataclass(slots=True, eq=False)
 class _Request:
@@ -55,6 +60,8 @@ class _Request:
     """When its placement began: of a request that is placed again, the latest one."""
     arrived_s: float
     story: Story
+    need: Need
+    """What it needs of its engine."""
     placement: Placement | None = None
     scene: "Scene | None" = None
     """What it was last predicted from."""
@@ -106,6 +113,7 @@ class Placer(AsyncDriver[Placement]):
         self._keys = unique_ids()
         self._requests: dict[str, _Request] = {}
         self.stories = Stories()
+        self.kept = KeptResponses()
         self._lateness = Lateness()
         self._demand = Demand()
         pool.listener = self._hear_of_instance
@@ -134,7 +142,10 @@ class Placer(AsyncDriver[Placement]):
             answer_tokens = spec.sequences * spec.length.expected_tokens
             generates = parsed.endpoint.generates
             parsed.grant.reserve(spec.prompt_tokens + (answer_tokens if generates else 0))
-        self._requests[key] = _Request(parsed, began_s, began_s, Story(request_id, parsed.model))
+        keeper = self.kept.keeper(parsed, self._pool.instances)
+        story = Story(request_id, parsed.model)
+        need = need_of(parsed, spec.prompt_tokens, keeper)
+        self._requests[key] = _Request(parsed, began_s, began_s, story, need)
         waited_s = 0.0
         if parsed.terms.arrived_unix_s:
             waited_s = max(0.0, time.time() - parsed.terms.arrived_unix_s)
@@ -149,6 +160,7 @@ class Placer(AsyncDriver[Placement]):
             whole=not parsed.stream,
             foreseeable=parsed.endpoint.generates,
             tenant=parsed.tenant,
+            need=need,
         )
         placement = await self._place(key, arrived)
         if online:
@@ -159,16 +171,21 @@ class Placer(AsyncDriver[Placement]):
             self._tagger.ask(key, partial(_described_to_tagger, parsed, placement))
         return placement
 
-    async def retry(self, placement: Placement, output_tokens: int = 0) -> Placement:
+    async def retry(
+        self, placement: Placement, output_tokens: int = 0, unfit: Unfit = ""
+    ) -> Placement:
         """Choose another instance after an attempt that failed.
 
         `output_tokens`: of the answer that the client has; the next attempt goes on after them.
+        `unfit`: the engine is well, and cannot serve the request for this reason.
 
         Raises `ApiError` after the last attempt, or if no instance is up.
         """
+        if unfit == "model":
+            placement.instance.forget_model(placement.model)
         request = self._requests[placement.key]
         request.placement, request.scene, request.began_s = None, None, time.perf_counter()
-        return await self._place(placement.key, events.Failed(placement.key, output_tokens))
+        return await self._place(placement.key, events.Failed(placement.key, output_tokens, unfit))
 
     async def place_again(self, placement: Placement) -> Placement:
         """The instance for a request that `Placement.take_back` has taken back from its engine."""
@@ -237,7 +254,7 @@ class Placer(AsyncDriver[Placement]):
             or known.prompt_tokens.estimate(parsed.model, parsed.characters, len(parsed.messages))
         )
         longest = self._pool.max_model_len(parsed.model) if parsed.unending else None
-        prefix = Prefix()
+        prefix = _NO_PREFIX
         if self.core.policy.needs.prediction and parsed.endpoint.generates:
             prefix = prefix_of(parsed, prompt_tokens)
             if spoken := known.spoken.of(parsed.model, prefix.turn.before):
@@ -325,6 +342,8 @@ class Placer(AsyncDriver[Placement]):
             attempt=effect.attempt,
             decided_unix_s=time.time(),
             took_s=time.perf_counter() - request.began_s,
+            need=request.need,
+            model=request.parsed.model,
         )
         assert effect.decision is not None, "the core decides what it dispatches"
         self._remember(request, placement, effect.decision)

@@ -35,6 +35,7 @@ _LONGEST_ANSWER_DELAY_S = 2.0
 _ANSWER_DELAY_MEMORY_S = 30.0
 """Time constant by which the learned delay is forgotten: an engine that looks slow gets few
 requests, and none from which it could be learned that it no longer is."""
+_MOST_PROBE_BYTES = 4 << 20
 _MODELS_EVERY = 20  # health probes between two looks at /v1/models
 _EMULATED = "foretell-emulated"
 
@@ -64,6 +65,23 @@ class Instance:
     probing: asyncio.Task[None] | None = None
     told: bool = False
     """The listener knows it: one that was draining from the beginning gets nothing."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What it serves, as it says; before it has been up, as its configuration says."""
+        named = frozenset((self.config.model,)) if self.config.model else frozenset()
+        return self.model_names or named
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """The longest context of each of its models in tokens, where it says so."""
+        told = {name: card.get("max_model_len") for name, card in self.cards.items()}
+        return {name: each for name, each in told.items() if type(each) is int}
+
+    def forget_model(self, name: str) -> None:
+        """It says that it does not serve the model: the next probe asks what it serves."""
+        self.model_names -= {name}
+        self.probes = 0
 
     def learn_answer_delay(self, sample_s: float) -> None:
         sample_s = min(_LONGEST_ANSWER_DELAY_S, max(0.0, sample_s))
@@ -122,14 +140,33 @@ class Pool:
                 await asyncio.sleep(self._interval_s)
 
     def models(self) -> dict[str, bool]:
-        """Models that some instance has served, or may serve once it is started, and whether all
-        their engines are emulated."""
+        """Models that some instance has served, or may serve once it is up or started, and whether
+        all their engines are emulated."""
         served: dict[str, bool] = {}
         for instance in self.instances.values():
             for name in instance.model_names:
                 served[name] = served.get(name, True) and instance.emulated
         listed = {name: card.get("owned_by") == _EMULATED for name, card in self._listed.items()}
-        return listed | served
+        expected = {n: False for i in self.instances.values() if not i.model_names for n in i.names}
+        return expected | listed | served
+
+    def only_model(self) -> str:
+        """The model that is served, where there is one alone; otherwise ""."""
+        heard = bool(self._listed) or any(i.model_names for i in self.instances.values())
+        models = self.models() if heard else {}
+        return next(iter(models)) if len(models) == 1 else ""
+
+    def may_serve(self, model: str) -> bool:
+        """Whether it is one of `models`; or nobody has been up, who might serve adapters and other
+        names: the request waits for one."""
+        if model in self._listed:
+            return True
+        heard = bool(self._listed)
+        for instance in self.instances.values():
+            if model in (instance.model_names or instance.names):
+                return True
+            heard |= bool(instance.model_names)
+        return not heard
 
     def cards(self) -> dict[str, dict[str, object]]:
         """Each model as `/v1/models` shows it: `created` is when it was first seen here, because
@@ -170,7 +207,7 @@ class Pool:
         They are also the best guess at how much longer it will be so, as of any outage of which
         nothing else is known.
         """
-        serving = (i for i in self.instances.values() if not model or model in i.model_names)
+        serving = (i for i in self.instances.values() if not model or model in i.names)
         return time.monotonic() - max([self._began_s, *(i.up_s for i in serving)])
 
     async def close(self) -> None:
@@ -184,7 +221,7 @@ class Pool:
             async with asyncio.timeout(self._timeout_s):
                 async with self._client.get(f"{url}/health", headers=self._headers) as answer:
                     answer.raise_for_status()
-                    await answer.read()
+                    await _read(answer)
                 if not instance.model_names or instance.probes % _MODELS_EVERY == 0:
                     await self._learn_models(instance)
         except Exception as error:
@@ -210,6 +247,7 @@ class Pool:
                     instance.model_names,
                     instance.stub is not None,
                     instance.heard_s(),
+                    lengths=instance.lengths,
                 )
             )
 
@@ -230,7 +268,7 @@ class Pool:
         url = f"{instance.config.url}/v1/models"
         async with self._client.get(url, headers=self._headers) as answer:
             answer.raise_for_status()
-            cards = (await answer.json(content_type=None))["data"]
+            cards = json.loads(await _read(answer))["data"]
         instance.cards = {str(card["id"]): card for card in cards}
         instance.model_names = frozenset(instance.cards)
         now = int(time.time())
@@ -301,6 +339,16 @@ class Pool:
         for instance_id in known:
             self._forget(instance_id)
             self.listener(InstanceRemoved(instance_id))
+
+
+async def _read(answer: aiohttp.ClientResponse) -> bytes:
+    """The body of an answer to a probe; raises ValueError for one that is too long."""
+    body = bytearray()
+    async for part in answer.content.iter_any():
+        body += part
+        if len(body) > _MOST_PROBE_BYTES:
+            raise ValueError(f"an answer to a probe has more than {_MOST_PROBE_BYTES} bytes")
+    return bytes(body)
 
 
 def engine_authorization(api_key: str) -> dict[str, str]:

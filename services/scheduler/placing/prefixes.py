@@ -12,7 +12,7 @@ from foretell.length.prefix import (
     whole_name,
 )
 from foretell.model import NO_TURN, Turn
-from services.scheduler.http.parsing import ParsedRequest
+from services.scheduler.http.parsing import MOST_TEXT, ParsedRequest
 from services.scheduler.http.surface import Message
 
 _TEMPLATE_FIELDS = ("tools", "documents", "chat_template", "chat_template_kwargs")
@@ -37,6 +37,8 @@ def prefix_of(request: ParsedRequest, prompt_tokens: int) -> Prefix:
     body = request.body
     try:
         key = json.dumps([request.endpoint.path, request.model, body.get("cache_salt")]).encode()
+        if request.messages and len(request.head) > MOST_TEXT:
+            return Prefix()  # pictures and the like: to name them would hold up everyone else
         if request.messages:
             return _of_chat(body, request.messages, key, prompt_tokens)
     except RecursionError:  # what the parser just managed may be too deep from here
@@ -45,7 +47,7 @@ def prefix_of(request: ParsedRequest, prompt_tokens: int) -> Prefix:
     if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
         prompt = prompt[0]
     if isinstance(prompt, str):
-        return _of_text(prompt, key, prompt_tokens)
+        return _of_text(prompt[:MOST_TEXT], key, prompt_tokens)
     if isinstance(prompt, list) and isinstance(prompt[0], int):
         return Prefix(prefix_of_tokens(prompt, key), float(CHUNK_TOKENS))
     return Prefix()

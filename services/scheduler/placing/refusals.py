@@ -19,6 +19,8 @@ def refusal(
     if effect.because == "engine_failed":
         text = f"the engines that were tried ({core.config.max_attempts}) failed before a first"
         return unavailable(f"{text} token", "engine_failed")
+    if effect.because == "unfit":
+        return ApiError(400, f"no engine that serves '{parsed.model}' can serve the request")
     if effect.because == "retry_budget":
         return unavailable("an engine failed, and many others fail too", "engine_failed")
     text = f"no engine that serves '{parsed.model}' is up at the moment"

@@ -18,7 +18,7 @@ _PARSED = 4
 """A request on its way takes so many times the bytes of its row, once it is read."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ended:
     """What became of one attempt. Latencies are seconds since it was placed, 0 where not known."""
 

@@ -1,11 +1,13 @@
 """Counts prompt tokens with the served model's tokenizer, where one is configured."""
 
 from pathlib import Path
-
-from tokenizers import Tokenizer
+from typing import TYPE_CHECKING
 
 from foretell.length.prompt import PRIOR_TOKENS_PER_MESSAGE
 from services.scheduler.http.parsing import ParsedRequest
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 COUNTED_CHARS = 65_536
 """Characters that are tokenized at most, so that a long text does not block the event loop."""
@@ -27,7 +29,9 @@ class PromptCounter:
             file = file / "tokenizer.json"
         if not file.is_file():
             raise SystemExit(f"tokenizer: {file} does not exist")
-        self._tokenizer = Tokenizer.from_file(str(file))
+        import tokenizers  # noqa: PLC0415 - heavy, and few name one
+
+        self._tokenizer = tokenizers.Tokenizer.from_file(str(file))
 
     def count(self, request: ParsedRequest) -> int:
         """Prompt tokens of `request`; 0 when they cannot be counted."""

@@ -133,12 +133,13 @@ class Recorder:
         """Count an answer; latencies only of one that no other engine had begun."""
         instance, job_class = placement.instance, request.job_class
         labels = request.model, instance.config.instance_id, placement.policy
-        answers = self._answers(*labels, job_class, instance.emulated)
+        offline = job_class is JobClass.OFFLINE
+        answers = self._answers(*labels, offline, instance.emulated)
         self._tenant_tokens(request.tenant).inc(result.prompt_tokens + result.output_tokens)
         _count_tokens(answers, placement, result)
         if result.continued:
             return
-        if job_class is JobClass.ONLINE:
+        if not offline:
             self.sample.add(placement, result, ttft_s, e2e_s)
         _observe_latencies(answers, placement, result, ttft_s, e2e_s)
         self._remember_latencies(placement, ttft_s, e2e_s)
@@ -147,10 +148,12 @@ class Recorder:
 
     def _remember_latencies(self, placement: Placement, ttft_s: float, e2e_s: float) -> None:
         prediction = placement.prediction
-        predicted = (prediction.ttft_s, prediction.e2e_s) if prediction else (0.0, 0.0)
-        if isfinite(predicted[0]) and isfinite(predicted[1]):
-            latencies = Latencies(ttft_s, predicted[0], e2e_s, predicted[1])
-            self.recent.add(placement.instance.config.instance_id, latencies)
+        latencies = Latencies(ttft_s, 0.0, e2e_s, 0.0)
+        if prediction is not None:
+            latencies = Latencies(ttft_s, prediction.ttft_s, e2e_s, prediction.e2e_s)
+            if not (isfinite(prediction.ttft_s) and isfinite(prediction.e2e_s)):
+                return
+        self.recent.add(placement.instance.config.instance_id, latencies)
 
     def _observe_length(
         self,
@@ -239,5 +242,7 @@ def _credible(placement: Placement, ttft_s: float, result: Result) -> bool:
 
 def _outcome(request: ParsedRequest, placement: Placement, result: Result) -> Outcome | None:
     """Whether an answer was within its targets; None where it had none or too little is known."""
+    if not request.terms.slo.given:
+        return None
     tokens = result.output_tokens / placement.spec.sequences
     return request.terms.outcome(result.first_byte_unix_s, result.ended_unix_s, tokens)

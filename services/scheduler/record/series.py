@@ -49,13 +49,16 @@ class AnswerSeries:
 
 def answer_series(
     metrics: SchedulerMetrics,
-) -> Callable[[str, str, str, JobClass, bool], AnswerSeries]:
-    """A function that makes them, or finds those made before."""
+) -> Callable[[str, str, str, bool, bool], AnswerSeries]:
+    """A function that makes them, or finds those made before, by model, instance, policy, and
+    whether requests are offline and the engine is emulated."""
 
     @lru_cache(MOST_SERIES)
     def find(
-        model_name: str, instance_id: str, policy: str, job_class: JobClass, emulated: bool
+        model_name: str, instance_id: str, policy: str, offline: bool, emulated: bool
     ) -> AnswerSeries:
+        # A class is a dear key: Python computes the hash of an Enum's member.
+        job_class = JobClass.OFFLINE if offline else JobClass.ONLINE
         return AnswerSeries(metrics, model_name, instance_id, policy, job_class, emulated=emulated)
 
     return find

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import orjson
 
+from services.scheduler.relay.choice import Choice
+
 IDS = b'"token_ids":['
 """How an event states the ids of its tokens. No text has these bytes: its quotes are escaped."""
 
@@ -13,8 +15,9 @@ class Alike:
     """The bytes that such events share. A stream may have millions, and to parse one costs more
     than to relay it."""
 
-    field: str
-    """The field of the choice, or of its delta, that has the text."""
+    choice: Choice
+    texts: list[str]
+    """The choice's texts of the field that these have."""
     head: bytes
     """All before the text."""
     middle: bytes
@@ -22,10 +25,11 @@ class Alike:
     tail: bytes
     """All behind the token ids, from the bracket that ends them on."""
     hidden: bytes
-    """What takes the place of `middle`, ids and `tail` where the ids are not shown."""
+    """What takes the place of `middle`, ids and `tail`; empty: the ids are shown."""
 
-    def read(self, line: bytes) -> tuple[bytes, str, list[int]] | None:
-        """The event as the client gets it, its text and its token ids; None: it is not alike."""
+    def take(self, line: bytes) -> bytes | None:
+        """Note an event for its choice: the event as the client gets it; None: it is not alike, and
+        nothing was noted. It runs for each chunk of a stream."""
         head, tail = self.head, self.tail
         if not (line.startswith(head) and line.endswith(tail)):
             return None
@@ -35,15 +39,29 @@ class Alike:
         text, ids = line[len(head) : end], line[end + len(self.middle) : -len(tail)]
         if not text or b"\\" in text:  # escaped: for a parser of JSON
             return None
+        choice = self.choice
         try:
-            known = [int(each) for each in ids.split(b",")]
-            return line[:end] + self.hidden, text.decode(), known
-        except ValueError:
+            said = text.decode()
+            if ids.isdigit():  # one, as mostly
+                tokens = 1
+                choice.ids.append(int(ids))
+            else:
+                known = [int(each) for each in ids.split(b",")]
+                tokens = len(known)
+                choice.ids.extend(known)
+        except (ValueError, OverflowError):  # a parser may make something of it
             return None
+        self.texts.append(said)
+        choice.alike_tokens += tokens
+        if self.hidden:
+            return line[:end] + self.hidden
+        choice.entries += tokens
+        return line
 
 
-def alike(line: bytes, field: str, text: str) -> Alike | None:
-    """What events share with `line`, which has `text` in `field`; None if that is unclear."""
+def alike(line: bytes, choice: Choice, field: str, text: str, *, ids_shown: bool) -> Alike | None:
+    """What events of `choice` share with `line`, which has `text` in `field`; None if that is
+    unclear."""
     name = b'"%b":' % field.encode()
     stated = name + orjson.dumps(text)
     start, ids = line.find(stated), line.find(IDS)
@@ -53,9 +71,9 @@ def alike(line: bytes, field: str, text: str) -> Alike | None:
     if not end < ids < closing:
         return None
     middle, tail = line[end : ids + len(IDS)], line[closing:]
-    return Alike(
-        field, line[: start + len(name) + 1], middle, tail, middle[:-1] + b"null" + tail[1:]
-    )
+    hidden = b"" if ids_shown else middle[:-1] + b"null" + tail[1:]
+    head = line[: start + len(name) + 1]
+    return Alike(choice, choice.texts[field], head, middle, tail, hidden)
 
 
 def hide_ids(line: bytes, name: bytes) -> bytes:

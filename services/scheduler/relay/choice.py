@@ -33,12 +33,15 @@ class Choice:
         self.is_finished = False
         """The client has the event that has the reason of its end."""
         self.role_sent = False
-        self._ids = array("l")
+        self.ids = array("l")
+        """Those that the engine has stated."""
         self._known_ids = array("l")
         """The ids of all tokens of the texts in `_again`."""
-        self._texts: dict[str, list[str]] = {name: [] for name in TEXTS}
+        self.texts: dict[str, list[str]] = {name: [] for name in TEXTS}
         """By field; those of a tool call by its number and field."""
-        self._entries = 0
+        self.alike_tokens = 0
+        """Tokens of the events that the engine stated and that were read by `alike.Alike`."""
+        self.entries = 0
         """Tokens of which the client has the log probabilities, or the ids if it asked for them."""
         self._again: dict[str, str] = {}
         """What the engine still has to say again."""
@@ -47,12 +50,12 @@ class Choice:
     @property
     def output_ids(self) -> list[int]:
         """The ids of all tokens of which the client has the text, and perhaps some more."""
-        return (self._known_ids if self.is_behind else self._ids).tolist()
+        return (self._known_ids if self.is_behind else self.ids).tolist()
 
     @property
     def has_ids(self) -> bool:
         """The engine stated ids of tokens."""
-        return bool(self._ids)
+        return bool(self.ids)
 
     @property
     def is_behind(self) -> bool:
@@ -61,17 +64,13 @@ class Choice:
 
     def begin_again(self) -> None:
         """Another engine will say all again."""
+        self.alike_tokens = 0
         if self.is_finished:
             return
-        self._known_ids, self._ids = array("l", self.output_ids), array("l")
-        said = {key: "".join(texts) for key, texts in self._texts.items()}
+        self._known_ids, self.ids = array("l", self.output_ids), array("l")
+        said = {key: "".join(texts) for key, texts in self.texts.items()}
         self._again = {key: text for key, text in said.items() if text}
-        self._entries_again = self._entries
-
-    def add(self, field: str, text: str, ids: list[int]) -> None:
-        """An event had a text and nothing else; OverflowError where it has no ids."""
-        self._texts[field].append(text)
-        self._ids.extend(ids)
+        self._entries_again = self.entries
 
     def take_ids(self, choice: dict[str, Any], delta: dict[str, Any]) -> bool:
         """Note the ids of an event; False if it hides them or they are none."""
@@ -79,7 +78,7 @@ class Choice:
         if not isinstance(ids, list):
             return not any(_parts(delta))
         try:
-            self._ids.extend(ids)
+            self.ids.extend(ids)
         except (TypeError, OverflowError):
             return False
         return True
@@ -89,8 +88,8 @@ class Choice:
         self.is_finished |= choice.get("finish_reason") is not None
         self.role_sent |= "role" in delta
         for part in _parts(delta):
-            self._texts.setdefault(part.key, []).append(part.text)
-        self._entries += max(map(len, _by_token(choice, ids_shown=ids_shown)), default=0)
+            self.texts.setdefault(part.key, []).append(part.text)
+        self.entries += max(map(len, _by_token(choice, ids_shown=ids_shown)), default=0)
 
     def take_again(self, choice: dict[str, Any], delta: dict[str, Any], *, ids_shown: bool) -> bool:
         """Leave in an event what the client does not have; False: nothing is left.
@@ -116,7 +115,7 @@ class Choice:
         elif text.startswith(known):
             new, rest = text[len(known) :], ""
             part.owner[part.field] = new
-            self._texts.setdefault(part.key, []).append(new)
+            self.texts.setdefault(part.key, []).append(new)
         else:
             raise Diverged
         if rest:
@@ -144,7 +143,7 @@ class Choice:
         for each in lists:
             del each[:known]
         self._entries_again -= known
-        self._entries += stated - known
+        self.entries += stated - known
 
 
 def understood(delta: dict[str, Any]) -> bool:

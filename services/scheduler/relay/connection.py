@@ -1,6 +1,8 @@
 """A kept-alive HTTP/1.1 connection to an engine, which carries one request at a time."""
 
 import asyncio
+import fcntl
+import termios
 from collections.abc import Callable, Mapping
 from math import inf
 from typing import Protocol, cast
@@ -9,6 +11,12 @@ import httptools
 
 ENGINE_DOWN = "engine_down"
 _LONGEST_HEAD_BYTES = 1 << 16
+_MOST_SPARE_BYTES = 1 << 17
+_SPARE_RATIO = 16
+"""Heads, sizes of chunks, their extensions and trailers may be so many bytes, and so many more for
+each byte of content that came since."""
+_END = b"\r\n\r\n"
+_NO_BYTES = bytes(4)
 _BODILESS = (204, 304)
 
 
@@ -37,6 +45,9 @@ class Connection(asyncio.Protocol):
         self._timeout_s = read_timeout_s
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
+        self._arrived: list[bytes] = []
+        self.on_body = self._arrived.append
+        """What the parser calls with each part of a body."""
         self._parser = httptools.HttpResponseParser(self)
         self._listener: Listener | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -46,10 +57,17 @@ class Connection(asyncio.Protocol):
         self._silent_since_s = 0.0
         self._status = 0
         self._headers: dict[bytes, bytes] = {}
-        self._head_bytes = 0
+        self._head_part = bytearray()
+        """What came in earlier reads of a head that is not whole."""
         self._head_done = False
         self._head_told = False
-        self._arrived: list[bytes] = []
+        self._answers = 0
+        """Answers that began in what was read since the request."""
+        self._own_parts = 0
+        """Parts of a body that had come when a second one began."""
+        self._spare_bytes = 0
+        """What may still come that is no content."""
+        self._descriptor = -1
         self._paused = False
         self._done = True
         self._keep_alive = True
@@ -60,12 +78,24 @@ class Connection(asyncio.Protocol):
         """The last answer has come to its end, and the engine keeps the connection open."""
         return self._done and not self._lost
 
+    @property
+    def is_silent(self) -> bool:
+        """Nothing has come that was not read: it would be taken for the next request's answer."""
+        if self._descriptor < 0:
+            return True
+        try:
+            return fcntl.ioctl(self._descriptor, termios.FIONREAD, _NO_BYTES) == _NO_BYTES
+        except OSError:
+            return False
+
     def send(self, head: bytes, body: bytes, listener: Listener) -> None:
         """Send a request; the connection must be reusable or new."""
         assert self.reusable
         assert self._transport is not None
         self._headers = {}
-        self._head_bytes, self._head_done, self._head_told, self._done = 0, False, False, False
+        self._head_part.clear()
+        self._head_done = self._head_told = self._done = False
+        self._answers, self._spare_bytes = 0, _MOST_SPARE_BYTES
         self._listener = listener
         self._silent_since_s = self._loop.time()
         if self._timer is None:
@@ -121,38 +151,70 @@ class Connection(asyncio.Protocol):
         else:
             self.lose("timeout")
 
-    def _deliver(self) -> None:
-        """Tell the listener what the last read brought."""
-        arrived, self._arrived = self._arrived, []
-        if self._head_done and not self._head_told and self._listener is not None:
+    def _deliver(self) -> int:
+        """Tell the listener what the last read brought, and return how many bytes of content."""
+        arrived = self._arrived
+        if not self._head_told and self._head_done and self._listener is not None:
             self._head_told = True
             self._listener.head(self._status, self._headers)
-        if arrived and self._listener is not None:
-            self._listener.data(arrived[0] if len(arrived) == 1 else b"".join(arrived))
+        if self._answers > 1:
+            del arrived[self._own_parts :]
+        data = b""
+        if arrived:
+            data = arrived[0] if len(arrived) == 1 else b"".join(arrived)
+            arrived.clear()
+            if self._listener is not None:
+                self._listener.data(data)
         if self._done and self._listener is not None:
             listener, self._listener = self._listener, None
             listener.end()
+        return len(data)
+
+    def _ends_with(self, data: bytes, content_bytes: int, *, had_head: bool) -> bool:
+        """Whether the answer ends where `data` does, the last read; False also where that cannot be
+        told, because its end came in pieces.
+
+        The parser passes over line ends behind an answer; they too would be there for the next one.
+        """
+        if b"content-length" not in self._headers and self._status not in _BODILESS:
+            return data.endswith(_END) and data[-5:-4] not in (b"", b"\r", b"\n")
+        spare = len(data) - content_bytes
+        if had_head:
+            return spare == 0
+        head = self._head_part + data
+        return len(self._head_part) + spare == head.find(_END) + len(_END)
 
     # --- what the transport tells ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        if (sock := transport.get_extra_info("socket")) is not None:
+            self._descriptor = sock.fileno()
 
     def data_received(self, data: bytes) -> None:
         if self._done:  # nobody has asked for anything
             self.lose("connection_lost")
             return
         self.heard_s = self._loop.time()
-        if not self._head_done:
-            self._head_bytes += len(data)
-        valid = True
+        had_head, valid = self._head_done, True
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             valid = False
-        self._deliver()
-        endless = not self._head_done and self._head_bytes > _LONGEST_HEAD_BYTES
-        if endless or not valid or (self._done and not self._keep_alive):
+        content_bytes = self._deliver()
+        spare = self._spare_bytes + (_SPARE_RATIO + 1) * content_bytes - len(data)
+        self._spare_bytes = spare if spare < _MOST_SPARE_BYTES else _MOST_SPARE_BYTES
+        if had_head and valid and spare >= 0 and not self._done:
+            return  # a part of a body, as mostly
+        if not self._head_done:
+            self._head_part += data
+        endless = len(self._head_part) > _LONGEST_HEAD_BYTES
+        kept = not self._done or (
+            self._keep_alive
+            and self._answers == 1
+            and self._ends_with(data, content_bytes, had_head=had_head)
+        )
+        if endless or not valid or spare < 0 or not kept:
             self.lose("connection_lost")
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -164,22 +226,27 @@ class Connection(asyncio.Protocol):
 
     # --- what the parser tells ---
 
+    def on_message_begin(self) -> None:
+        self._answers += 1
+        if self._answers == 2:
+            self._own_parts = len(self._arrived)
+
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers.setdefault(name.lower(), value)
+        if not self._head_done:  # a trailer is nobody's header
+            self._headers.setdefault(name.lower(), value)
 
     def on_headers_complete(self) -> None:
+        if self._head_done:
+            return  # another answer, which nobody asked for
         self._status = self._parser.get_status_code()
         if self._status < 200:  # such as 100: the answer itself is still to come
-            self._headers = {}
+            self._headers, self._answers = {}, 0
             return
         self._head_done = True
         if self._status in _BODILESS:
             self._done = True
 
-    def on_body(self, data: bytes) -> None:
-        self._arrived.append(data)
-
     def on_message_complete(self) -> None:
-        if self._head_done:
+        if self._head_done and self._answers == 1:
             self._done = True
             self._keep_alive = self._parser.should_keep_alive()

@@ -14,6 +14,7 @@ import orjson
 from services.scheduler.http.parsing import ParsedRequest, wants_usage
 from services.scheduler.relay.alike import IDS, Alike, alike, hide_ids
 from services.scheduler.relay.choice import TEXTS, Choice, Diverged, understood
+from services.scheduler.relay.sse import written
 
 MOST_PROMPT_TOKENS = 100_000
 """The first event of a stream with token ids has the prompt's too, and must not be too long."""
@@ -65,7 +66,7 @@ class Progress:
         """`with_usage`: the stream is to end with an event that has the counts of tokens;
         `with_ids`: the client has asked for token ids itself."""
         self._usage_due = with_usage
-        self._ids_shown = with_ids
+        self.ids_shown = with_ids
         self._prompt_tokens = 0
         self.is_done = False
         """The client has the last event."""
@@ -77,7 +78,7 @@ class Progress:
         self._replaces_head = False
         self._was_finished = False
         """A choice had ended before another engine went on."""
-        self._alike: Alike | None = None
+        self.alike: Alike | None = None
         """What the last event with a text had in common with the next ones; only where there is one
         choice."""
 
@@ -91,6 +92,11 @@ class Progress:
     def output_tokens(self) -> int:
         """Number of tokens of the longest choice."""
         return max(map(len, self.output_ids))
+
+    @property
+    def alike_tokens(self) -> int:
+        """Tokens of the events that `alike` took, since the engine began."""
+        return sum(choice.alike_tokens for choice in self._choices)
 
     @property
     def to_resume(self) -> list[list[int]]:
@@ -122,6 +128,7 @@ class Progress:
 
     def begin_again(self) -> None:
         """Another engine will say all again."""
+        self.alike = None
         for choice in self._choices:
             choice.begin_again()
         self._was_finished = any(choice.is_finished for choice in self._choices)
@@ -153,26 +160,13 @@ class Progress:
         }
         return b'%b,"choices":[],"usage":%b}\n\n%b' % (self._head, orjson.dumps(usage), DONE)
 
-    def take_alike(self, line: bytes) -> tuple[bytes, int] | None:
-        """What `take` says of an event like the ones before it, and how many tokens it has; None
-        where it is another one, of which nothing was noted. It runs for each chunk of a stream."""
-        if self._alike is None or self._replaces_head or self._choices[0].is_behind:
-            return None
-        found = self._alike.read(line)
-        if found is None:
-            return None
-        shown, text, ids = found
-        try:
-            self._choices[0].add(self._alike.field, text, ids)
-        except OverflowError:
-            self._complete = False  # they are no ids
-        return shown, len(ids)
-
     def take(self, line: bytes, event: dict[str, Any]) -> bytes:
         """What the client gets of an event, which is parsed from `line`; nothing: b"".
 
         Raises `Diverged`.
         """
+        if self.states_no_ids:  # nothing is followed any more
+            return line if self.ids_shown or not take_ids_out(event) else written(event, line)
         choices = event.get("choices")
         stated = choices[0] if isinstance(choices, list) and len(choices) == 1 else None
         delta = stated.get("delta", stated) if isinstance(stated, dict) else None
@@ -183,7 +177,7 @@ class Progress:
             return b""  # the client has it, from an engine that was lost
         if not understood(delta):
             self.lose()
-            return self._with_head(line)
+            return self._with_head(self._shown(line))
         return self._take_of(choice, line, event, stated, delta)
 
     def _take_of(
@@ -201,19 +195,19 @@ class Progress:
             prompt_ids = event.get("prompt_token_ids") or stated.get("prompt_token_ids")
             self._prompt_tokens = len(prompt_ids) if isinstance(prompt_ids, list) else 0
         if choice.is_behind or (choice.role_sent and "role" in delta):
-            if not choice.take_again(stated, delta, ids_shown=self._ids_shown):
+            if not choice.take_again(stated, delta, ids_shown=self.ids_shown):
                 return b""
-            hidden = _HIDDEN[1:] if self._ids_shown else _HIDDEN
+            hidden = _HIDDEN[1:] if self.ids_shown else _HIDDEN
             for owner in (event, stated):
                 owner.update({name: None for name in hidden if name in owner})
-            return self._with_head(b"data: %b\n\n" % orjson.dumps(event))
-        choice.take(stated, delta, ids_shown=self._ids_shown)
+            return self._with_head(written(event))
+        choice.take(stated, delta, ids_shown=self.ids_shown)
         if self._may_have_alike(line, event, stated):
-            self._alike = _alike(line, stated, delta)
-        shown = self._ids_shown or bool(stated.get("logprobs"))
+            self.alike = _alike(line, choice, stated, delta, ids_shown=self.ids_shown)
+        shown = self.ids_shown or bool(stated.get("logprobs"))
         if not (delta or choice.is_finished or shown):
             return b""  # it came for its ids alone
-        return self._with_head(line if self._ids_shown else _without_ids(line))
+        return self._with_head(self._shown(line))
 
     def _choice(self, stated: object) -> Choice | None:
         index = stated.get("index", 0) if isinstance(stated, dict) else None
@@ -223,7 +217,7 @@ class Progress:
 
     def _may_have_alike(self, line: bytes, event: dict[str, Any], stated: dict[str, Any]) -> bool:
         return not (
-            self._ids_shown
+            self._replaces_head
             or len(self._choices) > 1
             or self._choices[0].is_finished
             or stated.get("logprobs")
@@ -246,9 +240,16 @@ class Progress:
                 "completion_tokens": output,
                 "total_tokens": prompt + output,
             }
-            line = b"data: %b\n\n" % orjson.dumps(event)
+            line = written(event)
         self._usage_due = False
-        return self._with_head(line)
+        return self._with_head(self._shown(line))
+
+    def _shown(self, line: bytes) -> bytes:
+        """The event, which is in the form that is known, with the ids that its client asked for."""
+        for name in () if self.ids_shown else (IDS, _PROMPT_IDS):
+            while name in line:
+                line = hide_ids(line, name)
+        return line
 
     def _with_head(self, line: bytes) -> bytes:
         """The event with the id and the time of the stream's first event."""
@@ -262,13 +263,46 @@ class Progress:
         return self._head + line[at:]
 
 
-def _alike(line: bytes, choice: dict[str, Any], delta: dict[str, Any]) -> Alike | None:
+def _alike(
+    line: bytes, choice: Choice, stated: dict[str, Any], delta: dict[str, Any], *, ids_shown: bool
+) -> Alike | None:
     """What the next events may share with one that adds to a single text, and nothing else."""
-    field = "text" if delta is choice else next(iter(delta), "")
+    field = "text" if delta is stated else next(iter(delta), "")
     text = delta.get(field)
-    is_plain = (delta is choice or len(delta) == 1) and field in TEXTS
-    return alike(line, field, text) if is_plain and isinstance(text, str) else None
+    is_plain = (delta is stated or len(delta) == 1) and field in TEXTS
+    if not is_plain or not isinstance(text, str):
+        return None
+    return alike(line, choice, field, text, ids_shown=ids_shown)
 
 
-def _without_ids(line: bytes) -> bytes:
-    return hide_ids(hide_ids(line, IDS), _PROMPT_IDS)
+def as_vllm_writes(line: bytes, event: dict[str, Any]) -> bytes:
+    """The event in the form whose bytes are known here: as it came, or written anew.
+
+    `line` has its data in one line. It is written anew where its JSON has blanks, or another order.
+    """
+    ids = 0
+    for owner in _owners(event):
+        ids += type(owner.get("token_ids")) is list
+        ids += type(owner.get("prompt_token_ids")) is list
+    if ids == line.count(IDS) + line.count(_PROMPT_IDS) and (
+        _CHOICES in line or "choices" not in event
+    ):
+        return line
+    return written(event, line)
+
+
+def take_ids_out(event: dict[str, Any]) -> bool:
+    """Leave no token ids in an event; whether there were any."""
+    found = False
+    for owner in _owners(event):
+        for name in _HIDDEN:
+            if owner.get(name) is not None:
+                found, owner[name] = True, None
+    return found
+
+
+def _owners(event: dict[str, Any]) -> list[dict[str, Any]]:
+    """The objects of an event that may have token ids."""
+    choices = event.get("choices")
+    listed = choices if isinstance(choices, list) else ()
+    return [event, *(each for each in listed if isinstance(each, dict))]

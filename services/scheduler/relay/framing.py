@@ -5,33 +5,32 @@ A framing is fed what arrives from an engine (`feed`), then either the answer's 
 came, and what the answer tells about itself. It does not know where its bytes come from or go to.
 """
 
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import orjson
+from services.scheduler.relay.beginning import Beginning, NoBeginning
+from services.scheduler.relay.sse import DATA, LineEnds, parse_object
+from services.scheduler.relay.told import Told, told_error
 
 LONGEST_LINE_BYTES = 1 << 20
 """A longer line of a stream is handed out in parts and not read."""
 LONGEST_BODY_BYTES = 1 << 30
-"""A longer answer that is not a stream is refused: it has to be held until it is whole."""
-LONGEST_READ_BYTES = 16 << 20
-"""The usage of a longer answer that is not a stream is not read: parsing it would take too long."""
+"""A longer answer that is not a stream is refused, or broken off."""
+LONGEST_HELD_BYTES = 8 << 20
+"""An answer that is not a stream is held until it is whole, so that it can be repeated elsewhere; a
+longer one goes to the client as it comes."""
 
-ERROR = b'data: {"error"'  # how vLLM begins the event that tells about a failure
-_ERROR_LATER = b"\n" + ERROR
-DATA = b"data: "
+_ERROR = b'"error"'
+"""In every event that tells about a failure, and in no text: its quotes are escaped."""
 OBJECT = DATA + b"{"
-_FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
-"""How the lines of server-sent events begin."""
 _MAX_TOKENS = 2**31 - 1
 _NAMES = ("prompt_tokens", "completion_tokens", "prompt_tokens_details")
 _OTHER_NAMES = ("input_tokens", "output_tokens", "input_tokens_details")
 """The counts in a usage, as in completions; as in the Responses API and in Anthropic's."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Lines:
     """Whole lines that may go to the client now, unchanged.
 
@@ -41,7 +40,7 @@ class Lines:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Usage:
     """Token counts that the engine states, summed over all choices; 0 where it does not."""
 
@@ -51,7 +50,7 @@ class Usage:
     """Prompt tokens found in the prefix cache; None where the engine does not say."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class End:
     """The answer has come to its regular end. Nothing follows."""
 
@@ -82,6 +81,8 @@ class Broken:
     """All tokens were counted by their ids."""
     next_event: int = 0
     """The number of the event that would have followed, where they are numbered."""
+    told: Told | None = field(default=None, compare=False)
+    """What the engine says of it, where it says so itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +98,15 @@ class Framing(Protocol):
 
     ended: bool
     """An event that ends the answer was returned: nothing may be fed any more."""
+    response_id: str
+    """The id of an answer of the Responses API, once it has come; else ""."""
 
     def feed(self, data: bytes) -> list[Event]: ...
+
+    def pass_on(self, data: bytes) -> bytes | None:
+        """What the client gets of `data` where that is all that follows from it, as from most that
+        comes of a stream: cheaper than `feed`, which is to be asked where this is None."""
+        ...
 
     def feed_end(self) -> list[Event]: ...
 
@@ -109,24 +117,24 @@ class StreamFraming:
     """A stream of server-sent events.
 
     Only whole lines are handed out: after a part of one, no event of ours could follow. A stream
-    whose first line is an error event, which does not begin with server-sent events of JSON, or
-    which ends without a byte, is `Broken` with nothing handed out, so that the request can be
-    repeated elsewhere.
+    whose first event is an error, which does not begin with server-sent events of JSON, or which
+    ends without one, is `Broken` with nothing handed out, so that the request can be repeated
+    elsewhere.
     """
 
     def __init__(self, opening: Sequence[bytes] = ()) -> None:
         """`opening` names events that come before there is a token: they wait for the next one."""
         self.ended = False
-        self._opening = tuple(b"event: " + name for name in opening)
-        self._waiting = bytearray()
-        """Events of the opening."""
-        self._begun = False
-        """Something was handed out."""
+        self.response_id = ""
+        self._beginning: Beginning | None = Beginning(opening)
+        """Nothing was handed out: what waits for the first event that tells something."""
         self._held = bytearray()
         """The beginning of a line whose end has not come."""
+        self._ends: LineEnds | None = None
         self._within_line = False
         """The line that `_held` continues was too long: its beginning was handed out."""
         self._error_told = False
+        self._told: Told | None = None
         self._truncated = False
         self._tokens_out = 0
         self._exact = True
@@ -137,19 +145,35 @@ class StreamFraming:
         assert data
         assert not self.ended
         lines = data if data.endswith(b"\n") and not self._held else self._whole_lines(data)
+        if self._beginning is not None:
+            try:
+                # A part of a line that is too long goes out, whatever it is.
+                if not self._beginning.take(lines) and lines[-1:] in (b"", b"\n"):
+                    return []
+            except NoBeginning as error:
+                return self._break(error.reason, error.told)
+            lines = self._begin()
         error_at = self._error_at(lines)
-        if not self._begun:
-            if error_at == 0:
-                return self.feed_break("error_event")
-            if not begins_with_event(lines):
-                return self.feed_break("not_events")
         if error_at is None:
             return self._hand_out(lines)
         before = self._hand_out(lines[:error_at])
-        return [*before, self._told(), *self._hand_out(lines[error_at:])]
+        return [*before, self._tell(), *self._hand_out(lines[error_at:])]
+
+    def _begin(self) -> bytes:
+        """All that has waited, which is handed out now."""
+        assert self._beginning is not None
+        lines, self._beginning = bytes(self._beginning.lines), None
+        return lines
+
+    def pass_on(self, data: bytes) -> bytes | None:
+        """See `Framing`."""
+        return None
 
     def _whole_lines(self, data: bytes) -> bytes:
         """The lines that `data` completes; what follows them is held."""
+        if self._ends is not None or b"\r" in data.replace(b"\r\n", b"").removesuffix(b"\r"):
+            self._ends = self._ends or LineEnds()  # some line ends with CR alone: no line would
+            data = self._ends.unix(data)
         end = data.rfind(b"\n") + 1
         lines, rest = data[:end], data[end:]
         if lines and self._held:
@@ -165,56 +189,55 @@ class StreamFraming:
         """The engine has ended its stream as HTTP wants it."""
         assert not self.ended
         rest = bytes(self._held)
-        error = self._error_at(rest) is not None
-        if not self._begun and (error or not rest):
-            return self.feed_break("error_event" if error else "empty_stream")
-        if not self._begun and not begins_with_event(rest + b"\n"):
-            return self.feed_break("not_events")
+        if self._beginning is not None:
+            try:
+                if not self._beginning.take(rest):
+                    self._beginning.end()
+            except NoBeginning as error:
+                return self._break(error.reason, error.told)
+            rest = self._begin()
+        told = [self._tell()] if self._error_at(rest) is not None else []
         self.ended = True
-        told = [self._told()] if error else []
-        if not self._begun:
-            rest = bytes(self._waiting) + rest
         return [*told, *self._read(rest + b"\n"), End(rest, self._truncated)]
 
     def feed_break(self, reason: str) -> list[Event]:
         """The stream broke off for `reason`; what is held of a line is dropped."""
         assert not self.ended
+        return self._break(reason)
+
+    def _break(self, reason: str, told: Told | None = None) -> list[Event]:
         self.ended = True
-        return [self._broken(reason)]
+        return [self._broken(reason, told)]
 
-    def _broken(self, reason: str) -> Broken:
-        return Broken(reason, self._tokens_out, self._exact, self._next_event)
+    def _broken(self, reason: str, told: Told | None = None) -> Broken:
+        return Broken(reason, self._tokens_out, self._exact, self._next_event, told)
 
-    def _told(self) -> Broken:
+    def _tell(self) -> Broken:
         self._error_told = True
-        return self._broken("error_event")
+        return self._broken("error_event", self._told)
 
     def _error_at(self, lines: bytes) -> int | None:
         """Where the stream's first error event begins; None if it is not in `lines`."""
-        if self._error_told:
+        if _ERROR not in lines or self._error_told:
             return None
-        if lines.startswith(ERROR) and not self._within_line:
-            return 0
-        found = lines.find(_ERROR_LATER)
-        return found + 1 if found >= 0 else None
+        at = begins_at = 0
+        for line in lines.split(b"\n"):
+            is_part = self._within_line and at == 0
+            if line.startswith(b"data:") and _ERROR in line and not is_part:
+                self._told = told_error(parse_object(line[5:]) or {})
+                if self._told is not None:
+                    return begins_at
+            at += len(line) + 1
+            if not line.strip():
+                begins_at = at
+        return None
 
     def _hand_out(self, lines: bytes) -> list[Event]:
         if not lines:
             return []
-        if not self._begun:
-            if self._opening:
-                self._waiting += lines
-                if self._is_opening(bytes(self._waiting)):
-                    return []
-                lines = bytes(self._waiting)
-            self._begun = True
         events = self._read(lines)
         events.append(Lines(lines))
         return events
-
-    def _is_opening(self, lines: bytes) -> bool:
-        names = [line.rstrip(b"\r") for line in lines.split(b"\n") if line.startswith(b"event:")]
-        return all(name in self._opening for name in names)
 
     def _read(self, data: bytes) -> list[Event]:
         """What whole lines tell, and perhaps the part of one that was too long."""
@@ -224,9 +247,12 @@ class StreamFraming:
         else:
             *lines, part = data.split(b"\n")
         for line in lines[1:] if self._within_line else lines:
-            if line.startswith(OBJECT):  # to parse it is no dearer than to search its bytes
-                # What is no object is relayed all the same.
+            # To parse it is no dearer than to search its bytes. What is no object is relayed all
+            # the same.
+            if line.startswith(OBJECT):
                 self._read_object(parse_object(line[len(DATA) :]) or {}, events)
+            elif line.startswith(b"data:") and b"{" in line:
+                self._read_object(parse_object(line[5:]) or {}, events)
         self._within_line = bool(part)
         return events
 
@@ -252,6 +278,8 @@ class StreamFraming:
         kind, number = answer["type"], answer.get("sequence_number")
         if isinstance(number, int):
             self._next_event = number + 1
+        if not self.response_id:
+            self.response_id = _response_id(answer.get("response"))
         if isinstance(kind, str) and kind.endswith("delta") and kind != "message_delta":
             self._tokens_out += 1
             self._exact = False
@@ -262,77 +290,102 @@ class StreamFraming:
 class WholeFraming:
     """An answer in one piece. It is handed out when it is whole: until then it can be repeated.
 
-    So can one that is no JSON object, as from a proxy in place of the engine.
+    So can one that is no JSON object, as from a proxy in place of the engine. What is longer than
+    `LONGEST_HELD_BYTES` is handed out in parts.
     """
 
     def __init__(self, *, any_form: bool = False) -> None:
         """`any_form`: it need not be JSON."""
         self.ended = False
+        self.response_id = ""
         self._any_form = any_form
         self._body = bytearray()
+        self._length_bytes = 0
+        self._begun = False
+        """Parts were handed out."""
 
     def feed(self, data: bytes) -> list[Event]:
         """Take what has arrived, at least one byte."""
         assert data
         assert not self.ended
+        self._length_bytes += len(data)
+        if self._length_bytes > LONGEST_BODY_BYTES:
+            self._body.clear()
+            self.ended = True
+            return self._broken("too_long") if self._begun else [TooLong()]
+        if self._begun:
+            return [Lines(data)]
         self._body += data
-        if len(self._body) <= LONGEST_BODY_BYTES:
+        if len(self._body) <= LONGEST_HELD_BYTES:
             return []
-        self.ended = True
-        self._body.clear()
-        return [TooLong()]
+        body, self._body = bytes(self._body), bytearray()
+        if not self._any_form and body.lstrip()[:1] != b"{":
+            self.ended = True
+            return self._broken("not_json")
+        self._begun = True
+        return [Lines(body)]
+
+    def pass_on(self, data: bytes) -> bytes | None:
+        """See `Framing`."""
+        return None
 
     def feed_end(self) -> list[Event]:
         """The answer is whole."""
         assert not self.ended
         self.ended = True
+        if self._begun:
+            return [End(b"", truncated=False)]
         body = bytes(self._body)
-        answer = parse_object(body) if len(body) <= LONGEST_READ_BYTES else _seen(body)
+        answer = parse_object(body)
         if answer is None and not self._any_form:
-            return [Broken("not_json", tokens_out=0, exact=True)]
+            return self._broken("not_json")
         answer = answer or {}
-        choices = _choices(answer)
-        truncated = any(map(_truncated, choices)) if choices else _is_cut(answer)
+        self.response_id = _response_id(answer)
+        truncated = _is_truncated(answer)
         return [*_usage(answer), End(body, truncated)]
 
     def feed_break(self, reason: str) -> list[Event]:
         """The answer broke off for `reason`; what came of it is dropped."""
         assert not self.ended
         self.ended = True
+        return self._broken(reason)
+
+    def _broken(self, reason: str) -> list[Event]:
         return [Broken(reason, tokens_out=0, exact=True)]
 
 
-def begins_with_event(lines: bytes) -> bool:
-    """Whether a stream that begins so is one of server-sent events of JSON, by its first line."""
-    line, end, _ = lines.partition(b"\n")
-    if not line.startswith(_FIELDS):
-        return not line.strip()
-    if not line.startswith(_FIELDS[0]) or not end or len(line) > LONGEST_LINE_BYTES:
-        return True
-    text = line[len(_FIELDS[0]) :].strip()
-    return text == b"[DONE]" or parse_object(text) is not None
+class OpaqueFraming:
+    """An answer whose bytes nobody here can read: they go to the client as they come."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.response_id = ""
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Take what has arrived, at least one byte."""
+        return [Lines(data)]
+
+    def pass_on(self, data: bytes) -> bytes | None:
+        """See `Framing`."""
+        return data
+
+    def feed_end(self) -> list[Event]:
+        """The answer is whole."""
+        self.ended = True
+        return [End(b"", truncated=False)]
+
+    def feed_break(self, reason: str) -> list[Event]:
+        """The answer broke off for `reason`."""
+        self.ended = True
+        return [Broken(reason, tokens_out=0, exact=False)]
 
 
-def _seen(body: bytes) -> dict[str, Any] | None:
-    """An object that is too long to be read: empty, if it looks like one."""
-    return {} if body.lstrip()[:1] == b"{" and body.rstrip()[-1:] == b"}" else None
-
-
-def parse_object(text: bytes) -> dict[str, Any] | None:
-    """The JSON object in `text`; None if it is none."""
-    try:
-        answer = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        answer = _parsed_slowly(text)
-    return answer if isinstance(answer, dict) else None
-
-
-def _parsed_slowly(text: bytes) -> object:
-    """What orjson refuses and others accept, such as lone surrogates."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+def _response_id(response: object) -> str:
+    """The id in an answer of the Responses API; "": it is none."""
+    if not isinstance(response, dict) or response.get("object") != "response":
+        return ""
+    found = response.get("id")
+    return found if isinstance(found, str) else ""
 
 
 def _choices(answer: dict[str, Any]) -> list[dict[str, Any]]:
@@ -340,8 +393,11 @@ def _choices(answer: dict[str, Any]) -> list[dict[str, Any]]:
     return [c for c in choices if isinstance(c, dict)] if isinstance(choices, list) else []
 
 
-def _truncated(choice: dict[str, Any]) -> bool:
-    return choice.get("finish_reason") == "length"
+def _is_truncated(answer: dict[str, Any]) -> bool:
+    choices = _choices(answer)
+    if not choices:
+        return _is_cut(answer)
+    return "length" in [choice.get("finish_reason") for choice in choices]
 
 
 def _has_output(choice: dict[str, Any]) -> bool:

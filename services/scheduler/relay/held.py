@@ -84,7 +84,7 @@ class HeldStream:
         self._is_held = False
         self.ended = False
         """All of the answer is here."""
-        self._part = b""
+        self._part = bytearray()
         """The beginning of an event."""
         self._events: deque[bytes] = deque()
         self._bytes = 0
@@ -130,8 +130,14 @@ class HeldStream:
             return
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n")
-        *events, self._part = (self._part + data).split(_BLANK)
-        self._send(b"".join([self._numbered(event + _BLANK) for event in events]))
+        if _BLANK not in self._part[-1:] + data:  # what is held is not looked at again
+            self._part += data
+            if len(self._part) > MOST_BYTES:
+                self._let_go()
+            return
+        *events, part = (self._part + data).split(_BLANK)
+        self._part = bytearray(part)
+        self._send(b"".join([self._numbered(bytes(event) + _BLANK) for event in events]))
         if self._exchange is None and self._sent < self._before:
             self._give_up()  # what the client lacks is no longer held
 
@@ -139,8 +145,8 @@ class HeldStream:
         """End the answer, with its last bytes."""
         self.write(data)
         if self._part:
-            self._send(self._numbered(self._part))
-            self._part = b""
+            self._send(self._numbered(bytes(self._part)))
+            self._part.clear()
         self.ended = True
         if self._exchange is not None:
             self._exchange.end()
@@ -149,6 +155,20 @@ class HeldStream:
             self._after(self.forget)
         else:
             self.forget()
+
+    def abandon(self) -> None:
+        """Give the answer up in the midst of it."""
+        if self._exchange is not None:
+            self._exchange.abandon()
+
+    def _let_go(self) -> None:
+        """An event is too long to be held: the client cannot come back to this stream any more."""
+        self._is_held = False
+        self._send(bytes(self._part))
+        self._part.clear()
+        self.forget()
+        if self._exchange is None:
+            self._give_up()
 
     def over(self) -> None:
         """The relay is done; unless the answer has ended there is nothing to come back to."""

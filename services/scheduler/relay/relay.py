@@ -29,7 +29,8 @@ from services.scheduler.relay.attempt import (
     engine_lost,
 )
 from services.scheduler.relay.continuation import Progress, can_continue, progress_of
-from services.scheduler.relay.reply import Reply
+from services.scheduler.relay.reply import Reply, reply_to
+from services.scheduler.relay.told import with_text
 from services.scheduler.relay.transport import EngineClient
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,8 @@ class RelayContext:
     recorder: Recorder
     metrics: SchedulerMetrics
     tracing: Tracing | None = None
+    keep_alive_s: float = 0.0
+    """After so long a silence a stream gets a comment; 0: it does not."""
 
 
 class Refused(Exception):
@@ -93,7 +96,8 @@ class Relay:
         """
         if exchange.left:
             raise ClientLeft
-        reply = Reply(exchange, self._request_id, self._request.endpoint)
+        keep_alive_s = self._context.keep_alive_s if self._request.stream else 0.0
+        reply = reply_to(exchange, self._request_id, self._request.endpoint, keep_alive_s)
         work = asyncio.current_task()
         assert work is not None
         left = False
@@ -114,6 +118,7 @@ class Relay:
             reply.status = CLIENT_CLOSED_REQUEST
         finally:
             exchange.on_left = None
+            reply.over()
             placement, grant = self._placement, self._request.grant
             if grant is not None and reply.status >= 400 and reply.status not in _SPENT:
                 grant.settle(0)
@@ -150,16 +155,19 @@ class Relay:
                 broken = await self._try_engine(reply, placement)
             except AttemptFailed as failure:
                 instance_id = placement.instance.config.instance_id
-                logger.warning(
-                    "attempt %d on %s failed: %s",
+                log = logger.info if failure.unfit else logger.warning
+                log(
+                    "attempt %d on %s failed: %s%s",
                     placement.attempt,
                     instance_id,
                     failure.reason,
+                    f": {failure.unfit or failure.said}" if failure.unfit or failure.said else "",
                     extra=about(self._request_id),
                 )
                 metrics, is_break = self._context.metrics, isinstance(failure, BrokenOff)
                 counter = metrics.continuations if is_break else metrics.retries
-                counter.labels(instance_id, failure.reason).inc()
+                if not failure.unfit:
+                    counter.labels(instance_id, failure.reason).inc()
                 placement = await self._retry(reply, placement, failure)
             except TakenBack:
                 placement = await placer.place_again(placement)
@@ -175,12 +183,17 @@ class Relay:
         self._failures.append(failure.reason)
         output_tokens = self._progress.output_tokens if self._progress and reply.started else 0
         try:
-            return await self._context.placer.retry(placement, output_tokens)
+            return await self._context.placer.retry(placement, output_tokens, failure.unfit)
         except ApiError as error:
+            if failure.unfit and failure.refusal is not None:
+                raise Refused(failure.refusal) from error
             if reply.started:
-                raise engine_lost() from error
+                said = failure.said if failure.is_own_word else ""
+                raise with_text(engine_lost(), said) from error
             if failure.refusal is not None and len(set(self._failures)) == 1:
                 raise Refused(failure.refusal) from error
+            if error.code == "engine_failed" and failure.is_own_word:
+                with_text(error, failure.said)
             raise
 
     async def _try_engine(self, reply: Reply, placement: Placement) -> bool:
@@ -201,6 +214,8 @@ class Relay:
         )
         try:
             await attempt.run(self._context.engines)
+            kept, instance = self._context.placer.kept, placement.instance
+            kept.learn(attempt.response_id, instance.config.instance_id)
             return attempt.result.broken
         except asyncio.CancelledError:
             attempt.result.abandoned = True

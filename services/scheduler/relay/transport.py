@@ -129,8 +129,9 @@ class _Engine:
             self._idle.popleft().lose("idle")
         while self._idle:
             connection = self._idle.pop()
-            if connection.reusable:
+            if connection.reusable and connection.is_silent:
                 return connection
+            connection.lose("connection_lost")
         return None
 
     def give_back(self, connection: Connection) -> None:

@@ -6,7 +6,7 @@ the snapshot and the moment it was made at; only when exactly `Reserve` and `Com
 not recorded, and taken to be `_CALL_S` after they were sent.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -19,7 +19,7 @@ from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.linear import StepTimeModel
 from foretell.length import PRIOR_TOKENS
 from foretell.length.distribution import certain, knots
-from foretell.model import EngineSnapshot, LengthEstimate, Prediction, RequestSpec, Step
+from foretell.model import EngineSnapshot, GpuProfile, LengthEstimate, Prediction, RequestSpec, Step
 from services.predictor.__main__ import DISPATCH_DELAY_S, RESERVE_TTL_S
 from tools.live.recording import Recording, Served
 from tools.live.tap import decoded
@@ -79,10 +79,21 @@ def _end(step: Step) -> float:
     return step.started_unix_s + step.duration_s
 
 
+SpecOf = Callable[[Served], RequestSpec]
+
+
 def spec_of(served: Served) -> RequestSpec:
-    """What the predictor was told of a request."""
+    """A request whose length is known."""
     length = LengthEstimate(float(served.output_tokens), source="hint")
     return RequestSpec(served.request_id, served.prompt_tokens, served.output_tokens, length)
+
+
+def told_of(served: Served) -> RequestSpec:
+    """What the predictor was told of a request: its length, or what was expected of it."""
+    if not served.max_tokens:
+        return spec_of(served)
+    length = LengthEstimate(served.expected_tokens, served.quantiles, "history")
+    return RequestSpec(served.request_id, served.prompt_tokens, served.max_tokens, length)
 
 
 def snapshots_of(recording: Recording) -> list[EngineSnapshot]:
@@ -128,13 +139,20 @@ def truth_of(snapshots: list[EngineSnapshot]) -> Truth:
 class _Replay:
     """The predictor and its calibration, hearing everything again."""
 
-    def __init__(self, recording: Recording, snapshots: list[EngineSnapshot]) -> None:
+    def __init__(
+        self,
+        recording: Recording,
+        snapshots: list[EngineSnapshot],
+        spec_of: SpecOf,
+        profile: GpuProfile | None,
+    ) -> None:
+        self._spec_of = spec_of
         self.predictor = SnapshotPredictor(
             dispatch_delay_s=DISPATCH_DELAY_S,
             length_row=knots,
             prior_tokens=PRIOR_TOKENS,
         )
-        self.model = OnlineStepTime()
+        self.model = OnlineStepTime(profile)
         self.arrivals = RecentArrivals()
         self._ttl_s = RESERVE_TTL_S
         self._snapshots = snapshots
@@ -188,13 +206,21 @@ class _Replay:
             if ended:
                 self.predictor.complete(served.request_id)
                 continue
-            self.predictor.reserve(spec_of(served), at, self._ttl_s)
+            self.predictor.reserve(self._spec_of(served), at, self._ttl_s)
             self.arrivals.note(served.prompt_tokens, float(served.output_tokens), at)
 
 
-def states(recording: Recording, snapshots: list[EngineSnapshot]) -> Iterator[State]:
-    """The predictor's state at each prediction, in their order."""
-    replay = _Replay(recording, snapshots)
+def states(
+    recording: Recording,
+    snapshots: list[EngineSnapshot],
+    spec_of: SpecOf = spec_of,
+    profile: GpuProfile | None = None,
+) -> Iterator[State]:
+    """The predictor's state at each prediction, in their order.
+
+    `spec_of` says what it is told of requests, and `profile` what its step times start from.
+    """
+    replay = _Replay(recording, snapshots, spec_of, profile)
     for served in recording.requests:
         now = replay.until(served)
         predictor, step_time = replay.predictor, replay.model.current()

@@ -1,0 +1,193 @@
+"""The head of a request. httptools parses it and refuses what is ambiguous. Where it ends, and how
+much of it there may be, is found here: no byte of what follows is parsed before its time."""
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from urllib.parse import unquote
+
+import httptools
+
+from services.scheduler.http1.bounds import Bounds
+from services.scheduler.http1.errors import RemoteProtocolError, malformed
+
+_END = b"\r\n\r\n"
+_ONCE = frozenset(("host", "content-length", "transfer-encoding"))
+"""Headers that say where a request goes and where it ends: two of them could say two things."""
+_RTSP = frozenset(
+    (
+        *("ANNOUNCE", "DESCRIBE", "FLUSH", "GET_PARAMETER", "PAUSE", "PLAY", "RECORD", "REDIRECT"),
+        *("SETUP", "SET_PARAMETER", "TEARDOWN"),
+    )
+)
+"""Methods that the parser knows from another protocol."""
+_HOST = re.compile(r"[!$%&'()*+,;=:\[\]._~0-9A-Za-z-]*")
+"""RFC 9110, section 7.2: a host and perhaps a port."""
+
+
+@dataclass(slots=True)
+class RequestHead:
+    """A request's head, as far as it is understood."""
+
+    method: str
+    path: str
+    """That of the target, which may be a whole URL; decoded."""
+    query: str
+    """What stands behind the question mark of the target, as it came."""
+    headers: dict[str, str]
+    """By their names in lower case; of several with one name, the first."""
+    is_1_1: bool
+    keep_alive: bool
+    """The client would go on with the connection."""
+    length_bytes: int | None
+    """The length of the body; None: it comes in chunks."""
+    content: bytes | None = None
+    """The body, where it came with the head; None: it follows."""
+
+
+class HeadParser:
+    """Takes a head as it comes."""
+
+    __slots__ = (
+        *("begun", "_bounds", "_parser", "_bytes", "_tail", "_url", "_headers", "_repeated"),
+        *("_method", "_version", "_keep_alive", "_wrong"),
+    )
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.begun = False
+        """A part of a head has come."""
+        self._bounds = bounds
+        self._parser = httptools.HttpRequestParser(self)
+        self._bytes = 0
+        self._tail = b""
+        """The last bytes that were parsed: the head's end may have begun in them."""
+        self._url = b""
+        self._headers: dict[str, str] = {}
+        self._repeated = 0
+        """Headers that have the name of another one."""
+        self._method = ""
+        """Empty until the head is whole."""
+        self._version = ""
+        self._keep_alive = False
+        self._wrong = ""
+
+    def feed(self, data: bytes, at: int) -> int:
+        """Take what belongs to the head from `data[at:]`, at least a byte; returns where the rest
+        begins. Raises `RemoteProtocolError`."""
+        self.begun = True
+        end = self._end_in(data, at)
+        part = data[at : end or len(data)]
+        self._bytes += len(part)
+        if self._bytes > self._bounds.head_bytes:
+            raise self._too_long()
+        try:
+            self._parser.feed_data(part)
+        except httptools.HttpParserUpgrade:
+            pass  # an offer to speak something else, such as h2c: it is not taken up
+        except httptools.HttpParserError as error:
+            raise malformed(str(error)) from error
+        if len(self._headers) + self._repeated > self._bounds.headers:
+            raise self._too_long()
+        if self._method:
+            if not end:
+                raise malformed("a line does not end with CR LF")
+            return end
+        self._tail = (self._tail + part)[-len(_END) + 1 :]
+        return end or len(data)
+
+    def head(self) -> RequestHead | None:
+        """The head; None while it is not whole. Raises `RemoteProtocolError`."""
+        if not self._method:
+            return None
+        if self._method in _RTSP:
+            raise malformed("its method is none of HTTP's")
+        if self._wrong:
+            raise malformed(self._wrong)
+        if self._version not in ("1.1", "1.0"):
+            raise RemoteProtocolError(505, "this server speaks HTTP/1.1 and 1.0")
+        if self._method == "CONNECT":
+            raise RemoteProtocolError(405, "Method Not Allowed: CONNECT")
+        is_1_1 = self._version == "1.1"
+        host = self._headers.get("host")
+        if is_1_1 if host is None else not _is_host(host):
+            raise malformed("it needs one valid 'Host' header")
+        url = self._url
+        path, query = (
+            _split(url)
+            if b"?" in url or b"%" in url or url[:1] != b"/"
+            else (
+                url.decode("latin-1"),
+                "",
+            )
+        )
+        return RequestHead(
+            self._method,
+            path,
+            query,
+            self._headers,
+            is_1_1,
+            is_1_1 and self._keep_alive,
+            self._length_bytes(is_1_1),
+        )
+
+    def _length_bytes(self, is_1_1: bool) -> int | None:
+        headers = self._headers
+        if "transfer-encoding" in headers:
+            coding = headers["transfer-encoding"]
+            if not is_1_1 or coding.strip().lower() != "chunked":
+                raise malformed("its 'Transfer-Encoding' is not 'chunked'")
+            return None
+        # The parser let digits pass, and no number that 64 bits could not hold.
+        length = headers.get("content-length")
+        return int(length.lstrip("0") or "0") if length else 0
+
+    def _end_in(self, data: bytes, at: int) -> int:
+        """Where the head may end in `data`; 0: not there."""
+        if self._tail:  # its end may have begun
+            seam = self._tail + data[at : at + len(_END) - 1]
+            found = seam.find(_END)
+            if found >= 0:
+                return at + found + len(_END) - len(self._tail)
+        found = data.find(_END, at)
+        return found + len(_END) if found >= 0 else 0
+
+    def _too_long(self) -> RemoteProtocolError:
+        most = f"{self._bounds.head_bytes} bytes and {self._bounds.headers} headers"
+        return RemoteProtocolError(431, f"a request's head has at most {most}")
+
+    # --- what the parser tells ---
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        key = name.lower().decode("latin-1")
+        if key not in self._headers:
+            self._headers[key] = value.decode("latin-1")
+            return
+        self._repeated += 1
+        if key in _ONCE:
+            self._wrong = f"it has two headers '{key}'"
+        elif key == "connection":
+            self._headers[key] += f", {value.decode('latin-1')}"
+
+    def on_headers_complete(self) -> None:
+        self._method = self._parser.get_method().decode("latin-1")
+        self._version = self._parser.get_http_version()
+        self._keep_alive = self._parser.should_keep_alive()
+
+
+@lru_cache(256)
+def _is_host(text: str) -> bool:
+    return bool(_HOST.fullmatch(text))
+
+
+def _split(target: bytes) -> tuple[str, str]:
+    """The path and the query of a request's target, which may be a whole URL."""
+    before, _, query = target.partition(b"?")
+    path = before.decode("latin-1")
+    if b"%" in before or not before.startswith(b"/"):
+        with suppress(httptools.HttpParserInvalidURLError):
+            path = unquote((httptools.parse_url(target).path or b"").decode("latin-1"))
+    return path, query.decode("latin-1")

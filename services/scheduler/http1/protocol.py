@@ -1,0 +1,154 @@
+"""The server's side of one connection, without I/O and without a clock.
+
+Its caller gives it what arrives (`receive`), takes the events that follow (`next_event`) and tells
+it when a request has been answered (`answered`). What stands behind a request waits until then,
+unread.
+"""
+
+from typing import Final
+
+from services.scheduler.http1.body import Body, Chunked, Counted
+from services.scheduler.http1.bounds import BOUNDS, Bounds
+from services.scheduler.http1.errors import RemoteProtocolError
+from services.scheduler.http1.head import HeadParser, RequestHead
+from services.scheduler.http1.states import State, Step, after
+
+_IDLE, _RECEIVING, _DRAINING = State.IDLE, State.RECEIVING, State.DRAINING
+_FAILED, _DONE, _CLOSING = State.FAILED, State.DONE, State.CLOSING
+
+
+class EndOfBody:
+    """The request is whole."""
+
+
+END: Final = EndOfBody()
+
+
+class ServerProtocol:
+    """One connection. The events of a request are its head, parts of its body, and `END`."""
+
+    __slots__ = (
+        *("state", "keep_alive"),
+        *("_bounds", "_head", "_body", "_data", "_at", "_later"),
+    )
+
+    def __init__(self, bounds: Bounds = BOUNDS) -> None:
+        self.state = State.IDLE
+        self.keep_alive = False
+        """Another request may follow the one in progress."""
+        self._bounds = bounds
+        self._head = HeadParser(bounds)
+        self._body: Body = Counted(0)
+        self._data, self._at = b"", 0
+        """What came last, and how much of it has been read."""
+        self._later = bytearray()
+        """What came after that."""
+
+    @property
+    def head_begun(self) -> bool:
+        """A part of the next request's head was read."""
+        return self._head.begun
+
+    @property
+    def held_bytes(self) -> int:
+        """What has come and was not read."""
+        return len(self._data) - self._at + len(self._later)
+
+    @property
+    def is_full(self) -> bool:
+        """So much is held that no more should be received."""
+        held_bytes = len(self._data) - self._at + len(self._later)
+        return held_bytes > self._bounds.ahead_bytes
+
+    @property
+    def is_deaf(self) -> bool:
+        """What comes is dropped."""
+        return self.state is _CLOSING or self.state is _FAILED
+
+    def receive(self, data: bytes) -> bool:
+        """Take what has arrived; False: it was dropped."""
+        if self.state is _CLOSING or self.state is _FAILED:
+            return False
+        if self._at == len(self._data):
+            self._data, self._at = data, 0
+        else:
+            self._later += data
+        return True
+
+    def next_event(self) -> RequestHead | bytes | EndOfBody | None:
+        """What comes next; None: nothing, until more arrives or the request has been answered.
+
+        A head that has its `content` already is a whole request: nothing follows it. Raises
+        `RemoteProtocolError` for what is no HTTP, after which nothing is read any more: the request
+        in progress, if there is one that was not answered, is still to be answered.
+        """
+        try:
+            if self.state is _IDLE:
+                return self._next_head()
+            if self.state is _RECEIVING or self.state is _DRAINING:
+                return self._next_part()
+        except RemoteProtocolError:
+            self._go(Step.MALFORMED)
+            self._forget()
+            raise
+        return None
+
+    def _has_data(self) -> bool:
+        """Something was not read; what came later is next where all before it was."""
+        if self._at < len(self._data):
+            return True
+        self._data, self._at = bytes(self._later), 0
+        self._later.clear()
+        return bool(self._data)
+
+    def _next_head(self) -> RequestHead | None:
+        while self._has_data():
+            self._at = self._head.feed(self._data, self._at)
+            if (head := self._head.head()) is not None:
+                self._begin(head)
+                return head
+        return None
+
+    def _begin(self, head: RequestHead) -> None:
+        self._head = HeadParser(self._bounds)
+        self.keep_alive = head.keep_alive
+        self._go(Step.HEAD)
+        length_bytes = head.length_bytes
+        if length_bytes is None:
+            self._body = Chunked(self._bounds)
+        elif length_bytes <= len(self._data) - self._at:
+            end = self._at + length_bytes
+            head.content, self._at = self._data[self._at : end], end
+            self._go(Step.BODY_END)
+        else:
+            self._body = Counted(length_bytes)
+
+    def _next_part(self) -> bytes | EndOfBody | None:
+        while not self._body.done:
+            if not self._has_data():
+                return None
+            part, self._at = self._body.take(self._data, self._at)
+            if part:
+                return part
+        self._go(Step.BODY_END)
+        return END
+
+    def answered(self) -> None:
+        """The request in progress has been answered."""
+        self._go(Step.ANSWER_END)
+
+    def close(self) -> None:
+        """End an idle connection."""
+        self._go(Step.CLOSE)
+
+    def _go(self, step: Step) -> None:
+        state = after(self.state, step)
+        if state is _DONE:
+            state = after(state, Step.NEXT if self.keep_alive else Step.CLOSE)
+        self.state = state
+        if state is _CLOSING:
+            self._forget()
+
+    def _forget(self) -> None:
+        self._data, self._at = b"", 0
+        self._later.clear()

@@ -1,0 +1,57 @@
+"""Which engine keeps a response of the Responses API, so that what follows it goes there.
+
+A response's id names its engine, so that every replica knows, also one that has started since. Ids
+that engines made themselves are known to the replica that relayed them.
+"""
+
+import hashlib
+import re
+import secrets
+from collections import OrderedDict
+from collections.abc import Iterable
+from functools import lru_cache
+
+from services.scheduler.http.parsing import ParsedRequest
+
+PATH = "/v1/responses"
+MOST_KNOWN = 20_000
+"""Ids of engines' own that a replica remembers, the latest."""
+_LONGEST_ID = 200
+_OURS = re.compile(r"resp_([0-9a-f]{10})_[0-9a-f]{32}")
+
+
+class KeptResponses:
+    """Where responses are kept, as far as one replica knows."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, str] = OrderedDict()
+
+    def keeper(self, request: ParsedRequest, instance_ids: Iterable[str]) -> str:
+        """The instance that keeps what the request follows; "": none, or nobody knows."""
+        previous = request.body.get("previous_response_id")
+        if request.endpoint.path != PATH or not isinstance(previous, str):
+            return ""
+        if (ours := _OURS.fullmatch(previous)) is not None:
+            return next((each for each in instance_ids if _tag(each) == ours[1]), "")
+        return self._known.get(previous, "")
+
+    def learn(self, response_id: str, instance_id: str) -> None:
+        """An engine has answered with this id."""
+        if not response_id or len(response_id) > _LONGEST_ID or _OURS.fullmatch(response_id):
+            return
+        self._known[response_id] = instance_id
+        self._known.move_to_end(response_id)
+        while len(self._known) > MOST_KNOWN:
+            self._known.popitem(last=False)
+
+
+def response_id(request: ParsedRequest, instance_id: str) -> str:
+    """The id that the response shall have at this instance; "": its client or its engine says."""
+    if request.endpoint.path != PATH or "request_id" in request.body:
+        return ""
+    return f"resp_{_tag(instance_id)}_{secrets.token_hex(16)}"
+
+
+@lru_cache(4096)
+def _tag(instance_id: str) -> str:
+    return hashlib.sha256(instance_id.encode()).hexdigest()[:10]

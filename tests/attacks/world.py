@@ -1,0 +1,254 @@
+"""A real scheduler process before a fake engine that answers whatever it is told to."""
+
+import contextlib
+import http.client
+import json
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+BOUND_S = 2.0
+"""In which whatever a peer sends is answered, or its connection closed."""
+MOST_MIB = 50.0
+"""That much more memory, at its peak."""
+OTHERS_S = 0.1
+"""In which others' `/health` is answered."""
+_TRIES = 20
+"""So often others are asked until one answer is in time: CI machines are slow."""
+START_S = 60.0
+MODEL = "test-model"
+_JSON = b'{"id":"1","object":"text_completion","choices":[{"index":0,"text":"ok"}]}'
+_GOOD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (
+    len(_JSON),
+    _JSON,
+)
+_MODELS = json.dumps({"object": "list", "data": [{"id": MODEL, "owned_by": "vllm"}]}).encode()
+_STATUS = re.compile(rb"HTTP/1\.1 (\d{3})[^\r\n]*\r\n")
+
+
+class FakeEngine:
+    """Answers a request with `script`, once, and every other one well."""
+
+    def __init__(self) -> None:
+        self.script: Sequence[bytes] | None = None
+        self.then_closes = False
+        self.hold = threading.Event()
+        """Unset: no answer begins."""
+        self.hold.set()
+        self.requests: list[int] = []
+        """For each generation request, the number of its connection."""
+        self._server = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self.port: int = self._server.getsockname()[1]
+        self._connections = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._server.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._server.accept()
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._connections += 1
+                arguments = (client, self._connections)
+                threading.Thread(target=self._serve, args=arguments, daemon=True).start()
+
+    def _serve(self, client: socket.socket, number: int) -> None:
+        with client, contextlib.suppress(OSError), client.makefile("rb") as reader:
+            while line := reader.readline():
+                length = 0
+                while (header := reader.readline().strip()) != b"":
+                    if header.lower().startswith(b"content-length:"):
+                        length = int(header.split(b":")[1])
+                reader.read(length)
+                if not self._answer(client, line, number):
+                    return
+
+    def _answer(self, client: socket.socket, line: bytes, number: int) -> bool:
+        if not line.startswith(b"POST"):
+            body = _MODELS if b"/v1/models" in line else b""
+            client.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+            return True
+        self.requests.append(number)
+        self.hold.wait(START_S)
+        script, closes = self.script, self.then_closes
+        if script is None:
+            client.sendall(_GOOD)
+            return True
+        for part in script:
+            client.sendall(part)
+            if len(script) < 10:
+                time.sleep(0.02)
+        return not closes
+
+
+class World:
+    """What a vector is run in."""
+
+    def __init__(self, child: subprocess.Popen[bytes], port: int, engine: FakeEngine) -> None:
+        self.child, self.port, self.engine = child, port, engine
+
+    def connect(self, timeout_s: float = BOUND_S) -> socket.socket:
+        """A connection of a client."""
+        sock = socket.create_connection(("127.0.0.1", self.port), timeout=timeout_s)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
+
+    def ask(
+        self, method: str, path: str, body: bytes = b"", **headers: str
+    ) -> tuple[int, dict[str, str], bytes]:
+        """A request over a connection of its own: status, headers and body."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=START_S)
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        try:
+            connection.request(method, path, body or None, named)
+            answer = connection.getresponse()
+            told = {name.lower(): value for name, value in answer.getheaders()}
+            return answer.status, told, answer.read()
+        finally:
+            connection.close()
+
+    def generate(
+        self, *, stream: bool = False, **headers: str
+    ) -> tuple[int, dict[str, str], bytes]:
+        """A good request for a completion."""
+        body = json.dumps({"model": MODEL, "prompt": "x", "stream": stream}).encode()
+        return self.ask("POST", "/v1/completions", body, **headers)
+
+    def check_others(self) -> None:
+        """Others are served, and soon."""
+        for _ in range(_TRIES):
+            began_s = time.monotonic()
+            assert self.ask("GET", "/health")[0] == 200
+            if time.monotonic() - began_s <= OTHERS_S:
+                return
+        raise AssertionError(f"no /health of {_TRIES} was answered in {OTHERS_S} s")
+
+    @contextlib.contextmanager
+    def bounded(self, most_mib: float = MOST_MIB) -> Iterator[None]:
+        """While the block runs, memory stays within its bound, and others are served after it."""
+        before_mib = self._memory_mib("VmRSS")
+        with contextlib.suppress(OSError):
+            Path(f"/proc/{self.child.pid}/clear_refs").write_text("5")  # the peak begins anew
+        yield
+        self.check_others()
+        grown_mib = self._memory_mib("VmHWM") - before_mib
+        assert grown_mib <= most_mib, f"{grown_mib:.0f} MiB more"
+        assert self.child.poll() is None
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """All the while that the block runs others are served, and soon."""
+        over = threading.Event()
+        failed: list[BaseException] = []
+
+        def watch() -> None:
+            try:
+                while not over.wait(0.05):
+                    self.check_others()
+            except BaseException as error:
+                failed.append(error)
+
+        watching = threading.Thread(target=watch)
+        watching.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watching.join()
+        assert not failed, failed
+
+    def _memory_mib(self, name: str) -> float:
+        text = Path(f"/proc/{self.child.pid}/status").read_text()
+        return (
+            next(int(each.split()[1]) for each in text.splitlines() if each.startswith(name)) / 1024
+        )
+
+
+def exchanged(
+    sock: socket.socket,
+    sent: Sequence[bytes],
+    expected: int,
+    *,
+    half_closed: bool = False,
+    settle_s: float = 0.05,
+    bound_s: float = BOUND_S,
+) -> tuple[tuple[int, ...], str]:
+    """Send the parts; the statuses that come, and whether the connection is "closed" or "kept".
+
+    It waits `bound_s` for `expected` answers and, where there are none to wait for, for the end.
+    """
+    got = b""
+    until_s = time.monotonic() + bound_s
+    try:
+        for part in sent:
+            sock.sendall(part)
+            if len(sent) < 10:
+                time.sleep(0.01)
+        if half_closed:
+            sock.shutdown(socket.SHUT_WR)
+    except OSError:
+        pass  # it is closed already: what was said before may still be read
+    while True:
+        statuses = _statuses(got)
+        is_whole = 0 < expected <= len(statuses)
+        left_s = until_s - time.monotonic()
+        sock.settimeout(max(0.001, min(left_s, settle_s) if is_whole else left_s))
+        try:
+            data = sock.recv(1 << 16)
+        except TimeoutError:
+            return statuses, "kept"
+        except OSError:
+            return statuses, "closed"
+        if not data:
+            return statuses, "closed"
+        got += data
+
+
+def _statuses(text: bytes) -> tuple[int, ...]:
+    """Those of the answers in what a server sent, without interim ones: whether a server asks for a
+    body depends on when it comes. Bodies of ours do not look like status lines."""
+    return tuple(int(each) for each in _STATUS.findall(text) if not each.startswith(b"1"))
+
+
+@contextlib.contextmanager
+def scheduler(
+    folder: Path, engine: FakeEngine, *flags: str, prefix: Sequence[str] = ()
+) -> Iterator[World]:
+    """A scheduler's process; `prefix` is what starts it, such as `prlimit`."""
+    ready = folder / "ready.json"
+    instances = [{"instance_id": "engine-0", "url": f"http://127.0.0.1:{engine.port}"}]
+    command = [
+        *(*prefix, sys.executable, "-m", "services.scheduler", "--port", "0"),
+        *("--policy", "round_robin", "--ready-file", str(ready), "--health-interval-s", "0.5"),
+        *("--max-attempts", "1", "--engine-wait-s", "0", "--health-timeout-s", "30"),
+        *("--instances", json.dumps(instances), *flags),
+    ]
+    with (folder / "log").open("wb") as log, subprocess.Popen(command, stderr=log) as child:
+        try:
+            until_s = time.monotonic() + START_S
+            while not ready.exists():
+                assert child.poll() is None, (folder / "log").read_text()
+                assert time.monotonic() < until_s
+                time.sleep(0.02)
+            port = int(json.loads(ready.read_text())["url"].rpartition(":")[2])
+            world = World(child, port, engine)
+            while world.ask("GET", "/ready")[0] != 200:
+                assert time.monotonic() < until_s
+                time.sleep(0.02)
+            yield world
+            log_text = (folder / "log").read_text()
+            assert "Traceback" not in log_text, log_text
+        finally:
+            child.terminate()
+            try:
+                child.wait(10)
+            except subprocess.TimeoutExpired:
+                child.kill()

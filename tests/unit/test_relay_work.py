@@ -1,0 +1,70 @@
+"""What a read of an engine's answer costs depends on what it brought, not on what is held."""
+
+import tracemalloc
+from collections.abc import Callable
+
+import pytest
+
+from services.scheduler.relay.continuation import Progress
+from services.scheduler.relay.followed import FollowedFraming
+from services.scheduler.relay.framing import Framing, StreamFraming, WholeFraming
+from services.scheduler.relay.held import MOST_BYTES, HeldStream, HeldStreams
+
+FIRST = b'data: {"id":"a","choices":[{"index":0,"text":"x","token_ids":[1]}]}\n\n'
+OPEN = b'data: {"id":"a","choices":[{"index":0,"text":"'
+HELD_BYTES = 900_000
+
+
+def allocated_bytes(do: Callable[[], object]) -> int:
+    """The most that was allocated at a time while something was done."""
+    tracemalloc.start()
+    try:
+        do()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "framing",
+    [FollowedFraming(Progress()), StreamFraming(), WholeFraming()],
+    ids=lambda framing: type(framing).__name__,
+)
+def test_a_byte_costs_no_copy_of_what_is_held(framing: Framing) -> None:
+    framing.feed(FIRST)
+    framing.feed(OPEN + b"x" * HELD_BYTES)
+    for _ in range(20):  # the buffer may grow once in a while, but not at each read
+        if allocated_bytes(lambda: framing.feed(b"x")) < HELD_BYTES // 10:
+            return
+    pytest.fail("each byte took as much as all before it")
+
+
+class Client:
+    """An exchange, as a held stream needs it."""
+
+    def __init__(self) -> None:
+        self.written = 0
+        self.left = False
+        self.on_left: Callable[[], None] | None = None
+
+    def start(self, *_: object, **__: object) -> None: ...
+
+    def write(self, data: bytes) -> None:
+        self.written += len(data)
+
+
+def test_an_event_without_end_is_neither_copied_nor_held_for_ever() -> None:
+    streams, client = HeldStreams(), Client()
+    stream = streams.hold(client, "")  # type: ignore[arg-type]
+    assert isinstance(stream, HeldStream)
+    stream.start(200, [(b"content-type", b"text/event-stream")])
+    stream.write(FIRST)
+    line = b"data: " + b"x" * 1000 + b"\n"
+    for _ in range(HELD_BYTES // len(line)):
+        stream.write(line)
+    assert allocated_bytes(lambda: stream.write(b": \n")) < HELD_BYTES // 10
+    for _ in range(3000):
+        stream.write(line)
+    assert client.written > 3000 * len(line)
+    assert allocated_bytes(lambda: stream.write(line)) < MOST_BYTES // 10
+    assert not streams._streams  # nobody can come back to it

@@ -1,0 +1,53 @@
+"""Does the plugin attach, what does the twin not model, and is a request placed?"""
+
+from typing import Any
+
+import grpc
+import httpx
+
+from foretell.v1 import predictor_pb2, predictor_pb2_grpc
+from foretell.wire import config_from_proto
+from foretell.workload import Arrival
+from tools.check.context import Context
+from tools.check.load import online
+from tools.harness.schedulers import running_schedulers
+
+_TIMEOUT_S = 60.0
+_HEADERS = ("instance", "predicted-ttft-s", "predicted-e2e-s")
+
+
+async def attach(context: Context, seconds: float) -> dict[str, Any]:
+    """Ask each predictor about its engine, and have one request placed by the default policy."""
+    engines = [await _engine(address) for address in context.engines.predictors]
+    folder = context.services.folder / "attach"
+    folder.mkdir()
+    async with running_schedulers(folder, context.engines, "slo", 1) as schedulers:
+        body = online(context.most_tokens, "attach")(Arrival(0.0, 64, 16, "one"))
+        body |= {"stream": False}
+        del body["stream_options"]
+        async with httpx.AsyncClient(trust_env=False, timeout=_TIMEOUT_S) as client:
+            answer = await client.post(f"{schedulers.urls[0]}/v1/completions", json=body)
+    answer.raise_for_status()
+    told = {name: answer.headers.get(f"x-foretell-{name}") for name in _HEADERS}
+    return {"engines": engines, "placed": told | {"usage": answer.json()["usage"]}}
+
+
+async def _engine(address: str) -> dict[str, Any]:
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub = predictor_pb2_grpc.PredictorStub(channel)
+        status = await stub.Status(predictor_pb2.StatusRequest(), timeout=_TIMEOUT_S)
+        if status.snapshot_age_s < 0:
+            return {"attached": False}
+        state = await stub.State(predictor_pb2.StateRequest(), timeout=_TIMEOUT_S)
+    config = config_from_proto(state.snapshot.config)
+    return {
+        "attached": True,
+        "engine_version": config.engine_version,
+        "not_modelled": list(config.approximations),
+        "async_scheduling": config.async_scheduling,
+        "max_num_seqs": config.max_num_seqs,
+        "total_blocks": config.total_blocks,
+        "block_size_tokens": config.block_size_tokens,
+        "max_num_scheduled_tokens": config.max_num_scheduled_tokens,
+        "max_model_len": config.max_model_len,
+    }

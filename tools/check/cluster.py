@@ -1,0 +1,226 @@
+"""What does a policy gain? The same arrivals before the same engines, by each policy in turn."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from random import Random
+from statistics import fmean
+from typing import Any
+
+from foretell.latency.linear import LinearStepTime
+from foretell.length.history import LengthHistory
+from foretell.model import EngineSnapshot, Step
+from foretell.policy import make_policy
+from foretell.sim import ClusterConfig, InstanceConfig, simulate
+from foretell.workload import Arrival
+from tools.check.context import Context
+from tools.check.load import Answered, endless, keep_busy, online, send
+from tools.harness.schedulers import running_schedulers
+from tools.intervals import interval
+from tools.live.measure import rate_of
+from tools.live.stream import StreamClient
+from tools.live.tap import decoded, listening
+from tools.profiles.steps import fit
+
+METRICS = ("ttft_mean_s", "ttft_p99_s", "e2e_mean_s", "e2e_p99_s", "goodput_per_s")
+UTILISATION = 0.9
+"""Mean rate as a ratio of what all engines serve together; bursts go far beyond."""
+REFERENCE = "slo"
+_CAPACITY_RATIO = 0.14  # of the stage's time, to find that
+_START_RATIO = 1.2  # of the time that the first scheduler took to start
+_DRAIN_RATIO = 0.25  # of a run, for its last requests to end
+_LEAST_RUN_S = 6.0
+_ROUNDS, _MOST_ROUNDS = 3, 10  # with three, an interval says something
+_WARM_UP_RATIO = 0.1
+_CONCURRENCY_PER_SEAT = 1.25
+_SIMULATIONS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One policy's turn in one round."""
+
+    round: int
+    policy: str
+    figures: dict[str, Any]
+    degraded: dict[str, int]
+
+
+async def cluster(context: Context, seconds: float) -> dict[str, Any]:
+    """Find the capacity of all engines, then let the policies take turns."""
+    ends_s = time.monotonic() + seconds
+    policies = context.options.policies
+    with ExitStack() as stack:
+        heard = [stack.enter_context(listening(feed)) for feed in context.engines.feeds]
+        capacity, start_s = await _capacity(context, _CAPACITY_RATIO * seconds)
+        rate = UTILISATION * capacity
+        rounds, run_s = _rounds(ends_s - time.monotonic(), len(policies), start_s)
+        runs: list[_Run] = []
+        found: dict[str, Any] = {}
+        whole: list[dict[str, _Run]] = []
+        for round_, policy in _turns(rounds, policies):
+            if ends_s - time.monotonic() < run_s * (1 + _DRAIN_RATIO) and round_ > 0:
+                break  # drains took longer than was foreseen: this round is left out
+            runs.append(await _run(context, round_, policy, rate, run_s))
+            whole = _whole(runs, policies)
+            found = context.keep(
+                "cluster",
+                {
+                    "capacity_per_s": round(capacity, 3),
+                    "rate_per_s": round(rate, 3),
+                    "utilisation": UTILISATION,
+                    "seconds_a_run": round(run_s, 1),
+                    "rounds": len(whole),
+                    "policies": {p: _summary(whole, p) for p in policies if whole},
+                    "runs": [{"round": r.round, "policy": r.policy, **r.figures} for r in runs],
+                },
+            )
+        snapshots = [decoded(each()) for each in heard]
+    return found | {"simulated": _simulated(context, snapshots, rate, run_s, len(whole))}
+
+
+def _rounds(left_s: float, policies: int, start_s: float) -> tuple[int, float]:
+    """How many rounds there is time for, and the seconds in which a run's requests come, where a
+    scheduler takes `start_s` to start."""
+
+    def run_s(rounds: int) -> float:
+        each_s = left_s / (rounds * policies)
+        return (each_s - _START_RATIO * start_s) / (1.0 + _DRAIN_RATIO)
+
+    rounds = 1
+    # Beyond those, longer runs say more than further ones: queues take time to form.
+    while rounds < _MOST_ROUNDS and run_s(rounds + 1) >= (
+        _LEAST_RUN_S if rounds < _ROUNDS else 2 * _LEAST_RUN_S
+    ):
+        rounds += 1
+    return rounds, max(_LEAST_RUN_S, run_s(rounds))
+
+
+def _turns(rounds: int, policies: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Rounds and policies, each round in another order."""
+    for round_ in range(rounds):
+        first = round_ % len(policies)
+        order = (*policies[first:], *policies[:first])
+        yield from ((round_, policy) for policy in order)
+
+
+async def _capacity(context: Context, seconds: float) -> tuple[float, float]:
+    """Requests a second that all engines serve while some always wait, and the seconds in which
+    the scheduler started."""
+    began_s = time.monotonic()
+    engines, folder = context.engines, context.services.folder / "capacity"
+    folder.mkdir()
+    concurrency = round(_CONCURRENCY_PER_SEAT * context.max_num_seqs * len(engines.urls))
+    context.say("cluster: finding the capacity of all engines")
+    async with running_schedulers(folder, engines, "least_outstanding", 1) as schedulers:
+        start_s = time.monotonic() - began_s
+        body = online(context.most_tokens, "capacity")
+        async with StreamClient(schedulers.urls[0]) as client:
+            requests = endless(context.lengths, context.options.seed + 1)
+            done = await keep_busy(client, requests, body, concurrency, seconds)
+    ended = sorted(each.due_s + each.e2e_s for each in done)
+    return rate_of(ended, max(each.due_s for each in done)), start_s
+
+
+async def _run(context: Context, round_: int, policy: str, rate: float, run_s: float) -> _Run:
+    name = f"{round_}-{policy}"
+    context.say(f"cluster: round {round_ + 1}, {policy}")
+    folder = context.services.folder / f"cluster-{name}"
+    folder.mkdir()
+    arrivals = context.arrivals(rate, run_s, _seed(round_))
+    async with running_schedulers(folder, context.engines, policy, 1) as schedulers:
+        async with StreamClient(schedulers.urls[0]) as client:
+            answered = await send(client, arrivals, online(context.most_tokens, name))
+        degraded = dict(await schedulers.degraded())
+    counted = _counted(answered)
+    span_s = run_s * (1.0 - _WARM_UP_RATIO)
+    return _Run(round_, policy, context.figures(counted, span_s), degraded)
+
+
+def _seed(round_: int) -> int:
+    return 100 + round_
+
+
+def _counted(answered: Sequence[Answered]) -> Sequence[Answered]:
+    """Without the first, which find the engines empty."""
+    return answered[int(_WARM_UP_RATIO * len(answered)) :]
+
+
+def _whole(runs: Sequence[_Run], policies: Sequence[str]) -> list[dict[str, _Run]]:
+    """The rounds in which every policy had its turn."""
+    rounds: dict[int, dict[str, _Run]] = {}
+    for run in runs:
+        rounds.setdefault(run.round, {})[run.policy] = run
+    return [round_ for round_ in rounds.values() if len(round_) == len(policies)]
+
+
+def _summary(rounds: Sequence[dict[str, _Run]], policy: str) -> dict[str, Any]:
+    """Means over rounds; `less_reference` pairs each round with the reference's."""
+    found: dict[str, Any] = {}
+    for metric in METRICS:
+        own = [round_[policy].figures[metric] for round_ in rounds]
+        reference = [round_[REFERENCE].figures[metric] for round_ in rounds if REFERENCE in round_]
+        found[metric] = {"mean": round(fmean(own), 4)}
+        if len(own) > 1 and len(reference) == len(own) and policy != REFERENCE:
+            less, half = interval([a - b for a, b in zip(own, reference, strict=True)])
+            found[metric] |= {"less_reference": round(less, 4), "half_width": round(half, 4)}
+    requests = sum(round_[policy].figures["requests"] for round_ in rounds)
+    missing = [round_[policy].degraded for round_ in rounds]
+    degraded = {what: sum(m.get(what, 0) for m in missing) for m in missing for what in m}
+    return {"requests": requests, "degraded": degraded, **found}
+
+
+def _simulated(
+    context: Context,
+    snapshots: Sequence[Sequence[EngineSnapshot]],
+    rate: float,
+    run_s: float,
+    rounds: int,
+) -> dict[str, Any]:
+    """What the simulator says of the same requests, with step times fitted to the steps of these
+    very runs; lengths are expected to be as those before."""
+    instances = []
+    for own in snapshots:
+        steps: list[Step] = [step for snapshot in own for step in snapshot.completed_steps]
+        if not steps:
+            return {}
+        step_time = LinearStepTime(fit(steps).coefficients_s)
+        instances.append(InstanceConfig(own[-1].config, step_time))
+    found = {}
+    for policy in context.options.policies:
+        each = [
+            _simulate(context, tuple(instances), policy, rate, run_s, round_, draw)
+            for round_ in range(rounds)
+            for draw in range(_SIMULATIONS)
+        ]
+        found[policy] = {m: round(fmean(one[m] for one in each), 4) for m in METRICS}
+    return found
+
+
+def _simulate(
+    context: Context,
+    instances: tuple[InstanceConfig, ...],
+    policy: str,
+    rate: float,
+    run_s: float,
+    round_: int,
+    draw: int,
+) -> dict[str, Any]:
+    arrivals = context.arrivals(rate, run_s, _seed(round_))
+    history = LengthHistory()
+    for known in context.arrivals(rate, run_s, -1 - draw):
+        history.observe("", known.prompt_tokens, known.output_tokens)
+
+    def expected(arrival: Arrival) -> Any:
+        return history.estimate("", arrival.prompt_tokens, context.most_tokens)
+
+    config = ClusterConfig(instances, estimate=expected)
+    report = simulate(config, arrivals, [make_policy(policy)], Random(draw))
+    places = {arrival.request_id: arrival.t_s for arrival in arrivals}
+    served = sorted(report.served, key=lambda one: places[one.request_id])
+    answered = [
+        Answered(s.request_id, s.prompt_tokens, s.output_tokens, s.arrival_s, s.ttft_s, s.e2e_s)
+        for s in served
+    ]
+    return context.figures(_counted(answered), run_s * (1.0 - _WARM_UP_RATIO))

@@ -1,0 +1,95 @@
+"""What every stage is given."""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from foretell.workload import Arrival
+from tools.check.engines import Plan
+from tools.check.load import Answered
+from tools.check.options import CheckOptions, Stage
+from tools.harness.schedulers import Engines
+from tools.harness.services import Services
+from tools.intervals import percentile
+from tools.live.load import MixedLengths, bursty
+
+_ALLOWED = 4  # times the longest answer: what a request allows
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One run of the check."""
+
+    options: CheckOptions
+    plan: Plan
+    engines: Engines
+    services: Services
+    output: Path
+    max_model_len: int
+    max_num_seqs: int
+    """Seats of an engine."""
+    say: Say
+    """Told what goes on."""
+
+    def keep(self, stage: Stage, found: dict[str, Any]) -> dict[str, Any]:
+        """Write what a stage has found until now, and return it: whoever ends it leaves that."""
+        write_json(self.output / f"{stage}.json", found)
+        return found
+
+    @property
+    def lengths(self) -> MixedLengths:
+        """Lengths of all online requests."""
+        return MixedLengths().within(self.max_model_len)
+
+    @property
+    def most_tokens(self) -> int:
+        """What a request allows whose length only its engine knows."""
+        lengths = self.lengths
+        return min(_ALLOWED * lengths.most_output, self.max_model_len - lengths.most_prompt)
+
+    def arrivals(self, rate_per_s: float, seconds: float, seed: int) -> list[Arrival]:
+        """Bursty requests of `seconds`, the same for a seed."""
+        count = max(1, round(rate_per_s * seconds))
+        return bursty(count, rate_per_s, self.lengths, self.options.seed + seed)
+
+    def figures(self, answered: Iterable[Answered], seconds: float) -> dict[str, Any]:
+        """Latencies in seconds, and good answers a second, of requests that came in `seconds`."""
+        done = list(answered)
+        targets = self.options.ttft_target_s, self.options.tpot_target_s
+        ttft_s, tpot_s = [a.ttft_s for a in done], [a.tpot_s for a in done]
+        good = sum(a.good(*targets) for a in done)
+        found = {
+            "ttft_mean_s": fmean(ttft_s),
+            "ttft_p99_s": percentile(ttft_s, 99),
+            "tpot_mean_s": fmean(tpot_s),
+            "tpot_p99_s": percentile(tpot_s, 99),
+            "e2e_mean_s": fmean(a.e2e_s for a in done),
+            "e2e_p99_s": percentile([a.e2e_s for a in done], 99),
+            "goodput_per_s": good / seconds,
+            "good_ratio": good / len(done),
+        }
+        return {"requests": len(done), **{key: round(value, 5) for key, value in found.items()}}
+
+    def facts(self) -> dict[str, Any]:
+        """What is the same for all stages, as JSON."""
+        return {
+            "engines": self.plan.count,
+            "engines_per_gpu": self.plan.per_gpu,
+            "gpus_per_engine": self.plan.gpus_each,
+            "engine_args": self.plan.args(0, self.options.engine_args),
+            "last_engine_args": self.plan.args(self.plan.count - 1, self.options.engine_args),
+            "environment": self.plan.environment,
+            "lengths": asdict(self.lengths),
+            "seed": self.options.seed,
+        }
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write the file whole or not at all."""
+    partial = path.with_suffix(".part")
+    partial.write_text(json.dumps(content, indent=1))
+    partial.replace(path)

@@ -1,0 +1,187 @@
+"""Starts the engines under test, all at once where they can be told their share of memory."""
+
+import asyncio
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.backend.commands import snapshot_endpoint
+from services.process.children import ChildFailed
+from tools.check.dummies import SHAPES, weight_bytes, write_dummy
+from tools.check.engine_args import (
+    CO_SCHEDULER,
+    CPU_ARGS,
+    CPU_ENVIRONMENT,
+    DUMMY_ARGS,
+    EVERYWHERE,
+    GPU_ARGS,
+    GPU_ENVIRONMENT,
+    METER_FILE,
+    METERED,
+)
+from tools.check.hardware import Gpu
+from tools.check.options import CheckOptions
+from tools.harness.schedulers import Engines
+from tools.harness.services import Service, Services
+
+MODEL_NAME = "checked"
+"""The name that engines serve their model by."""
+_GIB = 2**30
+_USED_RATIO = 0.9  # of a GPU's memory, by all engines together: vLLM's default for one
+_BESIDE_BYTES = 3 * _GIB  # an engine's memory besides weights and KV cache: context, graphs
+_LEAST_KV_BYTES = 3 * _GIB
+_MOST_SHARING = 4
+_MOST_ENGINES = 16
+
+
+class CannotCheck(Exception):
+    """The check is not possible; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is started."""
+
+    model: str
+    """Folder or name."""
+    dummy: bool
+    """Its weights are random."""
+    gpus: tuple[Gpu, ...]
+    count: int
+    per_gpu: int
+    """Engines that share a GPU; 1 without GPUs."""
+    gpus_each: int
+    """GPUs of each engine (tensor parallelism)."""
+    kv_bytes: int
+    """KV cache of each engine where several share a GPU; 0: vLLM finds out by itself."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return dict(GPU_ENVIRONMENT if self.gpus else CPU_ENVIRONMENT)
+
+    @property
+    def at_once(self) -> bool:
+        """Whether engines can start at the same time: those that share a GPU must not measure each
+        other's memory."""
+        return self.per_gpu == 1 or self.kv_bytes > 0
+
+    def places(self, index: int) -> str:
+        """GPUs of an engine, as the launcher takes them."""
+        if not self.gpus:
+            return ""
+        first = (index // self.per_gpu) * self.gpus_each
+        return ",".join(map(str, range(first, first + self.gpus_each)))
+
+    def args(self, index: int, more: str) -> str:
+        """Flags of an engine; the last one serves offline requests, too."""
+        kind = CO_SCHEDULER if index == self.count - 1 else METERED
+        parts = [GPU_ARGS if self.gpus else CPU_ARGS, EVERYWHERE, f"--scheduler-cls {kind}"]
+        if self.dummy:
+            parts.append(DUMMY_ARGS if self.gpus else "--load-format dummy")
+        if self.per_gpu > 1:
+            parts.append(f"--gpu-memory-utilization {_USED_RATIO / self.per_gpu:.3f}")
+        if self.kv_bytes:
+            parts.append(f"--kv-cache-memory-bytes {self.kv_bytes}")
+        return " ".join([*parts, more])
+
+
+def plan_engines(options: CheckOptions, gpus: tuple[Gpu, ...], folder: Path) -> Plan:
+    """Which model and how many engines; a dummy's files are written below `folder`.
+
+    CannotCheck where they do not fit.
+    """
+    dummy = options.dummy or ("" if options.model else "qwen3-0.6b" if gpus else "tiny")
+    if dummy and dummy not in SHAPES:
+        raise CannotCheck(f"--dummy {dummy} is not known; there are {', '.join(SHAPES)}")
+    model = write_dummy(dummy, folder) if dummy else Path(options.model)
+    weights = weight_bytes(model) if model.is_dir() else 0
+    gpus_each = _gpus_each(options.engine_args)
+    groups = len(gpus) // gpus_each
+    if gpus and not groups:
+        raise CannotCheck(f"an engine needs {gpus_each} GPUs, and there are {len(gpus)}")
+    if not gpus or groups > 1:
+        count = options.engines or (min(groups, _MOST_ENGINES) if gpus else 2)
+    else:
+        count = options.engines or _sharing(gpus[0].memory_bytes, weights)
+    per_gpu = -(-count // groups) if gpus else 1
+    kv_bytes = _kv_bytes(gpus[0].memory_bytes, per_gpu, weights) if per_gpu > 1 and weights else 0
+    if per_gpu > 1 and weights and kv_bytes < _LEAST_KV_BYTES:
+        raise CannotCheck(
+            f"{per_gpu} engines of {weights / _GIB:.1f} GiB do not fit one {gpus[0].name}: "
+            "choose fewer --engines or a smaller model"
+        )
+    name = str(model.absolute()) if model.is_dir() else options.model
+    return Plan(name, bool(dummy), gpus, count, per_gpu, gpus_each, kv_bytes)
+
+
+def _gpus_each(engine_args: str) -> int:
+    found = re.search(r"(?:--tensor-parallel-size|-tp)[ =](\d+)", engine_args)
+    return max(1, int(found.group(1))) if found else 1
+
+
+def _kv_bytes(memory_bytes: int, per_gpu: int, weights: int) -> int:
+    return int(_USED_RATIO * memory_bytes / per_gpu) - weights - _BESIDE_BYTES
+
+
+def _sharing(memory_bytes: int, weights: int) -> int:
+    """Engines that one GPU has room for: two at least, so that there is a choice."""
+    for count in range(_MOST_SHARING, 2, -1):
+        if weights and _kv_bytes(memory_bytes, count, weights) >= _LEAST_KV_BYTES:
+            return count
+    return 2
+
+
+async def start(
+    plan: Plan, options: CheckOptions, services: Services, meter: Path, timeout_s: float
+) -> Engines:
+    """Start all engines with their predictors.
+
+    CannotCheck with the end of its log where one does not come to serve.
+    """
+    os.environ.update(plan.environment)  # which the engines inherit
+    os.environ[METER_FILE] = str(meter)
+
+    async def one(index: int) -> Service:
+        return await services.start(
+            f"launcher-{index}",
+            "services.backend",
+            "--engine=vllm",
+            f"--name=engine-{index}",
+            *([f"--python={options.python}"] if options.python else []),
+            f"--model={plan.model}",
+            f"--served-model-name={MODEL_NAME}",
+            f"--run-dir={services.folder}",
+            f"--engine-args={plan.args(index, options.engine_args)}",
+            *([f"--gpus={plan.places(index)}"] if plan.gpus else []),
+            *([f"--profile={options.profile}"] if options.profile else []),
+            f"--ready-timeout-s={timeout_s:.0f}",
+            start_timeout_s=timeout_s,
+        )
+
+    indices = range(plan.count)
+    try:
+        if plan.at_once:
+            started = await asyncio.gather(*map(one, indices))
+        else:
+            started = [await one(index) for index in indices]
+    except ChildFailed as error:
+        raise CannotCheck(
+            f"an engine did not start: {error}{_last_words(services.folder)}"
+        ) from None
+    return Engines(
+        MODEL_NAME,
+        tuple(str(service.facts["url"]) for service in started),
+        tuple(str(service.facts["predictor"]) for service in started),
+        tuple(snapshot_endpoint(services.folder, f"engine-{index}") for index in indices),
+    )
+
+
+def _last_words(folder: Path) -> str:
+    """Lines of engines' logs that tell of an error."""
+    lines: list[str] = []
+    for log in sorted(folder.glob("engine-*.engine.log")):
+        text = log.read_text(encoding="utf-8", errors="replace")
+        wrong = [line for line in text.splitlines() if re.search(r"Error|error:", line)]
+        lines += [f"\n  {log.name}: {line.strip()[:300]}" for line in wrong[-2:]]
+    return "".join(lines)

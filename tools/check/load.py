@@ -1,0 +1,163 @@
+"""What the stages send, and how an answer is timed."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from random import Random
+from typing import Any
+
+from foretell.workload import Arrival
+from tools.check.engine_args import LENGTH_KEY
+from tools.check.engines import MODEL_NAME
+from tools.live.load import MixedLengths, bursty
+from tools.live.stream import StreamClient
+
+_FIRST_TOKEN_ID, _LAST_TOKEN_ID = 100, 999  # ordinary tokens of any vocabulary
+_DEADLINE_S = 600.0
+_HEADROOM_S = 0.2  # from the moment when sending begins to the first request
+_ENDLESS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One request as its client saw it; seconds from when it was due."""
+
+    request_id: str
+    prompt_tokens: int
+    output_tokens: int
+    due_s: float
+    """Counted from the first moment of its run."""
+    ttft_s: float
+    e2e_s: float
+
+    @property
+    def tpot_s(self) -> float:
+        """Mean time of a token after the first."""
+        return (self.e2e_s - self.ttft_s) / max(1, self.output_tokens - 1)
+
+    def good(self, ttft_target_s: float, tpot_target_s: float) -> bool:
+        """Whether it met both targets."""
+        return self.ttft_s <= ttft_target_s and self.tpot_s <= tpot_target_s
+
+
+Body = Callable[[Arrival], dict[str, Any]]
+
+
+def online(most_tokens: int, prefix: str, **more: Any) -> Body:
+    """Makes the bodies of requests whose lengths the engine alone knows; `more` goes into each.
+
+    All allow `most_tokens`, which tells nothing of their lengths.
+
+    Prompts are token ids that begin alike nowhere, in no run of another `prefix`.
+    """
+
+    def body(arrival: Arrival) -> dict[str, Any]:
+        draws = Random(f"{prefix} {arrival.request_id}")
+        ids = range(_FIRST_TOKEN_ID, _LAST_TOKEN_ID + 1)
+        return {
+            "model": MODEL_NAME,
+            "prompt": draws.choices(ids, k=arrival.prompt_tokens),
+            "max_tokens": most_tokens,
+            "temperature": 0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "vllm_xargs": {LENGTH_KEY: arrival.output_tokens},
+            **more,
+        }
+
+    return body
+
+
+async def send(client: StreamClient, arrivals: Sequence[Arrival], body: Body) -> list[Answered]:
+    """Send each request when it is due, and wait for all; raises `NoStream`."""
+    began = time.time() + _HEADROOM_S
+    async with asyncio.TaskGroup() as group:
+        tasks = []
+        for arrival in arrivals:
+            await asyncio.sleep(began + arrival.t_s - time.time())
+            tasks.append(group.create_task(_ask(client, arrival, body, began)))
+    return [task.result() for task in tasks]
+
+
+async def keep_busy(
+    client: StreamClient,
+    requests: Iterator[Arrival],
+    body: Body,
+    concurrency: int,
+    seconds: float,
+    answered: list[Answered] | None = None,
+) -> list[Answered]:
+    """Have `concurrency` requests under way for `seconds`, then wait for the last; `NoStream`.
+
+    `answered` gets them as they end, where it is given.
+    """
+    began = time.time()
+    answered = [] if answered is None else answered
+
+    async def worker() -> None:
+        for request in requests:
+            now = time.time()
+            if now - began >= seconds:
+                return
+            due = Arrival(now - began, *_lengths(request), request.request_id)
+            answered.append(await _ask(client, due, body, began))
+
+    async with asyncio.TaskGroup() as workers:
+        for _ in range(concurrency):
+            workers.create_task(worker())
+    return answered
+
+
+def endless(lengths: MixedLengths, seed: int) -> Iterator[Arrival]:
+    """Requests whose times do not matter."""
+    return iter(bursty(_ENDLESS, 1.0, lengths, seed))
+
+
+def questions(seed: int, texts: int, text_tokens: int, most_output: int) -> Iterator[Arrival]:
+    """Offline requests without end: short questions on a few long texts (`offline`)."""
+    draws = Random(seed)
+    for number in count():
+        text = draws.randrange(texts)
+        output = draws.randint(8, max(9, most_output // 4))
+        yield Arrival(0.0, text_tokens, output, f"offline-{seed}-{text}-{number}")
+
+
+def offline(prefix: str) -> Body:
+    """Makes the bodies of `questions`: those of one text begin alike."""
+
+    def body(arrival: Arrival) -> dict[str, Any]:
+        text = arrival.request_id.split("-")[2]
+        ids = range(_FIRST_TOKEN_ID, _LAST_TOKEN_ID + 1)
+        start = Random(f"{prefix} text {text}").choices(ids, k=arrival.prompt_tokens - 16)
+        question = Random(f"{prefix} {arrival.request_id}").choices(ids, k=16)
+        return {
+            "model": MODEL_NAME,
+            "prompt": start + question,
+            "max_tokens": arrival.output_tokens + 1,
+            "temperature": 0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "priority": 2**31 - 1,
+            "vllm_xargs": {LENGTH_KEY: arrival.output_tokens, "class": "offline"},
+        }
+
+    return body
+
+
+async def _ask(client: StreamClient, arrival: Arrival, body: Body, began: float) -> Answered:
+    timing = await client.complete(body(arrival), _DEADLINE_S)
+    due = began + arrival.t_s
+    return Answered(
+        arrival.request_id,
+        arrival.prompt_tokens,
+        timing.output_tokens,
+        arrival.t_s,
+        timing.first_unix_s - due,
+        timing.last_unix_s - due,
+    )
+
+
+def _lengths(request: Arrival) -> tuple[int, int]:
+    return request.prompt_tokens, request.output_tokens

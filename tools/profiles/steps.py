@@ -1,0 +1,48 @@
+"""A step time fitted to steps that an engine has made."""
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any, Protocol
+
+import numpy as np
+
+from foretell.latency.features import features
+from foretell.latency.importers.linear_fit import relative_fit
+from foretell.latency.linear import LinearStepTime, StepTimeModel
+from foretell.model import BatchShape
+
+_REFITS = 6
+_OUTLIER = 3.0  # an error beyond this many median ones counts as that many (Huber)
+
+
+class Timed(Protocol):
+    """A step that was timed."""
+
+    @property
+    def duration_s(self) -> float: ...
+
+    @property
+    def shape(self) -> BatchShape: ...
+
+
+def fit(steps: Sequence[Timed]) -> LinearStepTime:
+    """Six coefficients for `steps`: least squares of the error relative to the prediction.
+
+    Refitted with the last fit's predictions, and with less weight for outliers: as relative to
+    the actual times, a stall would count next to nothing and a step cut short everything.
+    """
+    x = np.array([features(step.shape) for step in steps])
+    seconds = np.array([step.duration_s for step in steps])
+    weights: Any = 1.0
+    for _ in range(_REFITS):
+        coefficients = relative_fit(x, seconds, weights)
+        predicted = np.maximum(x @ np.array(coefficients), 1e-6)
+        errors = np.abs(seconds - predicted) / predicted
+        limit = _OUTLIER * np.median(errors)
+        weights = seconds / predicted * np.sqrt(np.minimum(1.0, limit / np.maximum(errors, limit)))
+    return LinearStepTime(coefficients)
+
+
+def median_error(model: StepTimeModel, steps: Sequence[Timed]) -> float:
+    """The median of |predicted - actual| / actual over steps."""
+    return median(abs(model.step_s(step.shape) / step.duration_s - 1.0) for step in steps)
