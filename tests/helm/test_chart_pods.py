@@ -96,12 +96,12 @@ def test_grace_periods_fit_the_longest_stream(name: str, tmp_path: Path) -> None
 
 def test_only_who_reads_a_setting_is_started_anew_when_it_changes() -> None:
     def annotations(**cluster: object) -> dict[str, str]:
-        found = parsed(render({"cluster": cluster}))
-        pods = {each["metadata"]["name"]: each.get("spec", {}).get("template") for each in found}
         return {
-            name: pod["metadata"]["annotations"]["foretell.dev/settings"]
-            for name, pod in pods.items()
-            if pod
+            each["metadata"]["name"]: each["spec"]["template"]["metadata"]["annotations"][
+                "foretell.dev/settings"
+            ]
+            for each in parsed(render({"cluster": cluster}))
+            if each["kind"] in ("StatefulSet", "Deployment")
         }
 
     def changed(**cluster: object) -> set[str]:
