@@ -21,7 +21,7 @@ PIP := -m pip install --quiet --disable-pip-version-check
 .DEFAULT_GOAL := help
 .PHONY: wheel help setup setup-dev setup-vllm setup-train run run-vllm lint test test-sweeps test-chaos test-chaos-brief test-clients \
 	test-guidellm test-breaks \
-	test-vllm test-vllm-schedulers test-vllm-engines test-vllm-matrix test-batch-kills test-storage test-compose test-prometheus \
+	test-vllm test-vllm-schedulers test-vllm-engines test-vllm-matrix test-batch-kills test-storage test-compose test-prometheus test-helm chart \
 	test-browser pictures bench bench-gateway \
 	accuracy accuracy-live \
 	reproduce-block reproduce-provisioning reproduce-blendserve reproduce-echo figures proto check-proto reference dashboards compose clean

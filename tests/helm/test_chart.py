@@ -110,6 +110,7 @@ CONTRADICTIONS = {
         {"models": [{"name": "a", "model": "m"}, {"name": "b", "model": "m", "path": "p"}]},
         "models.1.path",
     ),
+    "disk": ({"batch": {"enabled": True}}, "cluster.batches.database_url"),
     "hpa": ({"models": [_scaled("hpa")]}, "models.0.autoscaling.metrics"),
     "keda": ({"models": [_scaled("keda")]}, "trafficTls.secretName"),
     "two": ({"models": [_scaled("provisioner"), {"name": "b", "model": "n"}]}, "models: "),

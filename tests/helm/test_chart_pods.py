@@ -12,6 +12,7 @@ from chart_objects import (
     parsed,
     pods_of,
     render,
+    values_of,
 )
 
 from foretell.config import load_cluster
@@ -86,6 +87,7 @@ def test_grace_periods_fit_the_longest_stream(name: str, tmp_path: Path) -> None
     drain_s = load_cluster(cluster_file(name, tmp_path)).schedulers.drain_timeout_s
     pod = pods_of(name)["demo-foretell-scheduler"]
     pause_s = container_of(pod, "scheduler")["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert pause_s == values_of(name).get("schedulers", {}).get("endpointRemovalSeconds", 10)
     assert pod["spec"]["terminationGracePeriodSeconds"] >= pause_s + drain_s + 2
     for each in engines_of(name):
         grace_s = pods_of(name)[each]["spec"]["terminationGracePeriodSeconds"]
