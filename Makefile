@@ -21,7 +21,7 @@ PIP := -m pip install --quiet --disable-pip-version-check
 .DEFAULT_GOAL := help
 .PHONY: wheel help setup setup-dev setup-vllm setup-train run run-vllm lint test test-sweeps test-attacks test-chaos test-chaos-brief test-clients \
 	test-guidellm test-breaks \
-	test-vllm test-vllm-schedulers test-vllm-engines test-vllm-matrix test-batch-kills test-storage test-compose test-prometheus \
+	test-vllm test-vllm-schedulers test-vllm-engines test-vllm-matrix test-batch-kills test-storage test-compose test-prometheus test-helm chart \
 	test-browser pictures bench bench-gateway bench-watch \
 	accuracy accuracy-live \
 	reproduce-block reproduce-provisioning reproduce-blendserve reproduce-echo figures proto check-proto reference dashboards compose clean
@@ -169,6 +169,10 @@ test-compose: setup-dev ## The compose file on a Docker engine
 		{ echo 'test-compose needs a running Docker engine with Compose' >&2; exit 1; }
 	$(BIN)/pytest tests/compose -m docker
 
+test-helm: setup-dev ## The Helm chart: rendered by Helm's library, checked against schemas of API servers
+	$(BIN)/python $(PIP) 'helm-python-sdk==0.2.2' 'kubernetes-validate==1.37.0'
+	$(PYTEST) tests/helm
+
 # Debian's package, unpacked: nothing is installed and no service is started.
 $(PROMETHEUS):
 	mkdir -p .prometheus && cd .prometheus && apt-get download --quiet prometheus && dpkg -x prometheus_*.deb .
@@ -249,7 +253,7 @@ check-proto: setup-dev ## Fail when foretell/v1 is not what proto/ generates
 reference: setup ## Regenerate docs/reference.md
 	$(BIN)/foretell reference > docs/reference.md
 
-dashboards: setup-dev ## Regenerate the dashboards, alerts and what Kubernetes imports of them
+dashboards: setup-dev ## Regenerate the dashboards and alerts
 	$(BIN)/python -m tools.observability.dashboards
 
 compose: setup ## Regenerate the compose files and the JSON Schema from the shipped cluster files
@@ -259,6 +263,9 @@ compose: setup ## Regenerate the compose files and the JSON Schema from the ship
 	$(BIN)/foretell render compose --cluster deploy/cluster.checkpoint.yaml --output deploy
 	$(BIN)/foretell render compose --cluster deploy/cluster.envoy.yaml --output deploy
 	$(BIN)/foretell render compose --cluster deploy/cluster.provisioned.yaml --output deploy
+
+chart: setup ## Regenerate the schema of the Helm chart's values
+	$(BIN)/python -m tools.chart.values
 
 wheel: $(BIN)/python ## Build dist/foretell-*.whl, for machines without a checkout
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .

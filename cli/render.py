@@ -50,6 +50,35 @@ def envoy(
 
 
 @app.command()
+def kubernetes(
+    cluster: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Cluster file; none: values alone.")
+    ] = None,
+    values: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Values of the chart, before those of the cluster file."),
+    ] = None,
+    release: Annotated[str, typer.Option(help="Name that objects begin with.")] = "foretell",
+    namespace: Annotated[str, typer.Option(help="Namespace that they are for.")] = "default",
+    only_values: Annotated[
+        bool, typer.Option("--only-values", help="Print the values and no manifests.")
+    ] = False,
+) -> None:
+    """Print plain manifests: the Helm chart, rendered by Helm's own library or program."""
+    from foretell.config import ClusterError, load_cluster
+    from tools.chart.from_cluster import values_of
+    from tools.chart.rendered import manifests, read_values, values_text
+
+    try:
+        given = read_values(values) if values else {}
+        chosen = values_of(load_cluster(cluster), given) if cluster else given
+        text = values_text(chosen) if only_values else manifests(chosen, release, namespace)
+    except ClusterError as error:
+        raise SystemExit(str(error)) from error
+    typer.echo(text, nl=False)
+
+
+@app.command()
 def schema() -> None:
     """Print the JSON Schema of cluster files, for editors."""
     from foretell.config.cluster import cluster_schema

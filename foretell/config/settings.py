@@ -171,6 +171,10 @@ class SchedulerSettings(TrafficSettings, PlacementOptions, TargetsSection, Sched
     picker: str = ""
     """gRPC address of an endpoint picker for Envoy and other gateways, which this replica serves
     beside its endpoint, such as unix:/run/picker.sock; empty: none."""
+    picker_proof: Literal["secret", "network"] = "secret"
+    """What gateways on other hosts show the picker: the shared secret or a certificate, or nothing,
+    as those of Kubernetes can. Then `network` must let only gateways through: the picker tells who
+    asks the engines' key."""
     api_keys: SecretStr = SecretStr("")
     """Comma-separated bearer keys that may call; empty: anyone."""
     engine_api_key: SecretStr = SecretStr("")

@@ -1,7 +1,7 @@
 """Engines in the pods of a StatefulSet, which is scaled; its last pod is the one that goes.
 
 A place is a pod, by its ordinal; engine and predictor are two containers of it. What is allowed to
-whom is in `deploy/kubernetes`.
+whom is in the Helm chart, `templates/provisioner.yaml`.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """A Kubernetes API server over TLS that has one StatefulSet and one ConfigMap.
 
-Its objects are the official client's models. It allows what the Role in `deploy/kubernetes` does.
+Its objects are the official client's models. It allows what the Role of the Helm chart does.
 """
 
 import json
@@ -10,17 +10,27 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
 from aiohttp import web
 from certificates import make_certificate
 from kubernetes.client import ApiClient
 from kubernetes.client.models import V1ConfigMap, V1ObjectMeta, V1Scale, V1ScaleSpec, V1Status
 
-MANIFEST = Path(__file__).parents[2] / "deploy" / "kubernetes" / "provisioner.yaml"
-
-
-def manifests() -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all(MANIFEST.read_text()))
+_GET_AND_PATCH = ["get", "patch"]
+RULES: list[dict[str, Any]] = [
+    {
+        "apiGroups": ["apps"],
+        "resources": ["statefulsets/scale"],
+        "resourceNames": ["vllm"],
+        "verbs": _GET_AND_PATCH,
+    },
+    {
+        "apiGroups": [""],
+        "resources": ["configmaps"],
+        "resourceNames": ["vllm-instances"],
+        "verbs": _GET_AND_PATCH,
+    },
+]
+"""Of the Role in the Helm chart; a test of the chart compares."""
 
 
 class FakeKubernetes:
@@ -37,8 +47,6 @@ class FakeKubernetes:
         self.refused = 0
         self.meddle = lambda: None
         """Is called between reading and writing."""
-        (role,) = (each for each in manifests() if each["kind"] == "Role")
-        self._rules = role["rules"]
 
     def make_credentials(self, folder: Path) -> Path:
         """What a pod finds of its service account."""
@@ -60,7 +68,7 @@ class FakeKubernetes:
             and resource in rule["resources"]
             and name in rule["resourceNames"]
             and verb in rule["verbs"]
-            for rule in self._rules
+            for rule in RULES
         ):
             return self._refuse(403, f'{resource} "{name}" is forbidden: cannot {verb} it')
         if verb == "patch" and (refusal := self._take(await request.read(), request, resource)):

@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
+from certificates import make_certificate
 from engines import Engine, answer, engines
 from envoy_messages import asked, body_of, endpoint_of
 from schedulers import Scheduler, running
@@ -267,6 +268,33 @@ async def test_with_a_secret_only_who_knows_it_is_answered(tmp_path: Path) -> No
     ):
         call = process(channel)
         assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+async def test_where_the_network_is_trusted_gateways_prove_nothing(
+    tmp_path: Path, encrypted: bool
+) -> None:
+    """As gateways of Kubernetes do, which can show neither a secret nor a certificate."""
+    (port,) = free_ports("127.0.0.1", 1)
+    address = f"127.0.0.1:{port}"
+    changes: dict[str, Any] = {}
+    channel = grpc.aio.insecure_channel(address)
+    if encrypted:
+        path, key = make_certificate(tmp_path)
+        changes = {"tls_certificate": path, "tls_key": key, "tls_authority": path}
+        trusted = grpc.ssl_channel_credentials((tmp_path / "foretell.pem").read_bytes())
+        channel = grpc.aio.secure_channel(address, trusted)
+    guarded = {"engine_api_key": "k", "secret": "s", "picker_proof": "network"}
+    async with (
+        engines(answer) as (engine,),
+        running(tmp_path, [engine], picker=f"0.0.0.0:{port}", **guarded, **changes),
+        channel,
+    ):
+        call = process(channel)
+        for message in asked(PROMPT):
+            await call.write(message)
+        assert endpoint_of(await call.read()) == f"127.0.0.1:{engine.port}"
+        call.cancel()
 
 
 async def test_bytes_that_are_no_http2_end_the_connection(tmp_path: Path) -> None:

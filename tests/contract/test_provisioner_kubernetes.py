@@ -10,10 +10,9 @@ from typing import Any
 import aiohttp
 import pytest
 from certificates import make_certificate
-from fake_kubernetes import FakeKubernetes, manifests, serving
+from fake_kubernetes import FakeKubernetes, serving
 from kubernetes.client import ApiClient, AppsV1Api, Configuration
 
-from foretell.config import ProvisionerSettings
 from foretell.config.instances import InstanceConfig, parse_members
 from foretell.provision import Decision, Phase
 from services.provisioner import places
@@ -204,33 +203,3 @@ async def test_a_successor_without_a_file_takes_over_what_runs(
         await life.until(api, 2)
         await life.orders.close()
         life.lease.release()
-
-
-def test_the_manifests_are_what_the_official_client_knows() -> None:
-    """A field that it does not know would be lost on the way through its models."""
-    client = ApiClient()
-    for manifest in manifests():
-
-        class Answer:
-            data = json.dumps(manifest)
-
-        kind = "V1" + manifest["kind"]
-        model = client.deserialize(Answer, kind)
-        assert client.sanitize_for_serialization(model) == manifest, kind
-
-
-def test_the_settings_of_the_manifest_are_good() -> None:
-    (deployment,) = (each for each in manifests() if each["kind"] == "Deployment")
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    prefix = "FORETELL_PROVISIONER_"
-    values = {
-        each["name"].removeprefix(prefix).lower(): each["value"]
-        for each in container["env"]
-        if "value" in each
-    }
-    values["models"] = json.loads(values["models"])
-    settings = ProvisionerSettings(**values)
-    found = parse_members(settings.instances).instances
-    assert [each.instance_id for each in found] == ["vllm-0", "vllm-1"]
-    assert len(found) == settings.maximum
-    assert settings.driver == "kubernetes"

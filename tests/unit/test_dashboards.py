@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from tools.observability.alerts import ALERTS, rules
+from tools.observability.alerts import ALERTS
 from tools.observability.catalogue import catalogue
 from tools.observability.panel import Dashboard, metrics_of
 from tools.observability.panels import DASHBOARDS
@@ -81,10 +80,3 @@ def test_labels_that_are_selected_or_grouped_by_exist() -> None:
 def test_every_alert_has_a_section_of_the_runbook_and_no_other_is_there() -> None:
     text = (ROOT / "docs" / "runbook.md").read_text()
     assert re.findall(r"^## (.+)$", text, re.MULTILINE) == [alert.name for alert in ALERTS]
-
-
-def test_kubernetes_gets_the_same_alerts() -> None:
-    resources = list(yaml.safe_load_all((FOLDER / "kubernetes.yml").read_text()))
-    kinds = [resource["kind"] for resource in resources]
-    assert kinds == ["ServiceMonitor"] * 5 + ["PrometheusRule"]
-    assert resources[-1]["spec"] == rules()

@@ -49,7 +49,7 @@ _HEADER = re.compile(r"\bx-foretell-[a-z0-9-]*[a-z0-9](?![a-z0-9-]*\*)")
 COMMAND_VARIABLES = {"FORETELL_API_KEY", "FORETELL_IMAGE", "FORETELL_VERSION"}
 """Those of the command line and of compose files, not of a service."""
 FOREIGN_COMMANDS = re.compile(
-    r"^\s*(?:\S+=\S+ )*(?:vllm|docker|pip|git|curl|pytest|python|cp|make)\b"
+    r"^\s*(?:\S+=\S+ )*(?:vllm|docker|pip|git|curl|pytest|python|cp|make|kubectl|helm)\b"
 )
 FOREIGN_FLAGS = {
     "--api-key",
@@ -60,6 +60,7 @@ FOREIGN_FLAGS = {
     "--kv-cache-dtype",
     "--scheduler-cls",
     "--scheduling-policy",
+    "--shutdown-timeout",
     "--strict",
     "--tensor-parallel-size",
     "--wait",

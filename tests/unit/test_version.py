@@ -57,11 +57,6 @@ def test_every_service_exposes_it(declared: Declared) -> None:
     assert declared.registry.get_sample_value("foretell_build_info", labels) == 1
 
 
-def test_kubernetes_gets_the_image_of_this_release() -> None:
-    manifests = "".join(path.read_text() for path in (ROOT / "deploy/kubernetes").glob("*.yaml"))
-    assert set(re.findall(r"image: foretell:(\S+)", manifests)) == {__version__}
-
-
 def test_a_release_is_built_from_what_is_there() -> None:
     """The workflow's files, and its stages of the Dockerfile, exist."""
     workflow = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())

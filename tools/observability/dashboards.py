@@ -1,11 +1,10 @@
-"""Writes what Grafana, Prometheus and Kubernetes import; `make dashboards` runs it.
+"""Writes what Grafana and Prometheus import; `make dashboards` runs it.
 
 The dashboards are made by Grafana's own library, which knows the schema.
 """
 
 from pathlib import Path
 from string import ascii_uppercase
-from typing import Any
 
 import yaml
 from grafana_foundation_sdk.builders import dashboard as dashboards
@@ -14,7 +13,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import DataSourceRef
 
 from tools.observability.alerts import rules
-from tools.observability.catalogue import by_process, catalogue
+from tools.observability.catalogue import catalogue
 from tools.observability.panel import Dashboard, Panel, metrics_of
 from tools.observability.panels import DASHBOARDS
 
@@ -22,14 +21,12 @@ FOLDER = "deploy/observability"
 _HEADER = "# Made by `make dashboards` of tools/observability.\n"
 _SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 _HALF_OF_WIDTH, _HEIGHT = 12, 8
-_SCRAPE_INTERVAL = "15s"
 
 
 def files() -> dict[str, str]:
     """What is to be imported, by its path in `FOLDER`."""
     found = {f"dashboards/{each.uid}.json": _grafana(each) for each in DASHBOARDS}
     found["rules.yml"] = _HEADER + _yaml(rules())
-    found["kubernetes.yml"] = _HEADER + "---\n".join(_yaml(each) for each in _kubernetes())
     return found
 
 
@@ -65,34 +62,6 @@ def _panel(panel: Panel) -> timeseries.Panel:
         target = prometheus.Dataquery().ref_id(name).expr(query).legend_format(legend)
         built = built.with_target(target)
     return built
-
-
-def _kubernetes() -> list[dict[str, Any]]:
-    """For the Prometheus operator: who is scraped, by labels of the Services, and the alerts."""
-    labels = {"app.kubernetes.io/part-of": "foretell"}
-
-    def resource(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
-        metadata = {"name": name, "labels": labels}
-        return {
-            "apiVersion": "monitoring.coreos.com/v1",
-            "kind": kind,
-            "metadata": metadata,
-            "spec": spec,
-        }
-
-    monitors = [
-        resource(
-            "ServiceMonitor",
-            f"foretell-{process}",
-            {
-                "jobLabel": "app.kubernetes.io/component",
-                "selector": {"matchLabels": {**labels, "app.kubernetes.io/component": process}},
-                "endpoints": [{"port": "metrics", "interval": _SCRAPE_INTERVAL}],
-            },
-        )
-        for process in by_process()
-    ]
-    return [*monitors, resource("PrometheusRule", "foretell", rules())]
 
 
 def _yaml(content: object) -> str:

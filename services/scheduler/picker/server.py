@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from foretell.config.settings import TrafficSettings
+from foretell.config.settings import SchedulerSettings
 from services.process.traffic import METADATA_KEY, is_loopback
 from services.scheduler.app import App, Replica
 from services.scheduler.http.limits import BODY_DEADLINE_S, body_too_late
@@ -44,15 +44,16 @@ class Picker:
         self._connections: set[Connection] = set()
 
     @asynccontextmanager
-    async def serving(self, address: str, traffic: TrafficSettings) -> AsyncIterator[None]:
+    async def serving(self, address: str, settings: SchedulerSettings) -> AsyncIterator[None]:
         """Serve at `unix:PATH` or `HOST:PORT` while the block runs.
 
         SystemExit if that is taken, or if other hosts could call it without any proof.
         """
-        local = address.startswith("unix:") or is_loopback(address)
-        self._secret = b"" if local else traffic.secret.get_secret_value().encode()
-        mutual = bool(traffic.tls_certificate and traffic.tls_authority)
-        if not (local or self._secret or mutual):
+        near = address.startswith("unix:") or is_loopback(address)
+        trusts = near or settings.picker_proof == "network"
+        self._secret = b"" if trusts else settings.secret.get_secret_value().encode()
+        mutual = bool(settings.tls_certificate and settings.tls_authority)
+        if not (trusts or self._secret or mutual):
             raise SystemExit(
                 f"picker: other hosts can reach {address} and learn the engines' addresses and "
                 "key: give a shared secret or mutual TLS, or listen on a unix socket or 127.0.0.1"
@@ -66,7 +67,7 @@ class Picker:
             else:
                 host, _, port = address.rpartition(":")
                 server = await loop.create_server(
-                    self._connection, host.strip("[]"), int(port), ssl=_tls(traffic)
+                    self._connection, host.strip("[]"), int(port), ssl=_tls(settings)
                 )
         except OSError as error:
             raise SystemExit(f"picker: cannot listen on {address}: {error.strerror}") from error
@@ -116,14 +117,14 @@ class Picker:
         return None
 
 
-def _tls(traffic: TrafficSettings) -> ssl.SSLContext | None:
+def _tls(traffic: SchedulerSettings) -> ssl.SSLContext | None:
     """What protects connections; None where there is no certificate."""
     if not traffic.tls_certificate:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.set_alpn_protocols(["h2"])
     context.load_cert_chain(traffic.tls_certificate, traffic.tls_key)
-    if traffic.tls_authority:
+    if traffic.tls_authority and traffic.picker_proof == "secret":
         context.load_verify_locations(traffic.tls_authority)
         context.verify_mode = ssl.CERT_REQUIRED
     return context

@@ -1,0 +1,126 @@
+"""Who may do what in the Helm chart's release, and what watches it."""
+
+import json
+
+import pytest
+import yaml
+from chart_objects import (
+    CHART,
+    HERE,
+    containers,
+    each_set,
+    of_kind,
+    pods_of,
+    values_of,
+)
+
+from foretell.config.instances import parse_members
+
+
+@each_set
+def test_only_who_needs_them_may_speak_to_pods(name: str) -> None:
+    policies = of_kind(name, "NetworkPolicy")
+    if not values_of(name).get("networkPolicies", {}).get("enabled", True):
+        assert not policies
+        return
+    pods = {k: p for k, p in pods_of(name).items() if k != "app.kubernetes.io/component"}
+    component = "app.kubernetes.io/component"
+
+    def callers(of: str, port: str) -> set[str]:
+        policy = policies[f"demo-foretell-{of}"]["spec"]
+        found: set[str] = set()
+        for rule in policy["ingress"]:
+            if port in {each["port"] for each in rule["ports"]}:
+                assert rule["from"], "an empty list is everybody"
+                for peer in rule["from"]:
+                    labels = peer.get("podSelector", {}).get("matchLabels", {})
+                    found.add(labels.get(component, "others"))
+        return found
+
+    covered = {each["spec"]["podSelector"]["matchLabels"][component] for each in policies.values()}
+    components = {pod["metadata"]["labels"][component] for pod in pods.values()} - {"check"}
+    assert components == covered
+    assert callers("engine", "grpc") == callers("engine", "frames") == {"scheduler", "provisioner"}
+    if "tagger" in components:
+        assert callers("tagger", "grpc") == {"scheduler"}
+    if "batch" in components:
+        assert callers("batch", "http") == {"scheduler", "provisioner"}
+    gateway = values_of(name).get("gateway", {}).get("inferencePool", False)
+    assert callers("scheduler", "picker") == ({"others"} if gateway else set())
+
+
+@each_set
+def test_only_a_provisioner_that_scales_may_speak_to_the_api_server(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = values_of(name).get("models", [{}])[0]
+    scales = model.get("autoscaling", {}).get("by") == "provisioner"
+    roles = of_kind(name, "Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding")
+    tokens = [
+        key
+        for key, pod in pods_of(name).items()
+        for volume in pod["spec"].get("volumes", [])
+        for source in volume.get("projected", {}).get("sources", [])
+        if "serviceAccountToken" in source
+    ]
+    if not scales:
+        assert not roles
+        assert not tokens
+        return
+    assert tokens == ["demo-foretell-provisioner"]
+    (role,) = of_kind(name, "Role").values()
+    monkeypatch.syspath_prepend(HERE.parent / "contract")
+    from fake_kubernetes import RULES  # noqa: PLC0415
+
+    text = json.dumps(role["rules"]).replace("demo-foretell-qwen", "vllm")
+    assert json.loads(text) == RULES, "tests of the driver allow something else"
+
+
+def test_instances_that_a_provisioner_writes_begin_as_a_list_of_none() -> None:
+    (text,) = of_kind("provisioner", "ConfigMap")["demo-foretell-qwen-instances"]["data"].values()
+    members = parse_members(text)
+    assert members.instances == ()
+    assert members.models == ("Qwen/Qwen3-8B",)
+
+
+def test_alerts_and_dashboards_are_those_that_ship() -> None:
+    (rule,) = of_kind("watched", "PrometheusRule").values()
+    shipped = (CHART / "observability/rules.yml").read_text()
+    moved = shipped.replace("docs/runbook.md", "https://example.org/runbook.md")
+    assert rule["spec"] == yaml.safe_load(moved)
+    files = {path.name: path for path in (CHART / "observability/dashboards").glob("*.json")}
+    found: dict[str, str] = {}
+    for each in of_kind("watched", "ConfigMap").values():
+        if each["metadata"]["labels"].get("grafana_dashboard") == "1":
+            found |= each["data"]
+    assert found.keys() == files.keys()
+    for name, text in found.items():
+        assert json.loads(text) == json.loads(files[name].read_text())
+
+
+def test_monitors_reach_every_process_by_a_port_that_it_has() -> None:
+    pods = pods_of("watched").values()
+    jobs = set()
+    for each in of_kind("watched", "PodMonitor").values():
+        wanted = each["spec"]["selector"]["matchLabels"].items()
+        (endpoint,) = each["spec"]["podMetricsEndpoints"]
+        jobs.add(endpoint["relabelings"][0]["replacement"])
+        for pod in pods:
+            if wanted <= pod["metadata"]["labels"].items():
+                ports = [p["name"] for c in containers(pod) for p in c.get("ports", [])]
+                assert ports.count(endpoint["port"]) == 1
+    assert jobs == {"scheduler", "predictor", "engine", "tagger", "batch"}
+
+
+def test_a_gateway_asks_our_picker_and_fails_closed() -> None:
+    (pool,) = of_kind("gateway", "InferencePool").values()
+    (route,) = of_kind("gateway", "HTTPRoute").values()
+    picker = pool["spec"]["endpointPickerRef"]
+    service = of_kind("gateway", "Service")[picker["name"]]
+    assert [port["port"] for port in service["spec"]["ports"]] == [picker["port"]["number"]]
+    assert picker["failureMode"] == "FailClose"
+    (backend,) = route["spec"]["rules"][0]["backendRefs"]
+    assert (backend["kind"], backend["name"]) == ("InferencePool", pool["metadata"]["name"])
+    # Files and batches have no engine: they go to schedulers.
+    first = of_kind("batch", "HTTPRoute")["demo-foretell"]["spec"]["rules"][0]
+    assert first["backendRefs"] == [{"name": "demo-foretell-scheduler", "port": 8000}]

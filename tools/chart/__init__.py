@@ -1,0 +1,1 @@
+"""The Helm chart in `deploy/helm/foretell`: its values' schema, and manifests rendered by it."""
