@@ -63,7 +63,8 @@ def at(commit: str, python: Path | None) -> Side:
             pip = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
             side.run(*pip, "-e", ".[local]", *_NEEDED)
         done.touch()
-    side.run("-P", "-m", "foretell.engine.warm")  # compiles, the first time
+    if (tree / "foretell" / "engine" / "warm.py").exists():  # of a commit that compiles at a start
+        side.run("-P", "-m", "foretell.engine.warm")
     return side
 
 
