@@ -109,7 +109,7 @@ test: lint ## Everything that needs no special machine
 	$(PYTEST) $(ANYWHERE)
 
 test-sweeps: setup-dev ## What is drawn at random, all of it: make test draws less
-	SWEEPS=whole SIGNAL_MOMENTS=12 $(PYTEST) -m 'sweep or hypothesis' $(ANYWHERE)
+	SWEEPS=whole $(PYTEST) -m 'sweep or hypothesis' $(ANYWHERE)
 
 KILLS ?= 1000
 test-batch-kills: setup-dev ## Workers of batches killed at random, KILLS times, over SQLite and over Postgres

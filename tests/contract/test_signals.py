@@ -1,6 +1,5 @@
 """SIGTERM ends a process at any moment of its start, and at once."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -9,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-MOMENTS = int(os.environ.get("SIGNAL_MOMENTS", "4"))
+from tests.sweeps import cases
+
+MOMENTS = cases(8, 2)
 """Moments of a start, evenly spread, at which each service gets the signal."""
 WAIT_S = 60.0
 ENDED_S = 10.0

@@ -56,6 +56,7 @@ FOREIGN_FLAGS = {
     "--build",
     "--enable-prompt-tokens-details",
     "--enforce-eager",
+    "--install-completion",
     "--gpu-memory-utilization",
     "--kv-cache-dtype",
     "--scheduler-cls",
@@ -65,7 +66,7 @@ FOREIGN_FLAGS = {
     "--tensor-parallel-size",
     "--wait",
 }
-"""Flags of vLLM's server, of Docker Compose and of mypy."""
+"""Flags of vLLM's server, of Docker Compose, of mypy and of every command of typer."""
 
 
 def broken_links(page: Path, root: Path) -> list[str]:
