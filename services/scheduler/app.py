@@ -14,6 +14,7 @@ from services.scheduler.console.what_if import WhatIf
 from services.scheduler.http.accepting import accepted, model_not_found, request_id_of
 from services.scheduler.http.auth import ApiKeys
 from services.scheduler.http.batches import Batches, is_for_batches
+from services.scheduler.http.described import described
 from services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError, unavailable
 from services.scheduler.http.exchange import ClientLeft, Exchange
 from services.scheduler.http.headers import forwarded
@@ -81,6 +82,7 @@ class App:
             "/status": self._status,
             STATE: self._console_state,
             **static_pages(),
+            **described(),
         }
 
     async def __call__(self, exchange: Exchange) -> None:

@@ -3,12 +3,14 @@
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import Any
 
 from services.scheduler.http.errors import ApiError
 from services.scheduler.http.parsing import (
     PRIORITY_HEADER,
     ParsedRequest,
     parse,
+    parse_form,
     with_priority_header,
 )
 from services.scheduler.http.quota import Grant, Tenant
@@ -32,7 +34,16 @@ def accepted(
 ) -> ParsedRequest:
     """The request in `body`; raises `ApiError` if it is wrong or none of `models` is meant."""
     only = next(iter(models)) if len(models) == 1 else ""
-    parsed = parse(endpoint, body, tenant=tenant.name, terms=terms, grant=grant, only_model=only)
+    facts: dict[str, Any] = {
+        "tenant": tenant.name,
+        "terms": terms,
+        "grant": grant,
+        "only_model": only,
+    }
+    if endpoint.is_form:
+        parsed = parse_form(endpoint, headers.get("content-type", ""), body, **facts)
+    else:
+        parsed = parse(endpoint, body, **facts)
     tenant.check_model(parsed.model)
     if PRIORITY_HEADER in headers:
         parsed = with_priority_header(parsed, headers[PRIORITY_HEADER])
