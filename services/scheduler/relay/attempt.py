@@ -164,7 +164,7 @@ class Attempt:
         headers = self._request_headers()
         try:
             instance, kind = self._placement.instance, self._request.content_type
-            upstream = await engines.post(instance, path, body, headers, self, kind)
+            upstream = await engines.post(instance, path, body, headers, self, content_type=kind)
         except Unreachable as error:
             raise AttemptFailed(error.reason) from error
         self._reply.flow(upstream.pause, upstream.resume)
