@@ -23,8 +23,9 @@ _ENDPOINTS = """\
 What is sent by POST to these paths goes to an engine that serves `model`, with all its fields.
 Whether the engine offers the path depends on its model; where none does, its 404 comes back. The
 scheduler itself answers GET `/v1/models`, `/v1/models/NAME`, `/health`, `/ready`, `/status`,
-`/metrics`, `/explain/REQUEST_ID` and `/console`. A response that an engine stores, or makes in the
-background, cannot be asked for."""
+`/metrics`, `/explain/REQUEST_ID`, `/console`, `/docs` and `/openapi.json`. A response that an
+engine stores can be followed (`previous_response_id`); it cannot be asked for, nor can one that is
+made in the background."""
 
 REQUEST_HEADERS = (
     ("authorization", "`Bearer KEY`, where the scheduler has API keys; or `x-api-key: KEY`."),

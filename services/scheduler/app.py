@@ -17,6 +17,7 @@ from services.scheduler.http.auth import ApiKeys
 from services.scheduler.http.batches import METHODS as BATCH_METHODS
 from services.scheduler.http.batches import Batches, is_for_batches
 from services.scheduler.http.cors import Cors
+from services.scheduler.http.described import described
 from services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError, unavailable
 from services.scheduler.http.exchange import ClientLeft, Exchange
 from services.scheduler.http.headers import forwarded
@@ -87,6 +88,7 @@ class App:
             "/status": self._status,
             STATE: self._console_state,
             **static_pages(),
+            **described(),
         }
 
     async def __call__(self, exchange: Exchange) -> None:

@@ -22,6 +22,8 @@ from engines import (
 from schedulers import running, until
 from scripted_peers import Predictor, serving
 
+from services.scheduler.http.surface import ENDPOINTS
+
 MESSAGES = [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/responses": {"input": "hi"},
@@ -78,11 +80,13 @@ async def test_what_an_engine_offers_passes(tmp_path: Path, path: str) -> None:
             response = await scheduler.client.post(path, json=body)
             assert (response.status_code, response.content) == (200, reply)
             assert response.headers["x-foretell-instance"] == "engine-1"
-        received = both[1].received[0]
-        assert received.path == path
-        xargs = received.body.pop("vllm_xargs", None)
+        assert both[1].received[0].path == path
+        received = both[1].received[0].body
+        xargs = received.pop("vllm_xargs", None)
         assert (xargs is not None) == (path in GENERATING)
-        assert {**received.body, "vllm_xargs": None} == {**body, "vllm_xargs": None}
+        named = received.pop("request_id", None)  # by which its response names its engine
+        assert (named is not None) == (path == "/v1/responses")
+        assert {**received, "vllm_xargs": None} == {**body, "vllm_xargs": None}
         wrong = await scheduler.client.post(path, json={**body, "model": "no"})
         assert wrong.status_code == 404
         assert (await scheduler.client.get(path)).status_code == 405
@@ -319,3 +323,24 @@ async def test_callers_with_names_have_their_limits(tmp_path: Path) -> None:
         assert (await first).status_code == 200
         assert (await scheduler.complete(headers=busy)).status_code == 200
         assert len(engine.received) == 3
+
+
+async def test_the_surface_tells_of_itself(tmp_path: Path) -> None:
+    async with (
+        engines(answer) as (engine,),
+        running(
+            tmp_path, [engine], api_keys="k", headers={"authorization": "Bearer k"}
+        ) as scheduler,
+    ):
+        nobody = {"authorization": ""}
+        told = (await scheduler.client.get("/openapi.json", headers=nobody)).json()
+        assert told["openapi"].startswith("3.")
+        assert {path for path, each in told["paths"].items() if "post" in each} == set(ENDPOINTS)
+        form = told["paths"]["/v1/audio/transcriptions"]["post"]["requestBody"]["content"]
+        assert list(form) == ["multipart/form-data"]
+        page = await scheduler.client.get("/docs")
+        assert page.headers["content-type"].startswith("text/html")
+        assert all(path in page.text for path in ENDPOINTS)
+        for path, each in told["paths"].items():
+            if "get" in each and "{" not in path:
+                assert (await scheduler.client.get(path)).status_code == 200, path

@@ -20,7 +20,7 @@ class Engines:
 
     listener: Attempt
 
-    async def post(self, *sent: Any) -> Any:
+    async def post(self, *sent: Any, **_: Any) -> Any:
         self.listener = sent[-1]
         return Mock()
 
@@ -36,7 +36,12 @@ async def begun(
         spec=spec, instance=instance, policy="slo", prediction=None, headers=dict
     )
     request = SimpleNamespace(
-        stream=True, endpoint=ENDPOINTS["/v1/completions"], priority=0, grant=None
+        stream=True,
+        endpoint=ENDPOINTS["/v1/completions"],
+        priority=0,
+        grant=None,
+        content_type="application/json",
+        body={},
     )
     reply, engines = Reply(Mock(), "id", request.endpoint), Engines()
     attempt = Attempt(

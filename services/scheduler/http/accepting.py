@@ -3,12 +3,14 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from services.scheduler.http.errors import ApiError
 from services.scheduler.http.parsing import (
     PRIORITY_HEADER,
     ParsedRequest,
     parse,
+    parse_form,
     with_priority_header,
 )
 from services.scheduler.http.quota import Grant, Tenant
@@ -33,7 +35,11 @@ def accepted(
 ) -> ParsedRequest:
     """The request in `body`; raises `ApiError` if it is wrong or for a model that nobody
     `serves`. `only` gives the model that is meant where none is named, or ""."""
-    parsed = parse(endpoint, body, tenant=tenant.name, terms=terms, grant=grant, only=only)
+    facts: dict[str, Any] = {"tenant": tenant.name, "terms": terms, "grant": grant, "only": only}
+    if endpoint.is_form:
+        parsed = parse_form(endpoint, headers.get("content-type", ""), body, **facts)
+    else:
+        parsed = parse(endpoint, body, **facts)
     tenant.check_model(parsed.model)
     if PRIORITY_HEADER in headers:
         parsed = with_priority_header(parsed, headers[PRIORITY_HEADER])

@@ -46,7 +46,7 @@ class InProgress:
 
     @property
     def limit(self) -> int:
-        """As many as there may be."""
+        """The most requests that may be in progress."""
         return self._limit
 
     @property

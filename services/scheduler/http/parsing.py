@@ -19,6 +19,7 @@ from foretell.length.conversation import Kind
 from foretell.model import Slo
 from services.scheduler.http.errors import invalid
 from services.scheduler.http.fields import boolean, integer
+from services.scheduler.http.forms import form_fields
 from services.scheduler.http.output import HINT_FIELD, output_terms
 from services.scheduler.http.quota import Grant
 from services.scheduler.http.slo import NO_TERMS, Terms
@@ -79,6 +80,9 @@ class ParsedRequest:
     terms: Terms = NO_TERMS
     grant: Grant | None = None
     """What its tenant has left; None: it has no limits."""
+    form: bytes = b""
+    """The body as it came, where it is a form."""
+    content_type: str = "application/json"
     among: frozenset[str] | None = None
     """Names of the only instances that may answer; None: any."""
 
@@ -156,6 +160,30 @@ def parse(
     )
 
 
+def parse_form(
+    endpoint: Endpoint,
+    content_type: str,
+    raw: bytes,
+    *,
+    tenant: str = "",
+    terms: Terms = NO_TERMS,
+    grant: Grant | None = None,
+    only: Callable[[], str] = str,
+) -> ParsedRequest:
+    """Validate a form, which is passed on as it is; raises `ApiError`."""
+    fields: dict[str, Any] = dict(form_fields(content_type, raw))
+    known = {"model": fields.get("model"), "prompt": ""}
+    request = parse(
+        endpoint,
+        orjson.dumps(known),
+        tenant=tenant,
+        terms=terms,
+        grant=grant,
+        only=only,
+    )
+    return replace(request, stream=boolean(fields, "stream"), form=raw, content_type=content_type)
+
+
 def _priority(body: dict[str, Any]) -> int:
     """The last one for requests that say that they are offline."""
     given = integer(body, "priority", 0, least=-(2**31), most=2**31 - 1)
@@ -204,6 +232,8 @@ def for_engine(
 
     Raises `ApiError` for a body that is nested too deeply to be written again.
     """
+    if request.form:
+        return request.form
     if not request.endpoint.generates and request.head:
         return request.head + b"}"
     ours: dict[str, Any] = {

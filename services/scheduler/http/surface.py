@@ -34,6 +34,8 @@ class Endpoint:
     """Fields that bound the output tokens; the first that is given counts."""
     default_max_tokens: int = 0
     """The bound where none of them is given; 0: none."""
+    is_form: bool = False
+    """Its body is a form with a file, and its answer need not be JSON."""
     opening: tuple[bytes, ...] = ()
     """Events with which a stream begins before there is a token."""
     generates: bool = field(init=False)
@@ -157,6 +159,7 @@ _TABLE = (
     *(Endpoint(path) for path in ("/v1/embeddings", "/v2/embed", "/pooling", "/classify")),
     *(Endpoint(path) for path in ("/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank")),
     *(Endpoint(path) for path in ("/tokenize", "/detokenize")),
+    *(Endpoint(f"/v1/audio/{name}", is_form=True) for name in ("transcriptions", "translations")),
 )
 
 ENDPOINTS = {each.path: each for each in _TABLE}

@@ -41,10 +41,11 @@ MOST_UNREAD_BYTES = 1 << 20
 """Nothing more is read from a peer while more than that waits to be read by it."""
 MOST_PARTIAL_BYTES = 64 << 20
 """What is held of messages that are not whole, of all calls of a connection."""
-TURN_S = 0.005
+TURN_S = 0.002
 """For so long the event loop reads what one peer has sent; then others get their turn."""
-_SLICE_BYTES = 4096
-"""What is read at once: some hundred frames at most."""
+_SLICE_BYTES, _SMALL_SLICE_BYTES = 16_384, 1024
+"""What is read at once; the smaller one, where frames are small, is a hundred of them at most."""
+_MANY_EVENTS = 16
 _MOST_BETWEEN_EVENTS = 1 << 20
 """A frame, or a header block in parts, is shorter."""
 MOST_RESETS = 1000
@@ -146,6 +147,7 @@ class Connection(asyncio.Protocol):
         self._unread: deque[memoryview] = deque()
         """What has come and waits for a turn."""
         self._reading: asyncio.Handle | None = None
+        self._slice_bytes = _SMALL_SLICE_BYTES
         self._since_event = 0
         """Bytes since the last event."""
         self._partial_bytes = 0
@@ -271,10 +273,12 @@ class Connection(asyncio.Protocol):
 
     def _read_slice(self) -> None:
         data = self._unread.popleft()
-        if len(data) > _SLICE_BYTES:
-            self._unread.appendleft(data[_SLICE_BYTES:])
-            data = data[:_SLICE_BYTES]
+        if len(data) > self._slice_bytes:
+            self._unread.appendleft(data[self._slice_bytes :])
+            data = data[: self._slice_bytes]
         events = self._h2.receive_data(bytes(data))
+        are_many = len(events) > _MANY_EVENTS
+        self._slice_bytes = _SMALL_SLICE_BYTES if are_many else _SLICE_BYTES
         self._since_event = 0 if events else self._since_event + len(data)
         if self._since_event > _MOST_BETWEEN_EVENTS:
             self._h2.close_connection(ErrorCodes.FRAME_SIZE_ERROR)

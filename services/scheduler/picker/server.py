@@ -30,7 +30,7 @@ _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"  # HealthCheckResponse.status
 _ROOM_BYTES = 1 << 16  # in a message, beside the body
 _LOOK_EVERY_S = 1.0
 MOST_CONNECTIONS = 256
-"""Of gateways, which have one for each thread; others are closed at once."""
+"""Connections of gateways, which have one for each thread; others are closed at once."""
 
 
 class Picker:

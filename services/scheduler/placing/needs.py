@@ -33,7 +33,7 @@ _REFUSALS: tuple[tuple[Unfit, re.Pattern[bytes]], ...] = (
 """What vLLM says, by what it cannot do."""
 _NO_INPUTS = re.compile(rb"not (a multimodal|multimodal)|multimodal.{0,40}not", re.IGNORECASE)
 _READ_BYTES = 2000
-"""Of a refusal: the rest quotes the request."""
+"""The part of a refusal that is read: the rest quotes the request."""
 
 
 def need_of(request: ParsedRequest, prompt_tokens: int, keeper: str = "") -> Need:

@@ -163,7 +163,8 @@ class Attempt:
         path = self._request.endpoint.path
         headers = self._request_headers()
         try:
-            upstream = await engines.post(self._placement.instance, path, body, headers, self)
+            instance, kind = self._placement.instance, self._request.content_type
+            upstream = await engines.post(instance, path, body, headers, self, content_type=kind)
         except Unreachable as error:
             raise AttemptFailed(error.reason) from error
         self._reply.flow(upstream.pause, upstream.resume)
@@ -217,7 +218,8 @@ class Attempt:
             self._framing = StreamFraming(endpoint.opening)
         else:
             is_bytes = headers.get(b"content-type", b"").startswith(b"application/octet-stream")
-            self._framing = WholeFraming(any_form=is_bytes and not endpoint.generates)
+            any_form = is_bytes and not endpoint.generates
+            self._framing = WholeFraming(any_form=any_form or endpoint.is_form)
 
     def _begin_opaque(self, encoding: bytes) -> None:
         """The answer is passed on as it is, with the header that says how to read it."""

@@ -34,7 +34,7 @@ class Beginning:
         """All that has come."""
         self._opening = frozenset(opening)
         self._name = b""
-        """Of the event under way."""
+        """The name of the event under way."""
         self._data: list[bytes] = []
         """Its lines of data, as long as they are no JSON."""
 

@@ -192,7 +192,7 @@ class FollowedFraming(StreamFraming):
     def _follow_other(
         self, part: bytes, text: bytes, shown: list[bytes]
     ) -> tuple[str, Told | None] | None:
-        """As `_follow`, of what is no object: the end, a comment, or nobody knows what."""
+        """Follow what is no object: the end, a comment, or nobody knows what."""
         has_begun = self._beginning is None or bool(shown)
         if text.strip() == b"[DONE]":
             part, self._progress.is_done = DONE, True

@@ -61,8 +61,9 @@ class EngineClient:
         body: bytes,
         headers: Mapping[str, str],
         listener: Listener,
+        content_type: str = "application/json",
     ) -> Upstream:
-        """Send a request of JSON, whose answer `listener` gets; returns when it is on its way.
+        """Send a request, whose answer `listener` gets; returns when it is on its way.
 
         It breaks when the engine does not answer health probes. Raises `Unreachable`.
         """
@@ -77,7 +78,7 @@ class EngineClient:
             )
             self._engines[instance] = engine
             instance.heard_s = engine.heard_s
-        head = engine.head(path, len(body), headers)
+        head = engine.head(path, len(body), headers, content_type)
         connection = engine.idle() or await engine.connect()
         connection.send(head, body, listener)
         return Upstream(engine, connection)
@@ -107,7 +108,7 @@ class _Engine:
         # Answers are relayed as they come: they must not be compressed.
         self._fixed = (
             f" HTTP/1.1\r\nhost: {url.host_port_subcomponent}\r\naccept: */*\r\n"
-            "accept-encoding: identity\r\ncontent-type: application/json\r\n"
+            "accept-encoding: identity\r\n"
         ) + _lines(authorization)
         self._connect_timeout_s = connect_timeout_s
         self._read_timeout_s = read_timeout_s
@@ -115,11 +116,13 @@ class _Engine:
         self._open: set[Connection] = set()
         self._when_down = _WhenSet(down)
 
-    def head(self, path: str, body_bytes: int, headers: Mapping[str, str]) -> bytes:
+    def head(
+        self, path: str, body_bytes: int, headers: Mapping[str, str], content_type: str
+    ) -> bytes:
         """The head of a request; no header holds a line end."""
         return (
-            f"POST {self._prefix}{path}{self._fixed}content-length: {body_bytes}\r\n"
-            f"{_lines(headers)}\r\n"
+            f"POST {self._prefix}{path}{self._fixed}content-type: {content_type}\r\n"
+            f"content-length: {body_bytes}\r\n{_lines(headers)}\r\n"
         ).encode()
 
     def idle(self) -> Connection | None:
