@@ -67,6 +67,14 @@ def test_containers_are_confined(cluster: Cluster) -> None:
     assert published == expected
 
 
+def test_nothing_is_kept_but_in_volumes_with_names(cluster: Cluster) -> None:
+    """An anonymous volume would outlive an upgrade, with what an older release left in it."""
+    for service in SERVICES:
+        facts = cluster.inspect(service)
+        assert {mount["Destination"] for mount in facts["Mounts"]} == {"/run/foretell"}
+        assert not facts["Config"]["Volumes"]
+
+
 def test_no_second_engine_gets_the_identity_of_one(cluster: Cluster) -> None:
     with pytest.raises(AssertionError, match="unique name"):
         cluster.compose("up", "--no-build", "--detach", "--scale", "engine-0=2")
