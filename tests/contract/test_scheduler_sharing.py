@@ -37,8 +37,11 @@ async def test_the_others_go_first_and_too_many_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(core, "MOST_HELD", 5)
-    names = ("loud", "quiet")
-    keys = {name: {"sha256": hashlib.sha256(name.encode()).hexdigest()} for name in names}
+    names = ("loud", "quiet", "operator")
+    keys: dict[str, dict[str, object]] = {
+        name: {"sha256": hashlib.sha256(name.encode()).hexdigest()} for name in names
+    }
+    keys["operator"]["admin"] = True
     file = tmp_path / "keys.yaml"
     file.write_text(json.dumps(keys))
     (port,) = free_ports("127.0.0.1", 1)
@@ -54,7 +57,7 @@ async def test_the_others_go_first_and_too_many_are_refused(
             instances=json.dumps([instance]),
             policy="slo",
             api_keys_file=str(file),
-            headers={"x-api-key": "quiet"},
+            headers={"x-api-key": "operator"},
         ) as scheduler,
     ):
         await scheduler.until(lambda s: s["instances"][0]["healthy"])
