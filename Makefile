@@ -70,11 +70,11 @@ $(VLLM_VENV)/.installed: pyproject.toml setup.py
 	@touch $@
 
 $(TINY_MODEL)/config.json: | $(VLLM_VENV)/.installed
-	$(VLLM_PYTHON) -m tools.tiny_model $(TINY_MODEL)
+	$(VLLM_PYTHON) -m foretell.tools.tiny_model $(TINY_MODEL)
 
 # A step takes as long as some 150 tokens of a prompt, as with a 7B model on an A30.
 $(DEEP_MODEL)/config.json: | $(VLLM_VENV)/.installed
-	$(VLLM_PYTHON) -m tools.tiny_model $(DEEP_MODEL) --layers 12 --width 128
+	$(VLLM_PYTHON) -m foretell.tools.tiny_model $(DEEP_MODEL) --layers 12 --width 128
 
 # --- run ----------------------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ test-browser: setup-dev ## The console in Debian's chromium, beside a loaded clu
 	$(BIN)/pytest tests/browser -rs
 
 pictures: setup-dev ## Take the pictures of the console anew, from `make run` and `foretell demo` beside it
-	$(BIN)/python -m tools.console_pictures http://127.0.0.1:$(PORT)
+	$(BIN)/python -m foretell.tools.console_pictures http://127.0.0.1:$(PORT)
 
 bench: setup-dev setup-vllm ## Measure overheads; writes bench/overhead
 	$(VLLM_PYTHON) -m bench overhead.plugin
@@ -254,7 +254,7 @@ reference: setup ## Regenerate docs/reference.md
 	$(BIN)/foretell reference > docs/reference.md
 
 dashboards: setup-dev ## Regenerate the dashboards and alerts
-	$(BIN)/python -m tools.observability.dashboards
+	$(BIN)/python -m foretell.tools.observability.dashboards
 
 compose: setup ## Regenerate the compose files and the JSON Schema from the shipped cluster files
 	$(BIN)/foretell render schema > foretell/config/cluster.schema.json
@@ -265,7 +265,7 @@ compose: setup ## Regenerate the compose files and the JSON Schema from the ship
 	$(BIN)/foretell render compose --cluster deploy/cluster.provisioned.yaml --output deploy
 
 chart: setup ## Regenerate the schema of the Helm chart's values
-	$(BIN)/python -m tools.chart.values
+	$(BIN)/python -m foretell.tools.chart.values
 
 wheel: $(BIN)/python ## Build dist/foretell-*.whl, for machines without a checkout
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .

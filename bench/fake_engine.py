@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 from bench.report import ROOT
-from services.process.children import Child
+from foretell.services.process.children import Child
 
 SOURCE = ROOT / "bench" / "gateway" / "engine.c"
 MODEL = "fake"

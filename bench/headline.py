@@ -18,7 +18,7 @@ from bench.placement.block.page import paired_gain
 from bench.placement.foretold import best_simple
 from bench.report import ROOT, Numbers, markdown_table, write_into
 from bench.stats import geometric_mean
-from tools.live.report import FORETELL
+from foretell.tools.live.report import FORETELL
 
 HEADER = ("", "Foretell", "beside it", "more")
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import psutil  # type: ignore[import-untyped]
 
-from tools.harness.services import Service, Services, running_services
+from foretell.tools.harness.services import Service, Services, running_services
 
 __all__ = [
     "OthersClock",
@@ -24,7 +24,7 @@ async def start_emulated(
     """An emulated engine, `engine-INDEX`, that publishes to `feed`."""
     return await services.start(
         f"engine-{index}",
-        "services.backend.emulator",
+        "foretell.services.backend.emulator",
         f"--name=engine-{index}",
         f"--snapshot-endpoint={feed(services, index)}",
         f"--profile={profile}",
@@ -39,7 +39,7 @@ async def start_predictor(
     """The predictor of `engine-INDEX`."""
     return await services.start(
         f"predictor-{index}",
-        "services.predictor",
+        "foretell.services.predictor",
         f"--name=engine-{index}",
         f"--listen=unix:{services.folder}/predictor-{index}.sock",
         f"--snapshot-endpoint={feed(services, index)}",

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tools.harness.machine import describe_machine
+from foretell.tools.harness.machine import describe_machine
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build"

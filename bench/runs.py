@@ -5,7 +5,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import TypeVar
 
-from tools.progress import progress
+from foretell.tools.progress import progress
 
 __all__ = ["pool", "progress", "run_each"]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tools.intervals import change, geometric_mean, interval, percentile, ratio_interval
+from foretell.tools.intervals import change, geometric_mean, interval, percentile, ratio_interval
 
 __all__ = [
     "change",

@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 import psutil  # type: ignore[import-untyped]
 
 from bench.processes import running_services
-from services.backend.commands import snapshot_endpoint
-from tools.check.engine_args import CPU_ENVIRONMENT
+from foretell.services.backend.commands import snapshot_endpoint
+from foretell.tools.check.engine_args import CPU_ENVIRONMENT
 
 INSTANCE = "engine-0"
 ENVIRONMENT = CPU_ENVIRONMENT
@@ -49,7 +49,7 @@ async def running_engine(python: str, model: str, engine_args: str) -> AsyncIter
         async with running_services(Path(folder)) as services:
             launcher = await services.start(
                 "launcher",
-                "services.backend",
+                "foretell.services.backend",
                 "--engine=vllm",
                 f"--name={INSTANCE}",
                 f"--python={python}",

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from cli.options import taking
-from cli.simulated_cluster import INSTALL
-from tools.profiles.sizes import Datasheet
+from foretell.cli.options import taking
+from foretell.cli.simulated_cluster import INSTALL
+from foretell.tools.profiles.sizes import Datasheet
 
 
 @taking(Datasheet)
@@ -63,8 +63,8 @@ def accuracy(
 ) -> None:
     """Compare predicted with actual latencies of a recorded run or a live engine, as JSON."""
     if live:
-        from tools.live.command import live as measure_live
-        from tools.live.measure import LiveOptions
+        from foretell.tools.live.command import live as measure_live
+        from foretell.tools.live.measure import LiveOptions
 
         if run_dir is not None or not predictor:
             raise SystemExit("accuracy: --live takes --predictor and no recorded run")
@@ -82,13 +82,13 @@ def accuracy(
         measure_live(measured, recording)
         return
     try:
-        from tools.accuracy.plot import scatter
-        from tools.accuracy.recorded_run import read_run
-        from tools.accuracy.replayed import AccuracyOptions, evaluate
+        from foretell.tools.accuracy.plot import scatter
+        from foretell.tools.accuracy.recorded_run import read_run
+        from foretell.tools.accuracy.replayed import AccuracyOptions, evaluate
     except ImportError as error:
         raise SystemExit(f"accuracy needs scipy: {INSTALL}") from error
-    from tools.profiles.imports import ProfileError, profile_of
-    from tools.profiles.sizes import known_device
+    from foretell.tools.profiles.imports import ProfileError, profile_of
+    from foretell.tools.profiles.sizes import known_device
 
     if run_dir is None:
         raise SystemExit("accuracy: give the folder of a recorded run, or --live URL")

@@ -22,8 +22,8 @@ def predict(
 ) -> None:
     """Print the cost of predictions as JSON (bench/overhead/predict.md explains it)."""
     try:
-        from tools.harness.cases import Size
-        from tools.harness.predict import PredictOptions, measure_predict
+        from foretell.tools.harness.cases import Size
+        from foretell.tools.harness.predict import PredictOptions, measure_predict
     except ImportError as error:
         raise SystemExit(
             f"bench predict: {error}; pip install -e '.[local]' in the checkout"

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from cli.options import taking
-from cli.simulated_cluster import INSTALL, EngineFlags
-from tools.simulate.options import SimulateOptions
+from foretell.cli.options import taking
+from foretell.cli.simulated_cluster import INSTALL, EngineFlags
+from foretell.tools.simulate.options import SimulateOptions
 
 
 @taking(SimulateOptions, EngineFlags)
@@ -39,7 +39,7 @@ def capacity(
     """Find the highest rate within a bound on the P99 of TTFT, or at which most requests meet
     their targets, and print it as JSON."""
     try:
-        from tools.simulate.capacity import Search, find_capacity
+        from foretell.tools.simulate.capacity import Search, find_capacity
     except ImportError as error:
         raise SystemExit(f"capacity: {error}; {INSTALL}") from error
     try:

@@ -5,7 +5,7 @@ from typing import Annotated, get_args
 
 import typer
 
-from tools.check.options import POLICIES, STAGES, CheckOptions, Stage
+from foretell.tools.check.options import POLICIES, STAGES, CheckOptions, Stage
 
 _LIST = "Comma-separated; "
 
@@ -58,14 +58,14 @@ def check(
     before the next one begins; `--report` makes the page of a run that was killed.
     """
     if report is not None:
-        from tools.check.page import write_page
+        from foretell.tools.check.page import write_page
 
         try:
             print(write_page(report).read_text(encoding="utf-8"))  # noqa: T201  the output
         except ValueError as error:
             raise SystemExit(f"foretell check: {error}") from None
         return
-    from tools.check.run import check as run
+    from foretell.tools.check.run import check as run
 
     chosen = _split(stages)
     known = get_args(Stage)

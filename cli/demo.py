@@ -15,6 +15,6 @@ def demo(
     seed: Annotated[int, typer.Option(help="Seed for all random draws.")] = 1,
 ) -> None:
     """Send the chats that ship to a running cluster, and show how predictions met reality."""
-    from tools.demo.command import demo as run_demo
+    from foretell.tools.demo.command import demo as run_demo
 
     run_demo(url, api_key, rate, seconds, seed)

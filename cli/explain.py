@@ -23,7 +23,7 @@ def explain(
 ) -> None:
     """Show why a request went where it went: what was foretold of each engine, the policy's scores,
     what happened, what would have happened elsewhere, and what an idle engine would have needed."""
-    from tools.explain import show_explanation
+    from foretell.tools.explain import show_explanation
 
     urls = url or ["http://127.0.0.1:8000"]
     show_explanation(request_id, urls, cluster, api_key, as_json=as_json)

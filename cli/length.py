@@ -28,7 +28,7 @@ def length_eval(
 ) -> None:
     """Print how good estimates of output lengths are, as JSON."""
     try:
-        from tools.length.report import evaluate_file
+        from foretell.tools.length.report import evaluate_file
     except ImportError as error:
         raise SystemExit(
             f"length eval: {error}; pip install -e '.[length]' in the checkout"

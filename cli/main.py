@@ -4,24 +4,24 @@ from typing import Annotated
 
 import typer
 
-from cli import bench, length, profile, render, twin
-from cli.accuracy import accuracy
-from cli.capacity import capacity
-from cli.check import check
-from cli.demo import demo
-from cli.explain import explain
-from cli.order import order
-from cli.plan import plan
-from cli.reference import reference
-from cli.regret import regret
-from cli.run_batch import run_batch
-from cli.settings import settings
-from cli.simulate import simulate
-from cli.status import status
-from cli.train import train_small_tagger, train_tagger
-from cli.tune import tune
-from cli.up import up
 from foretell import __version__
+from foretell.cli import bench, length, profile, render, twin
+from foretell.cli.accuracy import accuracy
+from foretell.cli.capacity import capacity
+from foretell.cli.check import check
+from foretell.cli.demo import demo
+from foretell.cli.explain import explain
+from foretell.cli.order import order
+from foretell.cli.plan import plan
+from foretell.cli.reference import reference
+from foretell.cli.regret import regret
+from foretell.cli.run_batch import run_batch
+from foretell.cli.settings import settings
+from foretell.cli.simulate import simulate
+from foretell.cli.status import status
+from foretell.cli.train import train_small_tagger, train_tagger
+from foretell.cli.tune import tune
+from foretell.cli.up import up
 
 app = typer.Typer(
     no_args_is_help=True,

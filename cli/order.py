@@ -24,7 +24,7 @@ def order(
     """Print, as JSON, what a file of offline requests asks of a GPU, and how long a simulated
     engine takes for it as it stands (fcfs), depth-first by shared prefixes (dfs), and blended."""
     try:
-        from tools.order.judge import judge
+        from foretell.tools.order.judge import judge
     except ImportError as error:
         raise SystemExit(f"order: {error}; pip install -e '.[length]' in the checkout") from error
     try:

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from cli.options import taking
-from cli.simulated_cluster import INSTALL
-from tools.simulate.options import SimulateOptions
+from foretell.cli.options import taking
+from foretell.cli.simulated_cluster import INSTALL
+from foretell.tools.simulate.options import SimulateOptions
 
 
 @taking(SimulateOptions)
@@ -52,7 +52,7 @@ def plan(
     """Simulate a trace on more and more engines of each kind, and print the fewest that keep its
     targets."""
     try:
-        from tools.simulate import plan as plans
+        from foretell.tools.simulate import plan as plans
     except ImportError as error:
         raise SystemExit(f"plan: {error}; {INSTALL}") from error
     try:

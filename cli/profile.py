@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from cli.options import taking
-from tools.profiles.options import ImportOptions, MeasureOptions
-from tools.profiles.sizes import Datasheet
+from foretell.cli.options import taking
+from foretell.tools.profiles.options import ImportOptions, MeasureOptions
+from foretell.tools.profiles.sizes import Datasheet
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -25,7 +25,7 @@ def profile_import(
     output: Annotated[Path, typer.Option("--output", "-o", help="Profile to write.")],
 ) -> None:
     """Make a profile from published kernel tables."""
-    from tools.profiles.imports import ProfileError, import_profile, write_profile
+    from foretell.tools.profiles.imports import ProfileError, import_profile, write_profile
 
     try:
         write_profile(import_profile(options, sheet), output)
@@ -43,10 +43,10 @@ def measure(
     ] = "FORETELL_API_KEY",
 ) -> None:
     """Make a profile by measuring a live, idle endpoint over HTTP."""
-    from tools.profiles.imports import ProfileError
+    from foretell.tools.profiles.imports import ProfileError
 
     try:
-        from tools.profiles.show import measure_to
+        from foretell.tools.profiles.show import measure_to
 
         measure_to(output, replace(options, api_key=os.environ.get(api_key_env, "")))
     except ImportError as error:

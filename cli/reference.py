@@ -6,7 +6,7 @@ from typer.core import TyperGroup
 
 def reference(context: typer.Context) -> None:
     """Print the reference of settings, commands, metrics and headers as Markdown."""
-    from tools.reference import markdown
+    from foretell.tools.reference import markdown
 
     foretell = context.find_root().command
     assert isinstance(foretell, TyperGroup), "the root command has subcommands"

@@ -18,8 +18,8 @@ def regret(
     hours wasted, requests that one more would have kept within their targets, and the errors of
     forecasts."""
     try:
-        from services.provisioner.record import Recorded
-        from tools import regret as tool
+        from foretell.services.provisioner.record import Recorded
+        from foretell.tools import regret as tool
     except ImportError as error:
         raise SystemExit(f"regret: {error}; pip install -e '.[local]' in the checkout") from error
     recorded = Recorded(folder)

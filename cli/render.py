@@ -20,7 +20,7 @@ def compose(
 ) -> None:
     """Write the compose file of a cluster, one for each of its hosts."""
     from foretell.config import ClusterError, load_cluster
-    from tools.render.compose import render
+    from foretell.tools.render.compose import render
 
     try:
         files = render(load_cluster(cluster), cluster, output, source)
@@ -41,7 +41,7 @@ def envoy(
 ) -> None:
     """Print the configuration of an Envoy in front of a cluster's schedulers on this host."""
     from foretell.config import ClusterError, Layout, load_cluster
-    from tools.envoy import configuration
+    from foretell.tools.envoy import configuration
 
     try:
         typer.echo(configuration(Layout(load_cluster(cluster))), nl=False)
@@ -66,8 +66,8 @@ def kubernetes(
 ) -> None:
     """Print plain manifests: the Helm chart, rendered by Helm's own library or program."""
     from foretell.config import ClusterError, load_cluster
-    from tools.chart.from_cluster import values_of
-    from tools.chart.rendered import manifests, read_values, values_text
+    from foretell.tools.chart.from_cluster import values_of
+    from foretell.tools.chart.rendered import manifests, read_values, values_text
 
     try:
         given = read_values(values) if values else {}

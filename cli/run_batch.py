@@ -52,8 +52,8 @@ def run_batch(
     """Have a file of requests answered, as `vllm run-batch` does. Run again after any interruption,
     it goes on where it was."""
     try:
-        from tools.batch.run import CannotRun
-        from tools.batch.run import run_batch as run
+        from foretell.tools.batch.run import CannotRun
+        from foretell.tools.batch.run import run_batch as run
     except ImportError as error:
         raise SystemExit(
             f"run-batch: {error}; pip install -e '.[local]' in the checkout"

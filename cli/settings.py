@@ -3,6 +3,6 @@
 
 def settings() -> None:
     """List every setting of every service."""
-    from tools import settings_reference
+    from foretell.tools import settings_reference
 
     settings_reference.show()

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from cli.options import taking
-from cli.simulated_cluster import INSTALL, EngineFlags
-from tools.simulate.options import ProvisionOptions, SimulateOptions
+from foretell.cli.options import taking
+from foretell.cli.simulated_cluster import INSTALL, EngineFlags
+from foretell.tools.simulate.options import ProvisionOptions, SimulateOptions
 
 
 @taking(SimulateOptions, EngineFlags, ProvisionOptions)
@@ -24,8 +24,8 @@ def simulate(
 ) -> None:
     """Run a cluster in virtual time and print what came of it as JSON."""
     try:
-        from tools.simulate.provisioning import provisioning_of
-        from tools.simulate.run import run_showing_progress
+        from foretell.tools.simulate.provisioning import provisioning_of
+        from foretell.tools.simulate.run import run_showing_progress
     except ImportError as error:
         raise SystemExit(f"simulate: {error}; {INSTALL}") from error
     try:
@@ -40,7 +40,7 @@ def simulate(
     except ValueError as error:
         raise SystemExit(f"simulate: {error}") from error
     if draw is not None:
-        from tools.simulate.draw import draw_run
+        from foretell.tools.simulate.draw import draw_run
 
         draw_run(found, draw)
     typer.echo(json.dumps(found.summary(), indent=2))

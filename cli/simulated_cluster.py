@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tools.simulate.options import EMULATED, SimulateOptions, parse_engines
+from foretell.tools.simulate.options import EMULATED, SimulateOptions, parse_engines
 
 INSTALL = "pip install -e '.[profiles]' in the checkout"
 _PER_ENGINE = "Give it once, or once for each profile; the default is the profile's."

@@ -21,6 +21,6 @@ def status(
     ] = False,
 ) -> None:
     """Show the engines of a running cluster, as all schedulers together see them."""
-    from tools.view.command import show_status
+    from foretell.tools.view.command import show_status
 
     show_status(url or ["http://127.0.0.1:8000"], cluster, api_key, as_json=as_json)

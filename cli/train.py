@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from cli.options import taking
-from tools.train.options import TrainOptions
+from foretell.cli.options import taking
+from foretell.tools.train.options import TrainOptions
 
 
 @taking(TrainOptions)
@@ -33,7 +33,7 @@ def train_tagger(
         from rich.console import Console
 
         from foretell.length.window import Window
-        from tools.train.run import train_tagger as run
+        from foretell.tools.train.run import train_tagger as run
     except ImportError as error:
         raise SystemExit(
             f"train-tagger: {error}; pip install -e '.[train]' in the checkout"
@@ -68,7 +68,7 @@ def train_small_tagger(
     try:
         from rich.console import Console
 
-        from tools.train.small import train_small
+        from foretell.tools.train.small import train_small
     except ImportError as error:
         raise SystemExit(
             f"train-small-tagger: {error}; pip install -e '.[length]' in the checkout"

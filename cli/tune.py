@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from cli.options import taking
-from cli.simulated_cluster import INSTALL, EngineLimits
-from tools.simulate.options import SimulateOptions
-from tools.tune.options import Memory, TuneOptions
+from foretell.cli.options import taking
+from foretell.cli.simulated_cluster import INSTALL, EngineLimits
+from foretell.tools.simulate.options import SimulateOptions
+from foretell.tools.tune.options import Memory, TuneOptions
 
 
 @taking(SimulateOptions, EngineLimits, TuneOptions)
@@ -39,8 +39,8 @@ def tune(
 ) -> None:
     """Simulate a trace with other engine flags, and print which to change and what that gains."""
     try:
-        from tools.tune import cluster_file, report, run
-        from tools.tune import draw as pictures
+        from foretell.tools.tune import cluster_file, report, run
+        from foretell.tools.tune import draw as pictures
     except ImportError as error:
         raise SystemExit(f"tune: {error}; {INSTALL}") from error
     try:

@@ -78,8 +78,8 @@ def up(
     The cluster file describes it. Without one, it has emulated engines. Environment variables
     override the file: see `foretell settings`.
     """
-    from tools.local.up import UpFlags
-    from tools.local.up import up as run_cluster
+    from foretell.tools.local.up import UpFlags
+    from foretell.tools.local.up import up as run_cluster
 
     flags = UpFlags(
         engines=engines,

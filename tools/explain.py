@@ -11,8 +11,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from services.scheduler.placing.stories import MOST_STORIES
-from tools.view.replicas import addresses_of, each_replica, fetch
+from foretell.services.scheduler.placing.stories import MOST_STORIES
+from foretell.tools.view.replicas import addresses_of, each_replica, fetch
 
 
 class CannotExplain(Exception):

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
+from foretell.services.scheduler.http.surface import ENDPOINTS
+from foretell.services.scheduler.record.request_log import FIELDS
+from foretell.tools.observability.catalogue import by_process
+from foretell.tools.settings_reference import groups
 from foretell.workload import traces
-from services.scheduler.http.surface import ENDPOINTS
-from services.scheduler.record.request_log import FIELDS
-from tools.observability.catalogue import by_process
-from tools.settings_reference import groups
 
 _PREAMBLE = """\
 # Reference

@@ -6,9 +6,9 @@ from math import nan
 from pathlib import Path
 
 from foretell.provision.regret import Regret, Slice
-from services.provisioner.record import Recorded
-from services.provisioner.replay import replayed
-from tools.pictures import figure, save
+from foretell.services.provisioner.record import Recorded
+from foretell.services.provisioner.replay import replayed
+from foretell.tools.pictures import figure, save
 
 
 def look_back(recorded: Recorded, window_s: float) -> Iterator[Regret]:

@@ -1,6 +1,6 @@
 """Builds a tiny random Llama that real vLLM serves without weights from anywhere.
 
-    python -m tools.tiny_model DIR [--layers N] [--width N]
+    python -m foretell.tools.tiny_model DIR [--layers N] [--width N]
 
 Offline and deterministic: random parameters, about 5M unless told, and a BPE tokenizer trained on
 text composed here. On a CPU the layers decide how long a step takes, and layers times width what

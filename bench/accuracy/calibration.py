@@ -19,7 +19,7 @@ from bench.report import Benchmark, Blocks, Numbers, markdown_table
 from foretell.config import load_profile
 from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.linear import StepTimeModel
-from tools.profiles.steps import fit
+from foretell.tools.profiles.steps import fit
 
 BENCH = Benchmark(__file__, __doc__, takes="a minute")
 RUNS = (1, 10, 50, 200)

@@ -13,12 +13,12 @@ from bench.accuracy.live_variants import Analysis
 from bench.processes import OthersClock
 from bench.report import Benchmark, Numbers
 from bench.vllm_cpu import running_engine
-from services.process.children import ChildFailed
-from tools.live.measure import LiveOptions, completed
-from tools.live.measure import measure as measure_engine
-from tools.live.recording import Recording
-from tools.live.report import all_pairs, report
-from tools.progress import Show, showing
+from foretell.services.process.children import ChildFailed
+from foretell.tools.live.measure import LiveOptions, completed
+from foretell.tools.live.measure import measure as measure_engine
+from foretell.tools.live.recording import Recording
+from foretell.tools.live.report import all_pairs, report
+from foretell.tools.progress import Show, showing
 
 __all__ = ["BENCH", "arguments", "measure", "tables"]
 BENCH = Benchmark(

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.report import Blocks, Numbers, machine_line, markdown_table
-from tools.live.report import COLUMNS, FORETELL, LATENCIES, Pairs, cells
-from tools.pictures import figure, save
+from foretell.tools.live.report import COLUMNS, FORETELL, LATENCIES, Pairs, cells
+from foretell.tools.pictures import figure, save
 
 TITLES = {
     FORETELL: "Foretell",

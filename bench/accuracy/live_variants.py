@@ -17,9 +17,9 @@ from foretell.latency.features import FEATURES
 from foretell.latency.linear import StepTimeModel
 from foretell.length.distribution import knots
 from foretell.sim.accuracy import quantile
-from tools.live.recording import Recording, Served
-from tools.live.replay import State, Truth, snapshots_of, spec_of, states, truth_of
-from tools.live.report import LATENCIES, Pairs, errors_of
+from foretell.tools.live.recording import Recording, Served
+from foretell.tools.live.replay import State, Truth, snapshots_of, spec_of, states, truth_of
+from foretell.tools.live.report import LATENCIES, Pairs, errors_of
 
 _AFTER_S = 2.0  # behind its end, arrivals that cannot concern a request any more
 _LEVELS = (0.1, 0.5, 0.9)

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.report import ROOT
-from tools.profiles.imports import import_profile, write_profile
-from tools.profiles.options import ImportOptions
+from foretell.tools.profiles.imports import import_profile, write_profile
+from foretell.tools.profiles.options import ImportOptions
 
 OUT = ROOT / "foretell" / "latency" / "profiles"
 LLMSERVINGSIM = (

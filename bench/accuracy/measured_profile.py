@@ -17,11 +17,11 @@ from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.vllm_cpu import ENVIRONMENT, running_engine
 from foretell.latency.linear import LinearStepTime
 from foretell.model import Step
-from tools.live.tap import decoded, listening
-from tools.profiles.options import MeasureOptions
-from tools.profiles.run import Measurement
-from tools.profiles.run import measure as measure_endpoint
-from tools.profiles.steps import fit, median_error
+from foretell.tools.live.tap import decoded, listening
+from foretell.tools.profiles.options import MeasureOptions
+from foretell.tools.profiles.run import Measurement
+from foretell.tools.profiles.run import measure as measure_endpoint
+from foretell.tools.profiles.steps import fit, median_error
 
 BENCH = Benchmark(
     __file__,

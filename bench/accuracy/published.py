@@ -15,12 +15,12 @@ from pathlib import Path
 from bench.report import Benchmark, Blocks, Numbers, markdown_table
 from foretell.model import GpuProfile
 from foretell.sim.accuracy import METRICS
-from tools.accuracy.plot import scatter
-from tools.accuracy.recorded_run import RecordedRun, read_run, requests_of
-from tools.accuracy.replayed import AccuracyOptions, Evaluation, evaluate
-from tools.profiles.imports import ProfileError, import_profile
-from tools.profiles.options import ImportOptions
-from tools.profiles.sizes import known_device
+from foretell.tools.accuracy.plot import scatter
+from foretell.tools.accuracy.recorded_run import RecordedRun, read_run, requests_of
+from foretell.tools.accuracy.replayed import AccuracyOptions, Evaluation, evaluate
+from foretell.tools.profiles.imports import ProfileError, import_profile
+from foretell.tools.profiles.options import ImportOptions
+from foretell.tools.profiles.sizes import known_device
 
 BENCH = Benchmark(
     __file__,

@@ -27,9 +27,9 @@ import httpx
 from bench.report import machine_line
 from bench.vllm_cpu import ENVIRONMENT, running_engine
 from foretell.model import EngineSnapshot, Step
+from foretell.tools.harness.machine import describe_machine
+from foretell.tools.live.tap import decoded, listening
 from foretell.workload import LogNormal, LogNormalLengths, gamma
-from tools.harness.machine import describe_machine
-from tools.live.tap import decoded, listening
 
 OUTPUT = Path(__file__).resolve().parent / "data" / "vllm_cpu_steps.csv.gz"
 FIELDS = (

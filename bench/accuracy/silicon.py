@@ -19,7 +19,7 @@ from bench.accuracy.silicon_runs import DATASHEET, TABLES, Case, first_of, learn
 from bench.accuracy.silicon_runs import trials as trials_of
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.runs import run_each
-from tools.pictures import figure, save
+from foretell.tools.pictures import figure, save
 
 BENCH = Benchmark(
     __file__,

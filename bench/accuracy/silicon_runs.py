@@ -20,10 +20,10 @@ from foretell.latency.tables import profile_step_time
 from foretell.model import GpuProfile
 from foretell.sim.calibrate import HOST_SEQUENCE_S, HOST_STEP_S, HostTime
 from foretell.sim.recorded import RecordedRequest, ReplayConfig, replay
-from tools.files import read_bytes
-from tools.profiles.imports import import_profile
-from tools.profiles.options import ImportOptions
-from tools.profiles.sizes import Datasheet, device_of, known_device, known_model, model_of
+from foretell.tools.files import read_bytes
+from foretell.tools.profiles.imports import import_profile
+from foretell.tools.profiles.options import ImportOptions
+from foretell.tools.profiles.sizes import Datasheet, device_of, known_device, known_model, model_of
 
 TABLES, DATASHEET = "tables", "datasheet"
 STEP_TOKENS = 8192

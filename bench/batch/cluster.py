@@ -90,7 +90,7 @@ async def _start_front(
 ) -> Cluster:
     scheduler: Service = await services.start(
         "scheduler",
-        "services.scheduler",
+        "foretell.services.scheduler",
         f"--instances={json.dumps(instances)}",
         "--name=scheduler",
         start_timeout_s=_START_S,
@@ -107,7 +107,7 @@ async def start_batches(
     one."""
     return await services.start(
         name,
-        "services.batch",
+        "foretell.services.batch",
         f"--folder={services.folder / (folder or f'{name}.files')}",
         "--port=0",
         f"--schedulers={url}",

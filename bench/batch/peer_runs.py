@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from bench.vllm_cpu import ENVIRONMENT
-from services.batch.store import Store
+from foretell.services.batch.store import Store
 
 MODEL, ENDPOINT = "tiny", "/v1/chat/completions"
 SEATS, CONTEXT = 64, 2048

@@ -27,7 +27,7 @@ from bench.batch.peer_runs import (
 from bench.processes import Service, Services
 from bench.vllm_cpu import ENVIRONMENT
 from foretell.batch.states import ENDED
-from services.process.folders import free_ports
+from foretell.services.process.folders import free_ports
 
 _START_S, _LOOK_S, _SETTLE_S = 400.0, 0.05, 2.0
 _TIMEOUT_S, _RELAY_LOOK_S = 60.0, 0.5
@@ -52,7 +52,7 @@ class BatchService:
         os.environ.update(ENVIRONMENT)  # which the engine inherits
         launcher = await services.start(
             "launcher",
-            "services.backend",
+            "foretell.services.backend",
             "--engine=vllm",
             "--name=engine-0",
             f"--python={python}",
@@ -65,7 +65,7 @@ class BatchService:
         facts = {name: launcher.facts[name] for name in ("url", "predictor")}
         scheduler = await services.start(
             "scheduler",
-            "services.scheduler",
+            "foretell.services.scheduler",
             f"--instances={json.dumps([{'instance_id': 'engine-0', **facts}])}",
             "--name=scheduler",
             *_PATIENCE,

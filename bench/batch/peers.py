@@ -45,7 +45,7 @@ from bench.batch.peer_service import BatchService, relayed
 from bench.processes import running_services
 from bench.report import BUILD, ROOT, Benchmark, Blocks, Numbers, made_by, markdown_table
 from foretell.batch.release import PLAIN_WINDOW
-from services.process.folders import free_ports
+from foretell.services.process.folders import free_ports
 
 __all__ = ["BENCH", "arguments", "measure", "tables"]
 BENCH = Benchmark(
@@ -109,7 +109,14 @@ def _ways(options: argparse.Namespace, engine: str) -> list[Way]:
         return run_batch_of_vllm(options.python, options.model, source, output, port)
 
     def ours(source: Path, output: Path) -> Sequence[str]:
-        command = (sys.executable, "-P", "-m", "cli.main", "run-batch", f"--endpoint={engine}")
+        command = (
+            sys.executable,
+            "-P",
+            "-m",
+            "foretell.cli.main",
+            "run-batch",
+            f"--endpoint={engine}",
+        )
         return (*command, "-i", str(source), "-o", str(output))
 
     found = [

@@ -21,8 +21,8 @@ from foretell.latency.tables import profile_step_time
 from foretell.model import BatchShape, GpuProfile
 from foretell.sim.beside import LOWEST_PRIORITY, OfflineRun, Windows
 from foretell.sim.config import ClusterConfig, InstanceConfig
+from foretell.tools.progress import progress
 from foretell.workload import Arrival
-from tools.progress import progress
 
 __all__ = ["BENCH", "arguments", "measure", "tables"]
 BENCH = Benchmark(__file__, __doc__, takes="5 minutes")

@@ -59,14 +59,14 @@ async def _services(services: Services) -> dict[str, Service]:
     address = f"unix:{services.folder}/batch.sock"
     scheduler = await services.start(
         "scheduler",
-        "services.scheduler",
+        "foretell.services.scheduler",
         f"--instances={json.dumps({'instances': [], 'models': [_MODEL]})}",
         f"--batches={address}",
         start_timeout_s=_START_S,
     )
     batch = await services.start(
         "batch",
-        "services.batch",
+        "foretell.services.batch",
         f"--folder={services.folder / 'batches'}",
         f"--listen={address}",
         f"--schedulers={scheduler.facts['url']}",

@@ -20,7 +20,7 @@ from bench.fake_engine import MODEL, compiled, start_fake_engines
 from bench.gateway.gateways import BASE, GATEWAYS, PATH, Running, install, start
 from bench.report import BUILD, Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.stats import percentile
-from services.process.children import Child, ChildFailed
+from foretell.services.process.children import Child, ChildFailed
 
 BENCH = Benchmark(
     __file__,

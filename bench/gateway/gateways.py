@@ -15,8 +15,8 @@ import psutil  # type: ignore[import-untyped]
 
 from bench.fake_engine import MODEL
 from foretell.config import Cluster, Layout
-from services.process.children import Child, describe_exit
-from tools.envoy import configuration, flags
+from foretell.services.process.children import Child, describe_exit
+from foretell.tools.envoy import configuration, flags
 
 PATH = "/v1/chat/completions"
 _START_TIMEOUT_S = 120.0
@@ -63,7 +63,7 @@ def _ours(processes: int) -> Commands:
     def commands(_: Path, port: int, engines: Sequence[str], __: Path) -> list[list[str]]:
         instances = [{"instance_id": f"engine-{i}", "url": url} for i, url in enumerate(engines)]
         command = [
-            *(sys.executable, "-m", "services.scheduler", f"--shared-port={port}"),
+            *(sys.executable, "-m", "foretell.services.scheduler", f"--shared-port={port}"),
             *(f"--instances={json.dumps(instances)}", "--policy=round_robin"),
             *("--health-interval-s=10", "--log-level=warning", "--max-concurrent-requests=4096"),
         ]

@@ -22,12 +22,12 @@ from rich.progress import Progress
 from bench.length.data import convert
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from foretell.length.conversation import Conversation
-from services.tagger.encoder import Encoder
-from services.tagger.models import folder_of
-from tools.length.dataset import Example, read_examples
-from tools.length.evaluate import evaluate, running_medians
-from tools.length.scores import Floats, Scores, quantiles_of, score
-from tools.length.taggers import Tagger, load_tagger
+from foretell.services.tagger.encoder import Encoder
+from foretell.services.tagger.models import folder_of
+from foretell.tools.length.dataset import Example, read_examples
+from foretell.tools.length.evaluate import evaluate, running_medians
+from foretell.tools.length.scores import Floats, Scores, quantiles_of, score
+from foretell.tools.length.taggers import Tagger, load_tagger
 
 BENCH = Benchmark(
     __file__,

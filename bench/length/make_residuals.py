@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from bench.report import ROOT
 from foretell.length.bins import LEVELS
+from foretell.services.tagger.models import folder_of
+from foretell.tools.length.dataset import read_examples
+from foretell.tools.length.scores import quantiles_of
+from foretell.tools.length.taggers import load_tagger
 from foretell.workload.residuals import FILE, SCALE
-from services.tagger.models import folder_of
-from tools.length.dataset import read_examples
-from tools.length.scores import quantiles_of
-from tools.length.taggers import load_tagger
 
 Floats = NDArray[np.float64]
 _PARTS = 400

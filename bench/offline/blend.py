@@ -26,7 +26,7 @@ from bench.runs import run_each
 from bench.stats import plus_minus
 from foretell.model import BatchShape
 from foretell.sim.offline import OverlappedStepTime
-from tools.pictures import figure, save
+from foretell.tools.pictures import figure, save
 
 BENCH = Benchmark(
     __file__,

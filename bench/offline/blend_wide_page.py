@@ -9,7 +9,7 @@ from typing import Any
 from bench.offline.blend_runs import DFS, TRACES
 from bench.report import Blocks, Numbers, made_by, markdown_table
 from bench.stats import plus_minus
-from tools.pictures import figure, save
+from foretell.tools.pictures import figure, save
 
 BLEND, FEEDBACK = "BlendServe, sampled", "feedback, sampled"
 QUEUE = f"{FEEDBACK}, one queue"

@@ -10,7 +10,7 @@ from typing import Any
 
 from bench.offline.cosched import BENCH, BLOCKS, DRAWN, LOADS
 from bench.offline.course import Look
-from tools.pictures import figure, save
+from foretell.tools.pictures import figure, save
 
 _SMOOTH = 10
 """Seconds over which hit rates are taken together."""

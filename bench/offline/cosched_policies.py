@@ -14,8 +14,8 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from foretell.cosched import Candidate, OfflinePool, job_of
 from foretell.cosched.pool import IsResident
-from services.backend.vllm.cosched.scheduler import CoScheduling
-from services.backend.vllm.steps import Instant
+from foretell.services.backend.vllm.cosched.scheduler import CoScheduling
+from foretell.services.backend.vllm.steps import Instant
 
 HYGEN_BUDGET_S = 0.05
 """HyGen's latency budget of a step: its profiler looks for the largest that keeps the targets,

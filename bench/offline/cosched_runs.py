@@ -16,8 +16,8 @@ from bench.stats import percentile
 from foretell.cosched.retention import ONLINE, UNNEEDED
 from foretell.latency.linear import StepTimeModel
 from foretell.model import BatchShape
-from services.backend.vllm.shape import batch_shape
-from services.backend.vllm.steps import Instant
+from foretell.services.backend.vllm.shape import batch_shape
+from foretell.services.backend.vllm.steps import Instant
 from tests.vllm.driver import EngineLoop, engine_config
 
 WINDOW = 200

@@ -10,9 +10,9 @@ from foretell.engine.questions import Arrival, Question, arrival
 from foretell.engine.snapshots import fill_picture
 from foretell.length.distribution import certain
 from foretell.model import BatchShape, EngineSnapshot, LengthEstimate, RequestSpec, Slo, Step
+from foretell.services.backend.vllm.compat import engine_config, waiting_reader
+from foretell.services.backend.vllm.snapshot import SnapshotRecorder
 from foretell.v1 import snapshot_pb2
-from services.backend.vllm.compat import engine_config, waiting_reader
-from services.backend.vllm.snapshot import SnapshotRecorder
 
 _EVERY = 4
 """One of so many online requests is foretold."""

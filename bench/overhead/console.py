@@ -13,9 +13,9 @@ from tempfile import TemporaryDirectory
 from bench.overhead.load.client import send
 from bench.overhead.load.cluster import Schedulers, Variant, running_cluster, running_schedulers
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
-from services.process import runtime
-from services.scheduler.console import STATE
-from tools.harness.cases import Size
+from foretell.services.process import runtime
+from foretell.services.scheduler.console import STATE
+from foretell.tools.harness.cases import Size
 
 BENCH = Benchmark(
     __file__,

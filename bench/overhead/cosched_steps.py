@@ -10,7 +10,7 @@ from vllm.v1.outputs import ModelRunnerOutput
 
 from bench.overhead.plugin_steps import PROMPT_TOKENS, WARMUP_STEPS, sampled, timed
 from bench.stats import percentile
-from services.backend.vllm.cosched.scheduler import CoScheduler
+from foretell.services.backend.vllm.cosched.scheduler import CoScheduler
 from tests.vllm.driver import EngineLoop, engine_config, unique_prompt
 
 _BOOKS = 20

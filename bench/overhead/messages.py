@@ -18,10 +18,10 @@ import zmq
 import zmq.asyncio
 
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
-from services.process import runtime
-from services.process.frames import FrameStream, open_frames, serve_frames
-from services.process.traffic import OPEN
-from tools.progress import progress
+from foretell.services.process import runtime
+from foretell.services.process.frames import FrameStream, open_frames, serve_frames
+from foretell.services.process.traffic import OPEN
+from foretell.tools.progress import progress
 
 BENCH = Benchmark(
     __file__, __doc__, takes="a minute", packages=("foretell", "grpcio", "pyzmq", "uvloop")
@@ -107,7 +107,7 @@ class _End(FrameStream):
 
 
 async def frames(folder: Path) -> AsyncIterator[Send]:
-    """Frames, as services.process.frames has them."""
+    """Frames, as foretell.services.process.frames has them."""
     _End.heard = asyncio.Queue[int]()
     server, _ = await serve_frames(_End, f"unix:{folder}/frames", OPEN)
     end = await open_frames(_End, f"unix:{folder}/frames", OPEN)

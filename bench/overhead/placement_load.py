@@ -26,8 +26,8 @@ from bench.overhead.load.cluster import (
 from bench.overhead.load.page import draw, tables
 from bench.report import Benchmark, Numbers
 from bench.stats import percentile
-from services.process import runtime
-from tools.harness.cases import Size
+from foretell.services.process import runtime
+from foretell.tools.harness.cases import Size
 
 __all__ = ["BENCH", "arguments", "measure", "tables"]
 BENCH = Benchmark(

@@ -16,14 +16,14 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.outputs import ModelRunnerOutput
 
 from bench.stats import percentile
-from services.backend.vllm.plugin import ForetellScheduler
+from foretell.services.backend.vllm.plugin import ForetellScheduler
 from tests.vllm.driver import EngineLoop, engine_config
 
 WARMUP_STEPS = 50
 PROMPT_TOKENS = 128
 READER = """
 import asyncio, sys
-from services.predictor.subscriber import subscriber_to
+from foretell.services.predictor.subscriber import subscriber_to
 told = iter(["reading"])
 asyncio.run(subscriber_to(sys.argv[1]).run(lambda _: [print(each, flush=True) for each in told]))
 """

@@ -8,8 +8,8 @@ import argparse
 from typing import Any
 
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
-from tools.harness.cases import RESERVATIONS, STATES, Size
-from tools.harness.predict import PredictOptions, measure_predict
+from foretell.tools.harness.cases import RESERVATIONS, STATES, Size
+from foretell.tools.harness.predict import PredictOptions, measure_predict
 
 BENCH = Benchmark(
     __file__,

@@ -24,8 +24,8 @@ from foretell.length.distribution import knots
 from foretell.model import LengthEstimate, RequestSpec
 from foretell.placement.decision import decide
 from foretell.policy import Candidate, make_policy
-from services.scheduler.placing.stories import MOST_STORIES, Chapter, Ended, Stories, Story
-from tools.harness.cases import Size, make_case
+from foretell.services.scheduler.placing.stories import MOST_STORIES, Chapter, Ended, Stories, Story
+from foretell.tools.harness.cases import Size, make_case
 
 BENCH = Benchmark(
     __file__,

@@ -22,10 +22,10 @@ from foretell.model import LengthEstimate, Load, RequestSpec
 from foretell.placement import PlacementConfig, PlacementCore, events
 from foretell.placement.shares import Shares
 from foretell.policy import make_policy
-from services.scheduler.http.auth import ApiKeys
-from services.scheduler.relay.continuation import Progress
-from services.scheduler.relay.followed import FollowedFraming
-from services.scheduler.relay.framing import Framing, StreamFraming
+from foretell.services.scheduler.http.auth import ApiKeys
+from foretell.services.scheduler.relay.continuation import Progress
+from foretell.services.scheduler.relay.followed import FollowedFraming
+from foretell.services.scheduler.relay.framing import Framing, StreamFraming
 
 BENCH = Benchmark(__file__, __doc__, takes="a minute", packages=("foretell", "orjson"))
 CHUNKS, REQUESTS, ENGINES, TENANTS = 2000, 500, 12, 10

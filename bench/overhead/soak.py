@@ -23,7 +23,7 @@ from bench.overhead.load.cluster import (
     running_schedulers,
 )
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
-from services.process import runtime
+from foretell.services.process import runtime
 
 __all__ = ["BENCH", "arguments", "measure", "tables"]
 BENCH = Benchmark(

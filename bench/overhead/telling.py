@@ -24,21 +24,21 @@ from bench.overhead import placement_load, remembering
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from foretell.config.instances import InstanceConfig
 from foretell.model import LengthEstimate, Load, Prediction, RequestSpec, Slo
+from foretell.services.process.logs import all_about
+from foretell.services.scheduler.background import Background
+from foretell.services.scheduler.http.parsing import parse
+from foretell.services.scheduler.http.slo import Terms
+from foretell.services.scheduler.http.surface import ENDPOINTS
+from foretell.services.scheduler.placing.placement import Placement
+from foretell.services.scheduler.placing.pool import Instance
+from foretell.services.scheduler.placing.predictors import Predictors
+from foretell.services.scheduler.record.lessons import Lessons
+from foretell.services.scheduler.record.recorder import Recorder
+from foretell.services.scheduler.record.request_log import RequestLog
+from foretell.services.scheduler.record.result import Result
+from foretell.services.scheduler.record.tracing import ENDPOINTS as OTLP
+from foretell.services.scheduler.record.tracing import Tracing, open_tracing
 from foretell.telemetry import SchedulerMetrics
-from services.process.logs import all_about
-from services.scheduler.background import Background
-from services.scheduler.http.parsing import parse
-from services.scheduler.http.slo import Terms
-from services.scheduler.http.surface import ENDPOINTS
-from services.scheduler.placing.placement import Placement
-from services.scheduler.placing.pool import Instance
-from services.scheduler.placing.predictors import Predictors
-from services.scheduler.record.lessons import Lessons
-from services.scheduler.record.recorder import Recorder
-from services.scheduler.record.request_log import RequestLog
-from services.scheduler.record.result import Result
-from services.scheduler.record.tracing import ENDPOINTS as OTLP
-from services.scheduler.record.tracing import Tracing, open_tracing
 
 BENCH = Benchmark(
     __file__,

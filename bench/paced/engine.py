@@ -12,10 +12,10 @@ import time
 from typing import Any
 
 from bench.paced.pace import Clock, Pace
-from services.backend.vllm.cosched.scheduler import CoSyncScheduler
-from services.backend.vllm.plugin import ForetellSyncScheduler
-from services.backend.vllm.shape import batch_shape
-from tools.check.in_engine import SecretLength
+from foretell.services.backend.vllm.cosched.scheduler import CoSyncScheduler
+from foretell.services.backend.vllm.plugin import ForetellSyncScheduler
+from foretell.services.backend.vllm.shape import batch_shape
+from foretell.tools.check.in_engine import SecretLength
 
 
 class _Paced:

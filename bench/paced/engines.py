@@ -47,7 +47,7 @@ class EngineSpec:
 
 
 def engine_args(spec: EngineSpec) -> str:
-    """The engine's flags, as `services.backend` takes them."""
+    """The engine's flags, as `foretell.services.backend` takes them."""
     return (
         "--enforce-eager --dtype float32 --distributed-executor-backend uni --max-model-len 2048 "
         f"--max-num-seqs {spec.seats} --max-num-batched-tokens 512 "
@@ -69,7 +69,7 @@ async def start_launchers(
         *(
             services.start(
                 f"launcher-{index}",
-                "services.backend",
+                "foretell.services.backend",
                 "--engine=vllm",
                 f"--name=engine-{index}",
                 f"--python={python}",

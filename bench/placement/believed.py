@@ -12,10 +12,10 @@ import numpy as np
 from bench.report import ROOT
 from foretell.length.small import SMALL
 from foretell.model import LengthEstimate
-from services.tagger.models import folder_of
-from tools.length.dataset import Example, read_examples
-from tools.length.scores import quantiles_of, score
-from tools.length.taggers import HistoryTagger, load_tagger
+from foretell.services.tagger.models import folder_of
+from foretell.tools.length.dataset import Example, read_examples
+from foretell.tools.length.scores import quantiles_of, score
+from foretell.tools.length.taggers import HistoryTagger, load_tagger
 
 SOURCES = ("small", "tagger", "history")
 """The schedulers' small model and the tagger's, which have learnt nothing from these answers, and

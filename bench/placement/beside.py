@@ -36,7 +36,7 @@ from bench.placement.paced.settings import Setting, requests_per_s
 from bench.processes import running_services
 from bench.report import ROOT, Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.stats import percentile, plus_minus
-from tools.check.engine_args import LENGTH_KEY
+from foretell.tools.check.engine_args import LENGTH_KEY
 
 BENCH = Benchmark(
     __file__,

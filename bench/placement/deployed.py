@@ -12,9 +12,9 @@ from bench.report import Numbers
 from bench.runs import pool, progress
 from foretell.policy import make_policy
 from foretell.sim import ClusterConfig, Report, Served, simulate
+from foretell.tools.simulate.cluster import cluster_config
+from foretell.tools.simulate.options import EngineOptions, SimulateOptions
 from foretell.workload import Arrival
-from tools.simulate.cluster import cluster_config
-from tools.simulate.options import EngineOptions, SimulateOptions
 
 PUBLISH_S, NETWORK_S, DISPATCH_S = 0.1, 0.001, 0.005
 FIGURES: dict[str, Callable[[Report], float]] = {

@@ -16,13 +16,13 @@ from random import Random
 from pyarrow.parquet import read_table
 
 from foretell.sim import check_fits
+from foretell.tools.simulate.cluster import instance_config
+from foretell.tools.simulate.options import EngineOptions, SimulateOptions
+from foretell.tools.simulate.run import read_trace
 from foretell.workload import Arrival, Conversations, Trace, arrivals_of, conversations
 from foretell.workload.arrivals import poisson
 from foretell.workload.lengths import EmpiricalLengths, Lengths, LogNormal, LogNormalLengths
 from foretell.workload.stream import PREFIX_BLOCK_TOKENS, stream
-from tools.simulate.cluster import instance_config
-from tools.simulate.options import EngineOptions, SimulateOptions
-from tools.simulate.run import read_trace
 
 A30 = (
     EngineOptions(

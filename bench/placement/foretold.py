@@ -21,7 +21,7 @@ from bench.placement.paced.settings import SETTINGS
 from bench.placement.vllm_cluster import Plan, run_setting
 from bench.report import ROOT, Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.stats import percentile
-from tools.live.report import FORETELL, LATENCIES
+from foretell.tools.live.report import FORETELL, LATENCIES
 
 __all__ = ["BENCH", "arguments", "best_simple", "measure", "summary", "tables"]
 BENCH = Benchmark(

@@ -18,10 +18,10 @@ from bench.placement.deployed import Kept, by_seed, figures_of
 from bench.placement.families import A30
 from bench.report import BUILD, Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.stats import geometric_mean, ratio_interval
+from foretell.tools.simulate.cluster import instance_config
+from foretell.tools.simulate.options import SimulateOptions
+from foretell.tools.simulate.run import fits, read_trace
 from foretell.workload import arrivals_of
-from tools.simulate.cluster import instance_config
-from tools.simulate.options import SimulateOptions
-from tools.simulate.run import fits, read_trace
 
 BENCH = Benchmark(
     __file__,

@@ -54,11 +54,11 @@ from foretell.offline.feedback import Feedback, Job
 from foretell.offline.lengths import sources
 from foretell.offline.tree import PrefixTree, prefix_tree
 from foretell.offline.work import Ints, measured_work
+from foretell.services.process.folders import free_ports
 from foretell.sim.offline import plain, run
+from foretell.tools.check.engine_args import LENGTH_KEY
+from foretell.tools.harness.schedulers import Engines
 from foretell.v1 import snapshot_pb2
-from services.process.folders import free_ports
-from tools.check.engine_args import LENGTH_KEY
-from tools.harness.schedulers import Engines
 
 BENCH = Benchmark(
     __file__,

@@ -29,8 +29,8 @@ from foretell.config import load_profile
 from foretell.latency.tables import profile_step_time
 from foretell.policy import Needs, make_policy
 from foretell.sim import simulate
+from foretell.tools.harness.schedulers import Engines, running_schedulers
 from foretell.workload import Arrival
-from tools.harness.schedulers import Engines, running_schedulers
 
 __all__ = ["BENCH", "arguments", "measure", "tables"]
 BENCH = Benchmark(

@@ -27,7 +27,7 @@ from bench.placement.paced.runs import Kept, Run, foretold, summary
 from bench.placement.paced.settings import SETTINGS, UTILISATION, Setting
 from bench.processes import Services, running_services
 from bench.report import ROOT, Benchmark, Numbers
-from tools.harness.schedulers import Engines, running_schedulers
+from foretell.tools.harness.schedulers import Engines, running_schedulers
 
 __all__ = ["BENCH", "arguments", "measure", "tables"]
 BENCH = Benchmark(
@@ -122,7 +122,9 @@ async def _run(
     folder.mkdir()
     await forget_prefixes(engines.urls)
     async with running_services(folder) as own:
-        tagger = await own.start("tagger", "services.tagger", f"--listen=unix:{folder}/tagger.sock")
+        tagger = await own.start(
+            "tagger", "foretell.services.tagger", f"--listen=unix:{folder}/tagger.sock"
+        )
         flags = (f"--tagger={tagger.facts['address']}",)
         async with running_schedulers(folder, engines, policy, 1, *flags) as schedulers:
             for watch in watches:

@@ -27,8 +27,8 @@ from foretell.provision import ProvisionConfig, Strategy
 from foretell.provision.strategies import make_strategy
 from foretell.provision.strategies.foresight import WINDOW_S, Foresight
 from foretell.sim import ClusterConfig, Provisioning, Report, simulate
+from foretell.tools.pictures import figure, save
 from foretell.workload import Arrival
-from tools.pictures import figure, save
 
 BENCH = Benchmark(
     __file__,

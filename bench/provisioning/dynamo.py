@@ -52,8 +52,8 @@ from foretell.model import BatchShape
 from foretell.model.batch import prefill_pairs
 from foretell.policy import make_policy
 from foretell.sim import ClusterConfig, simulate
+from foretell.tools.pictures import figure, save
 from foretell.workload import Arrival
-from tools.pictures import figure, save
 
 __all__ = ["BENCH", "arguments", "measure", "tables"]
 BENCH = Benchmark(

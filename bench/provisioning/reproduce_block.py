@@ -23,8 +23,8 @@ from foretell.policy import make_policy
 from foretell.provision import ProvisionConfig, Strategy
 from foretell.provision.strategies import make_strategy
 from foretell.sim import ClusterConfig, Provisioning, Report, simulate
+from foretell.tools.pictures import figure, save
 from foretell.workload import EmpiricalLengths, poisson, stream
-from tools.pictures import figure, save
 
 BENCH = Benchmark(
     __file__,

@@ -17,12 +17,21 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
+from importlib import import_module
 from itertools import count, pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from services.process.children import Child
+_SERVICES = "foretell.services"
+try:
+    import_module(_SERVICES)
+except ImportError:  # a tree from before they were parts of the package
+    _SERVICES = "services"
+    for _name in (_SERVICES, "tools"):
+        sys.modules[f"foretell.{_name}"] = import_module(_name)
+
+from foretell.services.process.children import Child  # noqa: E402
 
 Figures = dict[str, float]
 Measure = Callable[[], Awaitable[Figures]]
@@ -87,8 +96,8 @@ async def gateway(folder: Path) -> AsyncIterator[Measure]:
 @asynccontextmanager
 async def predict(_: Path) -> AsyncIterator[Measure]:
     """The compiled part of one prediction."""
-    from tools.harness.cases import Size  # noqa: PLC0415
-    from tools.harness.kernel import time_kernel  # noqa: PLC0415
+    from foretell.tools.harness.cases import Size  # noqa: PLC0415
+    from foretell.tools.harness.kernel import time_kernel  # noqa: PLC0415
 
     async def measure() -> Figures:
         return {
@@ -146,7 +155,7 @@ async def plugin(folder: Path) -> AsyncIterator[Measure]:
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler  # noqa: PLC0415
 
     from bench.overhead import plugin_steps as steps  # noqa: PLC0415
-    from services.backend.vllm.plugin import ForetellScheduler  # noqa: PLC0415
+    from foretell.services.backend.vllm.plugin import ForetellScheduler  # noqa: PLC0415
 
     pause = (0.0,) if "pause_s" in inspect.signature(steps.TimedEngine).parameters else ()
     scheme = "shm" if "scheme" in inspect.signature(steps.time_steps).parameters else "ipc"
@@ -193,7 +202,7 @@ async def plugin(folder: Path) -> AsyncIterator[Measure]:
 async def start(folder: Path) -> AsyncIterator[Measure]:
     """Each service, started after the other, until it serves."""
     from bench.processes import running_services, start_emulated, start_predictor  # noqa: PLC0415
-    from tools.harness.kernel import PROFILE  # noqa: PLC0415
+    from foretell.tools.harness.kernel import PROFILE  # noqa: PLC0415
 
     numbers = count()
 
@@ -208,14 +217,14 @@ async def start(folder: Path) -> AsyncIterator[Measure]:
             predictor = await start_predictor(services, 0, PROFILE, **patience)
             started["predictor"] = predictor
             tagger = await services.start(
-                "tagger", "services.tagger", f"--listen=unix:{own}/tagger.sock", **patience
+                "tagger", f"{_SERVICES}.tagger", f"--listen=unix:{own}/tagger.sock", **patience
             )
             started["tagger"] = tagger
             facts = {"instance_id": "engine-0", "url": engine.facts["url"]}
             instance = {**facts, "predictor": predictor.facts["address"]}
             started["scheduler"] = await services.start(
                 "scheduler",
-                "services.scheduler",
+                f"{_SERVICES}.scheduler",
                 f"--instances={json.dumps([instance])}",
                 f"--tagger={tagger.facts['address']}",
                 **patience,

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 EMULATED_PROFILE = "A30/Llama-2-7b-hf"
 """Profile of emulated engines whose section names none."""
-_CO_SCHEDULER = "services.backend.vllm.cosched.scheduler.CoScheduler"
+_CO_SCHEDULER = "foretell.services.backend.vllm.cosched.scheduler.CoScheduler"
 INSTANCES_FILE = "instances.json"
 """The engines of a cluster where they come and go, in the provisioner's folder."""
 ENGINES_FILE = "engines.json"

@@ -4,7 +4,7 @@ Online-Offline Tasks for Large Language Model Serving`, arXiv 2504.03651).
 Pure parts with the paper's names: `deadlines` (slack), `plan` (how much offline work a step takes),
 `pool` (waiting offline requests: length buckets with a radix tree each, candidates), `selector`
 (benefit and punishment), `retention` (eviction order of cached blocks), `reserve` (memory kept for
-bursts). vLLM's scheduler with them is in `services.backend.vllm.cosched`. `plan` is
+bursts). vLLM's scheduler with them is in `foretell.services.backend.vllm.cosched`. `plan` is
 not imported here: who only reads what a request is needs no numpy.
 """
 

@@ -1,4 +1,4 @@
-"""`python -m services.backend`: one engine, emulated or vLLM, with its predictor sidecar.
+"""`python -m foretell.services.backend`: one engine, emulated or vLLM, with its predictor sidecar.
 
 The engine is what matters: when it ends, the launcher ends. A sidecar that ends is started again
 while the engine keeps serving, because the schedulers place without it meanwhile.
@@ -10,13 +10,13 @@ import logging
 from dataclasses import replace
 
 from foretell.config import LauncherSettings
-from services.backend.commands import Places, engine_program, predictor_program
-from services.process import runtime
-from services.process.children import ChildFailed
-from services.process.folders import free_ports, run_folder, socket_folder
-from services.process.keeper import Keeper, Kept
-from services.process.logs import setup_logging
-from services.process.probe import http_get, read_json
+from foretell.services.backend.commands import Places, engine_program, predictor_program
+from foretell.services.process import runtime
+from foretell.services.process.children import ChildFailed
+from foretell.services.process.folders import free_ports, run_folder, socket_folder
+from foretell.services.process.keeper import Keeper, Kept
+from foretell.services.process.logs import setup_logging
+from foretell.services.process.probe import http_get, read_json
 
 _PROBE_TIMEOUT_S = 2.0
 _STOP_GRACE_S = 8.0  # what a supervisor that allows 10 s leaves for an orderly end

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from foretell.config import EmulatorSettings, LauncherSettings
-from services.process.keeper import Program
+from foretell.services.process.keeper import Program
 
 _VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
-_SCHEDULER_CLASS = "services.backend.vllm.plugin.ForetellScheduler"
+_SCHEDULER_CLASS = "foretell.services.backend.vllm.plugin.ForetellScheduler"
 # -P: a folder `services` where the user happens to stand is not ours.
 _PREDICTOR_START_TIMEOUT_S = 60.0
 _MODULE = (sys.executable, "-P", "-m")
@@ -98,7 +98,7 @@ def predictor_program(settings: LauncherSettings, places: Places) -> Program:
     )
     return Program(
         f"predictor of {settings.name}",
-        (*_MODULE, "services.predictor", *flags),
+        (*_MODULE, "foretell.services.predictor", *flags),
         places.predictor_log,
         places.predictor_ready,
         _PREDICTOR_START_TIMEOUT_S,
@@ -122,7 +122,7 @@ def _emulator_command(settings: LauncherSettings, places: Places, port: int) -> 
         profile=_profile(settings),
         model_name=settings.served_model_name,
     )
-    return [*_MODULE, "services.backend.emulator", *flags]
+    return [*_MODULE, "foretell.services.backend.emulator", *flags]
 
 
 def _vllm_command(settings: LauncherSettings, port: int) -> list[str]:
@@ -135,7 +135,7 @@ def _vllm_command(settings: LauncherSettings, port: int) -> list[str]:
         served_model_name=settings.served_model_name,
     )
     server = (python, "-m", "vllm.entrypoints.openai.api_server")
-    return [*_MODULE, "services.process.exec_child", *server, *flags]
+    return [*_MODULE, "foretell.services.process.exec_child", *server, *flags]
 
 
 def _flags(**values: object) -> list[str]:

@@ -7,8 +7,8 @@ from typing import Protocol
 
 import zmq
 
+from foretell.services.process.memory_log import SHARED_MEMORY, LogWriter
 from foretell.v1 import snapshot_pb2
-from services.process.memory_log import SHARED_MEMORY, LogWriter
 
 _SEND_QUEUE_LENGTH = 64  # snapshots; a slow reader loses old ones, it never slows the engine
 

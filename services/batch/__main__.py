@@ -1,4 +1,4 @@
-"""`python -m services.batch`: settings from flags and FORETELL_BATCH_* variables."""
+"""`python -m foretell.services.batch`: settings from flags and FORETELL_BATCH_* variables."""
 
 import asyncio
 import logging
@@ -13,18 +13,18 @@ from prometheus_client import start_http_server
 
 from foretell.batch.release import LOOK_S, Release
 from foretell.config import BatchSettings
+from foretell.services.batch.app import BatchApp
+from foretell.services.batch.database import DatabaseError
+from foretell.services.batch.executor import Executor
+from foretell.services.batch.ordering import Ordering
+from foretell.services.batch.store import Store
+from foretell.services.batch.target import Endpoints, seen_of
+from foretell.services.batch.work import Work
+from foretell.services.process import runtime
+from foretell.services.process.folders import private_folder
+from foretell.services.process.logs import setup_logging
+from foretell.services.process.traffic import Traffic, require_proof
 from foretell.telemetry import BatchMetrics
-from services.batch.app import BatchApp
-from services.batch.database import DatabaseError
-from services.batch.executor import Executor
-from services.batch.ordering import Ordering
-from services.batch.store import Store
-from services.batch.target import Endpoints, seen_of
-from services.batch.work import Work
-from services.process import runtime
-from services.process.folders import private_folder
-from services.process.logs import setup_logging
-from services.process.traffic import Traffic, require_proof
 
 logger = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterator
 from foretell.batch.lines import MOST_LINE_BYTES, MOST_REQUESTS, Checker, LineError
 from foretell.batch.records import Record, cancelled, expired
 from foretell.batch.states import ENDED, SEALING, Batch, Status
-from services.batch.disk import Draft, Storage
-from services.batch.store import StoredFile, add_file, changed, new_id, output_file_id
-from services.batch.work import Ended, Place, Work, all_lines, drop_lines
+from foretell.services.batch.disk import Draft, Storage
+from foretell.services.batch.store import StoredFile, add_file, changed, new_id, output_file_id
+from foretell.services.batch.work import Ended, Place, Work, all_lines, drop_lines
 
 _CHUNK_LINES = 2000
 _CHUNK_BYTES = 1 << 20

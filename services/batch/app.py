@@ -15,11 +15,18 @@ from aiohttp import web
 from foretell.batch.lines import ENDPOINTS, foreseen
 from foretell.batch.promises import Promises
 from foretell.batch.states import Batch, IllegalTransition
-from services.batch.answers import Refused, invalid, json_object, lifetime_s, listed, page_of
-from services.batch.database import DatabaseError
-from services.batch.forms import received
-from services.batch.store import IdempotencyConflict, InUse, Store, StoredFile, new_id
-from services.process.traffic import TENANT_HEADER, Traffic
+from foretell.services.batch.answers import (
+    Refused,
+    invalid,
+    json_object,
+    lifetime_s,
+    listed,
+    page_of,
+)
+from foretell.services.batch.database import DatabaseError
+from foretell.services.batch.forms import received
+from foretell.services.batch.store import IdempotencyConflict, InUse, Store, StoredFile, new_id
+from foretell.services.process.traffic import TENANT_HEADER, Traffic
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

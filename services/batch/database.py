@@ -15,7 +15,7 @@ from sqlalchemy import Connection, CursorResult, Engine, create_engine, event, m
 from sqlalchemy.exc import InvalidRequestError, SQLAlchemyError
 
 from foretell.batch.lines import UNSTORABLE
-from services.batch.disk import Notice, unnoticed
+from foretell.services.batch.disk import Notice, unnoticed
 
 DatabaseError = SQLAlchemyError
 """What the database raises when it fails."""

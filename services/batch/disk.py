@@ -9,7 +9,7 @@ from io import RawIOBase
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from services.process.folders import private_folder
+from foretell.services.process.folders import private_folder
 
 Notice = Callable[[str], None]
 """Is told the name of every operation on durable storage just before it happens. Tests end the

@@ -15,12 +15,12 @@ from foretell.batch.promises import Promises
 from foretell.batch.records import Record
 from foretell.batch.release import Spacing
 from foretell.batch.states import SEALING, Batch, Status
+from foretell.services.batch.advance import record_id, seal, time_out, validate
+from foretell.services.batch.database import DatabaseError
+from foretell.services.batch.ordering import Ordering
+from foretell.services.batch.store import Lost
+from foretell.services.batch.work import LEASE_S, Place, Work
 from foretell.telemetry import BatchMetrics
-from services.batch.advance import record_id, seal, time_out, validate
-from services.batch.database import DatabaseError
-from services.batch.ordering import Ordering
-from services.batch.store import Lost
-from services.batch.work import LEASE_S, Place, Work
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -6,10 +6,10 @@ from typing import TypeVar
 
 from aiohttp import BodyPartReader, web
 
-from services.batch.advance import FILE_LIFETIME_S
-from services.batch.answers import Refused, invalid, lifetime_s
-from services.batch.store import Store, StoredFile
-from services.batch.uploads import MOST_FILE_BYTES, TooLarge, Upload
+from foretell.services.batch.advance import FILE_LIFETIME_S
+from foretell.services.batch.answers import Refused, invalid, lifetime_s
+from foretell.services.batch.store import Store, StoredFile
+from foretell.services.batch.uploads import MOST_FILE_BYTES, TooLarge, Upload
 
 T = TypeVar("T")
 _FIELDS = ("purpose", "expires_after[anchor]", "expires_after[seconds]")

@@ -1,4 +1,4 @@
-"""`python -m services.batch.judge`: the order in which a batch's lines are best sent.
+"""`python -m foretell.services.batch.judge`: the order in which a batch's lines are best sent.
 
 JSON in and out. Simulating a batch takes seconds of a processor, so it has a process of its own.
 """
@@ -13,9 +13,9 @@ from typing import Any
 from foretell.config import load_profile
 from foretell.offline.requests import Line, requests_of
 from foretell.offline.tree import Prompt
+from foretell.services.batch.store import storage_of
+from foretell.services.process.runtime import die_with_parent
 from foretell.sim.orders import first_seen, judged
-from services.batch.store import storage_of
-from services.process.runtime import die_with_parent
 
 _NICE = 5  # requests that are being answered come first
 

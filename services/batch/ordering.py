@@ -16,13 +16,13 @@ from typing import Any
 from foretell.batch.records import Record
 from foretell.batch.states import Batch
 from foretell.config import list_profiles
-from services.batch.database import DatabaseError
-from services.batch.work import Work
-from services.process.aside import AsideFailed, computed_aside
+from foretell.services.batch.database import DatabaseError
+from foretell.services.batch.work import Work
+from foretell.services.process.aside import AsideFailed, computed_aside
 
 logger = logging.getLogger(__name__)
 
-_PROCESS = "services.batch.judge"
+_PROCESS = "foretell.services.batch.judge"
 _LIMIT_S = 900.0
 FEWEST_LINES = 64
 """Fewer lines than these are on their way together, whatever their order."""
@@ -100,7 +100,7 @@ class Ordering:
         self.density = found.get("density", 0.0)
 
     async def _judged(self, batch: Batch, known: _Known) -> dict[str, Any]:
-        """What `services.batch.judge` says."""
+        """What `foretell.services.batch.judge` says."""
         left = await asyncio.to_thread(self._work.left, batch.id)
         answers = dict(known.answers)
         asked = self._asked | {"file": batch.input_file_id, "left": left, "answers": answers}

@@ -11,10 +11,10 @@ from typing import Any
 from sqlalchemy import Row
 
 from foretell.batch.states import ENDED, Batch
-from services.batch.database import Database, Rows
-from services.batch.disk import Disk, Notice, Storage, unnoticed
-from services.batch.objects import Objects
-from services.process.folders import private_folder
+from foretell.services.batch.database import Database, Rows
+from foretell.services.batch.disk import Disk, Notice, Storage, unnoticed
+from foretell.services.batch.objects import Objects
+from foretell.services.process.folders import private_folder
 
 Clock = Callable[[], float]
 """The time in Unix seconds."""

@@ -10,8 +10,8 @@ import aiohttp
 from foretell.batch.release import OnlineSeen, Seen
 from foretell.batch.states import Batch
 from foretell.cosched.deadlines import OFFLINE_APART
-from services.batch.executor import Answer, TryAgain
-from services.process.traffic import Traffic
+from foretell.services.batch.executor import Answer, TryAgain
+from foretell.services.process.traffic import Traffic
 
 LOWEST_PRIORITY = 2**31 - 1
 """vLLM's priority of these requests: whatever else waits comes first."""

@@ -4,8 +4,8 @@ import os
 from contextlib import ExitStack
 from functools import partial
 
-from services.batch.advance import FILE_LIFETIME_S
-from services.batch.store import Store, StoredFile, new_id
+from foretell.services.batch.advance import FILE_LIFETIME_S
+from foretell.services.batch.store import Store, StoredFile, new_id
 
 MOST_FILE_BYTES = 200 << 20
 _PIECE_BYTES = 1 << 20

@@ -1,4 +1,4 @@
-"""`python -m services.predictor`: the sidecar's process."""
+"""`python -m foretell.services.predictor`: the sidecar's process."""
 
 import asyncio
 import gc
@@ -13,15 +13,15 @@ from foretell.latency.devices import DEVICES, MODELS
 from foretell.latency.profile_json import profile_to_json
 from foretell.latency.roofline import roofline_step_time
 from foretell.length import PRIOR_TOKENS
+from foretell.services.predictor.pictures import Publisher
+from foretell.services.predictor.service import PredictorService
+from foretell.services.predictor.subscriber import cancel, subscriber_to
+from foretell.services.process import calls, runtime
+from foretell.services.process.frames import frames_address, serve_frames, with_free_port
+from foretell.services.process.logs import setup_logging
+from foretell.services.process.traffic import Traffic
 from foretell.telemetry import PredictorMetrics
 from foretell.v1 import predictor_pb2_grpc
-from services.predictor.pictures import Publisher
-from services.predictor.service import PredictorService
-from services.predictor.subscriber import cancel, subscriber_to
-from services.process import calls, runtime
-from services.process.frames import frames_address, serve_frames, with_free_port
-from services.process.logs import setup_logging
-from services.process.traffic import Traffic
 
 logger = logging.getLogger(__name__)
 

@@ -13,11 +13,11 @@ from math import inf
 from foretell import wire
 from foretell.engine.prefixes import PrefixIndex
 from foretell.engine.published import Published
+from foretell.services.predictor.service import PredictorService
+from foretell.services.process.frames import ServedStream
+from foretell.services.process.traffic import Traffic
 from foretell.v1 import predictor_pb2
 from foretell.wire.published import published_to_proto
-from services.predictor.service import PredictorService
-from services.process.frames import ServedStream
-from services.process.traffic import Traffic
 
 INTERVAL_S = 0.1
 """Least time between two pictures."""

@@ -14,9 +14,9 @@ from foretell.engine.published import PublishedPicture
 from foretell.latency.calibration import OnlineStepTime
 from foretell.length.distribution import LengthRule, knots
 from foretell.model import EngineSnapshot, RequestSpec
+from foretell.services.process.logs import about
 from foretell.telemetry import SPREAD_STEPS, PredictorMetrics
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
-from services.process.logs import about
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from google.protobuf.message import DecodeError
 
 from foretell import wire
 from foretell.model import EngineSnapshot
+from foretell.services.process.memory_log import SHARED_MEMORY, LogReader
 from foretell.v1 import snapshot_pb2
-from services.process.memory_log import SHARED_MEMORY, LogReader
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ import os
 import sys
 from contextlib import suppress
 
-from services.process.runtime import PARENT_PID
+from foretell.services.process.runtime import PARENT_PID
 
 
 class AsideFailed(Exception):

@@ -6,8 +6,8 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from services.process.folders import private_folder
-from services.process.traffic import METADATA_KEY, Traffic, require_proof
+from foretell.services.process.folders import private_folder
+from foretell.services.process.traffic import METADATA_KEY, Traffic, require_proof
 
 _HEALTH = "/grpc.health.v1.Health/"  # says only that something serves
 

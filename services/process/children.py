@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from services.process.runtime import PARENT_PID
+from foretell.services.process.runtime import PARENT_PID
 
 _LOG_ROTATE_BYTES = 16 << 20  # checked at each start; one old log is kept
 _TAIL_BYTES = 16 << 10

@@ -1,4 +1,5 @@
-"""`python -m services.process.exec_child PROGRAM [ARGUMENT...]`: a program that ends with us.
+"""`python -m foretell.services.process.exec_child PROGRAM [ARGUMENT...]`: a program that ends
+with us.
 
 For programs that do not call `die_with_parent` themselves, such as vLLM's server.
 """
@@ -6,7 +7,7 @@ For programs that do not call `die_with_parent` themselves, such as vLLM's serve
 import os
 import sys
 
-from services.process.runtime import die_with_parent
+from foretell.services.process.runtime import die_with_parent
 
 
 def main() -> None:

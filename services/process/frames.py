@@ -16,9 +16,9 @@ from google.protobuf.message import DecodeError
 
 from foretell import wire
 from foretell.config.cluster import FRAMES_PORTS_ABOVE
+from foretell.services.process.folders import free_ports, is_free, private_folder
+from foretell.services.process.traffic import Traffic, require_proof
 from foretell.v1 import predictor_pb2
-from services.process.folders import free_ports, is_free, private_folder
-from services.process.traffic import Traffic, require_proof
 
 logger = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from services.process.children import Child, ChildFailed, RestartPacer, describe_exit
-from services.process.folders import is_free
-from services.process.hang import until_hung
+from foretell.services.process.children import Child, ChildFailed, RestartPacer, describe_exit
+from foretell.services.process.folders import is_free
+from foretell.services.process.hang import until_hung
 
 _POLL_S = 0.05
 _PORT_WAIT_S = 15.0

@@ -4,7 +4,7 @@ from typing import Any
 
 import aiohttp
 
-from services.process.traffic import Traffic
+from foretell.services.process.traffic import Traffic
 
 
 def open_peer(address: str, traffic: Traffic, **options: Any) -> tuple[str, aiohttp.ClientSession]:

@@ -1,4 +1,4 @@
-"""`python -m services.process.program PROGRAM ARGUMENTS` runs a program that is not ours.
+"""`python -m foretell.services.process.program PROGRAM ARGUMENTS` runs a program that is not ours.
 
 It ends with the supervisor that started it, as our own processes do.
 """
@@ -6,7 +6,7 @@ It ends with the supervisor that started it, as our own processes do.
 import os
 import sys
 
-from services.process.runtime import die_with_parent
+from foretell.services.process.runtime import die_with_parent
 
 
 def main() -> None:

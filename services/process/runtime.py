@@ -19,7 +19,7 @@ from pydantic_settings import BaseSettings, CliApp
 
 from foretell.config import ClusterError
 from foretell.config.marks import plain
-from services import end_at_once
+from foretell.services import end_at_once
 
 try:
     import uvloop

@@ -1,4 +1,4 @@
-"""`python -m services.provisioner` runs one replica of the provisioner."""
+"""`python -m foretell.services.provisioner` runs one replica of the provisioner."""
 
 import asyncio
 import os
@@ -13,23 +13,23 @@ from foretell.config import ProvisionerSettings, build_strategy
 from foretell.config.instances import parse_members
 from foretell.config.sections import bracketed
 from foretell.provision import Provisioner
-from services.process import runtime
-from services.process.logs import setup_logging
-from services.process.traffic import Traffic
-from services.provisioner.docker import DockerDriver
-from services.provisioner.driver import Driver, Orders
-from services.provisioner.fleet import Fleet, WatchedFleet
-from services.provisioner.gather import Gatherer
-from services.provisioner.keda import external_scaler
-from services.provisioner.kubernetes import KubernetesDriver
-from services.provisioner.lease import Lease
-from services.provisioner.loop import Loop
-from services.provisioner.metrics import ProvisionerMetrics
-from services.provisioner.pages import pages
-from services.provisioner.places import Places
-from services.provisioner.record import DecisionRecord, targets_of
-from services.provisioner.regrets import Regrets
-from services.provisioner.webhook import WebhookFleet
+from foretell.services.process import runtime
+from foretell.services.process.logs import setup_logging
+from foretell.services.process.traffic import Traffic
+from foretell.services.provisioner.docker import DockerDriver
+from foretell.services.provisioner.driver import Driver, Orders
+from foretell.services.provisioner.fleet import Fleet, WatchedFleet
+from foretell.services.provisioner.gather import Gatherer
+from foretell.services.provisioner.keda import external_scaler
+from foretell.services.provisioner.kubernetes import KubernetesDriver
+from foretell.services.provisioner.lease import Lease
+from foretell.services.provisioner.loop import Loop
+from foretell.services.provisioner.metrics import ProvisionerMetrics
+from foretell.services.provisioner.pages import pages
+from foretell.services.provisioner.places import Places
+from foretell.services.provisioner.record import DecisionRecord, targets_of
+from foretell.services.provisioner.regrets import Regrets
+from foretell.services.provisioner.webhook import WebhookFleet
 
 
 async def serve(settings: ProvisionerSettings, stop: asyncio.Event) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import aiohttp
 
-from services.provisioner.driver import DriverFailed
+from foretell.services.provisioner.driver import DriverFailed
 
 MAX_ANSWER_BYTES = 8 << 20
 

@@ -7,8 +7,8 @@ from typing import Any
 import aiohttp
 
 from foretell.provision.batches import Batches, Due
-from services.process.peer import open_peer
-from services.process.traffic import Traffic
+from foretell.services.process.peer import open_peer
+from foretell.services.process.traffic import Traffic
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from urllib.parse import quote
 import aiohttp
 
 from foretell.config.layout import DOCKER_SOCKET, predictor_name
-from services.provisioner.api import call
-from services.provisioner.driver import DriverFailed
+from foretell.services.provisioner.api import call
+from foretell.services.provisioner.driver import DriverFailed
 
 _URL = "http://docker/containers"  # the host is the socket
 _PROJECT, _SERVICE = "com.docker.compose.project", "com.docker.compose.service"

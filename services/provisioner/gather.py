@@ -20,11 +20,11 @@ from foretell.latency.tables import packed_tables
 from foretell.model import EngineSnapshot, Load
 from foretell.provision import Answered, Facts, InstanceFacts, Phase
 from foretell.provision.rollout import EngineKind
+from foretell.services.process import calls
+from foretell.services.process.traffic import Traffic
+from foretell.services.provisioner.batches import BatchService
+from foretell.services.provisioner.fleet import Seen
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
-from services.process import calls
-from services.process.traffic import Traffic
-from services.provisioner.batches import BatchService
-from services.provisioner.fleet import Seen
 
 logger = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ from typing import Any
 import grpc
 
 from foretell.provision import Decision
+from foretell.services.process import calls
+from foretell.services.process.traffic import Traffic
+from foretell.services.provisioner.loop import Loop
 from foretell.v1 import externalscaler_pb2 as pb
 from foretell.v1 import externalscaler_pb2_grpc
-from services.process import calls
-from services.process.traffic import Traffic
-from services.provisioner.loop import Loop
 
 METRIC = "foretell_desired_replicas"
 """With a target of 1 for each instance, the HPA computes as many instances as the metric says."""

@@ -13,8 +13,8 @@ from typing import Any
 
 import aiohttp
 
-from services.provisioner.api import call
-from services.provisioner.driver import DriverFailed
+from foretell.services.provisioner.api import call
+from foretell.services.provisioner.driver import DriverFailed
 
 CREDENTIALS = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod finds its service account's token, which changes, its namespace and the authority."""

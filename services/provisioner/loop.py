@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 
 from foretell.provision import Decision, Facts, Provisioner
-from services.provisioner.fleet import Fleet
-from services.provisioner.gather import Gatherer
-from services.provisioner.lease import Lease, LeaseLost
-from services.provisioner.metrics import ProvisionerMetrics
-from services.provisioner.record import DecisionRecord
+from foretell.services.provisioner.fleet import Fleet
+from foretell.services.provisioner.gather import Gatherer
+from foretell.services.provisioner.lease import Lease, LeaseLost
+from foretell.services.provisioner.metrics import ProvisionerMetrics
+from foretell.services.provisioner.record import DecisionRecord
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from services.provisioner.loop import Loop
-from services.provisioner.metrics import ProvisionerMetrics
-from services.provisioner.regrets import Regrets
+from foretell.services.provisioner.loop import Loop
+from foretell.services.provisioner.metrics import ProvisionerMetrics
+from foretell.services.provisioner.regrets import Regrets
 
 _CLOSE_S = 1.0
 

@@ -16,9 +16,9 @@ import aiohttp
 from foretell.config.instances import InstanceConfig, Members, members_json
 from foretell.config.layout import ENGINES_FILE, INSTANCES_FILE
 from foretell.provision import Decision, Phase
-from services.provisioner.driver import Orders
-from services.provisioner.fleet import Seen, answers
-from services.provisioner.lease import Lease, write_whole
+from foretell.services.provisioner.driver import Orders
+from foretell.services.provisioner.fleet import Seen, answers
+from foretell.services.provisioner.lease import Lease, write_whole
 
 logger = logging.getLogger(__name__)
 

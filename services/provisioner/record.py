@@ -13,7 +13,7 @@ from foretell.provision import Answered, Decision, Facts, Phase
 from foretell.provision.regret import Moment, Window
 from foretell.provision.rollout import EngineKind
 from foretell.provision.strategies.foresight import TPOT_S, TTFT_S, WITHIN
-from services.provisioner.lease import write_whole
+from foretell.services.provisioner.lease import write_whole
 
 MAX_BYTES = 32 << 20
 """Size at which the file is rotated; one old file is kept."""

@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from services.process.aside import AsideFailed, computed_aside
-from services.provisioner.lease import Lease, LeaseLost, write_whole
-from services.provisioner.metrics import ProvisionerMetrics
-from services.provisioner.replay import AFTER_S
+from foretell.services.process.aside import AsideFailed, computed_aside
+from foretell.services.provisioner.lease import Lease, LeaseLost, write_whole
+from foretell.services.provisioner.metrics import ProvisionerMetrics
+from foretell.services.provisioner.replay import AFTER_S
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ LIMIT_S = 600.0
 """Longest time that a replay may take."""
 LOOK_EVERY_S = 15.0
 _FILE = "regret.json"
-_PROCESS = "services.provisioner.replay"
+_PROCESS = "foretell.services.provisioner.replay"
 
 
 class Regrets:

@@ -1,4 +1,6 @@
-"""`python -m services.provisioner.replay` replays a time of the record: JSON in, JSON out."""
+"""`python -m foretell.services.provisioner.replay` replays a time of the record: JSON in, JSON
+out.
+"""
 
 import json
 import os
@@ -9,8 +11,8 @@ from typing import Any
 
 from foretell.model import Slo
 from foretell.provision.regret import FORECAST_S, Regret, regret
-from services.process.runtime import die_with_parent
-from services.provisioner.record import Recorded
+from foretell.services.process.runtime import die_with_parent
+from foretell.services.provisioner.record import Recorded
 
 _NICE = 5  # placing requests comes first, but it must come to an end
 AFTER_S = 300.0

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import aiohttp
 
 from foretell.provision import Decision
-from services.provisioner.fleet import WatchedFleet
+from foretell.services.provisioner.fleet import WatchedFleet
 
 logger = logging.getLogger(__name__)
 

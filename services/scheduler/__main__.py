@@ -1,4 +1,4 @@
-"""`python -m services.scheduler` runs one replica of the scheduler."""
+"""`python -m foretell.services.scheduler` runs one replica of the scheduler."""
 
 import asyncio
 import gc
@@ -16,36 +16,36 @@ from foretell.config import SchedulerSettings, build_policy
 from foretell.length import PromptTokenEstimator, SpokenTokens
 from foretell.placement import PlacementConfig
 from foretell.policy.base import Needs
+from foretell.services.process import runtime
+from foretell.services.process.logs import setup_logging
+from foretell.services.process.traffic import Traffic, is_loopback
+from foretell.services.scheduler.app import App, Replica
+from foretell.services.scheduler.background import Background
+from foretell.services.scheduler.console.what_if import WhatIf
+from foretell.services.scheduler.http.auth import ApiKeys
+from foretell.services.scheduler.http.batches import Batches
+from foretell.services.scheduler.http.cors import Cors
+from foretell.services.scheduler.http.limits import InProgress
+from foretell.services.scheduler.http.server import Listener, Server
+from foretell.services.scheduler.http.slo import default_terms
+from foretell.services.scheduler.http.tls import Certificate
+from foretell.services.scheduler.picker.server import Picker
+from foretell.services.scheduler.placing.lengths import Lengths, open_model
+from foretell.services.scheduler.placing.peers import open_channel
+from foretell.services.scheduler.placing.placer import Estimators, Placer
+from foretell.services.scheduler.placing.pool import Pool, engine_authorization
+from foretell.services.scheduler.placing.room import Ends
+from foretell.services.scheduler.placing.tagging import TaggerClient
+from foretell.services.scheduler.placing.tokens import PromptCounter
+from foretell.services.scheduler.record.explained import told_attempt
+from foretell.services.scheduler.record.lessons import Lessons
+from foretell.services.scheduler.record.recorder import Recorder
+from foretell.services.scheduler.record.request_log import RequestLog
+from foretell.services.scheduler.record.tracing import open_tracing
+from foretell.services.scheduler.relay.relay import RelayContext
+from foretell.services.scheduler.relay.transport import EngineClient
 from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import tagger_pb2_grpc
-from services.process import runtime
-from services.process.logs import setup_logging
-from services.process.traffic import Traffic, is_loopback
-from services.scheduler.app import App, Replica
-from services.scheduler.background import Background
-from services.scheduler.console.what_if import WhatIf
-from services.scheduler.http.auth import ApiKeys
-from services.scheduler.http.batches import Batches
-from services.scheduler.http.cors import Cors
-from services.scheduler.http.limits import InProgress
-from services.scheduler.http.server import Listener, Server
-from services.scheduler.http.slo import default_terms
-from services.scheduler.http.tls import Certificate
-from services.scheduler.picker.server import Picker
-from services.scheduler.placing.lengths import Lengths, open_model
-from services.scheduler.placing.peers import open_channel
-from services.scheduler.placing.placer import Estimators, Placer
-from services.scheduler.placing.pool import Pool, engine_authorization
-from services.scheduler.placing.room import Ends
-from services.scheduler.placing.tagging import TaggerClient
-from services.scheduler.placing.tokens import PromptCounter
-from services.scheduler.record.explained import told_attempt
-from services.scheduler.record.lessons import Lessons
-from services.scheduler.record.recorder import Recorder
-from services.scheduler.record.request_log import RequestLog
-from services.scheduler.record.tracing import open_tracing
-from services.scheduler.relay.relay import RelayContext
-from services.scheduler.relay.transport import EngineClient
 
 logger = logging.getLogger(__name__)
 

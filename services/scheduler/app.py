@@ -9,35 +9,35 @@ import orjson
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from foretell import __version__
-from services.scheduler.console import STATE, WHAT_IF, static_pages
-from services.scheduler.console.state import console_state
-from services.scheduler.console.what_if import WhatIf
-from services.scheduler.http.accepting import accepted, model_not_found, request_id_of
-from services.scheduler.http.auth import ApiKeys
-from services.scheduler.http.batches import METHODS as BATCH_METHODS
-from services.scheduler.http.batches import Batches, is_for_batches
-from services.scheduler.http.cors import Cors
-from services.scheduler.http.described import described
-from services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError, unavailable
-from services.scheduler.http.exchange import ClientLeft, Exchange
-from services.scheduler.http.headers import forwarded
-from services.scheduler.http.limits import InProgress
-from services.scheduler.http.parsing import PRIORITY_HEADER
-from services.scheduler.http.quota import NOBODY, Grant, Tenant
-from services.scheduler.http.response import Response
-from services.scheduler.http.slo import NO_TERMS, Terms, terms_of
-from services.scheduler.http.surface import ENDPOINTS, Endpoint
-from services.scheduler.placing.pool import Pool
-from services.scheduler.record.explained import told
-from services.scheduler.record.gauges import show_instances
-from services.scheduler.record.status import instance_statuses
-from services.scheduler.relay.held import (
+from foretell.services.scheduler.console import STATE, WHAT_IF, static_pages
+from foretell.services.scheduler.console.state import console_state
+from foretell.services.scheduler.console.what_if import WhatIf
+from foretell.services.scheduler.http.accepting import accepted, model_not_found, request_id_of
+from foretell.services.scheduler.http.auth import ApiKeys
+from foretell.services.scheduler.http.batches import METHODS as BATCH_METHODS
+from foretell.services.scheduler.http.batches import Batches, is_for_batches
+from foretell.services.scheduler.http.cors import Cors
+from foretell.services.scheduler.http.described import described
+from foretell.services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError, unavailable
+from foretell.services.scheduler.http.exchange import ClientLeft, Exchange
+from foretell.services.scheduler.http.headers import forwarded
+from foretell.services.scheduler.http.limits import InProgress
+from foretell.services.scheduler.http.parsing import PRIORITY_HEADER
+from foretell.services.scheduler.http.quota import NOBODY, Grant, Tenant
+from foretell.services.scheduler.http.response import Response
+from foretell.services.scheduler.http.slo import NO_TERMS, Terms, terms_of
+from foretell.services.scheduler.http.surface import ENDPOINTS, Endpoint
+from foretell.services.scheduler.placing.pool import Pool
+from foretell.services.scheduler.record.explained import told
+from foretell.services.scheduler.record.gauges import show_instances
+from foretell.services.scheduler.record.status import instance_statuses
+from foretell.services.scheduler.relay.held import (
     LAST_EVENT_HEADER,
     HeldStream,
     HeldStreams,
     is_resumable,
 )
-from services.scheduler.relay.relay import Relay, RelayContext
+from foretell.services.scheduler.relay.relay import Relay, RelayContext
 
 _MODELS = "/v1/models"
 _READS = ("GET", "HEAD")

@@ -1,4 +1,4 @@
-"""`python -m services.tagger`: settings from flags and FORETELL_TAGGER_* variables."""
+"""`python -m foretell.services.tagger`: settings from flags and FORETELL_TAGGER_* variables."""
 
 import asyncio
 import os
@@ -6,11 +6,11 @@ from contextlib import ExitStack
 from typing import Any
 
 from foretell.config import TaggerSettings
-from services.process import runtime
-from services.process.logs import setup_logging
-from services.tagger import checkpoint
-from services.tagger.models import LengthModel, RegressorModel, folder_of
-from services.tagger.server import MAX_PROMPT_CHARS, serve
+from foretell.services.process import runtime
+from foretell.services.process.logs import setup_logging
+from foretell.services.tagger import checkpoint
+from foretell.services.tagger.models import LengthModel, RegressorModel, folder_of
+from foretell.services.tagger.server import MAX_PROMPT_CHARS, serve
 
 _NICENESS = 19
 """The lowest priority beside idleness: no request waits for the tagger."""
@@ -31,7 +31,7 @@ def load_model(settings: TaggerSettings, ending: ExitStack) -> LengthModel[Any] 
     try:
         # Without a model the tagger needs neither numpy nor a runtime.
         from foretell.length.adapted import EncoderModel  # noqa: PLC0415
-        from services.tagger.apart import EncoderApart  # noqa: PLC0415
+        from foretell.services.tagger.apart import EncoderApart  # noqa: PLC0415
 
         encoder = EncoderApart(folder_of(settings.model), threads=settings.threads)
         ending.callback(encoder.kill)

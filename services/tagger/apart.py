@@ -105,7 +105,7 @@ def main(folder: str, threads: str, number: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to everybody
     connection: Connection[Any, Any] = Connection(int(number))
     try:
-        from services.tagger.encoder import Encoder  # noqa: PLC0415
+        from foretell.services.tagger.encoder import Encoder  # noqa: PLC0415
 
         encoder = Encoder(Path(folder), threads=int(threads))
     except (ImportError, OSError, ValueError) as error:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from services.tagger.metrics import TaggerMetrics
+from foretell.services.tagger.metrics import TaggerMetrics
 
 logger = logging.getLogger(__name__)
 

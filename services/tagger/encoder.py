@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from foretell.length.bins import BINS
 from foretell.length.conversation import Conversation
-from services.tagger.reading import TOKENIZER, WEIGHTS, Description, Inputs, Reader, padded
+from foretell.services.tagger.reading import TOKENIZER, WEIGHTS, Description, Inputs, Reader, padded
 
 _TOGETHER = 8
 """Prompts per run of the model: of about equal length, so that little is padding."""

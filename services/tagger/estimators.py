@@ -15,12 +15,12 @@ from foretell.length import PRIOR_TOKENS_PER_CHARACTER, LengthHistory, clip, fro
 from foretell.length.conversation import Question
 from foretell.length.sampling import Sample
 from foretell.model import LengthEstimate
+from foretell.services.process.logs import about
+from foretell.services.tagger.batcher import MicroBatcher, Unanswered
+from foretell.services.tagger.metrics import TaggerMetrics
+from foretell.services.tagger.models import Found, LengthModel
+from foretell.services.tagger.recall import Recall
 from foretell.v1 import tagger_pb2
-from services.process.logs import about
-from services.tagger.batcher import MicroBatcher, Unanswered
-from services.tagger.metrics import TaggerMetrics
-from services.tagger.models import Found, LengthModel
-from services.tagger.recall import Recall
 
 logger = logging.getLogger(__name__)
 

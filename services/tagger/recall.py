@@ -5,7 +5,7 @@ from hashlib import blake2b
 from typing import Generic
 
 from foretell.length.conversation import Question
-from services.tagger.models import Found
+from foretell.services.tagger.models import Found
 
 
 class Recall(Generic[Found]):

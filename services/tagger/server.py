@@ -15,16 +15,16 @@ from foretell import wire
 from foretell.config import TaggerSettings
 from foretell.length import LengthHistory
 from foretell.model import LengthEstimate
+from foretell.services.process import calls, runtime
+from foretell.services.process.frames import frames_address, serve_frames, with_free_port
+from foretell.services.process.traffic import Traffic
+from foretell.services.tagger.batcher import MicroBatcher
+from foretell.services.tagger.estimators import Answerer, Estimators
+from foretell.services.tagger.metrics import TaggerMetrics
+from foretell.services.tagger.models import LengthModel
+from foretell.services.tagger.problems import observe_problem, tag_problem
+from foretell.services.tagger.streams import TagStreams
 from foretell.v1 import tagger_pb2, tagger_pb2_grpc
-from services.process import calls, runtime
-from services.process.frames import frames_address, serve_frames, with_free_port
-from services.process.traffic import Traffic
-from services.tagger.batcher import MicroBatcher
-from services.tagger.estimators import Answerer, Estimators
-from services.tagger.metrics import TaggerMetrics
-from services.tagger.models import LengthModel
-from services.tagger.problems import observe_problem, tag_problem
-from services.tagger.streams import TagStreams
 
 logger = logging.getLogger(__name__)
 

@@ -9,12 +9,12 @@ from google.protobuf.message import DecodeError
 
 from foretell import wire
 from foretell.model import LengthEstimate
+from foretell.services.process.frames import ServedStream
+from foretell.services.process.logs import about
+from foretell.services.process.traffic import Traffic
+from foretell.services.tagger.estimators import Estimators
+from foretell.services.tagger.problems import batch_problem, tag_problem
 from foretell.v1 import tagger_pb2
-from services.process.frames import ServedStream
-from services.process.logs import about
-from services.process.traffic import Traffic
-from services.tagger.estimators import Estimators
-from services.tagger.problems import batch_problem, tag_problem
 
 logger = logging.getLogger(__name__)
 

@@ -226,7 +226,7 @@ def scheduler(
     ready = folder / "ready.json"
     instances = [{"instance_id": "engine-0", "url": f"http://127.0.0.1:{engine.port}"}]
     command = [
-        *(*prefix, sys.executable, "-m", "services.scheduler", "--port", "0"),
+        *(*prefix, sys.executable, "-m", "foretell.services.scheduler", "--port", "0"),
         *("--policy", "round_robin", "--ready-file", str(ready), "--health-interval-s", "0.5"),
         *("--max-attempts", "1", "--engine-wait-s", "0", "--health-timeout-s", "30"),
         *("--instances", json.dumps(instances), *flags),

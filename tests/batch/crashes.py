@@ -18,12 +18,12 @@ from pathlib import Path
 from sqlalchemy import create_engine, make_url, text
 
 from foretell.batch.states import ENDED, SEALING, Batch, Status
-from services.batch.advance import seal, time_out, validate
-from services.batch.disk import unnoticed
-from services.batch.executor import Answer, Executor, TryAgain
-from services.batch.store import Store
-from services.batch.uploads import Upload
-from services.batch.work import Work, all_lines
+from foretell.services.batch.advance import seal, time_out, validate
+from foretell.services.batch.disk import unnoticed
+from foretell.services.batch.executor import Answer, Executor, TryAgain
+from foretell.services.batch.store import Store
+from foretell.services.batch.uploads import Upload
+from foretell.services.batch.work import Work, all_lines
 
 LINES = 6
 URL = "/v1/completions"

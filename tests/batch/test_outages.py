@@ -13,8 +13,8 @@ from postgres import Postgres, postgres
 from workers import LINES, URL, request
 
 from foretell.config import BatchSettings
-from services.batch import __main__ as batch_main
-from services.batch import executor
+from foretell.services.batch import __main__ as batch_main
+from foretell.services.batch import executor
 
 WAIT_S = 120.0
 pytestmark = pytest.mark.timeout(500)

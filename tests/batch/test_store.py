@@ -10,12 +10,12 @@ from workers import URL, add_batch, request
 
 from foretell.batch.records import answered
 from foretell.batch.states import Batch, Status
-from services.batch import advance
-from services.batch.advance import seal, time_out, validate
-from services.batch.database import DatabaseError
-from services.batch.store import BATCHES_KEPT_S, IdempotencyConflict, InUse, Lost, Store
-from services.batch.uploads import Upload
-from services.batch.work import LEASE_S, Work, all_lines
+from foretell.services.batch import advance
+from foretell.services.batch.advance import seal, time_out, validate
+from foretell.services.batch.database import DatabaseError
+from foretell.services.batch.store import BATCHES_KEPT_S, IdempotencyConflict, InUse, Lost, Store
+from foretell.services.batch.uploads import Upload
+from foretell.services.batch.work import LEASE_S, Work, all_lines
 
 
 class Clock:

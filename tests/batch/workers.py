@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from foretell.batch.states import Batch
-from services.batch import executor, work
-from services.batch.executor import Answer, Executor, TryAgain
-from services.batch.store import Store
-from services.batch.uploads import Upload
-from services.batch.work import Work
+from foretell.services.batch import executor, work
+from foretell.services.batch.executor import Answer, Executor, TryAgain
+from foretell.services.batch.store import Store
+from foretell.services.batch.uploads import Upload
+from foretell.services.batch.work import Work
 
 LINES = 60
 OPEN_BATCHES = 2

@@ -24,7 +24,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from services.process.folders import free_ports
+from foretell.services.process.folders import free_ports
 from tests.chaos.faulty_proxy import NONE, Fault, FaultyProxy
 from tests.chaos.world import instances
 from tests.e2e.cluster import Cluster, cluster

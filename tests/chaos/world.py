@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 
-from services.process.folders import free_ports
+from foretell.services.process.folders import free_ports
 from tests.chaos.clients import Asked, Seen, requests, send, session
 from tests.chaos.faulty_proxy import NONE, FaultyProxy
 from tests.chaos.summary import Row

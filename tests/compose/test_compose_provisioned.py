@@ -15,7 +15,7 @@ import pytest
 from projects import API_KEY, ENGINES, ROOT, SCHEDULERS, Cluster, started, wait_until
 
 from foretell.config import load_cluster
-from tools.render.compose import render
+from foretell.tools.render.compose import render
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1500)]
 

@@ -10,8 +10,8 @@ from contextlib import suppress
 import pytest
 from projects import SOCKET, find_docker
 
-from services.provisioner.docker import DockerDriver
-from services.provisioner.driver import DriverFailed
+from foretell.services.provisioner.docker import DockerDriver
+from foretell.services.provisioner.driver import DriverFailed
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from services.process import runtime
+from foretell.services.process import runtime
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:

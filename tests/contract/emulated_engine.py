@@ -18,10 +18,10 @@ from schedulers import until
 
 from foretell.config import EmulatorSettings, PredictorSettings
 from foretell.model import EngineSnapshot
+from foretell.services.backend.emulator.__main__ import serve
+from foretell.services.predictor.__main__ import serve as serve_predictor
 from foretell.v1 import snapshot_pb2
 from foretell.wire import snapshot_from_proto
-from services.backend.emulator.__main__ import serve
-from services.predictor.__main__ import serve as serve_predictor
 
 MODEL = "Llama-2-7b-hf"
 DEADLINE_S = 30.0

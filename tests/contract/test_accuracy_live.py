@@ -11,13 +11,13 @@ import pytest
 
 from bench.accuracy.live_variants import RECORDED, TODAY, VARIANTS, Analysis
 from foretell.config import PredictorSettings
+from foretell.services.predictor.__main__ import serve
+from foretell.tools.live.load import MixedLengths
+from foretell.tools.live.measure import CannotMeasure, LiveOptions, measure, saturating
+from foretell.tools.live.recording import Recording
+from foretell.tools.live.report import report
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
-from services.predictor.__main__ import serve
 from tests.contract.emulated_engine import MODEL, running_engine
-from tools.live.load import MixedLengths
-from tools.live.measure import CannotMeasure, LiveOptions, measure, saturating
-from tools.live.recording import Recording
-from tools.live.report import report
 
 LENGTHS = MixedLengths(most_prompt=200, most_output=40, mean_output=15.0)
 

@@ -19,8 +19,8 @@ from schedulers import WAIT_S, Scheduler, running, until
 
 from foretell.batch import promises
 from foretell.config import BatchSettings
-from services.batch import __main__ as batch_main
-from services.batch import executor
+from foretell.services.batch import __main__ as batch_main
+from foretell.services.batch import executor
 
 COMPLETIONS = "/v1/completions"
 

@@ -8,7 +8,7 @@ KEYS = ("kernel_us_p50", "kernel_us_p99", "rpc_ms_p50", "rpc_ms_p99")
 
 
 def test_it_prints_the_cost_of_predictions_as_json() -> None:
-    argv = [sys.executable, "-m", "cli.main", "bench", "predict"]
+    argv = [sys.executable, "-m", "foretell.cli.main", "bench", "predict"]
     argv += ["--running", "3", "--waiting", "2", "--predictions", "2"]
     ended = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=100)
     printed = json.loads(ended.stdout)

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from services.process.folders import free_ports
+from foretell.services.process.folders import free_ports
 from tests.processes import processes_with, read_facts, wait_until
 
 
@@ -59,9 +59,9 @@ async def test_three_processes_need_the_engines_name_once(folder: Path) -> None:
     section = {"name": "only", "kind": "emulated", "port": port, "args": "--speedup 20"}
     write(folder, [section], models={"tiny": {}}, policy={"name": "round_robin"})
     with (
-        process(folder, "services.tagger", "tagger") as tagger,
-        process(folder, "services.backend", "only") as engine,
-        process(folder, "services.scheduler", "scheduler-0") as scheduler,
+        process(folder, "foretell.services.tagger", "tagger") as tagger,
+        process(folder, "foretell.services.backend", "only") as engine,
+        process(folder, "foretell.services.scheduler", "scheduler-0") as scheduler,
     ):
         for ready in (tagger, engine, scheduler):
             await wait_until(ready.exists)
@@ -86,10 +86,12 @@ async def test_engine_sidecar_and_scheduler_apart_and_the_environment_wins(folde
             return stack.enter_context(process(folder, module, name, **environment))
 
         ready = [
-            begin("services.backend.emulator", "engine-0"),
-            begin("services.predictor", "engine-0"),
+            begin("foretell.services.backend.emulator", "engine-0"),
+            begin("foretell.services.predictor", "engine-0"),
             begin(
-                "services.scheduler", "scheduler-0", FORETELL_SCHEDULER_POLICY="least_outstanding"
+                "foretell.services.scheduler",
+                "scheduler-0",
+                FORETELL_SCHEDULER_POLICY="least_outstanding",
             ),
         ]
         for file in ready:
@@ -99,7 +101,7 @@ async def test_engine_sidecar_and_scheduler_apart_and_the_environment_wins(folde
         assert (await answer(url)).headers["x-foretell-policy"] == "least_outstanding"
 
         write(folder, [*engines, {"port": second, **alike}], models={"tiny": {}})
-        begin("services.backend.emulator", "engine-1")
+        begin("foretell.services.backend.emulator", "engine-1")
 
         def healthy() -> set[str]:
             instances = httpx.get(f"{url}/status").json()["instances"]
@@ -111,7 +113,12 @@ async def test_engine_sidecar_and_scheduler_apart_and_the_environment_wins(folde
 def test_a_wrong_file_ends_a_process_with_line_and_field(tmp_path: Path) -> None:
     (tmp_path / "cluster.yaml").write_text("engines:\n- kind: emulated\n  engins: 2\n")
     done = subprocess.run(
-        [sys.executable, "-m", "services.scheduler", f"--cluster={tmp_path / 'cluster.yaml'}"],
+        [
+            sys.executable,
+            "-m",
+            "foretell.services.scheduler",
+            f"--cluster={tmp_path / 'cluster.yaml'}",
+        ],
         capture_output=True,
         text=True,
         check=False,

@@ -10,8 +10,8 @@ import pytest
 from engines import answer, engines
 from schedulers import running
 
-from services.scheduler import console
-from services.scheduler.console import what_if
+from foretell.services.scheduler import console
+from foretell.services.scheduler.console import what_if
 
 FOLDER = Path(console.__file__).parent
 NAMES = sorted(p.name for p in FOLDER.iterdir() if p.suffix in (".html", ".css", ".js"))

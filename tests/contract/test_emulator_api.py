@@ -236,7 +236,7 @@ async def test_long_bodies_are_refused_while_they_are_read(
         for _ in range(64):
             yield b" " * 1024
 
-    monkeypatch.setattr("services.backend.emulator.__main__.MAX_BODY_BYTES", 2048)
+    monkeypatch.setattr("foretell.services.backend.emulator.__main__.MAX_BODY_BYTES", 2048)
     async with running_engine(tmp_path) as engine:
         announced = await engine.http.post("/v1/completions", content=b" " * 4096)
         chunked = await engine.http.post("/v1/completions", content=endless())

@@ -122,7 +122,7 @@ async def test_a_stop_string_frees_the_engine(tmp_path: Path) -> None:
 async def test_a_full_queue_is_refused_and_recovers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.backend.emulator.__main__.MAX_QUEUE", 2)
+    monkeypatch.setattr("foretell.services.backend.emulator.__main__.MAX_QUEUE", 2)
     async with running_engine(tmp_path, speedup=1.0) as engine:
         held = [asyncio.create_task(post(engine, max_tokens=4000)) for _ in range(2)]
         await engine.snapshots.until(lambda s: len(s.running) == 2)
@@ -162,7 +162,7 @@ async def start_process(folder: Path, *flags: str) -> tuple[asyncio.subprocess.P
     ready = folder / "ready.json"
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-m", "services.backend.emulator", "--ready-file", str(ready), *flags),
+        *("-m", "foretell.services.backend.emulator", "--ready-file", str(ready), *flags),
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "FORETELL_EMULATOR_MODEL_NAME": "tiny"},
     )

@@ -11,8 +11,8 @@ from schedulers import Scheduler, running
 from scripted_peers import Predictor, serving
 from typer.testing import CliRunner
 
-from cli.main import app
-from tools.view.replicas import addresses_of
+from foretell.cli.main import app
+from foretell.tools.view.replicas import addresses_of
 
 ID = {"x-request-id": "mine-1"}
 

@@ -14,11 +14,11 @@ from foretell.config.instances import InstanceConfig
 from foretell.engine.gallery import Gallery
 from foretell.length.distribution import knots
 from foretell.placement import events
+from foretell.services.process.traffic import OPEN
+from foretell.services.scheduler.placing import predictors
+from foretell.services.scheduler.placing.pool import Instance
 from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import predictor_pb2 as pb
-from services.process.traffic import OPEN
-from services.scheduler.placing import predictors
-from services.scheduler.placing.pool import Instance
 from tests.contract.test_pictures import Sidecar, request, sidecar, snapshot, until
 
 

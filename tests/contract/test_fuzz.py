@@ -25,13 +25,13 @@ from hypothesis import strategies as st
 from schedulers import running
 
 from foretell.engine.published import PictureError
+from foretell.services.process import runtime
+from foretell.services.scheduler.http.surface import ENDPOINTS
+from foretell.services.scheduler.relay.continuation import Progress
+from foretell.services.scheduler.relay.followed import FollowedFraming
+from foretell.services.scheduler.relay.framing import Event, Framing, StreamFraming, WholeFraming
 from foretell.v1 import predictor_pb2
 from foretell.wire.published import published_from_proto
-from services.process import runtime
-from services.scheduler.http.surface import ENDPOINTS
-from services.scheduler.relay.continuation import Progress
-from services.scheduler.relay.followed import FollowedFraming
-from services.scheduler.relay.framing import Event, Framing, StreamFraming, WholeFraming
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "25"))
 DEADLINE_S = 30.0

@@ -46,10 +46,12 @@ HTTPServer((args.host, int(args.port)), Handler).serve_forever()
 def launcher(
     run_dir: Path, *flags: str, env: dict[str, str] | None = None
 ) -> Iterator[subprocess.Popen[str]]:
-    """`python -m services.backend`; at the end nothing that names `run_dir` may be left."""
+    """`python -m foretell.services.backend`; at the end nothing that names `run_dir` may be
+    left.
+    """
     process = subprocess.Popen(
         [
-            *(sys.executable, "-P", "-m", "services.backend", f"--run-dir={run_dir}"),
+            *(sys.executable, "-P", "-m", "foretell.services.backend", f"--run-dir={run_dir}"),
             *(f"--ready-file={run_dir / 'ready'}", *flags),
         ],
         stderr=subprocess.PIPE,
@@ -188,7 +190,10 @@ async def test_vllm_gets_the_plugin_and_takes_its_core_with_it(
         facts = await served(tmp_path)
         assert (facts["model_name"], facts["emulated"]) == ("m", False)
         server = get(f"{facts['url']}/facts")
-        assert server["args"]["scheduler_cls"] == "services.backend.vllm.plugin.ForetellScheduler"
+        assert (
+            server["args"]["scheduler_cls"]
+            == "foretell.services.backend.vllm.plugin.ForetellScheduler"
+        )
         assert (server["args"]["model"], server["args"]["max_num_seqs"]) == ("/m", "8")
         assert server["env"]["FORETELL_PLUGIN_INSTANCE_ID"] == "v1"
         endpoint = server["env"]["FORETELL_PLUGIN_SNAPSHOT_ENDPOINT"]

@@ -10,8 +10,8 @@ from engines import answer, close_before_headers, engines
 from schedulers import running
 from scripted_peers import Predictor, serving
 
-from services.process.logs import JsonLines, about, all_about
-from services.scheduler.placing.placer import Placer
+from foretell.services.process.logs import JsonLines, about, all_about
+from foretell.services.scheduler.placing.placer import Placer
 
 PROMPT, KEY = "what nobody else may read", "key-of-a-client"
 

@@ -16,9 +16,9 @@ from envoy_messages import asked, body_of, endpoint_of
 from schedulers import Scheduler, running
 
 from foretell.config import SchedulerSettings
+from foretell.services.process.folders import free_ports
+from foretell.services.scheduler.picker.server import Picker
 from foretell.v1 import ext_proc_pb2 as pb
-from services.process.folders import free_ports
-from services.scheduler.picker.server import Picker
 
 PROCESS = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 PROMPT = b'{"model": "test-model", "prompt": "hello"}'

@@ -24,7 +24,7 @@ from engines import (
 from envoys import body, front, started
 from schedulers import WAIT_S, instances_json, until
 
-from services.process.children import Child
+from foretell.services.process.children import Child
 
 
 def code_of(response: httpx.Response) -> str:
@@ -217,7 +217,7 @@ async def test_a_giant_body_is_refused_before_it_has_come(tmp_path: Path) -> Non
 def scheduler(folder: Path, engines: Sequence[Engine], number: int, policy: str) -> list[str]:
     """The command of a scheduler process that is a picker."""
     return [
-        *(sys.executable, "-m", "services.scheduler", f"--policy={policy}"),
+        *(sys.executable, "-m", "foretell.services.scheduler", f"--policy={policy}"),
         *(f"--instances={instances_json(engines)}", "--health-interval-s=0.05"),
         f"--picker=unix:{folder}/scheduler-{number}.picker.sock",
     ]

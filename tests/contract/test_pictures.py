@@ -18,16 +18,14 @@ from foretell.latency.linear import StepTimeModel
 from foretell.length.distribution import knots
 from foretell.length.prefix import chained
 from foretell.model import BatchShape, EngineSnapshot, LengthEstimate, RequestSpec
-from foretell.telemetry import PredictorMetrics
-from foretell.v1 import predictor_pb2 as pb
-from services.predictor.pictures import (
+from foretell.services.predictor.pictures import (
     MAX_FOLLOWERS,
     URGENT_INTERVAL_S,
     Publisher,
 )
-from services.predictor.service import PredictorService
-from services.process import runtime
-from services.process.frames import (
+from foretell.services.predictor.service import PredictorService
+from foretell.services.process import runtime
+from foretell.services.process.frames import (
     FRAMES_VERSION,
     HELLO_BYTES,
     FrameStream,
@@ -35,9 +33,11 @@ from services.process.frames import (
     open_frames,
     serve_frames,
 )
-from services.process.traffic import OPEN, Traffic
-from services.scheduler.placing.following import Following
-from tools.harness.cases import Size, make_case
+from foretell.services.process.traffic import OPEN, Traffic
+from foretell.services.scheduler.placing.following import Following
+from foretell.telemetry import PredictorMetrics
+from foretell.tools.harness.cases import Size, make_case
+from foretell.v1 import predictor_pb2 as pb
 
 WAIT_S = 20.0
 

@@ -22,9 +22,9 @@ from foretell.config import PredictorSettings, TaggerSettings
 from foretell.placement import PlacementConfig, PlacementCore, effects, events
 from foretell.placement.explanation import explain
 from foretell.policy import Policy, make_policy
-from services.predictor.__main__ import serve as serve_predictor
-from services.scheduler.placing import placer
-from services.tagger.server import serve as serve_tagger
+from foretell.services.predictor.__main__ import serve as serve_predictor
+from foretell.services.scheduler.placing import placer
+from foretell.services.tagger.server import serve as serve_tagger
 
 ENGINES, REQUESTS = 3, 60
 

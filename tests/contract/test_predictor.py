@@ -28,13 +28,13 @@ from foretell.model import (
 )
 from foretell.provision import InstanceFacts, Phase
 from foretell.provision.rollout import Coming, EngineKind, Place, share_within
+from foretell.services.backend.publisher import SnapshotPublisher
+from foretell.services.predictor.__main__ import serve
+from foretell.services.process.traffic import OPEN
+from foretell.services.provisioner.fleet import Seen
+from foretell.services.provisioner.gather import Gatherer
 from foretell.v1 import predictor_pb2 as pb
 from foretell.v1 import predictor_pb2_grpc
-from services.backend.publisher import SnapshotPublisher
-from services.predictor.__main__ import serve
-from services.process.traffic import OPEN
-from services.provisioner.fleet import Seen
-from services.provisioner.gather import Gatherer
 
 TRUTH = LinearStepTime((0.02, 1e-4, 0.0, 0.0, 1e-4, 0.0))
 CONFIG = EngineConfig("m", 16, 1000, 8, 512, 1024, engine_version="test")

@@ -14,16 +14,16 @@ from emulated_engine import running_engine
 from typer.testing import CliRunner
 from virtual_time import VirtualTimeLoop
 
-from cli.main import app
+from foretell.cli.main import app
 from foretell.latency.linear import LinearStepTime
 from foretell.model import BatchShape, GpuProfile
 from foretell.model.batch import prefill_pairs
-from services.backend.emulator import __main__ as emulator
-from services.backend.emulator import driver
-from tools.profiles import endpoint, run, session
-from tools.profiles.imports import ProfileError, profile_of, write_profile
-from tools.profiles.options import MeasureOptions
-from tools.profiles.run import Measurement, measure
+from foretell.services.backend.emulator import __main__ as emulator
+from foretell.services.backend.emulator import driver
+from foretell.tools.profiles import endpoint, run, session
+from foretell.tools.profiles.imports import ProfileError, profile_of, write_profile
+from foretell.tools.profiles.options import MeasureOptions
+from foretell.tools.profiles.run import Measurement, measure
 
 SPEED_S = (3e-3, 20e-6, 10e-9, 0.5e-3, 0.15e-3, 1e-6)
 LINEAR = GpuProfile(
@@ -206,5 +206,5 @@ def test_what_cannot_begin_is_said_at_once(tmp_path: Path, monkeypatch: pytest.M
     assert "does not answer" in failing("http://127.0.0.1:1", output)
     assert "not an HTTP address: host:80" in failing("host:80", output)
     assert "No such file" in failing("http://127.0.0.1:1", tmp_path / "no" / "x.json")
-    monkeypatch.setitem(sys.modules, "tools.profiles.show", None)
+    monkeypatch.setitem(sys.modules, "foretell.tools.profiles.show", None)
     assert ".[profiles]" in failing("http://127.0.0.1:1", output)

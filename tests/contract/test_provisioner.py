@@ -13,15 +13,15 @@ from engines import answer, engines, gated
 from provisioners import provisioning
 from schedulers import instances_json, running, until
 
+from foretell.services.process.traffic import OPEN, Traffic
+from foretell.services.provisioner.gather import Gatherer
+from foretell.services.provisioner.keda import external_scaler
+from foretell.services.provisioner.lease import Lease
+from foretell.services.provisioner.loop import Loop
+from foretell.services.provisioner.metrics import ProvisionerMetrics
+from foretell.services.provisioner.record import DecisionRecord, targets_of
 from foretell.v1 import externalscaler_pb2 as keda
 from foretell.v1 import externalscaler_pb2_grpc as keda_grpc
-from services.process.traffic import OPEN, Traffic
-from services.provisioner.gather import Gatherer
-from services.provisioner.keda import external_scaler
-from services.provisioner.lease import Lease
-from services.provisioner.loop import Loop
-from services.provisioner.metrics import ProvisionerMetrics
-from services.provisioner.record import DecisionRecord, targets_of
 
 TARGET = {"strategy": "target", "strategy_parameters": {"requests": "2", "tolerance": "0"}}
 

@@ -14,11 +14,11 @@ from fake_docker import FakeDocker, serving
 
 from foretell.config.instances import InstanceConfig, parse_members
 from foretell.provision import Decision, Phase
-from services.provisioner import api, places
-from services.provisioner.docker import DockerDriver
-from services.provisioner.driver import DriverFailed, Orders
-from services.provisioner.lease import Lease
-from services.provisioner.places import Places
+from foretell.services.provisioner import api, places
+from foretell.services.provisioner.docker import DockerDriver
+from foretell.services.provisioner.driver import DriverFailed, Orders
+from foretell.services.provisioner.lease import Lease
+from foretell.services.provisioner.places import Places
 
 PLACES = [InstanceConfig(f"engine-{i}", f"http://engine-{i}:8000") for i in range(2)]
 NAMES = [place.instance_id for place in PLACES]

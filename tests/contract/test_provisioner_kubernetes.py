@@ -15,11 +15,11 @@ from kubernetes.client import ApiClient, AppsV1Api, Configuration
 
 from foretell.config.instances import InstanceConfig, parse_members
 from foretell.provision import Decision, Phase
-from services.provisioner import places
-from services.provisioner.driver import DriverFailed, Orders
-from services.provisioner.kubernetes import KubernetesDriver
-from services.provisioner.lease import Lease
-from services.provisioner.places import Places
+from foretell.services.provisioner import places
+from foretell.services.provisioner.driver import DriverFailed, Orders
+from foretell.services.provisioner.kubernetes import KubernetesDriver
+from foretell.services.provisioner.lease import Lease
+from foretell.services.provisioner.places import Places
 
 PLACES = [InstanceConfig(f"vllm-{i}", f"http://vllm-{i}.vllm:8000") for i in range(3)]
 NAMES = [place.instance_id for place in PLACES]

@@ -10,8 +10,8 @@ import pytest
 from aiohttp import web
 
 from foretell.provision import Decision
-from services.provisioner import webhook
-from services.provisioner.webhook import TOLERANCE_S, WebhookFleet, signature
+from foretell.services.provisioner import webhook
+from foretell.services.provisioner.webhook import TOLERANCE_S, WebhookFleet, signature
 
 SECRET = b"shared"
 NOW_S = 1_700_000_000.0

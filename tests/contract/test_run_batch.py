@@ -19,17 +19,17 @@ from rich.console import Console
 from schedulers import WAIT_S, running, until
 from typer.testing import CliRunner
 
-from cli.main import app
 from foretell.batch.release import PLAIN_WINDOW
 from foretell.batch.states import Batch
-from services.batch.ordering import FEWEST_LINES, Ordering
-from services.batch.store import Store
-from tools.batch.run import Outcome, run_batch
-from tools.local import offline
-from tools.local.state import ClusterState, Component
-from tools.local.table import render
-from tools.progress import Show
-from tools.view.cluster import ClusterView
+from foretell.cli.main import app
+from foretell.services.batch.ordering import FEWEST_LINES, Ordering
+from foretell.services.batch.store import Store
+from foretell.tools.batch.run import Outcome, run_batch
+from foretell.tools.local import offline
+from foretell.tools.local.state import ClusterState, Component
+from foretell.tools.local.table import render
+from foretell.tools.progress import Show
+from foretell.tools.view.cluster import ClusterView
 
 PROFILE = "H100/Llama-3.1-8B"
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,7 +47,7 @@ def write_input(path: Path, prompts: Sequence[object]) -> None:
 async def started(folder: Path, url: str) -> asyncio.subprocess.Process:
     files = ("-i", str(folder / "in.jsonl"), "-o", str(folder / "out.jsonl"))
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "cli.main", "run-batch", *files, "--endpoint", url),
+        *(sys.executable, "-m", "foretell.cli.main", "run-batch", *files, "--endpoint", url),
         env=ENVIRONMENT,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -199,7 +199,7 @@ async def test_pace_sharing_and_end_are_shown(
         usage_of_cache = {"prompt_tokens_details": {"cached_tokens": 20}}
         await exchange.whole(200, json.dumps({"usage": usage | usage_of_cache}).encode())
 
-    monkeypatch.setattr("tools.batch.run.showing", recorded)
+    monkeypatch.setattr("foretell.tools.batch.run.showing", recorded)
     async with engines(half_cached) as (engine,), running(tmp_path, [engine]) as scheduler:
         found = await asyncio.to_thread(
             run_batch,

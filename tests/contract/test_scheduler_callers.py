@@ -11,11 +11,11 @@ import pytest
 from engines import MODEL, WHOLE, Engine, answer, engines
 from schedulers import WAIT_S, Scheduler, running, until
 
-from services.batch.store import Store
-from services.scheduler.http.errors import ApiError
-from services.scheduler.http.limits import InProgress, declared_bytes
+from foretell.services.batch.store import Store
+from foretell.services.scheduler.http.errors import ApiError
+from foretell.services.scheduler.http.limits import InProgress, declared_bytes
 
-LIMITS = "services.scheduler.http.limits"
+LIMITS = "foretell.services.scheduler.http.limits"
 
 
 @pytest.fixture

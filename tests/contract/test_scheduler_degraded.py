@@ -12,8 +12,8 @@ from engines import WHOLE, answer, engines, gated
 from schedulers import Scheduler, running, until
 from scripted_peers import LOAD, Predictor, Tagger, foreign, serving
 
+from foretell.services.scheduler.placing.lengths import open_model
 from foretell.v1 import predictor_pb2, tagger_pb2
-from services.scheduler.placing.lengths import open_model
 
 DEAD = "127.0.0.1:1"  # nothing listens there
 QUICK = {"predictor_deadline_ms": 50, "turn_deadline_ms": 5_000}

@@ -13,7 +13,7 @@ import pytest
 from engines import EVENTS, MODEL, STREAM, Engine, Exchange, answer, engines
 from schedulers import Scheduler, running
 
-from services.scheduler.relay import held
+from foretell.services.scheduler.relay import held
 
 RECORDED = Path(__file__).parents[1] / "data" / "vllm_answers" / "chat-token-ids.sse"
 BODY = json.dumps({"model": MODEL, "prompt": "hello", "stream": True})

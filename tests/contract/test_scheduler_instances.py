@@ -11,7 +11,7 @@ from schedulers import instances_json, running, until
 from scripted_peers import Predictor, serving
 
 from foretell.config import SchedulerSettings
-from services.scheduler.__main__ import serve
+from foretell.services.scheduler.__main__ import serve
 
 
 class InstancesFile:

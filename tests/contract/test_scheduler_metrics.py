@@ -125,7 +125,7 @@ async def test_the_way_of_the_answer_is_learned_from_streams(tmp_path: Path) -> 
 
 
 async def test_the_log_is_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.scheduler.__main__.REQUEST_LOG_MAX_BYTES", 2_000)
+    monkeypatch.setattr("foretell.services.scheduler.__main__.REQUEST_LOG_MAX_BYTES", 2_000)
     log = tmp_path / "log"
     async with (
         engines(answer) as (engine,),

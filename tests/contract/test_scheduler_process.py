@@ -19,9 +19,9 @@ from schedulers import WAIT_S, Scheduler, instances_json, until
 async def process(
     folder: Path, made: Sequence[Engine], *flags: str
 ) -> AsyncIterator[tuple["subprocess.Popen[bytes]", Scheduler]]:
-    """`python -m services.scheduler`, ready; it must have ended by itself in the end."""
+    """`python -m foretell.services.scheduler`, ready; it must have ended by itself in the end."""
     ready_file = folder / "ready"
-    command = [sys.executable, "-m", "services.scheduler", "--ready-file", str(ready_file)]
+    command = [sys.executable, "-m", "foretell.services.scheduler", "--ready-file", str(ready_file)]
     command += ["--instances", instances_json(made), *flags]
     with (
         open(folder / "stderr", "wb") as log,  # noqa: ASYNC230 - a new, empty file

@@ -13,7 +13,7 @@ import pytest
 from emulated_engine import MODEL, engine_with_sidecar
 from schedulers import Scheduler, running
 
-from services.process.folders import free_ports
+from foretell.services.process.folders import free_ports
 
 pytestmark = pytest.mark.timeout(600)
 LONG, SHORT = 3000, 4

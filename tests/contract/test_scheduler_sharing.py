@@ -14,7 +14,7 @@ from emulated_engine import MODEL, engine_with_sidecar
 from schedulers import Scheduler, running
 
 from foretell.placement import core
-from services.process.folders import free_ports
+from foretell.services.process.folders import free_ports
 
 pytestmark = pytest.mark.timeout(600)
 LONG, SHORT = 40, 4

@@ -14,10 +14,10 @@ from emulated_engine import MODEL, events, running_engine
 from schedulers import WAIT_S, Scheduler, running, until
 
 from foretell.config import PredictorSettings, TaggerSettings
+from foretell.services.predictor.__main__ import serve as serve_predictor
+from foretell.services.process.logs import JsonLines, _Text
+from foretell.services.tagger.server import serve as serve_tagger
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
-from services.predictor.__main__ import serve as serve_predictor
-from services.process.logs import JsonLines, _Text
-from services.tagger.server import serve as serve_tagger
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -134,7 +134,7 @@ async def test_a_request_is_foretold_served_and_accounted_for(tmp_path: Path, st
 async def test_the_lines_of_every_service_about_a_request_have_its_id(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.DEBUG, logger="services")
+    caplog.set_level(logging.DEBUG, logger="foretell.services")
     formats = (JsonLines(), _Text())
 
     def found() -> set[str]:
@@ -153,8 +153,8 @@ async def test_the_lines_of_every_service_about_a_request_have_its_id(
                 asked = {"model": MODEL, "max_tokens": 8, "headers": {"x-request-id": "mine-7"}}
                 assert (await scheduler.complete(**asked)).status_code == 200
     assert found() == {
-        "services.scheduler.placing.placer: attempt 1 goes to engine-0",
-        "services.predictor.service: on its way to engine-0",
-        "services.predictor.service: ended on engine-0",
-        "services.tagger.estimators: estimated",
+        "foretell.services.scheduler.placing.placer: attempt 1 goes to engine-0",
+        "foretell.services.predictor.service: on its way to engine-0",
+        "foretell.services.predictor.service: ended on engine-0",
+        "foretell.services.tagger.estimators: estimated",
     }

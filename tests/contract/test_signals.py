@@ -15,17 +15,25 @@ MOMENTS = cases(8, 2)
 WAIT_S = 60.0
 ENDED_S = 10.0
 SERVICES = {
-    "services.scheduler": ("--port=0", "--instances=[]", "--length-model=shipped"),
-    "services.predictor": ("--name=a", "--metrics-port=0", "--snapshot-endpoint=shm://{}/a"),
-    "services.tagger": ("--metrics-port=0", "--listen=unix:{}/tagger.sock"),
-    "services.provisioner": ("--port=0", "--schedulers=http://127.0.0.1:1", "--folder={}/p"),
-    "services.batch": ("--folder={}/batches", "--schedulers=http://127.0.0.1:1"),
-    "services.backend.emulator": ("--port=0", "--snapshot-endpoint=shm://{}/a"),
-    "services.backend": ("--engine=emulated", "--run-dir={}/run", "--port=0"),
+    "foretell.services.scheduler": ("--port=0", "--instances=[]", "--length-model=shipped"),
+    "foretell.services.predictor": (
+        "--name=a",
+        "--metrics-port=0",
+        "--snapshot-endpoint=shm://{}/a",
+    ),
+    "foretell.services.tagger": ("--metrics-port=0", "--listen=unix:{}/tagger.sock"),
+    "foretell.services.provisioner": (
+        "--port=0",
+        "--schedulers=http://127.0.0.1:1",
+        "--folder={}/p",
+    ),
+    "foretell.services.batch": ("--folder={}/batches", "--schedulers=http://127.0.0.1:1"),
+    "foretell.services.backend.emulator": ("--port=0", "--snapshot-endpoint=shm://{}/a"),
+    "foretell.services.backend": ("--engine=emulated", "--run-dir={}/run", "--port=0"),
 }
 LOADING = """
 import asyncio
-from services.process import runtime
+from foretell.services.process import runtime
 async def main(stop):
     print("started", flush=True)
     {}

@@ -19,10 +19,10 @@ import pytest
 
 from foretell.config import TaggerSettings
 from foretell.length import QUANTILE_LEVELS
+from foretell.services.tagger.models import LengthModel, Regressor, RegressorModel
+from foretell.services.tagger.problems import MAX_OBSERVATIONS
+from foretell.services.tagger.server import LIMITS, Limits, serve
 from foretell.v1 import tagger_pb2, tagger_pb2_grpc
-from services.tagger.models import LengthModel, Regressor, RegressorModel
-from services.tagger.problems import MAX_OBSERVATIONS
-from services.tagger.server import LIMITS, Limits, serve
 
 WAIT_S = 30.0
 
@@ -277,9 +277,9 @@ async def test_a_port_is_not_shared(tmp_path: Path) -> None:
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """`python -m services.tagger` on a free TCP port, and its address."""
+    """`python -m foretell.services.tagger` on a free TCP port, and its address."""
     ready_file = tmp_path / "ready"
-    command = [sys.executable, "-m", "services.tagger", "--ready-file", str(ready_file)]
+    command = [sys.executable, "-m", "foretell.services.tagger", "--ready-file", str(ready_file)]
     env = {**os.environ, "FORETELL_TAGGER_BATCH_MS": "16"}
     child = subprocess.Popen([*command, "--port", "0"], env=env)
     try:
@@ -310,7 +310,7 @@ def test_the_process_serves_and_ends_on_sigterm(
 
 def test_a_checkpoint_that_is_not_there_ends_the_start() -> None:
     result = subprocess.run(
-        [sys.executable, "-m", "services.tagger", "--checkpoint", "/nowhere/at/all"],
+        [sys.executable, "-m", "foretell.services.tagger", "--checkpoint", "/nowhere/at/all"],
         capture_output=True,
         text=True,
         timeout=WAIT_S,

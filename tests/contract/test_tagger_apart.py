@@ -11,10 +11,10 @@ from test_tagger import WAIT_S
 
 from foretell.length.conversation import Conversation
 from foretell.length.sampling import Sample
-from services.tagger import apart
-from services.tagger.apart import EncoderApart
-from services.tagger.encoder import Encoder
-from services.tagger.models import folder_of
+from foretell.services.tagger import apart
+from foretell.services.tagger.apart import EncoderApart
+from foretell.services.tagger.encoder import Encoder
+from foretell.services.tagger.models import folder_of
 
 SAID = [Conversation("Is all well?", 12, 4), Conversation("Write a long story.", 19, 5)]
 

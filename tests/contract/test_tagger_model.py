@@ -12,8 +12,8 @@ from test_tagger import WAIT_S, Tagger, running_model
 from foretell.length.adapted import EncoderModel
 from foretell.length.bins import BINS, bin_of
 from foretell.length.conversation import Conversation
+from foretell.services.tagger.server import Limits
 from foretell.v1 import tagger_pb2
-from services.tagger.server import Limits
 
 
 class FakeEncoder:
@@ -105,7 +105,7 @@ async def test_what_was_answered_moves_what_is_expected(tmp_path: Path) -> None:
 )
 def test_a_model_that_cannot_serve_ends_the_start(flags: list[str], said: str) -> None:
     result = subprocess.run(
-        [sys.executable, "-m", "services.tagger", *flags],
+        [sys.executable, "-m", "foretell.services.tagger", *flags],
         capture_output=True,
         text=True,
         timeout=WAIT_S,

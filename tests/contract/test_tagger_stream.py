@@ -14,12 +14,12 @@ import pytest
 from test_tagger import WAIT_S, FakeRegressor, running, until
 
 from foretell.model import LengthEstimate
+from foretell.services.process.frames import FrameStream, frames_address, hello_of, open_frames
+from foretell.services.process.traffic import OPEN
+from foretell.services.scheduler.placing import tagging
+from foretell.services.scheduler.placing.tagging import TaggerClient
+from foretell.services.tagger.problems import MAX_REQUESTS
 from foretell.v1 import tagger_pb2
-from services.process.frames import FrameStream, frames_address, hello_of, open_frames
-from services.process.traffic import OPEN
-from services.scheduler.placing import tagging
-from services.scheduler.placing.tagging import TaggerClient
-from services.tagger.problems import MAX_REQUESTS
 
 SEEDS = range(3)
 
@@ -222,7 +222,9 @@ async def test_a_slow_tagger_is_asked_about_the_latest_alone(tmp_path: Path) -> 
 async def tagger_process(folder: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
     ready_file, address = folder / "ready", f"unix://{folder}/s"
     flags = (f"--listen={address}", f"--ready-file={ready_file}")
-    child = await asyncio.create_subprocess_exec(sys.executable, "-m", "services.tagger", *flags)
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "foretell.services.tagger", *flags
+    )
     try:
         await until(ready_file.exists)
         yield child, address

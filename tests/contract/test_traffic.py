@@ -15,11 +15,11 @@ from certificates import make_certificate
 from pydantic import SecretStr
 
 from foretell.config import TaggerSettings
+from foretell.services.process import calls
+from foretell.services.process.frames import FrameStream, open_frames, serve_frames
+from foretell.services.process.traffic import OPEN, Traffic, is_loopback
+from foretell.services.tagger.server import serve
 from foretell.v1 import tagger_pb2, tagger_pb2_grpc
-from services.process import calls
-from services.process.frames import FrameStream, open_frames, serve_frames
-from services.process.traffic import OPEN, Traffic, is_loopback
-from services.tagger.server import serve
 
 SECRET = "s3cret"
 
@@ -144,7 +144,7 @@ def test_a_secret_file_that_is_missing_or_empty_ends_the_start(tmp_path: Path) -
     (tmp_path / "empty").touch()
     for name, message in (("none", "cannot read"), ("empty", "is empty")):
         done = subprocess.run(
-            [sys.executable, "-m", "services.tagger", f"--secret-file={tmp_path / name}"],
+            [sys.executable, "-m", "foretell.services.tagger", f"--secret-file={tmp_path / name}"],
             capture_output=True,
             text=True,
             check=False,

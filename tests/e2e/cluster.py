@@ -95,7 +95,7 @@ def cluster(
 ) -> Iterator[Cluster]:
     """`foretell up` with `flags`, stopped and checked for leftovers at the end."""
     port = free_port()
-    argv = [sys.executable, "-m", "cli.main", "up", "--plain", f"--port={port}"]
+    argv = [sys.executable, "-m", "foretell.cli.main", "up", "--plain", f"--port={port}"]
     argv += [f"--run-dir={run_dir}", *flags]
     log = (run_dir / "up.log").open("wb")
     process = subprocess.Popen(

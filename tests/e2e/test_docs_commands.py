@@ -18,7 +18,7 @@ _BLOCK = re.compile(r"^```(?P<info>\w+ run\b.*?)\n(?P<code>.*?)^```", re.MULTILI
 _JSON = re.compile(r"^```json\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL)
 PREAMBLE = """
 set -euo pipefail
-foretell() { "$PYTHON" -m cli.main "$@"; }
+foretell() { "$PYTHON" -m foretell.cli.main "$@"; }
 curl() { command curl --fail-with-body --silent --show-error "$@"; }
 """
 BLOCKS = [

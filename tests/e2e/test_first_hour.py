@@ -18,7 +18,7 @@ from tests.e2e.cluster import STOP_S, free_port, until
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-FORETELL = shlex.join([sys.executable, "-m", "cli.main"])
+FORETELL = shlex.join([sys.executable, "-m", "foretell.cli.main"])
 INSTALLED = ".venv/bin/foretell"
 WAIT_S = 240.0
 DEMO = f"{INSTALLED} demo"

@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = pytest.mark.timeout(600)
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("foretell", "services", "tools", "cli")
+PACKAGES = ("foretell",)
 FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
 COMPILED = Path("foretell", "kernel", "src")
 """What the extension module is built from: it is not in the wheel."""
@@ -84,3 +84,9 @@ def test_a_folder_that_has_its_own_services_is_not_taken_for_ours(
     text = (tmp_path / "docker-compose.yml").read_text()
     assert "image: ${FORETELL_IMAGE:-foretell}:" in text
     assert "build:" not in text
+
+
+def test_one_package_is_installed(installed: Path) -> None:
+    """Names such as `services` and `tools` are everybody's."""
+    packages = [each.name for each in installed.iterdir() if (each / "__init__.py").exists()]
+    assert packages == ["foretell"]

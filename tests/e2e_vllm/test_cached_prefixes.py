@@ -16,8 +16,8 @@ import pytest
 
 from foretell import wire
 from foretell.model import LengthEstimate, RequestSpec
+from foretell.services.process.traffic import METADATA_KEY
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
-from services.process.traffic import METADATA_KEY
 from tests.e2e.cluster import Cluster
 from tests.e2e_vllm.vllm_engines import ENGINES, model_of, recorded
 

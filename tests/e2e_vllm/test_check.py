@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from foretell.tools.check.options import STAGES
 from tests.processes import descendants, is_running
-from tools.check.options import STAGES
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.vllm]
 _WAIT_S = 400.0
-_COMMAND = (sys.executable, "-c", "from cli.main import app; app()", "check")
+_COMMAND = (sys.executable, "-c", "from foretell.cli.main import app; app()", "check")
 
 
 @contextmanager

@@ -11,7 +11,7 @@ helm = pytest.importorskip("helm_python", reason="make test-helm installs Helm's
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="as make test-helm does")
 jsonschema = pytest.importorskip("jsonschema")
 
-from tools.chart.rendered import CHART  # noqa: E402
+from foretell.tools.chart.rendered import CHART  # noqa: E402
 
 # It would read megabytes again for each object.
 kubernetes_validate.utils.schema_contents = cache(kubernetes_validate.utils.schema_contents)

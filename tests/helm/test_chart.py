@@ -18,7 +18,7 @@ from chart_objects import (
 )
 
 from foretell import __version__
-from tools.chart.values import schema
+from foretell.tools.chart.values import schema
 
 KUBERNETES = ("1.30.0", "1.33.0", "1.37.0")
 

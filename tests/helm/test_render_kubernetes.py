@@ -12,8 +12,8 @@ pytest.importorskip("helm_python", reason="make test-helm installs Helm's librar
 from foretell.config import Cluster, ClusterError, Layout, load_cluster
 from foretell.config.cluster import parse_cluster
 from foretell.config.layout import engine_args, engine_profile, served_name
-from tools.chart import rendered
-from tools.chart.from_cluster import values_of
+from foretell.tools.chart import rendered
+from foretell.tools.chart.from_cluster import values_of
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = (

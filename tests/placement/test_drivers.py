@@ -20,9 +20,9 @@ from foretell.model import LengthEstimate, Load, Prediction, RequestSpec, Slo
 from foretell.placement import PlacementConfig, PlacementCore, effects, events
 from foretell.placement.request import Stage
 from foretell.policy import make_policy
+from foretell.services.scheduler.placing.driver import AsyncDriver
 from foretell.sim.driver import VirtualDriver
 from foretell.sim.events import Events
-from services.scheduler.placing.driver import AsyncDriver
 from tests.sweeps import cases
 
 pytestmark = pytest.mark.sweep

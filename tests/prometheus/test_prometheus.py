@@ -21,13 +21,13 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from services.process.folders import free_ports
+from foretell.services.process.folders import free_ports
+from foretell.tools.observability.alerts import ALERTS, rules
+from foretell.tools.observability.catalogue import by_process
+from foretell.tools.observability.panel import WINDOW
+from foretell.tools.observability.panels import DASHBOARDS
 from tests.processes import processes_with, read_facts, wait_until
 from tests.unit.provision_cases import recorded
-from tools.observability.alerts import ALERTS, rules
-from tools.observability.catalogue import by_process
-from tools.observability.panel import WINDOW
-from tools.observability.panels import DASHBOARDS
 
 ROOT = Path(__file__).parents[2]
 BINARY = os.environ.get("FORETELL_PROMETHEUS") or shutil.which("prometheus")
@@ -98,17 +98,19 @@ async def cluster(folder: Path) -> AsyncIterator[Cluster]:
             command = [sys.executable, "-m", module, *flags]
             return stack.enter_context(process(folder, *command, log=name, **metrics_ports))
 
-        start("services.tagger", "tagger")
-        engines = {name: start("services.backend", name) for name in ENGINES}
-        start("services.scheduler", "scheduler-0")
+        start("foretell.services.tagger", "tagger")
+        engines = {name: start("foretell.services.backend", name) for name in ENGINES}
+        start("foretell.services.scheduler", "scheduler-0")
         await wait_until(ready["scheduler-0"].exists, DEADLINE_S)
         url = read_facts(ready["scheduler-0"])["url"]
         past = folder / "run" / "provisioner"
         past.mkdir()
         # Panels of what decisions have cost are empty until an hour is over.
         recorded(past, time.time() - 2 * HOUR_S, time.time())
-        start("services.provisioner", "provisioner", f"--schedulers={url}", "--every-s=0.5")
-        start("services.batch", "batch", f"--schedulers={url}")
+        start(
+            "foretell.services.provisioner", "provisioner", f"--schedulers={url}", "--every-s=0.5"
+        )
+        start("foretell.services.batch", "batch", f"--schedulers={url}")
         await wait_until(lambda: all(map(Path.exists, ready.values())), DEADLINE_S)
         predictors = [read_facts(path) for path in (folder / "run").glob("*.predictor.ready*")]
         told = {job: [read_facts(ready[job])] for job in ("tagger", "batch")}

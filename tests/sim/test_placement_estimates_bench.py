@@ -11,8 +11,8 @@ from bench.placement import estimates as bench
 from bench.placement.believed import SOURCES, quality, traces_of
 from bench.placement.block.runs import Result, Results, Runner, Then, arrivals_for
 from bench.placement.block.settings import Case
+from foretell.tools.simulate.run import read_trace
 from foretell.workload import Trace
-from tools.simulate.run import read_trace
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from foretell.latency.linear import LinearStepTime
 from foretell.model import EngineConfig
 from foretell.provision import Answered, Decision, Facts, InstanceFacts, Phase, Plan
 from foretell.provision.rollout import EngineKind
-from services.provisioner.record import DecisionRecord, Targets
+from foretell.services.provisioner.record import DecisionRecord, Targets
 
 KIND = EngineKind(
     EngineConfig("model", 16, 400, 4, 256, 1024),

@@ -10,9 +10,9 @@ import pytest
 
 from foretell.batch.records import answered
 from foretell.batch.states import Batch, Counts, Status
-from services.batch.ordering import FEWEST_LINES, Ordering
-from services.batch.store import Store
-from services.batch.work import Place, Work
+from foretell.services.batch.ordering import FEWEST_LINES, Ordering
+from foretell.services.batch.store import Store
+from foretell.services.batch.work import Place, Work
 
 BATCH, TOTAL = "batch_1", 10 * FEWEST_LINES
 
@@ -36,7 +36,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         told = {"lines": found[-1]["left"][::-1], "soonest": "dfs", "sharing_ratio": 0.5}
         return json.dumps(told).encode()
 
-    monkeypatch.setattr("services.batch.ordering.computed_aside", aside)
+    monkeypatch.setattr("foretell.services.batch.ordering.computed_aside", aside)
     return found
 
 

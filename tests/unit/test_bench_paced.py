@@ -16,7 +16,7 @@ from bench.placement.paced.runs import Kept, Run, foretold, summary
 from bench.placement.paced.settings import SETTINGS, requests_per_s
 from foretell.latency.linear import LinearStepTime
 from foretell.model import BatchShape
-from tools.live.report import FORETELL, LATENCIES
+from foretell.tools.live.report import FORETELL, LATENCIES
 
 # 10 ms a step, 1 ms a prefill token, 2 ms a decoding sequence.
 STEP_TIME = LinearStepTime((0.01, 0.001, 0.0, 0.0, 0.002, 0.0))

@@ -10,7 +10,7 @@ import pytest
 from bench.length.data import convert
 from bench.report import write_into
 from bench.stats import interval
-from tools.length.dataset import read_examples
+from foretell.tools.length.dataset import read_examples
 
 ARENA = {"prompt": "a", "outputs": {"m": {"tok": 5}, "n": {"tok": 0}}}
 GSM8K = {"prompt": "b", "mixtral_tok": 7, "gpt4_tok": 9}

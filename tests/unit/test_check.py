@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from cli.main import app
-from tools.check.budget import Budget
-from tools.check.cluster import _rounds
-from tools.check.context import write_json
-from tools.check.cost import summary
-from tools.check.dummies import SHAPES, weight_bytes, write_dummy
-from tools.check.engines import CannotCheck, plan_engines
-from tools.check.hardware import Gpu, parsed, visible
-from tools.check.options import STAGES, CheckOptions
-from tools.check.page import write_page
+from foretell.cli.main import app
+from foretell.tools.check.budget import Budget
+from foretell.tools.check.cluster import _rounds
+from foretell.tools.check.context import write_json
+from foretell.tools.check.cost import summary
+from foretell.tools.check.dummies import SHAPES, weight_bytes, write_dummy
+from foretell.tools.check.engines import CannotCheck, plan_engines
+from foretell.tools.check.hardware import Gpu, parsed, visible
+from foretell.tools.check.options import STAGES, CheckOptions
+from foretell.tools.check.page import write_page
 
 GIB = 2**30
 H100 = Gpu("0", "NVIDIA H100 80GB HBM3", 80 * GIB, "580.65.06")

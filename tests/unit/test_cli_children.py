@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from services.process.children import Child, RestartPacer, describe_exit, log_tail
-from services.process.folders import free_ports, is_free, run_folder, socket_folder
+from foretell.services.process.children import Child, RestartPacer, describe_exit, log_tail
+from foretell.services.process.folders import free_ports, is_free, run_folder, socket_folder
 from tests.processes import is_running, wait_until
 
 _PARENT_OF_A_STUBBORN_ONE = """
@@ -114,7 +114,7 @@ def test_an_unnamed_run_folder_goes_with_success_and_stays_after_an_error() -> N
 
 
 def test_a_child_whose_parent_has_ended_before_it_could_ask_ends_too() -> None:
-    command = [sys.executable, "-m", "services.process.exec_child", "echo", "lives"]
+    command = [sys.executable, "-m", "foretell.services.process.exec_child", "echo", "lives"]
     environment = {**os.environ, "FORETELL_PARENT_PID": "1"}  # ours is another
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")

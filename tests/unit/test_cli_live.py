@@ -7,9 +7,9 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from cli.main import app
-from tools.live.command import error_table
-from tools.live.measure import CannotMeasure, completed
+from foretell.cli.main import app
+from foretell.tools.live.command import error_table
+from foretell.tools.live.measure import CannotMeasure, completed
 
 
 def run(*args: object) -> tuple[int, str]:

@@ -7,9 +7,9 @@ from random import Random
 import pytest
 from typer.testing import CliRunner
 
-from cli.main import app
-from tools.simulate.options import EngineOptions
-from tools.simulate.plan import Plan, fewest, in_order, kinds_of, parse_prices
+from foretell.cli.main import app
+from foretell.tools.simulate.options import EngineOptions
+from foretell.tools.simulate.plan import Plan, fewest, in_order, kinds_of, parse_prices
 
 A30, H100 = "A30/Llama-2-7b-hf", "H100/Llama-3.1-8B"
 

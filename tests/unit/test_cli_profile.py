@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cli.main import app
+from foretell.cli.main import app
 from foretell.config import load_profile
 from foretell.latency.profile_json import profile_to_json
+from foretell.tools.accuracy.recorded_run import read_run
+from foretell.tools.profiles.imports import profile_of
+from foretell.tools.profiles.sizes import known_device, known_model
 from tests.sweeps import cases
 from tests.unit.test_latency_importers import attention_rows, dense_rows, sequence_rows
 from tests.unit.test_model_config import LLAMA_8B
-from tools.accuracy.recorded_run import read_run
-from tools.profiles.imports import profile_of
-from tools.profiles.sizes import known_device, known_model
 
 RUNS = Path(__file__).resolve().parents[1] / "data" / "recorded_runs"
 PROFILES = {
@@ -138,7 +138,7 @@ def test_import_without_pyarrow_says_how_to_get_it(
 
 
 def test_accuracy_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tools.accuracy.replayed", None)
+    monkeypatch.setitem(sys.modules, "foretell.tools.accuracy.replayed", None)
     code, text = run("accuracy", RUNS / "Llama-3.1-8B", "--no-profile")
     assert code == 1
     assert "accuracy needs scipy" in text

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from cli.main import app
+from foretell.cli.main import app
 from foretell.sim import Fault, FaultKind
+from foretell.tools.simulate import capacity
+from foretell.tools.simulate.cluster import cluster_config, engine_facts, parse_fault
+from foretell.tools.simulate.options import EngineOptions, SimulateOptions, parse_engines
+from foretell.tools.simulate.run import run
 from foretell.workload import Arrival
-from tools.simulate import capacity
-from tools.simulate.cluster import cluster_config, engine_facts, parse_fault
-from tools.simulate.options import EngineOptions, SimulateOptions, parse_engines
-from tools.simulate.run import run
 
 A30, H100 = "A30/Llama-2-7b-hf", "H100/Llama-3.1-8B"
 KEYS = {"mean", "p50", "p95", "p99"}

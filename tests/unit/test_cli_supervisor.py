@@ -11,13 +11,13 @@ import pytest
 
 from foretell import config
 from foretell.config.sections import EngineSection
-from services.process.children import ChildFailed
-from services.process.folders import free_ports
-from services.process.keeper import Program
+from foretell.services.process.children import ChildFailed
+from foretell.services.process.folders import free_ports
+from foretell.services.process.keeper import Program
+from foretell.tools.local.plan import ClusterPlan, Process
+from foretell.tools.local.state import ClusterState
+from foretell.tools.local.supervisor import Supervisor
 from tests.processes import is_running, read_facts, wait_until
-from tools.local.plan import ClusterPlan, Process
-from tools.local.state import ClusterState
-from tools.local.supervisor import Supervisor
 
 _SERVES = """
 import json, os, sys, time

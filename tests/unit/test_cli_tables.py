@@ -15,15 +15,15 @@ from rich.console import Console
 from rich.table import Table
 from typer.testing import CliRunner
 
-from cli.main import app
 from foretell import __version__
+from foretell.cli.main import app
 from foretell.config import Cluster
-from tools.local.plan import plan_cluster
-from tools.local.state import ClusterState
-from tools.local.table import read, render
-from tools.view.cluster import ClusterView, merged
-from tools.view.replicas import reports
-from tools.view.table import WIDE_COLUMNS, WIDEST_COLUMNS, pair, table
+from foretell.tools.local.plan import plan_cluster
+from foretell.tools.local.state import ClusterState
+from foretell.tools.local.table import read, render
+from foretell.tools.view.cluster import ClusterView, merged
+from foretell.tools.view.replicas import reports
+from foretell.tools.view.table import WIDE_COLUMNS, WIDEST_COLUMNS, pair, table
 
 
 def instance(name: str, **more: Any) -> dict[str, Any]:

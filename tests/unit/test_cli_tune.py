@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from cli.main import app
+from foretell.cli.main import app
+from foretell.tools.simulate.cluster import engine_facts
+from foretell.tools.simulate.options import EngineOptions, SimulateOptions
+from foretell.tools.tune.changes import applied, propose
+from foretell.tools.tune.cluster_file import with_cluster
+from foretell.tools.tune.options import Memory, TuneOptions
+from foretell.tools.tune.report import verdict
+from foretell.tools.tune.run import Tuned, pieces_of
+from foretell.tools.tune.search import Judge, Measures, Setup, search
 from foretell.workload import Arrival, Trace
-from tools.simulate.cluster import engine_facts
-from tools.simulate.options import EngineOptions, SimulateOptions
-from tools.tune.changes import applied, propose
-from tools.tune.cluster_file import with_cluster
-from tools.tune.options import Memory, TuneOptions
-from tools.tune.report import verdict
-from tools.tune.run import Tuned, pieces_of
-from tools.tune.search import Judge, Measures, Setup, search
 
 A30, H100 = "A30/Llama-2-7b-hf", "H100/Llama-3.1-8B"
 UNTIMED = Trace((Arrival(0.0, 100, 20, ""),), timed=False)

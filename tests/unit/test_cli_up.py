@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cli.main import app
+from foretell.cli.main import app
 
 
 def up(*flags: str) -> tuple[int, str]:
@@ -69,7 +69,7 @@ def test_a_wrong_variable_is_refused_before_anything_starts(
 def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys; sys.argv = ['foretell', '--help']\n"
-        "from cli.main import main\n"
+        "from foretell.cli.main import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
         "heavy = {'grpc', 'numpy', 'pydantic', 'httpx', 'uvicorn'} & set(sys.modules)\n"

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tools.observability.alerts import ALERTS
-from tools.observability.catalogue import catalogue
-from tools.observability.panel import Dashboard, metrics_of
-from tools.observability.panels import DASHBOARDS
+from foretell.tools.observability.alerts import ALERTS
+from foretell.tools.observability.catalogue import catalogue
+from foretell.tools.observability.panel import Dashboard, metrics_of
+from foretell.tools.observability.panels import DASHBOARDS
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "observability"
@@ -20,7 +20,7 @@ PANELS = [(page, panel) for page in DASHBOARDS for panel in page.panels]
 
 def test_the_files_are_what_the_generator_makes() -> None:
     pytest.importorskip("grafana_foundation_sdk", reason="comes with `make setup-dev`")
-    from tools.observability.dashboards import files  # noqa: PLC0415
+    from foretell.tools.observability.dashboards import files  # noqa: PLC0415
 
     made = files()
     for path, content in made.items():

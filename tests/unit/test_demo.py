@@ -5,9 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
+from foretell.tools.demo.load import Answered
+from foretell.tools.demo.shown import errors, met, policies, scatter
 from foretell.workload.chats import Chat, chat_trace, shipped_chats
-from tools.demo.load import Answered
-from tools.demo.shown import errors, met, policies, scatter
 
 
 def answered(predicted: float | None, actual: float) -> Answered:

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from foretell.engine import Sequence
 from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.model import EngineConfig
-from services.backend.emulator.answer import Answer, Job, JobMaker
-from services.backend.emulator.lengths import Lengths
-from services.backend.emulator.protocol import ApiError, ChatRequest, CompletionRequest
-from services.backend.emulator.text import Continuation, tokenize
+from foretell.services.backend.emulator.answer import Answer, Job, JobMaker
+from foretell.services.backend.emulator.lengths import Lengths
+from foretell.services.backend.emulator.protocol import ApiError, ChatRequest, CompletionRequest
+from foretell.services.backend.emulator.text import Continuation, tokenize
 
 CONFIG = EngineConfig(
     model_name="m",

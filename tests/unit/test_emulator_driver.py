@@ -12,10 +12,10 @@ from foretell.engine import Sequence, Twin
 from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.latency.linear import LinearStepTime
 from foretell.model import EngineConfig
+from foretell.services.backend.emulator import driver as driver_module
+from foretell.services.backend.emulator.driver import Driver, QueueFullError, Stream
+from foretell.services.backend.emulator.snapshot import RequestTag, SnapshotFeed
 from foretell.v1 import snapshot_pb2
-from services.backend.emulator import driver as driver_module
-from services.backend.emulator.driver import Driver, QueueFullError, Stream
-from services.backend.emulator.snapshot import RequestTag, SnapshotFeed
 
 CONFIG = EngineConfig("m", 16, 64, 8, 512, 1000)
 STEP_S = 0.1

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from foretell.length.bins import quantiles
 from foretell.length.conversation import Conversation
 from foretell.length.small import SmallModel, Weights, shipped
-from services.backend.emulator.lengths import Lengths
-from services.backend.emulator.protocol import ChatRequest, CompletionRequest
-from services.backend.emulator.text import Continuation, text_key, tokenize
+from foretell.services.backend.emulator.lengths import Lengths
+from foretell.services.backend.emulator.protocol import ChatRequest, CompletionRequest
+from foretell.services.backend.emulator.text import Continuation, text_key, tokenize
 
 LENGTHS = Lengths()
 SHORT = "Is {} a prime number? Answer yes or no."

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.backend.emulator.text import (
+from foretell.services.backend.emulator.text import (
     WORDS,
     Continuation,
     answer_start,

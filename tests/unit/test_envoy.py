@@ -9,7 +9,7 @@ import yaml
 
 from foretell.config import Layout
 from foretell.config.cluster import parse_cluster
-from tools import envoy
+from foretell.tools import envoy
 
 CLUSTER = """
 engines:

@@ -3,9 +3,9 @@
 import asyncio
 from pathlib import Path
 
-from services.process import runtime
-from services.process.frames import FrameStream, open_frames, serve_frames
-from services.process.traffic import OPEN
+from foretell.services.process import runtime
+from foretell.services.process.frames import FrameStream, open_frames, serve_frames
+from foretell.services.process.traffic import OPEN
 
 WAIT_S = 20.0
 

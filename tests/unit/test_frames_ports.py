@@ -4,9 +4,9 @@ import socket
 
 import pytest
 
-from services.process import frames
-from services.process.folders import is_free
-from services.process.frames import frames_address, frames_port, with_free_port
+from foretell.services.process import frames
+from foretell.services.process.folders import is_free
+from foretell.services.process.frames import frames_address, frames_port, with_free_port
 
 
 def test_a_port_whose_neighbour_is_taken_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:

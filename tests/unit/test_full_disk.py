@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from services.process import runtime
-from services.process.children import Child
+from foretell.services.process import runtime
+from foretell.services.process.children import Child
 from tests.processes import wait_until
 
 

@@ -27,9 +27,9 @@ from foretell.model import (
     RequestSpec,
     Turn,
 )
+from foretell.tools.harness.cases import Size, make_case
 from foretell.v1 import predictor_pb2
 from foretell.wire.published import published_from_proto, published_to_proto
-from tools.harness.cases import Size, make_case
 
 PROFILE = load_profile(list_profiles()[0])
 STEP_TIME = OnlineStepTime(PROFILE)

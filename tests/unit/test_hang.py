@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from services.process import hang
-from services.process.hang import until_hung
-from services.process.keeper import Keeper, Program
-from services.process.probe import http_get
+from foretell.services.process import hang
+from foretell.services.process.hang import until_hung
+from foretell.services.process.keeper import Keeper, Program
+from foretell.services.process.probe import http_get
 
 _SERVER = """
 import http.server, os, socket, sys, time

@@ -12,9 +12,9 @@ from foretell.latency.importers import AiConfiguratorSource, AiConfiguratorTable
 from foretell.latency.importers.aiconfigurator import MEMORY_LATENCY_S, MEMORY_SHARE
 from foretell.latency.tables import profile_step_time
 from foretell.model import BatchShape, GpuProfile, ModelSpec
-from tools.profiles.imports import ProfileError, import_profile
-from tools.profiles.options import ImportOptions
-from tools.profiles.sizes import Datasheet
+from foretell.tools.profiles.imports import ProfileError, import_profile
+from foretell.tools.profiles.options import ImportOptions
+from foretell.tools.profiles.sizes import Datasheet
 
 DENSE = ModelSpec("dense", 1e9, 10, 1000, 8, 2, 128, mlp_width=4000, vocabulary=32000)
 # Attention, four of eight experts, the router, embedding and head: nothing that all tokens use.

@@ -17,12 +17,12 @@ importlib.import_module({module!r})
 @pytest.mark.parametrize(
     "module",
     [
-        "services.scheduler.__main__",
-        "services.tagger.__main__",
-        "services.batch.__main__",
-        "services.backend.__main__",
+        "foretell.services.scheduler.__main__",
+        "foretell.services.tagger.__main__",
+        "foretell.services.batch.__main__",
+        "foretell.services.backend.__main__",
         "foretell.config",
-        "cli.main",
+        "foretell.cli.main",
     ],
 )
 def test_it_imports_without_numeric_packages(module: str) -> None:
@@ -33,12 +33,15 @@ def test_it_imports_without_numeric_packages(module: str) -> None:
 @pytest.mark.parametrize(
     ("module", "left_out"),
     [
-        ("services.scheduler.__main__", {"tokenizers", "opentelemetry"}),
-        ("services.batch.__main__", {"grpc", "psycopg", "s3fs"}),
-        ("services.backend.__main__", {"grpc", "aiohttp", "zmq"}),
-        ("services.predictor.__main__", {"aiohttp", "uvicorn", "onnxruntime", "tokenizers"}),
-        ("services.tagger.__main__", {"aiohttp", "uvicorn", "onnxruntime", "tokenizers"}),
-        ("services.backend.emulator.__main__", {"grpc", "aiohttp", "onnxruntime"}),
+        ("foretell.services.scheduler.__main__", {"tokenizers", "opentelemetry"}),
+        ("foretell.services.batch.__main__", {"grpc", "psycopg", "s3fs"}),
+        ("foretell.services.backend.__main__", {"grpc", "aiohttp", "zmq"}),
+        (
+            "foretell.services.predictor.__main__",
+            {"aiohttp", "uvicorn", "onnxruntime", "tokenizers"},
+        ),
+        ("foretell.services.tagger.__main__", {"aiohttp", "uvicorn", "onnxruntime", "tokenizers"}),
+        ("foretell.services.backend.emulator.__main__", {"grpc", "aiohttp", "onnxruntime"}),
     ],
 )
 def test_it_imports_only_what_it_needs(module: str, left_out: set[str]) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from services.process.children import ChildFailed
-from services.process.keeper import Keeper, Kept, Program, start
+from foretell.services.process.children import ChildFailed
+from foretell.services.process.keeper import Keeper, Kept, Program, start
 from tests.processes import is_running, processes_with, wait_until
 
 _SERVES = "import sys, time; open(sys.argv[1], 'w').write('{}'); time.sleep(300)"

@@ -4,10 +4,10 @@ import pytest
 
 from foretell import wire
 from foretell.length.conversation import Conversation, Exchange, split_chat
+from foretell.services.scheduler.http.parsing import parse
+from foretell.services.scheduler.http.surface import ENDPOINTS
+from foretell.services.scheduler.placing.conversation import conversation_of
 from foretell.v1 import tagger_pb2
-from services.scheduler.http.parsing import parse
-from services.scheduler.http.surface import ENDPOINTS
-from services.scheduler.placing.conversation import conversation_of
 
 COMPLETIONS, CHATS = ENDPOINTS["/v1/completions"], ENDPOINTS["/v1/chat/completions"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from foretell.length.conversation import KEPT_CHARACTERS, MOST_EXCHANGES, Exchange
-from tools.length.dataset import Example, read_examples
+from foretell.tools.length.dataset import Example, read_examples
 
 
 def read(folder: Path, *rows: dict[str, Any] | str, limit: int = 0) -> list[Example]:

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from cli.main import app
+from foretell.cli.main import app
 from foretell.length import PRIOR_TOKENS
 from foretell.length.bins import LEVELS
 from foretell.length.conversation import Conversation
 from foretell.model import LengthEstimate
-from tools.length.baselines import (
+from foretell.tools.length.baselines import (
     BASELINES,
     constant_median,
     cross_validated,
@@ -22,9 +22,9 @@ from tools.length.baselines import (
     prompt_length,
     tfidf_ridge,
 )
-from tools.length.dataset import Example
-from tools.length.evaluate import evaluate, running_medians
-from tools.length.taggers import HistoryTagger
+from foretell.tools.length.dataset import Example
+from foretell.tools.length.evaluate import evaluate, running_medians
+from foretell.tools.length.taggers import HistoryTagger
 
 MEDIAN = LEVELS.index(0.5)
 SCORES = [

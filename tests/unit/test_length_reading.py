@@ -11,8 +11,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from foretell.length.conversation import Conversation, Exchange, head_and_tail
 from foretell.length.features import NAMES, features
 from foretell.length.window import Marks, Window, compose
-from services.tagger.encoder import Encoder
-from services.tagger.reading import (
+from foretell.services.tagger.encoder import Encoder
+from foretell.services.tagger.reading import (
     DESCRIPTION,
     TOKENIZER,
     WEIGHTS,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from foretell.length.bins import LEVELS
 from foretell.model import LengthEstimate
-from tools.length.scores import pinball, quantiles_of, score
+from foretell.tools.length.scores import pinball, quantiles_of, score
 
 
 def points(*tokens: float) -> list[LengthEstimate]:

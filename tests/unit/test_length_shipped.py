@@ -9,9 +9,9 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from foretell.length.conversation import Conversation, Exchange
-from services.tagger.models import folder_of
-from tools.length.dataset import Example
-from tools.length.taggers import Tagger, load_tagger
+from foretell.services.tagger.models import folder_of
+from foretell.tools.length.dataset import Example
+from foretell.tools.length.taggers import Tagger, load_tagger
 
 MOST_BYTES = 25_000_000
 
@@ -52,7 +52,8 @@ def test_it_is_small_says_where_it_is_from_and_needs_no_torch() -> None:
     assert "sharegpt_val" in (folder / "README.md").read_text()
     assert "ShareGPT" in (folder / "NOTICE.md").read_text()
     code = (
-        "import sys; from tools.length.taggers import load_tagger; load_tagger('shipped'); "
+        "import sys; from foretell.tools.length.taggers import load_tagger; "
+        "load_tagger('shipped'); "
         "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -6,9 +6,9 @@ import pytest
 
 from foretell.length import says_more
 from foretell.model import LengthEstimate
-from services.scheduler.http.parsing import ParsedRequest, parse
-from services.scheduler.http.surface import ENDPOINTS
-from services.scheduler.placing.lengths import Lengths, open_model
+from foretell.services.scheduler.http.parsing import ParsedRequest, parse
+from foretell.services.scheduler.http.surface import ENDPOINTS
+from foretell.services.scheduler.placing.lengths import Lengths, open_model
 
 
 def request(prompt: str | list[int] = "Why is the sky blue?", **fields: object) -> ParsedRequest:

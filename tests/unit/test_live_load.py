@@ -4,7 +4,7 @@ from itertools import pairwise
 from math import log
 from statistics import fmean, median, pstdev
 
-from tools.live.load import MixedLengths, bursty
+from foretell.tools.live.load import MixedLengths, bursty
 
 
 def test_the_rate_is_the_one_asked_for_and_only_stretches_time() -> None:

@@ -12,11 +12,11 @@ from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.linear import LinearStepTime
 from foretell.length.distribution import knots
 from foretell.model import EngineConfig, Prediction, Step
+from foretell.tools.live.load import MixedLengths, bursty
+from foretell.tools.live.recording import Recording, Served
+from foretell.tools.live.replay import snapshots_of, spec_of, states, truth_of
 from foretell.wire import snapshot_to_proto
 from foretell.workload import Arrival
-from tools.live.load import MixedLengths, bursty
-from tools.live.recording import Recording, Served
-from tools.live.replay import snapshots_of, spec_of, states, truth_of
 
 CONFIG = EngineConfig("m", 16, 2000, 4, 256, 2048)
 TRUTH = LinearStepTime((0.008, 8e-5, 0.0, 0.002, 2e-4, 5e-7))

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from tools.live.recording import Recording, Served
-from tools.live.report import Pairs, all_pairs, errors, report
-from tools.live.simple import SIMPLE, Arriving, Linear, everything, queue, replayed
+from foretell.tools.live.recording import Recording, Served
+from foretell.tools.live.report import Pairs, all_pairs, errors, report
+from foretell.tools.live.simple import SIMPLE, Arriving, Linear, everything, queue, replayed
 
 
 def served(index: int, at: float, *, ttft: float, e2e: float, output: int = 10) -> Served:

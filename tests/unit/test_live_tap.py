@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from foretell.services.backend.publisher import SnapshotPublisher
+from foretell.tools.live.tap import listening
 from foretell.v1 import snapshot_pb2
-from services.backend.publisher import SnapshotPublisher
-from tools.live.tap import listening
 
 
 @pytest.mark.parametrize("scheme", ["shm", "ipc"])

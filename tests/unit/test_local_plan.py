@@ -16,8 +16,14 @@ from foretell.config import (
     parse_instances,
 )
 from foretell.config.marks import ClusterError
-from tools.local.plan import ClusterPlan, Process, longest_socket_name, placed, plan_cluster
-from tools.local.up import CannotStart, UpFlags, wanted_cluster, with_secret
+from foretell.tools.local.plan import (
+    ClusterPlan,
+    Process,
+    longest_socket_name,
+    placed,
+    plan_cluster,
+)
+from foretell.tools.local.up import CannotStart, UpFlags, wanted_cluster, with_secret
 
 FLAGS = UpFlags(engines=3, schedulers=2, port=8000)
 Settings = TypeVar("Settings", bound=BaseSettings)
@@ -137,7 +143,7 @@ def test_the_sidecar_gets_what_the_file_says_of_sidecars(
 def test_an_envoy_takes_the_port_and_asks_the_schedulers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tools.envoy.program", lambda: "/bin/envoy")
+    monkeypatch.setattr("foretell.tools.envoy.program", lambda: "/bin/envoy")
     found = plan(tmp_path, UpFlags(engines=2, envoy=True))
     (front,) = [process for process in found.processes if process.kind == "envoy"]
     assert front.address == found.endpoint == "http://127.0.0.1:8000"

@@ -8,11 +8,11 @@ import pytest
 from foretell.latency.linear import LinearStepTime
 from foretell.model import BatchShape
 from foretell.model.batch import prefill_pairs
-from tools.profiles.endpoint import cache_facts
-from tools.profiles.fit import FitError, Window, fit_windows
-from tools.profiles.plan import Beside, Decode, Limits, Lone, plan
-from tools.profiles.probe import Probe, Tick, decode_pairs
-from tools.profiles.session import steady
+from foretell.tools.profiles.endpoint import cache_facts
+from foretell.tools.profiles.fit import FitError, Window, fit_windows
+from foretell.tools.profiles.plan import Beside, Decode, Limits, Lone, plan
+from foretell.tools.profiles.probe import Probe, Tick, decode_pairs
+from foretell.tools.profiles.session import steady
 
 COEFFICIENTS_S = (12e-3, 60e-6, 9e-9, 0.8e-3, 0.15e-3, 0.4e-6)
 REQUEST_S, REQUEST_TOKEN_S = 4e-3, 1.5e-6

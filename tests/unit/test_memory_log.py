@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from services.process.memory_log import LogReader, LogWriter
+from foretell.services.process.memory_log import LogReader, LogWriter
 
 SMALL = 1024
 

@@ -7,10 +7,10 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 from foretell.length.estimate import level_of
 from foretell.model import LengthEstimate
+from foretell.services.provisioner.metrics import ProvisionerMetrics
+from foretell.services.tagger.metrics import TaggerMetrics
 from foretell.telemetry import Declared, PredictorMetrics, SchedulerMetrics
-from services.provisioner.metrics import ProvisionerMetrics
-from services.tagger.metrics import TaggerMetrics
-from tools.observability.catalogue import by_process
+from foretell.tools.observability.catalogue import by_process
 
 UNIT_ENDINGS = {"seconds": "_seconds", "ratio": "_ratio", "bytes": "_bytes"}
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cli.main import app
+from foretell.cli.main import app
 from foretell.config import load_profile
 from foretell.sim.orders import judged
-from tools.order.file import read_lines
-from tools.order.judge import judge
+from foretell.tools.order.file import read_lines
+from foretell.tools.order.judge import judge
 
 PROFILE = "H100/Llama-3.1-8B"
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from foretell.model import BatchShape
-from services.backend.vllm.pace import Growing, Growth, Pace
+from foretell.services.backend.vllm.pace import Growing, Growth, Pace
 
 PROMPT = 8
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from hpack import Encoder
 
-from services.scheduler.picker import http2
-from services.scheduler.picker.http2 import Connection, Stream
+from foretell.services.scheduler.picker import http2
+from foretell.services.scheduler.picker.http2 import Connection, Stream
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9

@@ -8,7 +8,7 @@ from foretell.latency.devices import device_spec, model_spec
 from foretell.latency.roofline import roofline_step_time
 from foretell.latency.tables import profile_step_time
 from foretell.model import BatchShape
-from services.predictor.__main__ import make_step_time
+from foretell.services.predictor.__main__ import make_step_time
 
 SHAPE = BatchShape(1, 300, 300 * 500, 20, 20_000)
 

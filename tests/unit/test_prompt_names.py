@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretell.length.prefix import CHUNK_BYTES, CHUNK_TOKENS, MOST_CHUNKS
-from services.scheduler.http.parsing import parse
-from services.scheduler.http.surface import ENDPOINTS, Endpoint
-from services.scheduler.placing.prefixes import Prefix, continued, prefix_of
+from foretell.services.scheduler.http.parsing import parse
+from foretell.services.scheduler.http.surface import ENDPOINTS, Endpoint
+from foretell.services.scheduler.placing.prefixes import Prefix, continued, prefix_of
 
 COMPLETIONS, CHAT = ENDPOINTS["/v1/completions"], ENDPOINTS["/v1/chat/completions"]
 

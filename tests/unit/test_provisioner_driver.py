@@ -8,9 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from foretell.config import ProvisionerSettings
-from services.provisioner import driver as module
-from services.provisioner.__main__ import orders_of
-from services.provisioner.driver import DriverFailed, Orders
+from foretell.services.provisioner import driver as module
+from foretell.services.provisioner.__main__ import orders_of
+from foretell.services.provisioner.driver import DriverFailed, Orders
 
 
 class Scripted:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from services.provisioner.lease import LEASE_S, Lease, LeaseLost
+from foretell.services.provisioner.lease import LEASE_S, Lease, LeaseLost
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from services.provisioner.lease import Lease
+from foretell.services.provisioner.lease import Lease
 lease = Lease(Path(sys.argv[1]), "other")
 assert lease.take()
 print(lease.epoch, flush=True)

@@ -10,9 +10,9 @@ import pytest
 
 from foretell.config.instances import InstanceConfig, parse_members
 from foretell.provision import Decision, Phase
-from services.provisioner import places
-from services.provisioner.lease import Lease, LeaseLost
-from services.provisioner.places import DOWN_S, Places
+from foretell.services.provisioner import places
+from foretell.services.provisioner.lease import Lease, LeaseLost
+from foretell.services.provisioner.places import DOWN_S, Places
 
 PLACES = [InstanceConfig(f"engine-{i}", f"http://127.0.0.1:{8100 + i}") for i in range(2)]
 

@@ -8,12 +8,12 @@ import pytest
 from provision_cases import ANSWER, KIND, TARGETS, decision, facts, ready, recorded
 from typer.testing import CliRunner
 
-from cli.main import app
-from services.provisioner import record, regrets
-from services.provisioner.lease import Lease
-from services.provisioner.metrics import ProvisionerMetrics
-from services.provisioner.record import Recorded
-from services.provisioner.regrets import Regrets
+from foretell.cli.main import app
+from foretell.services.provisioner import record, regrets
+from foretell.services.provisioner.lease import Lease
+from foretell.services.provisioner.metrics import ProvisionerMetrics
+from foretell.services.provisioner.record import Recorded
+from foretell.services.provisioner.regrets import Regrets
 
 HOUR_S = 3600.0
 

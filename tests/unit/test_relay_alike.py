@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.scheduler.relay.alike import Alike, alike
-from services.scheduler.relay.choice import Choice
-from services.scheduler.relay.continuation import Progress
-from services.scheduler.relay.followed import FollowedFraming
-from services.scheduler.relay.framing import Event, Lines
+from foretell.services.scheduler.relay.alike import Alike, alike
+from foretell.services.scheduler.relay.choice import Choice
+from foretell.services.scheduler.relay.continuation import Progress
+from foretell.services.scheduler.relay.followed import FollowedFraming
+from foretell.services.scheduler.relay.framing import Event, Lines
 
 TEXTS = st.one_of(
     st.sampled_from(

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from services.scheduler.relay.continuation import DONE, Progress
-from services.scheduler.relay.followed import FollowedFraming
-from services.scheduler.relay.framing import Broken, End, Event, Lines
+from foretell.services.scheduler.relay.continuation import DONE, Progress
+from foretell.services.scheduler.relay.followed import FollowedFraming
+from foretell.services.scheduler.relay.framing import Broken, End, Event, Lines
 
 TOKENS = 5
 

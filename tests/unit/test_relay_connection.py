@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.scheduler.relay.connection import Connection
+from foretell.services.scheduler.relay.connection import Connection
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\nX-A: one\r\nx-a: two\r\n\r\nbody"
 ENDLESS = b"HTTP/1.1 200 OK\r\n\r\n"

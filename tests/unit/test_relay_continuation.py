@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from services.scheduler.http.parsing import parse
-from services.scheduler.http.surface import ENDPOINTS
-from services.scheduler.relay.continuation import Progress, can_continue
-from services.scheduler.relay.followed import LONGEST_EVENT_BYTES, FollowedFraming
-from services.scheduler.relay.framing import Broken, End, Event, Lines
+from foretell.services.scheduler.http.parsing import parse
+from foretell.services.scheduler.http.surface import ENDPOINTS
+from foretell.services.scheduler.relay.continuation import Progress, can_continue
+from foretell.services.scheduler.relay.followed import LONGEST_EVENT_BYTES, FollowedFraming
+from foretell.services.scheduler.relay.framing import Broken, End, Event, Lines
 
 RECORDED = Path(__file__).parents[1] / "data" / "vllm_answers"
 """Streams of vLLM 0.32 with token ids."""

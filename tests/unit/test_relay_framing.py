@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.scheduler.relay import framing
-from services.scheduler.relay.framing import (
+from foretell.services.scheduler.relay import framing
+from foretell.services.scheduler.relay.framing import (
     Broken,
     End,
     Event,

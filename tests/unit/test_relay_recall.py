@@ -7,10 +7,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from services.scheduler.http.surface import ENDPOINTS
-from services.scheduler.relay import attempt as relay_attempt
-from services.scheduler.relay.attempt import Attempt, TakenBack
-from services.scheduler.relay.reply import Reply
+from foretell.services.scheduler.http.surface import ENDPOINTS
+from foretell.services.scheduler.relay import attempt as relay_attempt
+from foretell.services.scheduler.relay.attempt import Attempt, TakenBack
+from foretell.services.scheduler.relay.reply import Reply
 
 TOKEN = b'data: {"choices":[{"index":0,"text":"a"}]}\n\n'
 

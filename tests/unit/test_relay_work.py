@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from services.scheduler.relay.continuation import Progress
-from services.scheduler.relay.followed import FollowedFraming
-from services.scheduler.relay.framing import Framing, StreamFraming, WholeFraming
-from services.scheduler.relay.held import MOST_BYTES, HeldStream, HeldStreams
+from foretell.services.scheduler.relay.continuation import Progress
+from foretell.services.scheduler.relay.followed import FollowedFraming
+from foretell.services.scheduler.relay.framing import Framing, StreamFraming, WholeFraming
+from foretell.services.scheduler.relay.held import MOST_BYTES, HeldStream, HeldStreams
 
 FIRST = b'data: {"id":"a","choices":[{"index":0,"text":"x","token_ids":[1]}]}\n\n'
 OPEN = b'data: {"id":"a","choices":[{"index":0,"text":"'

@@ -10,7 +10,7 @@ import yaml
 from foretell import __version__
 from foretell.config import load_cluster
 from foretell.config.cluster import cluster_schema, parse_cluster
-from tools.render.compose import Rendered, render
+from foretell.tools.render.compose import Rendered, render
 
 ROOT = Path(__file__).parents[2]
 
@@ -103,7 +103,7 @@ def test_one_image_serves_all_and_has_the_release_for_its_tag(tmp_path: Path) ->
     images = {service["image"] for service in services.values()}
     assert images == {f"${{FORETELL_IMAGE:-foretell}}:${{FORETELL_VERSION:-{__version__}}}"}
     assert {service["command"][-1] for service in services.values()} == {
-        f"services.{name}"
+        f"foretell.services.{name}"
         for name in ("scheduler", "tagger", "predictor", "backend.emulator", "batch")
     }
 

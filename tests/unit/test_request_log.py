@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.scheduler.record.request_log import RequestLog
+from foretell.services.scheduler.record.request_log import RequestLog
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux")

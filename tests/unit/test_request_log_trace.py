@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from foretell.tools.simulate.run import read_trace
 from foretell.workload import parse_request_log
-from tools.simulate.run import read_trace
 
 LINE: dict[str, Any] = {
     "time_unix_s": 1000.0,

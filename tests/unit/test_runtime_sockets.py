@@ -3,7 +3,7 @@
 import asyncio
 import socket
 
-from services.process import runtime
+from foretell.services.process import runtime
 
 
 async def test_small_writes_to_accepted_connections_do_not_wait_for_each_other() -> None:

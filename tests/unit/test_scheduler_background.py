@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from services.scheduler import background
-from services.scheduler.background import Background
+from foretell.services.scheduler import background
+from foretell.services.scheduler.background import Background
 
 
 async def test_what_is_too_much_is_dropped_and_logged(

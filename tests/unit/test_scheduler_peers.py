@@ -4,7 +4,7 @@ import grpc
 import pytest
 
 from foretell.placement.instances import Breaker
-from services.scheduler.placing.peers import NoAnswer, answer_of
+from foretell.services.scheduler.placing.peers import NoAnswer, answer_of
 
 
 def pause_s(breaker: Breaker, now_s: float) -> float:

@@ -7,8 +7,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from foretell.config.instances import InstanceConfig, Members, members_json, parse_members
+from foretell.services.scheduler.placing.pool import Instance, Pool
 from foretell.telemetry import SchedulerMetrics
-from services.scheduler.placing.pool import Instance, Pool
 
 GOOD = {"instance_id": "a", "url": "http://127.0.0.1:8000/"}
 
@@ -75,7 +75,7 @@ def test_an_outage_is_taken_to_last_as_long_again_as_it_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now_s = 100.0
-    monkeypatch.setattr("services.scheduler.placing.pool.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("foretell.services.scheduler.placing.pool.time.monotonic", lambda: now_s)
     pool = Pool(
         json.dumps([GOOD]),
         None,  # type: ignore[arg-type]  # which nobody asks here

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from foretell.config.keys import ApiKey
+from foretell.services.scheduler.http import spending
+from foretell.services.scheduler.http.auth import ApiKeys
+from foretell.services.scheduler.http.errors import ApiError
+from foretell.services.scheduler.http.quota import Tenant
+from foretell.services.scheduler.http.spending import Spending
 from foretell.v1 import predictor_pb2
-from services.scheduler.http import spending
-from services.scheduler.http.auth import ApiKeys
-from services.scheduler.http.errors import ApiError
-from services.scheduler.http.quota import Tenant
-from services.scheduler.http.spending import Spending
 
 
 class Replica:

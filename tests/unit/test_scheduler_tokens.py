@@ -7,9 +7,9 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from foretell.length.prompt import PRIOR_TOKENS_PER_MESSAGE
-from services.scheduler.http.parsing import parse
-from services.scheduler.http.surface import ENDPOINTS
-from services.scheduler.placing.tokens import COUNTED_CHARS, PromptCounter
+from foretell.services.scheduler.http.parsing import parse
+from foretell.services.scheduler.http.surface import ENDPOINTS
+from foretell.services.scheduler.placing.tokens import COUNTED_CHARS, PromptCounter
 
 COMPLETIONS, CHAT = ENDPOINTS["/v1/completions"], ENDPOINTS["/v1/chat/completions"]
 

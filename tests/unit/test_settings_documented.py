@@ -1,7 +1,7 @@
 """Every field and setting is described (docs/reference.md is generated from the descriptions)."""
 
 from foretell.config import ALL_SETTINGS
-from tools.settings_reference import groups
+from foretell.tools.settings_reference import groups
 
 
 def test_everything_is_described_in_sentences() -> None:

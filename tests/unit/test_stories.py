@@ -6,7 +6,7 @@ from typing import Any
 from policy_cases import REQUEST, silent
 
 from foretell.placement.decision import Decision
-from services.scheduler.placing.stories import Chapter, Stories, Story
+from foretell.services.scheduler.placing.stories import Chapter, Stories, Story
 
 
 def exposure(size: int) -> Any:

@@ -5,8 +5,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from services.tagger.batcher import MicroBatcher, Unanswered
-from services.tagger.metrics import TaggerMetrics
+from foretell.services.tagger.batcher import MicroBatcher, Unanswered
+from foretell.services.tagger.metrics import TaggerMetrics
 
 
 def make(

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from tools.intervals import mean_ratio_interval
-from tools.tune.search import Change, Found, Judge, Measures, Setup, Simulate, search
+from foretell.tools.intervals import mean_ratio_interval
+from foretell.tools.tune.search import Change, Found, Judge, Measures, Setup, Simulate, search
 
 SEEDS, FRESH = (1, 2, 3, 4, 5, 6), (7, 8, 9, 10, 11, 12)
 GAIN = Judge("ttft_p99", tolerance=0.03)

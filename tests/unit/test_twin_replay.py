@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from cli.main import app
+from foretell.cli.main import app
 from foretell.engine.replay import replay
 from foretell.engine.scenario import ScenarioError, parse_scenario
 

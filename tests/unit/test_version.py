@@ -10,11 +10,11 @@ import yaml
 from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
-from cli.main import app
 from foretell import __version__
+from foretell.cli.main import app
+from foretell.services.provisioner.metrics import ProvisionerMetrics
+from foretell.services.tagger.metrics import TaggerMetrics
 from foretell.telemetry import Declared, PredictorMetrics, SchedulerMetrics
-from services.provisioner.metrics import ProvisionerMetrics
-from services.tagger.metrics import TaggerMetrics
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,7 +35,7 @@ def test_shells_complete_commands(shell: str) -> None:
     words = dict.fromkeys(("COMP_WORDS", "_TYPER_COMPLETE_ARGS"), "foretell stat")
     words["COMP_CWORD"] = "1"
     asked = {"_FORETELL_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
-    command = "from cli.main import app; app(prog_name='foretell')"
+    command = "from foretell.cli.main import app; app(prog_name='foretell')"
     done = subprocess.run(  # noqa: PLW1510 - judged by what it prints
         [sys.executable, "-c", command], env=words | asked, cwd=ROOT, capture_output=True, text=True
     )

@@ -7,7 +7,7 @@ import pytest
 from foretell.config import LauncherSettings
 from foretell.config.cluster import parse_cluster
 from foretell.config.layout import Layout
-from services.backend.commands import Places, engine_program, visible_gpus
+from foretell.services.backend.commands import Places, engine_program, visible_gpus
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from typing import Any
 from foretell.cosched import OfflinePool
 from foretell.kernel.step_time import StepTime
 from foretell.model import BatchShape, EngineConfig
-from services.backend.vllm.cosched.scheduler import CoScheduler
-from services.backend.vllm.shape import batch_shape
-from services.backend.vllm.steps import Instant
+from foretell.services.backend.vllm.cosched.scheduler import CoScheduler
+from foretell.services.backend.vllm.shape import batch_shape
+from foretell.services.backend.vllm.steps import Instant
 from tests.differential.cosched_twin import MODEL, Ask, Steps
 from tests.vllm.driver import EngineLoop, engine_config
 

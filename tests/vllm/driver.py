@@ -53,7 +53,7 @@ from foretell.engine.arrays import new_rows
 from foretell.engine.twin import Twin
 from foretell.kernel import compiled as drafts
 from foretell.model import EncoderInput, EngineConfig
-from services.backend.vllm.encoder import knows_encoding
+from foretell.services.backend.vllm.encoder import knows_encoding
 
 EOS_TOKEN = 1
 _FIRST_OUTPUT_TOKEN = 10

@@ -15,10 +15,10 @@ from typing import Any
 from foretell.engine.content import Segment
 from foretell.engine.scenario import ReplayRequest, Scenario, parse_scenario
 from foretell.model import EngineSnapshot
+from foretell.services.backend.vllm import compat
+from foretell.services.backend.vllm.snapshot import SnapshotRecorder
 from foretell.v1 import snapshot_pb2
 from foretell.wire import snapshot_from_proto
-from services.backend.vllm import compat
-from services.backend.vllm.snapshot import SnapshotRecorder
 from tests.vllm.driver import EOS_TOKEN, Drafting, EngineLoop, Iteration
 
 

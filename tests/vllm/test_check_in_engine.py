@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("vllm")
-from tools.check.engine_args import LENGTH_KEY, METER_FILE, METER_KEY
-from tools.check.in_engine import BLOCK_STEPS, SecretLength, _Metered
+from foretell.tools.check.engine_args import LENGTH_KEY, METER_FILE, METER_KEY
+from foretell.tools.check.in_engine import BLOCK_STEPS, SecretLength, _Metered
 
 pytestmark = pytest.mark.vllm
 EOS = 1

@@ -13,9 +13,9 @@ from driver import EngineLoop, Iteration, engine_config, unique_prompt
 from scenarios import VARIANTS, drive
 
 from foretell.cosched.deadlines import OFFLINE_APART
+from foretell.services.backend.vllm.cosched import seams
+from foretell.services.backend.vllm.cosched.scheduler import CoScheduler
 from foretell.v1 import snapshot_pb2
-from services.backend.vllm.cosched import seams
-from services.backend.vllm.cosched.scheduler import CoScheduler
 
 pytestmark = pytest.mark.vllm
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from foretell.model import EngineSnapshot
+from foretell.services.backend.vllm import compat
+from foretell.services.backend.vllm.plugin import ForetellScheduler
+from foretell.services.backend.vllm.speculation import DraftCounts
 from foretell.v1 import snapshot_pb2
 from foretell.wire import snapshot_from_proto
-from services.backend.vllm import compat
-from services.backend.vllm.plugin import ForetellScheduler
-from services.backend.vllm.speculation import DraftCounts
 from tests.vllm.driver import EngineLoop, build_scheduler
 from tests.vllm.scenarios import VARIANTS, drive
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.backend.vllm.reading import Reader
+from foretell.services.backend.vllm.reading import Reader
 
 pytestmark = pytest.mark.vllm
 

@@ -7,7 +7,7 @@ from driver import EngineLoop, engine_config
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from services.backend.vllm.resume import OUTPUT_IDS, OUTPUT_LENGTHS, Resuming
+from foretell.services.backend.vllm.resume import OUTPUT_IDS, OUTPUT_LENGTHS, Resuming
 
 pytestmark = pytest.mark.vllm
 

@@ -20,12 +20,12 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowSpec,
 )
 
+from foretell.services.backend import publisher
+from foretell.services.backend.vllm import compat, encoder, plugin
+from foretell.services.backend.vllm.plugin import ForetellScheduler
+from foretell.services.process.memory_log import LogReader
 from foretell.v1 import snapshot_pb2
 from foretell.wire import LONGEST_APPROXIMATION
-from services.backend import publisher
-from services.backend.vllm import compat, encoder, plugin
-from services.backend.vllm.plugin import ForetellScheduler
-from services.process.memory_log import LogReader
 from tests.vllm.driver import KNOWS_ENCODING, EngineLoop, build_scheduler, engine_config
 from tests.vllm.scenarios import VARIANTS, drive
 

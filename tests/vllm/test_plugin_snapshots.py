@@ -13,12 +13,12 @@ from foretell.model import (
     EngineSnapshot,
     Step,
 )
+from foretell.services.backend import publisher
+from foretell.services.backend.vllm import columns, compat, plugin
+from foretell.services.backend.vllm import snapshot as snapshot_module
+from foretell.services.backend.vllm.plugin import ForetellScheduler
 from foretell.v1 import snapshot_pb2
 from foretell.wire import snapshot_from_proto
-from services.backend import publisher
-from services.backend.vllm import columns, compat, plugin
-from services.backend.vllm import snapshot as snapshot_module
-from services.backend.vllm.plugin import ForetellScheduler
 from tests.vllm.driver import (
     EngineLoop,
     Iteration,

@@ -3,7 +3,7 @@
 import pytest
 
 from foretell.model import BatchShape, Step
-from services.backend.vllm.steps import Instant, StepTracker
+from foretell.services.backend.vllm.steps import Instant, StepTracker
 
 pytestmark = pytest.mark.vllm
 

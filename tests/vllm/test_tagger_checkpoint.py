@@ -14,8 +14,8 @@ from typing import Any
 import grpc
 import pytest
 
+from foretell.services.tagger import checkpoint
 from foretell.v1 import tagger_pb2, tagger_pb2_grpc
-from services.tagger import checkpoint
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -98,10 +98,10 @@ def by_hand(folder: Path) -> list[float]:
 
 @pytest.fixture
 def stub(folder: Path, tmp_path: Path) -> Iterator[Any]:
-    """A client of `python -m services.tagger` with the checkpoint."""
+    """A client of `python -m foretell.services.tagger` with the checkpoint."""
     ready_file = tmp_path / "ready"
     flags = ["--checkpoint", str(folder), "--ready-file", str(ready_file)]
-    child = subprocess.Popen([sys.executable, "-m", "services.tagger", *flags])
+    child = subprocess.Popen([sys.executable, "-m", "foretell.services.tagger", *flags])
     try:
         deadline_s = time.monotonic() + READY_S
         while not ready_file.exists():

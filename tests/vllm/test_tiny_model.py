@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import tiny_model
+from foretell.tools import tiny_model
 
 pytestmark = pytest.mark.vllm
 

@@ -17,8 +17,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
 from foretell.length.adapted import EncoderModel  # noqa: E402
 from foretell.length.bins import BINS  # noqa: E402
 from foretell.length.conversation import Question  # noqa: E402
-from services.tagger.apart import EncoderApart  # noqa: E402
-from services.tagger.reading import (  # noqa: E402
+from foretell.services.tagger.apart import EncoderApart  # noqa: E402
+from foretell.services.tagger.reading import (  # noqa: E402
     DESCRIPTION,
     Description,
     Reader,
@@ -26,14 +26,14 @@ from services.tagger.reading import (  # noqa: E402
     marks_of,
     scales_of,
 )
-from tools.length.dataset import read_examples  # noqa: E402
-from tools.length.taggers import load_tagger  # noqa: E402
-from tools.train.inputs import Examples, hold_out, prepare  # noqa: E402
-from tools.train.loop import logits_of, train  # noqa: E402
-from tools.train.network import LengthModel, OrdinalLoss, make_encoder  # noqa: E402
-from tools.train.options import SCRATCH, TrainOptions  # noqa: E402
-from tools.train.run import train_tagger  # noqa: E402
-from tools.train.state import Progress  # noqa: E402
+from foretell.tools.length.dataset import read_examples  # noqa: E402
+from foretell.tools.length.taggers import load_tagger  # noqa: E402
+from foretell.tools.train.inputs import Examples, hold_out, prepare  # noqa: E402
+from foretell.tools.train.loop import logits_of, train  # noqa: E402
+from foretell.tools.train.network import LengthModel, OrdinalLoss, make_encoder  # noqa: E402
+from foretell.tools.train.options import SCRATCH, TrainOptions  # noqa: E402
+from foretell.tools.train.run import train_tagger  # noqa: E402
+from foretell.tools.train.state import Progress  # noqa: E402
 
 WORDS = ("brief", "thorough", "tea", "ships", "rivers", "bees", "glass", "maps")
 LENGTHS = {"brief": 10, "thorough": 300}

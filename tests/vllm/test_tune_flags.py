@@ -5,10 +5,10 @@ from vllm.config import CacheConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
+from foretell.tools.simulate.options import EngineOptions, SimulateOptions
+from foretell.tools.tune.changes import MORE_MEMORY_UTILIZATION, propose
+from foretell.tools.tune.options import MEMORY_UTILIZATION, Memory
 from foretell.workload import Arrival, Trace
-from tools.simulate.options import EngineOptions, SimulateOptions
-from tools.tune.changes import MORE_MEMORY_UTILIZATION, propose
-from tools.tune.options import MEMORY_UTILIZATION, Memory
 
 pytestmark = pytest.mark.vllm
 

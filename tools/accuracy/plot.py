@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from foretell.sim.accuracy import METRICS
-from tools.accuracy.replayed import Evaluation
-from tools.pictures import figure, save
+from foretell.tools.accuracy.replayed import Evaluation
+from foretell.tools.pictures import figure, save
 
 _UNITS = {"ttft": (1.0, "s"), "tpot": (1e3, "ms"), "e2e": (1.0, "s")}
 

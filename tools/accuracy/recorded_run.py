@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from foretell.sim.recorded import Latency, RecordedRequest
-from tools.files import read_bytes
+from foretell.tools.files import read_bytes
 
 
 @dataclass(frozen=True, slots=True)

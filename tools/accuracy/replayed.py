@@ -10,9 +10,9 @@ from foretell.model import EngineConfig, GpuProfile, ModelSpec
 from foretell.sim.accuracy import accuracy
 from foretell.sim.calibrate import HostTime, calibrate, host_time
 from foretell.sim.recorded import Latency, ReplayConfig, replay
-from tools.accuracy.recorded_run import RecordedRun
-from tools.profiles.imports import with_graphs
-from tools.profiles.sizes import Datasheet, device_of, known_model, model_of
+from foretell.tools.accuracy.recorded_run import RecordedRun
+from foretell.tools.profiles.imports import with_graphs
+from foretell.tools.profiles.sizes import Datasheet, device_of, known_model, model_of
 
 UNKNOWN_DEVICE = "A100-80GB"  # from the middle of those that serve
 CALIBRATION_SHARE = 3  # one request in so many teaches and is not evaluated

@@ -20,15 +20,15 @@ from foretell.batch.records import Usage
 from foretell.batch.release import LOOK_S, PLAIN_WINDOW, Release, Seen
 from foretell.batch.states import ENDED, Batch, Status
 from foretell.config import load_profile
-from services.batch.advance import validate
-from services.batch.executor import Executor, TryAgain
-from services.batch.ordering import Ordering
-from services.batch.store import Store, new_id
-from services.batch.target import Endpoints, seen_of
-from services.batch.uploads import Upload
-from services.batch.work import Work
-from services.process.traffic import OPEN
-from tools.progress import Show, showing
+from foretell.services.batch.advance import validate
+from foretell.services.batch.executor import Executor, TryAgain
+from foretell.services.batch.ordering import Ordering
+from foretell.services.batch.store import Store, new_id
+from foretell.services.batch.target import Endpoints, seen_of
+from foretell.services.batch.uploads import Upload
+from foretell.services.batch.work import Work
+from foretell.services.process.traffic import OPEN
+from foretell.tools.progress import Show, showing
 
 _MOST = 1 << 40
 """Bytes and requests of a file: as many as the disk holds."""

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tools.chart.base import NameOrNone, Objects, SecretKey, Values
+from foretell.tools.chart.base import NameOrNone, Objects, SecretKey, Values
 
 
 class Secrets(Values):

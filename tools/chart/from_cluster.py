@@ -10,8 +10,8 @@ from foretell.config import Cluster, ClusterError
 from foretell.config.cluster import Engine
 from foretell.config.layout import served_name
 from foretell.config.sections import BatchOptions, ProvisionOptions, SchedulerOptions, TaggerOptions
-from tools.chart.base import LONGEST_NAME
-from tools.chart.values import ClusterObservability
+from foretell.tools.chart.base import LONGEST_NAME
+from foretell.tools.chart.values import ClusterObservability
 
 Values = dict[str, Any]
 

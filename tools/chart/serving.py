@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from foretell.config.sections import Profile
-from tools.chart.base import (
+from foretell.tools.chart.base import (
     LONGEST_NAME,
     Name,
     NameOrNone,

@@ -19,7 +19,7 @@ from foretell.config.sections import (
     TaggerOptions,
     TargetsSection,
 )
-from tools.chart.around import (
+from foretell.tools.chart.around import (
     Gateway,
     Ingress,
     Monitoring,
@@ -29,13 +29,13 @@ from tools.chart.around import (
     Spread,
     TrafficTls,
 )
-from tools.chart.base import (
+from foretell.tools.chart.base import (
     Image,
     Object,
     Values,
     VllmImage,
 )
-from tools.chart.serving import (
+from foretell.tools.chart.serving import (
     Batch,
     Model,
     Predictor,
@@ -166,7 +166,7 @@ def _plain(part: Any) -> Any:
 
 def main() -> None:
     """Write the schema beside the values."""
-    from tools.chart.rendered import CHART
+    from foretell.tools.chart.rendered import CHART
 
     (CHART / "values.schema.json").write_text(schema(), encoding="utf-8")
 

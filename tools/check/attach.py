@@ -5,12 +5,12 @@ from typing import Any
 import grpc
 import httpx
 
+from foretell.tools.check.context import Context
+from foretell.tools.check.load import online
+from foretell.tools.harness.schedulers import running_schedulers
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 from foretell.wire import config_from_proto
 from foretell.workload import Arrival
-from tools.check.context import Context
-from tools.check.load import online
-from tools.harness.schedulers import running_schedulers
 
 _TIMEOUT_S = 60.0
 _HEADERS = ("instance", "predicted-ttft-s", "predicted-e2e-s")

@@ -7,10 +7,10 @@ from math import inf
 from statistics import fmean
 from typing import Any
 
-from tools.check.context import Context
-from tools.check.load import Answered, endless, keep_busy, offline, online, questions, send
-from tools.live.measure import rate_of
-from tools.live.stream import StreamClient
+from foretell.tools.check.context import Context
+from foretell.tools.check.load import Answered, endless, keep_busy, offline, online, questions, send
+from foretell.tools.live.measure import rate_of
+from foretell.tools.live.stream import StreamClient
 
 UTILISATION = 0.4
 """Rate of online requests as a ratio of what one engine serves."""

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tools.check.options import Stage
+from foretell.tools.check.options import Stage
 
 _SHARES: dict[Stage, float] = {
     "attach": 0.05,

@@ -13,15 +13,15 @@ from foretell.length.history import LengthHistory
 from foretell.model import EngineSnapshot, Step
 from foretell.policy import make_policy
 from foretell.sim import ClusterConfig, InstanceConfig, simulate
+from foretell.tools.check.context import Context
+from foretell.tools.check.load import Answered, endless, keep_busy, online, send
+from foretell.tools.harness.schedulers import running_schedulers
+from foretell.tools.intervals import interval
+from foretell.tools.live.measure import rate_of
+from foretell.tools.live.stream import StreamClient
+from foretell.tools.live.tap import decoded, listening
+from foretell.tools.profiles.steps import fit
 from foretell.workload import Arrival
-from tools.check.context import Context
-from tools.check.load import Answered, endless, keep_busy, online, send
-from tools.harness.schedulers import running_schedulers
-from tools.intervals import interval
-from tools.live.measure import rate_of
-from tools.live.stream import StreamClient
-from tools.live.tap import decoded, listening
-from tools.profiles.steps import fit
 
 METRICS = ("ttft_mean_s", "ttft_p99_s", "e2e_mean_s", "e2e_p99_s", "goodput_per_s")
 UTILISATION = 0.9

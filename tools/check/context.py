@@ -7,14 +7,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from foretell.tools.check.engines import Plan
+from foretell.tools.check.load import Answered
+from foretell.tools.check.options import CheckOptions, Stage
+from foretell.tools.harness.schedulers import Engines
+from foretell.tools.harness.services import Services
+from foretell.tools.intervals import percentile
+from foretell.tools.live.load import MixedLengths, bursty
 from foretell.workload import Arrival
-from tools.check.engines import Plan
-from tools.check.load import Answered
-from tools.check.options import CheckOptions, Stage
-from tools.harness.schedulers import Engines
-from tools.harness.services import Services
-from tools.intervals import percentile
-from tools.live.load import MixedLengths, bursty
 
 _ALLOWED = 4  # times the longest answer: what a request allows
 Say = Callable[[str], None]

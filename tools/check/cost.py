@@ -8,12 +8,12 @@ from itertools import chain, islice
 from statistics import fmean, median, stdev
 from typing import Any
 
+from foretell.tools.check.context import Context
+from foretell.tools.check.engine_args import METER_KEY
+from foretell.tools.check.load import endless, keep_busy, online
+from foretell.tools.intervals import percentile
+from foretell.tools.live.stream import StreamClient
 from foretell.workload import Arrival
-from tools.check.context import Context
-from tools.check.engine_args import METER_KEY
-from tools.check.load import endless, keep_busy, online
-from tools.intervals import percentile
-from tools.live.stream import StreamClient
 
 METER_NAME = "meter.json"
 _WARM_UP_RATIO = 0.15

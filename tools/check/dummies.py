@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tools.tiny_model import save_tokenizer
+from foretell.tools.tiny_model import save_tokenizer
 
 _COMMON = {
     "attention_bias": False,

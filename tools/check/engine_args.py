@@ -8,7 +8,7 @@ METER_KEY = "foretell_meter"
 """The entry of `vllm_xargs` that begins a measurement of the plugin's cost (1) or ends it (0)."""
 METER_FILE = "FORETELL_CHECK_METER_FILE"
 """The variable that names the file into which an engine writes such a measurement."""
-_IN_ENGINE = "tools.check.in_engine"
+_IN_ENGINE = "foretell.tools.check.in_engine"
 METERED = f"{_IN_ENGINE}.MeteredScheduler"
 CO_SCHEDULER = f"{_IN_ENGINE}.CheckedCoScheduler"
 

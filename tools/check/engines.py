@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.backend.commands import snapshot_endpoint
-from services.process.children import ChildFailed
-from tools.check.dummies import SHAPES, weight_bytes, write_dummy
-from tools.check.engine_args import (
+from foretell.services.backend.commands import snapshot_endpoint
+from foretell.services.process.children import ChildFailed
+from foretell.tools.check.dummies import SHAPES, weight_bytes, write_dummy
+from foretell.tools.check.engine_args import (
     CO_SCHEDULER,
     CPU_ARGS,
     CPU_ENVIRONMENT,
@@ -20,10 +20,10 @@ from tools.check.engine_args import (
     METER_FILE,
     METERED,
 )
-from tools.check.hardware import Gpu
-from tools.check.options import CheckOptions
-from tools.harness.schedulers import Engines
-from tools.harness.services import Service, Services
+from foretell.tools.check.hardware import Gpu
+from foretell.tools.check.options import CheckOptions
+from foretell.tools.harness.schedulers import Engines
+from foretell.tools.harness.services import Service, Services
 
 MODEL_NAME = "checked"
 """The name that engines serve their model by."""
@@ -145,7 +145,7 @@ async def start(
     async def one(index: int) -> Service:
         return await services.start(
             f"launcher-{index}",
-            "services.backend",
+            "foretell.services.backend",
             "--engine=vllm",
             f"--name=engine-{index}",
             *([f"--python={options.python}"] if options.python else []),

@@ -1,7 +1,7 @@
 """What vLLM loads in an engine under test: our schedulers, which meter the plugin and keep lengths.
 
     python -m vllm.entrypoints.openai.api_server ... \
-        --scheduler-cls tools.check.in_engine.MeteredScheduler
+        --scheduler-cls foretell.tools.check.in_engine.MeteredScheduler
 """
 
 import json
@@ -15,9 +15,9 @@ from typing import Any
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from services.backend.vllm.cosched.scheduler import CoScheduler, CoSyncScheduler
-from services.backend.vllm.plugin import Publishing
-from tools.check.engine_args import LENGTH_KEY, METER_FILE, METER_KEY
+from foretell.services.backend.vllm.cosched.scheduler import CoScheduler, CoSyncScheduler
+from foretell.services.backend.vllm.plugin import Publishing
+from foretell.tools.check.engine_args import LENGTH_KEY, METER_FILE, METER_KEY
 
 _log = logging.getLogger("vllm.foretell.check")
 BLOCK_STEPS = 20

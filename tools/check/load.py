@@ -8,11 +8,11 @@ from itertools import count
 from random import Random
 from typing import Any
 
+from foretell.tools.check.engine_args import LENGTH_KEY
+from foretell.tools.check.engines import MODEL_NAME
+from foretell.tools.live.load import MixedLengths, bursty
+from foretell.tools.live.stream import StreamClient
 from foretell.workload import Arrival
-from tools.check.engine_args import LENGTH_KEY
-from tools.check.engines import MODEL_NAME
-from tools.live.load import MixedLengths, bursty
-from tools.live.stream import StreamClient
 
 _FIRST_TOKEN_ID, _LAST_TOKEN_ID = 100, 999  # ordinary tokens of any vocabulary
 _DEADLINE_S = 600.0

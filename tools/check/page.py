@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tools.check.cluster import METRICS, REFERENCE
-from tools.check.options import STAGES
-from tools.check.truth import RECORDING
+from foretell.tools.check.cluster import METRICS, REFERENCE
+from foretell.tools.check.options import STAGES
+from foretell.tools.check.truth import RECORDING
 
 ANALYSIS = "truth-analysis.json"
 _TITLES = {
@@ -72,7 +72,7 @@ def _analysis(folder: Path, seconds: float | None) -> Result:
 
 def _analyse(folder: Path, file: Path) -> None:
     # In a process of its own, so that it alone loads what replays need.
-    from tools.check.truth import analyse
+    from foretell.tools.check.truth import analyse
 
     try:
         found = analyse(folder)

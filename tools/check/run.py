@@ -17,21 +17,21 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from foretell import __version__
 from foretell.config import check_profile
 from foretell.config.policies import setting_of
-from services.process import runtime
-from services.process.probe import http_get
-from tools.check.attach import attach
-from tools.check.beside import beside
-from tools.check.budget import Budget
-from tools.check.cluster import cluster
-from tools.check.context import Context, write_json
-from tools.check.cost import METER_NAME, cost
-from tools.check.engines import CannotCheck, plan_engines, start
-from tools.check.hardware import find_gpus
-from tools.check.options import CheckOptions, Stage
-from tools.check.page import kept, write_page
-from tools.check.truth import truth
-from tools.harness.machine import describe_machine
-from tools.harness.services import running_services
+from foretell.services.process import runtime
+from foretell.services.process.probe import http_get
+from foretell.tools.check.attach import attach
+from foretell.tools.check.beside import beside
+from foretell.tools.check.budget import Budget
+from foretell.tools.check.cluster import cluster
+from foretell.tools.check.context import Context, write_json
+from foretell.tools.check.cost import METER_NAME, cost
+from foretell.tools.check.engines import CannotCheck, plan_engines, start
+from foretell.tools.check.hardware import find_gpus
+from foretell.tools.check.options import CheckOptions, Stage
+from foretell.tools.check.page import kept, write_page
+from foretell.tools.check.truth import truth
+from foretell.tools.harness.machine import describe_machine
+from foretell.tools.harness.services import running_services
 
 Run = Callable[[Context, float], Awaitable[dict[str, Any]]]
 _RUNS: dict[Stage, Run] = {

@@ -9,14 +9,14 @@ from typing import Any
 from foretell.latency.features import FEATURES
 from foretell.latency.linear import LinearStepTime
 from foretell.model import EngineConfig, EngineSnapshot, GpuProfile, Step
-from tools.check.context import Context
-from tools.check.engine_args import LENGTH_KEY
-from tools.live.measure import LiveOptions, measure
-from tools.live.recording import Recording, Served
-from tools.live.replay import SpecOf, snapshots_of, spec_of, states, told_of
-from tools.live.report import FORETELL, Pairs, all_pairs, errors_of, own_pairs
-from tools.profiles.imports import write_profile
-from tools.profiles.steps import fit, median_error
+from foretell.tools.check.context import Context
+from foretell.tools.check.engine_args import LENGTH_KEY
+from foretell.tools.live.measure import LiveOptions, measure
+from foretell.tools.live.recording import Recording, Served
+from foretell.tools.live.replay import SpecOf, snapshots_of, spec_of, states, told_of
+from foretell.tools.live.report import FORETELL, Pairs, all_pairs, errors_of, own_pairs
+from foretell.tools.profiles.imports import write_profile
+from foretell.tools.profiles.steps import fit, median_error
 
 RECORDING = "truth.zip"
 PROFILE = "profile.json"

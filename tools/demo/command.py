@@ -6,17 +6,17 @@ from statistics import median
 
 from rich.console import Console
 
+from foretell.services.process import runtime
+from foretell.tools.demo.load import Answered, Outcome, send
+from foretell.tools.demo.shown import Pair, errors, met, policies, scatter
+from foretell.tools.live.stream import StreamClient
+from foretell.tools.progress import Show, showing
+from foretell.tools.simulate.options import EMULATED, EngineOptions, SimulateOptions
+from foretell.tools.simulate.run import run
+from foretell.tools.view.cluster import ClusterView, merged
+from foretell.tools.view.replicas import NoStatus, reports
 from foretell.workload import Arrival, Trace
 from foretell.workload.chats import Chat, shipped_chats
-from services.process import runtime
-from tools.demo.load import Answered, Outcome, send
-from tools.demo.shown import Pair, errors, met, policies, scatter
-from tools.live.stream import StreamClient
-from tools.progress import Show, showing
-from tools.simulate.options import EMULATED, EngineOptions, SimulateOptions
-from tools.simulate.run import run
-from tools.view.cluster import ClusterView, merged
-from tools.view.replicas import NoStatus, reports
 
 COMPARED = ("slo", "least_outstanding")
 

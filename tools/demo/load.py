@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from foretell.tools.live.stream import NoStream, StreamClient
 from foretell.workload.chats import Chat
-from tools.live.stream import NoStream, StreamClient
 
 DEADLINE_S = 300.0
 

@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from foretell.sim.accuracy import quantile
-from tools.demo.load import Answered
-from tools.view.cluster import pairs
+from foretell.tools.demo.load import Answered
+from foretell.tools.view.cluster import pairs
 
 Pair = tuple[float, float]
 """Predicted and actual seconds."""

@@ -14,7 +14,7 @@ from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.linear import StepTimeModel
 from foretell.length.distribution import knots
 from foretell.model import LengthEstimate, RequestSpec
-from tools.harness.cases import (
+from foretell.tools.harness.cases import (
     MEAN_OUTPUT_TOKENS,
     MEAN_PROMPT_TOKENS,
     STATES,

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from services.process import runtime
-from tools.harness.cases import RESERVATIONS, STATES, Size
-from tools.harness.kernel import PROFILE, time_kernel
-from tools.harness.machine import describe_machine
-from tools.harness.rpc import Transport, time_rpc
-from tools.progress import progress
+from foretell.services.process import runtime
+from foretell.tools.harness.cases import RESERVATIONS, STATES, Size
+from foretell.tools.harness.kernel import PROFILE, time_kernel
+from foretell.tools.harness.machine import describe_machine
+from foretell.tools.harness.rpc import Transport, time_rpc
+from foretell.tools.progress import progress
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from services.process.children import Child
-from services.process.keeper import Program, start
+from foretell.services.process.children import Child
+from foretell.services.process.keeper import Program, start
 
 STOP_GRACE_S = 5.0
 

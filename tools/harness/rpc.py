@@ -11,10 +11,9 @@ from typing import Literal
 
 from foretell import wire
 from foretell.model import LengthEstimate, RequestSpec
-from foretell.v1 import predictor_pb2, predictor_pb2_grpc
-from services.backend.publisher import SnapshotPublisher
-from services.scheduler.placing.peers import open_channel
-from tools.harness.cases import (
+from foretell.services.backend.publisher import SnapshotPublisher
+from foretell.services.scheduler.placing.peers import open_channel
+from foretell.tools.harness.cases import (
     MEAN_OUTPUT_TOKENS,
     MEAN_PROMPT_TOKENS,
     Case,
@@ -22,8 +21,9 @@ from tools.harness.cases import (
     arrivals_per_s,
     make_case,
 )
-from tools.harness.kernel import PROFILE, profile_step_time
-from tools.harness.processes import STOP_GRACE_S, start_service
+from foretell.tools.harness.kernel import PROFILE, profile_step_time
+from foretell.tools.harness.processes import STOP_GRACE_S, start_service
+from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 
 Transport = Literal["unix", "tcp"]
 
@@ -89,7 +89,7 @@ async def _running_predictor(
     listen = f"--listen=unix:{folder}/predictor.sock" if transport == "unix" else "--port=0"
     flags = (listen, f"--snapshot-endpoint={endpoint}", f"--profile={PROFILE}")
     child, facts = await start_service(
-        "predictor", "services.predictor", *flags, folder=folder, timeout_s=_DEADLINE_S
+        "predictor", "foretell.services.predictor", *flags, folder=folder, timeout_s=_DEADLINE_S
     )
     try:
         yield str(facts["address"])

@@ -14,8 +14,8 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from foretell.config import setting_of
+from foretell.tools.harness.services import Services, running_services
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
-from tools.harness.services import Services, running_services
 
 _START_TIMEOUT_S = 240.0  # two dozen processes at once, perhaps on a machine of two cores
 _READY_TIMEOUT_S = 60.0
@@ -90,7 +90,7 @@ async def running_schedulers(
             *(
                 services.start(
                     f"{policy}-{index}",
-                    "services.scheduler",
+                    "foretell.services.scheduler",
                     f"--instances={engines.as_setting()}",
                     f"--policy={setting_of(policy)}",
                     f"--request-log={log}",

@@ -9,8 +9,8 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
-from services.process.children import Child
-from tools.harness.processes import STOP_GRACE_S, start_service
+from foretell.services.process.children import Child
+from foretell.tools.harness.processes import STOP_GRACE_S, start_service
 
 _START_TIMEOUT_S = 60.0
 

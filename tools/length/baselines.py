@@ -15,8 +15,8 @@ from sklearn.pipeline import make_pipeline
 
 from foretell.length.bins import LEVELS
 from foretell.length.history import prompt_bucket
-from tools.length.dataset import Example
-from tools.length.scores import Floats
+from foretell.tools.length.dataset import Example
+from foretell.tools.length.scores import Floats
 
 Baseline = Callable[[Sequence[Example], Sequence[Example]], Floats]
 """A function of training examples and asked ones, neither empty, to quantiles of the latter."""

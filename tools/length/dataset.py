@@ -22,7 +22,7 @@ from foretell.length.conversation import (
     head_and_tail,
     split_chat,
 )
-from tools.length.line import Line, parse
+from foretell.tools.length.line import Line, parse
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from foretell.length import PRIOR_TOKENS
-from tools.length.baselines import BASELINES, cross_validated, learnt_from
-from tools.length.dataset import Example
-from tools.length.scores import Floats, coverage, quantiles_of, score
-from tools.length.taggers import Tagger
-from tools.progress import Show
+from foretell.tools.length.baselines import BASELINES, cross_validated, learnt_from
+from foretell.tools.length.dataset import Example
+from foretell.tools.length.scores import Floats, coverage, quantiles_of, score
+from foretell.tools.length.taggers import Tagger
+from foretell.tools.progress import Show
 
 _BATCH = 32  # examples a tagger is asked for at once, where it does not learn between them
 _SETTLED = 300  # answers of a model after which its intervals are looked at

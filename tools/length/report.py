@@ -5,10 +5,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tools.length.dataset import read_examples
-from tools.length.evaluate import evaluate
-from tools.length.taggers import load_tagger
-from tools.progress import showing
+from foretell.tools.length.dataset import read_examples
+from foretell.tools.length.evaluate import evaluate
+from foretell.tools.length.taggers import load_tagger
+from foretell.tools.progress import showing
 
 
 def evaluate_file(path: Path, *, train: Path | None, model: str, stream: bool, limit: int) -> None:

@@ -9,9 +9,9 @@ from foretell.length.adapted import EncoderModel
 from foretell.length.conversation import Question
 from foretell.length.small import SmallModel, Weights, shipped
 from foretell.model import LengthEstimate
-from services.tagger.encoder import Encoder
-from services.tagger.models import folder_of
-from tools.length.dataset import Example
+from foretell.services.tagger.encoder import Encoder
+from foretell.services.tagger.models import folder_of
+from foretell.tools.length.dataset import Example
 
 
 class Tagger(Protocol):

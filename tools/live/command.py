@@ -7,9 +7,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tools.live.measure import LiveOptions, completed, measure
-from tools.live.report import COLUMNS, LATENCIES, cells, report
-from tools.progress import showing
+from foretell.tools.live.measure import LiveOptions, completed, measure
+from foretell.tools.live.report import COLUMNS, LATENCIES, cells, report
+from foretell.tools.progress import showing
 
 
 def live(options: LiveOptions, recording: Path | None) -> None:

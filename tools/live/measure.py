@@ -11,15 +11,15 @@ from typing import Any, TypeVar
 
 import grpc
 
+from foretell.services.process import runtime
+from foretell.services.process.probe import http_get
+from foretell.tools.live.load import MixedLengths, bursty
+from foretell.tools.live.recording import Recording, Served
+from foretell.tools.live.session import Session
+from foretell.tools.live.stream import NoStream, StreamClient
+from foretell.tools.live.tap import listening
+from foretell.tools.progress import Show
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
-from services.process import runtime
-from services.process.probe import http_get
-from tools.live.load import MixedLengths, bursty
-from tools.live.recording import Recording, Served
-from tools.live.session import Session
-from tools.live.stream import NoStream, StreamClient
-from tools.live.tap import listening
-from tools.progress import Show
 
 _DEADLINE_S = 10.0
 _CONCURRENCY_PER_SEQ = 1.5  # under way while capacity is measured: the engine always has a queue

@@ -20,9 +20,9 @@ from foretell.latency.linear import StepTimeModel
 from foretell.length import PRIOR_TOKENS
 from foretell.length.distribution import certain, knots
 from foretell.model import EngineSnapshot, GpuProfile, LengthEstimate, Prediction, RequestSpec, Step
-from services.predictor.__main__ import DISPATCH_DELAY_S, RESERVE_TTL_S
-from tools.live.recording import Recording, Served
-from tools.live.tap import decoded
+from foretell.services.predictor.__main__ import DISPATCH_DELAY_S, RESERVE_TTL_S
+from foretell.tools.live.recording import Recording, Served
+from foretell.tools.live.tap import decoded
 
 _CALL_S = 0.5e-3
 _CLOCK_SLACK_S = 1e-3

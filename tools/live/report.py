@@ -7,8 +7,8 @@ from statistics import fmean, median
 from typing import Any
 
 from foretell.sim.accuracy import quantile
-from tools.live.recording import Recording, Served
-from tools.live.simple import SIMPLE, replayed
+from foretell.tools.live.recording import Recording, Served
+from foretell.tools.live.simple import SIMPLE, replayed
 
 FORETELL = "foretell"
 LATENCIES: dict[str, Callable[[Served], float]] = {

@@ -10,14 +10,17 @@ from typing import Any
 from foretell import wire
 from foretell.length.history import LengthHistory
 from foretell.model import LengthEstimate, RequestSpec
+from foretell.tools.live.recording import Served
+from foretell.tools.live.stream import NoStream, StreamClient
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 from foretell.workload import Arrival
-from tools.live.recording import Served
-from tools.live.stream import NoStream, StreamClient
 
 _PREDICTOR_DEADLINE_S = 10.0
 _REQUEST_DEADLINE_S = 300.0
-_ANSWER_DELAY_WEIGHT, _LONGEST_ANSWER_DELAY_S = 0.1, 2.0  # services.scheduler.placing.pool's
+_ANSWER_DELAY_WEIGHT, _LONGEST_ANSWER_DELAY_S = (
+    0.1,
+    2.0,
+)  # foretell.services.scheduler.placing.pool's
 _FIRST_TOKEN_ID, _LAST_TOKEN_ID = 100, 999  # ordinary tokens of any vocabulary
 OnServed = Callable[[], None]
 
@@ -91,7 +94,7 @@ class Session:
         )
         answer_delay_s = self.answer_delay_s
         decided = time.time()
-        # On its way before the request is, and not waited for: as services.scheduler does.
+        # On its way before the request is, and not waited for: as foretell.services.scheduler does.
         reserving = self.predictor.Reserve(
             predictor_pb2.ReserveRequest(request=message), timeout=_PREDICTOR_DEADLINE_S
         )

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tools.live.recording import Served
+from foretell.tools.live.recording import Served
 
 RECENT = 32
 _RIDGE = 1e-6  # keeps the equations solvable before there are as many answers as features

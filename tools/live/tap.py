@@ -9,9 +9,9 @@ from threading import Event, Thread
 import zmq
 
 from foretell.model import EngineSnapshot
+from foretell.services.process.memory_log import SHARED_MEMORY, LogReader
 from foretell.v1 import snapshot_pb2
 from foretell.wire import snapshot_from_proto
-from services.process.memory_log import SHARED_MEMORY, LogReader
 
 _LOOK_EVERY_S = 0.002
 

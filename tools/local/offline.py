@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 
-from tools.batch.run import CannotRun, Halted, answer_file
-from tools.local.state import ClusterState
+from foretell.tools.batch.run import CannotRun, Halted, answer_file
+from foretell.tools.local.state import ClusterState
 
 logger = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from typing import Literal
 
 from foretell.config.cluster import Cluster, Engine
 from foretell.config.layout import Layout
-from services.process.keeper import AtEnd, Program, Serves
-from services.process.probe import http_get
-from tools import envoy
+from foretell.services.process.keeper import AtEnd, Program, Serves
+from foretell.services.process.probe import http_get
+from foretell.tools import envoy
 
 Kind = Literal["tagger", "launcher", "scheduler", "batch", "provisioner", "envoy"]
 
@@ -22,12 +22,12 @@ _ANSWER_S = 1.0
 # -P: a folder `services` where the user happens to stand is not ours.
 _PYTHON = (sys.executable, "-P", "-m")
 _MODULES: dict[Kind, str] = {
-    "tagger": "services.tagger",
-    "launcher": "services.backend",
-    "scheduler": "services.scheduler",
-    "provisioner": "services.provisioner",
-    "batch": "services.batch",
-    "envoy": "services.process.program",
+    "tagger": "foretell.services.tagger",
+    "launcher": "foretell.services.backend",
+    "scheduler": "foretell.services.scheduler",
+    "provisioner": "foretell.services.provisioner",
+    "batch": "foretell.services.batch",
+    "envoy": "foretell.services.process.program",
 }
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Literal
 
 from foretell.config.layout import Layout, served_name
-from services.process import runtime
-from services.process.keeper import State
-from tools.local.plan import ClusterPlan, Kind, Process
+from foretell.services.process import runtime
+from foretell.services.process.keeper import State
+from foretell.tools.local.plan import ClusterPlan, Kind, Process
 
 ClusterPhase = Literal["starting", "ready", "stopped", "failed"]
 ComponentKind = Kind | Literal["engine", "predictor"]

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from foretell.config.layout import ENGINES_FILE
-from services.process.keeper import Keeper, Kept
-from services.process.probe import http_get, read_json
-from tools.local.plan import ClusterPlan, Process
-from tools.local.state import ClusterPhase, ClusterState
-from tools.local.wanted import WantedEngines
+from foretell.services.process.keeper import Keeper, Kept
+from foretell.services.process.probe import http_get, read_json
+from foretell.tools.local.plan import ClusterPlan, Process
+from foretell.tools.local.state import ClusterPhase, ClusterState
+from foretell.tools.local.wanted import WantedEngines
 
 _POLL_S = 0.1
 _PROBE_TIMEOUT_S = 2.0

@@ -6,11 +6,11 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from services.process.probe import http_get
-from tools.local.state import ClusterState, Component
-from tools.view.cluster import ClusterView, merged
-from tools.view.replicas import NoStatus, Report, parsed
-from tools.view.table import table
+from foretell.services.process.probe import http_get
+from foretell.tools.local.state import ClusterState, Component
+from foretell.tools.view.cluster import ClusterView, merged
+from foretell.tools.view.replicas import NoStatus, Report, parsed
+from foretell.tools.view.table import table
 
 _INTERVAL_S = 1.0
 _DEADLINE_S = 0.5

@@ -29,17 +29,17 @@ from foretell.config.instances import Members, members_json
 from foretell.config.layout import ENGINES_FILE, INSTANCES_FILE, Layout
 from foretell.config.marks import ClusterError, field_name, plain
 from foretell.config.settings import ProcessSettings
-from services.process import runtime
-from services.process.children import ChildFailed
-from services.process.folders import (
+from foretell.services.process import runtime
+from foretell.services.process.children import ChildFailed
+from foretell.services.process.folders import (
     free_ports,
     is_free,
     private_folder,
     run_folder,
     socket_folder,
 )
-from tools.envoy import NoEnvoy
-from tools.local.plan import (
+from foretell.tools.envoy import NoEnvoy
+from foretell.tools.local.plan import (
     ENGINE_HOST,
     ClusterPlan,
     Kind,
@@ -47,8 +47,8 @@ from tools.local.plan import (
     placed,
     plan_cluster,
 )
-from tools.local.state import ClusterState
-from tools.local.supervisor import Supervisor
+from foretell.tools.local.state import ClusterState
+from foretell.tools.local.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -129,7 +129,7 @@ def up(
 def _check_file(offline: Path) -> None:
     """Refuse what is no file of requests before anything starts."""
     # Storing and sending requests needs much that a cluster without them does not.
-    from tools.batch.run import CannotRun, endpoint_of
+    from foretell.tools.batch.run import CannotRun, endpoint_of
 
     try:
         endpoint_of(offline)
@@ -303,7 +303,7 @@ class _Session:
 
     async def _answer(self, offline: Path, stop: asyncio.Event) -> None:
         """Have the file of offline requests answered."""
-        from tools.local.offline import answer
+        from foretell.tools.local.offline import answer
 
         await answer(offline, self._state, partial(self.event, "offline"), stop, self._profile)
 
@@ -311,7 +311,7 @@ class _Session:
         # Only now: what it imports would compete with the services for the processor.
         from rich.live import Live
 
-        from tools.local.table import keep_current
+        from foretell.tools.local.table import keep_current
 
         with Live(auto_refresh=False) as live:
             self._live = live

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from services.process.children import ChildFailed, RestartPacer
-from services.process.keeper import Keeper, OnChange
-from tools.local.plan import Process
+from foretell.services.process.children import ChildFailed, RestartPacer
+from foretell.services.process.keeper import Keeper, OnChange
+from foretell.tools.local.plan import Process
 
 _POLL_S = 0.1
 

@@ -2,9 +2,9 @@
 
 from prometheus_client import CollectorRegistry
 
+from foretell.services.provisioner.metrics import ProvisionerMetrics
+from foretell.services.tagger.metrics import TaggerMetrics
 from foretell.telemetry import BatchMetrics, Metric, PredictorMetrics, SchedulerMetrics
-from services.provisioner.metrics import ProvisionerMetrics
-from services.tagger.metrics import TaggerMetrics
 
 
 def by_process() -> dict[str, list[Metric]]:

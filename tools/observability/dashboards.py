@@ -12,10 +12,10 @@ from grafana_foundation_sdk.builders import prometheus, timeseries
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import DataSourceRef
 
-from tools.observability.alerts import rules
-from tools.observability.catalogue import catalogue
-from tools.observability.panel import Dashboard, Panel, metrics_of
-from tools.observability.panels import DASHBOARDS
+from foretell.tools.observability.alerts import rules
+from foretell.tools.observability.catalogue import catalogue
+from foretell.tools.observability.panel import Dashboard, Panel, metrics_of
+from foretell.tools.observability.panels import DASHBOARDS
 
 FOLDER = "deploy/observability"
 _HEADER = "# Made by `make dashboards` of tools/observability.\n"

@@ -1,6 +1,6 @@
 """The panels of the dashboards: what is asked of Prometheus, and what the answer means."""
 
-from tools.observability.panel import WINDOW, Dashboard, Panel, at, gauge, quantiles, rate
+from foretell.tools.observability.panel import WINDOW, Dashboard, Panel, at, gauge, quantiles, rate
 
 _FAILED = "{status=~'5..'}"
 _MET = "{outcome='met'}"

@@ -8,8 +8,8 @@ import numpy as np
 
 from foretell.config import load_profile
 from foretell.sim.orders import Watched, judged
-from tools.order.file import read_lines, write_lines
-from tools.pictures import figure, save
+from foretell.tools.order.file import read_lines, write_lines
+from foretell.tools.pictures import figure, save
 
 _BINS = 120  # of the picture
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 
-from tools.profiles.imports import ProfileError
-from tools.profiles.probe import Tick
+from foretell.tools.profiles.imports import ProfileError
+from foretell.tools.profiles.probe import Tick
 
 _CONNECT_S = 10.0
 _SILENCE_S = 120.0  # an engine may have to compile, or to prefill much, before it says anything

@@ -15,9 +15,9 @@ from foretell.latency.model_config import MXFP4_BYTES, is_of_experts
 from foretell.latency.profile_json import profile_from_json, profile_to_json
 from foretell.latency.roofline import estimated_kv_blocks, sharded
 from foretell.model import DeviceSpec, GpuProfile, ModelSpec
-from tools.files import read_bytes
-from tools.profiles.options import ImportOptions
-from tools.profiles.sizes import Datasheet, device_of, known_device, known_model, model_of
+from foretell.tools.files import read_bytes
+from foretell.tools.profiles.options import ImportOptions
+from foretell.tools.profiles.sizes import Datasheet, device_of, known_device, known_model, model_of
 
 if TYPE_CHECKING:
     from foretell.latency.importers import StepSource, Types

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from foretell.model import GpuProfile
-from tools.profiles.endpoint import Endpoint, Facts, connected
-from tools.profiles.fit import Fit, FitError, Window, fit_windows
-from tools.profiles.imports import ProfileError
-from tools.profiles.options import MeasureOptions
-from tools.profiles.plan import Experiment, Limits, plan
-from tools.profiles.session import Session
+from foretell.tools.profiles.endpoint import Endpoint, Facts, connected
+from foretell.tools.profiles.fit import Fit, FitError, Window, fit_windows
+from foretell.tools.profiles.imports import ProfileError
+from foretell.tools.profiles.options import MeasureOptions
+from foretell.tools.profiles.plan import Experiment, Limits, plan
+from foretell.tools.profiles.session import Session
 
 _DEFAULTS = GpuProfile("", (), 0.0, "")  # of limits that nobody told
 

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from foretell.model import BatchShape
 from foretell.model.batch import prefill_pairs
-from tools.profiles.endpoint import Endpoint, RefusedError
-from tools.profiles.fit import Window
-from tools.profiles.plan import Beside, Decode, Experiment, Lone
-from tools.profiles.probe import Probe, ProbeEndedError, Tick, decode_pairs, probing
+from foretell.tools.profiles.endpoint import Endpoint, RefusedError
+from foretell.tools.profiles.fit import Window
+from foretell.tools.profiles.plan import Beside, Decode, Experiment, Lone
+from foretell.tools.profiles.probe import Probe, ProbeEndedError, Tick, decode_pairs, probing
 
 # Ids that hardly any vocabulary lacks, and that are special tokens in few. Blocks of 16 drawn from
 # them do not repeat, so that the prefix cache never hits.

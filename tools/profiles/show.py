@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.table import Table
 
 from foretell.latency.features import FEATURES
-from tools.profiles.imports import ProfileError, write_profile
-from tools.profiles.options import MeasureOptions
-from tools.profiles.run import Measurement, measure
-from tools.progress import showing
+from foretell.tools.profiles.imports import ProfileError, write_profile
+from foretell.tools.profiles.options import MeasureOptions
+from foretell.tools.profiles.run import Measurement, measure
+from foretell.tools.progress import showing
 
 
 def measure_to(output: Path, options: MeasureOptions) -> None:

@@ -11,7 +11,7 @@ import typer
 from foretell.latency.devices import DEVICES, MODELS, device_spec, model_spec
 from foretell.latency.model_config import model_from_config
 from foretell.model import DeviceSpec, ModelSpec
-from tools.files import read_bytes
+from foretell.tools.files import read_bytes
 
 
 @dataclass(frozen=True, slots=True)

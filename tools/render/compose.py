@@ -33,10 +33,10 @@ from foretell.config.layout import (
     engine_args,
     predictor_name,
 )
-from services.process.frames import frames_port
-from tools.envoy import configuration, flags
-from tools.render.images import Images, is_checkout
-from tools.render.watching import (
+from foretell.services.process.frames import frames_port
+from foretell.tools.envoy import configuration, flags
+from foretell.tools.render.images import Images, is_checkout
+from foretell.tools.render.watching import (
     METRICS_PORT,
     METRICS_PORTS_ABOVE,
     PROMETHEUS_FILE,
@@ -303,7 +303,7 @@ class _Compose:
     ) -> _Service:
         """One of our own services; `port` is its gRPC port on the host, where others call it."""
         service = {**_COMMON, **self._images.services(), **_CONFINED} | {
-            "command": ["python", "-m", f"services.{package}"],
+            "command": ["python", "-m", f"foretell.services.{package}"],
             "environment": self._environment(settings, values),
             "networks": ["inside"],
             "volumes": [f"run:{CONTAINER_RUN_DIR}", *self._mounts(values)],

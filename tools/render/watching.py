@@ -6,7 +6,7 @@ from typing import Any
 
 from foretell.config import Layout
 from foretell.config.layout import CONTAINER_PORT, predictor_name
-from tools import observability
+from foretell.tools import observability
 
 PROMETHEUS_FILE = "deploy/prometheus.yml"
 METRICS_PORT = 9100

@@ -13,9 +13,9 @@ from os import cpu_count
 from statistics import fmean, stdev
 from typing import Any
 
-from tools.progress import progress
-from tools.simulate.options import SimulateOptions
-from tools.simulate.run import run
+from foretell.tools.progress import progress
+from foretell.tools.simulate.options import SimulateOptions
+from foretell.tools.simulate.run import run
 
 _MOST_DOUBLINGS = 20
 _DIGITS = 4

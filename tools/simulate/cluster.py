@@ -9,9 +9,9 @@ from foretell.latency.tables import profile_step_time
 from foretell.model import LengthEstimate
 from foretell.placement import PlacementConfig
 from foretell.sim import ClusterConfig, Fault, FaultKind, InstanceConfig, true_length
+from foretell.tools.profiles.imports import ProfileError, profile_of, with_graphs
+from foretell.tools.simulate.options import EngineOptions, SimulateOptions
 from foretell.workload import Arrival, noisy_length, residual_length, told_length
-from tools.profiles.imports import ProfileError, profile_of, with_graphs
-from tools.simulate.options import EngineOptions, SimulateOptions
 
 _FORETELL_EVERY = 10
 """A tenth of all predictions tells their error as well, and each costs as much as a placement."""

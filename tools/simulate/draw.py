@@ -4,12 +4,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from tools.pictures import figure, save
+from foretell.tools.pictures import figure, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from tools.simulate.run import Run
+    from foretell.tools.simulate.run import Run
 
 
 def draw_run(run: "Run", path: Path) -> None:

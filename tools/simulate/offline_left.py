@@ -8,10 +8,10 @@ from typing import NamedTuple
 from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.sim.beside import Fixed, OfflineRun
 from foretell.sim.config import ClusterConfig
+from foretell.tools.simulate.cluster import cluster_config
+from foretell.tools.simulate.options import SimulateOptions
+from foretell.tools.simulate.run import fits, online_arrivals, read_trace
 from foretell.workload import Arrival
-from tools.simulate.cluster import cluster_config
-from tools.simulate.options import SimulateOptions
-from tools.simulate.run import fits, online_arrivals, read_trace
 
 _WAITING = 2
 """Offline requests that are kept on their way, as a multiple of `max_num_seqs`."""
@@ -30,8 +30,8 @@ def offline_left(options: SimulateOptions, qps: float, seed: int, offline: str) 
     """What is left for offline requests with lengths as in the trace `offline`.
 
     They come without end to engines that co-schedule, which keep targets as
-    `services.backend.vllm.cosched` does but hold no blocks back for bursts. Online requests go to
-    the engine with the fewest. ValueError says what is wrong with a trace.
+    `foretell.services.backend.vllm.cosched` does but hold no blocks back for bursts. Online
+    requests go to the engine with the fewest. ValueError says what is wrong with a trace.
     """
     config = cluster_config(options, seed, prefixes=False)
     each = tuple(

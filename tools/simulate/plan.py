@@ -11,11 +11,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from tools.pictures import figure, save
-from tools.progress import progress
-from tools.simulate.offline_left import OfflineLeft, offline_left
-from tools.simulate.options import EngineOptions, SimulateOptions
-from tools.simulate.run import run
+from foretell.tools.pictures import figure, save
+from foretell.tools.progress import progress
+from foretell.tools.simulate.offline_left import OfflineLeft, offline_left
+from foretell.tools.simulate.options import EngineOptions, SimulateOptions
+from foretell.tools.simulate.run import run
 
 _DIGITS = 4
 

@@ -5,7 +5,7 @@ from typing import Any
 from foretell.provision import ProvisionConfig, Strategy
 from foretell.provision.strategies import make_strategy
 from foretell.sim import Provisioning, Report
-from tools.simulate.options import ProvisionOptions, SimulateOptions
+from foretell.tools.simulate.options import ProvisionOptions, SimulateOptions
 
 _DIGITS = 4
 

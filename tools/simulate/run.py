@@ -12,15 +12,15 @@ from foretell.model import EngineConfig, Slo
 from foretell.policy import make_policy
 from foretell.sim import Provisioning, Report, Served, check_fits, simulate
 from foretell.sim.accuracy import quantile
+from foretell.tools.files import read_bytes
+from foretell.tools.progress import progress
+from foretell.tools.simulate.cluster import cluster_config, engine_facts, instance_config
+from foretell.tools.simulate.options import EngineOptions, SimulateOptions
+from foretell.tools.simulate.provisioning import provisioned
 from foretell.workload import Arrival, Trace, arrivals_of, parse_csv, parse_mooncake
 from foretell.workload.chats import PER_S as CHATS_PER_S
 from foretell.workload.chats import chat_trace
 from foretell.workload.request_log import MARK, parse_request_log
-from tools.files import read_bytes
-from tools.progress import progress
-from tools.simulate.cluster import cluster_config, engine_facts, instance_config
-from tools.simulate.options import EngineOptions, SimulateOptions
-from tools.simulate.provisioning import provisioned
 
 SAMPLES = 400  # of free blocks, where they are drawn
 _DIGITS = 6

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from foretell.length.features import NAMES
-from services.tagger.reading import TOKENIZER, WEIGHTS, Description
-from tools.length.scores import Scores
-from tools.train.options import TrainOptions
+from foretell.services.tagger.reading import TOKENIZER, WEIGHTS, Description
+from foretell.tools.length.scores import Scores
+from foretell.tools.train.options import TrainOptions
 
 CARD = "README.md"
 

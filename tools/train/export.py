@@ -11,8 +11,8 @@ import torch
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from foretell.length.features import NAMES
-from services.tagger.reading import TOKENIZER, WEIGHTS, Description
-from tools.train.network import LengthModel
+from foretell.services.tagger.reading import TOKENIZER, WEIGHTS, Description
+from foretell.tools.train.network import LengthModel
 
 _INPUTS = ("ids", "segments", "mask", "features", "models")
 _EXAMPLE_SHAPE = (2, 16)

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.length.bins import bin_of
-from services.tagger.reading import Inputs, Reader, padded
-from tools.length.dataset import Example
+from foretell.services.tagger.reading import Inputs, Reader, padded
+from foretell.tools.length.dataset import Example
 
 _UNKNOWN_MODEL = 0.2  # share of examples whose serving model is hidden, so that others are served
 _LENGTHS_TOGETHER = 0.3  # of a factor of e

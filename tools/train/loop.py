@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from services.tagger.reading import Inputs
-from tools.train.inputs import Examples, batches, hide_models, in_order
-from tools.train.network import LengthModel, OrdinalLoss
-from tools.train.options import SCRATCH, TrainOptions
-from tools.train.state import Progress, Store
+from foretell.services.tagger.reading import Inputs
+from foretell.tools.train.inputs import Examples, batches, hide_models, in_order
+from foretell.tools.train.network import LengthModel, OrdinalLoss
+from foretell.tools.train.options import SCRATCH, TrainOptions
+from foretell.tools.train.state import Progress, Store
 
 _WARM_UP = 0.05  # share of all steps in which the learning rate rises
 _CLIP = 1.0

@@ -15,7 +15,7 @@ from transformers import (
 
 from foretell.length.bins import BINS
 from foretell.length.features import NAMES
-from tools.train.options import SCRATCH
+from foretell.tools.train.options import SCRATCH
 
 _BESIDE = 128  # width of what the features become
 _HIDDEN = 256
@@ -25,7 +25,7 @@ _SCRATCH_WIDTH, _SCRATCH_LAYERS = 192, 3
 
 
 class LengthModel(nn.Module):
-    """Logits of `foretell.length.bins` from `services.tagger.reading.Inputs`."""
+    """Logits of `foretell.length.bins` from `foretell.services.tagger.reading.Inputs`."""
 
     def __init__(self, encoder: PreTrainedModel, models: int) -> None:
         super().__init__()

@@ -12,19 +12,19 @@ from rich.console import Console
 from tokenizers import Tokenizer
 
 from foretell.length.bins import quantiles
-from services.tagger.encoder import Encoder
-from services.tagger.reading import Description, Reader, feature_rows, marks_of, scales_of
-from tools.length.dataset import Example, read_examples
-from tools.length.scores import INTERVALS, Scores, coverage, score
-from tools.progress import showing
-from tools.train.card import write_card
-from tools.train.export import export
-from tools.train.inputs import Examples, hold_out, prepare
-from tools.train.loop import logits_of, train
-from tools.train.network import LengthModel, make_encoder
-from tools.train.options import SCRATCH, TrainOptions
-from tools.train.state import Progress
-from tools.train.teachers import taught_by
+from foretell.services.tagger.encoder import Encoder
+from foretell.services.tagger.reading import Description, Reader, feature_rows, marks_of, scales_of
+from foretell.tools.length.dataset import Example, read_examples
+from foretell.tools.length.scores import INTERVALS, Scores, coverage, score
+from foretell.tools.progress import showing
+from foretell.tools.train.card import write_card
+from foretell.tools.train.export import export
+from foretell.tools.train.inputs import Examples, hold_out, prepare
+from foretell.tools.train.loop import logits_of, train
+from foretell.tools.train.network import LengthModel, make_encoder
+from foretell.tools.train.options import SCRATCH, TrainOptions
+from foretell.tools.train.state import Progress
+from foretell.tools.train.teachers import taught_by
 
 _LEAST_HELD = 20
 Taught = NDArray[np.float32]

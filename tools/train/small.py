@@ -14,12 +14,12 @@ from foretell.length.bins import BINS, bin_of, quantiles
 from foretell.length.features import QUICK_NAMES
 from foretell.length.small import SmallModel, Weights, standardised
 from foretell.length.words import BUCKETS, word_numbers
-from tools.length.dataset import Example, read_examples
-from tools.length.scores import INTERVALS, Scores, coverage, score
-from tools.progress import showing
-from tools.train.descent import Examples, descend
-from tools.train.inputs import hold_out
-from tools.train.teachers import taught_by
+from foretell.tools.length.dataset import Example, read_examples
+from foretell.tools.length.scores import INTERVALS, Scores, coverage, score
+from foretell.tools.progress import showing
+from foretell.tools.train.descent import Examples, descend
+from foretell.tools.train.inputs import hold_out
+from foretell.tools.train.teachers import taught_by
 
 Array = NDArray[np.float32]
 _WORDS, _HIDDEN = 24, 128  # widths

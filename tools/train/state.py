@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tools.train.options import TrainOptions
+from foretell.tools.train.options import TrainOptions
 
 _LATEST, _BEST = "latest.pt", "best.pt"
 _RUNNING = ("out", "threads")  # options that may change between stop and resumption

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.length.bins import BINS
-from services.tagger.encoder import Encoder
-from services.tagger.models import folder_of
-from tools.length.dataset import Example
-from tools.progress import Show
+from foretell.services.tagger.encoder import Encoder
+from foretell.services.tagger.models import folder_of
+from foretell.tools.length.dataset import Example
+from foretell.tools.progress import Show
 
 _TOGETHER = 256
 _FILE = "taught.npy"

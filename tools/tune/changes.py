@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 
 from foretell.latency.devices import DEVICES, MODELS
 from foretell.model import EngineConfig, GpuProfile
+from foretell.tools.profiles.imports import profile_of
+from foretell.tools.profiles.sizes import known_device, known_model
+from foretell.tools.simulate.cluster import instance_config
+from foretell.tools.simulate.options import EngineOptions, SimulateOptions
+from foretell.tools.tune.options import Memory
+from foretell.tools.tune.search import Change, Setup
 from foretell.workload import Trace
-from tools.profiles.imports import profile_of
-from tools.profiles.sizes import known_device, known_model
-from tools.simulate.cluster import instance_config
-from tools.simulate.options import EngineOptions, SimulateOptions
-from tools.tune.options import Memory
-from tools.tune.search import Change, Setup
 
 FACTORS = (2.0, 4.0, 0.5)
 """On `max_num_seqs` and on `max_num_batched_tokens`."""

@@ -9,8 +9,8 @@ from itertools import groupby
 from foretell.config import Cluster, ClusterError, load_cluster
 from foretell.config.cluster import Engine
 from foretell.config.layout import engine_args, engine_profile
-from tools.simulate.options import EngineOptions, SimulateOptions
-from tools.tune.options import MEMORY_UTILIZATION, Memory
+from foretell.tools.simulate.options import EngineOptions, SimulateOptions
+from foretell.tools.tune.options import MEMORY_UTILIZATION, Memory
 
 Limits = Mapping[str, Sequence[int]]
 """What the command line gives of each limit, by its name."""

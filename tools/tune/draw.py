@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from tools.pictures import figure, save
-from tools.tune.run import Tuned
-from tools.tune.search import MEASURES
+from foretell.tools.pictures import figure, save
+from foretell.tools.tune.run import Tuned
+from foretell.tools.tune.search import MEASURES
 
 _ROW_INCHES = 0.3
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 Goal = Literal["ttft_mean", "ttft_p99", "e2e_mean", "e2e_p99", "tpot_p99", "goodput"]
-"""What may be searched for: a name of `tools.tune.search.MEASURES`."""
+"""What may be searched for: a name of `foretell.tools.tune.search.MEASURES`."""
 MEMORY_UTILIZATION = 0.92
 """vLLM's default."""
 

@@ -10,9 +10,9 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from tools.simulate.cluster import engine_facts
-from tools.tune.run import Tuned
-from tools.tune.search import MEASURES, Change, Judge, Round, Trial, known
+from foretell.tools.simulate.cluster import engine_facts
+from foretell.tools.tune.run import Tuned
+from foretell.tools.tune.search import MEASURES, Change, Judge, Round, Trial, known
 
 NOTHING = "Leave everything as it is: nothing that was tried gains beyond its interval."
 _DIGITS = 6

@@ -8,14 +8,14 @@ from multiprocessing import get_context
 from os import cpu_count
 from typing import Any
 
+from foretell.tools.progress import progress
+from foretell.tools.simulate.capacity import Search, find_capacity
+from foretell.tools.simulate.options import EngineOptions, SimulateOptions
+from foretell.tools.simulate.run import read_trace, run
+from foretell.tools.tune.changes import Proposals, applied, propose, starts
+from foretell.tools.tune.options import Memory, TuneOptions
+from foretell.tools.tune.search import Found, Judge, Measures, Setup, search
 from foretell.workload import Trace
-from tools.progress import progress
-from tools.simulate.capacity import Search, find_capacity
-from tools.simulate.options import EngineOptions, SimulateOptions
-from tools.simulate.run import read_trace, run
-from tools.tune.changes import Proposals, applied, propose, starts
-from tools.tune.options import Memory, TuneOptions
-from tools.tune.search import Found, Judge, Measures, Setup, search
 
 _TOLERANCE = 0.02  # relative width at which a search for a capacity ends
 

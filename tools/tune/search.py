@@ -9,9 +9,9 @@ found is measured once more with seeds that the search has not seen.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tools.intervals import mean_ratio_interval
-from tools.simulate.options import SimulateOptions
-from tools.tune.options import Goal
+from foretell.tools.intervals import mean_ratio_interval
+from foretell.tools.simulate.options import SimulateOptions
+from foretell.tools.tune.options import Goal
 
 MOST_ROUNDS = 4
 _LEAST = 1e-6  # seconds, or a ratio: what a ratio is formed with where nothing was measured

@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from foretell.config.marks import ClusterError
-from tools.view.cluster import ClusterView, merged
-from tools.view.replicas import NoStatus, addresses_of, reports
-from tools.view.table import table
+from foretell.tools.view.cluster import ClusterView, merged
+from foretell.tools.view.replicas import NoStatus, addresses_of, reports
+from foretell.tools.view.table import table
 
 
 def show_status(urls: list[str], cluster_file: str, api_key: str, *, as_json: bool = False) -> None:

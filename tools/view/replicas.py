@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from foretell.config.cluster import load_cluster
-from services.process.probe import get
+from foretell.services.process.probe import get
 
 Report = dict[str, Any]
 Get = Callable[[str], tuple[int, bytes]]

@@ -6,7 +6,13 @@ from typing import NamedTuple
 from rich import box
 from rich.table import Table
 
-from tools.view.cluster import ClusterView, EngineView, median_error, medians, ttft_quantile
+from foretell.tools.view.cluster import (
+    ClusterView,
+    EngineView,
+    median_error,
+    medians,
+    ttft_quantile,
+)
 
 WIDE_COLUMNS, WIDEST_COLUMNS = 110, 180
 """From so many columns of a terminal on there is room for more columns of the table."""

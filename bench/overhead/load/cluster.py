@@ -18,10 +18,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from bench.fake_engine import start_fake_engines
 from bench.processes import Service, Services, feed, running_services, start_predictor
 from foretell.config import setting_of
-from services.process.children import Child
-from services.process.frames import frames_address
-from tools.harness.cases import Size
-from tools.harness.kernel import PROFILE
+from foretell.services.process.children import Child
+from foretell.services.process.frames import frames_address
+from foretell.tools.harness.cases import Size
+from foretell.tools.harness.kernel import PROFILE
 
 TICK_MS = 20
 _READY_S, _START_S = 60.0, 240.0
@@ -62,7 +62,7 @@ class Cluster:
         flags = ("--log-level=warning",)
         self.urls = await start_fake_engines(self.engines, TICK_MS, self.folder, children)
         self.tagger = await self._services.start(
-            "tagger", "services.tagger", f"--listen=unix:{self.folder}/tagger.sock", *flags
+            "tagger", "foretell.services.tagger", f"--listen=unix:{self.folder}/tagger.sock", *flags
         )
         self.sidecars = await asyncio.gather(
             *(
@@ -196,7 +196,7 @@ async def running_schedulers(cluster: Cluster, variant: Variant) -> AsyncIterato
         started = [
             await services.start(
                 f"{variant.key}-{index}",
-                "services.scheduler",
+                "foretell.services.scheduler",
                 f"--instances={cluster.instances(variant)}",
                 f"--policy={setting_of(variant.policy)}",
                 f"--tagger={cluster.tagger.facts['address'] if variant.tagger else ''}",

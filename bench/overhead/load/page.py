@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.report import Blocks, Numbers, made_by, markdown_table
-from tools.pictures import figure, save
+from foretell.tools.pictures import figure, save
 
 _GROUPS = ("scheduler", "sidecars", "tagger")
 """Those that take time from others; the length model's process does not."""

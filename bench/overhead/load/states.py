@@ -11,11 +11,11 @@ from typing import Any
 from foretell import wire
 from foretell.latency.linear import StepTimeModel
 from foretell.model import BatchShape, EngineSnapshot, RequestTable, Step
+from foretell.services.backend.publisher import SnapshotPublisher
+from foretell.services.process import runtime
+from foretell.tools.harness.cases import Size, make_case
+from foretell.tools.harness.kernel import profile_step_time
 from foretell.v1 import snapshot_pb2
-from services.backend.publisher import SnapshotPublisher
-from services.process import runtime
-from tools.harness.cases import Size, make_case
-from tools.harness.kernel import profile_step_time
 
 STEP_S = 0.025
 _HEARTBEAT_S = 0.5

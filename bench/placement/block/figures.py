@@ -9,7 +9,7 @@ from bench.placement.block import settings as given
 from bench.placement.block.runs import CURVE, Result, Results
 from bench.placement.block.settings import Case, Scheduler
 from bench.report import Benchmark
-from tools.pictures import figure, save
+from foretell.tools.pictures import figure, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

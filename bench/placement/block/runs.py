@@ -18,9 +18,9 @@ from bench.placement.block.settings import Case
 from bench.report import ROOT
 from bench.runs import pool
 from foretell.sim import Report, simulate
+from foretell.tools.simulate.cluster import cluster_config
+from foretell.tools.simulate.run import fits, read_trace, relative_errors
 from foretell.workload import Arrival, Trace, arrivals_of
-from tools.simulate.cluster import cluster_config
-from tools.simulate.run import fits, read_trace, relative_errors
 
 Result = dict[str, Any]
 Then = Callable[[Result], None]

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from foretell.length.distribution import LengthRule
-from tools.simulate.options import EngineOptions, SimulateOptions, TraceFormat
+from foretell.tools.simulate.options import EngineOptions, SimulateOptions, TraceFormat
 
 INSTANCES = 12
 TTFT_BOUND_S = 3.0

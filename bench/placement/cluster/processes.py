@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 
 from bench.processes import Services, feed, start_emulated, start_predictor
-from tools.harness.schedulers import Engines
+from foretell.tools.harness.schedulers import Engines
 
 _START_TIMEOUT_S = 240.0  # two dozen processes at once, perhaps on a machine of two cores
 

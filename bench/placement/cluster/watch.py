@@ -12,9 +12,9 @@ import zmq.asyncio
 
 from bench.stats import percentile
 from foretell.latency.linear import StepTimeModel
+from foretell.services.process.memory_log import SHARED_MEMORY, LogReader
 from foretell.v1 import snapshot_pb2
 from foretell.wire import shape_from_proto
-from services.process.memory_log import SHARED_MEMORY, LogReader
 
 _LOOK_EVERY_S = 0.005
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from bench.paced.engines import MODEL_NAME, start_launchers
 from bench.placement.paced.settings import Setting
 from bench.processes import Services
-from services.process.memory_log import SHARED_MEMORY
-from tools.harness.schedulers import Engines
+from foretell.services.process.memory_log import SHARED_MEMORY
+from foretell.tools.harness.schedulers import Engines
 
 
 async def start_paced(services: Services, setting: Setting, python: Path, model: Path) -> Engines:

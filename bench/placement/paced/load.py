@@ -12,7 +12,7 @@ import aiohttp
 from bench.placement.cluster.load import LoadError
 from bench.placement.paced.requests import MAX_TOKENS, WORDS, Ask, Chain, Message
 from foretell.cosched.deadlines import TPOT_FIELD, TTFT_FIELD
-from tools.check.engine_args import LENGTH_KEY
+from foretell.tools.check.engine_args import LENGTH_KEY
 
 _HEADROOM_S = 0.2  # from the moment when sending begins to the first request
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from bench.placement.paced.runs import METRICS
 from bench.report import Blocks, Numbers, made_by, markdown_table
-from tools.live.report import FORETELL
+from foretell.tools.live.report import FORETELL
 
 
 def tables(page: Numbers) -> Blocks:

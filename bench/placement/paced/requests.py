@@ -49,7 +49,8 @@ Chain = tuple[Ask, ...]
 
 
 def read_conversations(path: Path | None) -> list[list[Turn]]:
-    """The conversations of a file that `tools.length.dataset` describes, as far as they fit.
+    """The conversations of a file that `foretell.tools.length.dataset` describes, as far as
+    they fit.
 
     Earlier answers are the file's own. Without a file, turns of random words.
     """

@@ -9,9 +9,9 @@ from statistics import fmean, median
 from typing import Any
 
 from bench.stats import interval, percentile
-from tools.live.recording import Served
-from tools.live.report import FORETELL, LATENCIES
-from tools.live.simple import SIMPLE, replayed
+from foretell.tools.live.recording import Served
+from foretell.tools.live.report import FORETELL, LATENCIES
+from foretell.tools.live.simple import SIMPLE, replayed
 
 REFERENCE = "slo"
 MOST_LATE = 0.05

@@ -1,6 +1,6 @@
 // A step of an engine that has offline requests beside online ones (ADR 10).
 //
-// Mirrors `services.backend.vllm.cosched`, for blocks without identity: who shares which blocks
+// Mirrors `foretell.services.backend.vllm.cosched`, for blocks without identity: who shares which blocks
 // with whom is not known, nor how often a waiting request was passed over. These decide only which
 // offline request is next; what online ones get does not depend on them.
 

@@ -1,4 +1,4 @@
-"""`python -m services.backend.emulator`: one emulated engine."""
+"""`python -m foretell.services.backend.emulator`: one emulated engine."""
 
 import asyncio
 import contextlib
@@ -9,14 +9,14 @@ from foretell.config import EmulatorSettings, load_profile
 from foretell.engine import Twin
 from foretell.latency.tables import profile_step_time
 from foretell.model import EngineConfig, GpuProfile
-from services.backend.emulator.answer import JobMaker
-from services.backend.emulator.app import Engine, create_app
-from services.backend.emulator.driver import Driver
-from services.backend.emulator.lengths import Lengths
-from services.backend.emulator.snapshot import SnapshotFeed
-from services.backend.publisher import SnapshotPublisher
-from services.process import runtime
-from services.process.logs import setup_logging
+from foretell.services.backend.emulator.answer import JobMaker
+from foretell.services.backend.emulator.app import Engine, create_app
+from foretell.services.backend.emulator.driver import Driver
+from foretell.services.backend.emulator.lengths import Lengths
+from foretell.services.backend.emulator.snapshot import SnapshotFeed
+from foretell.services.backend.publisher import SnapshotPublisher
+from foretell.services.process import runtime
+from foretell.services.process.logs import setup_logging
 
 MAX_QUEUE = 4096
 """Sequences held, running and waiting, beyond which requests get 503."""

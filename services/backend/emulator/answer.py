@@ -7,10 +7,10 @@ from uuid import uuid4
 from foretell.cosched import job_of
 from foretell.engine import Sequence
 from foretell.model import EngineConfig
-from services.backend.emulator.driver import Driver, QueueFullError, Stream
-from services.backend.emulator.lengths import Lengths
-from services.backend.emulator.protocol import ApiError, ChatRequest, GenerationRequest
-from services.backend.emulator.text import WORDS, Continuation, text_key
+from foretell.services.backend.emulator.driver import Driver, QueueFullError, Stream
+from foretell.services.backend.emulator.lengths import Lengths
+from foretell.services.backend.emulator.protocol import ApiError, ChatRequest, GenerationRequest
+from foretell.services.backend.emulator.text import WORDS, Continuation, text_key
 
 EOS_ID = len(WORDS)
 _IDS = {word: index for index, word in enumerate(WORDS)}

@@ -12,23 +12,23 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from foretell.model import EngineConfig
-from services.backend.emulator.answer import JobMaker, submit
-from services.backend.emulator.driver import Driver
-from services.backend.emulator.formats import ChatFormat, CompletionFormat
-from services.backend.emulator.messages import (
+from foretell.services.backend.emulator.answer import JobMaker, submit
+from foretell.services.backend.emulator.driver import Driver
+from foretell.services.backend.emulator.formats import ChatFormat, CompletionFormat
+from foretell.services.backend.emulator.messages import (
     CountTokensRequest,
     MessagesFormat,
     MessagesRequest,
     error_body,
 )
-from services.backend.emulator.protocol import (
+from foretell.services.backend.emulator.protocol import (
     ApiError,
     ChatRequest,
     CompletionRequest,
     GenerationRequest,
     parse,
 )
-from services.backend.emulator.responses import JobResponse
+from foretell.services.backend.emulator.responses import JobResponse
 
 _INT32_MAX = 2**31 - 1
 _CLIENT_GONE = 499  # nginx's status for an answer that nobody reads

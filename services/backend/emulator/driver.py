@@ -14,8 +14,8 @@ from foretell.engine import Batch, Outcome, Sequence, Twin
 from foretell.kernel.step_time import scaled
 from foretell.latency.linear import StepTimeModel
 from foretell.model import Step
-from services.backend.emulator.online import OnlineWatch
-from services.backend.emulator.snapshot import RequestTag, SnapshotFeed
+from foretell.services.backend.emulator.online import OnlineWatch
+from foretell.services.backend.emulator.snapshot import RequestTag, SnapshotFeed
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import json
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
-from services.backend.emulator.answer import Answer
+from foretell.services.backend.emulator.answer import Answer
 
 Usage = dict[str, int]
 

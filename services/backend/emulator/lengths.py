@@ -14,7 +14,7 @@ from statistics import NormalDist
 from foretell.length.bins import quantiles
 from foretell.length.conversation import Conversation, head_and_tail
 from foretell.length.small import SmallModel, Weights, shipped
-from services.backend.emulator.text import TOKEN, answer_start
+from foretell.services.backend.emulator.text import TOKEN, answer_start
 
 _MEAN_TOKENS = 180.0  # of answers to prompts that have no text; about that of public chat traces
 _SIGMA = 1.07

@@ -7,9 +7,9 @@ from typing import Any
 from pydantic import Field
 
 from foretell.length.conversation import split_chat
-from services.backend.emulator.answer import Answer
-from services.backend.emulator.formats import CompletionFormat, Usage
-from services.backend.emulator.protocol import (
+from foretell.services.backend.emulator.answer import Answer
+from foretell.services.backend.emulator.formats import CompletionFormat, Usage
+from foretell.services.backend.emulator.protocol import (
     ApiError,
     ContentPart,
     GenerationRequest,

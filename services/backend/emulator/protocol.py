@@ -7,8 +7,8 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from foretell.length.conversation import split_chat
-from services.backend.emulator.snapshot import RequestTag
-from services.backend.emulator.text import tokenize
+from foretell.services.backend.emulator.snapshot import RequestTag
+from foretell.services.backend.emulator.text import tokenize
 
 _ERROR_TYPES = {
     400: "BadRequestError",

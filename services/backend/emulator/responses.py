@@ -7,10 +7,10 @@ from fastapi import Response
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from services.backend.emulator.answer import Answer, Job
-from services.backend.emulator.driver import Driver
-from services.backend.emulator.formats import CompletionFormat
-from services.backend.emulator.protocol import ApiError, StreamOptions
+from foretell.services.backend.emulator.answer import Answer, Job
+from foretell.services.backend.emulator.driver import Driver
+from foretell.services.backend.emulator.formats import CompletionFormat
+from foretell.services.backend.emulator.protocol import ApiError, StreamOptions
 
 
 class JobResponse(Response):

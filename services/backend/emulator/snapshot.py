@@ -15,7 +15,7 @@ from foretell.wire import config_to_proto, steps_to_proto
 
 
 class Publisher(Protocol):
-    """Where snapshots go (`services.backend.publisher.SnapshotPublisher`)."""
+    """Where snapshots go (`foretell.services.backend.publisher.SnapshotPublisher`)."""
 
     def send(self, base: bytes, rest: bytes, once: bytes) -> None: ...
 

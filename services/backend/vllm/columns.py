@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from foretell.cosched.deadlines import Targets
+from foretell.services.backend.vllm.packing import length_first, sized
+from foretell.services.backend.vllm.reading import Queue
 from foretell.v1 import snapshot_pb2
-from services.backend.vllm.packing import length_first, sized
-from services.backend.vllm.reading import Queue
 
 ID_KEY = "foretell_id"
 PREDICTED_KEY = "foretell_predicted_tokens"

@@ -16,8 +16,8 @@ from vllm.v1.request import Request
 
 from foretell.cosched.deadlines import OFFLINE_APART
 from foretell.model import EngineConfig
+from foretell.services.backend.vllm import encoder, kv_groups, speculation
 from foretell.wire import LONGEST_APPROXIMATION, MOST_APPROXIMATIONS
-from services.backend.vllm import encoder, kv_groups, speculation
 
 OLDEST = (0, 30)
 NEWEST = (0, 32)
@@ -212,7 +212,9 @@ def engine_config(scheduler: Any) -> EngineConfig:
 
 
 def knows_offline(scheduler: Any) -> bool:
-    """Whether the scheduler plans offline requests apart (`services.backend.vllm.cosched`)."""
+    """Whether the scheduler plans offline requests apart
+    (`foretell.services.backend.vllm.cosched`).
+    """
     return getattr(scheduler, "planner", None) is not None
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from foretell.model import BatchShape
 
 if TYPE_CHECKING:
-    from services.backend.vllm.reading import Row
+    from foretell.services.backend.vllm.reading import Row
 
 _MOST_UNREAD = 64
 """Steps after which requests are read all the same, should an engine do what nobody foresaw."""

@@ -1,6 +1,6 @@
 """The vLLM plugin: stock scheduling, told to the world step by step.
 
-    vllm serve MODEL --scheduler-cls services.backend.vllm.plugin.ForetellScheduler
+    vllm serve MODEL --scheduler-cls foretell.services.backend.vllm.plugin.ForetellScheduler
 
 with `FORETELL_PLUGIN_SNAPSHOT_ENDPOINT` in the environment. Scheduling is vLLM's own: every hook
 calls it first or always, and nothing that goes wrong in here reaches the engine. Where the plugin
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from services.backend.vllm.resume import Resuming
+from foretell.services.backend.vllm.resume import Resuming
 
 if TYPE_CHECKING:
     from foretell.model import EngineConfig
@@ -103,9 +103,9 @@ def _attach(scheduler: Any) -> _Guard | None:
     if not settings.snapshot_endpoint:
         _log.info("Foretell: FORETELL_PLUGIN_SNAPSHOT_ENDPOINT is not set; not publishing.")
         return None
-    from services.backend.publisher import SnapshotPublisher  # noqa: PLC0415
-    from services.backend.vllm import compat  # noqa: PLC0415
-    from services.backend.vllm.snapshot import SnapshotRecorder  # noqa: PLC0415
+    from foretell.services.backend.publisher import SnapshotPublisher  # noqa: PLC0415
+    from foretell.services.backend.vllm import compat  # noqa: PLC0415
+    from foretell.services.backend.vllm.snapshot import SnapshotRecorder  # noqa: PLC0415
 
     reason = compat.refusal(scheduler)
     if reason:

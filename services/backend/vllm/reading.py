@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from vllm.v1.request import RequestStatus
 
 from foretell.model import BatchShape
-from services.backend.vllm.shape import batch_shape, shape_of
+from foretell.services.backend.vllm.shape import batch_shape, shape_of
 
 _AWAITS_GRAMMAR = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
 

@@ -9,16 +9,16 @@ from typing import Any
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
 from foretell.model import BatchShape, EngineConfig
+from foretell.services.backend.vllm.columns import Columns, Facts
+from foretell.services.backend.vllm.encoder import EncoderState
+from foretell.services.backend.vllm.kv_groups import LeftBlocks
+from foretell.services.backend.vllm.pace import Growing, Growth, Pace
+from foretell.services.backend.vllm.packing import Fixed
+from foretell.services.backend.vllm.reading import EMPTY, Queue, Reader, Reading
+from foretell.services.backend.vllm.speculation import DraftCounts
+from foretell.services.backend.vllm.steps import Instant, StepTracker
 from foretell.v1 import snapshot_pb2
 from foretell.wire import config_to_proto
-from services.backend.vllm.columns import Columns, Facts
-from services.backend.vllm.encoder import EncoderState
-from services.backend.vllm.kv_groups import LeftBlocks
-from services.backend.vllm.pace import Growing, Growth, Pace
-from services.backend.vllm.packing import Fixed
-from services.backend.vllm.reading import EMPTY, Queue, Reader, Reading
-from services.backend.vllm.speculation import DraftCounts
-from services.backend.vllm.steps import Instant, StepTracker
 
 _GROWN = Fixed(
     snapshot_pb2.EngineSnapshot,

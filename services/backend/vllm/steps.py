@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from foretell.model import BatchShape, Step
+from foretell.services.backend.vllm.packing import Fixed, length_first, varint
 from foretell.v1 import snapshot_pb2
-from services.backend.vllm.packing import Fixed, length_first, varint
 
 _MAX_IN_FLIGHT = 64  # vLLM holds 2, or one per pipeline stage
 _STEP = Fixed(snapshot_pb2.Step, "step", "started_unix_s", "duration_s")

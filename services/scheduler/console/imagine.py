@@ -1,4 +1,6 @@
-"""`python -m services.scheduler.console.imagine` answers one what-if: JSON in, JSON out."""
+"""`python -m foretell.services.scheduler.console.imagine` answers one what-if: JSON in, JSON
+out.
+"""
 
 import json
 import os
@@ -13,9 +15,9 @@ from typing import Any
 from foretell.config import build_policy
 from foretell.engine.plain import engine_of
 from foretell.model import LengthEstimate, Slo
+from foretell.services.process.runtime import die_with_parent
 from foretell.sim.what_if import Change, KnownEngine, Met, Situation, outcome, what_if
 from foretell.workload import Arrival
-from services.process.runtime import die_with_parent
 
 _NICE = 5  # placing requests comes first
 _SEED = 0

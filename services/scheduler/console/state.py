@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from services.scheduler.placing.placer import Placer
-from services.scheduler.placing.predictors import Predictors
-from services.scheduler.placing.stories import Chapter, Stories, Story
-from services.scheduler.record.recent import WINDOW_S
+from foretell.services.scheduler.placing.placer import Placer
+from foretell.services.scheduler.placing.predictors import Predictors
+from foretell.services.scheduler.placing.stories import Chapter, Stories, Story
+from foretell.services.scheduler.record.recent import WINDOW_S
 
 MOST_REQUESTS = 50
 """The latest requests that are listed."""

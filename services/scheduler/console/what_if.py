@@ -16,11 +16,11 @@ from urllib.parse import parse_qsl
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from foretell.model import LengthEstimate
-from services.process.aside import AsideFailed, computed_aside
-from services.scheduler.http.errors import ApiError, invalid, unavailable
-from services.scheduler.placing.placer import Placer
-from services.scheduler.placing.pool import Pool
-from services.scheduler.placing.stories import Chapter, Stories, Story
+from foretell.services.process.aside import AsideFailed, computed_aside
+from foretell.services.scheduler.http.errors import ApiError, invalid, unavailable
+from foretell.services.scheduler.placing.placer import Placer
+from foretell.services.scheduler.placing.pool import Pool
+from foretell.services.scheduler.placing.stories import Chapter, Stories, Story
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ WINDOW_S = 300.0
 MOST_ENGINES = 64
 LIMIT_S = 120.0
 _LEAST_SPAN_S = 1.0
-_PROCESS = "services.scheduler.console.imagine"
+_PROCESS = "foretell.services.scheduler.console.imagine"
 
 
 class Question(BaseModel):

@@ -5,18 +5,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from services.scheduler.http.errors import ApiError
-from services.scheduler.http.parsing import (
+from foretell.services.scheduler.http.errors import ApiError
+from foretell.services.scheduler.http.parsing import (
     PRIORITY_HEADER,
     ParsedRequest,
     parse,
     parse_form,
     with_priority_header,
 )
-from services.scheduler.http.quota import Grant, Tenant
-from services.scheduler.http.slo import Terms
-from services.scheduler.http.surface import Endpoint
-from services.scheduler.ids import unique_ids
+from foretell.services.scheduler.http.quota import Grant, Tenant
+from foretell.services.scheduler.http.slo import Terms
+from foretell.services.scheduler.http.surface import Endpoint
+from foretell.services.scheduler.ids import unique_ids
 
 _OWN_IDS = unique_ids()
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")

@@ -8,12 +8,12 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
-from services.process.peer import open_peer
-from services.process.traffic import Traffic
-from services.scheduler.http.errors import ApiError, unavailable
-from services.scheduler.http.exchange import ClientLeft, Exchange
-from services.scheduler.http.limits import InProgress
-from services.scheduler.http.quota import Tenant
+from foretell.services.process.peer import open_peer
+from foretell.services.process.traffic import Traffic
+from foretell.services.scheduler.http.errors import ApiError, unavailable
+from foretell.services.scheduler.http.exchange import ClientLeft, Exchange
+from foretell.services.scheduler.http.limits import InProgress
+from foretell.services.scheduler.http.quota import Tenant
 
 _PATHS = ("/v1/files", "/v1/batches")
 _BELOW = tuple(f"{path}/" for path in _PATHS)

@@ -7,13 +7,13 @@ import asyncio
 from math import inf
 from typing import Protocol, cast
 
-from services.scheduler.http.errors import ApiError
-from services.scheduler.http.exchange import Exchange
-from services.scheduler.http.response import head_of
-from services.scheduler.http1.errors import RemoteProtocolError
-from services.scheduler.http1.head import RequestHead
-from services.scheduler.http1.protocol import ServerProtocol
-from services.scheduler.http1.states import State
+from foretell.services.scheduler.http.errors import ApiError
+from foretell.services.scheduler.http.exchange import Exchange
+from foretell.services.scheduler.http.response import head_of
+from foretell.services.scheduler.http1.errors import RemoteProtocolError
+from foretell.services.scheduler.http1.head import RequestHead
+from foretell.services.scheduler.http1.protocol import ServerProtocol
+from foretell.services.scheduler.http1.states import State
 
 STALL_S = 120.0
 """A client that reads nothing for so long is gone."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from services.scheduler.http.errors import ApiError, retry_after
+from foretell.services.scheduler.http.errors import ApiError, retry_after
 
 BODY_DEADLINE_S = 60.0
 """Longest time that a request's body may take to arrive: it holds a place meanwhile."""

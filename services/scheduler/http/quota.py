@@ -10,8 +10,8 @@ from hashlib import blake2b
 from math import ceil, inf
 
 from foretell.config.keys import ApiKey
+from foretell.services.scheduler.http.errors import ApiError, retry_after
 from foretell.v1 import predictor_pb2
-from services.scheduler.http.errors import ApiError, retry_after
 
 
 class Bucket:

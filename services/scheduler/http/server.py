@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from services.process.logs import about
-from services.scheduler.http.connection import RETIRE_S, STALL_S, Connection
-from services.scheduler.http.errors import ApiError
-from services.scheduler.http.exchange import Exchange
+from foretell.services.process.logs import about
+from foretell.services.scheduler.http.connection import RETIRE_S, STALL_S, Connection
+from foretell.services.scheduler.http.errors import ApiError
+from foretell.services.scheduler.http.exchange import Exchange
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 
+from foretell.services.scheduler.http.quota import Tenant
 from foretell.v1 import predictor_pb2
-from services.scheduler.http.quota import Tenant
 
 TELL_EVERY_S = 0.2
 _TELL_EACH_S = 0.001

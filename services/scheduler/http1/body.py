@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import Protocol
 
-from services.scheduler.http1.bounds import Bounds
-from services.scheduler.http1.errors import malformed
+from foretell.services.scheduler.http1.bounds import Bounds
+from foretell.services.scheduler.http1.errors import malformed
 
 _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _TEXT = rb"[\t -~\x80-\xff]*"

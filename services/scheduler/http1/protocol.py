@@ -7,11 +7,11 @@ unread.
 
 from typing import Final
 
-from services.scheduler.http1.body import Body, Chunked, Counted
-from services.scheduler.http1.bounds import BOUNDS, Bounds
-from services.scheduler.http1.errors import RemoteProtocolError
-from services.scheduler.http1.head import HeadParser, RequestHead
-from services.scheduler.http1.states import State, Step, after
+from foretell.services.scheduler.http1.body import Body, Chunked, Counted
+from foretell.services.scheduler.http1.bounds import BOUNDS, Bounds
+from foretell.services.scheduler.http1.errors import RemoteProtocolError
+from foretell.services.scheduler.http1.head import HeadParser, RequestHead
+from foretell.services.scheduler.http1.states import State, Step, after
 
 _IDLE, _RECEIVING, _DRAINING = State.IDLE, State.RECEIVING, State.DRAINING
 _FAILED, _DONE, _CLOSING = State.FAILED, State.DONE, State.CLOSING

@@ -5,7 +5,7 @@ As in h11, but for both sides in one: what each side may do next follows from th
 
 from enum import Enum, auto
 
-from services.scheduler.http1.errors import LocalProtocolError
+from foretell.services.scheduler.http1.errors import LocalProtocolError
 
 
 class State(Enum):

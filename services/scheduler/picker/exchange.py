@@ -10,23 +10,23 @@ from itertools import chain, islice
 
 from google.protobuf.message import DecodeError
 
+from foretell.services.process.logs import about
+from foretell.services.scheduler.app import App, Replica
+from foretell.services.scheduler.http.accepting import accepted, request_id_of
+from foretell.services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError, unavailable
+from foretell.services.scheduler.http.limits import body_too_long, declared_bytes
+from foretell.services.scheduler.http.parsing import PRIORITY_HEADER, ParsedRequest, for_engine
+from foretell.services.scheduler.http.quota import NOBODY, Grant
+from foretell.services.scheduler.http.response import Response
+from foretell.services.scheduler.http.slo import NO_TERMS, SloUnattainable, terms_of
+from foretell.services.scheduler.http.surface import ENDPOINTS
+from foretell.services.scheduler.picker import messages
+from foretell.services.scheduler.picker.addresses import Addresses
+from foretell.services.scheduler.picker.http2 import UNKNOWN, Stream
+from foretell.services.scheduler.placing.kept import response_id
+from foretell.services.scheduler.placing.placement import Placement
+from foretell.services.scheduler.record.result import Result
 from foretell.v1 import ext_proc_pb2 as pb
-from services.process.logs import about
-from services.scheduler.app import App, Replica
-from services.scheduler.http.accepting import accepted, request_id_of
-from services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError, unavailable
-from services.scheduler.http.limits import body_too_long, declared_bytes
-from services.scheduler.http.parsing import PRIORITY_HEADER, ParsedRequest, for_engine
-from services.scheduler.http.quota import NOBODY, Grant
-from services.scheduler.http.response import Response
-from services.scheduler.http.slo import NO_TERMS, SloUnattainable, terms_of
-from services.scheduler.http.surface import ENDPOINTS
-from services.scheduler.picker import messages
-from services.scheduler.picker.addresses import Addresses
-from services.scheduler.picker.http2 import UNKNOWN, Stream
-from services.scheduler.placing.kept import response_id
-from services.scheduler.placing.placement import Placement
-from services.scheduler.record.result import Result
 
 logger = logging.getLogger(__name__)
 

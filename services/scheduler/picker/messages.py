@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
+from foretell.services.scheduler.http.response import Response
 from foretell.v1 import ext_proc_pb2 as pb
-from services.scheduler.http.response import Response
 
 ENDPOINT = "x-gateway-destination-endpoint"
 """Header, and key in `NAMESPACE`: where the gateway sends the request, `IP:PORT[,IP:PORT...]`."""

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from foretell.config.settings import SchedulerSettings
-from services.process.traffic import METADATA_KEY, is_loopback
-from services.scheduler.app import App, Replica
-from services.scheduler.http.limits import BODY_DEADLINE_S, body_too_late
-from services.scheduler.picker.addresses import Addresses
-from services.scheduler.picker.exchange import Exchange, PickerContext
-from services.scheduler.picker.http2 import (
+from foretell.services.process.traffic import METADATA_KEY, is_loopback
+from foretell.services.scheduler.app import App, Replica
+from foretell.services.scheduler.http.limits import BODY_DEADLINE_S, body_too_late
+from foretell.services.scheduler.picker.addresses import Addresses
+from foretell.services.scheduler.picker.exchange import Exchange, PickerContext
+from foretell.services.scheduler.picker.http2 import (
     NOT_FOUND,
     UNAUTHENTICATED,
     UNIMPLEMENTED,

@@ -12,10 +12,10 @@ from foretell.engine.gallery import FollowedEngine
 from foretell.engine.published import PictureError
 from foretell.latency.tables import packed_tables
 from foretell.model import RequestSpec
+from foretell.services.process.frames import FrameStream, frames_address, hello_of, open_frames
+from foretell.services.process.traffic import Traffic
 from foretell.v1 import predictor_pb2
 from foretell.wire.published import published_from_proto
-from services.process.frames import FrameStream, frames_address, hello_of, open_frames
-from services.process.traffic import Traffic
 
 logger = logging.getLogger(__name__)
 

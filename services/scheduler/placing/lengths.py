@@ -9,8 +9,8 @@ from foretell.length import LengthHistory, clip, from_hint
 from foretell.length.conversation import Question
 from foretell.length.sampling import Sample
 from foretell.model import LengthEstimate
-from services.scheduler.http.parsing import ParsedRequest
-from services.scheduler.placing.conversation import conversation_of
+from foretell.services.scheduler.http.parsing import ParsedRequest
+from foretell.services.scheduler.placing.conversation import conversation_of
 
 if TYPE_CHECKING:
     from foretell.length.adapted import EncoderModel

@@ -4,7 +4,7 @@ import re
 from typing import Literal
 
 from foretell.placement.needs import Need, Unfit
-from services.scheduler.http.parsing import ParsedRequest
+from foretell.services.scheduler.http.parsing import ParsedRequest
 
 _KINDS: tuple[Literal["image", "audio", "video"], ...] = ("image", "audio", "video")
 _REFUSALS: tuple[tuple[Unfit, re.Pattern[bytes]], ...] = (

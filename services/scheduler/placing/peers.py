@@ -5,8 +5,8 @@ from typing import TypeVar
 
 import grpc
 
-from services.process import calls
-from services.process.traffic import OPEN, Traffic
+from foretell.services.process import calls
+from foretell.services.process.traffic import OPEN, Traffic
 
 T = TypeVar("T")
 

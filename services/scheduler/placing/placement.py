@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from foretell.model import Prediction, RequestSpec
 from foretell.placement.needs import ANY, Need
-from services.scheduler.placing.pool import Instance
-from services.scheduler.placing.stories import Chapter
+from foretell.services.scheduler.placing.pool import Instance
+from foretell.services.scheduler.placing.stories import Chapter
 
 
 @dataclass(slots=True, eq=False)

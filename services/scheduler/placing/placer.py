@@ -16,32 +16,32 @@ from foretell.placement import PlacementConfig, PlacementCore, effects, events
 from foretell.placement.decision import Decision
 from foretell.placement.needs import Need, Unfit
 from foretell.policy import Needs, Policy
-from foretell.telemetry import SchedulerMetrics, series
-from foretell.v1 import tagger_pb2
-from services.process.logs import about, all_about
-from services.scheduler.background import Background
-from services.scheduler.http.parsing import ParsedRequest
-from services.scheduler.ids import unique_ids
-from services.scheduler.placing.conversation import conversation_of
-from services.scheduler.placing.demand import Demand
-from services.scheduler.placing.driver import AsyncDriver
-from services.scheduler.placing.kept import KeptResponses
-from services.scheduler.placing.lateness import Lateness
-from services.scheduler.placing.lengths import Lengths
-from services.scheduler.placing.needs import need_of
-from services.scheduler.placing.placement import Placement
-from services.scheduler.placing.pool import Pool
-from services.scheduler.placing.predictors import (
+from foretell.services.process.logs import about, all_about
+from foretell.services.scheduler.background import Background
+from foretell.services.scheduler.http.parsing import ParsedRequest
+from foretell.services.scheduler.ids import unique_ids
+from foretell.services.scheduler.placing.conversation import conversation_of
+from foretell.services.scheduler.placing.demand import Demand
+from foretell.services.scheduler.placing.driver import AsyncDriver
+from foretell.services.scheduler.placing.kept import KeptResponses
+from foretell.services.scheduler.placing.lateness import Lateness
+from foretell.services.scheduler.placing.lengths import Lengths
+from foretell.services.scheduler.placing.needs import need_of
+from foretell.services.scheduler.placing.placement import Placement
+from foretell.services.scheduler.placing.pool import Pool
+from foretell.services.scheduler.placing.predictors import (
     Predictors,
     ReserveCall,
     open_gallery,
     reserved_prediction,
 )
-from services.scheduler.placing.prefixes import Prefix, continued, prefix_of
-from services.scheduler.placing.refusals import refusal
-from services.scheduler.placing.stories import Chapter, Stories, Story
-from services.scheduler.placing.tagging import TaggerClient
-from services.scheduler.placing.tokens import PromptCounter
+from foretell.services.scheduler.placing.prefixes import Prefix, continued, prefix_of
+from foretell.services.scheduler.placing.refusals import refusal
+from foretell.services.scheduler.placing.stories import Chapter, Stories, Story
+from foretell.services.scheduler.placing.tagging import TaggerClient
+from foretell.services.scheduler.placing.tokens import PromptCounter
+from foretell.telemetry import SchedulerMetrics, series
+from foretell.v1 import tagger_pb2
 
 if TYPE_CHECKING:  # for who has no numpy, and calls
     from foretell.engine.hindsight import Scene

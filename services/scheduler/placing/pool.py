@@ -22,11 +22,11 @@ from foretell.placement.events import (
     InstanceTakenBack,
     InstanceUp,
 )
+from foretell.services.process.files import file_version
+from foretell.services.process.traffic import OPEN, Traffic
+from foretell.services.scheduler.placing.peers import open_channel
 from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import predictor_pb2_grpc
-from services.process.files import file_version
-from services.process.traffic import OPEN, Traffic
-from services.scheduler.placing.peers import open_channel
 
 logger = logging.getLogger(__name__)
 

@@ -15,17 +15,17 @@ from foretell.kernel.compiled import ImpossibleState
 from foretell.model import EngineConfig, Prediction, RequestSpec
 from foretell.placement import effects, events
 from foretell.policy import Needs
+from foretell.services.scheduler.placing.peers import NoAnswer, answer_of
+from foretell.services.scheduler.placing.pool import Instance, Pool
 from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import predictor_pb2
-from services.scheduler.placing.peers import NoAnswer, answer_of
-from services.scheduler.placing.pool import Instance, Pool
 
 if TYPE_CHECKING:  # for who has no numpy, and calls
     from foretell.engine.gallery import Gallery
     from foretell.engine.hindsight import Scene
     from foretell.engine.lanes import Lane
     from foretell.kernel.step_time import StepTime
-    from services.scheduler.placing.following import Following
+    from foretell.services.scheduler.placing.following import Following
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class Predictors:
             if instance_id not in meeting:
                 return
             self.leave(next(each for each in self._followed if each not in meeting))
-        from services.scheduler.placing.following import Following  # noqa: PLC0415 - needs numpy
+        from foretell.services.scheduler.placing.following import Following  # noqa: PLC0415 - needs numpy
 
         following = Following(
             instance.config.predictor,

@@ -12,8 +12,8 @@ from foretell.length.prefix import (
     whole_name,
 )
 from foretell.model import NO_TURN, Turn
-from services.scheduler.http.parsing import MOST_TEXT, ParsedRequest
-from services.scheduler.http.surface import Message
+from foretell.services.scheduler.http.parsing import MOST_TEXT, ParsedRequest
+from foretell.services.scheduler.http.surface import Message
 
 _TEMPLATE_FIELDS = ("tools", "documents", "chat_template", "chat_template_kwargs")
 """Fields of a chat's body that templates write into the prompt, mostly before the messages."""

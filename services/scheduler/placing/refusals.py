@@ -1,10 +1,10 @@
 """What a client is told whose request goes to no engine, and when it may come back."""
 
 from foretell.placement import PlacementCore, effects
-from services.scheduler.http.errors import ApiError, retry_after, unavailable
-from services.scheduler.http.parsing import ParsedRequest
-from services.scheduler.http.slo import SloUnattainable
-from services.scheduler.placing.pool import Pool
+from foretell.services.scheduler.http.errors import ApiError, retry_after, unavailable
+from foretell.services.scheduler.http.parsing import ParsedRequest
+from foretell.services.scheduler.http.slo import SloUnattainable
+from foretell.services.scheduler.placing.pool import Pool
 
 
 def refusal(

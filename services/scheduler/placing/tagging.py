@@ -9,9 +9,9 @@ from google.protobuf.message import DecodeError
 
 from foretell import wire
 from foretell.model import LengthEstimate
+from foretell.services.process.frames import FrameStream, frames_address, hello_of, open_frames
+from foretell.services.process.traffic import OPEN, Traffic
 from foretell.v1 import tagger_pb2
-from services.process.frames import FrameStream, frames_address, hello_of, open_frames
-from services.process.traffic import OPEN, Traffic
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from foretell.kernel.compiled import ImpossibleState
 from foretell.model import Load, Prediction
 from foretell.placement.explanation import Considered, explain
 from foretell.policy import Policy
-from services.scheduler.placing.stories import Chapter, Story
+from foretell.services.scheduler.placing.stories import Chapter, Story
 
 if TYPE_CHECKING:  # for who has no numpy, and calls
     from foretell.engine.hindsight import Scene

@@ -4,9 +4,9 @@ import logging
 
 from foretell.kernel.compiled import ImpossibleState
 from foretell.model import LengthEstimate, Prediction, RequestSpec
+from foretell.services.scheduler.placing.pool import Instance
+from foretell.services.scheduler.placing.predictors import Predictors
 from foretell.telemetry import SchedulerMetrics
-from services.scheduler.placing.pool import Instance
-from services.scheduler.placing.predictors import Predictors
 
 logger = logging.getLogger(__name__)
 

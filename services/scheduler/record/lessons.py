@@ -4,13 +4,13 @@ import asyncio
 from contextlib import suppress
 
 from foretell import wire
+from foretell.services.scheduler.background import Background
+from foretell.services.scheduler.http.parsing import ParsedRequest
+from foretell.services.scheduler.placing.peers import NoAnswer, answer_of
+from foretell.services.scheduler.placing.placement import Placement
+from foretell.services.scheduler.placing.placer import Estimators
+from foretell.services.scheduler.record.result import Result
 from foretell.v1 import tagger_pb2, tagger_pb2_grpc
-from services.scheduler.background import Background
-from services.scheduler.http.parsing import ParsedRequest
-from services.scheduler.placing.peers import NoAnswer, answer_of
-from services.scheduler.placing.placement import Placement
-from services.scheduler.placing.placer import Estimators
-from services.scheduler.record.result import Result
 
 _OBSERVE_DEADLINE_S = 5.0  # nobody waits for it
 _GATHER_S = 1.0

@@ -4,19 +4,19 @@ from math import isfinite
 
 from foretell.cosched.deadlines import JobClass
 from foretell.length.estimate import level_of
+from foretell.services.scheduler.background import Background
+from foretell.services.scheduler.http.parsing import ParsedRequest
+from foretell.services.scheduler.http.slo import Outcome, SloUnattainable
+from foretell.services.scheduler.placing.placement import Placement
+from foretell.services.scheduler.placing.predictors import Predictors
+from foretell.services.scheduler.placing.stories import Ended
+from foretell.services.scheduler.record.lessons import Lessons
+from foretell.services.scheduler.record.recent import Latencies, Recent
+from foretell.services.scheduler.record.request_log import RequestLog
+from foretell.services.scheduler.record.result import Result
+from foretell.services.scheduler.record.sample import Sample
+from foretell.services.scheduler.record.series import AnswerSeries, answer_series
 from foretell.telemetry import SchedulerMetrics, series
-from services.scheduler.background import Background
-from services.scheduler.http.parsing import ParsedRequest
-from services.scheduler.http.slo import Outcome, SloUnattainable
-from services.scheduler.placing.placement import Placement
-from services.scheduler.placing.predictors import Predictors
-from services.scheduler.placing.stories import Ended
-from services.scheduler.record.lessons import Lessons
-from services.scheduler.record.recent import Latencies, Recent
-from services.scheduler.record.request_log import RequestLog
-from services.scheduler.record.result import Result
-from services.scheduler.record.sample import Sample
-from services.scheduler.record.series import AnswerSeries, answer_series
 
 _CLOCK_SLACK_S = 0.1
 _MAX_TOKENS = 2**31 - 1  # no context is as long: a sidecar that says more is not believed

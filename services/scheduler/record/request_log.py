@@ -11,11 +11,11 @@ from zlib import crc32
 
 import orjson
 
-from services.scheduler.http.parsing import ParsedRequest
-from services.scheduler.http.slo import Outcome, SloUnattainable, Terms
-from services.scheduler.placing.placement import Placement
-from services.scheduler.placing.stories import Chapter
-from services.scheduler.record.result import Result
+from foretell.services.scheduler.http.parsing import ParsedRequest
+from foretell.services.scheduler.http.slo import Outcome, SloUnattainable, Terms
+from foretell.services.scheduler.placing.placement import Placement
+from foretell.services.scheduler.placing.stories import Chapter
+from foretell.services.scheduler.record.result import Result
 
 logger = logging.getLogger(__name__)
 

@@ -2,8 +2,8 @@
 
 from collections import deque
 
-from services.scheduler.placing.placement import Placement
-from services.scheduler.record.result import Result
+from foretell.services.scheduler.placing.placement import Placement
+from foretell.services.scheduler.record.result import Result
 
 ANSWERS = 64
 """The latest answers that are told."""

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from foretell.model import Prediction
-from services.scheduler.placing.placer import Placer
-from services.scheduler.placing.pool import Instance
-from services.scheduler.record.gauges import foretold_now
-from services.scheduler.record.recent import Latencies, Recent
+from foretell.services.scheduler.placing.placer import Placer
+from foretell.services.scheduler.placing.pool import Instance
+from foretell.services.scheduler.record.gauges import foretold_now
+from foretell.services.scheduler.record.recent import Latencies, Recent
 
 
 def instance_statuses(

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from foretell import __version__
-from services.scheduler.http.parsing import ParsedRequest
-from services.scheduler.placing.placement import Placement
-from services.scheduler.record.result import Result
+from foretell.services.scheduler.http.parsing import ParsedRequest
+from foretell.services.scheduler.placing.placement import Placement
+from foretell.services.scheduler.record.result import Result
 
 if TYPE_CHECKING:  # an extra, which need not be installed
     from opentelemetry.sdk.trace import TracerProvider

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from services.scheduler.relay.choice import Choice
+from foretell.services.scheduler.relay.choice import Choice
 
 IDS = b'"token_ids":['
 """How an event states the ids of its tokens. No text has these bytes: its quotes are escaped."""

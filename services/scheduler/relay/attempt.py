@@ -7,18 +7,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from foretell.placement.needs import Unfit
-from services.process.logs import about
-from services.scheduler.http.errors import ApiError
-from services.scheduler.http.headers import returned
-from services.scheduler.http.parsing import PRIORITY_HEADER, ParsedRequest, for_engine
-from services.scheduler.placing.kept import response_id
-from services.scheduler.placing.needs import unfit_of
-from services.scheduler.placing.placement import Placement
-from services.scheduler.record.result import Result
-from services.scheduler.relay.continuation import Progress
-from services.scheduler.relay.encoding import IDENTITY, Decoder, Undecodable, decoder_of
-from services.scheduler.relay.followed import FollowedFraming
-from services.scheduler.relay.framing import (
+from foretell.services.process.logs import about
+from foretell.services.scheduler.http.errors import ApiError
+from foretell.services.scheduler.http.headers import returned
+from foretell.services.scheduler.http.parsing import PRIORITY_HEADER, ParsedRequest, for_engine
+from foretell.services.scheduler.placing.kept import response_id
+from foretell.services.scheduler.placing.needs import unfit_of
+from foretell.services.scheduler.placing.placement import Placement
+from foretell.services.scheduler.record.result import Result
+from foretell.services.scheduler.relay.continuation import Progress
+from foretell.services.scheduler.relay.encoding import IDENTITY, Decoder, Undecodable, decoder_of
+from foretell.services.scheduler.relay.followed import FollowedFraming
+from foretell.services.scheduler.relay.framing import (
     LONGEST_BODY_BYTES,
     Broken,
     End,
@@ -31,9 +31,9 @@ from services.scheduler.relay.framing import (
     Usage,
     WholeFraming,
 )
-from services.scheduler.relay.reply import Reply
-from services.scheduler.relay.told import Told, said_in, with_text
-from services.scheduler.relay.transport import EngineClient, Unreachable
+from foretell.services.scheduler.relay.reply import Reply
+from foretell.services.scheduler.relay.told import Told, said_in, with_text
+from foretell.services.scheduler.relay.transport import EngineClient, Unreachable
 
 logger = logging.getLogger(__name__)
 

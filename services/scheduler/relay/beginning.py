@@ -5,8 +5,8 @@ Each line is read once, however they come.
 
 from collections.abc import Sequence
 
-from services.scheduler.relay.sse import parse_object
-from services.scheduler.relay.told import Told, told_error
+from foretell.services.scheduler.relay.sse import parse_object
+from foretell.services.scheduler.relay.told import Told, told_error
 
 MOST_BYTES = 1 << 20
 """What is held of the beginning; beyond that it goes to the client."""

@@ -2,7 +2,8 @@
 
 The engine is asked for the ids of its tokens (`return_token_ids`), which the client does not get to
 see. When it fails in mid-answer, the next engine gets them as output of its own
-(`services.backend.vllm.resume`) and says again all that had been said: `Progress` leaves out what
+(`foretell.services.backend.vllm.resume`) and says again all that had been said: `Progress`
+leaves out what
 the client has. An engine that does not know the field begins anew, which is as good while it says
 the same again; where it does not, the stream ends with an error.
 """
@@ -11,10 +12,10 @@ from typing import Any
 
 import orjson
 
-from services.scheduler.http.parsing import ParsedRequest, wants_usage
-from services.scheduler.relay.alike import IDS, Alike, alike, hide_ids
-from services.scheduler.relay.choice import TEXTS, Choice, Diverged, understood
-from services.scheduler.relay.sse import written
+from foretell.services.scheduler.http.parsing import ParsedRequest, wants_usage
+from foretell.services.scheduler.relay.alike import IDS, Alike, alike, hide_ids
+from foretell.services.scheduler.relay.choice import TEXTS, Choice, Diverged, understood
+from foretell.services.scheduler.relay.sse import written
 
 MOST_PROMPT_TOKENS = 100_000
 """The first event of a stream with token ids has the prompt's too, and must not be too long."""

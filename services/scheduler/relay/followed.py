@@ -2,10 +2,15 @@
 
 from typing import Any
 
-from services.scheduler.relay.beginning import MOST_BYTES, is_event
-from services.scheduler.relay.choice import Diverged
-from services.scheduler.relay.continuation import DONE, Progress, as_vllm_writes, take_ids_out
-from services.scheduler.relay.framing import (
+from foretell.services.scheduler.relay.beginning import MOST_BYTES, is_event
+from foretell.services.scheduler.relay.choice import Diverged
+from foretell.services.scheduler.relay.continuation import (
+    DONE,
+    Progress,
+    as_vllm_writes,
+    take_ids_out,
+)
+from foretell.services.scheduler.relay.framing import (
     OBJECT,
     Broken,
     End,
@@ -13,8 +18,15 @@ from services.scheduler.relay.framing import (
     Lines,
     StreamFraming,
 )
-from services.scheduler.relay.sse import BLANK, DATA, LineEnds, data_of, parse_object, written
-from services.scheduler.relay.told import Told, told_error
+from foretell.services.scheduler.relay.sse import (
+    BLANK,
+    DATA,
+    LineEnds,
+    data_of,
+    parse_object,
+    written,
+)
+from foretell.services.scheduler.relay.told import Told, told_error
 
 LONGEST_EVENT_BYTES = 4 << 20
 """A longer event is handed out as it comes, and nobody can go on with its stream."""

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from services.scheduler.relay.beginning import Beginning, NoBeginning
-from services.scheduler.relay.sse import DATA, LineEnds, parse_object
-from services.scheduler.relay.told import Told, told_error
+from foretell.services.scheduler.relay.beginning import Beginning, NoBeginning
+from foretell.services.scheduler.relay.sse import DATA, LineEnds, parse_object
+from foretell.services.scheduler.relay.told import Told, told_error
 
 LONGEST_LINE_BYTES = 1 << 20
 """A longer line of a stream is handed out in parts and not read."""

@@ -10,17 +10,16 @@ import logging
 import time
 from dataclasses import dataclass
 
-from foretell.telemetry import SchedulerMetrics
-from services.process.logs import about
-from services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError
-from services.scheduler.http.exchange import Answering, ClientLeft
-from services.scheduler.http.parsing import ParsedRequest
-from services.scheduler.http.slo import SloUnattainable
-from services.scheduler.placing.placement import Placement
-from services.scheduler.placing.placer import Placer
-from services.scheduler.record.recorder import Recorder
-from services.scheduler.record.tracing import RequestTrace, Tracing
-from services.scheduler.relay.attempt import (
+from foretell.services.process.logs import about
+from foretell.services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError
+from foretell.services.scheduler.http.exchange import Answering, ClientLeft
+from foretell.services.scheduler.http.parsing import ParsedRequest
+from foretell.services.scheduler.http.slo import SloUnattainable
+from foretell.services.scheduler.placing.placement import Placement
+from foretell.services.scheduler.placing.placer import Placer
+from foretell.services.scheduler.record.recorder import Recorder
+from foretell.services.scheduler.record.tracing import RequestTrace, Tracing
+from foretell.services.scheduler.relay.attempt import (
     Attempt,
     AttemptFailed,
     BrokenOff,
@@ -28,10 +27,11 @@ from services.scheduler.relay.attempt import (
     TakenBack,
     engine_lost,
 )
-from services.scheduler.relay.continuation import Progress, can_continue, progress_of
-from services.scheduler.relay.reply import Reply, reply_to
-from services.scheduler.relay.told import with_text
-from services.scheduler.relay.transport import EngineClient
+from foretell.services.scheduler.relay.continuation import Progress, can_continue, progress_of
+from foretell.services.scheduler.relay.reply import Reply, reply_to
+from foretell.services.scheduler.relay.told import with_text
+from foretell.services.scheduler.relay.transport import EngineClient
+from foretell.telemetry import SchedulerMetrics
 
 logger = logging.getLogger(__name__)
 

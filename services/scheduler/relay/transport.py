@@ -10,8 +10,8 @@ from weakref import WeakKeyDictionary
 
 from yarl import URL
 
-from services.scheduler.placing.pool import Instance, engine_authorization
-from services.scheduler.relay.connection import ENGINE_DOWN, Connection, Listener
+from foretell.services.scheduler.placing.pool import Instance, engine_authorization
+from foretell.services.scheduler.relay.connection import ENGINE_DOWN, Connection, Listener
 
 # Shorter than uvicorn's 5 s: a connection that the engine is closing must not be used.
 _KEEP_ALIVE_S = 2.0

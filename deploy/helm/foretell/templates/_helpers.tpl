@@ -163,7 +163,7 @@ annotations:
 name: {{ .service }}
 image: {{ include "foretell.image" .root }}
 imagePullPolicy: {{ .root.Values.image.pullPolicy }}
-command: [python, -m, services.{{ .module | default .service }}]
+command: [python, -m, foretell.services.{{ .module | default .service }}]
 securityContext:
   {{- include "foretell.container.security" . | nindent 2 }}
 resources:

@@ -1,6 +1,6 @@
 """vLLM's scheduler with offline requests beside online ones.
 
-    vllm serve MODEL --scheduler-cls services.backend.vllm.cosched.scheduler.CoScheduler
+    vllm serve MODEL --scheduler-cls foretell.services.backend.vllm.cosched.scheduler.CoScheduler
 
 A request is offline whose `vllm_xargs` have `"class": "offline"`. Without any, each step is vLLM's
 own. Where this cannot attach it says so, and all requests are served as stock vLLM serves them.
@@ -12,7 +12,7 @@ from typing import Any
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from services.backend.vllm.plugin import Publishing
+from foretell.services.backend.vllm.plugin import Publishing
 
 _log = logging.getLogger("vllm.foretell")
 
@@ -21,8 +21,8 @@ def _attach(scheduler: Any) -> Any:
     """The planner of `scheduler`; None where there cannot be one."""
     try:
         # Imported here because a missing dependency must end here, not in vLLM.
-        from services.backend.vllm.cosched.seams import refusal  # noqa: PLC0415
-        from services.backend.vllm.cosched.step import Planner  # noqa: PLC0415
+        from foretell.services.backend.vllm.cosched.seams import refusal  # noqa: PLC0415
+        from foretell.services.backend.vllm.cosched.step import Planner  # noqa: PLC0415
 
         reason = refusal(scheduler)
         if reason is None:

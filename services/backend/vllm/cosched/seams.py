@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from services.backend.vllm import compat
+from foretell.services.backend.vllm import compat
 
 _ATTRIBUTES = (
     "_free_blocks",

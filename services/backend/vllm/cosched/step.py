@@ -17,11 +17,11 @@ from foretell.cosched.retention import ONLINE
 from foretell.kernel.offline import arrival_s
 from foretell.model import BatchShape
 from foretell.model.batch import prefill_pairs
-from services.backend.vllm.columns import PREDICTED_KEY, clean_prediction
-from services.backend.vllm.cosched.free_blocks import SegmentedFreeBlocks
-from services.backend.vllm.cosched.step_times import StepTimes
-from services.backend.vllm.cosched.waiting import TwoClassQueue
-from services.backend.vllm.steps import Instant
+from foretell.services.backend.vllm.columns import PREDICTED_KEY, clean_prediction
+from foretell.services.backend.vllm.cosched.free_blocks import SegmentedFreeBlocks
+from foretell.services.backend.vllm.cosched.step_times import StepTimes
+from foretell.services.backend.vllm.cosched.waiting import TwoClassQueue
+from foretell.services.backend.vllm.steps import Instant
 
 _log = logging.getLogger("vllm.foretell")
 

@@ -5,8 +5,8 @@ from typing import Any
 from foretell.kernel.step_time import StepTime
 from foretell.latency.calibration import OnlineStepTime
 from foretell.model import BatchShape
-from services.backend.vllm.shape import batch_shape
-from services.backend.vllm.steps import Instant, StepTracker
+from foretell.services.backend.vllm.shape import batch_shape
+from foretell.services.backend.vllm.steps import Instant, StepTracker
 
 _LEARN_EVERY = 8
 """One of so many steps teaches their time while there is nothing offline."""
