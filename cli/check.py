@@ -24,7 +24,7 @@ def check(
     ] = 10.0,
     engines: Annotated[
         int,
-        typer.Option(min=0, max=16, help="Number of engines; 0: one a GPU, or as fit on one."),
+        typer.Option(min=0, max=16, help="Engines, two at least; 0: one a GPU, or as fit on one."),
     ] = 0,
     engine_args: Annotated[str, typer.Option(help="Further flags of vLLM for every engine.")] = "",
     python: Annotated[
@@ -58,11 +58,11 @@ def check(
     before the next one begins; `--report` makes the page of a run that was killed.
     """
     if report is not None:
-        from foretell.tools.check.page import write_page
+        from foretell.tools.check.page import NoResults, write_page
 
         try:
             print(write_page(report).read_text(encoding="utf-8"))  # noqa: T201  the output
-        except ValueError as error:
+        except NoResults as error:
             raise SystemExit(f"foretell check: {error}") from None
         return
     from foretell.tools.check.run import check as run

@@ -78,3 +78,14 @@ def test_a_kill_leaves_what_was_measured_and_no_process(tmp_path: Path) -> None:
     assert "The plugin attached to 2 of 2 engines" in page
     assert "The plugin costs" in page
     assert set(read(tmp_path / "report.json")) == {"verdict", "about", "attach", "cost"}
+
+
+def test_an_interrupted_check_makes_a_page_and_ends_its_engines(tmp_path: Path) -> None:
+    with running(tmp_path, "--minutes=5", "--stages=attach,truth") as process:
+        until((tmp_path / "attach.json").exists)
+        started = descendants(process.pid)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60.0)
+    assert process.returncode == 0
+    assert not any(map(is_running, started))
+    assert "The plugin attached to 2 of 2 engines" in (tmp_path / "report.md").read_text()

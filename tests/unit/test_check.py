@@ -99,6 +99,7 @@ def test_engines_of_unknown_size_that_share_a_gpu_start_one_after_the_other() ->
     [
         ({"dummy": "no-such"}, 1),
         ({"dummy": "qwen3-8b", "engines": 5}, 1),
+        ({"dummy": "qwen3-8b", "engines": 1}, 1),
         ({"dummy": "qwen3-8b", "engine_args": "--tensor-parallel-size 4"}, 2),
     ],
 )
@@ -196,3 +197,10 @@ def test_results_of_another_run_are_not_overwritten(tmp_path: Path) -> None:
     answer = CliRunner().invoke(app, ["check", "--output", str(tmp_path)])
     assert answer.exit_code == 1
     assert json.loads((tmp_path / "machine.json").read_text()) == MACHINE
+
+
+def test_a_check_without_the_policy_that_is_checked_is_refused(tmp_path: Path) -> None:
+    arguments = ["check", "--output", str(tmp_path), "--policies", "round_robin"]
+    answer = CliRunner().invoke(app, arguments)
+    assert answer.exit_code == 1
+    assert not list(tmp_path.iterdir())

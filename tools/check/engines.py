@@ -32,7 +32,7 @@ _USED_RATIO = 0.9  # of a GPU's memory, by all engines together: vLLM's default 
 _BESIDE_BYTES = 3 * _GIB  # an engine's memory besides weights and KV cache: context, graphs
 _LEAST_KV_BYTES = 3 * _GIB
 _MOST_SHARING = 4
-_MOST_ENGINES = 16
+_LEAST_ENGINES, _MOST_ENGINES = 2, 16
 
 
 class CannotCheck(Exception):
@@ -104,6 +104,8 @@ def plan_engines(options: CheckOptions, gpus: tuple[Gpu, ...], folder: Path) -> 
         count = options.engines or (min(groups, _MOST_ENGINES) if gpus else 2)
     else:
         count = options.engines or _sharing(gpus[0].memory_bytes, weights)
+    if count < _LEAST_ENGINES:
+        raise CannotCheck("there must be two engines at least, for requests to be placed")
     per_gpu = -(-count // groups) if gpus else 1
     kv_bytes = _kv_bytes(gpus[0].memory_bytes, per_gpu, weights) if per_gpu > 1 and weights else 0
     if per_gpu > 1 and weights and kv_bytes < _LEAST_KV_BYTES:

@@ -22,15 +22,19 @@ _KINDS = ("ttft", "tpot", "e2e")
 Result = dict[str, Any]
 
 
+class NoResults(Exception):
+    """There is nothing to make a page of."""
+
+
 def write_page(folder: Path, analysis_s: float | None = None) -> Path:
     """Write `report.md` and `report.json` of the results in `folder`; the path of the first.
 
     The recording is analysed if that was not done yet, for `analysis_s` seconds at most; None: as
-    long as it takes. ValueError where the folder holds no results.
+    long as it takes. Raises `NoResults`.
     """
     about = _read(folder / "machine.json")
     if about is None:
-        raise ValueError(f"{folder} holds no results of a check")
+        raise NoResults(f"{folder} holds no results of a check")
     read: dict[str, Result] = {stage: kept(folder, stage) for stage in STAGES}
     stages = {stage: found for stage, found in read.items() if found}
     if (folder / RECORDING).exists() and "truth" in stages:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,13 @@ from foretell.services.process.probe import http_get
 from foretell.tools.check.attach import attach
 from foretell.tools.check.beside import beside
 from foretell.tools.check.budget import Budget
-from foretell.tools.check.cluster import cluster
+from foretell.tools.check.cluster import REFERENCE, cluster
 from foretell.tools.check.context import Context, write_json
 from foretell.tools.check.cost import METER_NAME, cost
 from foretell.tools.check.engines import CannotCheck, plan_engines, start
 from foretell.tools.check.hardware import find_gpus
 from foretell.tools.check.options import CheckOptions, Stage
-from foretell.tools.check.page import kept, write_page
+from foretell.tools.check.page import NoResults, kept, write_page
 from foretell.tools.check.truth import truth
 from foretell.tools.harness.machine import describe_machine
 from foretell.tools.harness.services import running_services
@@ -66,10 +67,11 @@ def check(options: CheckOptions) -> None:
             def say(text: str) -> None:
                 bar.update(task, description=text, completed=budget.total_s - budget.left_s)
 
-            runtime.run(lambda stop: _until(stop, _checked(options, budget, say)))
+            work = partial(_checked, options, budget, say)
+            runtime.run(lambda stop: _until(stop, work()), starts_others=True)
             say("writing the page")
             page = write_page(options.output, analysis_s=max(0.0, budget.left_s))
-    except CannotCheck as error:
+    except (CannotCheck, NoResults) as error:
         raise SystemExit(f"foretell check: {error}") from None
     print(page.read_text(encoding="utf-8"))  # noqa: T201  the command's output
     Console(stderr=True).print(f"kept in {page.parent}: report.md, report.json, recordings")
@@ -77,6 +79,8 @@ def check(options: CheckOptions) -> None:
 
 def _prepare(options: CheckOptions) -> None:
     """Refuse what cannot work before anything is started."""
+    if REFERENCE not in options.policies:
+        raise CannotCheck(f"--policies needs {REFERENCE}, with which the others are compared")
     try:
         check_profile(options.profile)
         for policy in options.policies:
