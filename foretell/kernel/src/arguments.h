@@ -2,13 +2,10 @@
 
 #pragma once
 
-#define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030B0000  // one build for Python 3.11 and all later ones
-#include <Python.h>
-
 #include "engines.h"
 #include "forecasts.h"
 #include "models.h"
+#include "python.h"
 #include "regression.h"
 
 namespace foretell::python {
