@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--reference", default=REFERENCE, help="The commit to compare with.")
     parser.add_argument(
         "--reference-python",
-        type=Path,
+        type=lambda text: Path(text).absolute(),
         help="A Python with all that the reference needs, in place of its own environment.",
     )
     parser.add_argument(
