@@ -1,4 +1,4 @@
-"""Starts a real vLLM engine on the CPU with its predictor, on cores where neither disturbs."""
+"""Starts a real vLLM engine with its predictor; on the CPU, on cores where neither disturbs."""
 
 import contextlib
 import os
@@ -12,7 +12,8 @@ import psutil  # type: ignore[import-untyped]
 
 from bench.processes import running_services
 from foretell.services.backend.commands import snapshot_endpoint
-from foretell.tools.check.engine_args import CPU_ENVIRONMENT
+from foretell.tools.check.engine_args import CPU_ENVIRONMENT, GPU_ENVIRONMENT
+from foretell.tools.check.hardware import find_gpus
 
 INSTANCE = "engine-0"
 ENVIRONMENT = CPU_ENVIRONMENT
@@ -44,7 +45,7 @@ class LiveEngine:
 @asynccontextmanager
 async def running_engine(python: str, model: str, engine_args: str) -> AsyncIterator[LiveEngine]:
     """Start both, and end them whatever happens. Raises `ChildFailed` where one does not serve."""
-    os.environ.update(ENVIRONMENT)  # which the engine inherits
+    os.environ.update(GPU_ENVIRONMENT if find_gpus() else ENVIRONMENT)  # which the engine inherits
     with TemporaryDirectory(prefix="foretell-live-") as folder:
         async with running_services(Path(folder)) as services:
             launcher = await services.start(
