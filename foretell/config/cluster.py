@@ -1,6 +1,5 @@
 """The cluster file: which models, engines and services a cluster has, each named once."""
 
-import difflib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -10,7 +9,15 @@ from typing import Annotated, Any, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
-from foretell.config.marks import ClusterError, Document, Location, field_name, parse, plain
+from foretell.config.marks import (
+    ClusterError,
+    Document,
+    Location,
+    field_name,
+    nearest,
+    parse,
+    plain,
+)
 from foretell.config.profiles import check_shipped_profile
 from foretell.config.sections import (
     BatchOptions,
@@ -242,8 +249,7 @@ def _explain(document: Document, item: dict[str, Any]) -> str:
     location = item["loc"]
     if item["type"] == "extra_forbidden":
         known = _fields_at(Cluster, location[:-1])
-        near = difflib.get_close_matches(str(location[-1]), known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+        hint = nearest(str(location[-1]), known)
         return document.problem(location, f"is not known here; {hint}", at_key=True)
     if item["type"] == "missing":
         return document.problem(location, "is missing")
