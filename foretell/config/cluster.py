@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self, get_args
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, IPvAnyAddress, ValidationError
 
 from foretell.config.marks import (
     ClusterError,
@@ -97,6 +97,9 @@ class Cluster(Section):
     """How many engines there should be, where they come and go."""
     observability: ObservabilitySection = Field(default_factory=ObservabilitySection)
     """Logs and metrics."""
+    addresses: dict[str, IPvAnyAddress] = Field(default_factory=dict)
+    """In compose files: IP addresses of hosts by their names, where no DNS server knows these;
+    containers do not see what their host's /etc/hosts says."""
     run_dir: FilePath = ""
     """Folder of the sockets of processes on this host; empty: `foretell-NAME` in the user's folder
     for such files."""
