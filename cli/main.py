@@ -22,6 +22,7 @@ from foretell.cli.status import status
 from foretell.cli.train import train_small_tagger, train_tagger
 from foretell.cli.tune import tune
 from foretell.cli.up import up
+from foretell.cli.verify import verify_engine
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -36,6 +37,7 @@ for _command in (
     settings,
     reference,
     check,
+    verify_engine,
     accuracy,
     simulate,
     capacity,

@@ -11,7 +11,8 @@ from vllm.v1.outputs import ModelRunnerOutput
 from bench.overhead.plugin_steps import PROMPT_TOKENS, WARMUP_STEPS, sampled, timed
 from bench.stats import percentile
 from foretell.services.backend.vllm.cosched.scheduler import CoScheduler
-from tests.vllm.driver import EngineLoop, engine_config, unique_prompt
+from foretell.tools.verify.engine_loop import EngineLoop, unique_prompt
+from foretell.tools.verify.installed import engine_config
 
 _BOOKS = 20
 """Offline prompts begin with one of so many texts, half as long as a prompt."""

@@ -17,7 +17,8 @@ from vllm.v1.outputs import ModelRunnerOutput
 
 from bench.stats import percentile
 from foretell.services.backend.vllm.plugin import ForetellScheduler
-from tests.vllm.driver import EngineLoop, engine_config
+from foretell.tools.verify.engine_loop import EngineLoop
+from foretell.tools.verify.installed import engine_config
 
 WARMUP_STEPS = 50
 PROMPT_TOKENS = 128

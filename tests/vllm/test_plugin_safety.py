@@ -24,9 +24,10 @@ from foretell.services.backend import publisher
 from foretell.services.backend.vllm import compat, encoder, plugin
 from foretell.services.backend.vllm.plugin import ForetellScheduler
 from foretell.services.process.memory_log import LogReader
+from foretell.tools.verify.engine_loop import EngineLoop
+from foretell.tools.verify.installed import KNOWS_ENCODING, build_scheduler, engine_config
 from foretell.v1 import snapshot_pb2
 from foretell.wire import LONGEST_APPROXIMATION
-from tests.vllm.driver import KNOWS_ENCODING, EngineLoop, build_scheduler, engine_config
 from tests.vllm.scenarios import VARIANTS, drive
 
 pytestmark = pytest.mark.vllm
