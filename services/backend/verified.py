@@ -102,7 +102,7 @@ def keep(key: str, verdicts: Mapping[str, str], path: Path) -> None:
     """Add what was found of an installation: `verdicts` by feature."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     known = {each: found for each, found in _read(path).items() if each != key}
-    for oldest in list(known)[: len(known) + 1 - _MOST_KEPT]:
+    for oldest in list(known)[: max(0, len(known) + 1 - _MOST_KEPT)]:
         del known[oldest]
     known[key] = dict(verdicts)
     beside = path.with_suffix(f".{os.getpid()}")
