@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from foretell.config import ALL_SETTINGS, Cluster, PluginSettings
+from foretell.config.described import describe
 from foretell.config.sections import (
     BatchOptions,
     PlacementOptions,
@@ -56,6 +57,9 @@ class Group:
 
 def groups() -> list[Group]:
     """The cluster file's fields, then what is set for each process by itself."""
+    describe(Cluster)
+    for settings in ALL_SETTINGS:
+        describe(settings)
     columns = ("field", "default", "variable", "meaning")
     text = (
         "One YAML file describes a cluster. `foretell render schema` prints the JSON Schema by "

@@ -49,7 +49,7 @@ class _ClusterSource(PydanticBaseSettingsSource):
 class ProcessSettings(BaseSettings):
     """Settings of a process that finds its own part in a cluster file."""
 
-    model_config = SettingsConfigDict(use_attribute_docstrings=True)
+    model_config = SettingsConfigDict(defer_build=True)
 
     cluster: str = ""
     """Cluster file that has the settings of this process; empty: none."""
@@ -75,7 +75,7 @@ def _config(prefix: str) -> SettingsConfigDict:
         cli_hide_none_type=True,
         cli_avoid_json=True,
         extra="ignore",
-        use_attribute_docstrings=True,
+        defer_build=True,
     )
 
 
