@@ -156,7 +156,8 @@ class SchedulerSettings(TrafficSettings, PlacementOptions, TargetsSection, Sched
     """Name of this replica in logs and metrics; empty: host name and pid."""
     instances: str = "[]"
     """Engines to place requests on: a JSON list of {instance_id, url, predictor}, the path of a
-    file that holds it, or a cluster file; a file is read again when it changes."""
+    file that holds it, or a cluster file; a file is read again when it changes. In a pod of
+    Kubernetes also `pods:SELECTOR` or `endpointslices:SELECTOR`, which are watched."""
     tagger: str = ""
     """gRPC address of the tagger; empty: lengths are estimated from finished requests."""
     batches: str = ""
