@@ -1,6 +1,6 @@
 """What does one prediction cost?
 
-`foretell bench predict` for engines of several sizes, and for one of them over TCP and without
+`foretell.tools.harness.predict` for engines of several sizes, and for one of them over TCP and without
 async scheduling.
 """
 
