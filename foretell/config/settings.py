@@ -245,6 +245,8 @@ class ProvisionerSettings(TrafficSettings, ProvisionOptions):
     """Comma-separated addresses of all scheduler replicas, such as http://127.0.0.1:8000."""
     scheduler_api_key: SecretStr = SecretStr("")
     """Bearer key that the schedulers want, if any."""
+    scheduler_api_key_file: str = ""
+    """File that holds it."""
     instances: str = "[]"
     """The engines, as the setting of the schedulers: a JSON list, the path of a file that holds it,
     or a cluster file; a file is read again for each decision."""
@@ -257,6 +259,13 @@ class ProvisionerSettings(TrafficSettings, ProvisionOptions):
     empty: none."""
     webhook_secret_file: str = ""
     """File that holds the secret of the webhook."""
+
+    @model_validator(mode="after")
+    def _key_is_read(self) -> Self:
+        self.scheduler_api_key = _or_from_file(
+            self.scheduler_api_key, "scheduler_api_key_file", self.scheduler_api_key_file
+        )
+        return self
 
     @model_validator(mode="after")
     def _driver_has_a_target(self) -> Self:
