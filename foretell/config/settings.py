@@ -19,7 +19,6 @@ from foretell.config.sections import (
     BatchOptions,
     LogFormat,
     LogLevel,
-    PlacementOptions,
     PolicyName,
     PolicyParameters,
     Port,
@@ -147,7 +146,7 @@ def _has_named_keys(path: str) -> bool:
     return True
 
 
-class SchedulerSettings(TrafficSettings, PlacementOptions, TargetsSection, SchedulerOptions):
+class SchedulerSettings(TrafficSettings, TargetsSection, SchedulerOptions):
     """The OpenAI endpoint."""
 
     model_config = _config("SCHEDULER")
@@ -350,8 +349,6 @@ class PluginSettings(BaseSettings):
     stays off."""
     instance_id: str = "engine-0"
     """Instance name in snapshots."""
-    heartbeat_s: float = Field(0.5, gt=0)
-    """An unchanged snapshot is repeated after this long."""
 
 
 class LauncherSettings(ProcessSettings):

@@ -122,7 +122,7 @@ def _attach(scheduler: Any) -> _Guard | None:
     config = _told_late(compat.engine_config(scheduler))
     if config.approximations:
         _log.warning("Foretell: predictions do not model %s.", ", ".join(config.approximations))
-    publisher = SnapshotPublisher(settings.snapshot_endpoint, settings.heartbeat_s)
+    publisher = SnapshotPublisher(settings.snapshot_endpoint)
     recorder = SnapshotRecorder(
         scheduler,
         config,
