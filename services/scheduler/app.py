@@ -173,7 +173,7 @@ class App:
         terms = terms_of(headers, replica.terms)
         body = await exchange.body(replica.max_body_bytes)
         pool = replica.pool
-        parsed = accepted(
+        parsed = await accepted(
             endpoint,
             headers,
             body,
