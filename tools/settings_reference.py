@@ -12,6 +12,7 @@ from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings
 
 from foretell.config import ALL_SETTINGS, Cluster
+from foretell.config.described import describe
 from foretell.config.sections import (
     BatchOptions,
     ProvisionOptions,
@@ -56,6 +57,9 @@ class Group:
 
 def groups() -> list[Group]:
     """The cluster file's fields, what all processes have, then what each has by itself."""
+    describe(Cluster)
+    for settings in ALL_SETTINGS:
+        describe(settings)
     text = (
         "One YAML file describes a cluster; editors complete it by the JSON Schema that "
         "`foretell render schema` prints. Those marked \\* are settings of their process, too."

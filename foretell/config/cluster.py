@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, Field, IPvAnyAddress, ValidationError
 
+from foretell.config.described import describe
 from foretell.config.marks import (
     ClusterError,
     Document,
@@ -167,6 +168,7 @@ class Cluster(Section):
 
 def cluster_schema() -> str:
     """The JSON Schema of cluster files, which ships as `cluster.schema.json` for editors."""
+    describe(Cluster)
     schema = Cluster.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return json.dumps(schema, indent=1).replace("\\n", " ") + "\n"  # descriptions are wrapped

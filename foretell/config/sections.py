@@ -48,7 +48,7 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 class Section(BaseModel):
     """One section; a field that is not known is an error."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
 
 def _check_name(name: str) -> str:

@@ -48,7 +48,7 @@ class _ClusterSource(PydanticBaseSettingsSource):
 class ProcessSettings(BaseSettings):
     """Settings of a process that finds its own part in a cluster file."""
 
-    model_config = SettingsConfigDict(use_attribute_docstrings=True)
+    model_config = SettingsConfigDict(defer_build=True)
 
     cluster: str = ""
     """Cluster file with the settings of this process."""
@@ -74,7 +74,7 @@ def _config(prefix: str) -> SettingsConfigDict:
         cli_hide_none_type=True,
         cli_avoid_json=True,
         extra="ignore",
-        use_attribute_docstrings=True,
+        defer_build=True,
     )
 
 
@@ -155,7 +155,8 @@ class SchedulerSettings(TrafficSettings, TargetsSection, SchedulerOptions):
     """Name of this replica in logs and metrics; empty: host name and pid."""
     instances: str = "[]"
     """Engines: a JSON list of {instance_id, url, predictor}, a file of it, or a cluster file; files
-    are read again when they change."""
+    are read again when they change. In Kubernetes also `pods:SELECTOR` or
+    `endpointslices:SELECTOR`, which are watched."""
     tagger: str = ""
     """gRPC address of the tagger, if any."""
     batches: str = ""

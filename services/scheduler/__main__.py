@@ -22,6 +22,7 @@ from foretell.services.process.traffic import Traffic, is_loopback
 from foretell.services.scheduler.app import App, Replica
 from foretell.services.scheduler.background import Background
 from foretell.services.scheduler.console.what_if import WhatIf
+from foretell.services.scheduler.discovery import discovering, is_discovered
 from foretell.services.scheduler.http.auth import ApiKeys
 from foretell.services.scheduler.http.batches import Batches
 from foretell.services.scheduler.http.cors import Cors
@@ -82,7 +83,7 @@ async def serve(
             tagger = TaggerClient(settings.tagger, traffic)
             stack.push_async_callback(tagger.close)
         pool = Pool(
-            settings.instances,
+            "[]" if is_discovered(settings.instances) else settings.instances,
             probes,
             metrics,
             engine_api_key=engine_api_key,
@@ -92,6 +93,8 @@ async def serve(
             traffic=traffic,
         )
         stack.push_async_callback(pool.close)
+        finding = discovering(settings.instances, pool.take, metrics)
+        discovery = await stack.enter_async_context(finding)
         estimators = Estimators(
             Lengths(open_model(_length_model(settings))),
             PromptTokenEstimator(),
@@ -133,6 +136,7 @@ async def serve(
             replica_id=replica_id,
             policy=placer.core.policy.name,
             pool=pool,
+            discovery=discovery,
             relay=RelayContext(
                 engines=engines,
                 placer=placer,
