@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, Field, IPvAnyAddress, ValidationError
 
+from foretell.config.described import describe
 from foretell.config.marks import (
     ClusterError,
     Document,
@@ -74,13 +75,13 @@ class Cluster(Section):
     """A cluster of engines with the services in front of them."""
 
     name: str = Field("foretell", pattern="^[a-z0-9][a-z0-9_-]*$")
-    """Name of the cluster, which names its containers and folders."""
+    """Name of the cluster, its containers and folders."""
     models: dict[str, ModelSection] = Field(default_factory=dict)
-    """Models by the name that clients ask for. Emulated engines need none."""
+    """Models by the name that clients ask for; emulated engines need none."""
     engines: Annotated[list[EngineSection], BeforeValidator(_alike)] = Field(
         min_length=1, json_schema_extra=_with_number
     )
-    """The engines, one item for each kind and host; a number: so many alike."""
+    """The engines, one item per kind and host; a number: so many alike."""
     policy: PolicySection = Field(default_factory=PolicySection)
     """Which engine gets a request."""
     targets: TargetsSection = Field(default_factory=TargetsSection)
@@ -167,6 +168,7 @@ class Cluster(Section):
 
 def cluster_schema() -> str:
     """The JSON Schema of cluster files, which ships as `cluster.schema.json` for editors."""
+    describe(Cluster)
     schema = Cluster.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return json.dumps(schema, indent=1).replace("\\n", " ") + "\n"  # descriptions are wrapped

@@ -46,7 +46,7 @@ def assert_equal(ours: Iterable[Any], theirs: Iterable[Any], seed: int, mode: st
         assert same, (
             f"first difference\ntwin: {mine}\nvLLM: {real}\nreplay with "
             f"`python -m foretell.tools.verify.scenarios {seed} {mode} > s.json`, "
-            "`foretell twin replay s.json`, `python -m foretell.tools.verify.recorder s.json`"
+            "`python -m foretell.tools.verify.twin s.json` and `...recorder s.json`"
         )
 
 

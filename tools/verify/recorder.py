@@ -1,6 +1,6 @@
 """What vLLM's real scheduler does with a scenario of the replay format.
 
-python -m foretell.tools.verify.recorder SCENARIO.json      # as `foretell twin replay` prints it
+python -m foretell.tools.verify.recorder SCENARIO.json    # as `twin` beside it, of the twin
 """
 
 import json

@@ -121,7 +121,7 @@ def _attach(scheduler: Any) -> _Guard | None:
     if config is not None:
         reason = compat.unverified(config)
     endpoint = endpoint_of_rank(settings.snapshot_endpoint, compat.rank(scheduler))
-    publisher = SnapshotPublisher(endpoint, settings.heartbeat_s)
+    publisher = SnapshotPublisher(endpoint)
     if reason or config is None:
         _log.warning(
             "Foretell: not attached to vLLM %s: %s; serving continues without predictions.",
