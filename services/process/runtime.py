@@ -20,6 +20,7 @@ from pydantic_settings import BaseSettings, CliApp
 from foretell.config import ClusterError
 from foretell.config.described import describe
 from foretell.config.marks import plain
+from foretell.config.variables import misspelt
 from foretell.services import end_at_once
 
 try:
@@ -61,6 +62,8 @@ def checked(settings_class: type[SettingsT], **values: Any) -> SettingsT:
 
 
 def _or_exit(settings_class: type[SettingsT], load: Callable[[], SettingsT]) -> SettingsT:
+    if wrong := list(misspelt(settings_class, os.environ)):
+        raise SystemExit("\n".join(wrong))
     try:
         return load()
     except ClusterError as error:

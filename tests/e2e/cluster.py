@@ -1,5 +1,6 @@
 """Starts `foretell up`, reads its state file, kills its components, waits until it is whole."""
 
+import asyncio
 import json
 import os
 import signal
@@ -47,6 +48,13 @@ class Cluster:
     def resume(self, name: str) -> None:
         """SIGCONT one that is stopped."""
         os.kill(self.component(name)["pid"], signal.SIGCONT)
+
+    async def pause_for(self, name: str, seconds: float) -> None:
+        """Stop one for a moment; a process of its own lets it go on, for this one may be late."""
+        pid = self.component(name)["pid"]
+        script = f"kill -STOP {pid}; sleep {seconds}; kill -CONT {pid}"
+        pausing = await asyncio.create_subprocess_exec("sh", "-c", script)
+        assert await pausing.wait() == 0
 
     def ready(self) -> bool:
         state = self.state()
