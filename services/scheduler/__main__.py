@@ -29,6 +29,7 @@ from foretell.services.scheduler.http.cors import Cors
 from foretell.services.scheduler.http.limits import InProgress
 from foretell.services.scheduler.http.server import Listener, Server
 from foretell.services.scheduler.http.slo import default_terms
+from foretell.services.scheduler.http.stored import StoredResponses
 from foretell.services.scheduler.http.tls import Certificate
 from foretell.services.scheduler.picker.server import Picker
 from foretell.services.scheduler.placing.lengths import Lengths, open_model
@@ -155,6 +156,7 @@ async def serve(
             api_keys=_api_keys(settings, traffic),
             in_progress=in_progress,
             batches=batches,
+            stored=StoredResponses(pool, placer.kept, probes, engine_authorization(engine_api_key)),
             what_if=WhatIf(placer, pool, settings.policy, settings.policy_parameters),
             max_body_bytes=settings.max_body_bytes,
             cors=Cors(settings.cors_origins),
