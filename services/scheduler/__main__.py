@@ -29,7 +29,6 @@ from foretell.services.scheduler.http.cors import Cors
 from foretell.services.scheduler.http.limits import InProgress
 from foretell.services.scheduler.http.server import Listener, Server
 from foretell.services.scheduler.http.slo import default_terms
-from foretell.services.scheduler.http.stored import StoredResponses
 from foretell.services.scheduler.http.tls import Certificate
 from foretell.services.scheduler.picker.server import Picker
 from foretell.services.scheduler.placing.lengths import Lengths, open_model
@@ -45,6 +44,7 @@ from foretell.services.scheduler.record.recorder import Recorder
 from foretell.services.scheduler.record.request_log import RequestLog
 from foretell.services.scheduler.record.tracing import open_tracing
 from foretell.services.scheduler.relay.relay import RelayContext
+from foretell.services.scheduler.relay.stored import StoredResponses
 from foretell.services.scheduler.relay.transport import EngineClient
 from foretell.services.scheduler.tuning import Tuning
 from foretell.telemetry import SchedulerMetrics

@@ -27,8 +27,6 @@ from foretell.services.scheduler.http.parsing import PRIORITY_HEADER
 from foretell.services.scheduler.http.quota import NOBODY, Grant, Tenant
 from foretell.services.scheduler.http.response import Response
 from foretell.services.scheduler.http.slo import NO_TERMS, Terms, terms_of
-from foretell.services.scheduler.http.stored import METHODS as STORED_METHODS
-from foretell.services.scheduler.http.stored import StoredResponses, is_stored
 from foretell.services.scheduler.http.surface import ENDPOINTS, Endpoint
 from foretell.services.scheduler.placing.pool import Pool
 from foretell.services.scheduler.record.explained import told
@@ -41,6 +39,8 @@ from foretell.services.scheduler.relay.held import (
     is_resumable,
 )
 from foretell.services.scheduler.relay.relay import Relay, RelayContext
+from foretell.services.scheduler.relay.stored import METHODS as STORED_METHODS
+from foretell.services.scheduler.relay.stored import StoredResponses, is_stored
 
 _MODELS = "/v1/models"
 _READS = ("GET", "HEAD")

@@ -230,7 +230,7 @@ def scheduler(
     ready = folder / "ready.json"
     instances = [{"instance_id": "engine-0", "url": f"http://127.0.0.1:{engine.port}"}]
     command = [
-        *(*prefix, sys.executable, "-m", "foretell.services.scheduler", "--port", "0"),
+        *(*prefix, sys.executable, str(Path(__file__).with_name("one_attempt.py")), "--port", "0"),
         *("--policy", "round_robin", "--ready-file", str(ready), "--engine-wait-s", "0"),
         *("--instances", json.dumps(instances), "--picker", f"unix:{folder}/picker", *flags),
     ]

@@ -12,8 +12,8 @@ FOREVER_S = 1000.0
 SMALL, LARGE = 100, 100_000
 
 
-def error(code: int, message: str) -> bytes:
-    return json.dumps({"error": {"message": message, "code": code, "param": None}}).encode()
+def error(code: int, message: str, param: str | None = None) -> bytes:
+    return json.dumps({"error": {"message": message, "code": code, "param": param}}).encode()
 
 
 TOO_LONG = error(400, f"This model's maximum context length is {SMALL} tokens. However, ...")
@@ -142,7 +142,8 @@ def keeping(name: str, *, own_ids: bool = False) -> Behaviour:
         body = exchange.received.body
         previous = body.get("previous_response_id")
         if previous and previous not in kept:
-            await exchange.whole(404, error(404, f"Response with id '{previous}' not found."))
+            text = f"Response with id '{previous}' not found."
+            await exchange.whole(404, error(404, text, "response_id"))
             return
         made = f"{name}_{len(kept)}" if own_ids else body["request_id"]
         kept.add(made)

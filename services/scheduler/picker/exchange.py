@@ -19,7 +19,6 @@ from foretell.services.scheduler.http.parsing import PRIORITY_HEADER, ParsedRequ
 from foretell.services.scheduler.http.quota import NOBODY, Grant
 from foretell.services.scheduler.http.response import Response
 from foretell.services.scheduler.http.slo import NO_TERMS, SloUnattainable, terms_of
-from foretell.services.scheduler.http.stored import is_stored
 from foretell.services.scheduler.http.surface import ENDPOINTS
 from foretell.services.scheduler.picker import messages
 from foretell.services.scheduler.picker.addresses import Addresses
@@ -27,6 +26,7 @@ from foretell.services.scheduler.picker.http2 import UNKNOWN, Stream
 from foretell.services.scheduler.placing.kept import response_id
 from foretell.services.scheduler.placing.placement import Placement
 from foretell.services.scheduler.record.result import Result
+from foretell.services.scheduler.relay.stored import is_stored
 from foretell.v1 import ext_proc_pb2 as pb
 
 logger = logging.getLogger(__name__)
