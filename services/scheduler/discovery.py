@@ -16,7 +16,7 @@ import aiohttp
 
 from foretell.config.instances import InstanceConfig, Members
 from foretell.discovery import Ask, ProtocolError, Refused, Watch, of_endpoint_slice, of_pod
-from foretell.discovery.watch import WATCH_S, Read
+from foretell.discovery.watch import GONE, WATCH_S, Read
 from foretell.services.process.kubernetes import KubernetesApi
 from foretell.telemetry import SchedulerMetrics
 
@@ -35,6 +35,8 @@ _TOGETHER_S = 0.1
 """Changes within this time are taken in together."""
 _MOST_BYTES = 64 << 20
 """Of one page; and of one event."""
+_WRONG = (aiohttp.ClientError, TimeoutError, OSError, ValueError, RecursionError)
+"""What can go wrong with an answer; the last is of JSON that is too deep."""
 
 
 def is_discovered(source: str) -> bool:
@@ -87,9 +89,10 @@ class Discovery:
             began_s = time.monotonic()
             try:
                 await self._answer(self._watch.ask())
-            except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            except _WRONG as error:
                 self._watch.failed(error)
-                if self._watch.failures > 1:  # a single cut is nothing to speak of
+                # A single cut is nothing to speak of, nor is a version that is too old.
+                if self._watch.failures > 1 and getattr(error, "status", 0) != GONE:
                     self._complain(repr(error))
             else:
                 self._watch.ended(time.monotonic() - began_s)

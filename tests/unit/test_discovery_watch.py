@@ -12,7 +12,7 @@ from foretell.discovery.endpoints import Endpoint, Found
 def pod(name: str, version: int, **changes: Any) -> dict[str, Any]:
     ready = "True" if changes.get("ready", True) else "False"
     ports = changes.get("ports", {"http": 8000, "grpc": 50051})
-    metadata = {"name": name, "resourceVersion": str(version)}
+    metadata: dict[str, Any] = {"name": name, "resourceVersion": str(version)}
     if models := changes.get("models"):
         metadata["annotations"] = {"foretell/models": models}
     if changes.get("terminating"):
