@@ -1,16 +1,13 @@
 """`foretell bench predict`: the cost of predictions for one size of engine, as one JSON object."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from foretell.services.process import runtime
 from foretell.tools.harness.cases import RESERVATIONS, STATES, Size
 from foretell.tools.harness.kernel import PROFILE, time_kernel
 from foretell.tools.harness.machine import describe_machine
-from foretell.tools.harness.rpc import Transport, time_rpc
 from foretell.tools.progress import progress
 
 
@@ -21,7 +18,6 @@ class PredictOptions:
     size: Size
     predictions: int = 1000
     async_scheduling: bool = True
-    transport: Transport = "unix"
 
 
 def measure_predict(options: PredictOptions) -> dict[str, object]:
@@ -42,18 +38,7 @@ def measure_predict(options: PredictOptions) -> dict[str, object]:
             async_scheduling=ahead,
             expect_arrivals=True,
         )
-        calls = time_rpc(
-            size, count, tick("calls"), transport=options.transport, async_scheduling=ahead
-        )
-        with asyncio.Runner(loop_factory=runtime.loop_factory()) as runner:
-            rpc = runner.run(calls)
-    return {
-        **facts,
-        **_levels("kernel_us", kernel, 1e-6),
-        **_levels("kernel_expecting_us", foretold, 1e-6),
-        **_levels("rpc_ms", rpc.predict, 1e-3),
-        **_levels("rpc_empty_ms", rpc.status, 1e-3),
-    }
+    return {**facts, **_levels("kernel_us", kernel), **_levels("kernel_expecting_us", foretold)}
 
 
 def _facts(options: PredictOptions) -> dict[str, object]:
@@ -64,18 +49,17 @@ def _facts(options: PredictOptions) -> dict[str, object]:
         "samples": options.predictions,
         "states": STATES,
         "async_scheduling": options.async_scheduling,
-        "transport": options.transport,
         "profile": PROFILE,
-        "machine": describe_machine("foretell", "numpy", "grpcio", "protobuf", "uvloop"),
+        "machine": describe_machine("foretell", "numpy"),
     }
 
 
-def _levels(name: str, values_s: Sequence[float], unit_s: float) -> dict[str, float]:
+def _levels(name: str, values_s: Sequence[float]) -> dict[str, float]:
     """The least, p10, p50 and p99: the first two say what others on the machine did not add."""
-    p10, p50, p99 = np.percentile(values_s, (10, 50, 99)) / unit_s
+    p10, p50, p99 = np.percentile(values_s, (10, 50, 99)) * 1e6
     return {
         f"{name}_p50": round(float(p50), 4),
         f"{name}_p99": round(float(p99), 4),
         f"{name}_p10": round(float(p10), 4),
-        f"{name}_min": round(min(values_s) / unit_s, 4),
+        f"{name}_min": round(min(values_s) * 1e6, 4),
     }
