@@ -12,6 +12,7 @@ from foretell import __version__
 from foretell.services.scheduler.console import STATE, WHAT_IF, static_pages
 from foretell.services.scheduler.console.state import console_state
 from foretell.services.scheduler.console.what_if import WhatIf
+from foretell.services.scheduler.discovery import Discovery
 from foretell.services.scheduler.http.accepting import accepted, model_not_found, request_id_of
 from foretell.services.scheduler.http.auth import ApiKeys
 from foretell.services.scheduler.http.batches import METHODS as BATCH_METHODS
@@ -59,6 +60,8 @@ class Replica:
     batches: Batches
     what_if: WhatIf
     max_body_bytes: int
+    discovery: Discovery | None = None
+    """Where instances come from, if they are not listed."""
     held: HeldStreams = field(default_factory=HeldStreams)
     """Streams to which clients may come back."""
     cors: Cors = field(default_factory=lambda: Cors(()))
@@ -170,7 +173,7 @@ class App:
         terms = terms_of(headers, replica.terms)
         body = await exchange.body(replica.max_body_bytes)
         pool = replica.pool
-        parsed = accepted(
+        parsed = await accepted(
             endpoint,
             headers,
             body,
@@ -298,6 +301,7 @@ def _status(replica: Replica) -> dict[str, object]:
         "policy": replica.policy,
         "requests_total": replica.accepted_total,
         "in_progress": replica.in_progress.now,
+        **({"discovery_problem": replica.discovery.problem} if replica.discovery else {}),
         "demand": {**replica.relay.placer.demand(), **replica.relay.recorder.sample.told()},
         "instances": instance_statuses(
             list(replica.pool.instances.values()),

@@ -115,7 +115,7 @@ def _joined(chunks: bytes) -> bytes:
 @pytest.mark.parametrize("row", rows(Script))
 def test_a_script(request: pytest.FixtureRequest, row: Script) -> None:
     world: World = request.getfixturevalue("world_with_keys" if row.keys else "world")
-    with world.bounded():
+    with world.bounded(row.most_mib):
         row.run(world)
 
 

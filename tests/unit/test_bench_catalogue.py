@@ -57,3 +57,11 @@ def test_one_can_be_run_by_its_name() -> None:
     shown = run("placement.yardstick", "--help")
     assert shown.returncode == 0, shown.stderr
     assert "TRACES" in shown.stdout
+
+
+def test_a_quick_run_writes_nothing() -> None:
+    before = FOUND["overhead.predict"].read()
+    shown = run("overhead.predict", "--quick")
+    assert shown.returncode == 0, shown.stderr
+    assert "| 48 + 50 | to compare |" in shown.stdout
+    assert FOUND["overhead.predict"].read() == before

@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 _CREDENTIALS = ("authorization", "proxy-authorization", "x-api-key", "cookie")
 """Headers of clients that no engine gets."""
+_CHUNKS_AT_ONCE = 16
+"""Of a body; then others get their turn."""
 _DUPLEX = pb.ProtocolConfiguration.FULL_DUPLEX_STREAMED
 
 
@@ -191,7 +193,7 @@ class Exchange:
             self._replica.accepted_total += 1
             address = await self._address(request)
             others = await self._others(request)
-            self._dispatch(request, [address, *others], trailers=trailers)
+            await self._dispatch(request, [address, *others], trailers=trailers)
         except ApiError as error:
             self.refuse(error)
         except Exception:  # the last line of defence, as in the relay
@@ -199,7 +201,7 @@ class Exchange:
             self.refuse(_defect())
 
     async def _accepted(self) -> ParsedRequest:
-        request = accepted(
+        request = await accepted(
             self._endpoint,
             self._headers,
             bytes(self._body),
@@ -247,7 +249,9 @@ class Exchange:
         await self._context.addresses.learn(others)
         return [address for each in others if (address := self._context.addresses.known(each))]
 
-    def _dispatch(self, request: ParsedRequest, addresses: list[str], *, trailers: bool) -> None:
+    async def _dispatch(
+        self, request: ParsedRequest, addresses: list[str], *, trailers: bool
+    ) -> None:
         placement = self._placement
         assert placement is not None, "a request was sent without a placement"
         spec = placement.spec
@@ -262,11 +266,14 @@ class Exchange:
             headers[PRIORITY_HEADER] = str(spec.priority)
         withheld = [name for name in _CREDENTIALS if name not in headers]
         self._body.clear()
-        self._stream.send(
-            messages.destination(",".join(addresses), headers, withheld),
-            *messages.body_chunks(body, ends=not trailers),
-            *([messages.REQUEST_TRAILERS] if trailers else []),
-        )
+        chunks = messages.body_chunks(body, ends=not trailers)
+        first = messages.destination(",".join(addresses), headers, withheld)
+        self._stream.send(first, *islice(chunks, _CHUNKS_AT_ONCE))
+        while more := list(islice(chunks, _CHUNKS_AT_ONCE)):
+            await asyncio.sleep(0)
+            self._stream.send(*more)
+        if trailers:
+            self._stream.send(messages.REQUEST_TRAILERS)
 
     # The answer and the end.
 

@@ -80,7 +80,7 @@ class Predictors:
         self._swapped_s = 0.0
         self._deadline_s = deadline_s
         self._gallery = gallery
-        self._refused = metrics.pictures_refused
+        self._refused = metrics.snapshots_refused
         self._followed: dict[str, Following] = {}
         self.passed_on: Callable[[predictor_pb2.Spending], None] = lambda spending: None
         """Is told what another replica tells all."""
