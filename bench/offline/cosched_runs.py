@@ -15,7 +15,8 @@ from bench.stats import percentile
 from foretell.latency.linear import StepTimeModel
 from foretell.services.backend.vllm.shape import batch_shape
 from foretell.services.backend.vllm.steps import Instant
-from tests.vllm.driver import EngineLoop, engine_config
+from foretell.tools.verify.engine_loop import EngineLoop
+from foretell.tools.verify.installed import engine_config
 
 WINDOW = 200
 """Offline requests that wait in the engine at any time."""

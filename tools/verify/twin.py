@@ -1,6 +1,6 @@
 """What the twin does with a scenario of the replay format.
 
-python -m tests.vllm.twin SCENARIO.json          # as `tests.vllm.recorder` prints it of vLLM
+python -m foretell.tools.verify.twin SCENARIO.json    # as `recorder` beside it, of vLLM
 """
 
 import json

@@ -1,6 +1,6 @@
 """Random scenarios of the replay format, small engines under pressure: one for each seed.
 
-python -m tests.vllm.random_scenarios SEED [MODE] [ATTENTION] > scenario.json    # installed vLLM
+python -m foretell.tools.verify.scenarios SEED [MODE] [KIND] > scenario.json    # installed vLLM
 """
 
 import json
@@ -209,7 +209,7 @@ def _cut(segments: list[list[Any]], tokens: int) -> list[list[Any]]:
 
 
 if __name__ == "__main__":
-    from tests.vllm.driver import as_installed
+    from foretell.tools.verify.installed import as_installed
 
     mode = sys.argv[2] if len(sys.argv) > 2 else "sync"
     attention = sys.argv[3] if len(sys.argv) > 3 else "full"

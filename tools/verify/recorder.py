@@ -1,6 +1,6 @@
 """What vLLM's real scheduler does with a scenario of the replay format.
 
-python -m tests.vllm.recorder SCENARIO.json          # as `tests.vllm.twin` prints it of the twin
+python -m foretell.tools.verify.recorder SCENARIO.json    # as `twin` beside it, of the twin
 """
 
 import json
@@ -17,9 +17,9 @@ from foretell.engine.scenario import ReplayRequest, Scenario, parse_scenario
 from foretell.model import EngineSnapshot
 from foretell.services.backend.vllm import compat
 from foretell.services.backend.vllm.snapshot import SnapshotRecorder
+from foretell.tools.verify.engine_loop import EOS_TOKEN, Drafting, EngineLoop, Iteration
 from foretell.v1 import snapshot_pb2
 from foretell.wire import snapshot_from_proto
-from tests.vllm.driver import EOS_TOKEN, Drafting, EngineLoop, Iteration
 
 
 class SegmentTokens:
