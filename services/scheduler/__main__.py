@@ -94,7 +94,8 @@ async def serve(
             traffic=traffic,
         )
         stack.push_async_callback(pool.close)
-        finding = discovering(settings.instances, pool.take, metrics)
+        by_name = bool(traffic.authority)
+        finding = discovering(settings.instances, pool.take, metrics, by_name=by_name)
         discovery = await stack.enter_async_context(finding)
         estimators = Estimators(
             Lengths(open_model(_length_model(settings))),
