@@ -53,8 +53,10 @@ class Discovery:
         take: Callable[[Members], None],
         api: KubernetesApi,
         *,
+        by_name: bool = False,
         resync_s: float = _RESYNC_S,
     ) -> None:
+        """`by_name`: predictors prove who they are, by certificates for their names."""
         kind, _, selector = source.partition(":")
         resource, group, read = _KINDS[kind]
         self.problem = ""
@@ -64,6 +66,7 @@ class Discovery:
         self._url = api.url(resource, group)
         self._api = api
         self._take = take
+        self._by_name = by_name
         self._resync_s = resync_s
         self._taking: asyncio.TimerHandle | None = None
 
@@ -137,7 +140,13 @@ class Discovery:
     def _tell(self) -> None:
         self._taking = None
         instances = tuple(
-            InstanceConfig(each.name, each.url, each.predictor, each.draining, each.model)
+            InstanceConfig(
+                each.name,
+                each.url,
+                (self._by_name and each.predictor_by_name) or each.predictor,
+                each.draining,
+                each.model,
+            )
             for each in self._watch.endpoints()
         )
         self._take(Members(instances, self._watch.models()))
@@ -145,14 +154,14 @@ class Discovery:
 
 @contextlib.asynccontextmanager
 async def discovering(
-    source: str, take: Callable[[Members], None], metrics: SchedulerMetrics
+    source: str, take: Callable[[Members], None], metrics: SchedulerMetrics, *, by_name: bool
 ) -> AsyncIterator[Discovery | None]:
     """Runs while the instances are to be discovered; None: `source` lists them."""
     if not is_discovered(source):
         yield None
         return
     api = KubernetesApi.of_this_pod()
-    discovery = Discovery(source, take, api)
+    discovery = Discovery(source, take, api, by_name=by_name)
     metrics.unheard.set_function(lambda: discovery.unheard_s)
     following = asyncio.create_task(discovery.run())
     try:

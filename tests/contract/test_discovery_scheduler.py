@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from certificates import make_certificate
@@ -35,8 +36,8 @@ async def test_pods_get_requests_while_they_are_ready_and_end_their_streams(
 ) -> None:
     gate = asyncio.Event()
     async with engines(gated(gate), answer) as (first, second), server.serving():
-        one = {"address": "127.0.0.1", "ports": {"http": first.port}}
-        two = {"address": "127.0.0.1", "ports": {"http": second.port}}
+        one: dict[str, Any] = {"address": "127.0.0.1", "ports": {"http": first.port}}
+        two: dict[str, Any] = {"address": "127.0.0.1", "ports": {"http": second.port}}
         server.put(pod("engine-0", **one))
         server.put(pod("engine-1", ready=False, **two))
         async with running(tmp_path, instances="pods:app=engine", engine_wait_s=5) as scheduler:

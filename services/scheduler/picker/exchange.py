@@ -26,6 +26,7 @@ from foretell.services.scheduler.picker.http2 import UNKNOWN, Stream
 from foretell.services.scheduler.placing.kept import response_id
 from foretell.services.scheduler.placing.placement import Placement
 from foretell.services.scheduler.record.result import Result
+from foretell.services.scheduler.relay.stored import is_stored
 from foretell.v1 import ext_proc_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -142,6 +143,11 @@ class Exchange:
         self._duplex_response = protocol.response_body_mode == _DUPLEX
         headers = self._headers = messages.headers_of(request.request_headers)
         method, path = headers.get(":method", ""), headers.get(":path", "").partition("?")[0]
+        if is_stored(path):
+            self._settled = True
+            keeper = self._send_to_keeper(path)
+            self._placing = asyncio.get_running_loop().create_task(keeper)
+            return
         if path not in ENDPOINTS or method != "POST":
             self._show(method, path)
             return
@@ -168,9 +174,26 @@ class Exchange:
         except ApiError as error:
             self._reply(error.response())
 
+    async def _send_to_keeper(self, path: str) -> None:
+        """Send a request about a response where that is kept, as far as it is known."""
+        headers, addresses = self._context.authorization, self._context.addresses
+        try:
+            self._replica.api_keys.tenant(self._headers)
+            keepers = self._replica.stored.keepers(path)
+            await addresses.learn(keepers)
+            known = [address for each in keepers if (address := addresses.known(each))]
+            if not known:
+                raise unavailable("the engine that keeps this response is not up", "no_instance")
+            withheld = [name for name in _CREDENTIALS if name not in headers]
+            self._stream.send(messages.destination(",".join(known), headers, withheld))
+        except ApiError as error:
+            self._reply(error.response(path))
+
     def _take_body(self, part: pb.HttpBody) -> None:
-        if self._settled:
-            return  # refused already
+        if self._settled:  # refused already, or about what is kept, where no body matters
+            if part.end_of_stream and is_stored(self._headers.get(":path", "")):
+                self._stream.send(*messages.body_chunks(b"", ends=True))
+            return
         self._body += part.body
         if len(self._body) > self._replica.max_body_bytes:
             raise body_too_long(self._replica.max_body_bytes)
