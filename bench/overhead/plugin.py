@@ -39,7 +39,7 @@ def measure(options: argparse.Namespace) -> Numbers:
     """Time the steps of engines of all sizes."""
     from bench.overhead import plugin_steps as steps  # noqa: PLC0415  needs vLLM
 
-    sizes, mixed, pauses = SIZES, COSCHED_SIZES, PAUSES_MS
+    sizes, mixed, pauses = list(SIZES), list(COSCHED_SIZES), list(PAUSES_MS)
     if options.quick:
         options.write, options.steps = False, 40
         sizes, mixed, pauses = sizes[:1], mixed[1:2], pauses[:1]
