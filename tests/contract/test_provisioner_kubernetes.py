@@ -99,9 +99,7 @@ async def test_a_new_token_is_used_and_refusals_are_told(tmp_path: Path) -> None
         assert "first" not in str(refused.value)
         (tmp_path / "account" / "token").write_text("second")
         assert await driver.find() == {}
-        stranger = KubernetesDriver(
-            "database", NAMES, KubernetesApi(api.url, tmp_path / "account")
-        )
+        stranger = KubernetesDriver("database", NAMES, KubernetesApi(api.url, tmp_path / "account"))
         for forbidden in (stranger.find(), stranger.start("vllm-0"), stranger.publish("[]")):
             with pytest.raises(DriverFailed, match=r"403 .*forbidden"):
                 await forbidden
