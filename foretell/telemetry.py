@@ -329,6 +329,12 @@ class SchedulerMetrics(Declared):
             "1 for each feature in use that predictions do not model.",
             ("instance_id", "feature"),
         )
+        self.unpredicted = self.gauge(
+            "foretell_engine_unpredicted",
+            "boolean",
+            "1 for each engine of which nothing is predicted, with the reason.",
+            ("instance_id", "reason"),
+        )
         self.foreseen_ttft = self.gauge(
             "foretell_predicted_ttft_seconds",
             "seconds",

@@ -165,6 +165,7 @@ class Follower(ServedStream):
         sent = published_to_proto(message, "" if self._profile_sent else profile)
         sent.ended.extend(self._ended)
         self._ended.clear()
+        sent.unpredicted = self._service.unpredicted
         sent.spending.extend(self.passed)
         self.passed.clear()
         self._profile_sent |= message.picture is not None

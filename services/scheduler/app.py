@@ -39,6 +39,8 @@ from foretell.services.scheduler.relay.held import (
     is_resumable,
 )
 from foretell.services.scheduler.relay.relay import Relay, RelayContext
+from foretell.services.scheduler.relay.stored import METHODS as STORED_METHODS
+from foretell.services.scheduler.relay.stored import StoredResponses, is_stored
 
 _MODELS = "/v1/models"
 _READS = ("GET", "HEAD")
@@ -58,6 +60,7 @@ class Replica:
     api_keys: ApiKeys
     in_progress: InProgress
     batches: Batches
+    stored: StoredResponses
     what_if: WhatIf
     max_body_bytes: int
     discovery: Discovery | None = None
@@ -108,6 +111,10 @@ class App:
             elif is_for_batches(exchange.path):
                 tenant = self._tenant(exchange.headers)
                 await self._replica.batches.pass_on(exchange, tenant)
+            elif is_stored(exchange.path):
+                tenant = self._tenant(exchange.headers)
+                with self._replica.in_progress.place(tenant.name):
+                    await self._replica.stored.pass_on(exchange)
             elif exchange.path == WHAT_IF and exchange.method in _READS:
                 self._replica.api_keys.check_admin(exchange.headers)
                 exchange.respond(_json(await self._replica.what_if.answer(exchange.query)))
@@ -173,7 +180,7 @@ class App:
         terms = terms_of(headers, replica.terms)
         body = await exchange.body(replica.max_body_bytes)
         pool = replica.pool
-        parsed = accepted(
+        parsed = await accepted(
             endpoint,
             headers,
             body,
@@ -211,6 +218,8 @@ class App:
             return "POST"
         if is_for_batches(path):
             return BATCH_METHODS
+        if is_stored(path):
+            return STORED_METHODS
         reads = path == WHAT_IF or self._page(path) is not None
         return "GET, HEAD" if reads else ""
 

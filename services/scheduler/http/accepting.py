@@ -1,5 +1,6 @@
 """What is refused of a request before an engine hears of it, and what is known of the others."""
 
+import asyncio
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -14,6 +15,7 @@ from foretell.services.scheduler.http.parsing import (
     with_priority_header,
 )
 from foretell.services.scheduler.http.quota import Grant, Tenant
+from foretell.services.scheduler.http.shortened import LARGE_BYTES, shortened
 from foretell.services.scheduler.http.slo import Terms
 from foretell.services.scheduler.http.surface import Endpoint
 from foretell.services.scheduler.ids import unique_ids
@@ -22,7 +24,7 @@ _OWN_IDS = unique_ids()
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
-def accepted(
+async def accepted(
     endpoint: Endpoint,
     headers: Mapping[str, str],
     body: bytes,
@@ -39,7 +41,9 @@ def accepted(
     if endpoint.is_form:
         parsed = parse_form(endpoint, headers.get("content-type", ""), body, **facts)
     else:
-        parsed = parse(endpoint, body, **facts)
+        parsed = parse(endpoint, body, await shortened(body), **facts)
+        if len(body) > LARGE_BYTES:
+            await asyncio.sleep(0)  # others get their turn before it is written anew
     tenant.check_model(parsed.model)
     if PRIORITY_HEADER in headers:
         parsed = with_priority_header(parsed, headers[PRIORITY_HEADER])

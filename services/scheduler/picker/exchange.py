@@ -26,12 +26,15 @@ from foretell.services.scheduler.picker.http2 import UNKNOWN, Stream
 from foretell.services.scheduler.placing.kept import response_id
 from foretell.services.scheduler.placing.placement import Placement
 from foretell.services.scheduler.record.result import Result
+from foretell.services.scheduler.relay.stored import is_stored
 from foretell.v1 import ext_proc_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
 _CREDENTIALS = ("authorization", "proxy-authorization", "x-api-key", "cookie")
 """Headers of clients that no engine gets."""
+_CHUNKS_AT_ONCE = 16
+"""Of a body; then others get their turn."""
 _DUPLEX = pb.ProtocolConfiguration.FULL_DUPLEX_STREAMED
 
 
@@ -140,6 +143,11 @@ class Exchange:
         self._duplex_response = protocol.response_body_mode == _DUPLEX
         headers = self._headers = messages.headers_of(request.request_headers)
         method, path = headers.get(":method", ""), headers.get(":path", "").partition("?")[0]
+        if is_stored(path):
+            self._settled = True
+            keeper = self._send_to_keeper(path)
+            self._placing = asyncio.get_running_loop().create_task(keeper)
+            return
         if path not in ENDPOINTS or method != "POST":
             self._show(method, path)
             return
@@ -166,9 +174,26 @@ class Exchange:
         except ApiError as error:
             self._reply(error.response())
 
+    async def _send_to_keeper(self, path: str) -> None:
+        """Send a request about a response where that is kept, as far as it is known."""
+        headers, addresses = self._context.authorization, self._context.addresses
+        try:
+            self._replica.api_keys.tenant(self._headers)
+            keepers = self._replica.stored.keepers(path)
+            await addresses.learn(keepers)
+            known = [address for each in keepers if (address := addresses.known(each))]
+            if not known:
+                raise unavailable("the engine that keeps this response is not up", "no_instance")
+            withheld = [name for name in _CREDENTIALS if name not in headers]
+            self._stream.send(messages.destination(",".join(known), headers, withheld))
+        except ApiError as error:
+            self._reply(error.response(path))
+
     def _take_body(self, part: pb.HttpBody) -> None:
-        if self._settled:
-            return  # refused already
+        if self._settled:  # refused already, or about what is kept, where no body matters
+            if part.end_of_stream and is_stored(self._headers.get(":path", "")):
+                self._stream.send(*messages.body_chunks(b"", ends=True))
+            return
         self._body += part.body
         if len(self._body) > self._replica.max_body_bytes:
             raise body_too_long(self._replica.max_body_bytes)
@@ -191,7 +216,7 @@ class Exchange:
             self._replica.accepted_total += 1
             address = await self._address(request)
             others = await self._others(request)
-            self._dispatch(request, [address, *others], trailers=trailers)
+            await self._dispatch(request, [address, *others], trailers=trailers)
         except ApiError as error:
             self.refuse(error)
         except Exception:  # the last line of defence, as in the relay
@@ -199,7 +224,7 @@ class Exchange:
             self.refuse(_defect())
 
     async def _accepted(self) -> ParsedRequest:
-        request = accepted(
+        request = await accepted(
             self._endpoint,
             self._headers,
             bytes(self._body),
@@ -247,7 +272,9 @@ class Exchange:
         await self._context.addresses.learn(others)
         return [address for each in others if (address := self._context.addresses.known(each))]
 
-    def _dispatch(self, request: ParsedRequest, addresses: list[str], *, trailers: bool) -> None:
+    async def _dispatch(
+        self, request: ParsedRequest, addresses: list[str], *, trailers: bool
+    ) -> None:
         placement = self._placement
         assert placement is not None, "a request was sent without a placement"
         spec = placement.spec
@@ -262,11 +289,14 @@ class Exchange:
             headers[PRIORITY_HEADER] = str(spec.priority)
         withheld = [name for name in _CREDENTIALS if name not in headers]
         self._body.clear()
-        self._stream.send(
-            messages.destination(",".join(addresses), headers, withheld),
-            *messages.body_chunks(body, ends=not trailers),
-            *([messages.REQUEST_TRAILERS] if trailers else []),
-        )
+        chunks = messages.body_chunks(body, ends=not trailers)
+        first = messages.destination(",".join(addresses), headers, withheld)
+        self._stream.send(first, *islice(chunks, _CHUNKS_AT_ONCE))
+        while more := list(islice(chunks, _CHUNKS_AT_ONCE)):
+            await asyncio.sleep(0)
+            self._stream.send(*more)
+        if trailers:
+            self._stream.send(messages.REQUEST_TRAILERS)
 
     # The answer and the end.
 

@@ -163,6 +163,19 @@ class Predictors:
         predictor = self._gallery[instance_id].predictor
         return () if predictor is None else predictor.engine_config.approximations
 
+    def unpredicted(self, instance: Instance) -> str:
+        """Why nothing is predicted of it, as far as that is known; else empty."""
+        if not instance.config.predictor:
+            return "it has no predictor: placed by what is outstanding"
+        following = self._followed.get(instance.config.instance_id)
+        return following.unpredicted if following is not None else ""
+
+    def all_unpredicted(self) -> dict[str, str]:
+        """Why, by instance, of those of which nothing is predicted."""
+        found = self._pool.instances.items()
+        reasons = {name: self.unpredicted(instance) for name, instance in found}
+        return {name: reason for name, reason in reasons.items() if reason}
+
     def engines(self, instance_ids: Sequence[str]) -> "list[tuple[EngineConfig, StepTime]]":
         """Those of these engines that are followed and known, and how long their steps are believed
         to take."""

@@ -365,7 +365,7 @@ class Attempt:
 
     def _look_elsewhere(self, reason: str, refusal: Refusal) -> None:
         """Raise `AttemptFailed` where another engine may do what this one refuses."""
-        unfit = unfit_of(refusal.status, refusal.body, self._placement.need)
+        unfit = unfit_of(refusal.status, refusal.body, self._placement)
         if unfit:
             raise CannotServe(unfit, refusal)
         if refusal.status in _REFUSALS:
