@@ -106,7 +106,7 @@ class EchoInOrder(EchoUnmanaged):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.planner.waiting.pool = OfflinePool(patience=0)
+        self.planner.waiting.pool = OfflinePool(most_passed_over=0)
 
 
 class HyGen(Ours):
