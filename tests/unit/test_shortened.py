@@ -25,7 +25,9 @@ texts = st.one_of(
 )
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | texts,
-    lambda inner: st.lists(inner) | st.dictionaries(texts.filter(lambda t: len(json.dumps(t)) < 20), inner),
+    lambda inner: (
+        st.lists(inner) | st.dictionaries(texts.filter(lambda t: len(json.dumps(t)) < 20), inner)
+    ),
 )
 
 
