@@ -5,7 +5,6 @@ Starts one vLLM engine on the CPU and its predictor, finds its capacity, and sen
 
 import argparse
 
-from bench.processes import OthersClock
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.vllm_cpu import running_engine
 from foretell.services.process.children import ChildFailed
@@ -43,10 +42,8 @@ async def record(options: argparse.Namespace, show: Show) -> Recording:
             rate_per_s=options.rate,
             seed=options.seed,
         )
-        clock = OthersClock(engine.cpu_s)
         found = await measure_engine(load, show)
         facts = {
-            "others_cores": round(clock.cores(), 2),
             "pinned": engine.pinned,
             "engine": f"`{engine_args}`",
         }
@@ -90,8 +87,7 @@ def tables(result: Numbers) -> Blocks:
         + (f" of at most {load['capacity_per_s']:.2f}" if load["capacity_per_s"] else "")
         + f"; prompts of {load['prompt_tokens'] / load['measured']:.0f} tokens on average, outputs "
         f"of {load['output_tokens'] / load['measured']:.0f}, which are known; "
-        f"{result['engine_version']}, {result['engine']}; others kept "
-        f"{result['others_cores']:.2f} cores busy. Absolute errors, and the signed median.\n"
+        f"{result['engine_version']}, {result['engine']}. Absolute errors, and the signed median.\n"
     )
     names = {"ttft": "TTFT", "e2e": "e2e"}
     header = ("predicted by", *(f"{names[kind]} {col}" for kind in LATENCIES for col in COLUMNS))
