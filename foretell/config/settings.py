@@ -225,13 +225,16 @@ class TaggerSettings(GrpcSettings, TaggerOptions):
 
 
 class ProvisionerSettings(TrafficSettings, ProvisionOptions):
-    """Decides how many engines there should be. Replicas share `folder`; one of them is active."""
+    """Decides how many engines there should be. One of its replicas is active."""
 
     model_config = _config("PROVISIONER")
 
     folder: str = ""
-    """Folder of its lease and its record of decisions, which replicas share, on a file system that
-    locks files for all of their hosts; it is needed."""
+    """Folder of its record of decisions, which replicas share, on a file system that locks files
+    for all of their hosts; it is needed. With `lease` each has its own."""
+    lease: str = ""
+    """In a pod of Kubernetes: the Lease by which replicas agree who is active. Empty: a file that
+    is locked in `folder`."""
     driver: Literal["advisory", "process", "docker", "kubernetes"] = "advisory"
     """Who carries decisions out: nobody (advisory), `foretell up` (process), or the provisioner
     itself: `docker` starts and stops containers that Compose has made, `kubernetes` scales a
