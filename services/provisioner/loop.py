@@ -63,7 +63,7 @@ class Loop:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), left_s or 0.001)
         finally:
-            self._lease.release()
+            await asyncio.to_thread(self._lease.release)
             self._metrics.active.set(0)
 
     async def _turn(self) -> None:
