@@ -209,8 +209,8 @@ class Layout:
             **self._folder(section, "length_model"),
         }
         if cluster.provisioning.enabled:  # a request may wait until an engine was started for it
-            patience_s = cluster.provisioning.give_up_s
-            values["engine_wait_s"] = max(section.engine_wait_s, patience_s)
+            longest_s = cluster.provisioning.give_up_s
+            values["engine_wait_s"] = max(section.engine_wait_s, longest_s)
         if section.https_port:
             values["https_listen"] = self.https_listen
         if section.envoy:

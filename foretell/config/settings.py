@@ -221,12 +221,15 @@ class TaggerSettings(GrpcSettings, TaggerOptions):
 
 
 class ProvisionerSettings(TrafficSettings, ProvisionOptions):
-    """Decides how many engines there should be. Replicas share `folder`; one of them is active."""
+    """Decides how many engines there should be. One of its replicas is active."""
 
     model_config = _config("PROVISIONER")
 
     folder: str = ""
-    """Folder of lease and decisions, shared by replicas, on a file system with locks (required)."""
+    """Folder of decisions and, without `lease`, of the lease, shared by replicas, on a file system
+    with locks (required)."""
+    lease: str = ""
+    """The Kubernetes Lease by which replicas agree who is active; empty: a locked file."""
     driver: Literal["advisory", "process", "docker", "kubernetes"] = "advisory"
     """Who carries decisions out: nobody, `foretell up`, or the provisioner, with Compose's
     containers or a StatefulSet."""

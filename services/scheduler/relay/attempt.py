@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from foretell.placement.needs import Unfit
 from foretell.services.process.logs import about
-from foretell.services.scheduler.http.errors import ApiError
-from foretell.services.scheduler.http.headers import RANK_HEADER, returned
-from foretell.services.scheduler.http.parsing import PRIORITY_HEADER, ParsedRequest, for_engine
+from foretell.services.scheduler.api.errors import ApiError
+from foretell.services.scheduler.api.headers import RANK_HEADER, returned
+from foretell.services.scheduler.api.parsing import PRIORITY_HEADER, ParsedRequest, for_engine
 from foretell.services.scheduler.placing.kept import response_id
 from foretell.services.scheduler.placing.needs import unfit_of
 from foretell.services.scheduler.placing.placement import Placement

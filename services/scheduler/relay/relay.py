@@ -11,10 +11,10 @@ import time
 from dataclasses import dataclass
 
 from foretell.services.process.logs import about
-from foretell.services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError
+from foretell.services.scheduler.api.errors import CLIENT_CLOSED_REQUEST, ApiError
+from foretell.services.scheduler.api.parsing import ParsedRequest
+from foretell.services.scheduler.api.slo import SloUnattainable
 from foretell.services.scheduler.http.exchange import Answering, ClientLeft
-from foretell.services.scheduler.http.parsing import ParsedRequest
-from foretell.services.scheduler.http.slo import SloUnattainable
 from foretell.services.scheduler.placing.placement import Placement
 from foretell.services.scheduler.placing.placer import Placer
 from foretell.services.scheduler.record.recorder import Recorder
