@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from foretell.placement.needs import Unfit
 from foretell.services.process.logs import about
 from foretell.services.scheduler.api.errors import ApiError
-from foretell.services.scheduler.api.headers import returned
+from foretell.services.scheduler.api.headers import RANK_HEADER, returned
 from foretell.services.scheduler.api.parsing import PRIORITY_HEADER, ParsedRequest, for_engine
 from foretell.services.scheduler.placing.kept import response_id
 from foretell.services.scheduler.placing.needs import unfit_of
@@ -411,6 +411,9 @@ class Attempt:
 
     def _request_headers(self) -> dict[str, str]:
         headers = {"x-request-id": self._request_id, **self._forwarded_headers}
+        rank = self._placement.instance.config.rank
+        if rank is not None:
+            headers[RANK_HEADER] = str(rank)
         if self._placement.spec.priority != self._request.priority:
             headers[PRIORITY_HEADER] = str(self._placement.spec.priority)
         return headers
