@@ -115,6 +115,7 @@ def test_each_data_parallel_rank_is_an_instance_with_a_predictor() -> None:
         "engines: [{kind: emulated, ranks: 2}]",
         "models: {m: {}}\nengines: [{ranks: 2, offline: true}]",
         "models: {m: {}}\nengines: [{ranks: 2}]\nprovisioning: {enabled: true}",
+        "models: {m: {}}\nengines: [{ranks: 2}]\nschedulers: {envoy: true}",
         "models: {m: {}}\nengines: [{host: a, ranks: 2}, {host: b}]\n"
         "traffic: {secret_file: /run/secret}",
     ],

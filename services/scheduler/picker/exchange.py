@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 
 from foretell.services.process.logs import about
 from foretell.services.scheduler.api.errors import CLIENT_CLOSED_REQUEST, ApiError, unavailable
+from foretell.services.scheduler.api.headers import RANK_HEADER
 from foretell.services.scheduler.api.parsing import PRIORITY_HEADER, ParsedRequest, for_engine
 from foretell.services.scheduler.api.slo import NO_TERMS, SloUnattainable, terms_of
 from foretell.services.scheduler.api.surface import ENDPOINTS
@@ -31,7 +32,7 @@ from foretell.v1 import ext_proc_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
-_CREDENTIALS = ("authorization", "proxy-authorization", "x-api-key", "cookie")
+_WITHHELD = ("authorization", "proxy-authorization", "x-api-key", "cookie", RANK_HEADER)
 """Headers of clients that no engine gets."""
 _CHUNKS_AT_ONCE = 16
 """Of a body; then others get their turn."""
@@ -184,7 +185,7 @@ class Exchange:
             known = [address for each in keepers if (address := addresses.known(each))]
             if not known:
                 raise unavailable("the engine that keeps this response is not up", "no_instance")
-            withheld = [name for name in _CREDENTIALS if name not in headers]
+            withheld = [name for name in _WITHHELD if name not in headers]
             self._stream.send(messages.destination(",".join(known), headers, withheld))
         except ApiError as error:
             self._reply(error.response(path))
@@ -283,11 +284,14 @@ class Exchange:
             spec.request_id,
             spec.length.expected_tokens,
             response_id=response_id(request, placement.instance.config.instance_id),
+            as_it_is=not placement.instance.takes_fields,
         )
         headers = {"x-request-id": self._request_id, **self._context.authorization}
         if spec.priority != request.priority:
             headers[PRIORITY_HEADER] = str(spec.priority)
-        withheld = [name for name in _CREDENTIALS if name not in headers]
+        if placement.instance.config.rank is not None:
+            headers[RANK_HEADER] = str(placement.instance.config.rank)
+        withheld = [name for name in _WITHHELD if name not in headers]
         self._body.clear()
         chunks = messages.body_chunks(body, ends=not trailers)
         first = messages.destination(",".join(addresses), headers, withheld)
