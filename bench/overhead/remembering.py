@@ -15,6 +15,7 @@ from typing import Any
 from bench.overhead import placement_load
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from foretell.config import list_profiles, load_profile
+from foretell.config.instances import InstanceConfig
 from foretell.engine import SnapshotPredictor
 from foretell.engine.gallery import Gallery
 from foretell.engine.published import Published
@@ -24,7 +25,8 @@ from foretell.length.distribution import knots
 from foretell.model import LengthEstimate, RequestSpec
 from foretell.placement.decision import decide
 from foretell.policy import Candidate, make_policy
-from foretell.services.scheduler.placing.stories import MOST_STORIES, Chapter, Ended, Stories, Story
+from foretell.services.scheduler.placing.attempt import MOST_TRACES, Attempt, Trace, Traces
+from foretell.services.scheduler.placing.pool import Instance
 from foretell.tools.harness.cases import Size, make_case
 
 BENCH = Benchmark(
@@ -46,7 +48,7 @@ class Bench:
     """A scheduler's part of placing, without sockets, before engines of one size."""
 
     def __init__(self, size: Size) -> None:
-        self.gallery, self.policy, self.stories = Gallery(knots), make_policy("slo"), Stories()
+        self.gallery, self.policy, self.traces = Gallery(knots), make_policy("slo"), Traces()
         self.step_time = OnlineStepTime(load_profile(list_profiles()[0]))
         self.tables = profile_step_time(load_profile(list_profiles()[0])).packed()
         self.names = [f"engine-{index}" for index in range(ENGINES)]
@@ -62,6 +64,9 @@ class Bench:
             predictor.hear(replace(case.snapshot, instance_id=name, taken_unix_s=self.now_s))
             self.predictors.append(predictor)
             self.gallery.follow(name)
+        self.instances = {
+            name: Instance(InstanceConfig(name, "http://127.0.0.1:1")) for name in self.names
+        }
 
     def hear(self) -> None:
         """A picture of each engine comes."""
@@ -92,9 +97,19 @@ class Bench:
         decision = decide(self.policy, request, candidates, 0.5)
         name = decision.chosen.instance_id
         if remember:
-            chapter = Chapter(decision, scene, "slo", 1, name, False, now_s, 0.001)
-            self.stories.add(Story(request_id, "m"), chapter)
-            chapter.ended = Ended(200, True, False, False, 0.1, 1.0, 500, 100)
+            attempt = Attempt(
+                key=request_id,
+                number=1,
+                instance=self.instances[name],
+                policy="slo",
+                decision=decision,
+                inputs=scene,
+                spec=request,
+                prediction=decision.chosen.prediction,
+                placed_unix_s=now_s,
+                took_s=0.001,
+            )
+            self.traces.add(Trace(request_id, "m"), attempt)
         self.gallery[name].reserve(request, now_s)
         self.gallery[name].ended(request_id)
 
@@ -117,7 +132,7 @@ def one(size: Size, rounds: int) -> dict[str, Any]:
     gc.collect()
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
-    for number in range(MOST_STORIES + 1):
+    for number in range(MOST_TRACES + 1):
         if number % _NEWS_EVERY == 0:
             bench.hear()
         bench.place(remember=True)
@@ -135,7 +150,7 @@ def one(size: Size, rounds: int) -> dict[str, Any]:
         "without_us": median(spent[False]),
         "more_us": median(a - b for a, b in pairs),
         "held_mib": (held - before) / 2**20,
-        "picture_mib": bench.stories.picture_bytes / 2**20,
+        "picture_mib": bench.traces.picture_bytes / 2**20,
     }
 
 
@@ -177,7 +192,7 @@ def tables(numbers: Numbers) -> Blocks:
         "with, us",
         "more, us",
         "of a request",
-        f"{MOST_STORIES:,} placements, MiB",
+        f"{MOST_TRACES:,} placements, MiB",
         "pictures of these, MiB",
     )
     text = "\n".join(

@@ -24,18 +24,19 @@ from bench.overhead import placement_load, remembering
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from foretell.config.instances import InstanceConfig
 from foretell.model import LengthEstimate, Load, Prediction, RequestSpec, Slo
+from foretell.placement.decision import Decision
+from foretell.policy import Candidate
 from foretell.services.process.logs import all_about
 from foretell.services.scheduler.background import Background
 from foretell.services.scheduler.http.parsing import parse
 from foretell.services.scheduler.http.slo import Terms
 from foretell.services.scheduler.http.surface import ENDPOINTS
-from foretell.services.scheduler.placing.placement import Placement
+from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.placing.pool import Instance
 from foretell.services.scheduler.placing.predictors import Predictors
-from foretell.services.scheduler.record.lessons import Lessons
+from foretell.services.scheduler.record.feedback import Feedback
 from foretell.services.scheduler.record.recorder import Recorder
 from foretell.services.scheduler.record.request_log import RequestLog
-from foretell.services.scheduler.record.result import Result
 from foretell.services.scheduler.record.tracing import ENDPOINTS as OTLP
 from foretell.services.scheduler.record.tracing import Tracing, open_tracing
 from foretell.telemetry import SchedulerMetrics
@@ -59,7 +60,7 @@ _BODY = b"""{"model": "m", "stream": true, "max_tokens": 200,
  "messages": [{"role": "user", "content": "What is a KV block?"}]}"""
 
 
-class _NoLessons:
+class _NoFeedback:
     """To learn lengths is no part of telling."""
 
     def learn(self, *_: object) -> None: ...
@@ -76,35 +77,45 @@ class Bench:
         self.request = parse(ENDPOINTS["/v1/chat/completions"], _BODY, terms=terms)
         load = Load(8, 0, 1, 800, 2000, 0, 64)
         prediction = Prediction("engine-0", 0.05, 4.0, 0.02, 0.0, 0.05, load, 400)
-        self.placement = Placement(
+        spec = RequestSpec("k", 20, 200, LengthEstimate(150.0), slo=slo)
+        chosen = Candidate("engine-0", 1, 1, load, prediction)
+        self.attempt = Attempt(
             key="k",
+            number=1,
             instance=Instance(InstanceConfig("engine-0", "http://127.0.0.1:1")),
-            spec=RequestSpec("k", 20, 200, LengthEstimate(150.0), slo=slo),
-            prediction=prediction,
             policy="slo",
-            attempt=1,
-            decided_unix_s=now_s,
+            decision=Decision(spec, [chosen], 0.0, None, chosen),
+            inputs=None,
+            spec=spec,
+            prediction=prediction,
+            placed_unix_s=now_s,
             took_s=0.001,
+            status=200,
+            first_byte_unix_s=now_s + 0.06,
+            ended_unix_s=now_s + 4.2,
+            finished=True,
+            prompt_tokens=20,
+            output_tokens=180,
+            cached_tokens=0,
         )
-        self.result = Result(200, now_s + 0.06, now_s + 4.2, True, 20, 180, 0)
         self.tracing = tracing
         self.log = RequestLog(str(log), _MAX_LOG_BYTES, lambda lines: None)
         self.silent = self._recorder(metrics, RequestLog("", 0, lambda lines: None))
         self.logging = self._recorder(metrics, self.log)
 
     def _recorder(self, metrics: SchedulerMetrics, log: RequestLog) -> Recorder:
-        lessons, nobody = cast(Lessons, _NoLessons()), cast(Predictors, None)
-        return Recorder(metrics, lessons, log, "slo", nobody, Background())
+        feedback, nobody = cast(Feedback, _NoFeedback()), cast(Predictors, None)
+        return Recorder(metrics, feedback, log, "slo", nobody, Background())
 
     def metrics(self, request_id: str) -> None:
         """Count and observe one request."""
-        self.silent.record(self.request, request_id, self.placement, self.result)
-        self.silent.count("m", self.placement, 200)
+        self.silent.record(self.request, None, self.attempt)
+        self.silent.count(200, "m", self.attempt)
 
     def metrics_and_log(self, request_id: str) -> None:
         """Count and observe one request, and write its line of the request log."""
-        self.logging.record(self.request, request_id, self.placement, self.result)
-        self.logging.count("m", self.placement, 200)
+        self.logging.record(self.request, None, self.attempt)
+        self.logging.count(200, "m", self.attempt)
 
     def lines_about(self, request_id: str) -> None:
         """Say whose request the lines of the log are about."""
@@ -115,9 +126,9 @@ class Bench:
     def spans(self, request_id: str) -> None:
         """The spans of a request with one attempt."""
         assert self.tracing is not None
-        trace = self.tracing.request(self.request, request_id, {})
-        trace.attempt(self.placement)
-        trace.attempt_ended(self.result)
+        trace = self.tracing.request(self.request, {})
+        trace.attempt(self.attempt)
+        trace.attempt_ended(self.attempt)
         trace.end(200)
 
 

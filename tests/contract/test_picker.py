@@ -231,7 +231,8 @@ async def test_health_services(tmp_path: Path) -> None:
 
 
 async def test_whom_other_hosts_can_reach_must_be_able_to_tell_them_apart() -> None:
-    replica: Any = SimpleNamespace(pool=None, draining=False, max_body_bytes=1)
+    shared = SimpleNamespace(pool=None, max_body_bytes=1)
+    replica: Any = SimpleNamespace(shared=shared, draining=False)
     for authorization in ({"authorization": "Bearer k"}, {}):
         picker = Picker(replica, replica, authorization)
         for address in ("0.0.0.0:0", "[::]:0"):

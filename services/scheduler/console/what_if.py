@@ -18,9 +18,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from foretell.model import LengthEstimate
 from foretell.services.process.aside import AsideFailed, computed_aside
 from foretell.services.scheduler.http.errors import ApiError, invalid, unavailable
+from foretell.services.scheduler.placing.attempt import Attempt, Trace, Traces
 from foretell.services.scheduler.placing.placer import Placer
 from foretell.services.scheduler.placing.pool import Pool
-from foretell.services.scheduler.placing.stories import Chapter, Stories, Story
 
 logger = logging.getLogger(__name__)
 
@@ -86,10 +86,10 @@ class WhatIf:
     def _asked(self, question: Question) -> dict[str, Any]:
         """All that the simulation needs; raises `ApiError` where that is not known."""
         now_unix_s = time.time()
-        stories = list(_lately(self._placer.stories, now_unix_s - WINDOW_S))
-        model = question.model or _most_asked(stories)
+        traces = list(_lately(self._placer.traces, now_unix_s - WINDOW_S))
+        model = question.model or _most_asked(traces)
         engines = self._engines(model)
-        arrivals = [_arrival(story) for story in reversed(stories) if story.model_name == model]
+        arrivals = [_arrival(trace) for trace in reversed(traces) if trace.model_name == model]
         if not engines or not arrivals:
             text = "no engine is followed, or no request came lately"
             raise ApiError(409, text, code="nothing_known")
@@ -127,28 +127,26 @@ def _parsed(query: str) -> Question:
         raise invalid("the query has too many fields") from None
 
 
-def _lately(stories: Stories, since_unix_s: float) -> Iterator[Story]:
+def _lately(traces: Traces, since_unix_s: float) -> Iterator[Trace]:
     """Those that generate and were placed since, the latest first."""
-    for story in stories.latest():
-        if story.chapters[0].placed_unix_s < since_unix_s:
-            return
-        if story.chapters[-1].decision.chosen.prediction is not None:
-            yield story
+    for trace in traces.since(since_unix_s):
+        if trace.attempts[-1].decision.chosen.prediction is not None:
+            yield trace
 
 
-def _most_asked(stories: Sequence[Story]) -> str:
-    names = [story.model_name for story in stories]
+def _most_asked(traces: Sequence[Trace]) -> str:
+    names = [trace.model_name for trace in traces]
     return max(set(names), key=names.count, default="")
 
 
-def _arrival(story: Story) -> dict[str, Any]:
+def _arrival(trace: Trace) -> dict[str, Any]:
     """One request: as long as it was, or as it is believed to become while it is in progress."""
-    first, last = story.chapters[0], story.chapters[-1]
+    first, last = trace.attempts[0], trace.attempts[-1]
     spec = first.decision.spec
     cached = _cached_tokens(last)
     output = spec.length.expected_tokens
-    if last.ended is not None and last.ended.finished and last.ended.output_tokens:
-        output = last.ended.output_tokens / spec.sequences
+    if last.finished and last.output_tokens:
+        output = last.tokens_each
     return {
         "t_s": first.placed_unix_s - first.took_s,
         # What an engine need not compute again costs it nearly nothing.
@@ -162,18 +160,17 @@ def _arrival(story: Story) -> dict[str, Any]:
     }
 
 
-def _cached_tokens(chapter: Chapter) -> int:
-    prediction = chapter.decision.chosen.prediction
+def _cached_tokens(attempt: Attempt) -> int:
+    prediction = attempt.decision.chosen.prediction
     return prediction.cached_tokens if prediction is not None else 0
 
 
-def _met(chapter: Chapter) -> dict[str, Any] | None:
+def _met(attempt: Attempt) -> dict[str, Any] | None:
     """What is known of its answer, if that was whole and its first token was seen."""
-    ended = chapter.ended
-    if ended is None or not ended.finished or ended.status >= 400 or not ended.ttft_s:
+    if not attempt.answered or not attempt.ttft_s:
         return None
-    tokens = ended.output_tokens // chapter.decision.spec.sequences
-    return {"ttft_s": ended.ttft_s, "e2e_s": ended.e2e_s, "output_tokens": tokens}
+    tokens = int(attempt.tokens_each)
+    return {"ttft_s": attempt.ttft_s, "e2e_s": attempt.e2e_s, "output_tokens": tokens}
 
 
 def _length(length: LengthEstimate) -> list[Any]:

@@ -7,9 +7,9 @@ answer is relayed.
 import gc
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
 from math import inf, isinf
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import orjson
 
@@ -21,7 +21,6 @@ from foretell.services.scheduler.http.errors import invalid
 from foretell.services.scheduler.http.fields import boolean, integer
 from foretell.services.scheduler.http.forms import form_fields
 from foretell.services.scheduler.http.output import HINT_FIELD, output_terms
-from foretell.services.scheduler.http.quota import Grant
 from foretell.services.scheduler.http.slo import NO_TERMS, Terms
 from foretell.services.scheduler.http.surface import Endpoint, Message, Prompts, content_text
 
@@ -35,6 +34,8 @@ MOST_BRACKETS = 300_000
 """Brackets in a body, those in its texts included: each may be an object that takes time to make.
 Texts of programs have some 2 of them in 100 characters."""
 _LARGE_BYTES = 1 << 18
+_FIRST_PRIORITY, _LAST_PRIORITY = -(2**31), 2**31 - 1
+JSON = "application/json"
 PRIORITY_HEADER = "x-vllm-priority"
 OUTPUT_IDS_FIELD = "foretell_output_ids"
 """Key of `vllm_xargs` in which our engines are told the output tokens that the client has."""
@@ -43,12 +44,8 @@ OUTPUT_LENGTHS_FIELD = "foretell_output_lengths"
 vLLM takes no lists of lists."""
 
 
-@dataclass(slots=True)
-class ParsedRequest:
-    """A valid request and the facts about it that placement needs.
-
-    Nobody changes it; it is not frozen because making it would take ten times as long.
-    """
+class ApiRequest(NamedTuple):
+    """A valid request and the facts about it that placement needs. It is made once, by `parse`."""
 
     endpoint: Endpoint
     body: dict[str, Any]
@@ -78,11 +75,11 @@ class ParsedRequest:
     tenant: str = ""
     """The tenant whose API key came with the request; "" where no key is needed."""
     terms: Terms = NO_TERMS
-    grant: Grant | None = None
-    """What its tenant has left; None: it has no limits."""
+    request_id: str = ""
+    """The id by which its client knows it."""
     form: bytes = b""
     """The body as it came, where it is a form."""
-    content_type: str = "application/json"
+    content_type: str = JSON
     among: frozenset[str] | None = None
     """Names of the only instances that may answer; None: any."""
 
@@ -108,21 +105,28 @@ def parse(
     endpoint: Endpoint,
     raw: bytes,
     *,
+    content_type: str = JSON,
+    request_id: str = "",
     tenant: str = "",
     terms: Terms = NO_TERMS,
-    grant: Grant | None = None,
     only: Callable[[], str] = str,
-) -> ParsedRequest:
-    """Validate a request body; raises `ApiError`.
+    priority: str = "",
+    least_priority: int | None = None,
+    among: frozenset[str] | None = None,
+) -> ApiRequest:
+    """Validate a request body; raises `ApiError`. A form is passed on as it is.
 
-    `only` gives the model that is meant where none is named; "": there are several.
+    `only` gives the model that is meant where none is named; "": there are several. `priority` is
+    the header `X-Vllm-Priority`, and the tenant has at least `least_priority`.
     """
-    body, in_utf8 = _json_object(raw)
-    model = body.get("model") or only() or body.get("model")
-    if model is None:
-        raise invalid("you must provide a model parameter", "model", "missing_required_parameter")
-    if not isinstance(model, str) or not model:
-        raise invalid("'model' must be a non-empty string", "model", "invalid_type")
+    if endpoint.is_form:
+        fields: dict[str, Any] = dict(form_fields(content_type, raw))
+        body, in_utf8 = {"model": fields.get("model"), "prompt": ""}, False
+        stream = boolean(fields, "stream")
+    else:
+        body, in_utf8 = _json_object(raw)
+        stream = endpoint.generates and boolean(body, "stream")
+    model = _model(body, only)
     n = integer(body, "n", 1, least=1, most=MAX_SEQUENCES) if endpoint.generates else 1
     messages = endpoint.messages(body) if endpoint.messages else []
     prompts: Prompts = [""]
@@ -135,12 +139,12 @@ def parse(
         raise invalid(f"prompts times n must not exceed {MAX_SEQUENCES}", param, "value_too_large")
     longest = max(prompts, key=len)
     output = output_terms(body, endpoint)
-    return ParsedRequest(
+    return ApiRequest(
         endpoint=endpoint,
         body=body,
         head=raw.rstrip()[:-1] if in_utf8 and _keeps_form(endpoint, body) else b"",
         model=model,
-        stream=endpoint.generates and boolean(body, "stream"),
+        stream=stream,
         max_tokens=output.max_tokens,
         min_tokens=output.min_tokens,
         hint_tokens=output.hint_tokens,
@@ -148,7 +152,7 @@ def parse(
         unending=output.unending,
         kind=output.kind,
         sequences=len(prompts) * n,
-        priority=_priority(body),
+        priority=_priority(body, priority, least_priority),
         # Lone surrogates are legal JSON but no legal UTF-8: placement sees them replaced.
         text=_without_surrogates(longest[:MOST_TEXT]) if isinstance(longest, str) else "",
         characters=len(longest) if isinstance(longest, str) else 0,
@@ -156,38 +160,35 @@ def parse(
         token_ids=0 if isinstance(longest, str) else len(longest),
         tenant=tenant,
         terms=terms,
-        grant=grant,
+        request_id=request_id,
+        form=raw if endpoint.is_form else b"",
+        content_type=content_type,
+        among=among,
     )
 
 
-def parse_form(
-    endpoint: Endpoint,
-    content_type: str,
-    raw: bytes,
-    *,
-    tenant: str = "",
-    terms: Terms = NO_TERMS,
-    grant: Grant | None = None,
-    only: Callable[[], str] = str,
-) -> ParsedRequest:
-    """Validate a form, which is passed on as it is; raises `ApiError`."""
-    fields: dict[str, Any] = dict(form_fields(content_type, raw))
-    known = {"model": fields.get("model"), "prompt": ""}
-    request = parse(
-        endpoint,
-        orjson.dumps(known),
-        tenant=tenant,
-        terms=terms,
-        grant=grant,
-        only=only,
-    )
-    return replace(request, stream=boolean(fields, "stream"), form=raw, content_type=content_type)
+def _model(body: dict[str, Any], only: Callable[[], str]) -> str:
+    model = body.get("model") or only() or body.get("model")
+    if model is None:
+        raise invalid("you must provide a model parameter", "model", "missing_required_parameter")
+    if not isinstance(model, str) or not model:
+        raise invalid("'model' must be a non-empty string", "model", "invalid_type")
+    return model
 
 
-def _priority(body: dict[str, Any]) -> int:
-    """The last one for requests that say that they are offline."""
-    given = integer(body, "priority", 0, least=-(2**31), most=2**31 - 1)
-    return OFFLINE_PRIORITY if _says_offline(body) else given
+def _priority(body: dict[str, Any], header: str, least: int | None) -> int:
+    """The last one for requests that say that they are offline.
+
+    Otherwise the header wins over the body's `priority`, as in vLLM; one that is no number is
+    ignored.
+    """
+    given = integer(body, "priority", 0, least=_FIRST_PRIORITY, most=_LAST_PRIORITY)
+    if _says_offline(body):
+        given = OFFLINE_PRIORITY
+    elif header:
+        with suppress(ValueError):
+            given = max(_FIRST_PRIORITY, min(_LAST_PRIORITY, int(header)))
+    return given if least is None else max(given, least)
 
 
 def _says_offline(body: dict[str, Any]) -> bool:
@@ -200,23 +201,8 @@ def _keeps_form(endpoint: Endpoint, body: dict[str, Any]) -> bool:
     return not endpoint.generates or "vllm_xargs" not in body
 
 
-def with_priority_header(request: ParsedRequest, header: str) -> ParsedRequest:
-    """The request with the priority of its `X-Vllm-Priority` header.
-
-    The header wins over the body's `priority`, as in vLLM; a header that is no number is ignored.
-    An offline request stays one.
-    """
-    try:
-        priority = int(header)
-    except ValueError:
-        return request
-    if _says_offline(request.body):
-        return request
-    return replace(request, priority=max(-(2**31), min(2**31 - 1, priority)))
-
-
 def for_engine(
-    request: ParsedRequest,
+    request: ApiRequest,
     request_id: str,
     predicted_tokens: float,
     *,

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 
@@ -12,20 +11,19 @@ from google.protobuf.message import DecodeError
 
 from foretell.services.process.logs import about
 from foretell.services.scheduler.app import App, Replica
-from foretell.services.scheduler.http.accepting import accepted, request_id_of
-from foretell.services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError, unavailable
+from foretell.services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError
 from foretell.services.scheduler.http.limits import body_too_long, declared_bytes
-from foretell.services.scheduler.http.parsing import PRIORITY_HEADER, ParsedRequest, for_engine
-from foretell.services.scheduler.http.quota import NOBODY, Grant
+from foretell.services.scheduler.http.parsing import PRIORITY_HEADER, for_engine
 from foretell.services.scheduler.http.response import Response
-from foretell.services.scheduler.http.slo import NO_TERMS, SloUnattainable, terms_of
 from foretell.services.scheduler.http.surface import ENDPOINTS
+from foretell.services.scheduler.lifecycle.context import RequestContext, Stage
+from foretell.services.scheduler.lifecycle.judgement import Verdict, judge, lost
 from foretell.services.scheduler.picker import messages
 from foretell.services.scheduler.picker.addresses import Addresses
 from foretell.services.scheduler.picker.http2 import UNKNOWN, Stream
+from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.placing.kept import response_id
-from foretell.services.scheduler.placing.placement import Placement
-from foretell.services.scheduler.record.result import Result
+from foretell.services.scheduler.placing.refusals import engines_failed
 from foretell.v1 import ext_proc_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -55,22 +53,16 @@ class Exchange:
         self.began_s = time.monotonic()
         self._stream = stream
         self._context = context
-        self._replica = context.replica
-        self._held = ExitStack()
-        """The request's place among those in progress."""
-        self._endpoint = ENDPOINTS["/v1/completions"]
-        self._headers: dict[str, str] = {}
-        self._tenant = NOBODY
-        self._grant: Grant | None = None
-        self._terms = NO_TERMS
+        self._shared = context.replica.shared
+        self._path = ""
+        self._life: RequestContext | None = None
+        """None before its head has come, and for what generates nothing."""
         self._subset: frozenset[str] | None = None
         self._duplex_response = False
         self._body = bytearray()
         self._placing: asyncio.Task[None] | None = None
-        self._request: ParsedRequest | None = None
-        self._request_id = ""
-        self._placement: Placement | None = None
-        self._result = Result()
+        self._status = 0
+        """What the engine or the gateway has answered."""
         self._settled = False
 
     # What the gateway says.
@@ -85,8 +77,7 @@ class Exchange:
             self.lose()
             self._stream.end(UNKNOWN, "this is no ProcessingRequest")
         except Exception:  # the last line of defence, as in the relay
-            logger.exception("the scheduler failed", extra=about(self._request_id))
-            self.refuse(_defect())
+            self._fail()
 
     def half_close(self) -> None:
         """The gateway has no more to say: the answer has ended, or nobody waits for it."""
@@ -97,19 +88,23 @@ class Exchange:
         """The gateway has dropped the request, or said all of it."""
         if self._placing is not None:
             self._placing.cancel()
-        self._settle(self._result.status or CLIENT_CLOSED_REQUEST)
+        self._settle(self._status or CLIENT_CLOSED_REQUEST)
 
     def refuse(self, error: ApiError) -> None:
         """Answer the client with an error, which ends the request."""
-        if isinstance(error, SloUnattainable) and self._request is not None:
-            self._replica.relay.recorder.record_rejection(self._request, self._request_id, error)
         headers = dict(error.headers)
-        if self._request_id:
-            headers["x-request-id"] = self._request_id
+        if self._life is not None:
+            headers["x-request-id"] = self._life.request_id
         if error.status in (429, 503) and error.code:
             headers[messages.DROPPED] = error.code
         self._settle(error.status)
-        self._reply(replace(error.response(self._endpoint.path), headers=headers))
+        self._reply(replace(error.response(self._path), headers=headers))
+
+    def _fail(self) -> None:
+        """A defect of ours."""
+        request_id = self._life.request_id if self._life is not None else ""
+        logger.exception("the scheduler failed", extra=about(request_id))
+        self.refuse(ApiError(500, "the scheduler failed; see its log", code="internal_error"))
 
     def _reply(self, response: Response) -> None:
         self._stream.send(messages.immediate(response))
@@ -133,36 +128,32 @@ class Exchange:
 
     def _begin(self, request: pb.ProcessingRequest) -> None:
         """Refuse what its headers are reason enough to refuse."""
-        replica, protocol = self._replica, request.protocol_config
+        protocol, most_bytes = request.protocol_config, self._shared.max_body_bytes
         if request.HasField("protocol_config") and protocol.request_body_mode != _DUPLEX:
             logger.error("the gateway must send request bodies in the mode FULL_DUPLEX_STREAMED")
             raise ApiError(500, "the gateway is not configured for this endpoint picker")
         self._duplex_response = protocol.response_body_mode == _DUPLEX
-        headers = self._headers = messages.headers_of(request.request_headers)
+        headers = messages.headers_of(request.request_headers)
         method, path = headers.get(":method", ""), headers.get(":path", "").partition("?")[0]
         if path not in ENDPOINTS or method != "POST":
-            self._show(method, path)
+            self._show(method, path, headers)
             return
-        self._endpoint = ENDPOINTS[path]
-        self._tenant = replica.api_keys.tenant(headers)
-        self._held.enter_context(replica.in_progress.place(self._tenant.name))
-        self._grant = self._held.enter_context(self._tenant.place())
-        self._request_id = request_id_of(headers)
-        self._terms = terms_of(headers, replica.terms)
+        self._path = path
+        self._life = RequestContext(self._shared, ENDPOINTS[path], headers)
         self._subset = messages.subset_of(request)
-        if declared_bytes(headers.get("content-length", "")) > replica.max_body_bytes:
-            raise body_too_long(replica.max_body_bytes)
+        if declared_bytes(headers.get("content-length", "")) > most_bytes:
+            raise body_too_long(most_bytes)
         self._context.arriving.add(self)
         if request.request_headers.end_of_stream:
             self._place(trailers=False)
 
-    def _show(self, method: str, path: str) -> None:
+    def _show(self, method: str, path: str, headers: Mapping[str, str]) -> None:
         """Answer a request that generates nothing."""
         self._settled = True
         try:
             if path == "/metrics":  # not for whoever can reach the gateway
                 raise ApiError(404, f"Not Found: {method} {path}")
-            self._reply(self._context.app.page(method, path, self._headers))
+            self._reply(self._context.app.page(method, path, headers))
         except ApiError as error:
             self._reply(error.response())
 
@@ -170,72 +161,49 @@ class Exchange:
         if self._settled:
             return  # refused already
         self._body += part.body
-        if len(self._body) > self._replica.max_body_bytes:
-            raise body_too_long(self._replica.max_body_bytes)
+        if len(self._body) > self._shared.max_body_bytes:
+            raise body_too_long(self._shared.max_body_bytes)
         if part.end_of_stream:
             self._place(trailers=False)
 
     # Placing.
 
     def _place(self, *, trailers: bool) -> None:
-        if self._settled or self._placing is not None:
+        if self._settled or self._placing is not None or self._life is None:
             return
         self._context.arriving.discard(self)
-        work = self._placed(trailers=trailers)
+        work = self._placed(self._life, trailers=trailers)
         self._placing = asyncio.get_running_loop().create_task(work)
 
-    async def _placed(self, *, trailers: bool) -> None:
+    async def _placed(self, life: RequestContext, *, trailers: bool) -> None:
         """Place the request and send it on its way, or refuse it."""
         try:
-            request = self._request = await self._accepted()
-            self._replica.accepted_total += 1
-            address = await self._address(request)
-            others = await self._others(request)
-            self._dispatch(request, [address, *others], trailers=trailers)
+            among = self._subset
+            if among is not None:
+                among = await self._context.addresses.instances(among)
+            life.accept(bytes(self._body), among)
+            address = await self._address(life, await life.place(recallable=False))
+            others = await self._others(life)
+            self._dispatch(life, [address, *others], trailers=trailers)
         except ApiError as error:
             self.refuse(error)
         except Exception:  # the last line of defence, as in the relay
-            logger.exception("the scheduler failed", extra=about(self._request_id))
-            self.refuse(_defect())
+            self._fail()
 
-    async def _accepted(self) -> ParsedRequest:
-        request = accepted(
-            self._endpoint,
-            self._headers,
-            bytes(self._body),
-            tenant=self._tenant,
-            grant=self._grant,
-            terms=self._terms,
-            serves=self._replica.pool.may_serve,
-            only=self._replica.pool.only_model,
-        )
-        if self._subset is None:
-            return request
-        return replace(request, among=await self._context.addresses.instances(self._subset))
-
-    async def _address(self, request: ParsedRequest) -> str:
+    async def _address(self, life: RequestContext, attempt: Attempt) -> str:
         """The address of the engine that is chosen; raises `ApiError` if none is."""
-        placer = self._replica.relay.placer
-        placement = await placer.place(request, self._request_id, recallable=False)
         while True:
-            self._placement = placement
             try:
-                return await self._context.addresses.of(placement.instance)
+                return await self._context.addresses.of(attempt.instance)
             except OSError as error:
-                instance_id = placement.instance.config.instance_id
-                logger.warning(
-                    "%s has no address: %s", instance_id, error, extra=about(self._request_id)
-                )
-                self._replica.relay.metrics.retries.labels(instance_id, "connect").inc()
-                self._placement = None  # the retry ends it if it raises
-                placement = await placer.retry(placement)
+                attempt = await life.retry(lost("connect"), said=f"it has no address: {error}")
 
-    async def _others(self, request: ParsedRequest) -> list[str]:
+    async def _others(self, life: RequestContext) -> list[str]:
         """Where the gateway may try again before anything of an answer has come."""
-        placement = self._placement
-        assert placement is not None, "retries follow a placement"
-        known = list(self._replica.pool.instances.values())
-        after = known.index(placement.instance) + 1 if placement.instance in known else 0
+        assert life.attempt is not None, "others follow the first"
+        known, request = list(self._shared.pool.instances.values()), life.request
+        chosen = life.attempt.instance
+        after = known.index(chosen) + 1 if chosen in known else 0
         fit = (
             each
             for each in chain(known[after:], known[: max(0, after - 1)])
@@ -243,21 +211,22 @@ class Exchange:
             and request.model in each.model_names
             and (request.among is None or each.config.instance_id in request.among)
         )
-        others = list(islice(fit, self._replica.relay.placer.core.config.max_attempts - 1))
+        others = list(islice(fit, life.placer.core.config.max_attempts - 1))
         await self._context.addresses.learn(others)
         return [address for each in others if (address := self._context.addresses.known(each))]
 
-    def _dispatch(self, request: ParsedRequest, addresses: list[str], *, trailers: bool) -> None:
-        placement = self._placement
-        assert placement is not None, "a request was sent without a placement"
-        spec = placement.spec
+    def _dispatch(self, life: RequestContext, addresses: list[str], *, trailers: bool) -> None:
+        attempt, request = life.attempt, life.request
+        assert attempt is not None, "a request was sent without an attempt"
+        spec = attempt.spec
         body = for_engine(
             request,
             spec.request_id,
             spec.length.expected_tokens,
-            response_id=response_id(request, placement.instance.config.instance_id),
+            response_id=response_id(request, attempt.instance_id),
         )
-        headers = {"x-request-id": self._request_id, **self._context.authorization}
+        own = {"x-request-id": request.request_id, **life.begin_attempt()}
+        headers = {**own, **self._context.authorization}
         if spec.priority != request.priority:
             headers[PRIORITY_HEADER] = str(spec.priority)
         withheld = [name for name in _CREDENTIALS if name not in headers]
@@ -272,44 +241,36 @@ class Exchange:
 
     def _answered(self, headers: dict[str, str]) -> None:
         """The engine has answered, or the gateway in its place."""
-        placement, told = self._placement, headers.get(":status", "")
-        status = int(told) if told.isascii() and told.isdecimal() and len(told) == 3 else 0
-        if placement is None:  # the gateway's own answer, to what it did not let through to here
-            self._result.status = status
+        life, stated = self._life, headers.get(":status", "")
+        status = int(stated) if stated.isascii() and stated.isdecimal() and len(stated) == 3 else 0
+        if life is None or life.attempt is None:
+            # The gateway's own answer, to what it did not let through to here.
+            self._status = status
             self._stream.send(messages.response_headers({}))
             return
         if self._settled:
             return
-        self._note_served(placement, headers.get(messages.SERVED, ""))
-        # 401 and 403: the engine refuses our key, for which the client is not to blame.
-        if status >= 500 or status in (401, 403):
-            reason = f"http_{status}" if messages.SERVED in headers else "connect"
-            instance_id = placement.instance.config.instance_id
-            self._replica.relay.metrics.retries.labels(instance_id, reason).inc()
-            tried = self._replica.relay.placer.core.config.max_attempts
-            text = f"the engines that were tried ({tried}) failed before a first token"
-            self.refuse(unavailable(text, "engine_failed"))
+        attempt = self._served(life, life.attempt, headers.get(messages.SERVED, ""))
+        judgement = judge(status, generates=life.endpoint.generates)
+        if judgement.verdict is Verdict.FAULT:
+            attempt.status = status if messages.SERVED in headers else 0
+            life.failed(judgement if attempt.status else lost("connect"))
+            self.refuse(engines_failed(life.placer.core.config.max_attempts))
             return
-        self._result.status = status
-        self._stream.send(messages.response_headers(self._told()))
+        if judgement.counts:
+            life.failed(judgement)
+        self._status = attempt.status = status
+        self._stream.send(
+            messages.response_headers({"x-request-id": life.request_id, **attempt.headers()})
+        )
 
-    def _note_served(self, placement: Placement, address: str) -> None:
-        """Account for another engine's answer: the gateway tried the chosen one in vain."""
+    def _served(self, life: RequestContext, attempt: Attempt, address: str) -> Attempt:
+        """The attempt that is answered: another one where the gateway tried the first in vain."""
         served = self._context.addresses.instance(address) if address else None
-        if served is None or served is placement.instance:
-            return
-        instance_id = placement.instance.config.instance_id
-        self._replica.relay.metrics.retries.labels(instance_id, "gateway").inc()
-        self._record(placement, Result(ended_unix_s=time.time()))
-        # Its lease stays where it was: the answer's end gives it back.
-        attempt = placement.attempt + 1
-        self._placement = replace(placement, instance=served, prediction=None, attempt=attempt)
-        self._replica.relay.placer.sent_elsewhere(self._placement)
-
-    def _told(self) -> dict[str, str]:
-        """What the client is told in the headers of its answer."""
-        assert self._placement is not None
-        return {"x-request-id": self._request_id, **self._placement.headers()}
+        if served is None or served is attempt.instance:
+            return attempt
+        life.failed(lost("gateway"))
+        return life.sent_elsewhere(served)
 
     def _settle(self, status: int) -> None:
         """Give everything back and account for the request; only the first end counts.
@@ -321,25 +282,12 @@ class Exchange:
             return
         self._settled = True
         self._context.arriving.discard(self)
-        self._held.close()
-        placement, relay, result = self._placement, self._replica.relay, self._result
-        if placement is not None:
-            result.broken = result.status > 0 and placement.instance.down.is_set()
-            result.finished = result.status > 0 and not result.broken
-            result.abandoned = not result.finished
-            result.ended_unix_s = time.time()
-            relay.placer.end(placement, broken=result.broken, answered=result.finished)
-            self._record(placement, result)
-        model = self._request.model if self._request else ""
-        instance_id = placement.instance.config.instance_id if placement else ""
-        policy = placement.policy if placement else ""
-        relay.metrics.requests.labels(model, instance_id, policy, str(status)).inc()
-
-    def _record(self, placement: Placement, result: Result) -> None:
-        assert self._request is not None, "only what was understood is placed"
-        relay = self._replica.relay
-        relay.recorder.record(self._request, self._request_id, placement, result)
-
-
-def _defect() -> ApiError:
-    return ApiError(500, "the scheduler failed; see its log", code="internal_error")
+        life = self._life
+        if life is None:
+            return
+        if life.stage is Stage.SENT and (attempt := life.attempt) is not None:
+            attempt.broken = self._status > 0 and attempt.instance.down.is_set()
+            attempt.finished = self._status > 0 and not attempt.broken
+            attempt.abandoned = not attempt.finished
+            life.end_attempt()
+        life.end(status)

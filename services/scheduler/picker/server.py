@@ -39,7 +39,7 @@ class Picker:
     def __init__(self, app: App, replica: Replica, authorization: Mapping[str, str]) -> None:
         """`authorization` is the header that engines want, if any."""
         self._replica = replica
-        self._context = PickerContext(app, replica, Addresses(replica.pool), authorization)
+        self._context = PickerContext(app, replica, Addresses(replica.shared.pool), authorization)
         self._secret = b""
         self._connections: set[Connection] = set()
 
@@ -95,8 +95,8 @@ class Picker:
 
     def _connection(self) -> Connection:
         """The protocol of a new connection."""
-        longest = self._replica.max_body_bytes + _ROOM_BYTES
-        most = self._replica.in_progress.limit
+        longest = self._replica.shared.max_body_bytes + _ROOM_BYTES
+        most = self._replica.shared.in_progress.limit
         connection = Connection(self._open, longest, self._connections, most)
         if len(self._connections) >= MOST_CONNECTIONS:
             asyncio.get_running_loop().call_soon(connection.abort)
@@ -143,7 +143,7 @@ class _Check:
         if service in ("", "liveness"):
             self._answer(True)
         elif service == "readiness":
-            self._answer(self._replica.pool.ready and not self._replica.draining)
+            self._answer(self._replica.shared.pool.ready and not self._replica.draining)
         elif service == _SERVICE:  # it answers, if only that there is no engine
             self._answer(not self._replica.draining)
         else:

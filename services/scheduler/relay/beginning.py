@@ -5,8 +5,8 @@ Each line is read once, however they come.
 
 from collections.abc import Sequence
 
+from foretell.services.scheduler.relay.reported import Reported, reported_error
 from foretell.services.scheduler.relay.sse import parse_object
-from foretell.services.scheduler.relay.told import Told, told_error
 
 MOST_BYTES = 1 << 20
 """What is held of the beginning; beyond that it goes to the client."""
@@ -17,11 +17,11 @@ _FIELDS = (b"data", b"event", b"id", b"retry")
 class NoBeginning(Exception):
     """The stream begins with an error, or with something that is no event of JSON."""
 
-    def __init__(self, reason: str, told: Told | None = None) -> None:
+    def __init__(self, reason: str, reported: Reported | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         """A label for metrics."""
-        self.told = told
+        self.reported = reported
         """What the engine says of its error."""
 
 
@@ -77,8 +77,8 @@ class Beginning:
         answer = parse_object(data)
         if answer is None and whole:
             raise NoBeginning("not_events")
-        if answer is not None and (told := told_error(answer)) is not None:
-            raise NoBeginning("error_event", told)
+        if answer is not None and (reported := reported_error(answer)) is not None:
+            raise NoBeginning("error_event", reported)
         return answer is not None
 
 

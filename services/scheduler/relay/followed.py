@@ -18,6 +18,7 @@ from foretell.services.scheduler.relay.framing import (
     Lines,
     StreamFraming,
 )
+from foretell.services.scheduler.relay.reported import Reported, reported_error
 from foretell.services.scheduler.relay.sse import (
     BLANK,
     DATA,
@@ -26,7 +27,6 @@ from foretell.services.scheduler.relay.sse import (
     parse_object,
     written,
 )
-from foretell.services.scheduler.relay.told import Told, told_error
 
 LONGEST_EVENT_BYTES = 4 << 20
 """A longer event is handed out as it comes, and nobody can go on with its stream."""
@@ -100,24 +100,24 @@ class FollowedFraming(StreamFraming):
             events.append(shown)
         return events
 
-    def _broken(self, reason: str, told: Told | None = None) -> Broken:
+    def _broken(self, reason: str, reported: Reported | None = None) -> Broken:
         tokens = self._tokens_out + self._progress.alike_tokens
-        return Broken(reason, tokens, self._exact, self._next_event, told)
+        return Broken(reason, tokens, self._exact, self._next_event, reported)
 
     def feed_break(self, reason: str) -> list[Event]:
         """The stream broke off for `reason`; what is held of an event is dropped."""
         return self._break_followed(reason)
 
-    def _break_followed(self, reason: str, told: Told | None = None) -> list[Event]:
+    def _break_followed(self, reason: str, reported: Reported | None = None) -> list[Event]:
         rest = self._progress.rest()
         if rest is None:
-            return self._break(reason, told)
+            return self._break(reason, reported)
         self.ended = True
         return [*([Lines(rest)] if rest else []), End(b"", self._truncated)]
 
     def _unfollow(self, data: bytes) -> list[Event]:
         """What came last, and all that comes, is not followed."""
-        self._is_followed, self._progress.alike = False, None
+        self._is_followed = False
         self._progress.lose()
         if self._progress.is_behind:
             return self.feed_break("diverged")
@@ -144,7 +144,7 @@ class FollowedFraming(StreamFraming):
         """Whole events have come."""
         events: list[Event] = []
         shown: list[bytes] = []
-        end: tuple[str, Told | None] | None = None
+        end: tuple[str, Reported | None] | None = None
         one = data.find(BLANK) == len(data) - len(BLANK)  # as mostly
         at = 0
         for part in (data,) if one else _split(data):
@@ -179,7 +179,7 @@ class FollowedFraming(StreamFraming):
 
     def _follow(
         self, part: bytes, shown: list[bytes], events: list[Event]
-    ) -> tuple[str, Told | None] | None:
+    ) -> tuple[str, Reported | None] | None:
         """Add what the client gets of an event to `shown`; why the stream has to end, if it has."""
         answer = parse_object(part[len(DATA) :]) if part.startswith(OBJECT) else None
         if answer is None:
@@ -188,9 +188,9 @@ class FollowedFraming(StreamFraming):
             if answer is None:
                 return self._follow_other(part, text, shown)
             part = written(answer, part)
-        told = told_error(answer)
-        if told is not None:
-            return "error_event", told
+        reported = reported_error(answer)
+        if reported is not None:
+            return "error_event", reported
         if _is_aborted(answer):
             return "aborted", None
         self._read_object(answer, events)
@@ -203,7 +203,7 @@ class FollowedFraming(StreamFraming):
 
     def _follow_other(
         self, part: bytes, text: bytes, shown: list[bytes]
-    ) -> tuple[str, Told | None] | None:
+    ) -> tuple[str, Reported | None] | None:
         """Follow what is no object: the end, a comment, or nobody knows what."""
         has_begun = self._beginning is None or bool(shown)
         if text.strip() == b"[DONE]":

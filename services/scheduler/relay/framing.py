@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from foretell.services.scheduler.relay.beginning import Beginning, NoBeginning
+from foretell.services.scheduler.relay.reported import Reported, reported_error
 from foretell.services.scheduler.relay.sse import DATA, LineEnds, parse_object
-from foretell.services.scheduler.relay.told import Told, told_error
 
 LONGEST_LINE_BYTES = 1 << 20
 """A longer line of a stream is handed out in parts and not read."""
@@ -81,7 +81,7 @@ class Broken:
     """All tokens were counted by their ids."""
     next_event: int = 0
     """The number of the event that would have followed, where they are numbered."""
-    told: Told | None = field(default=None, compare=False)
+    reported: Reported | None = field(default=None, compare=False)
     """What the engine says of it, where it says so itself."""
 
 
@@ -133,8 +133,8 @@ class StreamFraming:
         self._ends: LineEnds | None = None
         self._within_line = False
         """The line that `_held` continues was too long: its beginning was handed out."""
-        self._error_told = False
-        self._told: Told | None = None
+        self._error_reported = False
+        self._reported: Reported | None = None
         self._truncated = False
         self._tokens_out = 0
         self._exact = True
@@ -151,13 +151,13 @@ class StreamFraming:
                 if not self._beginning.take(lines) and lines[-1:] in (b"", b"\n"):
                     return []
             except NoBeginning as error:
-                return self._break(error.reason, error.told)
+                return self._break(error.reason, error.reported)
             lines = self._begin()
         error_at = self._error_at(lines)
         if error_at is None:
             return self._hand_out(lines)
         before = self._hand_out(lines[:error_at])
-        return [*before, self._tell(), *self._hand_out(lines[error_at:])]
+        return [*before, self._report(), *self._hand_out(lines[error_at:])]
 
     def _begin(self) -> bytes:
         """All that has waited, which is handed out now."""
@@ -194,38 +194,38 @@ class StreamFraming:
                 if not self._beginning.take(rest):
                     self._beginning.end()
             except NoBeginning as error:
-                return self._break(error.reason, error.told)
+                return self._break(error.reason, error.reported)
             rest = self._begin()
-        told = [self._tell()] if self._error_at(rest) is not None else []
+        first = [self._report()] if self._error_at(rest) is not None else []
         self.ended = True
-        return [*told, *self._read(rest + b"\n"), End(rest, self._truncated)]
+        return [*first, *self._read(rest + b"\n"), End(rest, self._truncated)]
 
     def feed_break(self, reason: str) -> list[Event]:
         """The stream broke off for `reason`; what is held of a line is dropped."""
         assert not self.ended
         return self._break(reason)
 
-    def _break(self, reason: str, told: Told | None = None) -> list[Event]:
+    def _break(self, reason: str, reported: Reported | None = None) -> list[Event]:
         self.ended = True
-        return [self._broken(reason, told)]
+        return [self._broken(reason, reported)]
 
-    def _broken(self, reason: str, told: Told | None = None) -> Broken:
-        return Broken(reason, self._tokens_out, self._exact, self._next_event, told)
+    def _broken(self, reason: str, reported: Reported | None = None) -> Broken:
+        return Broken(reason, self._tokens_out, self._exact, self._next_event, reported)
 
-    def _tell(self) -> Broken:
-        self._error_told = True
-        return self._broken("error_event", self._told)
+    def _report(self) -> Broken:
+        self._error_reported = True
+        return self._broken("error_event", self._reported)
 
     def _error_at(self, lines: bytes) -> int | None:
         """Where the stream's first error event begins; None if it is not in `lines`."""
-        if _ERROR not in lines or self._error_told:
+        if _ERROR not in lines or self._error_reported:
             return None
         at = begins_at = 0
         for line in lines.split(b"\n"):
             is_part = self._within_line and at == 0
             if line.startswith(b"data:") and _ERROR in line and not is_part:
-                self._told = told_error(parse_object(line[5:]) or {})
-                if self._told is not None:
+                self._reported = reported_error(parse_object(line[5:]) or {})
+                if self._reported is not None:
                     return begins_at
             at += len(line) + 1
             if not line.strip():
@@ -425,8 +425,8 @@ def _usage(answer: dict[str, Any]) -> Iterator[Usage]:
     if not isinstance(usage, dict):
         return
     others = "input_tokens" in usage or "output_tokens" in usage
-    prompt, output, told = _OTHER_NAMES if others else _NAMES
-    details = usage.get(told)
+    prompt, output, details_name = _OTHER_NAMES if others else _NAMES
+    details = usage.get(details_name)
     cached = details.get("cached_tokens") if isinstance(details, dict) else None
     yield Usage(
         prompt_tokens=_count(usage.get(prompt)),
