@@ -18,6 +18,9 @@ TINY_MODEL := .models/tiny-llama
 DEEP_MODEL := .models/deep-llama
 PIP := -m pip install --quiet --disable-pip-version-check
 
+# Where this is set, each process of a cluster compiles all of our sources again when it starts.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: wheel help setup setup-dev setup-vllm setup-train run run-vllm lint test test-sweeps test-attacks test-chaos test-chaos-brief test-clients \
 	test-guidellm test-breaks \

@@ -277,6 +277,12 @@ class SchedulerMetrics(Declared):
         )
 
     def _show_instances(self) -> None:
+        self.unheard = self.gauge(
+            "foretell_discovery_unheard_seconds",
+            "seconds",
+            "Time for which the API server of Kubernetes could not be heard; the known instances "
+            "stay. 0: it is heard, or instances are listed.",
+        )
         self.healthy = self.gauge(
             "foretell_instance_healthy",
             "boolean",

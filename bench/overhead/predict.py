@@ -1,7 +1,7 @@
 """What does one prediction cost?
 
-`foretell bench predict` for engines of several sizes, and for one of them over TCP and without
-async scheduling.
+`foretell.tools.harness.predict` for engines of several sizes, and for one of them over TCP and
+without async scheduling.
 """
 
 import argparse

@@ -1,6 +1,5 @@
 """The cluster file: which models, engines and services a cluster has, each named once."""
 
-import difflib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -8,9 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self, get_args
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, IPvAnyAddress, ValidationError
 
-from foretell.config.marks import ClusterError, Document, Location, field_name, parse, plain
+from foretell.config.described import describe
+from foretell.config.marks import (
+    ClusterError,
+    Document,
+    Location,
+    field_name,
+    nearest,
+    parse,
+    plain,
+)
 from foretell.config.profiles import check_shipped_profile
 from foretell.config.sections import (
     BatchOptions,
@@ -90,6 +98,9 @@ class Cluster(Section):
     """How many engines there should be, where they come and go."""
     observability: ObservabilitySection = Field(default_factory=ObservabilitySection)
     """Logs and metrics."""
+    addresses: dict[str, IPvAnyAddress] = Field(default_factory=dict)
+    """In compose files: IP addresses of hosts by their names, where no DNS server knows these;
+    containers do not see what their host's /etc/hosts says."""
     run_dir: FilePath = ""
     """Folder of the sockets of processes on this host; empty: `foretell-NAME` in the user's folder
     for such files."""
@@ -157,6 +168,7 @@ class Cluster(Section):
 
 def cluster_schema() -> str:
     """The JSON Schema of cluster files, which ships as `cluster.schema.json` for editors."""
+    describe(Cluster)
     schema = Cluster.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return json.dumps(schema, indent=1).replace("\\n", " ") + "\n"  # descriptions are wrapped
@@ -242,8 +254,7 @@ def _explain(document: Document, item: dict[str, Any]) -> str:
     location = item["loc"]
     if item["type"] == "extra_forbidden":
         known = _fields_at(Cluster, location[:-1])
-        near = difflib.get_close_matches(str(location[-1]), known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+        hint = nearest(str(location[-1]), known)
         return document.problem(location, f"is not known here; {hint}", at_key=True)
     if item["type"] == "missing":
         return document.problem(location, "is missing")

@@ -16,7 +16,6 @@ from foretell.config.cluster import Cluster, Engine, load_cluster, parse_cluster
 from foretell.config.marks import ClusterError
 from foretell.config.sections import (
     BatchOptions,
-    PlacementOptions,
     ProvisionOptions,
     SchedulerOptions,
     TaggerOptions,
@@ -190,7 +189,6 @@ class Layout:
         chosen = _chosen(name or names[0], {known: known for known in names}, "scheduler")
         values = {
             **_options(section, SchedulerOptions),
-            **_options(cluster.policy, PlacementOptions),
             **cluster.targets.model_dump(),
             **self._shared(),
             "policy": cluster.policy.name,

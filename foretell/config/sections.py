@@ -19,10 +19,8 @@ from pydantic import (
 
 from foretell.config.policies import build_policy
 from foretell.config.profiles import check_profile
-from foretell.placement import PlacementConfig
 from foretell.provision import ProvisionConfig
 
-_PLACEMENT = PlacementConfig()
 _PROVISION = ProvisionConfig()
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -50,7 +48,7 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 class Section(BaseModel):
     """One section; a field that is not known is an error."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
 
 def _check_name(name: str) -> str:
@@ -76,15 +74,8 @@ PolicyParameters = Annotated[
 ]
 
 
-class PlacementOptions(Section):
-    """Which engines are asked, whatever the policy."""
-
-    candidates: int = Field(_PLACEMENT.candidates, ge=0)
-    """Number of predictors that are asked about one placement; 0 asks all."""
-
-
-class PolicyChoice(Section):
-    """A placement policy with its own parameters."""
+class PolicySection(Section):
+    """Which engine gets a request."""
 
     name: PolicyName = "slo"
     parameters: PolicyParameters = Field(default_factory=dict)
@@ -95,10 +86,6 @@ class PolicyChoice(Section):
         if "name" in info.data:
             build_policy(info.data["name"], value)
         return value
-
-
-class PolicySection(PlacementOptions, PolicyChoice):
-    """Which engine gets a request."""
 
 
 class TargetsSection(Section):
@@ -153,22 +140,11 @@ class SchedulerOptions(Section):
     after the headers is told in the stream."""
     max_concurrent_requests: int = Field(4096, gt=0)
     """Requests in progress beyond which new ones get status 429."""
-    max_attempts: int = Field(_PLACEMENT.max_attempts, gt=0)
-    """Engines tried for one request before its first token."""
     engine_wait_s: float = Field(10.0, ge=0)
     """Longest time that a request waits for an engine while none that serves its model is up; then
     it gets status 503."""
-    predictor_deadline_ms: float = Field(100.0, gt=0)
-    """Longest time that a request waits for the predictors' answers."""
-    turn_deadline_ms: float = Field(1000 * _PLACEMENT.turn_deadline_s, gt=0)
-    """Longest time that a request waits for the placements before it; then it is placed without
-    asking the predictors."""
     request_timeout_s: float = Field(600.0, gt=0)
     """Longest silence of an engine while it answers a request."""
-    health_interval_s: float = Field(0.5, gt=0)
-    """Pause between two health probes of an engine."""
-    health_timeout_s: float = Field(3.0, gt=0)
-    """Longest time that a health probe may take."""
     drain_timeout_s: float = Field(25.0, gt=0)
     """Time that requests in progress get to end at shutdown."""
     explain_ratio: float = Field(0.0, ge=0, le=1)
@@ -196,9 +172,6 @@ class TaggerOptions(Section):
     """What the checkpoint predicts: tokens, or the natural logarithm of tokens."""
     threads: int = Field(1, gt=0)
     """Threads that the length model computes with."""
-    batch_ms: float = Field(10.0, gt=0)
-    """Longest time that reading one batch of prompts may take; batches are made smaller where
-    reading is slower."""
 
 
 class TrafficOptions(Section):
@@ -343,8 +316,6 @@ class ProvisionOptions(Section):
     """Engines that there are at most."""
     cool_down_s: float = Field(_PROVISION.cool_down_s, ge=0)
     """There are as many engines as were wanted at any time within so many seconds."""
-    cold_start_s: float = Field(_PROVISION.cold_start_s, ge=0)
-    """Time that an engine is taken to need until it is ready, before one has been measured."""
     give_up_s: float = Field(_PROVISION.give_up_s, gt=0)
     """An engine that is not ready so long after its start is given up."""
     every_s: float = Field(5.0, gt=0)
@@ -361,7 +332,6 @@ class ProvisionOptions(Section):
             minimum=self.minimum,
             maximum=self.maximum,
             cool_down_s=self.cool_down_s,
-            cold_start_s=self.cold_start_s,
             give_up_s=self.give_up_s,
             stale_s=max(_PROVISION.stale_s, 3 * self.every_s),
         )

@@ -19,7 +19,6 @@ from foretell.config.sections import (
     BatchOptions,
     LogFormat,
     LogLevel,
-    PlacementOptions,
     PolicyName,
     PolicyParameters,
     Port,
@@ -49,7 +48,7 @@ class _ClusterSource(PydanticBaseSettingsSource):
 class ProcessSettings(BaseSettings):
     """Settings of a process that finds its own part in a cluster file."""
 
-    model_config = SettingsConfigDict(use_attribute_docstrings=True)
+    model_config = SettingsConfigDict(defer_build=True)
 
     cluster: str = ""
     """Cluster file that has the settings of this process; empty: none."""
@@ -75,7 +74,7 @@ def _config(prefix: str) -> SettingsConfigDict:
         cli_hide_none_type=True,
         cli_avoid_json=True,
         extra="ignore",
-        use_attribute_docstrings=True,
+        defer_build=True,
     )
 
 
@@ -147,7 +146,7 @@ def _has_named_keys(path: str) -> bool:
     return True
 
 
-class SchedulerSettings(TrafficSettings, PlacementOptions, TargetsSection, SchedulerOptions):
+class SchedulerSettings(TrafficSettings, TargetsSection, SchedulerOptions):
     """The OpenAI endpoint."""
 
     model_config = _config("SCHEDULER")
@@ -156,7 +155,8 @@ class SchedulerSettings(TrafficSettings, PlacementOptions, TargetsSection, Sched
     """Name of this replica in logs and metrics; empty: host name and pid."""
     instances: str = "[]"
     """Engines to place requests on: a JSON list of {instance_id, url, predictor}, the path of a
-    file that holds it, or a cluster file; a file is read again when it changes."""
+    file that holds it, or a cluster file; a file is read again when it changes. In a pod of
+    Kubernetes also `pods:SELECTOR` or `endpointslices:SELECTOR`, which are watched."""
     tagger: str = ""
     """gRPC address of the tagger; empty: lengths are estimated from finished requests."""
     batches: str = ""
@@ -246,6 +246,8 @@ class ProvisionerSettings(TrafficSettings, ProvisionOptions):
     """Comma-separated addresses of all scheduler replicas, such as http://127.0.0.1:8000."""
     scheduler_api_key: SecretStr = SecretStr("")
     """Bearer key that the schedulers want, if any."""
+    scheduler_api_key_file: str = ""
+    """File that holds it."""
     instances: str = "[]"
     """The engines, as the setting of the schedulers: a JSON list, the path of a file that holds it,
     or a cluster file; a file is read again for each decision."""
@@ -258,6 +260,13 @@ class ProvisionerSettings(TrafficSettings, ProvisionOptions):
     empty: none."""
     webhook_secret_file: str = ""
     """File that holds the secret of the webhook."""
+
+    @model_validator(mode="after")
+    def _key_is_read(self) -> Self:
+        self.scheduler_api_key = _or_from_file(
+            self.scheduler_api_key, "scheduler_api_key_file", self.scheduler_api_key_file
+        )
+        return self
 
     @model_validator(mode="after")
     def _driver_has_a_target(self) -> Self:
@@ -340,8 +349,6 @@ class PluginSettings(BaseSettings):
     stays off."""
     instance_id: str = "engine-0"
     """Instance name in snapshots."""
-    heartbeat_s: float = Field(0.5, gt=0)
-    """An unchanged snapshot is repeated after this long."""
 
 
 class LauncherSettings(ProcessSettings):

@@ -16,6 +16,7 @@ from foretell.model import (
     EngineSnapshot,
     RequestState,
     RequestTable,
+    SchedulerRule,
     Step,
 )
 from foretell.v1 import snapshot_pb2
@@ -37,6 +38,7 @@ _INPUT_FIELDS = EncoderInput._fields
 assert _INPUTS_COLUMN == "encoder_inputs"
 _SHAPE_FIELDS = tuple(BatchShape.__dataclass_fields__)
 _CONFIG_FIELDS = tuple(EngineConfig.__dataclass_fields__)
+_KNOWN_RULES = sum(SchedulerRule)
 MOST_APPROXIMATIONS = 32
 LONGEST_APPROXIMATION = 64
 MOST_KV_CACHE_GROUPS = 1024
@@ -172,6 +174,7 @@ def _config_from_bytes(config: bytes) -> EngineConfig:
     fields = {name: getattr(message, name) for name in _CONFIG_FIELDS}
     fields["approximations"] = checked_approximations(message.approximations)
     fields["kv_cache_groups"] = message.kv_cache_groups or 1
+    fields["rules"] = message.rules & _KNOWN_RULES
     result = EngineConfig(**fields)
     for name in (
         "block_size_tokens",

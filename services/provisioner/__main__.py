@@ -11,9 +11,9 @@ import aiohttp
 
 from foretell.config import ProvisionerSettings, build_strategy
 from foretell.config.instances import parse_members
-from foretell.config.sections import bracketed
 from foretell.provision import Provisioner
 from foretell.services.process import runtime
+from foretell.services.process.kubernetes import KubernetesApi
 from foretell.services.process.logs import setup_logging
 from foretell.services.process.traffic import Traffic
 from foretell.services.provisioner.docker import DockerDriver
@@ -90,12 +90,7 @@ def orders_of(settings: ProvisionerSettings, places: Sequence[str]) -> Orders | 
     if settings.driver == "docker":
         driver = DockerDriver(settings.driver_target, places)
     elif settings.driver == "kubernetes":
-        try:  # Kubernetes sets these in every pod
-            host, port = (os.environ[f"KUBERNETES_SERVICE_{part}"] for part in ("HOST", "PORT"))
-            server = f"https://{bracketed(host)}:{port}"
-            driver = KubernetesDriver(settings.driver_target, places, server)
-        except (KeyError, OSError) as error:
-            raise SystemExit(f"the driver kubernetes runs in a pod only: {error!r}") from error
+        driver = KubernetesDriver(settings.driver_target, places, KubernetesApi.of_this_pod())
     else:
         return None
     return Orders(driver)

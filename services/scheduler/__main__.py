@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from random import Random
 
@@ -14,7 +15,6 @@ from prometheus_client import CollectorRegistry
 
 from foretell.config import SchedulerSettings, build_policy
 from foretell.length import PromptTokenEstimator, SpokenTokens
-from foretell.placement import PlacementConfig
 from foretell.policy.base import Needs
 from foretell.services.process import runtime
 from foretell.services.process.logs import setup_logging
@@ -22,6 +22,7 @@ from foretell.services.process.traffic import Traffic, is_loopback
 from foretell.services.scheduler.app import App, Replica
 from foretell.services.scheduler.background import Background
 from foretell.services.scheduler.console.what_if import WhatIf
+from foretell.services.scheduler.discovery import discovering, is_discovered
 from foretell.services.scheduler.http.auth import ApiKeys
 from foretell.services.scheduler.http.batches import Batches
 from foretell.services.scheduler.http.cors import Cors
@@ -45,20 +46,19 @@ from foretell.services.scheduler.record.request_log import RequestLog
 from foretell.services.scheduler.record.tracing import open_tracing
 from foretell.services.scheduler.relay.relay import Relay
 from foretell.services.scheduler.relay.transport import EngineClient
+from foretell.services.scheduler.tuning import Tuning
 from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import tagger_pb2_grpc
 
 logger = logging.getLogger(__name__)
 
-REQUEST_LOG_MAX_BYTES = 64 << 20
-"""Size at which the request log is rotated; one old file is kept."""
-_CONNECT_TIMEOUT_S = 2.0  # engines are near: one that has not accepted by then has gone
-_HEALTH_FAILURES = 3  # in a row: an engine that is busy may be late for one probe or two
-_BACKGROUND_DRAIN_S = 2.0
-
 
 async def serve(
-    settings: SchedulerSettings, stop: asyncio.Event, *, seed: int | None = None
+    settings: SchedulerSettings,
+    stop: asyncio.Event,
+    *,
+    seed: int | None = None,
+    tuning: Tuning = Tuning(),  # noqa: B008 - it is frozen
 ) -> None:
     """Serve until `stop`, then finish what is in progress.
 
@@ -72,7 +72,7 @@ async def serve(
             )
         )
         engine_api_key = settings.engine_api_key.get_secret_value()
-        engines = EngineClient(engine_api_key, _CONNECT_TIMEOUT_S, settings.request_timeout_s)
+        engines = EngineClient(engine_api_key, tuning.connect_timeout_s, settings.request_timeout_s)
         stack.callback(engines.close)
         metrics = SchedulerMetrics(CollectorRegistry())
         background = Background()
@@ -84,16 +84,18 @@ async def serve(
             tagger = TaggerClient(settings.tagger, traffic)
             stack.push_async_callback(tagger.close)
         pool = Pool(
-            settings.instances,
+            "[]" if is_discovered(settings.instances) else settings.instances,
             probes,
             metrics,
             engine_api_key=engine_api_key,
-            health_interval_s=settings.health_interval_s,
-            health_timeout_s=settings.health_timeout_s,
-            health_failures=_HEALTH_FAILURES,
+            health_interval_s=tuning.health_interval_s,
+            health_timeout_s=tuning.health_timeout_s,
+            health_failures=tuning.health_failures,
             traffic=traffic,
         )
         stack.push_async_callback(pool.close)
+        finding = discovering(settings.instances, pool.take, metrics)
+        discovery = await stack.enter_async_context(finding)
         estimators = Estimators(
             Lengths(open_model(_length_model(settings))),
             PromptTokenEstimator(),
@@ -102,19 +104,19 @@ async def serve(
         )
         placer = Placer(
             build_policy(settings.policy, settings.policy_parameters),
-            _placement_config(settings),
+            replace(tuning.placement, instance_wait_s=settings.engine_wait_s),
             Random(os.getpid() if seed is None else seed),
             pool=pool,
             estimators=estimators,
             tagger=tagger,
-            predictor_deadline_s=settings.predictor_deadline_ms / 1000,
+            predictor_deadline_s=tuning.predictor_deadline_s,
             metrics=metrics,
             background=background,
         )
         stack.callback(placer.close)
         request_log = RequestLog(
             settings.request_log,
-            REQUEST_LOG_MAX_BYTES,
+            tuning.request_log_max_bytes,
             metrics.log_lines_lost.inc,
             partial(explained_attempt, policy=placer.core.policy),
             settings.explain_ratio,
@@ -150,6 +152,7 @@ async def serve(
             shared=shared,
             relay=Relay(shared, engines, settings.stream_keep_alive_s),
             metrics=metrics,
+            discovery=discovery,
             batches=batches,
             what_if=WhatIf(placer, pool, settings.policy, settings.policy_parameters),
             cors=Cors(settings.cors_origins),
@@ -159,7 +162,7 @@ async def serve(
         if settings.picker:
             await stack.enter_async_context(picker.serving(settings.picker, settings))
         await _run(settings, replica, app, picker, stop)
-        await background.drain(_BACKGROUND_DRAIN_S)
+        await background.drain(tuning.background_drain_s)
 
 
 async def _run(
@@ -220,15 +223,6 @@ def _length_model(settings: SchedulerSettings) -> str:
     if policy.needs is Needs.NOTHING:
         return "none"
     return settings.length_model
-
-
-def _placement_config(settings: SchedulerSettings) -> PlacementConfig:
-    return PlacementConfig(
-        candidates=settings.candidates,
-        max_attempts=settings.max_attempts,
-        instance_wait_s=settings.engine_wait_s,
-        turn_deadline_s=settings.turn_deadline_ms / 1000,
-    )
 
 
 def main() -> None:

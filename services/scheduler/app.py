@@ -12,6 +12,7 @@ from foretell import __version__
 from foretell.services.scheduler.console import STATE, WHAT_IF, static_pages
 from foretell.services.scheduler.console.state import console_state
 from foretell.services.scheduler.console.what_if import WhatIf
+from foretell.services.scheduler.discovery import Discovery
 from foretell.services.scheduler.http.batches import METHODS as BATCH_METHODS
 from foretell.services.scheduler.http.batches import Batches, is_for_batches
 from foretell.services.scheduler.http.cors import Cors
@@ -48,6 +49,8 @@ class Replica:
     metrics: SchedulerMetrics
     batches: Batches
     what_if: WhatIf
+    discovery: Discovery | None = None
+    """Where instances come from, if they are not listed."""
     cors: Cors = field(default_factory=lambda: Cors(()))
     """From which origins pages may call."""
     draining: bool = False
@@ -209,6 +212,7 @@ def _status(replica: Replica) -> dict[str, object]:
         "policy": replica.policy,
         "requests_total": replica.shared.accepted_total,
         "in_progress": replica.shared.in_progress.now,
+        **({"discovery_problem": replica.discovery.problem} if replica.discovery else {}),
         "demand": {**replica.shared.placer.demand(), **replica.shared.recorder.sample.told()},
         "instances": instance_statuses(
             list(replica.shared.pool.instances.values()),

@@ -42,7 +42,9 @@ class Limits:
     """What a tagger holds at most: memory that is bounded, whatever is sent."""
 
     max_batch: int = 32
-    """Prompts that are read together; `batch_ms` makes batches smaller where reading is slow."""
+    """Prompts that are read together; `batch_s` makes batches smaller where reading is slow."""
+    batch_s: float = 0.01
+    """Longest time that reading one batch may take."""
     max_queue: int = 256
     """Prompts that wait to be read; beyond, finished requests answer at once."""
     max_prompt_chars: int = MAX_PROMPT_CHARS
@@ -151,7 +153,7 @@ async def _answerer(
         model.infer,
         metrics,
         max_batch=limits.max_batch,
-        budget_s=settings.batch_ms / 1000.0,
+        budget_s=limits.batch_s,
         max_queue=limits.max_queue,
     )
     try:

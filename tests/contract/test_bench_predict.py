@@ -1,19 +1,14 @@
-"""`foretell bench predict` at its smallest: what it prints is JSON that says what it measured."""
+"""The measurement of predictions' cost at its smallest: its result says what it measured."""
 
-import json
-import subprocess
-import sys
+from foretell.tools.harness.cases import Size
+from foretell.tools.harness.predict import PredictOptions, measure_predict
 
 KEYS = ("kernel_us_p50", "kernel_us_p99", "rpc_ms_p50", "rpc_ms_p99")
 
 
-def test_it_prints_the_cost_of_predictions_as_json() -> None:
-    argv = [sys.executable, "-m", "foretell.cli.main", "bench", "predict"]
-    argv += ["--running", "3", "--waiting", "2", "--predictions", "2"]
-    ended = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=100)
-    printed = json.loads(ended.stdout)
-    assert all(printed[key] > 0 for key in KEYS), printed
-    assert printed["kernel_us_p50"] <= printed["kernel_us_p99"]
-    assert (printed["running"], printed["waiting"], printed["samples"]) == (3, 2, 2)
-    assert printed["async_scheduling"]
-    assert "rollouts" in ended.stderr
+def test_it_tells_the_cost_of_predictions() -> None:
+    found = measure_predict(PredictOptions(Size(3, 2), predictions=2))
+    assert all(found[key] > 0 for key in KEYS), found
+    assert found["kernel_us_p50"] <= found["kernel_us_p99"]
+    assert (found["running"], found["waiting"], found["samples"]) == (3, 2, 2)
+    assert found["async_scheduling"]

@@ -52,15 +52,18 @@ from vllm.v1.structured_output import StructuredOutputManager
 from foretell.engine.arrays import new_rows
 from foretell.engine.twin import Twin
 from foretell.kernel import compiled as drafts
-from foretell.model import EncoderInput, EngineConfig
+from foretell.model import EncoderInput, EngineConfig, SchedulerRule
 from foretell.services.backend.vllm.encoder import knows_encoding
+from foretell.services.backend.vllm.rules import installed_rules
 
 EOS_TOKEN = 1
 _FIRST_OUTPUT_TOKEN = 10
 _VOCABULARY = 32_000
 _NEW_SETTINGS = ("max_num_active_seqs", "long_prefill_token_threshold_adaptive")  # since 0.31
 _KNOWN_SETTINGS = {setting.name for setting in fields(SchedulerConfig)}
-_BEHAVIOUR = {"long_prefill_threshold_when_alone": not _KNOWN_SETTINGS.issuperset(_NEW_SETTINGS)}
+_WHEN_ALONE = {"long_prefill_threshold_when_alone": not _KNOWN_SETTINGS.issuperset(_NEW_SETTINGS)}
+HASHES_AHEAD = hasattr(SpeculativeConfig, "disable_lookahead_block_hashes")
+"""Since 0.33 the hash of a block covers the token behind it where EAGLE drafts."""
 PASSES_OVER_IN_PLACE = _KNOWN_SETTINGS.issuperset(_NEW_SETTINGS)
 """Before 0.31 who was passed over went to a queue of its own, before all others."""
 KNOWS_ENCODING = knows_encoding(Scheduler)
@@ -90,7 +93,7 @@ def engine_config(**changes: Any) -> EngineConfig:
         "max_num_scheduled_tokens": 256,
         "max_model_len": 1024,
     }
-    return EngineConfig(**(values | _BEHAVIOUR | changes))
+    return EngineConfig(**(values | _WHEN_ALONE | {"rules": installed_rules()} | changes))
 
 
 @cache
@@ -184,7 +187,10 @@ def _speculative_config(config: EngineConfig, model: ModelConfig) -> Speculative
         # That of EAGLE asks for the files of its model; the scheduler looks only at its name.
         assert config.num_lookahead_tokens == config.num_speculative_tokens
         result.method = "eagle"
-        result.disable_eagle_block_drop = not config.drops_last_hit
+        ahead = config.num_hash_lookahead_tokens > 0
+        result.disable_eagle_block_drop = not (config.drops_last_hit or ahead)
+        if HASHES_AHEAD:
+            result.disable_lookahead_block_hashes = not ahead
     return result
 
 
@@ -198,7 +204,10 @@ def as_installed(scenario: dict[str, Any]) -> dict[str, Any]:
         for name, value in scenario["config"].items()
         if name not in _NEW_SETTINGS or name in _KNOWN_SETTINGS
     }
-    return scenario | {"config": config | _BEHAVIOUR}
+    if not HASHES_AHEAD and config.pop("num_hash_lookahead_tokens", 0):
+        config["use_eagle_block_drop"] = True
+    rules = [rule.name.lower() for rule in SchedulerRule if rule & installed_rules()]
+    return scenario | {"config": config | _WHEN_ALONE | {"rules": rules}}
 
 
 def build_scheduler(config: EngineConfig, cls: type[Any] | None = None) -> Scheduler:
@@ -310,7 +319,7 @@ class EngineLoop:
         hash_fn = get_hash_fn_by_name("sha256")
         init_none_hash(hash_fn)
         self._hasher = (
-            get_request_block_hasher(config.block_size_tokens, hash_fn)
+            get_request_block_hasher(config.block_size_tokens, hash_fn, *_hashed_ahead(config))
             if config.enable_prefix_caching
             else None
         )
@@ -493,6 +502,11 @@ class EngineLoop:
             self.scheduler.update_draft_token_ids(DraftTokenIds(sampled, drafted))
         ended = before - set(self.scheduler.requests)
         return [request_id for request_id in ids if request_id in ended]
+
+
+def _hashed_ahead(config: EngineConfig) -> tuple[int, ...]:
+    """The argument that versions without it need not have."""
+    return (config.num_hash_lookahead_tokens,) if config.num_hash_lookahead_tokens else ()
 
 
 def _feature(identifier: str, told: EncoderInput) -> MultiModalFeatureSpec:

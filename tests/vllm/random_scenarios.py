@@ -74,12 +74,18 @@ def _drafting(rng: Random, kind: str, config: dict[str, Any]) -> dict[str, Any]:
     wide = 1 + tokens  # the tokens of a request that decodes
     ratios = [sorted((rng.random() for _ in range(tokens)), reverse=True) for _ in range(2)]
     threshold = config["long_prefill_token_threshold"]
+    drops = kind == "eagle" and rng.random() < 0.8
+    drawn = [rng.choice([ratios[0], [1.0] * tokens])]
+    drawn += [rng.choice([ratios[1], [0.9] * tokens, [0.0] * tokens])]
+    ahead = drops and config["enable_prefix_caching"] and rng.random() < 0.7
     return {
         "num_speculative_tokens": tokens,
         "num_lookahead_tokens": tokens if kind == "eagle" else 0,
-        "use_eagle_block_drop": kind == "eagle" and rng.random() < 0.8,
-        "drafted_ratio": rng.choice([ratios[0], [1.0] * tokens]),
-        "accepted_ratio": rng.choice([ratios[1], [0.9] * tokens, [0.0] * tokens]),
+        # Where hashes look ahead, nothing need be dropped.
+        "use_eagle_block_drop": drops and not ahead,
+        "num_hash_lookahead_tokens": int(ahead),
+        "drafted_ratio": drawn[0],
+        "accepted_ratio": drawn[1],
         # vLLM fails where a threshold cuts a step that it has padded.
         "long_prefill_token_threshold": max(threshold, wide) if threshold else 0,
         "num_blocks": config["num_blocks"] + 1,

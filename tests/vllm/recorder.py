@@ -1,6 +1,6 @@
 """What vLLM's real scheduler does with a scenario of the replay format.
 
-python -m tests.vllm.recorder SCENARIO.json          # as `foretell twin replay` prints it
+python -m tests.vllm.recorder SCENARIO.json          # as `tests.vllm.twin` prints it of the twin
 """
 
 import json

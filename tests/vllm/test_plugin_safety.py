@@ -98,7 +98,7 @@ class Broken:
         self.calls = 0
         self.closed = 0
 
-    def __call__(self, endpoint: str, heartbeat_s: float) -> "Broken":
+    def __call__(self, endpoint: str) -> "Broken":
         return self
 
     def send(self, base: bytes, rest: bytes, once: bytes) -> None:
@@ -295,7 +295,6 @@ def test_a_version_that_encodes_otherwise_is_noticed(monkeypatch: pytest.MonkeyP
         ("SNAPSHOT_ENDPOINT", "ipc:///dev/null/folder/socket", "NotADirectoryError"),
         ("SNAPSHOT_ENDPOINT", "shm:///dev/null/folder/file", "NotADirectoryError"),
         ("SNAPSHOT_ENDPOINT", "nonsense", "ZMQError"),
-        ("HEARTBEAT_S", "-1", "ValidationError"),
     ],
 )
 def test_bad_settings_leave_the_engine_running(
@@ -317,7 +316,7 @@ def test_snapshots_are_logged_in_shared_memory(
 ) -> None:
     log = tmp_path / "folder" / "snapshots"
     monkeypatch.setenv("FORETELL_PLUGIN_SNAPSHOT_ENDPOINT", f"shm://{log}")
-    monkeypatch.setenv("FORETELL_PLUGIN_HEARTBEAT_S", "60")
+    monkeypatch.setattr(publisher.SnapshotPublisher.__init__, "__defaults__", (60.0,))
     loop = EngineLoop(SYNC, ForetellScheduler)
     reader = LogReader(log)
     reader.reopen()
@@ -336,7 +335,7 @@ def test_snapshots_are_logged_in_shared_memory(
 
 @pytest.mark.usefixtures("told_at_once")
 def test_snapshots_travel_and_repeat(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORETELL_PLUGIN_HEARTBEAT_S", "0.05")
+    monkeypatch.setattr(publisher.SnapshotPublisher.__init__, "__defaults__", (0.05,))
     loop = EngineLoop(SYNC, ForetellScheduler)
     with zmq.Context() as context, context.socket(zmq.SUB) as reader:
         reader.setsockopt(zmq.SUBSCRIBE, b"")

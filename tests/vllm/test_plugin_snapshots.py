@@ -44,7 +44,7 @@ class Recording:
         self.on_publish: Callable[[EngineSnapshot], None] = lambda _snapshot: None
         self.failures: list[BaseException] = []
 
-    def __call__(self, endpoint: str, heartbeat_s: float) -> "Recording":
+    def __call__(self, endpoint: str) -> "Recording":
         return self
 
     def send(self, base: bytes, rest: bytes, once: bytes) -> None:

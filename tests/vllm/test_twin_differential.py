@@ -44,7 +44,7 @@ def assert_equal(ours: Iterable[Any], theirs: Iterable[Any], seed: int, mode: st
         assert same, (
             f"first difference\ntwin: {mine}\nvLLM: {real}\nreplay with "
             f"`python -m tests.vllm.random_scenarios {seed} {mode} > s.json`, "
-            "`foretell twin replay s.json`, `python -m tests.vllm.recorder s.json`"
+            "`python -m tests.vllm.twin s.json`, `python -m tests.vllm.recorder s.json`"
         )
 
 

@@ -1,4 +1,4 @@
-"""`foretell bench predict`: the cost of predictions for one size of engine, as one JSON object."""
+"""The cost of predictions for one size of engine, as one JSON object."""
 
 import asyncio
 from collections.abc import Callable, Sequence

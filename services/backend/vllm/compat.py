@@ -17,10 +17,11 @@ from vllm.v1.request import Request
 from foretell.cosched.deadlines import OFFLINE_APART
 from foretell.model import EngineConfig
 from foretell.services.backend.vllm import encoder, kv_groups, speculation
+from foretell.services.backend.vllm.rules import installed_rules
 from foretell.wire import LONGEST_APPROXIMATION, MOST_APPROXIMATIONS
 
 OLDEST = (0, 30)
-NEWEST = (0, 32)
+NEWEST = (0, 33)
 
 _SCHEDULER_ATTRIBUTES = (
     "block_size",
@@ -109,6 +110,7 @@ _HARMLESS = {
     "scheduler_config",
     "speculative_config",
     "structured_outputs_config",
+    "watchdog_config",
     "watermark_config",
     "weight_transfer_config",
 }
@@ -202,6 +204,7 @@ def engine_config(scheduler: Any) -> EngineConfig:
         reserve_full_isl=bool(settings.scheduler_reserve_full_isl),
         engine_version=f"vllm {version()}",
         max_loras=getattr(config.lora_config, "max_loras", 0),
+        rules=installed_rules(),
         **kv_groups.described(scheduler),
         **speculation.described(scheduler),
         **encoder.described(scheduler),

@@ -8,6 +8,7 @@ cannot attach it says so once and serving continues as stock.
 """
 
 import logging
+import os
 import threading
 import uuid
 from dataclasses import replace
@@ -98,7 +99,10 @@ def attach(scheduler: Any) -> _Guard | None:
 def _attach(scheduler: Any) -> _Guard | None:
     # Imported here because a missing or mismatched dependency must end in `attach`, not in vLLM.
     from foretell.config import PluginSettings  # noqa: PLC0415
+    from foretell.config.variables import misspelt  # noqa: PLC0415
 
+    if wrong := list(misspelt(PluginSettings, os.environ)):
+        raise ValueError("; ".join(wrong))
     settings = PluginSettings()
     if not settings.snapshot_endpoint:
         _log.info("Foretell: FORETELL_PLUGIN_SNAPSHOT_ENDPOINT is not set; not publishing.")
@@ -118,7 +122,7 @@ def _attach(scheduler: Any) -> _Guard | None:
     config = _told_late(compat.engine_config(scheduler))
     if config.approximations:
         _log.warning("Foretell: predictions do not model %s.", ", ".join(config.approximations))
-    publisher = SnapshotPublisher(settings.snapshot_endpoint, settings.heartbeat_s)
+    publisher = SnapshotPublisher(settings.snapshot_endpoint)
     recorder = SnapshotRecorder(
         scheduler,
         config,

@@ -1,8 +1,8 @@
 """The server's end of an HTTP/2 connection that carries gRPC calls, on `h2`.
 
 `h2` knows the protocol. What one peer can make this process do and hold is bounded here: the work
-of a turn of the event loop, what waits to be read by it, its streams, what it resets, and the time
-in which it has to say who it is.
+of a slice of what it sends, what it may cost in all, what waits to be read by it, its streams, and
+the time in which it has to say who it is.
 """
 
 import asyncio
@@ -26,9 +26,12 @@ from h2.events import (
     StreamReset,
     WindowUpdated,
 )
-from h2.exceptions import ProtocolError, StreamClosedError
+from h2.exceptions import DenialOfServiceError, ProtocolError, StreamClosedError
 from h2.settings import SettingCodes
 from hyperframe.frame import GoAwayFrame
+
+from foretell.services.scheduler.picker.frames import EARNED_BY_ANSWER, Frames
+from foretell.services.scheduler.picker.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -39,17 +42,10 @@ UNREAD_S = 30.0
 """So is one that reads nothing of what it is sent for so long."""
 MOST_UNREAD_BYTES = 1 << 20
 """Nothing more is read from a peer while more than that waits to be read by it."""
-MOST_PARTIAL_BYTES = 64 << 20
+MOST_PARTIAL_BYTES = 16 << 20
 """What is held of messages that are not whole, of all calls of a connection."""
-TURN_S = 0.002
-"""For so long the event loop reads what one peer has sent; then others get their turn."""
-_SLICE_BYTES, _SMALL_SLICE_BYTES = 16_384, 1024
-"""What is read at once; the smaller one, where frames are small, is a hundred of them at most."""
-_MANY_EVENTS = 16
-_MOST_BETWEEN_EVENTS = 1 << 20
-"""A frame, or a header block in parts, is shorter."""
-MOST_RESETS = 1000
-"""Calls that a peer may reset before they are answered, beyond those that are answered."""
+LONGEST_MESSAGE_BYTES = 4 << 20
+"""What gRPC takes by default. Gateways send a body in parts."""
 _WINDOW = 1 << 20
 _LARGEST_WINDOW = (1 << 31) - 1
 _LONGEST_HEADERS = 1 << 16
@@ -121,6 +117,8 @@ class Stream:
         is ended when its caller is through with it, or when something is wrong."""
         if self.closed:
             return
+        if self._begun and status == OK:
+            self._connection.earn()
         fields = [("grpc-status", str(status)), ("grpc-message", text)][: 2 if text else 1]
         self._connection.send_headers(self, fields if self._begun else _HEAD + fields, ends=True)
 
@@ -131,31 +129,27 @@ class Connection(asyncio.Protocol):
     def __init__(
         self,
         open_call: Open,
-        longest_message: int,
+        turns: Turns,
         connections: set["Connection"],
         most_streams: int = 4096,
     ) -> None:
         """`connections` holds this one while it lasts."""
         self._open = open_call
-        self._longest_message = longest_message
+        self._turns = turns
         self._most_streams = most_streams
         self._connections = connections
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))
         self._streams: dict[int, Stream] = {}
-        self._unread: deque[memoryview] = deque()
-        """What has come and waits for a turn."""
-        self._reading: asyncio.Handle | None = None
-        self._slice_bytes = _SMALL_SLICE_BYTES
-        self._since_event = 0
-        """Bytes since the last event."""
+        self._frames = Frames()
+        self._asked = False
+        """It waits for its turn."""
         self._partial_bytes = 0
         self._waiting: dict[int, Stream] = {}
         """Streams with outgoing data, in the order in which they get the window."""
         self._has_room = False
         """The peer takes more than when they were last tried."""
-        self._resets_left = MOST_RESETS
         self._is_full = False
         """The peer does not read what it is sent."""
         self._deadline: asyncio.TimerHandle | None = None
@@ -185,20 +179,14 @@ class Connection(asyncio.Protocol):
         self._connections.discard(self)
         self._transport = None
         self._wait_no_more()
-        self._unread.clear()
-        if self._reading is not None:
-            self._reading.cancel()
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             self._lose(stream)
 
     def data_received(self, data: bytes) -> None:
-        """Take a turn, unless others have to get theirs before."""
-        self._unread.append(memoryview(data))
-        if self._reading is None and not self._is_full:
-            self._read()
-        else:
-            self._plan_reading()
+        """Take a turn, as soon as it is due."""
+        self._frames.add(data)
+        self._go_on()
 
     def pause_writing(self) -> None:
         """The peer does not read: nothing is read from it, either."""
@@ -210,8 +198,8 @@ class Connection(asyncio.Protocol):
         """The peer has caught up."""
         self._is_full = False
         self._wait_no_more()
-        self._plan_reading()
         self._send_all_waiting()
+        self._go_on()
 
     def drain(self) -> None:
         """Take no new calls on this connection; those in progress go on."""
@@ -238,54 +226,55 @@ class Connection(asyncio.Protocol):
 
     # A turn.
 
-    def _read(self) -> None:
-        """Read slices of what has come for as long as a turn lasts."""
-        self._reading = None
-        until_s = self._loop.time() + TURN_S
-        self._flush_planned = True  # whatever is written meanwhile goes out below
-        try:
-            while self._unread and not self._is_full and self._transport is not None:
-                self._read_slice()
-                if self._loop.time() >= until_s:
-                    break
-        except ProtocolError as error:
-            logger.warning("a gateway broke HTTP/2: %s", error)
-            self._unread.clear()
-            self._flush()
-            self.close()
-            return
-        if self._has_room:
-            self._send_all_waiting()
-        self._flush()
-        self._plan_reading()
+    @property
+    def _can_read(self) -> bool:
+        return self._frames.waits and not self._is_full and self._is_open
 
-    def _plan_reading(self) -> None:
-        """Go on with what is left in a later turn, and take more from the socket only then."""
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            return
-        if self._unread and not self._is_full and self._reading is None:
-            self._reading = self._loop.call_soon(self._read)
-        if self._unread or self._is_full:
-            transport.pause_reading()
-        else:
-            transport.resume_reading()
+    @property
+    def _is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    def _go_on(self) -> None:
+        """Read what is left when it is our turn, and take more from the socket only then."""
+        if self._can_read and not self._asked:
+            self._asked = True
+            self._turns.ask(self)
+        if self._is_open:
+            assert self._transport is not None
+            if self._asked or self._is_full:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    def read_slice(self) -> bool:
+        """Read one slice; whether there is another one."""
+        if self._can_read:
+            self._flush_planned = True  # whatever is written meanwhile goes out below
+            try:
+                self._read_slice()
+            except ProtocolError as error:
+                logger.warning("a gateway broke HTTP/2: %s", error)
+                self._flush()
+                self.close()
+        self._asked = self._can_read
+        if not self._asked:
+            self._go_on()
+        return self._asked
 
     def _read_slice(self) -> None:
-        data = self._unread.popleft()
-        if len(data) > self._slice_bytes:
-            self._unread.appendleft(data[self._slice_bytes :])
-            data = data[: self._slice_bytes]
-        events = self._h2.receive_data(bytes(data))
-        are_many = len(events) > _MANY_EVENTS
-        self._slice_bytes = _SMALL_SLICE_BYTES if are_many else _SLICE_BYTES
-        self._since_event = 0 if events else self._since_event + len(data)
-        if self._since_event > _MOST_BETWEEN_EVENTS:
-            self._h2.close_connection(ErrorCodes.FRAME_SIZE_ERROR)
-            raise ProtocolError("a frame is too long")
-        for event in events:
+        try:
+            data = self._frames.take(len(self._streams))
+            if self._frames.credit <= 0:
+                raise DenialOfServiceError("it costs more than its calls are worth")
+        except ProtocolError as error:
+            self._h2.close_connection(error.error_code)
+            raise
+        for event in self._h2.receive_data(data):
             self._take(event)
-        self._write()  # now: what the peer does not read must stop its next slice
+        if self._has_room:
+            self._frames.earn(-len(self._waiting) // 16)
+            self._send_all_waiting()
+        self._flush()  # now: what the peer does not read must stop its next slice
 
     def _take(self, event: Event) -> None:
         match event:
@@ -346,7 +335,7 @@ class Connection(asyncio.Protocol):
             if compressed:
                 stream.end(UNIMPLEMENTED, "compressed messages are not understood")
                 break
-            if size > self._longest_message:
+            if size > LONGEST_MESSAGE_BYTES:
                 stream.end(RESOURCE_EXHAUSTED, f"a message of {size} bytes")
                 break
             end = at + _MESSAGE.size + size
@@ -362,15 +351,14 @@ class Connection(asyncio.Protocol):
 
     def _reset(self, event: StreamReset) -> None:
         stream = self._streams.get(event.stream_id or 0)
-        if stream is None:
-            return
-        self._lose(stream)
-        self._resets_left -= 1
-        if self._resets_left <= 0:
-            self._h2.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
-            raise ProtocolError("too many calls are reset before they are answered")
+        if stream is not None:
+            self._lose(stream)
 
     # What streams write.
+
+    def earn(self) -> None:
+        """A call has been answered."""
+        self._frames.earn(EARNED_BY_ANSWER)
 
     def send_headers(self, stream: Stream, headers: list[tuple[str, str]], *, ends: bool) -> None:
         """Write a block of headers; `ends`: the last one, after which the stream is forgotten."""
@@ -379,7 +367,6 @@ class Connection(asyncio.Protocol):
             if ends and not stream.half_closed:  # nobody here wants the rest
                 self._h2.reset_stream(stream.id, ErrorCodes.NO_ERROR)
         if ends:
-            self._resets_left = min(MOST_RESETS, self._resets_left + 1)
             self._forget(stream)
         self._plan_flush()
 

@@ -22,12 +22,12 @@ from foretell.services.scheduler.picker.http2 import (
     Connection,
     Stream,
 )
+from foretell.services.scheduler.picker.turns import Turns
 
 _SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 _PROCESS = f"/{_SERVICE}/Process"
 _CHECK = "/grpc.health.v1.Health/Check"
 _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"  # HealthCheckResponse.status
-_ROOM_BYTES = 1 << 16  # in a message, beside the body
 _LOOK_EVERY_S = 1.0
 MOST_CONNECTIONS = 256
 """Connections of gateways, which have one for each thread; others are closed at once."""
@@ -59,6 +59,7 @@ class Picker:
                 "key: give a shared secret or mutual TLS, or listen on a unix socket or 127.0.0.1"
             )
         loop = asyncio.get_running_loop()
+        self._turns = Turns()
         try:
             if address.startswith("unix:"):
                 path = Path(address.removeprefix("unix:"))
@@ -95,9 +96,8 @@ class Picker:
 
     def _connection(self) -> Connection:
         """The protocol of a new connection."""
-        longest = self._replica.shared.max_body_bytes + _ROOM_BYTES
         most = self._replica.shared.in_progress.limit
-        connection = Connection(self._open, longest, self._connections, most)
+        connection = Connection(self._open, self._turns, self._connections, most)
         if len(self._connections) >= MOST_CONNECTIONS:
             asyncio.get_running_loop().call_soon(connection.abort)
         return connection

@@ -124,7 +124,7 @@ class Pool:
         self._timeout_s = health_timeout_s
         self._failures = health_failures
         try:
-            self._configure(parse_members(self._read()))
+            self.take(parse_members(self._read()))
         except ValueError as error:
             raise SystemExit(str(error)) from error
 
@@ -309,7 +309,7 @@ class Pool:
         try:
             if file_version(Path(self._source)) == self._version:
                 return
-            self._configure(parse_members(self._read()))
+            self.take(parse_members(self._read()))
         except (OSError, ValueError, SystemExit) as error:
             if str(error) != self._complaint:  # once, not at every probe
                 logger.warning("instances file not taken in, the old list stays: %s", error)
@@ -317,7 +317,8 @@ class Pool:
         else:
             self._complaint = ""
 
-    def _configure(self, members: Members) -> None:
+    def take(self, members: Members) -> None:
+        """From now on these are the instances; those that stay keep what is known of them."""
         self._listed = {name: self._listed.get(name, {}) for name in members.models}
         known = self.instances
         self.instances = {}
