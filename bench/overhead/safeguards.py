@@ -24,8 +24,8 @@ from foretell.placement.shares import Shares
 from foretell.policy import make_policy
 from foretell.services.scheduler.http.auth import ApiKeys
 from foretell.services.scheduler.relay.continuation import Progress
-from foretell.services.scheduler.relay.followed import FollowedFraming
-from foretell.services.scheduler.relay.framing import Framing, StreamFraming
+from foretell.services.scheduler.relay.framing import Framing
+from foretell.services.scheduler.relay.stream import StreamFraming
 
 BENCH = Benchmark(__file__, __doc__, takes="a minute", packages=("foretell", "orjson"))
 CHUNKS, REQUESTS, ENGINES, TENANTS = 2000, 500, 12, 10
@@ -169,7 +169,7 @@ def measure(options: argparse.Namespace) -> Numbers:
             "request_us": 1000 * loaded["scheduler_ms"],
             "following": compared(
                 stream_of(StreamFraming, plain),
-                stream_of(lambda: FollowedFraming(Progress()), ids),
+                stream_of(lambda: StreamFraming(Progress()), ids),
                 rounds,
             ),
             "limits": compared(requests_of(ApiKeys()), requests_of(limited), rounds),

@@ -16,7 +16,6 @@ from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.placing.kept import response_id
 from foretell.services.scheduler.relay.continuation import Progress
 from foretell.services.scheduler.relay.encoding import IDENTITY, Decoder, Undecodable, decoder_of
-from foretell.services.scheduler.relay.followed import FollowedFraming
 from foretell.services.scheduler.relay.framing import (
     LONGEST_BODY_BYTES,
     Broken,
@@ -25,13 +24,13 @@ from foretell.services.scheduler.relay.framing import (
     Framing,
     Lines,
     OpaqueFraming,
-    StreamFraming,
     TooLong,
     Usage,
     WholeFraming,
 )
 from foretell.services.scheduler.relay.reply import Reply
 from foretell.services.scheduler.relay.reported import Reported, said_in, with_text
+from foretell.services.scheduler.relay.stream import StreamFraming
 from foretell.services.scheduler.relay.transport import EngineClient, Unreachable
 
 logger = logging.getLogger(__name__)
@@ -183,10 +182,8 @@ class Transfer:
         endpoint = self._request.endpoint
         if not is_plain:
             self._begin_opaque(encoding)
-        elif self._streamed and self._progress is not None:
-            self._framing = FollowedFraming(self._progress)
         elif self._streamed:
-            self._framing = StreamFraming(endpoint.opening)
+            self._framing = StreamFraming(self._progress, endpoint.opening)
         else:
             is_bytes = headers.get(b"content-type", b"").startswith(b"application/octet-stream")
             any_form = is_bytes and not endpoint.generates
@@ -370,7 +367,6 @@ class Transfer:
         if not self._streamed:  # a part of a long answer: nothing in it could tell
             self._reply.break_off()
             return
-        self._reply.send(b"\n")  # closes an event that had come as far as its data
         self._reply.fail(with_text(engine_lost(), said), broken.next_event)
 
     def _note_usage(self, usage: Usage) -> None:
