@@ -21,7 +21,6 @@ from foretell.services.process.logs import setup_logging
 from foretell.services.process.traffic import Traffic, is_loopback
 from foretell.services.scheduler.app import App, Replica
 from foretell.services.scheduler.background import Background
-from foretell.services.scheduler.console.what_if import WhatIf
 from foretell.services.scheduler.discovery import discovering, is_discovered
 from foretell.services.scheduler.http.auth import ApiKeys
 from foretell.services.scheduler.http.batches import Batches
@@ -154,7 +153,6 @@ async def serve(
             metrics=metrics,
             discovery=discovery,
             batches=batches,
-            what_if=WhatIf(placer, pool, settings.policy, settings.policy_parameters),
             cors=Cors(settings.cors_origins),
         )
         app = App(replica)

@@ -9,9 +9,8 @@ import orjson
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from foretell import __version__
-from foretell.services.scheduler.console import STATE, WHAT_IF, static_pages
+from foretell.services.scheduler.console import STATE, static_pages
 from foretell.services.scheduler.console.state import console_state
-from foretell.services.scheduler.console.what_if import WhatIf
 from foretell.services.scheduler.discovery import Discovery
 from foretell.services.scheduler.http.batches import METHODS as BATCH_METHODS
 from foretell.services.scheduler.http.batches import Batches, is_for_batches
@@ -48,7 +47,6 @@ class Replica:
     relay: Relay
     metrics: SchedulerMetrics
     batches: Batches
-    what_if: WhatIf
     discovery: Discovery | None = None
     """Where instances come from, if they are not listed."""
     cors: Cors = field(default_factory=lambda: Cors(()))
@@ -91,9 +89,6 @@ class App:
             elif is_for_batches(exchange.path):
                 tenant = self._tenant(exchange.headers)
                 await self._replica.batches.pass_on(exchange, tenant)
-            elif exchange.path == WHAT_IF and exchange.method in _READS:
-                self._replica.shared.api_keys.check_admin(exchange.headers)
-                exchange.respond(_json(await self._replica.what_if.answer(exchange.query)))
             else:
                 exchange.keep_alive &= not exchange.path.startswith(_OF_ONE_REPLICA)
                 exchange.respond(self.page(exchange.method, exchange.path, exchange.headers))
@@ -123,8 +118,7 @@ class App:
             return "POST"
         if is_for_batches(path):
             return BATCH_METHODS
-        reads = path == WHAT_IF or self._page(path) is not None
-        return "GET, HEAD" if reads else ""
+        return "GET, HEAD" if self._page(path) is not None else ""
 
     def _options(self, path: str, headers: Headers) -> Response:
         """What a browser asks before a page of another origin may call; anyone may know."""
