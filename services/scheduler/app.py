@@ -211,6 +211,5 @@ def _status(replica: Replica) -> dict[str, object]:
         "instances": instance_statuses(
             list(replica.shared.pool.instances.values()),
             replica.shared.placer,
-            replica.shared.recorder.recent,
         ),
     }

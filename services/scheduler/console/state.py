@@ -8,7 +8,7 @@ from typing import Any
 from foretell.services.scheduler.placing.attempt import Attempt, Trace, Traces
 from foretell.services.scheduler.placing.placer import Placer
 from foretell.services.scheduler.placing.predictors import Predictors
-from foretell.services.scheduler.record.recent import WINDOW_S
+from foretell.services.scheduler.record.status import WINDOW_S
 
 MOST_REQUESTS = 50
 """The latest requests that are listed."""

@@ -142,6 +142,8 @@ class Trace:
     request_id: str
     """The one that its client knows."""
     model_name: str
+    generates: bool = True
+    """It is answered with tokens."""
     attempts: list[Attempt] = field(default_factory=list)
 
 

@@ -146,7 +146,7 @@ class Placer(AsyncDriver[Attempt]):
             generates = parsed.endpoint.generates
             grant.reserve(spec.prompt_tokens + (answer_tokens if generates else 0))
         keeper = self.kept.keeper(parsed, self._pool.instances)
-        trace = Trace(parsed.request_id, parsed.model)
+        trace = Trace(parsed.request_id, parsed.model, parsed.endpoint.generates)
         need = need_of(parsed, spec.prompt_tokens, keeper)
         self._requests[key] = _Request(parsed, grant, began_s, began_s, trace, need)
         waited_s = 0.0

@@ -11,10 +11,8 @@ from foretell.services.scheduler.http.slo import Outcome, SloUnattainable
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.placing.predictors import Predictors
 from foretell.services.scheduler.record.feedback import Feedback
-from foretell.services.scheduler.record.recent import Latencies, Recent
 from foretell.services.scheduler.record.request_log import RequestLog
 from foretell.services.scheduler.record.sample import Sample
-from foretell.services.scheduler.record.series import AnswerSeries, answer_series
 from foretell.telemetry import SchedulerMetrics, series
 
 _CLOCK_SLACK_S = 0.1
@@ -38,14 +36,19 @@ class Recorder:
         self._policy = policy
         self._predictors = predictors
         self._background = background
-        self.recent = Recent()
         self.sample = Sample()
         self._metrics = metrics
         self._requests = series(metrics.requests)
         self._slo_requests = series(metrics.slo_requests)
         self._tenant_tokens = series(metrics.tenant_tokens)
         self._length_level = series(metrics.length_level)
-        self._answers = answer_series(metrics)
+        self._e2e, self._e2e_error = series(metrics.e2e), series(metrics.e2e_error)
+        self._ttft, self._ttft_error = series(metrics.ttft), series(metrics.ttft_error)
+        self._tpot, self._length_error = series(metrics.tpot), series(metrics.length_error)
+        self._prompt_tokens = series(metrics.prompt_tokens)
+        self._output_tokens = series(metrics.output_tokens)
+        self._cached_tokens = series(metrics.cached_tokens)
+        self._foretold_cached_tokens = series(metrics.foretold_cached_tokens)
 
     def count(self, status: int, model: str = "", attempt: Attempt | None = None) -> None:
         """Count a request that has ended; `attempt` is its last one."""
@@ -113,58 +116,55 @@ class Recorder:
 
     def _observe(self, request: ApiRequest, attempt: Attempt) -> None:
         """Count an answer; latencies only of one that no other engine had begun."""
-        offline = request.job_class is JobClass.OFFLINE
-        labels = request.model, attempt.instance_id, attempt.policy
-        answers = self._answers(*labels, offline, attempt.instance.emulated)
+        job_class = request.job_class
         self._tenant_tokens(request.tenant).inc(attempt.prompt_tokens + attempt.output_tokens)
-        _count_tokens(answers, attempt)
+        self._count_tokens(attempt, job_class.value)
         if attempt.continued:
             return
-        if not offline:
+        if job_class is not JobClass.OFFLINE:
             self.sample.add(attempt)
-        _observe_latencies(answers, attempt)
-        self._remember_latencies(attempt)
+        self._observe_latencies(request, attempt, job_class.value)
         if attempt.output_tokens:
-            self._observe_length(answers, request, attempt)
+            self._observe_length(request, attempt)
 
-    def _remember_latencies(self, attempt: Attempt) -> None:
-        prediction = attempt.prediction
-        predicted = (prediction.ttft_s, prediction.e2e_s) if prediction else (0.0, 0.0)
-        if all(map(isfinite, predicted)):
-            latencies = Latencies(attempt.ttft_s, predicted[0], attempt.e2e_s, predicted[1])
-            self.recent.add(attempt.instance_id, latencies)
+    def _count_tokens(self, attempt: Attempt, job_class: str) -> None:
+        labels = attempt.instance_id, job_class
+        self._prompt_tokens(*labels).inc(attempt.prompt_tokens)
+        self._output_tokens(*labels).inc(attempt.output_tokens)
+        if attempt.cached_tokens is None:
+            return
+        self._cached_tokens(*labels).inc(attempt.cached_tokens)
+        if attempt.prediction is not None:
+            self._foretold_cached_tokens(*labels).inc(attempt.prediction.cached_tokens)
 
-    def _observe_length(self, answers: AnswerSeries, request: ApiRequest, attempt: Attempt) -> None:
+    def _observe_latencies(self, request: ApiRequest, attempt: Attempt, job_class: str) -> None:
+        """What was measured, and its error relative to what was predicted where both are known."""
+        prediction, ttft_s, e2e_s = attempt.prediction, attempt.ttft_s, attempt.e2e_s
+        labels = request.model, attempt.instance_id, attempt.policy, job_class
+        errors = _error_labels(request, attempt)
+        self._e2e(*labels).observe(e2e_s)
+        if prediction is not None and isfinite(prediction.e2e_s) and e2e_s > 0:
+            self._e2e_error(*errors).observe(prediction.e2e_s / e2e_s - 1)
+        if not ttft_s:
+            return
+        self._ttft(*labels).observe(ttft_s)
+        if prediction is not None and isfinite(prediction.ttft_s):
+            self._ttft_error(*errors).observe(prediction.ttft_s / ttft_s - 1)
+        if attempt.tokens_each > 1:
+            self._tpot(*labels).observe((e2e_s - ttft_s) / (attempt.tokens_each - 1))
+
+    def _observe_length(self, request: ApiRequest, attempt: Attempt) -> None:
         spec = attempt.spec
-        answers.length_error(spec.length.expected_tokens / attempt.tokens_each - 1)
+        error = spec.length.expected_tokens / attempt.tokens_each - 1
+        self._length_error(*_error_labels(request, attempt)).observe(error)
         level = level_of(spec.length, attempt.output_tokens)
         if level is not None and spec.sequences == 1 and not attempt.truncated:
             self._length_level(request.model).observe(level)
 
 
-def _count_tokens(answers: AnswerSeries, attempt: Attempt) -> None:
-    answers.prompt_tokens(attempt.prompt_tokens)
-    answers.output_tokens(attempt.output_tokens)
-    if attempt.cached_tokens is None:
-        return
-    answers.cached_tokens(attempt.cached_tokens)
-    if attempt.prediction is not None:
-        answers.foretold_cached_tokens(attempt.prediction.cached_tokens)
-
-
-def _observe_latencies(answers: AnswerSeries, attempt: Attempt) -> None:
-    """What was measured, and its error relative to what was predicted where both are known."""
-    prediction, ttft_s, e2e_s = attempt.prediction, attempt.ttft_s, attempt.e2e_s
-    answers.e2e(e2e_s)
-    if prediction is not None and isfinite(prediction.e2e_s) and e2e_s > 0:
-        answers.e2e_error(prediction.e2e_s / e2e_s - 1)
-    if not ttft_s:
-        return
-    answers.ttft(ttft_s)
-    if prediction is not None and isfinite(prediction.ttft_s):
-        answers.ttft_error(prediction.ttft_s / ttft_s - 1)
-    if attempt.tokens_each > 1:
-        answers.tpot((e2e_s - ttft_s) / (attempt.tokens_each - 1))
+def _error_labels(request: ApiRequest, attempt: Attempt) -> tuple[str, str, str]:
+    kind = "emulated" if attempt.instance.emulated else "vllm"
+    return request.model, attempt.instance_id, kind
 
 
 def _learn_answer_delay(attempt: Attempt, engine_ttft_s: float) -> None:

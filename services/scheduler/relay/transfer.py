@@ -139,7 +139,7 @@ class Transfer:
         try:
             await self._over
         finally:
-            upstream.close()
+            upstream.release()
         if self._failure is not None:
             raise self._failure
 
