@@ -27,7 +27,7 @@ export PYTHONDONTWRITEBYTECODE :=
 	test-vllm test-vllm-schedulers test-vllm-engines test-vllm-matrix test-batch-kills test-storage test-compose test-prometheus test-helm chart \
 	test-browser pictures bench bench-gateway bench-watch \
 	accuracy accuracy-live \
-	reproduce-block reproduce-provisioning reproduce-blendserve reproduce-echo figures proto check-proto reference dashboards compose clean
+	reproduce-block reproduce-provisioning reproduce-blendserve reproduce-echo proto check-proto reference dashboards compose clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -122,8 +122,8 @@ test-storage: setup-dev ## Batches in Debian's Postgres, killed at every write t
 	$(BIN)/pip install --quiet 'moto[server]>=5' '.[storage]'
 	BATCH_CRASHES_EVERY=1 $(BIN)/pytest tests/batch
 
-test-attacks: setup-dev ## Hostile clients and engines, and the same clients beside uvicorn; PAGE=bench/gateway/attacks.md writes the table
-	FORETELL_ATTACKS_PAGE=$(PAGE) $(BIN)/pytest tests/attacks
+test-attacks: setup-dev ## Hostile clients and engines, and the same clients beside uvicorn
+	$(BIN)/pytest tests/attacks
 
 test-chaos: setup-dev ## Every fault under load, and long fuzzing; below 5 minutes
 	FUZZ_EXAMPLES=300 $(BIN)/pytest tests/contract/test_fuzz.py tests/chaos
@@ -220,23 +220,14 @@ reproduce-provisioning: setup-dev ## Block's Figure 8 in the simulator (TRACES=f
 	@test -n "$(TRACES)" || { echo 'make reproduce-provisioning needs TRACES=folder, see bench/provisioning/reproduce_block.md' >&2; exit 1; }
 	$(BIN)/python -m bench provisioning.reproduce_block $(TRACES)
 
-# Two hours: the paper's number of requests, and five seeds.
-reproduce-blendserve: setup-dev ## BlendServe's evaluation in the simulator (DATA=folder); writes bench/offline/blend.md and blend_wide.md
+# An hour: the paper's number of requests, and five seeds.
+reproduce-blendserve: setup-dev ## BlendServe's evaluation in the simulator (DATA=folder); writes bench/offline/blend.md
 	@test -n "$(DATA)" || { echo 'make reproduce-blendserve needs DATA=folder, see bench/offline/blend.md' >&2; exit 1; }
 	$(BIN)/python -m bench offline.blend $(DATA) --seeds $(or $(SEEDS),5)
-	$(BIN)/python -m bench offline.blend_wide $(DATA) --seeds $(or $(SEEDS),2)
 
 reproduce-echo: setup-dev setup-vllm ## Echo's ablation with vLLM's scheduler in virtual time (DATA=folder); writes bench/offline/cosched.md
 	@test -n "$(DATA)" || { echo 'make reproduce-echo needs DATA=folder, see bench/offline/cosched.md' >&2; exit 1; }
 	$(VLLM_PYTHON) -m bench offline.cosched $(DATA) --seconds $(or $(VIRTUAL_S),200) --seeds $(or $(SEEDS),3)
-	$(BIN)/python -m bench.offline.cosched_figures
-
-figures: setup-dev setup-vllm ## Measure accuracy and the length model again (DATA=folder with profiles/ and text/)
-	@test -n "$(DATA)" || { echo 'make figures needs DATA=folder' >&2; exit 1; }
-	$(MAKE) --no-print-directory accuracy DATA=$(DATA)/profiles
-	$(BIN)/python -m bench length.eval $(DATA)
-	$(BIN)/python -m bench accuracy.calibration
-	$(MAKE) --no-print-directory accuracy-live
 
 # --- generated files ----------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from foretell.cli.status import status
 from foretell.cli.train import train_small_tagger, train_tagger
 from foretell.cli.tune import tune
 from foretell.cli.up import up
+from foretell.cli.verify import verify_engine
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -34,6 +35,7 @@ for _command in (
     explain,
     reference,
     check,
+    verify_engine,
     accuracy,
     simulate,
     capacity,

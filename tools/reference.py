@@ -28,29 +28,28 @@ Of `simulate`, `capacity` and `tune`; `plan` finds the number and limits of engi
 _SIMULATED_LINK = "the [options of a simulated cluster](#options-of-a-simulated-cluster)."
 _METRICS = "Gauges, unless it says counter or histogram; units are in their names."
 _ENDPOINTS = """\
-What is sent by POST to these paths goes to an engine that serves `model`, with all its fields.
-Whether the engine offers the path depends on its model; where none does, its 404 comes back. The
-scheduler itself answers GET `/v1/models`, `/v1/models/NAME`, `/health`, `/ready`, `/status`,
-`/metrics`, `/explain/REQUEST_ID`, `/console`, `/docs` and `/openapi.json`. A response that an
-engine stores can be followed (`previous_response_id`); it cannot be asked for, nor can one that is
-made in the background."""
+POST to these paths goes to an engine that serves `model`, with all its fields; an engine whose
+model does not offer the path answers 404. The scheduler itself answers GET `/v1/models`,
+`/v1/models/NAME`, `/health`, `/ready`, `/status`, `/metrics`, `/explain/REQUEST_ID`, `/console`,
+`/docs` and `/openapi.json`. `previous_response_id` is served; stored and background responses
+cannot be fetched."""
 
 REQUEST_HEADERS = (
     ("authorization", "`Bearer KEY`, where the scheduler has API keys; or `x-api-key: KEY`."),
     ("x-request-id", "The request's id, kept if it is valid; otherwise a new one is made."),
     ("x-foretell-ttft-target-ms", "Longest time from arrival to the first token; 0: no target."),
     ("x-foretell-tpot-target-ms", "Longest mean time per output token after the first; 0: none."),
-    ("x-foretell-when-late", "`serve` or `reject` if no instance can meet the TTFT target."),
+    ("x-foretell-when-late", "`serve` or `reject` if no engine can meet the TTFT target."),
     ("x-vllm-priority", "vLLM's priority, as `priority` in the body; a lower number goes first."),
     (
         "x-foretell-resumable",
-        "`true`: a stream whose client is lost can be gone on with, by an id with each event.",
+        "`true`: events have ids, so that a client that was cut off can resume its stream.",
     ),
-    ("last-event-id", "With it: the last event that the client has; the rest is the answer."),
+    ("last-event-id", "With it: the last event received; the rest of the stream is the answer."),
     (
         "others",
-        "Forwarded to the engine, as `traceparent`, but for those of the connection, credentials, "
-        "cookies and `x-foretell-*`.",
+        "Forwarded to the engine, except those of the connection, credentials, cookies and "
+        "`x-foretell-*`.",
     ),
 )
 RESPONSE_HEADERS = (
@@ -61,23 +60,22 @@ RESPONSE_HEADERS = (
     ("x-foretell-predicted-e2e-s", "Predicted seconds from placement to the last token."),
     (
         "x-foretell-calibration",
-        "How many steps of that engine its predictions have learnt from, and what of it they do "
-        "not model, such as `412 steps; not modelled: LoRA`.",
+        "Engine steps calibrated on, and what is not modelled: `412 steps; not modelled: LoRA`.",
     ),
     ("x-foretell-emulated", "`true` if an emulated engine, without a model, made the answer."),
     ("x-foretell-resumable", "`true` if the stream is held, for clients that come back."),
-    ("retry-after", "Seconds, 1 to 60, until there is foretold to be room, with 429 and 503."),
+    ("retry-after", "With 429 and 503: predicted seconds, 1 to 60, until there is room."),
     (
         "x-ratelimit-*",
-        "`limit`, `remaining` and `reset`, each of `requests` and `tokens`, as OpenAI's API tells "
-        "them, where the key has such limits; those of all replicas.",
+        "The key's limits as OpenAI has them, over all replicas: `limit`, `remaining`, `reset`; "
+        "each of `requests` and `tokens`.",
     ),
     (
         "ratelimit, ratelimit-policy",
-        "The same, as the IETF's draft on RateLimit fields has it: `r` is what is left, `t` the "
-        "seconds until all is there again, `q` the limit in `w` seconds, in units of `qu`.",
+        "The same by the IETF's draft: `r` left, `t` seconds to reset, `q` per `w` seconds, in "
+        "units `qu`.",
     ),
-    ("others", "The engine's, but for those of the connection, `server`, `date` and cookies."),
+    ("others", "The engine's, except those of the connection, `server`, `date` and cookies."),
 )
 ERRORS = (
     ("400", "`invalid_type`, `missing_required_parameter`, ...", "`param` names the field."),
@@ -87,14 +85,14 @@ ERRORS = (
     (
         "404",
         "`stream_not_held`",
-        "Not the replica, or the key, of the stream that `last-event-id` names, or it is too late: "
-        "try another replica, or begin anew without that header.",
+        "This replica does not hold the stream of `last-event-id` for this key; try another, or "
+        "start again.",
     ),
     ("408", "", "The body came too slowly (60 s), or the headers (20 s)."),
     ("413", "", "The body is longer than `max_body_bytes` (48 MiB)."),
     ("429", "`rate_limit_exceeded`", "A limit of the key; `retry-after` says when it ends."),
     ("429", "`too_many_requests`", "More than `max_concurrent_requests` in this replica."),
-    ("429", "`slo_unattainable`", "No instance can meet the TTFT target."),
+    ("429", "`slo_unattainable`", "No engine can meet the TTFT target."),
     ("429", "`over_share`", "The caller has more than its share, and too many requests wait."),
     ("431", "", "The headers are more than 64 KiB, or than 256."),
     ("500", "`internal_error`", "A bug; the scheduler's log has the trace."),

@@ -8,19 +8,17 @@ seconds, and nothing is written.
 import argparse
 from pathlib import Path
 
-from bench.accuracy.live_report import scatter, tables
 from bench.accuracy.live_variants import Analysis
 from bench.processes import OthersClock
-from bench.report import Benchmark, Numbers
+from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.vllm_cpu import running_engine
 from foretell.services.process.children import ChildFailed
 from foretell.tools.live.measure import LiveOptions, completed
 from foretell.tools.live.measure import measure as measure_engine
 from foretell.tools.live.recording import Recording
-from foretell.tools.live.report import all_pairs, report
+from foretell.tools.live.report import COLUMNS, LATENCIES, cells, report
 from foretell.tools.progress import Show, showing
 
-__all__ = ["BENCH", "arguments", "measure", "tables"]
 BENCH = Benchmark(
     __file__,
     __doc__,
@@ -75,11 +73,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--recording", type=Path, default=Path(".run/accuracy-live.zip"), help="File to write."
     )
+    help_text = "30 requests behind 10; writes nothing."
+    parser.add_argument("--quick", action="store_true", help=help_text)
     parser.add_argument("--replay", type=Path, help="A recording to analyse; measures nothing.")
 
 
 def measure(options: argparse.Namespace) -> Numbers:
     """Measure or read a recording, and analyse it."""
+    if options.quick:
+        options.write, options.requests, options.warm_up = False, 30, 10
     if options.replay is not None:
         options.write = False
         recording = Recording.read(options.replay)
@@ -91,6 +93,36 @@ def measure(options: argparse.Namespace) -> Numbers:
             raise SystemExit(f"bench.{BENCH.name}: {error}") from error
         options.recording.parent.mkdir(parents=True, exist_ok=True)
         recording.write(options.recording)
-    if options.write:
-        scatter(all_pairs(recording), BENCH.result(".png"))
     return {**report(recording), "analysis": Analysis(recording).report()}
+
+
+def tables(result: Numbers) -> Blocks:
+    """Errors of all predictors, and of the same forecasts with more knowledge."""
+    load = result["load"]
+    text = (
+        f"{load['measured']} requests in {load['measured_s']:.0f} s behind {load['warm_up']} to "
+        f"warm up, seed {load['seed']}; {load['rate_per_s']:.2f} requests/s in bursts"
+        + (f" of at most {load['capacity_per_s']:.2f}" if load["capacity_per_s"] else "")
+        + f"; prompts of {load['prompt_tokens'] / load['measured']:.0f} tokens on average, outputs "
+        f"of {load['output_tokens'] / load['measured']:.0f}, which are known; "
+        f"{result['engine_version']}, {result['engine']}; others kept "
+        f"{result['others_cores']:.2f} cores busy. Absolute errors, and the signed median.\n"
+    )
+    analysis = result["analysis"]["errors"]
+    return {
+        "tables": "\n".join(
+            [
+                made_by(result),
+                text,
+                _errors("predicted by", result["errors"]),
+                "The same requests, forecast again from the states that the predictor had:\n",
+                _errors("Foretell, with", analysis),
+            ]
+        )
+    }
+
+
+def _errors(title: str, found: Numbers) -> str:
+    names = {"ttft": "TTFT", "e2e": "e2e"}
+    header = (title, *(f"{names[kind]} {column}" for kind in LATENCIES for column in COLUMNS))
+    return markdown_table(header, [[name, *cells(kinds)] for name, kinds in found.items()])

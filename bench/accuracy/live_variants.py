@@ -5,7 +5,7 @@ with one thing replaced by what really happened.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,16 +13,13 @@ from typing import Any
 from foretell.engine import Forecast
 from foretell.engine.questions import Arrival, Question, arrival
 from foretell.kernel.step_time import FLOOR, StepTime
-from foretell.latency.features import FEATURES
 from foretell.latency.linear import StepTimeModel
 from foretell.length.distribution import knots
-from foretell.sim.accuracy import quantile
 from foretell.tools.live.recording import Recording, Served
 from foretell.tools.live.replay import State, Truth, snapshots_of, spec_of, states, truth_of
 from foretell.tools.live.report import LATENCIES, Pairs, errors_of
 
 _AFTER_S = 2.0  # behind its end, arrivals that cannot concern a request any more
-_LEVELS = (0.1, 0.5, 0.9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +73,7 @@ class Analysis:
         self._steps = steps
 
     def report(self) -> dict[str, Any]:
-        """Errors of every variant, and where the time goes outside the twin, as JSON."""
+        """Errors of every variant, as JSON."""
         found = {RECORDED: self._pairs(_recorded), TODAY: self._pairs(_today)}
         for variant in VARIANTS:
             found[variant.title] = self._pairs(partial(self._forecast, variant))
@@ -84,16 +81,6 @@ class Analysis:
             "requests": len(self.states),
             "waited": sum(bool(state.snapshot.waiting) for state in self.states),
             "errors": errors_of(found),
-            "milliseconds": self._parts(),
-            "microseconds_per": {
-                name: round(seconds * 1e6, 4)
-                for name, seconds in zip(
-                    FEATURES, self.states[-1].step_time.packed().coefficients, strict=False
-                )
-            },
-            "speed": _levels(
-                [self._speed(state, state.served.last_unix_s) for state in self.states], 1.0
-            ),
         }
 
     def _pairs(self, predict: Callable[[State], tuple[float, float]]) -> dict[str, Pairs]:
@@ -150,32 +137,6 @@ class Analysis:
         believed_s = sum(state.step_time.step_s(step.shape) for step in steps)
         return sum(step.duration_s for step in steps) / believed_s if steps else 1.0
 
-    def _parts(self) -> dict[str, dict[str, float]]:
-        """Quantiles of what lies between client and twin, and of the steps' errors."""
-        truth = self.truth
-        columns: dict[str, list[float]] = {
-            "asked to decided": [],
-            "decided to read by the API server": [],
-            "read to seen in the queue": [],
-            "first token's step to client": [],
-            "last token's step to client": [],
-        }
-        for state in self.states:
-            request = state.served
-            name = request.request_id
-            moments = (
-                request.decided_unix_s - request.asked_unix_s,
-                truth.api_unix_s[name] - request.decided_unix_s,
-                truth.queued_unix_s[name] - truth.api_unix_s[name],
-                request.first_unix_s - truth.first_end_s(name),
-                request.last_unix_s - truth.last_end_s(name),
-            )
-            for column, value in zip(columns.values(), moments, strict=True):
-                column.append(value)
-        columns["dispatch delay, as learned"] = [s.dispatch_delay_s for s in self.states]
-        columns["answer delay, as learned"] = [s.served.answer_delay_s for s in self.states]
-        return {name: _levels(values, 1e-3) for name, values in columns.items()}
-
 
 def _recorded(state: State) -> tuple[float, float]:
     request, delay_s = state.served, state.served.answer_delay_s
@@ -204,7 +165,3 @@ class _Scaled(StepTimeModel):
         coefficients = packed.coefficients * self.factor
         coefficients[FLOOR] = packed.coefficients[FLOOR]
         return packed._replace(coefficients=coefficients)
-
-
-def _levels(values: Sequence[float], unit: float) -> dict[str, float]:
-    return {f"p{level * 100:.0f}": round(quantile(values, level) / unit, 3) for level in _LEVELS}

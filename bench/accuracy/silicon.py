@@ -8,10 +8,8 @@ others tell how far off the twin is.
 """
 
 import argparse
-from collections.abc import Iterator
 from functools import partial
 from itertools import groupby
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -19,7 +17,6 @@ from bench.accuracy.silicon_runs import DATASHEET, TABLES, Case, first_of, learn
 from bench.accuracy.silicon_runs import trials as trials_of
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.runs import run_each
-from foretell.tools.pictures import figure, save
 
 BENCH = Benchmark(
     __file__,
@@ -52,16 +49,13 @@ def measure(options: argparse.Namespace) -> Numbers:
     ]
     played = run_each(one, cases, options.processes)
     taught = {run for group in groups for run in first_of(group)}
-    numbers: Numbers = {
+    return {
         "left_out": left_out,
         "runs": [
             _row(case, found, learnt_from=case.run in taught)
             for case, found in zip(cases, played, strict=True)
         ],
     }
-    if options.write:
-        draw(numbers, BENCH.result(".svg"))
-    return numbers
 
 
 def _row(case: Case, found: tuple[float, float], *, learnt_from: bool) -> dict[str, Any]:
@@ -86,40 +80,40 @@ def _row(case: Case, found: tuple[float, float], *, learnt_from: bool) -> dict[s
 
 
 def tables(numbers: Numbers) -> Blocks:
-    """Errors by model and devices, and what was left out."""
+    """Errors of the runs that nothing was learnt from, by model, weights and system."""
     head = (
-        "model, weights, system, vLLM",
+        "model, weights, system",
         "devices",
         "runs",
-        *(f"TPOT, {name}: mean / per run" for name in SOURCES.values()),
-        "TTFT, kernel tables: median run / per run",
-        "host: ms a step + µs a sequence",
+        *(f"TPOT, {name}" for name in SOURCES.values()),
+        *(f"TTFT, {name}" for name in SOURCES.values()),
     )
-    lines = [made_by(numbers), markdown_table(head, [*_rows(numbers["runs"])])]
-    left_out = "\n".join(f"- {what}" for what in numbers["left_out"]) or "Nothing."
-    return {"tables": "\n".join(lines), "left out": left_out}
+    unseen = [row for row in numbers["runs"] if not row["learnt_from"]]
+    keys = dict.fromkeys((row["model"], row["weights"], row["system"]) for row in unseen)
+    rows = []
+    for key in keys:
+        own = [row for row in unseen if (row["model"], row["weights"], row["system"]) == key]
+        rows.append((", ".join(key), *_cells(own)))
+    rows.append(("**all**", *_cells(unseen)))
+    text = (
+        "Errors are (predicted - actual) / actual of a run's mean: mean over runs / mean size. "
+        f"Left out: {'; '.join(numbers['left_out']) or 'nothing'}.\n"
+    )
+    return {"tables": "\n".join([made_by(numbers), text, markdown_table(head, rows)])}
 
 
-def _rows(rows: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
-    def of(row: dict[str, Any]) -> tuple[Any, ...]:
-        names = "model", "weights", "system", "version", "devices", "expert_parallel"
-        return tuple(row[name] for name in names)
-
-    for key, grouped in groupby(rows, key=of):
-        found = list(grouped)
-        by_source = {name: [r for r in found if r["source"] == name] for name in SOURCES}
-        of_tables = by_source[TABLES]
-        first, ttfts = of_tables[0], errors(of_tables, "ttft_s")
-        yield (
-            f"{key[0]}, {key[1]}, {key[2]}, {key[3] or '?'}",
-            f"{key[4]}"
-            + (", experts as a whole" if key[5] else "")
-            + (" (learnt from)" if first["learnt_from"] else ""),
-            f"{len(of_tables)}",
-            *(_mean_and_size(errors(each, "tpot_s")) for each in by_source.values()),
-            f"{sorted(ttfts)[len(ttfts) // 2]:+.0%} / {fmean(map(abs, ttfts)):.0%}",
-            f"{first['host_step_ms']:.2f} + {first['host_sequence_us']:.0f}",
-        )
+def _cells(rows: list[dict[str, Any]]) -> tuple[str, ...]:
+    by_source = [[row for row in rows if row["source"] == source] for source in SOURCES]
+    devices = sorted({row["devices"] for row in rows})
+    return (
+        f"{devices[0]} to {devices[-1]}" if len(devices) > 1 else f"{devices[0]}",
+        f"{len(by_source[0])}",
+        *(
+            _mean_and_size(errors(each, what))
+            for what in ("tpot_s", "ttft_s")
+            for each in by_source
+        ),
+    )
 
 
 def _mean_and_size(found: list[float]) -> str:
@@ -129,29 +123,3 @@ def _mean_and_size(found: list[float]) -> str:
 def errors(rows: list[dict[str, Any]], what: str) -> list[float]:
     """(predicted - actual) / actual of each run."""
     return [row[what][1] / row[what][0] - 1.0 for row in rows]
-
-
-def draw(numbers: Numbers, path: Path) -> None:
-    """Predicted over measured TPOT and TTFT, with the tables."""
-    rows = [row for row in numbers["runs"] if row["source"] == TABLES]
-    picture = figure(9.6, 4.4)
-    for axis, (what, scale, unit) in zip(
-        picture.subplots(1, 2), (("tpot_s", 1e3, "ms"), ("ttft_s", 1.0, "s")), strict=True
-    ):
-        for devices in sorted({row["devices"] for row in rows}):
-            pairs = [row[what] for row in rows if row["devices"] == devices]
-            actual, predicted = ([scale * pair[place] for pair in pairs] for place in (0, 1))
-            label = f"{devices} devices" if devices > 1 else "1 device"
-            axis.scatter(actual, predicted, s=12, alpha=0.7, linewidths=0, label=label)
-        ends = [scale * value for row in rows for value in row[what]]
-        axis.plot([min(ends), max(ends)], [min(ends), max(ends)], color="0.6", linewidth=0.8)
-        axis.set_xscale("log")
-        axis.set_yscale("log")
-        axis.set_xlabel(f"measured mean {what[:4].upper()}, {unit}")
-        axis.set_ylabel(f"the twin's, {unit}")
-        axis.legend()
-    save(picture, path)
-
-
-if __name__ == "__main__":
-    BENCH.main(measure, tables)

@@ -12,10 +12,19 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
-from bench.placement.deployed import Kept
 from bench.placement.families import FAMILIES
-from bench.placement.yardstick import KNOWN, OURS, PEERS, SECONDS, SIMPLE, capacity, family_of
+from bench.placement.yardstick import (
+    BLOCK,
+    KNOWN,
+    OURS,
+    SECONDS,
+    SEE_PREFIXES,
+    WITHOUT_FORECASTS,
+    capacity,
+    family_of,
+)
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.runs import Kept, state_of_the_code
 from bench.stats import geometric_mean, ratio_interval
 
 BENCH = Benchmark(
@@ -25,7 +34,7 @@ BENCH = Benchmark(
     paths={"TRACES": "folder of the traces"},
     processes=2,
 )
-POLICIES = (OURS[0], *PEERS, SIMPLE[-1])
+POLICIES = (OURS, BLOCK, *WITHOUT_FORECASTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +70,13 @@ def measure(options: argparse.Namespace) -> Numbers:
         for seed, family, knows, policy in product(
             range(1, options.seeds + 1), options.families, KNOWN, POLICIES
         )
-        if knows == "tagger" or policy not in SIMPLE  # whom lengths do not concern
+        if knows == "tagger" or policy not in WITHOUT_FORECASTS  # whom lengths do not concern
+        if family_of(family).prefixes or policy not in SEE_PREFIXES
     ]
     search = partial(found, traces=options.traces, close=options.close)
-    rates = Kept(BENCH.kept).all_of(search, cases, options.processes, "searches")
+    rates = Kept(BENCH.kept, state_of_the_code()).all_of(
+        search, cases, options.processes, "searches"
+    )
     rows = [
         {"family": c.family, "policy": c.policy, "knows": c.knows, "seed": c.seed, "qps": qps}
         for c, qps in zip(cases, rates, strict=True)
@@ -93,9 +105,9 @@ def _table(rows: Sequence[Numbers]) -> str:
     """Every policy's capacity, and how much more `slo` has with the same knowledge."""
     lines = []
     for knows, policy in dict.fromkeys((row["knows"], row["policy"]) for row in rows):
-        rates, ours = _rates(rows, policy, knows), _rates(rows, OURS[0], knows)
+        rates, ours = _rates(rows, policy, knows), _rates(rows, OURS, knows)
         mean, low, high = ratio_interval([a / b for a, b in zip(ours, rates, strict=True)])
-        more = f"{mean - 1:+.1%} ({low - 1:+.1%} to {high - 1:+.1%})" if policy != OURS[0] else ""
+        more = f"{mean - 1:+.1%} ({low - 1:+.1%} to {high - 1:+.1%})" if policy != OURS else ""
         lines.append([f"`{policy}`, {KNOWN[knows]}", f"{geometric_mean(rates):.2f}", more])
     return markdown_table(("policy", "requests/s", "`slo` beside it"), lines)
 
@@ -104,7 +116,3 @@ def _rates(rows: Sequence[Numbers], policy: str, knows: str) -> list[float]:
     """By seed, in their order."""
     mine = {r["seed"]: r["qps"] for r in rows if (r["policy"], r["knows"]) == (policy, knows)}
     return [mine[seed] for seed in sorted(mine)]
-
-
-if __name__ == "__main__":
-    BENCH.main(measure, tables, arguments)

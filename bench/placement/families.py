@@ -15,29 +15,20 @@ from random import Random
 
 from pyarrow.parquet import read_table
 
-from foretell.sim import check_fits
+from bench.placement.simulated import A30
+from foretell.model import EngineConfig
 from foretell.tools.simulate.cluster import instance_config
 from foretell.tools.simulate.options import EngineOptions, SimulateOptions
-from foretell.tools.simulate.run import read_trace
+from foretell.tools.simulate.run import fits, read_trace
 from foretell.workload import Arrival, Conversations, Trace, arrivals_of, conversations
 from foretell.workload.arrivals import poisson
 from foretell.workload.lengths import EmpiricalLengths, Lengths, LogNormal, LogNormalLengths
 from foretell.workload.stream import PREFIX_BLOCK_TOKENS, stream
 
-A30 = (
-    EngineOptions(
-        "A30/Llama-2-7b-hf",
-        12,
-        max_num_seqs=48,
-        max_num_batched_tokens=512,
-        num_blocks=1056,
-        max_model_len=4096,
-    ),
-)
-"""The Block paper's cluster."""
+ALIKE = (A30,)
 UNLIKE = (
-    replace(A30[0], instances=6),
-    replace(A30[0], profile="A100/Llama-2-7b-hf", instances=3, max_num_seqs=96, num_blocks=3000),
+    replace(A30, instances=6),
+    replace(A30, profile="A100/Llama-2-7b-hf", instances=3, max_num_seqs=96, num_blocks=3000),
 )
 """Half of it, and three engines that are faster and larger."""
 H100 = (
@@ -67,20 +58,19 @@ class Family:
     """The rate at which the search for the capacity begins."""
     load: float = 0.92
     """The rate at which policies are compared, as a part of the capacity."""
+    prefixes: bool = False
+    """Prompts begin alike."""
 
     def arrivals(self, traces: Path, qps: float, count: int, seed: int) -> list[Arrival]:
         """`count` requests at `qps` a second, or a few less: without those that no engine fits."""
-        options = SimulateOptions("", tuple(self.engines))
-        engines = [instance_config(engine, options).engine for engine in self.engines]
-        found = []
-        for arrival in self.make(traces, qps, count, Random(f"{seed} {self.name}")):
-            try:
-                for engine in engines:
-                    check_fits(arrival, engine)
-            except ValueError:
-                continue
-            found.append(arrival)
-        return found
+        made = self.make(traces, qps, count, Random(f"{seed} {self.name}"))
+        engines = self.configs()
+        return [arrival for arrival in made if fits(arrival, engines)]
+
+    def configs(self) -> list[EngineConfig]:
+        """The limits of each kind of engine."""
+        options = SimulateOptions()
+        return [instance_config(engine, options).engine for engine in self.engines]
 
 
 def lengths_of(file: str) -> Make:
@@ -183,12 +173,12 @@ TIDE_S = 60.0
 SHAREGPT = "sharegpt_10k_llama2_lengths.csv"
 AGENTS = "agent_miniswe_calls.jsonl.gz"
 FAMILIES: Sequence[Family] = (
-    Family("chat", "ShareGPT's lengths", True, A30, lengths_of(SHAREGPT), 31.0),
+    Family("chat", "ShareGPT's lengths", True, ALIKE, lengths_of(SHAREGPT), 31.0),
     Family(
         "conversation",
         "Azure 2023, conversations",
         True,
-        A30,
+        ALIKE,
         stretches_of("azure2023_conv.t0-2100.csv.gz"),
         15.0,
     ),
@@ -196,7 +186,7 @@ FAMILIES: Sequence[Family] = (
         "bursts",
         "ServeGen, large model",
         True,
-        A30,
+        ALIKE,
         stretches_of("servegen_m-large_223200_225000.parquet"),
         40.0,
     ),
@@ -204,7 +194,7 @@ FAMILIES: Sequence[Family] = (
         "code",
         "made up: prompts of 2,000 tokens, answers of 30",
         True,
-        A30,
+        ALIKE,
         drawn(LogNormalLengths(LogNormal(2000.0, 0.8, 3500), LogNormal(30.0, 1.5, 500))),
         20.0,
     ),
@@ -215,17 +205,18 @@ FAMILIES: Sequence[Family] = (
         H100,
         stretches_of("mooncake_conversation.t0-2100.jsonl.gz"),
         5.0,
+        prefixes=True,
     ),
     Family(
         "short",
         "ServeGen, small model",
         True,
-        A30,
+        ALIKE,
         stretches_of("servegen_m-small_223200_223800.parquet"),
         150.0,
     ),
     Family(
-        "arena", "LMSYS's lengths", True, A30, lengths_of("lengths_lmsys_nanoflow.csv.gz"), 40.0
+        "arena", "LMSYS's lengths", True, ALIKE, lengths_of("lengths_lmsys_nanoflow.csv.gz"), 40.0
     ),
     Family(
         "long prompts",
@@ -235,9 +226,9 @@ FAMILIES: Sequence[Family] = (
         drawn(LogNormalLengths(LogNormal(8000.0, 0.8, 60_000), LogNormal(250.0, 0.6, 2000))),
         8.0,
     ),
-    Family("agents", "sessions of a coding agent", False, H100, agents, 20.0),
-    Family("talks", "made up: conversations of 6 turns", False, H100, talks, 40.0),
-    Family("tides", "ShareGPT's lengths, the rate rises and falls", False, A30, tides, 28.0),
+    Family("agents", "sessions of a coding agent", False, H100, agents, 20.0, prefixes=True),
+    Family("talks", "made up: conversations of 6 turns", False, H100, talks, 40.0, prefixes=True),
+    Family("tides", "ShareGPT's lengths, the rate rises and falls", False, ALIKE, tides, 28.0),
     Family(
         "unlike",
         "ShareGPT's lengths, engines of two kinds",
@@ -259,7 +250,7 @@ FAMILIES: Sequence[Family] = (
         "calm",
         "ShareGPT's lengths at half of the capacity",
         False,
-        A30,
+        ALIKE,
         lengths_of(SHAREGPT),
         31.0,
         load=0.5,

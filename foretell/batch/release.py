@@ -31,7 +31,7 @@ CANDIDATES = 128
 """Requests that wait in an engine which chooses among them."""
 ALONE_FACTOR, FREE_FACTOR = 1.002, 1.5
 """The mean may be so many times as without offline requests: at least, where a target is missed
-even without them, and where there is no target. What comes of it: `bench/batch/possible.md`."""
+even without them, and where there is no target. What comes of it: docs/adr/0010-cosched.md."""
 _GROWTH, _LEAST_STEP, _DECREASE = 1.1, 1.0, 0.7
 """A window grows by this factor or by so many at most, and keeps this share at least."""
 _SLOWER_BELOW = 0.2

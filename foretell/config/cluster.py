@@ -75,13 +75,13 @@ class Cluster(Section):
     """A cluster of engines with the services in front of them."""
 
     name: str = Field("foretell", pattern="^[a-z0-9][a-z0-9_-]*$")
-    """Name of the cluster, which names its containers and folders."""
+    """Name of the cluster, its containers and folders."""
     models: dict[str, ModelSection] = Field(default_factory=dict)
-    """Models by the name that clients ask for. Emulated engines need none."""
+    """Models by the name that clients ask for; emulated engines need none."""
     engines: Annotated[list[EngineSection], BeforeValidator(_alike)] = Field(
         min_length=1, json_schema_extra=_with_number
     )
-    """The engines, one item for each kind and host; a number: so many alike."""
+    """The engines, one item per kind and host; a number: so many alike."""
     policy: PolicySection = Field(default_factory=PolicySection)
     """Which engine gets a request."""
     targets: TargetsSection = Field(default_factory=TargetsSection)

@@ -1,9 +1,9 @@
 """Engines as an API server of Kubernetes tells them: its protocol, without I/O.
 
 The caller of `Watch`, in this order, for ever: send the request that `ask()` names; give every
-page of a list to `page`, every event of a watch to `event`; call `ended` or `failed` when the answer
-is over, and wait for `pause_s`. Whenever `page` or `event` returns true, `endpoints()` may have
-changed.
+page of a list to `page`, every event of a watch to `event`; call `ended` or `failed` when the
+answer is over, and wait for `pause_s`. Whenever `page` or `event` returns true, `endpoints()` may
+have changed.
 """
 
 from foretell.discovery.endpoints import Endpoint, Found, of_endpoint_slice, of_pod

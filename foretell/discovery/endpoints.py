@@ -20,7 +20,9 @@ class Endpoint:
     name: str
     url: str
     predictor: str = ""
-    """HOST:PORT of its predictor's gRPC; empty: it has none."""
+    """ADDRESS:PORT of its predictor's gRPC; empty: it has none."""
+    predictor_by_name: str = ""
+    """The same with the name of its host, as certificates have it; empty: it has no name."""
     model: str = ""
     draining: bool = False
     """It gets nothing new: its pod is not ready any more, or terminates."""
@@ -48,7 +50,8 @@ def of_pod(pod: Mapping[str, Any], before: Found) -> Found:
         return Found((), models)
     containers = [*_list(spec, "containers"), *_list(spec, "initContainers")]
     ports = dict(_ports(each for container in containers for each in _list(container, "ports")))
-    found = tuple(_ranks(str(metadata.get("name")), address, ports, models))
+    host = f"{spec.get('hostname')}.{spec['subdomain']}" if spec.get("subdomain") else ""
+    found = tuple(_ranks(str(metadata.get("name")), address, host, ports, models))
     ready = any(
         each.get("type") == "Ready" and each.get("status") == "True"
         for each in _list(status, "conditions")
@@ -60,7 +63,9 @@ def of_pod(pod: Mapping[str, Any], before: Found) -> Found:
 
 def of_endpoint_slice(found: Mapping[str, Any], before: Found) -> Found:
     """The engines in an EndpointSlice, whose ports have the names that those of pods have."""
-    models = _models(_part(found, "metadata"))
+    metadata = _part(found, "metadata")
+    models = _models(metadata)
+    service = _part(metadata, "labels").get("kubernetes.io/service-name")
     ports = dict(_ports(_list(found, "ports")))
     endpoints: list[Endpoint] = []
     for each in _list(found, "endpoints"):
@@ -68,7 +73,8 @@ def of_endpoint_slice(found: Mapping[str, Any], before: Found) -> Found:
         if not isinstance(addresses, list) or not addresses:
             continue
         name = str(_part(each, "targetRef").get("name") or each.get("hostname") or addresses[0])
-        ranks = tuple(_ranks(name, str(addresses[0]), ports, models))
+        host = f"{each['hostname']}.{service}" if each.get("hostname") and service else ""
+        ranks = tuple(_ranks(name, str(addresses[0]), host, ports, models))
         conditions = _part(each, "conditions")
         ready = conditions.get("ready") is not False and not conditions.get("terminating")
         endpoints += _that_serve(ranks, before, ready)
@@ -84,9 +90,9 @@ def _that_serve(found: tuple[Endpoint, ...], before: Found, ready: bool) -> tupl
 
 
 def _ranks(
-    name: str, address: str, ports: Mapping[str, int], models: tuple[str, ...]
+    name: str, address: str, host: str, ports: Mapping[str, int], models: tuple[str, ...]
 ) -> Iterator[Endpoint]:
-    host = f"[{address}]" if ":" in address else address
+    address = f"[{address}]" if ":" in address else address
     model = models[0] if models else ""
     for port_name, port in (ports or {"http": _DEFAULT_PORT}).items():
         if not (matched := _HTTP.match(port_name)):
@@ -95,8 +101,9 @@ def _ranks(
         predictor = ports.get("grpc" if rank is None else f"grpc-{rank}")
         yield Endpoint(
             name=name if rank is None else f"{name}-rank{rank}",
-            url=f"http://{host}:{port}",
-            predictor=f"{host}:{predictor}" if predictor else "",
+            url=f"http://{address}:{port}",
+            predictor=f"{address}:{predictor}" if predictor else "",
+            predictor_by_name=f"{host}:{predictor}" if predictor and host else "",
             model=model,
         )
 

@@ -15,7 +15,7 @@ WATCH_S = 60
 """After this long the server ends a watch; one that is silent for much longer is cut off."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 30.0
 _SHORT_S = 1.0
-_GONE = 410
+GONE = 410
 _FORGIVEN = 3  # cuts in a row after which everything is listed again
 
 Read = Callable[[Mapping[str, Any], Found], Found]
@@ -132,7 +132,7 @@ class Watch:
     def failed(self, error: Exception) -> None:
         """The answer was an error, broke off, or was not understood."""
         self.failures += 1
-        gone = isinstance(error, Refused) and error.status == _GONE
+        gone = isinstance(error, Refused) and error.status == GONE
         if gone or self._listing is not None or self.failures >= _FORGIVEN:
             self.list_again()
 

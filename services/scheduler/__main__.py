@@ -44,6 +44,7 @@ from foretell.services.scheduler.record.recorder import Recorder
 from foretell.services.scheduler.record.request_log import RequestLog
 from foretell.services.scheduler.record.tracing import open_tracing
 from foretell.services.scheduler.relay.relay import Relay
+from foretell.services.scheduler.relay.stored import StoredResponses
 from foretell.services.scheduler.relay.transport import EngineClient
 from foretell.services.scheduler.tuning import Tuning
 from foretell.telemetry import SchedulerMetrics
@@ -93,7 +94,8 @@ async def serve(
             traffic=traffic,
         )
         stack.push_async_callback(pool.close)
-        finding = discovering(settings.instances, pool.take, metrics)
+        by_name = bool(traffic.authority)
+        finding = discovering(settings.instances, pool.take, metrics, by_name=by_name)
         discovery = await stack.enter_async_context(finding)
         estimators = Estimators(
             Lengths(open_model(_length_model(settings))),
@@ -153,6 +155,7 @@ async def serve(
             metrics=metrics,
             discovery=discovery,
             batches=batches,
+            stored=StoredResponses(pool, placer.kept, probes, engine_authorization(engine_api_key)),
             cors=Cors(settings.cors_origins),
         )
         app = App(replica)

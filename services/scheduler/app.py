@@ -27,6 +27,8 @@ from foretell.services.scheduler.record.gauges import show_instances
 from foretell.services.scheduler.record.status import instance_statuses
 from foretell.services.scheduler.relay.held import LAST_EVENT_HEADER, is_resumable
 from foretell.services.scheduler.relay.relay import Relay
+from foretell.services.scheduler.relay.stored import METHODS as STORED_METHODS
+from foretell.services.scheduler.relay.stored import StoredResponses, is_stored
 from foretell.telemetry import SchedulerMetrics
 
 _MODELS = "/v1/models"
@@ -47,6 +49,7 @@ class Replica:
     relay: Relay
     metrics: SchedulerMetrics
     batches: Batches
+    stored: StoredResponses
     discovery: Discovery | None = None
     """Where instances come from, if they are not listed."""
     cors: Cors = field(default_factory=lambda: Cors(()))
@@ -89,6 +92,10 @@ class App:
             elif is_for_batches(exchange.path):
                 tenant = self._tenant(exchange.headers)
                 await self._replica.batches.pass_on(exchange, tenant)
+            elif is_stored(exchange.path):
+                tenant = self._tenant(exchange.headers)
+                with self._replica.shared.in_progress.place(tenant.name):
+                    await self._replica.stored.pass_on(exchange)
             else:
                 exchange.keep_alive &= not exchange.path.startswith(_OF_ONE_REPLICA)
                 exchange.respond(self.page(exchange.method, exchange.path, exchange.headers))
@@ -118,6 +125,8 @@ class App:
             return "POST"
         if is_for_batches(path):
             return BATCH_METHODS
+        if is_stored(path):
+            return STORED_METHODS
         return "GET, HEAD" if self._page(path) is not None else ""
 
     def _options(self, path: str, headers: Headers) -> Response:

@@ -16,7 +16,7 @@ import aiohttp
 
 from foretell.config.instances import InstanceConfig, Members
 from foretell.discovery import Ask, ProtocolError, Refused, Watch, of_endpoint_slice, of_pod
-from foretell.discovery.watch import WATCH_S, Read
+from foretell.discovery.watch import GONE, WATCH_S, Read
 from foretell.services.process.kubernetes import KubernetesApi
 from foretell.telemetry import SchedulerMetrics
 
@@ -35,6 +35,8 @@ _TOGETHER_S = 0.1
 """Changes within this time are taken in together."""
 _MOST_BYTES = 64 << 20
 """Of one page; and of one event."""
+_WRONG = (aiohttp.ClientError, TimeoutError, OSError, ValueError, RecursionError)
+"""What can go wrong with an answer; the last is of JSON that is too deep."""
 
 
 def is_discovered(source: str) -> bool:
@@ -51,8 +53,10 @@ class Discovery:
         take: Callable[[Members], None],
         api: KubernetesApi,
         *,
+        by_name: bool = False,
         resync_s: float = _RESYNC_S,
     ) -> None:
+        """`by_name`: predictors prove who they are, by certificates for their names."""
         kind, _, selector = source.partition(":")
         resource, group, read = _KINDS[kind]
         self.problem = ""
@@ -62,6 +66,7 @@ class Discovery:
         self._url = api.url(resource, group)
         self._api = api
         self._take = take
+        self._by_name = by_name
         self._resync_s = resync_s
         self._taking: asyncio.TimerHandle | None = None
 
@@ -87,9 +92,10 @@ class Discovery:
             began_s = time.monotonic()
             try:
                 await self._answer(self._watch.ask())
-            except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            except _WRONG as error:
                 self._watch.failed(error)
-                if self._watch.failures > 1:  # a single cut is nothing to speak of
+                # A single cut is nothing to speak of, nor is a version that is too old.
+                if self._watch.failures > 1 and getattr(error, "status", 0) != GONE:
                     self._complain(repr(error))
             else:
                 self._watch.ended(time.monotonic() - began_s)
@@ -134,7 +140,13 @@ class Discovery:
     def _tell(self) -> None:
         self._taking = None
         instances = tuple(
-            InstanceConfig(each.name, each.url, each.predictor, each.draining, each.model)
+            InstanceConfig(
+                each.name,
+                each.url,
+                (self._by_name and each.predictor_by_name) or each.predictor,
+                each.draining,
+                each.model,
+            )
             for each in self._watch.endpoints()
         )
         self._take(Members(instances, self._watch.models()))
@@ -142,14 +154,14 @@ class Discovery:
 
 @contextlib.asynccontextmanager
 async def discovering(
-    source: str, take: Callable[[Members], None], metrics: SchedulerMetrics
+    source: str, take: Callable[[Members], None], metrics: SchedulerMetrics, *, by_name: bool
 ) -> AsyncIterator[Discovery | None]:
     """Runs while the instances are to be discovered; None: `source` lists them."""
     if not is_discovered(source):
         yield None
         return
     api = KubernetesApi.of_this_pod()
-    discovery = Discovery(source, take, api)
+    discovery = Discovery(source, take, api, by_name=by_name)
     metrics.unheard.set_function(lambda: discovery.unheard_s)
     following = asyncio.create_task(discovery.run())
     try:

@@ -157,7 +157,7 @@ class ApiServer:
                 chunk = b"%x\r\n%b\r\n" % (len(part), part)
                 left = await self._send(writer, chunk, left)
             await self._send(writer, b"0\r\n\r\n", left)
-        except (ConnectionError, asyncio.IncompleteReadError):
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
             self._open.discard(writer)
@@ -165,6 +165,8 @@ class ApiServer:
 
     async def _send(self, writer: asyncio.StreamWriter, data: bytes, left: int) -> int:
         """How many bytes may still be sent; below 0: as many as there are."""
+        if writer.transport.is_closing():
+            raise ConnectionResetError
         if 0 <= left < len(data):
             writer.write(data[:left])
             # What was written is to arrive: abort() would throw it away.

@@ -100,7 +100,7 @@ def test_only_who_reads_a_setting_is_started_anew_when_it_changes() -> None:
     def annotations(**cluster: object) -> dict[str, str]:
         return {
             each["metadata"]["name"]: each["spec"]["template"]["metadata"]["annotations"][
-                "foretell.dev/settings"
+                "checksum/settings"
             ]
             for each in parsed(render({"cluster": cluster}))
             if each["kind"] in ("StatefulSet", "Deployment")

@@ -12,7 +12,7 @@ from foretell.discovery.endpoints import Endpoint, Found
 def pod(name: str, version: int, **changes: Any) -> dict[str, Any]:
     ready = "True" if changes.get("ready", True) else "False"
     ports = changes.get("ports", {"http": 8000, "grpc": 50051})
-    metadata = {"name": name, "resourceVersion": str(version)}
+    metadata: dict[str, Any] = {"name": name, "resourceVersion": str(version)}
     if models := changes.get("models"):
         metadata["annotations"] = {"foretell/models": models}
     if changes.get("terminating"):
@@ -197,14 +197,22 @@ def test_ports_have_names_and_ranks_have_ports() -> None:
     found = of_pod(pod("a", 1, ports=ports, address="fd00::1", models="m, sql-lora"), Found())
     assert found.models == ("m", "sql-lora")
     assert found.endpoints == (
-        Endpoint("a-rank0", "http://[fd00::1]:8000", "[fd00::1]:50051", "m"),
-        Endpoint("a-rank1", "http://[fd00::1]:8001", "[fd00::1]:50052", "m"),
+        Endpoint("a-rank0", "http://[fd00::1]:8000", "[fd00::1]:50051", model="m"),
+        Endpoint("a-rank1", "http://[fd00::1]:8001", "[fd00::1]:50052", model="m"),
     )
     assert of_pod(pod("a", 1, ports={}), Found()).endpoints == (
         Endpoint("a", "http://10.0.0.1:8000"),
     )
     assert not of_pod(pod("a", 1, ports={"other": 1}), Found()).endpoints
     assert not of_pod({"metadata": {"name": "a"}, "spec": None, "status": []}, Found()).endpoints
+
+
+def test_pods_of_stateful_sets_have_names() -> None:
+    found = pod("set-0", 1)
+    found["spec"] |= {"hostname": "set-0", "subdomain": "set"}
+    (endpoint,) = of_pod(found, Found()).endpoints
+    assert endpoint.predictor == "10.0.0.1:50051"
+    assert endpoint.predictor_by_name == "set-0.set:50051"
 
 
 def test_models_of_engines_that_are_not_ready_are_told() -> None:

@@ -123,10 +123,9 @@ def all_flags() -> set[str]:
     pending = [typer.main.get_command(app)]
     while pending:
         command = pending.pop()
+        found |= {flag for option in command.params for flag in option.opts}
         if isinstance(command, TyperGroup):
             pending += command.commands.values()
-        elif isinstance(command, TyperCommand):
-            found |= flags_of(command)
     return found
 
 

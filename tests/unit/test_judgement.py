@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretell.placement.needs import ANY, Need
+from foretell.placement.needs import Need
+from foretell.services.scheduler.http.parsing import parse
 from foretell.services.scheduler.http.surface import ENDPOINTS
 from foretell.services.scheduler.lifecycle.context import Stage
-from foretell.services.scheduler.lifecycle.judgement import Judgement, Verdict, judge, lost
+from foretell.services.scheduler.lifecycle.judgement import Asked, Judgement, Verdict, judge, lost
 from foretell.services.scheduler.picker import messages
 from foretell.services.scheduler.picker.exchange import Exchange
 from foretell.services.scheduler.relay import transfer as relay_transfer
@@ -21,14 +22,15 @@ from foretell.services.scheduler.relay.reply import Reply
 from foretell.services.scheduler.relay.transfer import AttemptFailed, Transfer
 
 STATUSES = st.sampled_from([200, 201, 204, 302, *range(400, 432), 499, 500, 502, 503, 504, 599])
-UNFIT = "This model's maximum context length is 8 tokens"
+UNFIT = "This model's maximum context length is 8192 tokens"
 GONE = "Response with id 'resp_1' not found."
+ASKED = Asked(model="test-model", longest=8192)
 BODIES = st.sampled_from(
     [
         {"error": {"message": "no"}},
         {"error": {"message": UNFIT}},
         {"error": {"message": GONE}},
-        {"error": {"message": "The model `a` does not exist."}},
+        {"error": {"message": "The model `test-model` does not exist."}},
         {"detail": "Not Found"},
         {"id": "a", "choices": []},
     ]
@@ -39,7 +41,8 @@ BODIES = st.sampled_from(
 def test_each_answer_is_somebodys(
     status: int, body: bytes | None, generates: bool, as_event: bool, continued: bool
 ) -> None:
-    found = judge(status, body, generates=generates, as_event=as_event, continued=continued)
+    asked = ASKED._replace(generates=generates)
+    found = judge(status, body, asked=asked, as_event=as_event, continued=continued)
     assert found.may_be_repeated == (found.verdict is not Verdict.CLIENTS)
     assert found.counts == (found.verdict in (Verdict.FAULT, Verdict.REFUSED))
     assert bool(found.unfit) == (found.verdict is Verdict.UNFIT)
@@ -53,31 +56,31 @@ def test_each_answer_is_somebodys(
     if body is None:
         assert found.verdict is not Verdict.UNFIT
     else:  # what the body adds never clears an engine
-        bare = judge(status, generates=generates, as_event=as_event, continued=continued)
+        bare = judge(status, asked=asked, as_event=as_event, continued=continued)
         assert bare.verdict is not Verdict.FAULT or found.verdict is Verdict.FAULT
 
 
 @pytest.mark.parametrize(
-    ("status", "said", "need", "verdict"),
+    ("status", "error", "inputs", "verdict"),
     [
-        (400, UNFIT, ANY, Verdict.UNFIT),
-        (404, UNFIT, ANY, Verdict.REFUSED),
-        (404, GONE, ANY, Verdict.UNFIT),
-        (400, GONE, ANY, Verdict.CLIENTS),
-        (400, "this is not a multimodal model", ANY, Verdict.CLIENTS),
-        (
-            400,
-            "this is not a multimodal model",
-            Need(inputs=frozenset({"image"})),
-            Verdict.UNFIT,
-        ),
-        (401, "bad key", ANY, Verdict.FAULT),
-        (429, "slow down", ANY, Verdict.REFUSED),
-        (422, "no", ANY, Verdict.CLIENTS),
+        (400, {"message": UNFIT}, (), Verdict.UNFIT),
+        (400, {"message": "too long", "param": "input_tokens"}, (), Verdict.UNFIT),
+        (404, {"message": UNFIT}, (), Verdict.REFUSED),
+        (404, {"message": GONE}, (), Verdict.UNFIT),
+        (404, {"message": "none", "code": "model_not_found"}, (), Verdict.UNFIT),
+        (400, {"message": GONE}, (), Verdict.CLIENTS),
+        (400, {"message": "this is not a multimodal model"}, (), Verdict.CLIENTS),
+        (400, {"message": "this is not a multimodal model"}, ("image",), Verdict.UNFIT),
+        (401, {"message": "bad key"}, (), Verdict.FAULT),
+        (429, {"message": "slow down"}, (), Verdict.REFUSED),
+        (422, {"message": "no"}, (), Verdict.CLIENTS),
     ],
 )
-def test_what_engines_say(status: int, said: str, need: Need, verdict: Verdict) -> None:
-    assert judge(status, said.encode(), need=need).verdict is verdict
+def test_what_engines_say(
+    status: int, error: dict[str, str], inputs: tuple[str, ...], verdict: Verdict
+) -> None:
+    asked = ASKED._replace(need=Need(inputs=frozenset(inputs)))
+    assert judge(status, json.dumps({"error": error}).encode(), asked=asked).verdict is verdict
 
 
 def test_of_our_key_no_client_hears() -> None:
@@ -97,12 +100,9 @@ async def relayed(status: int, body: bytes, *, stream: bool) -> Judgement | None
     attempt: Any = SimpleNamespace(
         spec=spec, instance_id="engine-0", instance=None, continued=False, headers=dict
     )
-    request = MagicMock(
-        stream=stream, endpoint=ENDPOINTS["/v1/completions"], priority=0, request_id="id", body={}
-    )
-    context: Any = SimpleNamespace(
-        request=request, grant=None, placer=Mock(need=lambda attempt: ANY)
-    )
+    raw = json.dumps({"model": "test-model", "prompt": "a", "stream": stream}).encode()
+    request = parse(ENDPOINTS["/v1/completions"], raw)
+    context: Any = SimpleNamespace(request=request, grant=None, placer=Mock(), asked=lambda: ASKED)
     reply, engines = Reply(Mock(), "id", request.endpoint), Mock()
 
     async def post(*_: Any, **__: Any) -> Any:
@@ -148,7 +148,7 @@ def picked(status: int) -> tuple[Judgement | None, bool]:
 @given(STATUSES.filter(lambda status: status != 204), BODIES)
 def test_relay_and_picker_judge_alike(status: int, body: bytes) -> None:
     relay_transfer._FAULT_WAIT_S = 0.0
-    by_head, by_body = judge(status), judge(status, body)
+    by_head, by_body = judge(status), judge(status, body, asked=ASKED)
     relay = asyncio.run(relayed(status, body, stream=False))
     assert relay == (by_body if by_body.may_be_repeated else None)
     picker, is_passed_on = picked(status)
@@ -162,5 +162,5 @@ def test_relay_and_picker_judge_alike(status: int, body: bytes) -> None:
 def test_a_stream_that_begins_with_an_error_is_judged_by_its_status(status: int, said: str) -> None:
     error = json.dumps({"error": {"message": said, "code": status}}).encode()
     relay = asyncio.run(relayed(200, b"data: %b\n\ndata: [DONE]\n\n" % error, stream=True))
-    wanted = judge(status, error, as_event=True)
+    wanted = judge(status, error, asked=ASKED, as_event=True)
     assert relay == (wanted if wanted.may_be_repeated else None)

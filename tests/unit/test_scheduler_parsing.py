@@ -119,7 +119,7 @@ def test_a_body_too_deep_to_be_sent_on_is_refused() -> None:
     for _ in range(5_000):
         nested = [nested]
     request = completion(vllm_xargs={"mine": 1})
-    request.body["logit_bias"] = nested
+    request.body["vllm_xargs"] = {"mine": nested}
     with pytest.raises(ApiError) as caught:
         for_engine(request, "r", 1.0)
     assert caught.value.status == 400

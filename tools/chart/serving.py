@@ -66,6 +66,8 @@ class Model(Pods):
     """GPU profile DEVICE/MODEL that predictions start from; that of an emulated engine."""
     offline: bool = False
     """Whether these engines serve offline requests beside online ones."""
+    adapters: dict[str, str] = Field(default_factory=dict)
+    """LoRA adapters by the names that clients ask for: names on the hub, or folders."""
     args: list[str] = Field(default_factory=list)
     """Further flags, one item each: --max-model-len=16384."""
     resources: Resources = Field(default_factory=Resources)

@@ -53,16 +53,14 @@ class SimulateOptions:
         float,
         typer.Option(
             min=0.01,
-            help="Coefficient of variation of the gaps between arrivals, where the trace has no "
-            "times; 1 is a Poisson process.",
+            help="Coefficient of variation of the gaps between arrivals, for traces without times.",
         ),
     ] = 1.0
     estimates: Annotated[
         str,
         typer.Option(
-            help="Estimates of output lengths: true; told, by the trace; tagger, with the shipped "
-            "length model's errors; or noise:SIGMA, where SIGMA is the standard deviation of the "
-            "logarithm."
+            help="Length estimates: true; told, by the trace; tagger, with the shipped model's "
+            "errors; or noise:SIGMA (of the logarithm)."
         ),
     ] = "true"
     length_rule: Literal["survival", "block"] = "survival"
@@ -116,8 +114,8 @@ class ProvisionOptions:
     provision: Annotated[
         str,
         typer.Option(
-            help="Provisioning strategy, such as foresight; the engines are then the most there "
-            "can be, and the first ones that are there. None: all are there all the time."
+            help="Provisioning strategy, such as foresight, that starts and drains engines, up to "
+            "the number given."
         ),
     ] = ""
     min_instances: Annotated[

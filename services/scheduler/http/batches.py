@@ -1,8 +1,6 @@
 """The way to the batch service: its requests and answers pass through as they come."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import suppress
+from collections.abc import AsyncIterator
 from urllib.parse import quote
 
 import aiohttp
@@ -13,6 +11,7 @@ from foretell.services.process.traffic import Traffic
 from foretell.services.scheduler.http.errors import ApiError, unavailable
 from foretell.services.scheduler.http.exchange import ClientLeft, Exchange
 from foretell.services.scheduler.http.limits import InProgress
+from foretell.services.scheduler.http.passing import answer_of, relay
 from foretell.services.scheduler.http.quota import Tenant
 
 _PATHS = ("/v1/files", "/v1/batches")
@@ -24,7 +23,6 @@ _MOST_BODY_BYTES = (200 << 20) + (1 << 20)
 METHODS = "GET, HEAD, POST, DELETE"
 """What there is at the paths of files and batches."""
 _MOST_AT_ONCE = 64
-_PIECE_BYTES = 1 << 16
 _TIMEOUT = aiohttp.ClientTimeout(total=None, connect=5.0, sock_read=120.0)
 
 
@@ -80,7 +78,7 @@ class Batches:
             allow_redirects=False,
         )
         try:
-            answering = await _while_there(exchange, calling)
+            answering = await answer_of(exchange, calling)
         except aiohttp.ClientError:
             if failed:  # the reason is the client's, not the service's
                 raise failed[0] from None
@@ -93,32 +91,12 @@ class Batches:
                 for name in _RETURNED
                 if name in answer.headers
             ]
-            await _relay(exchange, answer, given)
+            await relay(exchange, answer, given, has_length="content-length" in answer.headers)
 
     async def close(self) -> None:
         """Close all connections."""
         if self._opened is not None:
             await self._opened[1].close()
-
-
-async def _while_there(
-    exchange: Exchange, calling: Awaitable[aiohttp.ClientResponse]
-) -> aiohttp.ClientResponse:
-    """The head of the service's answer; raises `ClientLeft` if the client leaves before."""
-    call = asyncio.ensure_future(calling)
-
-    def give_up() -> None:
-        call.cancel()
-
-    exchange.on_left = give_up
-    try:
-        return await call
-    except asyncio.CancelledError:
-        if exchange.left:
-            raise ClientLeft from None
-        raise
-    finally:
-        exchange.on_left = None
 
 
 async def _body_of(exchange: Exchange, failed: list[Exception]) -> AsyncIterator[bytes]:
@@ -129,21 +107,3 @@ async def _body_of(exchange: Exchange, failed: list[Exception]) -> AsyncIterator
     except (ApiError, ClientLeft) as error:
         failed.append(error)
         raise
-
-
-async def _relay(
-    exchange: Exchange, answer: aiohttp.ClientResponse, headers: list[tuple[bytes, bytes]]
-) -> None:
-    """Send the service's answer to the client, no faster than it reads."""
-    room = asyncio.Event()
-    room.set()
-    exchange.on_left = room.set
-    exchange.flow(room.clear, room.set)
-    exchange.start(answer.status, headers, has_length="content-length" in answer.headers)
-    with suppress(ClientLeft):
-        async for data in answer.content.iter_chunked(_PIECE_BYTES):
-            await room.wait()
-            if exchange.left:
-                raise ClientLeft
-            exchange.write(data)
-        exchange.end()

@@ -16,6 +16,7 @@ from foretell.services.scheduler.http.surface import ENDPOINTS, Endpoint
 _PAGES = {
     "/v1/models": "The models that may be asked for.",
     "/v1/models/{model}": "One of them.",
+    "/v1/responses/{response_id}": "A response that an engine keeps.",
     "/health": "Whether this process serves.",
     "/ready": "Whether an engine is up.",
     "/status": "Engines and requests in progress.",

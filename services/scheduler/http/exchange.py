@@ -234,10 +234,11 @@ class Exchange:
 
     def end(self, data: bytes = b"") -> None:
         """End the answer, with its last bytes."""
-        if data:
-            self.write(data)
         if self._chunked:
-            self._line.send(self._head + b"0\r\n\r\n")
+            last = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+            self._line.send(b"%b%b0\r\n\r\n" % (self._head, last))
+        elif data:
+            self.write(data)
         elif self._head:
             self._line.send(self._head)
         self._head = b""

@@ -21,19 +21,18 @@ from foretell.services.scheduler.http.errors import invalid
 from foretell.services.scheduler.http.fields import boolean, integer
 from foretell.services.scheduler.http.forms import form_fields
 from foretell.services.scheduler.http.output import HINT_FIELD, output_terms
+from foretell.services.scheduler.http.shortened import LARGE_BYTES, MOST_TEXT
 from foretell.services.scheduler.http.slo import NO_TERMS, Terms
 from foretell.services.scheduler.http.surface import Endpoint, Message, Prompts, content_text
 
 MAX_SEQUENCES = 1024
 MOST_VALUES = 2_000_000
 """Commas in a body, those in its texts included: each may be a number that takes time to make."""
-MOST_TEXT = 4 << 20
-"""Characters of a prompt that placement reads: no context is as long, and what is longer costs
-everyone time."""
 MOST_BRACKETS = 300_000
 """Brackets in a body, those in its texts included: each may be an object that takes time to make.
 Texts of programs have some 2 of them in 100 characters."""
-_LARGE_BYTES = 1 << 18
+MOST_READ_BYTES = 16 << 20
+"""Of a body, without the middles of its pictures and of texts that are too long."""
 _FIRST_PRIORITY, _LAST_PRIORITY = -(2**31), 2**31 - 1
 JSON = "application/json"
 PRIORITY_HEADER = "x-vllm-priority"
@@ -42,6 +41,8 @@ OUTPUT_IDS_FIELD = "foretell_output_ids"
 OUTPUT_LENGTHS_FIELD = "foretell_output_lengths"
 """Key of `vllm_xargs` that says how many of these belong to each choice, where there are several:
 vLLM takes no lists of lists."""
+_OURS_ALONE = (HINT_FIELD, OUTPUT_IDS_FIELD, OUTPUT_LENGTHS_FIELD)
+"""Keys of `vllm_xargs` that engines hear of from us alone."""
 
 
 class ApiRequest(NamedTuple):
@@ -49,8 +50,8 @@ class ApiRequest(NamedTuple):
 
     endpoint: Endpoint
     body: dict[str, Any]
-    head: bytes
-    """The body as it came, without its closing brace; empty if it has to be written anew."""
+    raw: bytes
+    """The body as it came; nothing stands behind its last brace."""
     model: str
     stream: bool
     max_tokens: int
@@ -77,8 +78,6 @@ class ApiRequest(NamedTuple):
     terms: Terms = NO_TERMS
     request_id: str = ""
     """The id by which its client knows it."""
-    form: bytes = b""
-    """The body as it came, where it is a form."""
     content_type: str = JSON
     among: frozenset[str] | None = None
     """Names of the only instances that may answer; None: any."""
@@ -104,6 +103,7 @@ def wants_usage(body: dict[str, Any]) -> bool:
 def parse(
     endpoint: Endpoint,
     raw: bytes,
+    short: bytes = b"",
     *,
     content_type: str = JSON,
     request_id: str = "",
@@ -116,15 +116,16 @@ def parse(
 ) -> ApiRequest:
     """Validate a request body; raises `ApiError`. A form is passed on as it is.
 
-    `only` gives the model that is meant where none is named; "": there are several. `priority` is
-    the header `X-Vllm-Priority`, and the tenant has at least `least_priority`.
+    `short`: what `shortened` leaves of it, if that was asked. `only` gives the model that is meant
+    where none is named; "": there are several. `priority` is the header `X-Vllm-Priority`, and the
+    tenant has at least `least_priority`.
     """
     if endpoint.is_form:
         fields: dict[str, Any] = dict(form_fields(content_type, raw))
-        body, in_utf8 = {"model": fields.get("model"), "prompt": ""}, False
+        body = {"model": fields.get("model"), "prompt": ""}
         stream = boolean(fields, "stream")
     else:
-        body, in_utf8 = _json_object(raw)
+        body = _json_object(short or raw)
         stream = endpoint.generates and boolean(body, "stream")
     model = _model(body, only)
     n = integer(body, "n", 1, least=1, most=MAX_SEQUENCES) if endpoint.generates else 1
@@ -142,7 +143,7 @@ def parse(
     return ApiRequest(
         endpoint=endpoint,
         body=body,
-        head=raw.rstrip()[:-1] if in_utf8 and _keeps_form(endpoint, body) else b"",
+        raw=raw if endpoint.is_form else raw.rstrip(),
         model=model,
         stream=stream,
         max_tokens=output.max_tokens,
@@ -161,7 +162,6 @@ def parse(
         tenant=tenant,
         terms=terms,
         request_id=request_id,
-        form=raw if endpoint.is_form else b"",
         content_type=content_type,
         among=among,
     )
@@ -196,11 +196,6 @@ def _says_offline(body: dict[str, Any]) -> bool:
     return isinstance(xargs, dict) and job_of(xargs).job_class is JobClass.OFFLINE
 
 
-def _keeps_form(endpoint: Endpoint, body: dict[str, Any]) -> bool:
-    """What the engine gets can be written behind what came."""
-    return not endpoint.generates or "vllm_xargs" not in body
-
-
 def for_engine(
     request: ApiRequest,
     request_id: str,
@@ -218,10 +213,8 @@ def for_engine(
 
     Raises `ApiError` for a body that is nested too deeply to be written again.
     """
-    if request.form:
-        return request.form
-    if not request.endpoint.generates and request.head:
-        return request.head + b"}"
+    if not request.endpoint.generates:
+        return request.raw
     ours: dict[str, Any] = {
         "foretell_id": request_id,
         "foretell_predicted_tokens": round(predicted_tokens, 1),
@@ -234,38 +227,34 @@ def for_engine(
         ours[OUTPUT_IDS_FIELD] = [each for ids in output_ids for each in ids]
         if len(output_ids) > 1:
             ours[OUTPUT_LENGTHS_FIELD] = list(map(len, output_ids))
-    if request.head:
-        ids = b',"return_token_ids":true' if with_ids else b""
-        if response_id:
-            ids += b',"request_id":"%b"' % response_id.encode()
-        return b'%b,"vllm_xargs":%b%b}' % (request.head, orjson.dumps(ours), ids)
-    given = request.body.get("vllm_xargs") if request.endpoint.generates else None
-    theirs = dict(given or {})
-    theirs.pop(HINT_FIELD, None)
-    theirs.pop(OUTPUT_IDS_FIELD, None)
-    theirs.pop(OUTPUT_LENGTHS_FIELD, None)
-    extra: dict[str, Any] = {}
-    if request.endpoint.generates:
-        extra["vllm_xargs"] = {**theirs, **ours}
-    if with_ids:
-        extra["return_token_ids"] = True
+    # Of fields that are there twice, the last one counts for every engine written in Python.
+    rest = b',"return_token_ids":true' if with_ids else b""
     if response_id:
-        extra["request_id"] = response_id
+        rest += b',"request_id":"%b"' % response_id.encode()
+    theirs = request.body.get("vllm_xargs")
+    head = memoryview(request.raw)[:-1]  # bytes would be copied once more
+    return b"".join((head, b',"vllm_xargs":', _merged(theirs or {}, ours), rest, b"}"))
+
+
+def _merged(theirs: dict[str, Any], ours: dict[str, Any]) -> bytes:
+    """The client's `vllm_xargs` and ours."""
+    if not theirs:
+        return orjson.dumps(ours)
+    kept = {name: value for name, value in theirs.items() if name not in _OURS_ALONE}
     try:
-        text = json.dumps({**request.body, **extra}, separators=(",", ":"))
+        return json.dumps(kept | ours, separators=(",", ":")).encode()
     except RecursionError as error:  # what the parser just managed may be too deep from here
         raise invalid(
             "the body of your request is nested too deeply", code="json_invalid"
         ) from error
-    return text.encode()
 
 
-def _json_object(raw: bytes) -> tuple[dict[str, Any], bool]:
-    """The JSON object in `raw`, and whether its bytes can go to the engine as they are."""
-    in_utf8 = True
-    large = len(raw) > _LARGE_BYTES
+def _json_object(raw: bytes) -> dict[str, Any]:
+    large = len(raw) > LARGE_BYTES
     if large and (
-        raw.count(b"{") + raw.count(b"[") > MOST_BRACKETS or raw.count(b",") > MOST_VALUES
+        len(raw) > MOST_READ_BYTES
+        or raw.count(b"{") + raw.count(b"[") > MOST_BRACKETS
+        or raw.count(b",") > MOST_VALUES
     ):
         raise invalid(
             "your request has too many objects, arrays and values", code="request_too_large"
@@ -275,17 +264,19 @@ def _json_object(raw: bytes) -> tuple[dict[str, Any], bool]:
     try:
         body = orjson.loads(raw)
     except orjson.JSONDecodeError:
-        body, in_utf8 = _parsed_slowly(raw), False
+        body = _parsed_slowly(raw)
     finally:
         if large:
             gc.enable()
     if not isinstance(body, dict):
         raise invalid("the body of your request must be a JSON object", code="json_invalid")
-    return body, in_utf8
+    return body
 
 
 def _parsed_slowly(raw: bytes) -> object:
-    """What orjson refuses and others accept: lone surrogates, other encodings, deep nesting."""
+    """What orjson refuses and others accept: lone surrogates, deep nesting."""
+    if not json.detect_encoding(raw).startswith("utf-8"):  # fields of ours could not follow
+        raise invalid("the body of your request must be in UTF-8", code="json_invalid")
     try:
         return json.loads(raw, parse_constant=_reject_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:

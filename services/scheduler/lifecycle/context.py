@@ -4,6 +4,7 @@ The handler carries bytes; where the request goes, what its attempts come to and
 them happens here, once.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Mapping
@@ -21,9 +22,10 @@ from foretell.services.scheduler.http.errors import (
 from foretell.services.scheduler.http.headers import request_id_of
 from foretell.services.scheduler.http.limits import InProgress
 from foretell.services.scheduler.http.parsing import JSON, PRIORITY_HEADER, ApiRequest, parse
+from foretell.services.scheduler.http.shortened import LARGE_BYTES, shortened
 from foretell.services.scheduler.http.slo import NO_TERMS, SloUnattainable, Terms, terms_of
 from foretell.services.scheduler.http.surface import Endpoint
-from foretell.services.scheduler.lifecycle.judgement import Judgement, Verdict
+from foretell.services.scheduler.lifecycle.judgement import Asked, Judgement, Verdict
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.placing.placer import Placer
 from foretell.services.scheduler.placing.pool import Instance, Pool
@@ -112,7 +114,7 @@ class RequestContext:
         assert self._request is not None, "its body is not understood yet"
         return self._request
 
-    def accept(self, body: bytes, among: frozenset[str] | None = None) -> ApiRequest:
+    async def accept(self, body: bytes, among: frozenset[str] | None = None) -> ApiRequest:
         """Understand its body; raises `ApiError` if that is wrong, or for a model that nobody
         serves.
 
@@ -123,6 +125,7 @@ class RequestContext:
         request = parse(
             self.endpoint,
             body,
+            b"" if is_form else await shortened(body),
             content_type=headers.get("content-type", "") if is_form else JSON,
             request_id=self.request_id,
             tenant=tenant.name,
@@ -132,6 +135,8 @@ class RequestContext:
             least_priority=key.priority if key is not None else None,
             among=among,
         )
+        if len(body) > LARGE_BYTES:
+            await asyncio.sleep(0)  # others get their turn before it is written anew
         tenant.check_model(request.model)
         if not pool.may_serve(request.model):
             raise model_not_found(request.model)
@@ -174,6 +179,12 @@ class RequestContext:
         self._enter(Stage.SENT)
         self._is_at_fault = False
         return self.attempt
+
+    def asked(self) -> Asked:
+        """What the latest attempt asks of its engine."""
+        attempt, model = self._sent(), self.request.model
+        longest = attempt.instance.lengths.get(model)
+        return Asked(self.placer.need(attempt), model, longest, self.endpoint.generates)
 
     def begin_attempt(self) -> dict[str, str]:
         """The latest attempt goes to its engine; the headers that it gets for tracing."""

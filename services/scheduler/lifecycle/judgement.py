@@ -6,41 +6,25 @@ something of another engine's answer already.
 
 import re
 from enum import Enum
-from typing import Literal, NamedTuple
+from typing import Any, NamedTuple
+
+import orjson
 
 from foretell.placement.needs import ANY, Need, Unfit
+from foretell.services.scheduler.placing.needs import KINDS
 
-_KINDS: tuple[Literal["image", "audio", "video"], ...] = ("image", "audio", "video")
 _FAULTS = frozenset((401, 403, 405, 408))
 """Statuses below 500 that are not about the request: the engine refuses our key, or is none."""
 _UNKNOWN_PATH = b'{"detail":"Not Found"}'
-_UNFIT: tuple[tuple[Unfit, re.Pattern[bytes]], ...] = (
-    (
-        "length",
-        re.compile(
-            rb"maximum (context|model) length|max_model_len|max_total_tokens"
-            rb"|cannot be greater than max_|longer than the maximum",
-            re.IGNORECASE,
-        ),
-    ),
-    ("response", re.compile(rb"response with id .{1,300} not found", re.IGNORECASE)),
-    ("model", re.compile(rb"the model .{1,300} does not exist", re.IGNORECASE)),
-    *(
-        (
-            kind,
-            re.compile(
-                rb"at most 0 %b\(?s?\)?|%b(_url)? (inputs? )?(is|are) not supported"
-                rb"|not support (any )?%b" % ((kind.encode(),) * 3),
-                re.IGNORECASE,
-            ),
-        )
-        for kind in _KINDS
-    ),
-)
-"""What vLLM says, by what it cannot do."""
-_NO_INPUTS = re.compile(rb"not (a multimodal|multimodal)|multimodal.{0,40}not", re.IGNORECASE)
+_TOO_LONG = frozenset(("input_text", "input_tokens", "context_length_exceeded"))
+"""What vLLM names as the `param` of a prompt that is too long, and OpenAI's API as the `code`."""
+_NO_MODEL = frozenset(("model", "model_not_found"))
+_NO_INPUTS = re.compile(r"multimodal model", re.IGNORECASE)
+"""vLLM names no `param` where its model takes text alone."""
+_NUMBER = re.compile(r"[0-9]{1,18}")
 _READ_BYTES = 2000
-"""The part of a refusal that is read: the rest quotes the request."""
+"""The part of what a refusal says that is read: the rest quotes the request."""
+_MOST_BODY_BYTES = 1 << 16
 
 
 class Verdict(Enum):
@@ -55,6 +39,20 @@ class Verdict(Enum):
     much to do."""
     FAULT = "fault"
     """The engine has failed: the client does not get it."""
+
+
+class Asked(NamedTuple):
+    """What was asked of an engine, as far as its answer is judged by it."""
+
+    need: Need = ANY
+    model: str = ""
+    longest: int | None = None
+    """The engine's longest context for the model in tokens, where it is known."""
+    generates: bool = True
+    """Tokens were to be generated."""
+
+
+ANYTHING = Asked()
 
 
 class Judgement(NamedTuple):
@@ -88,16 +86,15 @@ def judge(
     status: int,
     body: bytes | None = None,
     *,
-    need: Need = ANY,
-    generates: bool = True,
+    asked: Asked = ANYTHING,
     as_event: bool = False,
     continued: bool = False,
 ) -> Judgement:
     """What to think of an answer with a status, and a body, where that is seen.
 
-    `need`: what its request needs of an engine; `generates`: it generates tokens; `as_event`: an
-    event of a stream says so, in place of its beginning; `continued`: the client has the beginning
-    from another engine, and can get no other status.
+    `asked`: what was asked of the engine; `as_event`: an event of a stream says so, in place of its
+    beginning; `continued`: the client has the beginning from another engine, and can get no other
+    status.
     """
     reason = "error_event" if as_event else f"http_{status}"
     is_answer, is_refusal = 200 <= status < 300, 400 <= status < 500
@@ -106,24 +103,47 @@ def judge(
     if is_answer:
         return Judgement(Verdict.CLIENTS, reason)
     if body is not None:
-        if not generates and body == _UNKNOWN_PATH:  # all engines with this model say so
+        if not asked.generates and body == _UNKNOWN_PATH:  # all engines with this model say so
             return Judgement(Verdict.CLIENTS, reason)
-        if why := _unfit(status, body, need):
+        if why := _unfit(status, body, asked):
             return Judgement(Verdict.UNFIT, "unfit", why)
     if status == 429 or (status == 404 and body is not None):
         return Judgement(Verdict.REFUSED, reason)
     return Judgement(Verdict.CLIENTS, reason)
 
 
-def _unfit(status: int, body: bytes, need: Need) -> Unfit:
+def _unfit(status: int, body: bytes, asked: Asked) -> Unfit:
     """Why an engine that answers so cannot serve a request that another may serve; "": it does not
-    say, or the request is wrong everywhere."""
-    if status not in (400, 404, 413, 422):
+    say, or the request is wrong everywhere.
+
+    It goes by the status, the fields of the error, and the numbers and names in its text: sentences
+    change.
+    """
+    if status not in (400, 404, 413, 422) or (error := _error_in(body)) is None:
         return ""
-    said = body[:_READ_BYTES]
-    for why, pattern in _UNFIT:
-        if pattern.search(said) and (why in ("response", "model")) == (status == 404):
-            return why
-    if need.inputs and _NO_INPUTS.search(said):
-        return next(kind for kind in _KINDS if kind in need.inputs)
-    return ""
+    said = str(error.get("message") or "")[:_READ_BYTES]
+    named = {str(error.get("param")), str(error.get("code"))}
+    if status == 404:  # a path that it does not have is no such error
+        if any(each.endswith("response_id") for each in named) or "resp_" in said:
+            return "response"
+        return "model" if named & _NO_MODEL or (asked.model and asked.model in said) else ""
+    numbers = set(map(int, _NUMBER.findall(said)))
+    if named & _TOO_LONG or asked.longest in numbers:
+        return "length"
+    given = [kind for kind in KINDS if kind in asked.need.inputs]
+    if given and _NO_INPUTS.search(said):
+        return given[0]
+    told = (kind for kind in given if 0 in numbers and (kind in named or kind in said))
+    return next(told, "")
+
+
+def _error_in(body: bytes) -> dict[str, Any] | None:
+    """The error object of OpenAI's API in a body; older engines have nothing around it."""
+    try:
+        found = orjson.loads(body) if len(body) <= _MOST_BODY_BYTES else None
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(found, dict):
+        return None
+    error = found.get("error", found)
+    return error if isinstance(error, dict) and "message" in error else None

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 
 from foretell.services.process.logs import about
 from foretell.services.scheduler.app import App, Replica
-from foretell.services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError
+from foretell.services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError, unavailable
 from foretell.services.scheduler.http.limits import body_too_long, declared_bytes
 from foretell.services.scheduler.http.parsing import PRIORITY_HEADER, for_engine
 from foretell.services.scheduler.http.response import Response
@@ -24,12 +24,15 @@ from foretell.services.scheduler.picker.http2 import UNKNOWN, Stream
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.placing.kept import response_id
 from foretell.services.scheduler.placing.refusals import engines_failed
+from foretell.services.scheduler.relay.stored import is_stored
 from foretell.v1 import ext_proc_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
 _CREDENTIALS = ("authorization", "proxy-authorization", "x-api-key", "cookie")
 """Headers of clients that no engine gets."""
+_CHUNKS_AT_ONCE = 16
+"""Of a body; then others get their turn."""
 _DUPLEX = pb.ProtocolConfiguration.FULL_DUPLEX_STREAMED
 
 
@@ -135,6 +138,11 @@ class Exchange:
         self._duplex_response = protocol.response_body_mode == _DUPLEX
         headers = messages.headers_of(request.request_headers)
         method, path = headers.get(":method", ""), headers.get(":path", "").partition("?")[0]
+        if is_stored(path):
+            self._path, self._settled = path, True
+            keeper = self._send_to_keeper(path, headers)
+            self._placing = asyncio.get_running_loop().create_task(keeper)
+            return
         if path not in ENDPOINTS or method != "POST":
             self._show(method, path, headers)
             return
@@ -157,9 +165,26 @@ class Exchange:
         except ApiError as error:
             self._reply(error.response())
 
+    async def _send_to_keeper(self, path: str, headers: Mapping[str, str]) -> None:
+        """Send a request about a response where that is kept, as far as it is known."""
+        own, addresses = self._context.authorization, self._context.addresses
+        try:
+            self._shared.api_keys.tenant(headers)
+            keepers = self._context.replica.stored.keepers(path)
+            await addresses.learn(keepers)
+            known = [address for each in keepers if (address := addresses.known(each))]
+            if not known:
+                raise unavailable("the engine that keeps this response is not up", "no_instance")
+            withheld = [name for name in _CREDENTIALS if name not in own]
+            self._stream.send(messages.destination(",".join(known), own, withheld))
+        except ApiError as error:
+            self._reply(error.response(path))
+
     def _take_body(self, part: pb.HttpBody) -> None:
-        if self._settled:
-            return  # refused already
+        if self._settled:  # refused already, or about what is kept, where no body matters
+            if part.end_of_stream and is_stored(self._path):
+                self._stream.send(*messages.body_chunks(b"", ends=True))
+            return
         self._body += part.body
         if len(self._body) > self._shared.max_body_bytes:
             raise body_too_long(self._shared.max_body_bytes)
@@ -181,10 +206,10 @@ class Exchange:
             among = self._subset
             if among is not None:
                 among = await self._context.addresses.instances(among)
-            life.accept(bytes(self._body), among)
+            await life.accept(bytes(self._body), among)
             address = await self._address(life, await life.place(recallable=False))
             others = await self._others(life)
-            self._dispatch(life, [address, *others], trailers=trailers)
+            await self._dispatch(life, [address, *others], trailers=trailers)
         except ApiError as error:
             self.refuse(error)
         except Exception:  # the last line of defence, as in the relay
@@ -215,7 +240,9 @@ class Exchange:
         await self._context.addresses.learn(others)
         return [address for each in others if (address := self._context.addresses.known(each))]
 
-    def _dispatch(self, life: RequestContext, addresses: list[str], *, trailers: bool) -> None:
+    async def _dispatch(
+        self, life: RequestContext, addresses: list[str], *, trailers: bool
+    ) -> None:
         attempt, request = life.attempt, life.request
         assert attempt is not None, "a request was sent without an attempt"
         spec = attempt.spec
@@ -231,11 +258,14 @@ class Exchange:
             headers[PRIORITY_HEADER] = str(spec.priority)
         withheld = [name for name in _CREDENTIALS if name not in headers]
         self._body.clear()
-        self._stream.send(
-            messages.destination(",".join(addresses), headers, withheld),
-            *messages.body_chunks(body, ends=not trailers),
-            *([messages.REQUEST_TRAILERS] if trailers else []),
-        )
+        chunks = messages.body_chunks(body, ends=not trailers)
+        first = messages.destination(",".join(addresses), headers, withheld)
+        self._stream.send(first, *islice(chunks, _CHUNKS_AT_ONCE))
+        while more := list(islice(chunks, _CHUNKS_AT_ONCE)):
+            await asyncio.sleep(0)
+            self._stream.send(*more)
+        if trailers:
+            self._stream.send(messages.REQUEST_TRAILERS)
 
     # The answer and the end.
 
@@ -251,7 +281,7 @@ class Exchange:
         if self._settled:
             return
         attempt = self._served(life, life.attempt, headers.get(messages.SERVED, ""))
-        judgement = judge(status, generates=life.endpoint.generates)
+        judgement = judge(status)
         if judgement.verdict is Verdict.FAULT:
             attempt.status = status if messages.SERVED in headers else 0
             life.failed(judgement if attempt.status else lost("connect"))

@@ -12,6 +12,8 @@ _SLICE_WORK = 32
 _LARGE_BYTES = 64
 CREDIT = 10_000
 """The work of frames that bring nothing which a peer may cause, beyond what it earns."""
+SMALL_BYTES, COST_OF_SMALL = 32, 4
+"""What a message costs that says next to nothing: a call has few of them."""
 EARNED_BY_ANSWER = 32
 """Frames that may belong to a call which is answered, beside those of content."""
 

@@ -30,7 +30,12 @@ from h2.exceptions import DenialOfServiceError, ProtocolError, StreamClosedError
 from h2.settings import SettingCodes
 from hyperframe.frame import GoAwayFrame
 
-from foretell.services.scheduler.picker.frames import EARNED_BY_ANSWER, Frames
+from foretell.services.scheduler.picker.frames import (
+    COST_OF_SMALL,
+    EARNED_BY_ANSWER,
+    SMALL_BYTES,
+    Frames,
+)
 from foretell.services.scheduler.picker.turns import Turns
 
 logger = logging.getLogger(__name__)
@@ -42,6 +47,8 @@ UNREAD_S = 30.0
 """So is one that reads nothing of what it is sent for so long."""
 MOST_UNREAD_BYTES = 1 << 20
 """Nothing more is read from a peer while more than that waits to be read by it."""
+_MOST_UNSENT_BYTES = 1 << 18
+"""What one peer is written in a turn of the event loop, however large its windows are."""
 MOST_PARTIAL_BYTES = 16 << 20
 """What is held of messages that are not whole, of all calls of a connection."""
 LONGEST_MESSAGE_BYTES = 4 << 20
@@ -154,6 +161,8 @@ class Connection(asyncio.Protocol):
         """The peer does not read what it is sent."""
         self._deadline: asyncio.TimerHandle | None = None
         self._flush_planned = False
+        self._unsent_bytes = 0
+        """Written in this turn."""
 
     # What asyncio tells.
 
@@ -343,6 +352,9 @@ class Connection(asyncio.Protocol):
                 break
             message = bytes(memoryview(incoming)[end - size : end])
             at = end
+            self._frames.earn(0 if size >= SMALL_BYTES else -COST_OF_SMALL)
+            if self._frames.credit <= 0:
+                break  # the next slice ends it
             if stream.call is not None:
                 stream.call.receive(message)
         if at and not stream.closed:
@@ -374,7 +386,7 @@ class Connection(asyncio.Protocol):
         """Write as much as the windows allow, and the rest when they do."""
         self._waiting[stream.id] = stream
         try:
-            while stream.outgoing and not self._is_full:
+            while stream.outgoing and not self._is_full and self._unsent_bytes < _MOST_UNSENT_BYTES:
                 part = stream.outgoing.popleft()
                 room = self._h2.local_flow_control_window(stream.id)
                 size = min(len(part), room, self._h2.max_outbound_frame_size)
@@ -383,6 +395,7 @@ class Connection(asyncio.Protocol):
                 if size <= 0:
                     break
                 self._h2.send_data(stream.id, bytes(part[:size]))
+                self._unsent_bytes += size
         except ProtocolError:
             stream.outgoing.clear()
         if not stream.outgoing:
@@ -415,8 +428,12 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
+        """Others get their turn before what was too much for this one."""
         self._flush_planned = False
         self._write()
+        if self._unsent_bytes >= _MOST_UNSENT_BYTES:
+            self._loop.call_soon(self._send_all_waiting)
+        self._unsent_bytes = 0
 
     def _write(self) -> None:
         data = self._h2.data_to_send()

@@ -60,7 +60,7 @@ def _towards(endpoints: str, removed: tuple[str, ...]) -> bytes:
 
 def body_chunks(body: bytes, *, ends: bool) -> Iterator[bytes]:
     """The request's body for the engine; `ends`: no trailers follow it."""
-    for at in range(0, len(body), _LARGEST_CHUNK):
+    for at in range(0, max(1, len(body)), _LARGEST_CHUNK):
         answer = pb.ProcessingResponse()
         chunk = answer.request_body.response.body_mutation.streamed_response
         chunk.body = body[at : at + _LARGEST_CHUNK]

@@ -31,9 +31,13 @@ class KeptResponses:
         previous = request.body.get("previous_response_id")
         if request.endpoint.path != PATH or not isinstance(previous, str):
             return ""
-        if (ours := _OURS.fullmatch(previous)) is not None:
+        return self.keeper_of(previous, instance_ids)
+
+    def keeper_of(self, response_id: str, instance_ids: Iterable[str]) -> str:
+        """The instance that keeps a response; "": none, or nobody knows."""
+        if (ours := _OURS.fullmatch(response_id)) is not None:
             return next((each for each in instance_ids if _tag(each) == ours[1]), "")
-        return self._known.get(previous, "")
+        return self._known.get(response_id, "")
 
     def learn(self, response_id: str, instance_id: str) -> None:
         """An engine has answered with this id."""

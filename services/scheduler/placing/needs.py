@@ -5,7 +5,7 @@ from typing import Literal
 from foretell.placement.needs import Need
 from foretell.services.scheduler.http.parsing import ApiRequest
 
-_KINDS: tuple[Literal["image", "audio", "video"], ...] = ("image", "audio", "video")
+KINDS: tuple[Literal["image", "audio", "video"], ...] = ("image", "audio", "video")
 
 
 def need_of(request: ApiRequest, prompt_tokens: int, keeper: str = "") -> Need:
@@ -35,4 +35,4 @@ def _inputs(request: ApiRequest) -> frozenset[str]:
             kinds |= {str(part.get("type")) for part in content if isinstance(part, dict)}
     if not kinds:
         return frozenset()
-    return frozenset(kind for kind in _KINDS if any(kind in each for each in kinds))
+    return frozenset(kind for kind in KINDS if any(kind in each for each in kinds))

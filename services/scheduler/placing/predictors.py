@@ -79,7 +79,7 @@ class Predictors:
         self._swapped_s = 0.0
         self._deadline_s = deadline_s
         self._gallery = gallery
-        self._refused = metrics.pictures_refused
+        self._refused = metrics.snapshots_refused
         self._followed: dict[str, Following] = {}
         self.passed_on: Callable[[predictor_pb2.Spending], None] = lambda spending: None
         """Is told what another replica tells all."""
@@ -161,6 +161,19 @@ class Predictors:
             return ()
         predictor = self._gallery[instance_id].predictor
         return () if predictor is None else predictor.engine_config.approximations
+
+    def unpredicted(self, instance: Instance) -> str:
+        """Why nothing is predicted of it, as far as that is known; else empty."""
+        if not instance.config.predictor:
+            return "it has no predictor: placed by what is outstanding"
+        following = self._followed.get(instance.config.instance_id)
+        return following.unpredicted if following is not None else ""
+
+    def all_unpredicted(self) -> dict[str, str]:
+        """Why, by instance, of those of which nothing is predicted."""
+        found = self._pool.instances.items()
+        reasons = {name: self.unpredicted(instance) for name, instance in found}
+        return {name: reason for name, reason in reasons.items() if reason}
 
     def scene(self, instance_ids: Sequence[str], now_s: float) -> "Scene | None":
         """What the predictions `known` of those instances at `now_s` were made from."""

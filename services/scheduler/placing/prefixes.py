@@ -12,7 +12,8 @@ from foretell.length.prefix import (
     whole_name,
 )
 from foretell.model import NO_TURN, Turn
-from foretell.services.scheduler.http.parsing import MOST_TEXT, ApiRequest
+from foretell.services.scheduler.http.parsing import ApiRequest
+from foretell.services.scheduler.http.shortened import MOST_TEXT
 from foretell.services.scheduler.http.surface import Message
 
 _TEMPLATE_FIELDS = ("tools", "documents", "chat_template", "chat_template_kwargs")
@@ -37,7 +38,7 @@ def prefix_of(request: ApiRequest, prompt_tokens: int) -> Prefix:
     body = request.body
     try:
         key = json.dumps([request.endpoint.path, request.model, body.get("cache_salt")]).encode()
-        if request.messages and len(request.head) > MOST_TEXT:
+        if request.messages and len(request.raw) > MOST_TEXT:
             return Prefix()  # pictures and the like: to name them would hold up everyone else
         if request.messages:
             return _of_chat(body, request.messages, key, prompt_tokens)

@@ -48,6 +48,7 @@ def _dispatched(instance: Instance, placer: Placer) -> dict[str, object]:
         "emulated": instance.emulated,
         "calibration_steps": placer.predictors.calibration_steps(instance.config.instance_id),
         "approximations": placer.predictors.approximations(instance.config.instance_id),
+        "unpredicted": placer.predictors.unpredicted(instance),
         "model_names": sorted(instance.model_names),
         "outstanding": outstanding,
         "dispatched_total": dispatched,

@@ -49,7 +49,8 @@ class Relay:
         exchange.request_id = context.request_id
         status = 500
         try:
-            request = context.accept(await exchange.body(self._shared.max_body_bytes))
+            body = await exchange.body(self._shared.max_body_bytes)
+            request = await context.accept(body)
             await self._deliver(request, context, exchange)
         except ApiError as error:
             status = error.status

@@ -5,13 +5,18 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-from foretell.placement.needs import ANY
 from foretell.services.process.logs import about
 from foretell.services.scheduler.http.errors import ApiError
 from foretell.services.scheduler.http.headers import returned
 from foretell.services.scheduler.http.parsing import PRIORITY_HEADER, for_engine
 from foretell.services.scheduler.lifecycle.context import RequestContext
-from foretell.services.scheduler.lifecycle.judgement import Judgement, Verdict, judge, lost
+from foretell.services.scheduler.lifecycle.judgement import (
+    ANYTHING,
+    Judgement,
+    Verdict,
+    judge,
+    lost,
+)
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.placing.kept import response_id
 from foretell.services.scheduler.relay.continuation import Progress
@@ -331,8 +336,7 @@ class Transfer:
         judgement = judge(
             status,
             body,
-            need=self._context.placer.need(self._attempt) if status >= 400 else ANY,
-            generates=self._request.endpoint.generates,
+            asked=self._context.asked() if status >= 400 else ANYTHING,
             as_event=reported is not None,
         )
         if judgement.may_be_repeated:

@@ -14,7 +14,7 @@ app.kubernetes.io/part-of: foretell
 app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
 {{- with .model }}
-foretell.dev/model: {{ .name }}
+foretell/model: {{ .name }}
 {{- end }}
 {{- end }}
 
@@ -75,6 +75,9 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{/* vLLM's flags beyond the model and those that the cluster file derives, as JSON. */}}
 {{- define "foretell.engine.args" -}}
 {{- $args := .model.args | default list -}}
+{{- $adapters := list -}}
+{{- range $name, $path := .model.adapters }}{{ $adapters = append $adapters (printf "%s=%s" $name $path) }}{{ end -}}
+{{- with $adapters }}{{ $args = concat (list "--enable-lora" "--lora-modules") . $args }}{{ end -}}
 {{- if eq (.model.kind | default "vllm") "vllm" }}{{ $args = prepend $args (printf "--shutdown-timeout=%s" (include "foretell.engine.drain" .)) }}{{ end }}
 {{- $args | toJson }}
 {{- end }}
@@ -151,7 +154,10 @@ labels:
   {{- toYaml . | nindent 2 }}
   {{- end }}
 annotations:
-  foretell.dev/settings: {{ include "foretell.settings" . | sha256sum }}
+  {{- if .model }}
+  foretell/models: {{ concat (list .model.model) (keys (.model.adapters | default dict) | sortAlpha) | join "," | quote }}
+  {{- end }}
+  checksum/settings: {{ include "foretell.settings" . | sha256sum }}
   {{- with .options.annotations }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
@@ -168,6 +174,54 @@ securityContext:
   {{- include "foretell.container.security" . | nindent 2 }}
 resources:
   {{- toYaml .resources | nindent 2 }}
+{{- end }}
+
+{{/* What may speak to the API server has its token, and a Role that says what for:
+     (dict "root" $ "component" .. "rules" ..) */}}
+{{- define "foretell.role" -}}
+{{- $name := printf "%s-%s" (include "foretell.name" .root) .component -}}
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata:
+  name: {{ $name }}
+  labels:
+    {{- include "foretell.labels" . | nindent 4 }}
+rules:
+  {{- toYaml .rules | nindent 2 }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  name: {{ $name }}
+  labels:
+    {{- include "foretell.labels" . | nindent 4 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: Role
+  name: {{ $name }}
+subjects:
+  - kind: ServiceAccount
+    name: {{ $name }}
+    namespace: {{ .root.Release.Namespace }}
+{{- end }}
+
+{{- define "foretell.token.mount" -}}
+- {name: token, mountPath: /var/run/secrets/kubernetes.io/serviceaccount, readOnly: true}
+{{- end }}
+
+{{- define "foretell.token" -}}
+- name: token
+  projected:
+    defaultMode: 0440
+    sources:
+      - serviceAccountToken: {path: token, expirationSeconds: 3600}
+      - configMap:
+          name: kube-root-ca.crt
+          items: [{key: ca.crt, path: ca.crt}]
+      - downwardAPI:
+          items:
+            - path: namespace
+              fieldRef: {fieldPath: metadata.namespace}
 {{- end }}
 
 {{- define "foretell.mounts" -}}
