@@ -22,6 +22,7 @@ from foretell.services.process.traffic import Traffic, is_loopback
 from foretell.services.scheduler.app import App, Replica
 from foretell.services.scheduler.background import Background
 from foretell.services.scheduler.discovery import discovering, is_discovered
+from foretell.services.scheduler.envoy.server import Picker
 from foretell.services.scheduler.http.auth import ApiKeys
 from foretell.services.scheduler.http.batches import Batches
 from foretell.services.scheduler.http.cors import Cors
@@ -30,7 +31,6 @@ from foretell.services.scheduler.http.server import Listener, Server
 from foretell.services.scheduler.http.slo import default_terms
 from foretell.services.scheduler.http.tls import Certificate
 from foretell.services.scheduler.lifecycle.context import Shared
-from foretell.services.scheduler.picker.server import Picker
 from foretell.services.scheduler.placing.lengths import Lengths, open_model
 from foretell.services.scheduler.placing.peers import open_channel
 from foretell.services.scheduler.placing.placer import Estimators, Placer

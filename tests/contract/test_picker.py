@@ -18,7 +18,7 @@ from schedulers import Scheduler, running
 
 from foretell.config import SchedulerSettings
 from foretell.services.process.folders import free_ports
-from foretell.services.scheduler.picker.server import Picker
+from foretell.services.scheduler.envoy.server import Picker
 from foretell.v1 import ext_proc_pb2 as pb
 
 PROCESS = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"

@@ -1,4 +1,4 @@
-"""What a replica remembers of its placements is bounded, and the pictures in it too."""
+"""What a replica remembers of its placements is bounded, and the snapshots in it too."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -48,17 +48,17 @@ def test_attempts_of_one_request_are_one_trace() -> None:
     assert (len(traces), len(trace.attempts)) == (1, 2)
 
 
-def test_shared_pictures_count_once_and_the_oldest_are_forgotten() -> None:
+def test_shared_snapshots_count_once_and_the_oldest_are_forgotten() -> None:
     traces, shared = Traces(most_bytes=1000), exposure(400)
     attempts = [placed(traces, f"r{n}", shared, exposure(100)) for n in range(6)]
-    assert traces.picture_bytes == 1000
+    assert traces.snapshot_bytes == 1000
     assert all(attempt.inputs is not None for attempt in attempts)
     attempts.append(placed(traces, "r6", exposure(400), exposure(100)))
-    assert traces.picture_bytes == 1000
+    assert traces.snapshot_bytes == 1000
     assert [attempt.inputs is None for attempt in attempts] == [True] + [False] * 6
     huge = placed(traces, "r7", exposure(5000))
     assert huge.inputs is None
-    assert traces.picture_bytes == 0
+    assert traces.snapshot_bytes == 0
 
 
 def test_no_more_inputs_than_requests_are_remembered() -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # for who has no numpy, and calls
 
 MOST_TRACES = 1000
 """Requests that are remembered."""
-MOST_PICTURE_BYTES = 16 << 20
+MOST_SNAPSHOT_BYTES = 16 << 20
 """Bytes of the engines' snapshots that are remembered with the latest of them."""
 _PARSED = 4
 """A request on its way takes so many times the bytes of its row, once it is read."""
@@ -150,7 +150,7 @@ class Trace:
 class Traces:
     """The latest requests that were placed. What is kept are references, formatted when asked."""
 
-    def __init__(self, most: int = MOST_TRACES, most_bytes: int = MOST_PICTURE_BYTES) -> None:
+    def __init__(self, most: int = MOST_TRACES, most_bytes: int = MOST_SNAPSHOT_BYTES) -> None:
         self._traces: deque[Trace] = deque(maxlen=most)
         self._most_bytes = most_bytes
         self._with_inputs: deque[tuple[Attempt, int]] = deque()
@@ -162,7 +162,7 @@ class Traces:
         return len(self._traces)
 
     @property
-    def picture_bytes(self) -> int:
+    def snapshot_bytes(self) -> int:
         """Bytes of the snapshots that are remembered, about."""
         return self._bytes
 

@@ -11,10 +11,9 @@ from pathlib import Path
 from foretell.config.settings import SchedulerSettings
 from foretell.services.process.traffic import METADATA_KEY, is_loopback
 from foretell.services.scheduler.app import App, Replica
-from foretell.services.scheduler.http.limits import BODY_DEADLINE_S, body_too_late
-from foretell.services.scheduler.picker.addresses import Addresses
-from foretell.services.scheduler.picker.exchange import Exchange, PickerContext
-from foretell.services.scheduler.picker.http2 import (
+from foretell.services.scheduler.envoy.addresses import Addresses
+from foretell.services.scheduler.envoy.exchange import Exchange, PickerContext
+from foretell.services.scheduler.envoy.http2 import (
     NOT_FOUND,
     UNAUTHENTICATED,
     UNIMPLEMENTED,
@@ -22,7 +21,8 @@ from foretell.services.scheduler.picker.http2 import (
     Connection,
     Stream,
 )
-from foretell.services.scheduler.picker.turns import Turns
+from foretell.services.scheduler.envoy.turns import Turns
+from foretell.services.scheduler.http.limits import BODY_DEADLINE_S, body_too_late
 
 _SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 _PROCESS = f"/{_SERVICE}/Process"
