@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
-from foretell.services.scheduler.http.surface import ENDPOINTS
+from foretell.services.scheduler.api.surface import ENDPOINTS
 from foretell.services.scheduler.record.request_log import FIELDS
 from foretell.telemetry import Metric
 from foretell.tools.observability.catalogue import by_process
@@ -31,8 +31,8 @@ _ENDPOINTS = """\
 POST to these paths goes to an engine that serves `model`, with all its fields; an engine whose
 model does not offer the path answers 404. The scheduler itself answers GET `/v1/models`,
 `/v1/models/NAME`, `/health`, `/ready`, `/status`, `/metrics`, `/explain/REQUEST_ID`, `/console`,
-`/docs` and `/openapi.json`. `previous_response_id` is served; stored and background responses
-cannot be fetched."""
+`/docs` and `/openapi.json`. GET and DELETE `/v1/responses/ID`, and POST to its `/cancel`, go to
+the engine that keeps the response."""
 
 REQUEST_HEADERS = (
     ("authorization", "`Bearer KEY`, where the scheduler has API keys; or `x-api-key: KEY`."),

@@ -1,15 +1,10 @@
-"""How far off are predictions against a live engine, and why?
+"""How far off are predictions against a live engine, with lengths known?
 
-Starts one vLLM engine on the CPU and its predictor, finds its capacity, sends it a bursty load, and
-records everything. With `--replay` a recording is analysed again with the code as it is now, in
-seconds, and nothing is written.
+Starts one vLLM engine on the CPU and its predictor, finds its capacity, and sends it a bursty load.
 """
 
 import argparse
-from pathlib import Path
 
-from bench.accuracy.live_variants import Analysis
-from bench.processes import OthersClock
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.vllm_cpu import running_engine
 from foretell.services.process.children import ChildFailed
@@ -47,10 +42,8 @@ async def record(options: argparse.Namespace, show: Show) -> Recording:
             rate_per_s=options.rate,
             seed=options.seed,
         )
-        clock = OthersClock(engine.cpu_s)
         found = await measure_engine(load, show)
         facts = {
-            "others_cores": round(clock.cores(), 2),
             "pinned": engine.pinned,
             "engine": f"`{engine_args}`",
         }
@@ -70,30 +63,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rate", type=float, default=0.0, help=help_text)
     parser.add_argument("--max-num-seqs", type=int, default=8, help="As in vLLM.")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument(
-        "--recording", type=Path, default=Path(".run/accuracy-live.zip"), help="File to write."
-    )
     help_text = "30 requests behind 10; writes nothing."
     parser.add_argument("--quick", action="store_true", help=help_text)
-    parser.add_argument("--replay", type=Path, help="A recording to analyse; measures nothing.")
 
 
 def measure(options: argparse.Namespace) -> Numbers:
-    """Measure or read a recording, and analyse it."""
+    """Measure the engine."""
     if options.quick:
         options.write, options.requests, options.warm_up = False, 30, 10
-    if options.replay is not None:
-        options.write = False
-        recording = Recording.read(options.replay)
-    else:
-        try:
-            with showing("starting vLLM") as show:
-                recording = completed(record(options, show))
-        except ChildFailed as error:
-            raise SystemExit(f"bench.{BENCH.name}: {error}") from error
-        options.recording.parent.mkdir(parents=True, exist_ok=True)
-        recording.write(options.recording)
-    return {**report(recording), "analysis": Analysis(recording).report()}
+    try:
+        with showing("starting vLLM") as show:
+            return report(completed(record(options, show)))
+    except ChildFailed as error:
+        raise SystemExit(f"bench.{BENCH.name}: {error}") from error
 
 
 def tables(result: Numbers) -> Blocks:
@@ -105,24 +87,9 @@ def tables(result: Numbers) -> Blocks:
         + (f" of at most {load['capacity_per_s']:.2f}" if load["capacity_per_s"] else "")
         + f"; prompts of {load['prompt_tokens'] / load['measured']:.0f} tokens on average, outputs "
         f"of {load['output_tokens'] / load['measured']:.0f}, which are known; "
-        f"{result['engine_version']}, {result['engine']}; others kept "
-        f"{result['others_cores']:.2f} cores busy. Absolute errors, and the signed median.\n"
+        f"{result['engine_version']}, {result['engine']}. Absolute errors, and the signed median.\n"
     )
-    analysis = result["analysis"]["errors"]
-    return {
-        "tables": "\n".join(
-            [
-                made_by(result),
-                text,
-                _errors("predicted by", result["errors"]),
-                "The same requests, forecast again from the states that the predictor had:\n",
-                _errors("Foretell, with", analysis),
-            ]
-        )
-    }
-
-
-def _errors(title: str, found: Numbers) -> str:
     names = {"ttft": "TTFT", "e2e": "e2e"}
-    header = (title, *(f"{names[kind]} {column}" for kind in LATENCIES for column in COLUMNS))
-    return markdown_table(header, [[name, *cells(kinds)] for name, kinds in found.items()])
+    header = ("predicted by", *(f"{names[kind]} {col}" for kind in LATENCIES for col in COLUMNS))
+    rows = [[f"`{name}`", *cells(kinds)] for name, kinds in result["errors"].items()]
+    return {"tables": "\n".join([made_by(result), text, markdown_table(header, rows)])}

@@ -55,7 +55,7 @@ CONFIDENCE = 0.5
 """The confidence of `foresight`. With 99% asked of each minute a higher one took more hours on the
 tuned days, where this one already kept more than 99%."""
 ORACLE = "oracle"
-UNTUNED = ("saturation", "preempt")
+UNTUNED = ("saturation",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +93,13 @@ def run(case: Case, rates_path: Path, lengths_path: Path) -> dict[str, Any]:
         cold_start_s=case.cold_start_s,
         every_s=EVERY_S,
     )
-    # For `preempt` the latency of every request is predicted, on the instance that has the fewest
-    # requests among four drawn at random.
-    predicts = case.strategy == "preempt"
     config = ClusterConfig(
         engines(MOST + 2),
         provisioning=provisioning,
-        placement=PlacementConfig(instance_wait_s=600.0, candidates=1 if predicts else 0),
+        placement=PlacementConfig(instance_wait_s=600.0),
         foretell_every=0,
     )
-    policies = [make_policy("predicted_latency" if predicts else "least_outstanding")]
+    policies = [make_policy("least_outstanding")]
     report = simulate(config, arrivals, policies, Random(case.day))
     return {**asdict(case), **figures(report)}
 
@@ -128,8 +125,7 @@ def strategy_of(case: Case, known: Known) -> Strategy:
         case "foresight":
             return _foresight(case, known)
         case _:
-            calm = {} if case.strategy == "saturation" else {"calm_ratio": 0.5}
-            return make_strategy(case.strategy, **calm)
+            return make_strategy(case.strategy)
 
 
 def _foresight(case: Case, known: Known) -> Foresight:

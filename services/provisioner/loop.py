@@ -40,7 +40,7 @@ class Loop:
         self.decision: Decision | None = None
         """The latest of this replica; None while it stands by."""
         self.listeners: list[Listener] = []
-        """Are told every decision."""
+        """Get every decision."""
         self._lease = lease
         self._make = make
         self._gatherer = gatherer
@@ -63,7 +63,7 @@ class Loop:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), left_s or 0.001)
         finally:
-            self._lease.release()
+            await asyncio.to_thread(self._lease.release)
             self._metrics.active.set(0)
 
     async def _turn(self) -> None:

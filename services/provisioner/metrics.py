@@ -127,7 +127,7 @@ class ProvisionerMetrics(Declared):
         within = (*window["within"], window["measured_within"])
         for instances, ratio in zip(("fewer", "same", "more", "measured"), within, strict=True):
             self.replayed_within.labels(instances).set(_number(ratio))
-        predicted = window["foretold_within"]
+        predicted = window["predicted_within"]
         errors = {
             "arrivals": window["arrivals_error"],
             "output_tokens": window["lengths_error"],

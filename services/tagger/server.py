@@ -72,14 +72,14 @@ class TaggerService(tagger_pb2_grpc.TaggerServicer):
         problem = tag_problem(request)
         if problem:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
-        told: asyncio.Future[LengthEstimate] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[LengthEstimate] = asyncio.get_running_loop().create_future()
 
         def tell(estimate: LengthEstimate) -> None:
-            if not told.done():  # otherwise the caller has left
-                told.set_result(estimate)
+            if not answer.done():  # otherwise the caller has left
+                answer.set_result(estimate)
 
         self._estimators.ask(request, tell)
-        return wire.length_to_proto(await told)
+        return wire.length_to_proto(await answer)
 
     async def Observe(
         self, request: tagger_pb2.ObserveRequest, context: _ObserveContext

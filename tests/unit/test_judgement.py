@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretell.placement.needs import Need
+from foretell.services.scheduler.api.parsing import parse
+from foretell.services.scheduler.api.surface import ENDPOINTS
 from foretell.services.scheduler.envoy import messages
 from foretell.services.scheduler.envoy.exchange import Exchange
-from foretell.services.scheduler.http.parsing import parse
-from foretell.services.scheduler.http.surface import ENDPOINTS
 from foretell.services.scheduler.lifecycle.context import Stage
 from foretell.services.scheduler.lifecycle.judgement import Asked, Judgement, Verdict, judge, lost
 from foretell.services.scheduler.relay import transfer as relay_transfer

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from foretell.services.scheduler.http.surface import ENDPOINTS
+from foretell.services.scheduler.api.surface import ENDPOINTS
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.relay import transfer as relay_transfer
 from foretell.services.scheduler.relay.reply import Reply

@@ -13,8 +13,8 @@ from foretell.cosched import JobClass, Targets, job_of
 from foretell.cosched.deadlines import Job
 from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.model import Slo
-from foretell.services.scheduler.http.errors import ApiError
-from foretell.services.scheduler.http.parsing import (
+from foretell.services.scheduler.api.errors import ApiError
+from foretell.services.scheduler.api.parsing import (
     MAX_SEQUENCES,
     MOST_BRACKETS,
     MOST_VALUES,
@@ -22,8 +22,8 @@ from foretell.services.scheduler.http.parsing import (
     for_engine,
     parse,
 )
-from foretell.services.scheduler.http.slo import Terms
-from foretell.services.scheduler.http.surface import ENDPOINTS, MOST_MESSAGES, Endpoint
+from foretell.services.scheduler.api.slo import Terms
+from foretell.services.scheduler.api.surface import ENDPOINTS, MOST_MESSAGES, Endpoint
 
 JSON = st.recursive(
     st.none()

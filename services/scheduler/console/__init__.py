@@ -8,7 +8,7 @@ replicas behind an address. A replica computes nothing for it otherwise.
 from collections.abc import Callable
 from importlib import resources
 
-from foretell.services.scheduler.http.response import Response
+from foretell.services.scheduler.http1.response import Response
 
 STATE = "/console/state"
 _SCRIPTS = ("console.js", "engines.js", "format.js", "requests.js", "server.js")

@@ -13,24 +13,24 @@ from dataclasses import dataclass
 from enum import Enum
 
 from foretell.services.process.logs import about
-from foretell.services.scheduler.http.auth import ApiKeys
-from foretell.services.scheduler.http.errors import (
+from foretell.services.scheduler.api.errors import (
     CLIENT_CLOSED_REQUEST,
     ApiError,
     model_not_found,
 )
-from foretell.services.scheduler.http.headers import request_id_of
-from foretell.services.scheduler.http.limits import InProgress
-from foretell.services.scheduler.http.parsing import JSON, PRIORITY_HEADER, ApiRequest, parse
-from foretell.services.scheduler.http.shortened import LARGE_BYTES, shortened
-from foretell.services.scheduler.http.slo import NO_TERMS, SloUnattainable, Terms, terms_of
-from foretell.services.scheduler.http.surface import Endpoint
+from foretell.services.scheduler.api.headers import request_id_of
+from foretell.services.scheduler.api.parsing import JSON, PRIORITY_HEADER, ApiRequest, parse
+from foretell.services.scheduler.api.shortened import LARGE_BYTES, shortened
+from foretell.services.scheduler.api.slo import NO_TERMS, SloUnattainable, Terms, terms_of
+from foretell.services.scheduler.api.surface import Endpoint
 from foretell.services.scheduler.lifecycle.judgement import Asked, Judgement, Verdict
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.placing.placer import Placer
 from foretell.services.scheduler.placing.pool import Instance, Pool
 from foretell.services.scheduler.record.recorder import Recorder
 from foretell.services.scheduler.record.tracing import RequestSpans, Tracing
+from foretell.services.scheduler.tenants.auth import ApiKeys
+from foretell.services.scheduler.tenants.places import InProgress
 
 logger = logging.getLogger(__name__)
 

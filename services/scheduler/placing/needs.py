@@ -3,7 +3,7 @@
 from typing import Literal
 
 from foretell.placement.needs import Need
-from foretell.services.scheduler.http.parsing import ApiRequest
+from foretell.services.scheduler.api.parsing import ApiRequest
 
 KINDS: tuple[Literal["image", "audio", "video"], ...] = ("image", "audio", "video")
 

@@ -16,9 +16,8 @@ from foretell.placement import PlacementConfig, PlacementCore, effects, events
 from foretell.placement.needs import Need, Unfit
 from foretell.policy import Needs, Policy
 from foretell.services.process.logs import about, all_about
+from foretell.services.scheduler.api.parsing import ApiRequest
 from foretell.services.scheduler.background import Background
-from foretell.services.scheduler.http.parsing import ApiRequest
-from foretell.services.scheduler.http.quota import Grant
 from foretell.services.scheduler.ids import unique_ids
 from foretell.services.scheduler.placing.attempt import Attempt, Trace, Traces
 from foretell.services.scheduler.placing.conversation import conversation_of
@@ -39,6 +38,7 @@ from foretell.services.scheduler.placing.prefixes import Prefix, continued, pref
 from foretell.services.scheduler.placing.refusals import refusal
 from foretell.services.scheduler.placing.tagging import TaggerClient
 from foretell.services.scheduler.placing.tokens import PromptCounter
+from foretell.services.scheduler.tenants.quota import Grant
 from foretell.telemetry import SchedulerMetrics, series
 from foretell.v1 import tagger_pb2
 

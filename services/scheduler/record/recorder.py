@@ -4,15 +4,15 @@ from math import isfinite
 
 from foretell.cosched.deadlines import JobClass
 from foretell.length.estimate import level_of
+from foretell.services.scheduler.api.parsing import ApiRequest
+from foretell.services.scheduler.api.slo import Outcome, SloUnattainable
 from foretell.services.scheduler.background import Background
-from foretell.services.scheduler.http.parsing import ApiRequest
-from foretell.services.scheduler.http.quota import Grant
-from foretell.services.scheduler.http.slo import Outcome, SloUnattainable
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.placing.predictors import Predictors
 from foretell.services.scheduler.record.feedback import Feedback
 from foretell.services.scheduler.record.request_log import RequestLog
 from foretell.services.scheduler.record.sample import Sample
+from foretell.services.scheduler.tenants.quota import Grant
 from foretell.telemetry import SchedulerMetrics, series
 
 _CLOCK_SLACK_S = 0.1

@@ -11,8 +11,8 @@ from zlib import crc32
 
 import orjson
 
-from foretell.services.scheduler.http.parsing import ApiRequest
-from foretell.services.scheduler.http.slo import Outcome, SloUnattainable, Terms
+from foretell.services.scheduler.api.parsing import ApiRequest
+from foretell.services.scheduler.api.slo import Outcome, SloUnattainable, Terms
 from foretell.services.scheduler.placing.attempt import Attempt
 
 logger = logging.getLogger(__name__)

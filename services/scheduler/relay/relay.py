@@ -10,11 +10,11 @@ import logging
 from collections.abc import Mapping
 
 from foretell.services.process.logs import about
-from foretell.services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError
+from foretell.services.scheduler.api.errors import CLIENT_CLOSED_REQUEST, ApiError
+from foretell.services.scheduler.api.headers import forwarded
+from foretell.services.scheduler.api.parsing import PRIORITY_HEADER, ApiRequest
+from foretell.services.scheduler.api.surface import Endpoint
 from foretell.services.scheduler.http.exchange import Answering, ClientLeft, Exchange
-from foretell.services.scheduler.http.headers import forwarded
-from foretell.services.scheduler.http.parsing import PRIORITY_HEADER, ApiRequest
-from foretell.services.scheduler.http.surface import Endpoint
 from foretell.services.scheduler.lifecycle.context import RequestContext, Shared
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.relay.continuation import Progress, can_continue, progress_of

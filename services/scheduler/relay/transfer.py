@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 
 from foretell.services.process.logs import about
-from foretell.services.scheduler.http.errors import ApiError
-from foretell.services.scheduler.http.headers import returned
-from foretell.services.scheduler.http.parsing import PRIORITY_HEADER, for_engine
+from foretell.services.scheduler.api.errors import ApiError
+from foretell.services.scheduler.api.headers import returned
+from foretell.services.scheduler.api.parsing import PRIORITY_HEADER, for_engine
 from foretell.services.scheduler.lifecycle.context import RequestContext
 from foretell.services.scheduler.lifecycle.judgement import (
     ANYTHING,

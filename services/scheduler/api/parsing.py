@@ -17,13 +17,13 @@ from foretell.cosched.deadlines import CLASS_FIELD, TPOT_FIELD, TTFT_FIELD, JobC
 from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.length.conversation import Kind
 from foretell.model import Slo
-from foretell.services.scheduler.http.errors import invalid
-from foretell.services.scheduler.http.fields import boolean, integer
-from foretell.services.scheduler.http.forms import form_fields
-from foretell.services.scheduler.http.output import HINT_FIELD, output_terms
-from foretell.services.scheduler.http.shortened import LARGE_BYTES, MOST_TEXT
-from foretell.services.scheduler.http.slo import NO_TERMS, Terms
-from foretell.services.scheduler.http.surface import Endpoint, Message, Prompts, content_text
+from foretell.services.scheduler.api.errors import invalid
+from foretell.services.scheduler.api.fields import boolean, integer
+from foretell.services.scheduler.api.forms import form_fields
+from foretell.services.scheduler.api.output import HINT_FIELD, output_terms
+from foretell.services.scheduler.api.shortened import LARGE_BYTES, MOST_TEXT
+from foretell.services.scheduler.api.slo import NO_TERMS, Terms
+from foretell.services.scheduler.api.surface import Endpoint, Message, Prompts, content_text
 
 MAX_SEQUENCES = 1024
 MOST_VALUES = 2_000_000
