@@ -5,6 +5,7 @@ from typing import Any
 from uuid import uuid4
 
 from fastapi import FastAPI, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -127,6 +128,11 @@ def create_app(engine: Engine) -> ASGIApp:
     @app.get("/health")
     async def health() -> Response:
         return Response(status_code=503 if engine.driver.stopped else 200)
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        text = engine.driver.metrics.text()
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/version")
     async def version() -> dict[str, str]:
