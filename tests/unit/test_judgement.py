@@ -38,6 +38,10 @@ BODIES = st.sampled_from(
 
 
 @given(STATUSES, st.none() | BODIES, st.booleans(), st.booleans(), st.booleans())
+
+INSTANCE = SimpleNamespace(takes_fields=True, config=SimpleNamespace(rank=None))
+
+
 def test_each_answer_is_somebodys(
     status: int, body: bytes | None, generates: bool, as_event: bool, continued: bool
 ) -> None:
@@ -98,7 +102,7 @@ async def relayed(status: int, body: bytes, *, stream: bool) -> Judgement | None
     """What the relay makes of an answer; None: the client has got it."""
     spec = SimpleNamespace(request_id="r", length=SimpleNamespace(expected_tokens=1), priority=0)
     attempt: Any = SimpleNamespace(
-        spec=spec, instance_id="engine-0", instance=None, continued=False, headers=dict
+        spec=spec, instance_id="engine-0", instance=INSTANCE, continued=False, headers=dict
     )
     raw = json.dumps({"model": "test-model", "prompt": "a", "stream": stream}).encode()
     request = parse(ENDPOINTS["/v1/completions"], raw)
