@@ -36,12 +36,10 @@ BODIES = st.sampled_from(
     ]
 ).map(lambda body: json.dumps(body, separators=(",", ":")).encode())
 
-
-@given(STATUSES, st.none() | BODIES, st.booleans(), st.booleans(), st.booleans())
-
 INSTANCE = SimpleNamespace(takes_fields=True, config=SimpleNamespace(rank=None))
 
 
+@given(STATUSES, st.none() | BODIES, st.booleans(), st.booleans(), st.booleans())
 def test_each_answer_is_somebodys(
     status: int, body: bytes | None, generates: bool, as_event: bool, continued: bool
 ) -> None:
