@@ -148,6 +148,9 @@ class Attempt:
         """
         self._placement.take_back, self._placement.give_up = self._take_back, self._give_up
         spec, progress = self._placement.spec, self._progress
+        instance, kind = self._placement.instance, self._request.content_type
+        if self.result.continued and not instance.takes_fields:
+            raise AttemptFailed("cannot_go_on")
         output_ids: list[list[int]] = []
         if progress is not None and self.result.continued:
             progress.begin_again()
@@ -159,11 +162,11 @@ class Attempt:
             with_ids=progress is not None,
             output_ids=output_ids,
             response_id=response_id(self._request, self._placement.instance.config.instance_id),
+            as_it_is=not instance.takes_fields,
         )
         path = self._request.endpoint.path
         headers = self._request_headers()
         try:
-            instance, kind = self._placement.instance, self._request.content_type
             upstream = await engines.post(instance, path, body, headers, self, content_type=kind)
         except Unreachable as error:
             raise AttemptFailed(error.reason) from error

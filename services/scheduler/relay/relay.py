@@ -198,8 +198,9 @@ class Relay:
 
     async def _try_engine(self, reply: Reply, placement: Placement) -> bool:
         """Make one attempt and account for it; whether the engine broke off in mid-answer."""
-        if self._can_continue and not reply.started:  # what nobody saw does not count
-            self._progress = progress_of(self._request)
+        if not reply.started:  # what nobody saw does not count
+            follows = self._can_continue and placement.instance.takes_fields
+            self._progress = progress_of(self._request) if follows else None
         headers = self._forwarded_headers
         if self._trace is not None:
             headers = {**headers, **self._trace.attempt(placement)}
