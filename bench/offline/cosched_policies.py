@@ -12,7 +12,7 @@ from typing import Any
 
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from foretell.cosched import Candidate, OfflinePool, job_of
+from foretell.cosched import OfflineCandidate, OfflinePool, job_of
 from foretell.cosched.pool import IsResident
 from foretell.services.backend.vllm.cosched.scheduler import CoScheduling
 from foretell.services.backend.vllm.steps import Instant
@@ -57,7 +57,7 @@ class DepthFirst(OfflinePool):
     def add(self, key: int, hashes: Any, tokens: int) -> None:
         super().add(key, hashes, 1)  # one tree for all lengths
 
-    def candidates(self, is_resident: IsResident) -> list[Candidate]:
+    def candidates(self, is_resident: IsResident) -> list[OfflineCandidate]:
         if not len(self):
             return []
         (tree,) = self._trees.values()
@@ -70,7 +70,7 @@ class DepthFirst(OfflinePool):
             if not is_resident(each):
                 break
             resident += 1
-        return [Candidate(key, resident)]
+        return [OfflineCandidate(key, resident)]
 
 
 class Ours(CoScheduling, Scheduler):  # type: ignore[misc]

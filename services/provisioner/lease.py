@@ -24,7 +24,7 @@ class LeaseLost(Exception):
     """Another replica is the active one."""
 
 
-class Lease:
+class LeaderLease:
     """This replica's view of the lease. Methods take milliseconds and may block that long."""
 
     def __init__(
