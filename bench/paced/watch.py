@@ -7,10 +7,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Never
 
-import zmq
-import zmq.asyncio
-
-from bench.stats import percentile
 from foretell.latency.linear import StepTimeModel
 from foretell.services.process.memory_log import SHARED_MEMORY, LogReader
 from foretell.v1 import snapshot_pb2
@@ -31,13 +27,9 @@ class Watch:
         """Forget everything."""
         self._due_s = 0.0
         self._took_s = 0.0
-        self._ratios: list[float] = []
-        self._preemptions: dict[str, int] = {}
-
-    @property
-    def steps(self) -> int:
+        self.steps = 0
         """Number of steps that another followed at once."""
-        return len(self._ratios)
+        self._preemptions: dict[str, int] = {}
 
     @property
     def preemptions(self) -> int:
@@ -52,11 +44,6 @@ class Watch:
         """
         return self._took_s / self._due_s - 1.0 if self._due_s else 0.0
 
-    @property
-    def lateness_p99(self) -> float:
-        """The P99 of how much longer single steps took; their times are random (`noise_ratio`)."""
-        return percentile(self._ratios, 99) - 1.0 if self._ratios else 0.0
-
     def hear(self, snapshot: snapshot_pb2.EngineSnapshot) -> None:
         """Take in one snapshot."""
         for requests in (snapshot.running, snapshot.waiting):
@@ -69,30 +56,21 @@ class Watch:
             took_s = following.started_unix_s - step.started_unix_s
             self._due_s += due_s
             self._took_s += took_s
-            self._ratios.append(took_s / due_s)
+            self.steps += 1
 
 
 @asynccontextmanager
 async def watching(feeds: Sequence[str], watch: Watch) -> AsyncIterator[None]:
-    """Tells `watch` of all snapshots from `feeds`, in shared memory or over ZMQ."""
-    listening = [asyncio.create_task(_listen(feed, watch)) for feed in feeds]
+    """Tells `watch` of all snapshots from `feeds`, which are in shared memory."""
+    listening = [
+        asyncio.create_task(_look(Path(feed.removeprefix(SHARED_MEMORY)), watch)) for feed in feeds
+    ]
     try:
         yield
     finally:
         for each in listening:
             each.cancel()
         await asyncio.gather(*listening, return_exceptions=True)
-
-
-async def _listen(feed: str, watch: Watch) -> None:
-    if feed.startswith(SHARED_MEMORY):
-        await _look(Path(feed.removeprefix(SHARED_MEMORY)), watch)
-    with zmq.asyncio.Context() as context, context.socket(zmq.SUB) as socket:
-        socket.setsockopt(zmq.SUBSCRIBE, b"")
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.connect(feed)
-        while True:
-            watch.hear(snapshot_pb2.EngineSnapshot.FromString(await socket.recv()))
 
 
 async def _look(path: Path, watch: Watch) -> Never:

@@ -50,7 +50,6 @@ class Family:
     """One kind of traffic, and who serves it."""
 
     name: str
-    what: str
     decides: bool
     engines: Sequence[EngineOptions]
     make: Make
@@ -172,87 +171,29 @@ _AGENTS_BEGIN_S = 300.0
 TIDE_S = 60.0
 SHAREGPT = "sharegpt_10k_llama2_lengths.csv"
 AGENTS = "agent_miniswe_calls.jsonl.gz"
+CODE = LogNormalLengths(LogNormal(2000.0, 0.8, 3500), LogNormal(30.0, 1.5, 500))
+LONG = LogNormalLengths(LogNormal(8000.0, 0.8, 60_000), LogNormal(250.0, 0.6, 2000))
+CHAT = lengths_of(SHAREGPT)
+AZURE = stretches_of("azure2023_conv.t0-2100.csv.gz")
+LARGE = stretches_of("servegen_m-large_223200_225000.parquet")
+SMALL = stretches_of("servegen_m-small_223200_223800.parquet")
+MOONCAKE = stretches_of("mooncake_conversation.t0-2100.jsonl.gz")
+LMSYS = lengths_of("lengths_lmsys_nanoflow.csv.gz")
 FAMILIES: Sequence[Family] = (
-    Family("chat", "ShareGPT's lengths", True, ALIKE, lengths_of(SHAREGPT), 31.0),
-    Family(
-        "conversation",
-        "Azure 2023, conversations",
-        True,
-        ALIKE,
-        stretches_of("azure2023_conv.t0-2100.csv.gz"),
-        15.0,
-    ),
-    Family(
-        "bursts",
-        "ServeGen, large model",
-        True,
-        ALIKE,
-        stretches_of("servegen_m-large_223200_225000.parquet"),
-        40.0,
-    ),
-    Family(
-        "code",
-        "made up: prompts of 2,000 tokens, answers of 30",
-        True,
-        ALIKE,
-        drawn(LogNormalLengths(LogNormal(2000.0, 0.8, 3500), LogNormal(30.0, 1.5, 500))),
-        20.0,
-    ),
-    Family(
-        "shared prefixes",
-        "Mooncake, conversations",
-        True,
-        H100,
-        stretches_of("mooncake_conversation.t0-2100.jsonl.gz"),
-        5.0,
-        prefixes=True,
-    ),
-    Family(
-        "short",
-        "ServeGen, small model",
-        True,
-        ALIKE,
-        stretches_of("servegen_m-small_223200_223800.parquet"),
-        150.0,
-    ),
-    Family(
-        "arena", "LMSYS's lengths", True, ALIKE, lengths_of("lengths_lmsys_nanoflow.csv.gz"), 40.0
-    ),
-    Family(
-        "long prompts",
-        "made up: prompts of 8,000 tokens, answers of 250",
-        False,
-        H100,
-        drawn(LogNormalLengths(LogNormal(8000.0, 0.8, 60_000), LogNormal(250.0, 0.6, 2000))),
-        8.0,
-    ),
-    Family("agents", "sessions of a coding agent", False, H100, agents, 20.0, prefixes=True),
-    Family("talks", "made up: conversations of 6 turns", False, H100, talks, 40.0, prefixes=True),
-    Family("tides", "ShareGPT's lengths, the rate rises and falls", False, ALIKE, tides, 28.0),
-    Family(
-        "unlike",
-        "ShareGPT's lengths, engines of two kinds",
-        True,
-        UNLIKE,
-        lengths_of(SHAREGPT),
-        31.0,
-    ),
-    Family(
-        "unlike, calm",
-        "the same at a third of the load",
-        True,
-        UNLIKE,
-        lengths_of(SHAREGPT),
-        31.0,
-        load=0.3,
-    ),
-    Family(
-        "calm",
-        "ShareGPT's lengths at half of the capacity",
-        False,
-        ALIKE,
-        lengths_of(SHAREGPT),
-        31.0,
-        load=0.5,
-    ),
+    Family("chat", True, ALIKE, CHAT, 31.0),
+    Family("conversation", True, ALIKE, AZURE, 15.0),
+    Family("bursts", True, ALIKE, LARGE, 40.0),
+    Family("code", True, ALIKE, drawn(CODE), 20.0),
+    Family("shared prefixes", True, H100, MOONCAKE, 5.0, prefixes=True),
+    Family("short", True, ALIKE, SMALL, 150.0),
+    Family("arena", True, ALIKE, LMSYS, 40.0),
+    Family("long prompts", False, H100, drawn(LONG), 8.0),
+    Family("agents", False, H100, agents, 20.0, prefixes=True),
+    Family("talks", False, H100, talks, 40.0, prefixes=True),
+    Family("tides", False, ALIKE, tides, 28.0),
+    Family("unlike", True, UNLIKE, CHAT, 31.0),
+    Family("unlike, calm", True, UNLIKE, CHAT, 31.0, load=0.3),
+    Family("calm", False, ALIKE, CHAT, 31.0, load=0.5),
 )
+"""Lengths: ShareGPT's (*chat*, *tides*, *unlike*, *calm*), LMSYS's (*arena*), made up (*code*,
+*long prompts*, *talks*); traces: Azure 2023, ServeGen (*bursts*, *short*), Mooncake, agents."""

@@ -56,6 +56,12 @@ class ClusterEngine:
     """Name that clients ask for; "" leaves it to the emulated engine's profile."""
     model: ModelSection
 
+    @property
+    def rank_names(self) -> tuple[str, ...]:
+        """The names of its data-parallel ranks; where it has one, its own."""
+        ranks = self.section.ranks
+        return tuple(f"{self.name}.rank{k}" for k in range(ranks)) if ranks > 1 else (self.name,)
+
 
 def _alike(value: object) -> object:
     """`engines: 8` is short for eight engines alike."""
@@ -122,7 +128,7 @@ class Cluster(Section):
                 else:
                     name = f"{section.name}-{index}" if section.engines > 1 else section.name
                 first_gpu = following[host, "gpu"]
-                gpus = section.gpus if section.kind == "vllm" else 0
+                gpus = section.gpus * section.ranks if section.kind == "vllm" else 0
                 following[host, "gpu"] += gpus
                 found.append(
                     ClusterEngine(
@@ -233,7 +239,17 @@ def _contradictions(cluster: Cluster) -> Iterator[tuple[Location, str]]:
         yield ("batches", "folder"), f"{text}, which schedulers and the batch service share"
     if cluster.provisioning.enabled and len(hosts) > 1:
         yield ("provisioning", "enabled"), f"it starts engines on one host, not on {len(hosts)}"
+    yield from _ranks(cluster)
     yield from _clashes(cluster)
+
+
+def _ranks(cluster: Cluster) -> Iterator[tuple[Location, str]]:
+    for index, section in enumerate(cluster.engines):
+        where = ("engines", index, "ranks")
+        if section.ranks > 1 and (section.kind != "vllm" or section.offline):
+            yield where, "only vLLM engines for online requests alone have ranks"
+        elif section.ranks > 1 and (len(cluster.host_names()) > 1 or cluster.provisioning.enabled):
+            yield where, "ranks need a cluster of one host, where engines do not come and go"
 
 
 def _clashes(cluster: Cluster) -> Iterator[tuple[Location, str]]:

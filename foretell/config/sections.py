@@ -227,7 +227,10 @@ class EngineSection(Section):
     predictor_port: int = Field(0, ge=0, le=65535)
     """gRPC port of the first predictor, in a cluster of several hosts; 0: the next from 8200 on."""
     gpus: int = Field(1, ge=1, le=64)
-    """GPUs of each vLLM engine, for tensor parallelism."""
+    """GPUs of each vLLM engine, or of each of its ranks, for tensor parallelism."""
+    ranks: int = Field(1, ge=1, le=64)
+    """Data-parallel ranks of each vLLM engine with a dense model: requests are placed on ranks.
+    Outside containers only, and on one host."""
     offline: bool = False
     """Whether these engines serve offline requests, such as those of batches, with what online ones
     leave."""

@@ -221,12 +221,15 @@ class TaggerSettings(GrpcSettings, TaggerOptions):
 
 
 class ProvisionerSettings(TrafficSettings, ProvisionOptions):
-    """Decides how many engines there should be. Replicas share `folder`; one of them is active."""
+    """Decides how many engines there should be. One of its replicas is active."""
 
     model_config = _config("PROVISIONER")
 
     folder: str = ""
-    """Folder of lease and decisions, shared by replicas, on a file system with locks (required)."""
+    """Folder of decisions and, without `lease`, of the lease, shared by replicas, on a file system
+    with locks (required)."""
+    lease: str = ""
+    """The Kubernetes Lease by which replicas agree who is active; empty: a locked file."""
     driver: Literal["advisory", "process", "docker", "kubernetes"] = "advisory"
     """Who carries decisions out: nobody, `foretell up`, or the provisioner, with Compose's
     containers or a StatefulSet."""
@@ -338,6 +341,9 @@ class PluginSettings(BaseSettings):
     """Where to publish snapshots: shm://PATH or a ZMQ endpoint; empty: the plugin stays off."""
     instance_id: str = "engine-0"
     """Name of the engine."""
+    ranks: int = Field(1, ge=1)
+    """Data-parallel ranks with a sidecar each: behind the first's endpoint the others' has `.rank1`
+    and so on, or the next port."""
 
 
 class LauncherSettings(ProcessSettings):
@@ -356,7 +362,10 @@ class LauncherSettings(ProcessSettings):
     run_dir: str = ""
     """Folder of sockets and logs; empty: a new one."""
     predictor_listen: str = ""
-    """gRPC address of the sidecar; empty: a unix socket in run_dir."""
+    """gRPC address of the sidecar, comma-separated those of ranks; empty: unix sockets in
+    run_dir."""
+    ranks: int = Field(1, ge=1, le=64)
+    """vLLM: data-parallel ranks of a dense model, each with a sidecar."""
     profile: Profile = ""
     """GPU profile of the emulated engine, and for the sidecar to start from."""
     model: str = ""

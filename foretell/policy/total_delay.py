@@ -84,8 +84,8 @@ def total_delay_s(part: Part) -> float | None:
 
     So is the room that a request takes on engines of a scarce kind (`foretell.policy.room`).
 
-    This form was chosen with families of `bench.placement.yardstick`; its page says which others
-    were tried.
+    This form was chosen with families of `bench.placement.yardstick`; what others came to is in
+    docs/adr/0007-placement-core.md.
 
     Never below 0, even where the request helps others by more than it costs. None: the delay of
     the others is unknown.

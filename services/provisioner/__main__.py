@@ -22,7 +22,8 @@ from foretell.services.provisioner.fleet import EngineFleet, WatchedFleet
 from foretell.services.provisioner.gather import Gatherer
 from foretell.services.provisioner.keda import external_scaler
 from foretell.services.provisioner.kubernetes import KubernetesDriver
-from foretell.services.provisioner.lease import LeaderLease
+from foretell.services.provisioner.kubernetes_lease import KubernetesLease
+from foretell.services.provisioner.lease import FileLease, Lease
 from foretell.services.provisioner.loop import Loop
 from foretell.services.provisioner.metrics import ProvisionerMetrics
 from foretell.services.provisioner.pages import pages
@@ -38,11 +39,11 @@ async def serve(settings: ProvisionerSettings, stop: asyncio.Event) -> None:
         raise SystemExit("a provisioner needs a folder: give one with --folder, or --cluster")
     metrics = ProvisionerMetrics()
     folder = Path(settings.folder)
-    lease = LeaderLease(folder, f"{socket.gethostname()}-{os.getpid()}")
     config = settings.provision_config()
     advisory = settings.driver == "advisory"
     traffic = Traffic.of(settings)
     async with AsyncExitStack() as stack:
+        lease = lease_of(settings, stack)
         client = await stack.enter_async_context(aiohttp.ClientSession(trust_env=False))
         strategy = build_strategy(settings.strategy, settings.strategy_parameters)
         gatherer = Gatherer(
@@ -82,6 +83,17 @@ async def serve(settings: ProvisionerSettings, stop: asyncio.Event) -> None:
         runtime.announce(settings.ready_file, url=url, keda=keda)
         await stack.enter_async_context(regrets.looking_back(loop.is_active))
         await loop.run(stop)
+
+
+def lease_of(settings: ProvisionerSettings, stack: AsyncExitStack) -> Lease:
+    """By what replicas agree which of them is active."""
+    holder = f"{socket.gethostname()}-{os.getpid()}"
+    if not settings.lease:
+        return FileLease(Path(settings.folder), holder)
+    api = KubernetesApi.of_this_pod()
+    stack.push_async_callback(api.close)
+    Path(settings.folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+    return KubernetesLease(settings.lease, holder, api, asyncio.get_running_loop())
 
 
 def orders_of(settings: ProvisionerSettings, places: Sequence[str]) -> Orders | None:

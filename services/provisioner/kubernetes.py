@@ -7,7 +7,6 @@ whom is in the Helm chart, `templates/provisioner.yaml`.
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from foretell.services.process.kubernetes import KubernetesApi
@@ -71,23 +70,21 @@ class KubernetesDriver:
         await self._ask("PATCH", self._scale, patch)
 
     async def _ask(self, method: str, url: str, patch: object = None) -> dict[str, Any]:
-        headers = {} if patch is None else {"content-type": "application/merge-patch+json"}
-        return await ask(self._api, method, url, patch, headers)
+        return await ask(self._api, method, url, patch)
 
 
 async def ask(
-    api: KubernetesApi,
-    method: str,
-    url: str,
-    body: object,
-    headers: Mapping[str, str] = MappingProxyType({}),
+    api: KubernetesApi, method: str, url: str, patch: object = None, *, also: int = 200
 ) -> dict[str, Any]:
-    """The object that the API server answers with. DriverFailed if it answers otherwise."""
-    data = None if body is None else json.dumps(body)
-    good = (200, 201)
-    answer = await call(
-        api.client, method, url, good, headers={**api.headers(), **headers}, data=data
-    )
+    """The object that the API server answers with: with `also`, its Status in place of the object.
+
+    DriverFailed if it answers otherwise.
+    """
+    headers = api.headers()
+    if patch is not None:
+        headers["content-type"] = "application/merge-patch+json"
+    data = None if patch is None else json.dumps(patch)
+    answer = await call(api.client, method, url, (200, also), headers=headers, data=data)
     try:
         found = json.loads(answer)
     except ValueError as error:

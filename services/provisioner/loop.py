@@ -9,7 +9,7 @@ from collections.abc import Callable
 from foretell.provision import Decision, Facts, Provisioner
 from foretell.services.provisioner.fleet import EngineFleet
 from foretell.services.provisioner.gather import Gatherer
-from foretell.services.provisioner.lease import LeaderLease, LeaseLost
+from foretell.services.provisioner.lease import Lease, LeaseLost
 from foretell.services.provisioner.metrics import ProvisionerMetrics
 from foretell.services.provisioner.record import DecisionRecord
 
@@ -28,7 +28,7 @@ class Loop:
 
     def __init__(
         self,
-        lease: LeaderLease,
+        lease: Lease,
         make: Callable[[], tuple[Provisioner, EngineFleet]],
         gatherer: Gatherer,
         record: DecisionRecord,
@@ -63,7 +63,7 @@ class Loop:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), left_s or 0.001)
         finally:
-            self._lease.release()
+            await asyncio.to_thread(self._lease.release)
             self._metrics.active.set(0)
 
     async def _turn(self) -> None:

@@ -18,7 +18,7 @@ from foretell.config.layout import ENGINES_FILE, INSTANCES_FILE
 from foretell.provision import Decision, Phase
 from foretell.services.provisioner.driver import Orders
 from foretell.services.provisioner.fleet import FleetView, answers
-from foretell.services.provisioner.lease import LeaderLease, write_whole
+from foretell.services.provisioner.lease import Lease, write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class Places:
         places: Sequence[InstanceConfig],
         models: Sequence[str],
         client: aiohttp.ClientSession,
-        lease: LeaderLease,
+        lease: Lease,
         is_empty: Callable[[str, float], bool],
         orders: Orders | None = None,
     ) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from foretell.services.process.aside import AsideFailed, computed_aside
-from foretell.services.provisioner.lease import LeaderLease, LeaseLost, write_whole
+from foretell.services.provisioner.lease import Lease, LeaseLost, write_whole
 from foretell.services.provisioner.metrics import ProvisionerMetrics
 from foretell.services.provisioner.replay import AFTER_S
 
@@ -33,7 +33,7 @@ class Regrets:
     def __init__(
         self,
         folder: Path,
-        lease: LeaderLease,
+        lease: Lease,
         metrics: ProvisionerMetrics,
         *,
         window_s: float = WINDOW_S,

@@ -19,16 +19,13 @@ from foretell.policy.base import Needs
 from foretell.services.process import runtime
 from foretell.services.process.logs import setup_logging
 from foretell.services.process.traffic import Traffic, is_loopback
+from foretell.services.scheduler.api.slo import default_terms
 from foretell.services.scheduler.app import App, Replica
 from foretell.services.scheduler.background import Background
 from foretell.services.scheduler.console.what_if import WhatIf
 from foretell.services.scheduler.discovery import discovering, is_discovered
-from foretell.services.scheduler.http.auth import ApiKeys
-from foretell.services.scheduler.http.batches import Batches
 from foretell.services.scheduler.http.cors import Cors
-from foretell.services.scheduler.http.limits import InProgress
 from foretell.services.scheduler.http.server import Listener, Server
-from foretell.services.scheduler.http.slo import default_terms
 from foretell.services.scheduler.http.tls import Certificate
 from foretell.services.scheduler.picker.server import Picker
 from foretell.services.scheduler.placing.lengths import Lengths, open_model
@@ -38,14 +35,17 @@ from foretell.services.scheduler.placing.pool import Pool, engine_authorization
 from foretell.services.scheduler.placing.room import Ends
 from foretell.services.scheduler.placing.tagging import TaggerClient
 from foretell.services.scheduler.placing.tokens import PromptCounter
+from foretell.services.scheduler.proxy.batches import Batches
+from foretell.services.scheduler.proxy.stored import StoredResponses
 from foretell.services.scheduler.record.explained import told_attempt
 from foretell.services.scheduler.record.lessons import Lessons
 from foretell.services.scheduler.record.recorder import Recorder
 from foretell.services.scheduler.record.request_log import RequestLog
 from foretell.services.scheduler.record.tracing import open_tracing
 from foretell.services.scheduler.relay.relay import RelayContext
-from foretell.services.scheduler.relay.stored import StoredResponses
 from foretell.services.scheduler.relay.transport import EngineClient
+from foretell.services.scheduler.tenants.auth import ApiKeys
+from foretell.services.scheduler.tenants.places import InProgress
 from foretell.services.scheduler.tuning import Tuning
 from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import tagger_pb2_grpc

@@ -9,26 +9,24 @@ import orjson
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from foretell import __version__
+from foretell.services.scheduler.api.described import described
+from foretell.services.scheduler.api.errors import CLIENT_CLOSED_REQUEST, ApiError, unavailable
+from foretell.services.scheduler.api.headers import forwarded
+from foretell.services.scheduler.api.parsing import PRIORITY_HEADER
+from foretell.services.scheduler.api.slo import NO_TERMS, Terms, terms_of
+from foretell.services.scheduler.api.surface import ENDPOINTS, Endpoint
 from foretell.services.scheduler.console import STATE, WHAT_IF, static_pages
 from foretell.services.scheduler.console.state import console_state
 from foretell.services.scheduler.console.what_if import WhatIf
 from foretell.services.scheduler.discovery import Discovery
-from foretell.services.scheduler.http.accepting import accepted, model_not_found, request_id_of
-from foretell.services.scheduler.http.auth import ApiKeys
-from foretell.services.scheduler.http.batches import METHODS as BATCH_METHODS
-from foretell.services.scheduler.http.batches import Batches, is_for_batches
 from foretell.services.scheduler.http.cors import Cors
-from foretell.services.scheduler.http.described import described
-from foretell.services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError, unavailable
 from foretell.services.scheduler.http.exchange import ClientLeft, Exchange
-from foretell.services.scheduler.http.headers import forwarded
-from foretell.services.scheduler.http.limits import InProgress
-from foretell.services.scheduler.http.parsing import PRIORITY_HEADER
-from foretell.services.scheduler.http.quota import NOBODY, Grant, Tenant
-from foretell.services.scheduler.http.response import Response
-from foretell.services.scheduler.http.slo import NO_TERMS, Terms, terms_of
-from foretell.services.scheduler.http.surface import ENDPOINTS, Endpoint
+from foretell.services.scheduler.http1.response import Response
 from foretell.services.scheduler.placing.pool import Pool
+from foretell.services.scheduler.proxy.batches import METHODS as BATCH_METHODS
+from foretell.services.scheduler.proxy.batches import Batches, is_for_batches
+from foretell.services.scheduler.proxy.stored import METHODS as STORED_METHODS
+from foretell.services.scheduler.proxy.stored import StoredResponses, is_stored
 from foretell.services.scheduler.record.explained import told
 from foretell.services.scheduler.record.gauges import show_instances
 from foretell.services.scheduler.record.status import instance_statuses
@@ -39,8 +37,10 @@ from foretell.services.scheduler.relay.held import (
     is_resumable,
 )
 from foretell.services.scheduler.relay.relay import Relay, RelayContext
-from foretell.services.scheduler.relay.stored import METHODS as STORED_METHODS
-from foretell.services.scheduler.relay.stored import StoredResponses, is_stored
+from foretell.services.scheduler.tenants.accepting import accepted, model_not_found, request_id_of
+from foretell.services.scheduler.tenants.auth import ApiKeys
+from foretell.services.scheduler.tenants.places import InProgress
+from foretell.services.scheduler.tenants.quota import NOBODY, Grant, Tenant
 
 _MODELS = "/v1/models"
 _READS = ("GET", "HEAD")

@@ -26,7 +26,7 @@ from schedulers import running
 
 from foretell.engine.published import PictureError
 from foretell.services.process import runtime
-from foretell.services.scheduler.http.surface import ENDPOINTS
+from foretell.services.scheduler.api.surface import ENDPOINTS
 from foretell.services.scheduler.relay.continuation import Progress
 from foretell.services.scheduler.relay.followed import FollowedFraming
 from foretell.services.scheduler.relay.framing import Event, Framing, StreamFraming, WholeFraming

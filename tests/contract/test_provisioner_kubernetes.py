@@ -19,7 +19,7 @@ from foretell.services.process.kubernetes import KubernetesApi
 from foretell.services.provisioner import places
 from foretell.services.provisioner.driver import DriverFailed, Orders
 from foretell.services.provisioner.kubernetes import KubernetesDriver
-from foretell.services.provisioner.lease import LeaderLease
+from foretell.services.provisioner.lease import FileLease
 from foretell.services.provisioner.places import Places
 
 PLACES = [InstanceConfig(f"vllm-{i}", f"http://vllm-{i}.vllm:8000") for i in range(3)]
@@ -123,7 +123,7 @@ class Life:
     def __init__(self, driver: KubernetesDriver, folder: Path) -> None:
         self.folder = folder
         self.orders = Orders(driver)
-        self.lease = LeaderLease(folder, "a")
+        self.lease = FileLease(folder, "a")
         assert self.lease.take()
         no_client: Any = None  # nothing is asked over HTTP here
         self.fleet = Places(

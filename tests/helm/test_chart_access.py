@@ -59,8 +59,10 @@ def test_only_who_needs_the_api_server_may_speak_to_it(
 ) -> None:
     """Schedulers find pods; where a provisioner scales, it tells them instead."""
     model = values_of(name).get("models", [{}])[0]
-    scales = model.get("autoscaling", {}).get("by") == "provisioner"
-    (owner,) = ["demo-foretell-provisioner" if scales else "demo-foretell-scheduler"]
+    by = model.get("autoscaling", {}).get("by")
+    decides = by in ("provisioner", "keda")
+    finds = by != "provisioner"
+    owners = ["demo-foretell-provisioner"] * decides + ["demo-foretell-scheduler"] * finds
     assert not of_kind(name, "ClusterRole", "ClusterRoleBinding")
     tokens = [
         key
@@ -69,19 +71,25 @@ def test_only_who_needs_the_api_server_may_speak_to_it(
         for source in volume.get("projected", {}).get("sources", [])
         if "serviceAccountToken" in source
     ]
-    assert tokens == [owner]
-    ((role_name, role),) = of_kind(name, "Role").items()
-    ((_, binding),) = of_kind(name, "RoleBinding").items()
-    assert role_name == binding["roleRef"]["name"] == binding["subjects"][0]["name"] == owner
-    if not scales:
+    assert tokens == owners
+    roles, bindings = of_kind(name, "Role"), of_kind(name, "RoleBinding")
+    assert [*roles] == [*bindings] == owners
+    for owner, binding in bindings.items():
+        assert binding["roleRef"]["name"] == binding["subjects"][0]["name"] == owner
+    if finds:
         rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
-        assert role["rules"] == [rule]
+        assert roles["demo-foretell-scheduler"]["rules"] == [rule]
+    if not decides:
         return
+    lease = of_kind(name, "Lease")["demo-foretell-provisioner"]
+    assert "spec" not in lease, "an upgrade would take it from its holder"
     monkeypatch.syspath_prepend(HERE.parent / "contract")
     from fake_kubernetes import RULES  # noqa: PLC0415
 
-    text = json.dumps(role["rules"]).replace("demo-foretell-qwen", "vllm")
-    assert json.loads(text) == RULES, "tests of the driver allow something else"
+    text = json.dumps(roles["demo-foretell-provisioner"]["rules"])
+    text = text.replace("demo-foretell-qwen", "vllm").replace("demo-foretell-prov", "vllm-prov")
+    allowed = RULES if by == "provisioner" else RULES[-1:]
+    assert json.loads(text) == allowed, "tests of the driver allow something else"
 
 
 @each_set

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from foretell.cli.main import app
 from foretell.services.provisioner import record, regrets
-from foretell.services.provisioner.lease import LeaderLease
+from foretell.services.provisioner.lease import FileLease
 from foretell.services.provisioner.metrics import ProvisionerMetrics
 from foretell.services.provisioner.record import Recorded
 from foretell.services.provisioner.regrets import Regrets
@@ -91,7 +91,7 @@ def test_the_command_prints_a_table_or_json_and_draws(tmp_path: Path) -> None:
 
 async def look_back(folder: Path, now_s: float, metrics: ProvisionerMetrics) -> Regrets:
     """What a replica does that has become active."""
-    lease = LeaderLease(folder, "p")
+    lease = FileLease(folder, "p")
     assert lease.take()
     found = Regrets(folder, lease, metrics, clock=lambda: now_s)
     await found.look_back()

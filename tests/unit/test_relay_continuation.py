@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from foretell.services.scheduler.http.parsing import parse
-from foretell.services.scheduler.http.surface import ENDPOINTS
+from foretell.services.scheduler.api.parsing import parse
+from foretell.services.scheduler.api.surface import ENDPOINTS
 from foretell.services.scheduler.relay.continuation import Progress, can_continue
 from foretell.services.scheduler.relay.followed import LONGEST_EVENT_BYTES, FollowedFraming
 from foretell.services.scheduler.relay.framing import Broken, End, Event, Lines

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from foretell.services.scheduler.http.surface import ENDPOINTS
+from foretell.services.scheduler.api.surface import ENDPOINTS
 from foretell.services.scheduler.relay import attempt as relay_attempt
 from foretell.services.scheduler.relay.attempt import Attempt, TakenBack
 from foretell.services.scheduler.relay.reply import Reply

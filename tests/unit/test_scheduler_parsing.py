@@ -14,8 +14,8 @@ from foretell.cosched import JobClass, Targets, job_of
 from foretell.cosched.deadlines import Job
 from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.model import Slo
-from foretell.services.scheduler.http.errors import ApiError
-from foretell.services.scheduler.http.parsing import (
+from foretell.services.scheduler.api.errors import ApiError
+from foretell.services.scheduler.api.parsing import (
     MAX_SEQUENCES,
     MOST_BRACKETS,
     MOST_VALUES,
@@ -24,8 +24,8 @@ from foretell.services.scheduler.http.parsing import (
     parse,
     with_priority_header,
 )
-from foretell.services.scheduler.http.slo import Terms
-from foretell.services.scheduler.http.surface import ENDPOINTS, MOST_MESSAGES, Endpoint
+from foretell.services.scheduler.api.slo import Terms
+from foretell.services.scheduler.api.surface import ENDPOINTS, MOST_MESSAGES, Endpoint
 
 JSON = st.recursive(
     st.none()

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretell.services.scheduler.http.errors import ApiError
-from foretell.services.scheduler.http.parsing import for_engine, parse
-from foretell.services.scheduler.http.shortened import MOST_TEXT, Cutter, shortened
-from foretell.services.scheduler.http.surface import ENDPOINTS
+from foretell.services.scheduler.api.errors import ApiError
+from foretell.services.scheduler.api.parsing import for_engine, parse
+from foretell.services.scheduler.api.shortened import MOST_TEXT, Cutter, shortened
+from foretell.services.scheduler.api.surface import ENDPOINTS
 
 CHAT = ENDPOINTS["/v1/chat/completions"]
 WINDOW = 32

@@ -142,12 +142,14 @@ class Predictor(Values):
 
 
 class Provisioner(Pods):
-    """The pod of the provisioner, where a model's `autoscaling` asks for one."""
+    """The pods of the provisioner, where a model's `autoscaling` asks for one."""
 
+    replicas: int = Field(ge=1, le=5)
+    """Number of replicas, one of which is active; the others take over within 15 s."""
     resources: Resources
     """CPU and memory."""
     size: Quantity
-    """Size of the claim for its record of decisions."""
+    """Size of the claim of each for its record of decisions."""
     storage_class_name: NameOrNone
     """Its storage class; empty: the default."""
 

@@ -156,6 +156,12 @@ def rank(scheduler: Any) -> int:
     return int(getattr(scheduler.vllm_config.parallel_config, "data_parallel_index", 0) or 0)
 
 
+def ranks(scheduler: Any) -> int:
+    """How many ranks its server has: of the size that was, only this field is left."""
+    at_start = getattr(scheduler.vllm_config.parallel_config, "elastic_ep_max_dp_size", None) or 1
+    return max(int(at_start), rank(scheduler) + 1)
+
+
 def unverified(config: EngineConfig) -> str | None:
     """Why this vLLM, if it is newer than all known ones, is not known to do as the twin does."""
     if release() <= NEWEST:

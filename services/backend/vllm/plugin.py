@@ -120,6 +120,8 @@ def _attach(scheduler: Any) -> _Guard | None:
     config = None if reason else _told_late(compat.engine_config(scheduler))
     if config is not None:
         reason = compat.unverified(config)
+    if not reason and compat.ranks(scheduler) > settings.ranks:
+        reason = f"data-parallel, {compat.ranks(scheduler)} ranks: `ranks` must say so"
     endpoint = endpoint_of_rank(settings.snapshot_endpoint, compat.rank(scheduler))
     publisher = SnapshotPublisher(endpoint)
     if reason or config is None:

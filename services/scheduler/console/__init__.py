@@ -9,7 +9,7 @@ for it otherwise.
 from collections.abc import Callable
 from importlib import resources
 
-from foretell.services.scheduler.http.response import Response
+from foretell.services.scheduler.http1.response import Response
 
 STATE = "/console/state"
 WHAT_IF = "/console/what-if"

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from foretell.model import LengthEstimate
 from foretell.services.process.aside import AsideFailed, computed_aside
-from foretell.services.scheduler.http.errors import ApiError, invalid, unavailable
+from foretell.services.scheduler.api.errors import ApiError, invalid, unavailable
 from foretell.services.scheduler.placing.placer import Placer
 from foretell.services.scheduler.placing.pool import Pool
 from foretell.services.scheduler.placing.stories import Chapter, Stories, Story

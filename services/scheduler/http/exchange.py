@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Callable
 from math import inf
 from typing import Protocol
 
+from foretell.services.scheduler.api.errors import ApiError
 from foretell.services.scheduler.http import limits
-from foretell.services.scheduler.http.errors import ApiError
 from foretell.services.scheduler.http.limits import body_too_late, body_too_long
-from foretell.services.scheduler.http.response import Headers, Response, head_of
 from foretell.services.scheduler.http1.head import RequestHead
+from foretell.services.scheduler.http1.response import Headers, Response, head_of
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _COMMENT = b"2\r\n:\n\r\n"

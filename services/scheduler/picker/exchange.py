@@ -11,22 +11,22 @@ from itertools import chain, islice
 from google.protobuf.message import DecodeError
 
 from foretell.services.process.logs import about
+from foretell.services.scheduler.api.errors import CLIENT_CLOSED_REQUEST, ApiError, unavailable
+from foretell.services.scheduler.api.parsing import PRIORITY_HEADER, ParsedRequest, for_engine
+from foretell.services.scheduler.api.slo import NO_TERMS, SloUnattainable, terms_of
+from foretell.services.scheduler.api.surface import ENDPOINTS
 from foretell.services.scheduler.app import App, Replica
-from foretell.services.scheduler.http.accepting import accepted, request_id_of
-from foretell.services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError, unavailable
 from foretell.services.scheduler.http.limits import body_too_long, declared_bytes
-from foretell.services.scheduler.http.parsing import PRIORITY_HEADER, ParsedRequest, for_engine
-from foretell.services.scheduler.http.quota import NOBODY, Grant
-from foretell.services.scheduler.http.response import Response
-from foretell.services.scheduler.http.slo import NO_TERMS, SloUnattainable, terms_of
-from foretell.services.scheduler.http.surface import ENDPOINTS
+from foretell.services.scheduler.http1.response import Response
 from foretell.services.scheduler.picker import messages
 from foretell.services.scheduler.picker.addresses import Addresses
 from foretell.services.scheduler.picker.http2 import UNKNOWN, Stream
 from foretell.services.scheduler.placing.kept import response_id
 from foretell.services.scheduler.placing.placement import Placement
+from foretell.services.scheduler.proxy.stored import is_stored
 from foretell.services.scheduler.record.result import Result
-from foretell.services.scheduler.relay.stored import is_stored
+from foretell.services.scheduler.tenants.accepting import accepted, request_id_of
+from foretell.services.scheduler.tenants.quota import NOBODY, Grant
 from foretell.v1 import ext_proc_pb2 as pb
 
 logger = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
-from foretell.services.scheduler.http.response import Response
+from foretell.services.scheduler.http1.response import Response
 from foretell.v1 import ext_proc_pb2 as pb
 
 ENDPOINT = "x-gateway-destination-endpoint"

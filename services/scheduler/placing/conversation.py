@@ -7,8 +7,8 @@ from foretell.length.conversation import (
     head_and_tail,
     split_chat,
 )
-from foretell.services.scheduler.http.parsing import ParsedRequest
-from foretell.services.scheduler.http.surface import content_text
+from foretell.services.scheduler.api.parsing import ParsedRequest
+from foretell.services.scheduler.api.surface import content_text
 
 
 def conversation_of(request: ParsedRequest, prompt_tokens: int) -> Conversation:

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from functools import lru_cache
 
-from foretell.services.scheduler.http.parsing import ParsedRequest
+from foretell.services.scheduler.api.parsing import ParsedRequest
 
 PATH = "/v1/responses"
 MOST_KNOWN = 20_000

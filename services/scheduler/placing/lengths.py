@@ -9,7 +9,7 @@ from foretell.length import LengthHistory, clip, from_hint
 from foretell.length.conversation import Question
 from foretell.length.sampling import Sample
 from foretell.model import LengthEstimate
-from foretell.services.scheduler.http.parsing import ParsedRequest
+from foretell.services.scheduler.api.parsing import ParsedRequest
 from foretell.services.scheduler.placing.conversation import conversation_of
 
 if TYPE_CHECKING:

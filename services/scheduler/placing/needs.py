@@ -6,7 +6,7 @@ from typing import Any, Literal
 import orjson
 
 from foretell.placement.needs import Need, Unfit
-from foretell.services.scheduler.http.parsing import ParsedRequest
+from foretell.services.scheduler.api.parsing import ParsedRequest
 from foretell.services.scheduler.placing.placement import Placement
 
 _KINDS: tuple[Literal["image", "audio", "video"], ...] = ("image", "audio", "video")

@@ -17,8 +17,8 @@ from foretell.placement.decision import Decision
 from foretell.placement.needs import Need, Unfit
 from foretell.policy import Needs, Policy
 from foretell.services.process.logs import about, all_about
+from foretell.services.scheduler.api.parsing import ParsedRequest
 from foretell.services.scheduler.background import Background
-from foretell.services.scheduler.http.parsing import ParsedRequest
 from foretell.services.scheduler.ids import unique_ids
 from foretell.services.scheduler.placing.conversation import conversation_of
 from foretell.services.scheduler.placing.demand import Demand

@@ -12,9 +12,9 @@ from foretell.length.prefix import (
     whole_name,
 )
 from foretell.model import NO_TURN, Turn
-from foretell.services.scheduler.http.parsing import ParsedRequest
-from foretell.services.scheduler.http.shortened import MOST_TEXT
-from foretell.services.scheduler.http.surface import Message
+from foretell.services.scheduler.api.parsing import ParsedRequest
+from foretell.services.scheduler.api.shortened import MOST_TEXT
+from foretell.services.scheduler.api.surface import Message
 
 _TEMPLATE_FIELDS = ("tools", "documents", "chat_template", "chat_template_kwargs")
 """Fields of a chat's body that templates write into the prompt, mostly before the messages."""

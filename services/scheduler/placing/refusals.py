@@ -1,9 +1,9 @@
 """What a client is told whose request goes to no engine, and when it may come back."""
 
 from foretell.placement import PlacementCore, effects
-from foretell.services.scheduler.http.errors import ApiError, retry_after, unavailable
-from foretell.services.scheduler.http.parsing import ParsedRequest
-from foretell.services.scheduler.http.slo import SloUnattainable
+from foretell.services.scheduler.api.errors import ApiError, retry_after, unavailable
+from foretell.services.scheduler.api.parsing import ParsedRequest
+from foretell.services.scheduler.api.slo import SloUnattainable
 from foretell.services.scheduler.placing.pool import Pool
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foretell.length.prompt import PRIOR_TOKENS_PER_MESSAGE
-from foretell.services.scheduler.http.parsing import ParsedRequest
+from foretell.services.scheduler.api.parsing import ParsedRequest
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

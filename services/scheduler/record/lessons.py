@@ -4,8 +4,8 @@ import asyncio
 from contextlib import suppress
 
 from foretell import wire
+from foretell.services.scheduler.api.parsing import ParsedRequest
 from foretell.services.scheduler.background import Background
-from foretell.services.scheduler.http.parsing import ParsedRequest
 from foretell.services.scheduler.placing.peers import NoAnswer, answer_of
 from foretell.services.scheduler.placing.placement import Placement
 from foretell.services.scheduler.placing.placer import Estimators

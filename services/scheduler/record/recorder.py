@@ -4,9 +4,9 @@ from math import isfinite
 
 from foretell.cosched.deadlines import JobClass
 from foretell.length.estimate import level_of
+from foretell.services.scheduler.api.parsing import ParsedRequest
+from foretell.services.scheduler.api.slo import Outcome, SloUnattainable
 from foretell.services.scheduler.background import Background
-from foretell.services.scheduler.http.parsing import ParsedRequest
-from foretell.services.scheduler.http.slo import Outcome, SloUnattainable
 from foretell.services.scheduler.placing.placement import Placement
 from foretell.services.scheduler.placing.predictors import Predictors
 from foretell.services.scheduler.placing.stories import Ended

@@ -11,8 +11,8 @@ from zlib import crc32
 
 import orjson
 
-from foretell.services.scheduler.http.parsing import ParsedRequest
-from foretell.services.scheduler.http.slo import Outcome, SloUnattainable, Terms
+from foretell.services.scheduler.api.parsing import ParsedRequest
+from foretell.services.scheduler.api.slo import Outcome, SloUnattainable, Terms
 from foretell.services.scheduler.placing.placement import Placement
 from foretell.services.scheduler.placing.stories import Chapter
 from foretell.services.scheduler.record.result import Result

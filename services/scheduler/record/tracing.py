@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from foretell import __version__
-from foretell.services.scheduler.http.parsing import ParsedRequest
+from foretell.services.scheduler.api.parsing import ParsedRequest
 from foretell.services.scheduler.placing.placement import Placement
 from foretell.services.scheduler.record.result import Result
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from foretell.placement.needs import Unfit
 from foretell.services.process.logs import about
-from foretell.services.scheduler.http.errors import ApiError
-from foretell.services.scheduler.http.headers import returned
-from foretell.services.scheduler.http.parsing import PRIORITY_HEADER, ParsedRequest, for_engine
+from foretell.services.scheduler.api.errors import ApiError
+from foretell.services.scheduler.api.headers import RANK_HEADER, returned
+from foretell.services.scheduler.api.parsing import PRIORITY_HEADER, ParsedRequest, for_engine
 from foretell.services.scheduler.placing.kept import response_id
 from foretell.services.scheduler.placing.needs import unfit_of
 from foretell.services.scheduler.placing.placement import Placement
@@ -148,6 +148,9 @@ class Attempt:
         """
         self._placement.take_back, self._placement.give_up = self._take_back, self._give_up
         spec, progress = self._placement.spec, self._progress
+        instance, kind = self._placement.instance, self._request.content_type
+        if self.result.continued and not instance.takes_fields:
+            raise AttemptFailed("cannot_go_on")
         output_ids: list[list[int]] = []
         if progress is not None and self.result.continued:
             progress.begin_again()
@@ -159,11 +162,11 @@ class Attempt:
             with_ids=progress is not None,
             output_ids=output_ids,
             response_id=response_id(self._request, self._placement.instance.config.instance_id),
+            as_it_is=not instance.takes_fields,
         )
         path = self._request.endpoint.path
         headers = self._request_headers()
         try:
-            instance, kind = self._placement.instance, self._request.content_type
             upstream = await engines.post(instance, path, body, headers, self, content_type=kind)
         except Unreachable as error:
             raise AttemptFailed(error.reason) from error
@@ -411,6 +414,9 @@ class Attempt:
 
     def _request_headers(self) -> dict[str, str]:
         headers = {"x-request-id": self._request_id, **self._forwarded_headers}
+        rank = self._placement.instance.config.rank
+        if rank is not None:
+            headers[RANK_HEADER] = str(rank)
         if self._placement.spec.priority != self._request.priority:
             headers[PRIORITY_HEADER] = str(self._placement.spec.priority)
         return headers

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from foretell.services.scheduler.http.parsing import ParsedRequest, wants_usage
+from foretell.services.scheduler.api.parsing import ParsedRequest, wants_usage
 from foretell.services.scheduler.relay.alike import IDS, Alike, alike, hide_ids
 from foretell.services.scheduler.relay.choice import TEXTS, Choice, Diverged, understood
 from foretell.services.scheduler.relay.sse import written

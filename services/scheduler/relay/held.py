@@ -10,9 +10,9 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from foretell.services.scheduler.http.errors import ApiError
+from foretell.services.scheduler.api.errors import ApiError
 from foretell.services.scheduler.http.exchange import Exchange
-from foretell.services.scheduler.http.response import Headers, Response
+from foretell.services.scheduler.http1.response import Headers, Response
 
 RESUMABLE_HEADER = "x-foretell-resumable"
 LAST_EVENT_HEADER = "last-event-id"

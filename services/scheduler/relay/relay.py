@@ -11,10 +11,10 @@ import time
 from dataclasses import dataclass
 
 from foretell.services.process.logs import about
-from foretell.services.scheduler.http.errors import CLIENT_CLOSED_REQUEST, ApiError
+from foretell.services.scheduler.api.errors import CLIENT_CLOSED_REQUEST, ApiError
+from foretell.services.scheduler.api.parsing import ParsedRequest
+from foretell.services.scheduler.api.slo import SloUnattainable
 from foretell.services.scheduler.http.exchange import Answering, ClientLeft
-from foretell.services.scheduler.http.parsing import ParsedRequest
-from foretell.services.scheduler.http.slo import SloUnattainable
 from foretell.services.scheduler.placing.placement import Placement
 from foretell.services.scheduler.placing.placer import Placer
 from foretell.services.scheduler.record.recorder import Recorder
@@ -198,8 +198,9 @@ class Relay:
 
     async def _try_engine(self, reply: Reply, placement: Placement) -> bool:
         """Make one attempt and account for it; whether the engine broke off in mid-answer."""
-        if self._can_continue and not reply.started:  # what nobody saw does not count
-            self._progress = progress_of(self._request)
+        if not reply.started:  # what nobody saw does not count
+            follows = self._can_continue and placement.instance.takes_fields
+            self._progress = progress_of(self._request) if follows else None
         headers = self._forwarded_headers
         if self._trace is not None:
             headers = {**headers, **self._trace.attempt(placement)}

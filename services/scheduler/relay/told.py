@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from foretell.services.scheduler.http.errors import ApiError
+from foretell.services.scheduler.api.errors import ApiError
 
 LONGEST_TEXT = 500
 """Characters of an engine's text that are repeated."""

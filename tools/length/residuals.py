@@ -1,6 +1,6 @@
 """The shipped length model's errors on held-out prompts, as the file that simulations draw from.
 
-    python -m bench.shipped.residuals PROMPTS.jsonl.gz
+    python -m foretell.tools.length.residuals PROMPTS.jsonl.gz
 
 PROMPTS are answered prompts that the model was not trained on, as JSON lines (docs/tools.md).
 Writes `foretell/workload/residuals.npz` (`foretell.workload.residual_length`).
@@ -8,12 +8,12 @@ Writes `foretell/workload/residuals.npz` (`foretell.workload.residual_length`).
 
 import argparse
 import hashlib
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.report import ROOT
 from foretell.length.bins import LEVELS
 from foretell.services.tagger.models import folder_of
 from foretell.tools.length.dataset import read_examples
@@ -60,7 +60,7 @@ def make(prompts: Path, out: Path) -> None:
         prompts=np.round(asked_ranks[order] * SCALE).astype(np.uint16),
         quantiles=np.round(quantiles[order] * SCALE).astype(np.uint16),
         made_by=np.array(
-            f"python -m bench.shipped.residuals {prompts.name}; sha256 of the prompts "
+            f"python -m foretell.tools.length.residuals {prompts.name}; sha256 of the prompts "
             f"{hashlib.sha256(prompts.read_bytes()).hexdigest()}, of the model {model}"
         ),
     )
@@ -69,7 +69,7 @@ def make(prompts: Path, out: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("prompts", type=Path)
-    make(parser.parse_args().prompts, ROOT / "foretell" / "workload" / FILE)
+    make(parser.parse_args().prompts, Path(str(files("foretell.workload") / FILE)))
 
 
 if __name__ == "__main__":

@@ -3,22 +3,20 @@
 import asyncio
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any
 
-from foretell.services.scheduler.http.errors import ApiError
-from foretell.services.scheduler.http.parsing import (
+from foretell.services.scheduler.api.errors import ApiError
+from foretell.services.scheduler.api.parsing import (
     PRIORITY_HEADER,
     ParsedRequest,
     parse,
     parse_form,
     with_priority_header,
 )
-from foretell.services.scheduler.http.quota import Grant, Tenant
-from foretell.services.scheduler.http.shortened import LARGE_BYTES, shortened
-from foretell.services.scheduler.http.slo import Terms
-from foretell.services.scheduler.http.surface import Endpoint
+from foretell.services.scheduler.api.shortened import LARGE_BYTES, shortened
+from foretell.services.scheduler.api.slo import Terms
+from foretell.services.scheduler.api.surface import Endpoint
 from foretell.services.scheduler.ids import unique_ids
+from foretell.services.scheduler.tenants.quota import Grant, Tenant
 
 _OWN_IDS = unique_ids()
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
@@ -37,18 +35,18 @@ async def accepted(
 ) -> ParsedRequest:
     """The request in `body`; raises `ApiError` if it is wrong or for a model that nobody
     `serves`. `only` gives the model that is meant where none is named, or ""."""
-    facts: dict[str, Any] = {"tenant": tenant.name, "terms": terms, "grant": grant, "only": only}
     if endpoint.is_form:
-        parsed = parse_form(endpoint, headers.get("content-type", ""), body, **facts)
+        parsed = parse_form(endpoint, headers.get("content-type", ""), body, only=only)
     else:
-        parsed = parse(endpoint, body, await shortened(body), **facts)
+        parsed = parse(endpoint, body, await shortened(body), only=only)
         if len(body) > LARGE_BYTES:
             await asyncio.sleep(0)  # others get their turn before it is written anew
+    parsed.tenant, parsed.terms, parsed.grant = tenant.name, terms, grant
     tenant.check_model(parsed.model)
     if PRIORITY_HEADER in headers:
         parsed = with_priority_header(parsed, headers[PRIORITY_HEADER])
     if tenant.key is not None and tenant.key.priority is not None:
-        parsed = replace(parsed, priority=max(parsed.priority, tenant.key.priority))
+        parsed.priority = max(parsed.priority, tenant.key.priority)
     if not serves(parsed.model):
         raise model_not_found(parsed.model)
     return parsed

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isinf
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import orjson
 
@@ -17,14 +17,13 @@ from foretell.cosched.deadlines import CLASS_FIELD, TPOT_FIELD, TTFT_FIELD, JobC
 from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.length.conversation import Kind
 from foretell.model import Slo
-from foretell.services.scheduler.http.errors import invalid
-from foretell.services.scheduler.http.fields import boolean, integer
-from foretell.services.scheduler.http.forms import form_fields
-from foretell.services.scheduler.http.output import HINT_FIELD, output_terms
-from foretell.services.scheduler.http.quota import Grant
-from foretell.services.scheduler.http.shortened import LARGE_BYTES, MOST_TEXT
-from foretell.services.scheduler.http.slo import NO_TERMS, Terms
-from foretell.services.scheduler.http.surface import Endpoint, Message, Prompts, content_text
+from foretell.services.scheduler.api.errors import invalid
+from foretell.services.scheduler.api.fields import boolean, integer
+from foretell.services.scheduler.api.forms import form_fields
+from foretell.services.scheduler.api.output import HINT_FIELD, output_terms
+from foretell.services.scheduler.api.shortened import LARGE_BYTES, MOST_TEXT
+from foretell.services.scheduler.api.slo import NO_TERMS, Terms
+from foretell.services.scheduler.api.surface import Endpoint, Message, Prompts, content_text
 
 MAX_SEQUENCES = 1024
 MOST_VALUES = 2_000_000
@@ -44,11 +43,27 @@ _OURS_ALONE = (HINT_FIELD, OUTPUT_IDS_FIELD, OUTPUT_LENGTHS_FIELD)
 """Keys of `vllm_xargs` that engines hear of from us alone."""
 
 
+class Allowance(Protocol):
+    """What the tenant of a request has left, as far as it matters to that request."""
+
+    def reserve(self, tokens: float) -> None:
+        """It will take so many; raises `ApiError` 429 if they are not there."""
+
+    def foretell(self, e2e_s: float) -> None:
+        """Its answer is predicted to end then."""
+
+    def settle(self, tokens: float) -> None:
+        """It took so many."""
+
+    def headers(self) -> dict[str, str]: ...
+
+
 @dataclass(slots=True)
 class ParsedRequest:
     """A valid request and the facts about it that placement needs.
 
-    Nobody changes it; it is not frozen because making it would take ten times as long.
+    Nobody changes it once it is accepted; it is not frozen because making it would take ten times
+    as long.
     """
 
     endpoint: Endpoint
@@ -79,7 +94,7 @@ class ParsedRequest:
     tenant: str = ""
     """The tenant whose API key came with the request; "" where no key is needed."""
     terms: Terms = NO_TERMS
-    grant: Grant | None = None
+    grant: Allowance | None = None
     """What its tenant has left; None: it has no limits."""
     content_type: str = "application/json"
     among: frozenset[str] | None = None
@@ -108,9 +123,6 @@ def parse(
     raw: bytes,
     short: bytes = b"",
     *,
-    tenant: str = "",
-    terms: Terms = NO_TERMS,
-    grant: Grant | None = None,
     only: Callable[[], str] = str,
 ) -> ParsedRequest:
     """Validate a request body; raises `ApiError`.
@@ -155,34 +167,19 @@ def parse(
         characters=len(longest) if isinstance(longest, str) else 0,
         messages=messages,
         token_ids=0 if isinstance(longest, str) else len(longest),
-        tenant=tenant,
-        terms=terms,
-        grant=grant,
     )
 
 
 def parse_form(
-    endpoint: Endpoint,
-    content_type: str,
-    raw: bytes,
-    *,
-    tenant: str = "",
-    terms: Terms = NO_TERMS,
-    grant: Grant | None = None,
-    only: Callable[[], str] = str,
+    endpoint: Endpoint, content_type: str, raw: bytes, *, only: Callable[[], str] = str
 ) -> ParsedRequest:
     """Validate a form, which is passed on as it is; raises `ApiError`."""
     fields: dict[str, Any] = dict(form_fields(content_type, raw))
     known = {"model": fields.get("model"), "prompt": ""}
-    request = parse(
-        endpoint,
-        orjson.dumps(known),
-        tenant=tenant,
-        terms=terms,
-        grant=grant,
-        only=only,
-    )
-    return replace(request, stream=boolean(fields, "stream"), raw=raw, content_type=content_type)
+    request = parse(endpoint, orjson.dumps(known), only=only)
+    request.stream, request.raw = boolean(fields, "stream"), raw
+    request.content_type = content_type
+    return request
 
 
 def _priority(body: dict[str, Any]) -> int:
@@ -219,16 +216,18 @@ def for_engine(
     with_ids: bool = False,
     output_ids: Sequence[Sequence[int]] = (),
     response_id: str = "",
+    as_it_is: bool = False,
 ) -> bytes:
     """The body that the engine gets: the client's with fields of ours in `vllm_xargs`.
 
-    Without them where nothing is generated. `with_ids`: the answer shall state its token ids;
-    `output_ids`: those of each choice that the client has already; `response_id`: the id that the
-    response shall have, without quotes or backslashes.
+    Without them where nothing is generated, or with `as_it_is`, for engines that know no such.
+    `with_ids`: the answer shall state its token ids; `output_ids`: those of each choice that the
+    client has already; `response_id`: the id that the response shall have, without quotes or
+    backslashes.
 
     Raises `ApiError` for a body that is nested too deeply to be written again.
     """
-    if not request.endpoint.generates:
+    if as_it_is or not request.endpoint.generates:
         return request.raw
     ours: dict[str, Any] = {
         "foretell_id": request_id,

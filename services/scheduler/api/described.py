@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from foretell import __version__
-from foretell.services.scheduler.http.response import Response
-from foretell.services.scheduler.http.surface import ENDPOINTS, Endpoint
+from foretell.services.scheduler.api.surface import ENDPOINTS, Endpoint
+from foretell.services.scheduler.http1.response import Response
 
 _PAGES = {
     "/v1/models": "The models that may be asked for.",

@@ -9,7 +9,7 @@ from typing import Literal
 
 from foretell.model import NO_SLO, Slo
 from foretell.policy.admission import Late, Unattainable
-from foretell.services.scheduler.http.errors import ApiError, invalid, retry_after
+from foretell.services.scheduler.api.errors import ApiError, invalid, retry_after
 
 TTFT_HEADER = "x-foretell-ttft-target-ms"
 TPOT_HEADER = "x-foretell-tpot-target-ms"

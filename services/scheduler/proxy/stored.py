@@ -7,12 +7,12 @@ import aiohttp
 from yarl import URL
 
 from foretell.placement.needs import MOST_REFUSALS
-from foretell.services.scheduler.http.errors import ApiError, unavailable
+from foretell.services.scheduler.api.errors import ApiError, unavailable
+from foretell.services.scheduler.api.headers import forwarded, returned
 from foretell.services.scheduler.http.exchange import ClientLeft, Exchange
-from foretell.services.scheduler.http.headers import forwarded, returned
-from foretell.services.scheduler.http.passing import answer_of, relay
 from foretell.services.scheduler.placing.kept import PATH, KeptResponses
 from foretell.services.scheduler.placing.pool import Instance, Pool
+from foretell.services.scheduler.proxy.passing import answer_of, relay
 
 METHODS = "GET, HEAD, POST, DELETE"
 _TIMEOUT = aiohttp.ClientTimeout(total=None, connect=5.0, sock_read=120.0)

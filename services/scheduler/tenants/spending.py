@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 
-from foretell.services.scheduler.http.quota import Tenant
+from foretell.services.scheduler.tenants.quota import Tenant
 from foretell.v1 import predictor_pb2
 
 TELL_EVERY_S = 0.2

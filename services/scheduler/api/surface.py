@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from foretell.services.scheduler.http.errors import invalid
+from foretell.services.scheduler.api.errors import invalid
 
 Body = dict[str, Any]
 Message = dict[str, Any]

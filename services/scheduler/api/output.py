@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from foretell.length.conversation import PLAIN, Kind
-from foretell.services.scheduler.http.errors import invalid
-from foretell.services.scheduler.http.fields import integer
-from foretell.services.scheduler.http.surface import Endpoint
+from foretell.services.scheduler.api.errors import invalid
+from foretell.services.scheduler.api.fields import integer
+from foretell.services.scheduler.api.surface import Endpoint
 
 HINT_FIELD = "foretell_output_tokens"
 """Key of `vllm_xargs` in which a client may say how long it expects the answer to be."""

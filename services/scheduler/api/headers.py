@@ -10,11 +10,14 @@ _HOP_BY_HOP = frozenset(
     )
 )
 """RFC 9110, section 7.6.1, and older ones: they are about one connection."""
+RANK_HEADER = "x-data-parallel-rank"
+"""By which vLLM's server is told the rank that a request goes to."""
 _NOT_FORWARDED = _HOP_BY_HOP | frozenset(
     (
         *("authorization", "x-api-key", "api-key", "cookie"),  # whose secrets they are is known
         *("host", "content-length", "content-type", "accept", "accept-encoding", "expect"),
         "x-request-id",  # these and the former are written anew
+        RANK_HEADER,  # requests are placed
     )
 )
 _NOT_RETURNED = frozenset(

@@ -11,9 +11,9 @@ from pathlib import Path
 from foretell.config.keys import is_key_file, read_api_keys
 from foretell.services.process.files import file_version
 from foretell.services.process.traffic import OPEN, Traffic
-from foretell.services.scheduler.http.errors import ApiError
-from foretell.services.scheduler.http.quota import NOBODY, Tenant
-from foretell.services.scheduler.http.spending import Spending
+from foretell.services.scheduler.api.errors import ApiError
+from foretell.services.scheduler.tenants.quota import NOBODY, Tenant
+from foretell.services.scheduler.tenants.spending import Spending
 
 logger = logging.getLogger(__name__)
 

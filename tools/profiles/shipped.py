@@ -1,6 +1,6 @@
 """Make the GPU profiles under foretell/latency/profiles from published kernel tables.
 
-    python -m bench.shipped.profiles DATA [--only NAME]
+    python -m foretell.tools.profiles.shipped DATA [--only NAME]
 
 DATA is a folder with the tables of the sources named in each profile's provenance; they are not
 part of this repository. Every profile is what `foretell profile import` makes of them.
@@ -8,13 +8,13 @@ part of this repository. Every profile is what `foretell profile import` makes o
 
 import argparse
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 
-from bench.report import ROOT
 from foretell.tools.profiles.imports import import_profile, write_profile
 from foretell.tools.profiles.options import ImportOptions
 
-OUT = ROOT / "foretell" / "latency" / "profiles"
+OUT = Path(str(files("foretell.latency") / "profiles"))
 LLMSERVINGSIM = (
     "LLMServingSim (github casys-kaist/LLMServingSim@5daddb2, MIT), RTX PRO 6000 Blackwell Server "
     "Edition, vLLM 0.19, bf16{}: layers, LM head and sampler, and attention over (chunk, KV, "
@@ -148,7 +148,8 @@ def main() -> None:
         profile = import_profile(replace(source, path=args.data / source.path, attention=attention))
         path = OUT / f"{name.replace('/', '__')}.json"
         write_profile(profile, path)
-        print(f"{name}: fit {profile.relative_residual:.1%}, {path.stat().st_size / 1e3:.1f} kB")
+        text = f"{name}: fit {profile.relative_residual:.1%}, {path.stat().st_size / 1e3:.1f} kB"
+        print(text)  # noqa: T201  the command's output
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ other forms, too; raises `ApiError` that names the field."""
 import re
 from typing import Any
 
-from foretell.services.scheduler.http.errors import invalid
+from foretell.services.scheduler.api.errors import invalid
 
 _TRUE = (1, "1", "true", "t", "yes", "y", "on")
 _FALSE = (0, "0", "false", "f", "no", "n", "off")

@@ -1,1 +1,0 @@
-"""Makes the files that ship, from data that is not part of this repository."""
