@@ -92,6 +92,7 @@ def capacity(
     knows: str = "true",
     seed: int = 0,
     close: float = CLOSE,
+    seconds: float = SECONDS,
 ) -> float:
     """The highest rate at which a policy keeps the bound, in requests a second, found within a
     factor of `close`. The bound is that of Block's policy with true lengths."""
@@ -99,10 +100,10 @@ def capacity(
     def p99_s(case: Case) -> float:
         return float(run(case, traces)["ttft_p99_s"])
 
-    alone = Case(family.name, BLOCK, "true", family.guess_qps / 10, 0, 4 * SECONDS)
+    alone = Case(family.name, BLOCK, "true", family.guess_qps / 10, 0, 4 * seconds)
     bound_s = max(BOUND_S, BOUND_TIMES * p99_s(alone))
     found = capacity_qps(
-        lambda qps: p99_s(Case(family.name, policy, knows, qps, seed)),
+        lambda qps: p99_s(Case(family.name, policy, knows, qps, seed, seconds)),
         bound_s,
         family.guess_qps,
         close,
@@ -114,19 +115,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     names = [family.name for family in FAMILIES]
     parser.add_argument("--seeds", type=int, default=SEEDS, help="Number of seeds, 2 to 10.")
     parser.add_argument("--families", nargs="+", choices=names, default=names)
-    parser.add_argument("--quick", action="store_true", help="A short run; writes nothing.")
 
 
 def measure(options: argparse.Namespace) -> Numbers:
     """Find the families' capacities, and simulate what has not been simulated yet."""
+    kept, seconds = Kept(BENCH.kept, state_of_the_code()), SECONDS
     if options.quick:
-        options.write, options.seeds = False, 2
-        options.families = options.families[:1]
-    kept = Kept(BENCH.kept, state_of_the_code())
-    find = partial(_capacity, traces=options.traces)
-    found = kept.all_of(find, options.families, options.processes, "capacities")
+        options.seeds, options.families, seconds = 2, options.families[:1], 5.0
+        found = [family_of(name).guess_qps for name in options.families]
+    else:
+        find = partial(_capacity, traces=options.traces)
+        found = kept.all_of(find, options.families, options.processes, "capacities")
     asked = [
-        Case(family.name, policy, knows, round(family.load * qps, 3), seed)
+        Case(family.name, policy, knows, round(family.load * qps, 3), seed, seconds)
         for seed in range(1, options.seeds + 1)
         for family, qps in zip(map(family_of, options.families), found, strict=True)
         for knows in KNOWN

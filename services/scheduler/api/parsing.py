@@ -204,16 +204,18 @@ def for_engine(
     with_ids: bool = False,
     output_ids: Sequence[Sequence[int]] = (),
     response_id: str = "",
+    as_it_is: bool = False,
 ) -> bytes:
     """The body that the engine gets: the client's with fields of ours in `vllm_xargs`.
 
-    Without them where nothing is generated. `with_ids`: the answer shall state its token ids;
-    `output_ids`: those of each choice that the client has already; `response_id`: the id that the
-    response shall have, without quotes or backslashes.
+    Without them where nothing is generated, or with `as_it_is`, for engines that know no such.
+    `with_ids`: the answer shall state its token ids; `output_ids`: those of each choice that the
+    client has already; `response_id`: the id that the response shall have, without quotes or
+    backslashes.
 
     Raises `ApiError` for a body that is nested too deeply to be written again.
     """
-    if not request.endpoint.generates:
+    if as_it_is or not request.endpoint.generates:
         return request.raw
     ours: dict[str, Any] = {
         "foretell_id": request_id,

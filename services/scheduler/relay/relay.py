@@ -155,8 +155,9 @@ class Delivery:
         attempt = await context.place()
         goes_on = can_continue(context.request, attempt.spec.prompt_tokens)
         while True:
-            if goes_on and not reply.started:  # what nobody saw does not count
-                self._progress = progress_of(context.request)
+            if not reply.started:  # what nobody saw does not count
+                follows = goes_on and attempt.instance.takes_fields
+                self._progress = progress_of(context.request) if follows else None
             try:
                 await self._try_engine(reply, attempt)
             except AttemptFailed as failure:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from foretell.services.process.logs import about
 from foretell.services.scheduler.api.errors import ApiError
-from foretell.services.scheduler.api.headers import returned
+from foretell.services.scheduler.api.headers import RANK_HEADER, returned
 from foretell.services.scheduler.api.parsing import PRIORITY_HEADER, for_engine
 from foretell.services.scheduler.lifecycle.context import RequestContext
 from foretell.services.scheduler.lifecycle.judgement import (
@@ -120,6 +120,8 @@ class Transfer:
         """
         attempt, progress = self._attempt, self._progress
         attempt.carrier = self
+        if attempt.continued and not attempt.instance.takes_fields:
+            raise AttemptFailed(lost("cannot_go_on"))
         output_ids: list[list[int]] = []
         if progress is not None and attempt.continued:
             progress.begin_again()
@@ -131,6 +133,7 @@ class Transfer:
             with_ids=progress is not None,
             output_ids=output_ids,
             response_id=response_id(self._request, attempt.instance_id),
+            as_it_is=not attempt.instance.takes_fields,
         )
         path, kind = self._request.endpoint.path, self._request.content_type
         headers = self._request_headers()
@@ -383,6 +386,9 @@ class Transfer:
 
     def _request_headers(self) -> dict[str, str]:
         headers = {"x-request-id": self._request.request_id, **self._headers}
+        rank = self._attempt.instance.config.rank
+        if rank is not None:
+            headers[RANK_HEADER] = str(rank)
         if self._attempt.spec.priority != self._request.priority:
             headers[PRIORITY_HEADER] = str(self._attempt.spec.priority)
         return headers
