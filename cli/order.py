@@ -18,7 +18,7 @@ def order(
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(help="Picture (.svg, .png) to draw of computing and reading over time."),
+        typer.Option(help="Figure of compute and reads over time, .svg or .png."),
     ] = None,
 ) -> None:
     """Print, as JSON, what a file of offline requests asks of a GPU, and how long a simulated

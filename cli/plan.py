@@ -44,7 +44,7 @@ def plan(
         ),
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
-    draw: Annotated[Path | None, typer.Option(help="Picture to write, .png or .svg.")] = None,
+    draw: Annotated[Path | None, typer.Option(help="Figure to write, .png or .svg.")] = None,
     processes: Annotated[
         int, typer.Option(min=0, help="Number of processes; 0: one per core.")
     ] = 0,

@@ -12,7 +12,7 @@ def regret(
     folder: Annotated[Path, typer.Argument(help="Folder of a provisioner, with its record.")],
     minutes: Annotated[float, typer.Option(min=1, help="Length of a window.")] = 60.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
-    draw: Annotated[Path | None, typer.Option(help="Picture to write, .png or .svg.")] = None,
+    draw: Annotated[Path | None, typer.Option(help="Figure to write, .png or .svg.")] = None,
 ) -> None:
     """Replay what a provisioner has recorded with one engine less, as many and one more: engine
     hours wasted, requests that one more would have kept within their targets, and the errors of

@@ -20,7 +20,7 @@ def simulate(
         float, typer.Option(min=0, help="Requests a second; 0: at the times of the trace.")
     ] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed for all random draws.")] = 1,
-    draw: Annotated[Path | None, typer.Option(help="Picture to write, .png or .svg.")] = None,
+    draw: Annotated[Path | None, typer.Option(help="Figure to write, .png or .svg.")] = None,
 ) -> None:
     """Run a cluster in virtual time and print what came of it as JSON."""
     try:

@@ -35,7 +35,7 @@ def tune(
         typer.Option(help="Flag that stays as it is, such as kv-cache-dtype; several times."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
-    draw: Annotated[Path | None, typer.Option(help="Picture to write, .png or .svg.")] = None,
+    draw: Annotated[Path | None, typer.Option(help="Figure to write, .png or .svg.")] = None,
 ) -> None:
     """Simulate a trace with other engine flags, and print which to change and what that gains."""
     try:

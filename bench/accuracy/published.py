@@ -9,15 +9,14 @@ without a profile.
 import argparse
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.report import Benchmark, Blocks, Numbers, markdown_table
 from foretell.model import GpuProfile
 from foretell.sim.accuracy import METRICS
-from foretell.tools.accuracy.plot import scatter
 from foretell.tools.accuracy.recorded_run import RecordedRun, read_run, requests_of
-from foretell.tools.accuracy.replayed import AccuracyOptions, Evaluation, evaluate
+from foretell.tools.accuracy.replayed import AccuracyOptions, evaluate
 from foretell.tools.profiles.imports import ProfileError, import_profile
 from foretell.tools.profiles.options import ImportOptions
 from foretell.tools.profiles.sizes import known_device
@@ -37,13 +36,6 @@ LOOKED_AT = {
 """SHA-256 of the requests of the runs that were looked at while the twin was built."""
 TABLES = "perf"
 """Folder below which a source keeps its tables, as DEVICE/MODEL/PRECISION/tpN."""
-VARIANTS = {
-    "profile": "all of it",
-    "no host": "without the host's time",
-    "no prompts": "without the token ids of the prompts",
-    "sync": "without the two steps in flight of async scheduling",
-    "linear": "six coefficients instead of tables",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,100 +115,47 @@ def published(summary: Path) -> dict[str, float]:
     return found
 
 
-def replays(case: Case) -> dict[str, tuple[RecordedRun, AccuracyOptions]]:
-    """What is replayed of a case, by name: the run as it was or as it might have been, and how."""
-    exact = AccuracyOptions(case.profile)
-    found = {
-        "profile": (case.run, exact),
-        "no profile": (case.run, AccuracyOptions(device=case.known_device)),
-    }
-    if not case.looked_at:
-        return found
-    nameless = [replace(request, prompt_token_ids=()) for request in case.run.requests]
-    return found | {
-        "no host": (case.run, replace(exact, host=False)),
-        "no prompts": (replace(case.run, requests=nameless), exact),
-        "sync": (case.run, replace(exact, async_scheduling=False)),
-        "linear": (case.run, AccuracyOptions(replace(case.profile, tables=None))),
-    }
+def replays(case: Case, quick: bool) -> dict[str, AccuracyOptions]:
+    """How a case is replayed, by name."""
+    with_tables = {"profile": AccuracyOptions(case.profile)}
+    return with_tables | (
+        {} if quick else {"no profile": AccuracyOptions(device=case.known_device)}
+    )
 
 
 def measure(options: argparse.Namespace) -> Numbers:
-    """Replay the runs with every variant, and plot two of them."""
+    """Replay the runs with tables and without."""
     reports: Numbers = {}
-    plots: list[tuple[str, Evaluation]] = []
     for case in cases(options.data):
         found: Numbers = {"looked_at": case.looked_at, "LLMServingSim": case.published}
-        for name, (run, how) in replays(case).items():
+        for name, how in replays(case, options.quick).items():
             print(f"{case.title}: {name}", flush=True)
-            evaluation = evaluate(run, how)
-            found[name] = evaluation.report()
-            if name in {"profile", "no profile"}:
-                plots.append((f"{case.title}, {name}", evaluation))
+            found[name] = evaluate(case.run, how).report()
         alike = sum(title.partition(", run ")[0] == case.title for title in reports)
         reports[f"{case.title}, run {alike + 1}" if alike else case.title] = found
     if not reports:
         raise SystemExit(f"{options.data} holds no recorded run with tables of its device")
-    if options.write:
-        scatter(plots, BENCH.result(".png"))
     return {"runs": reports}
 
 
-def percent(value: float) -> str:
-    return f"{value:+.1%}"
-
-
-def main_table(reports: Numbers, looked_at: bool) -> str:
+def tables(numbers: Numbers) -> Blocks:
     """The profile and no profile, beside what LLMServingSim published."""
     rows = []
-    for title, report in reports.items():
-        if report["looked_at"] != looked_at:
-            continue
+    for title, report in numbers["runs"].items():
+        run = f"{title}, {'looked at' if report['looked_at'] else 'unseen'}"
         for name in ("profile", "no profile"):
+            if name not in report:
+                continue
             found = report[name]
             cells = [
-                " / ".join(percent(found[m][f"{at}_error"]) for at in ("mean", "p50", "p99"))
+                " / ".join(f"{found[m][f'{at}_error']:+.1%}" for at in ("mean", "p50", "p99"))
                 for m in METRICS
             ]
             each = " / ".join(f"{found[m]['mape']:.1%}" for m in METRICS)
-            rows.append([title, name, *cells, each])
-        theirs = [percent(report["LLMServingSim"][m]) for m in METRICS if report["LLMServingSim"]]
+            rows.append([run, name, *cells, each])
+        theirs = [f"{report['LLMServingSim'][m]:+.1%}" for m in METRICS if report["LLMServingSim"]]
         if theirs:
-            rows.append([title, "LLMServingSim's own", *theirs, ""])
-    if not rows:
-        return "None is at hand."
+            rows.append([run, "LLMServingSim's own", *theirs, ""])
     errors = [f"{name} mean / p50 / p99" for name in ("TTFT", "TPOT", "e2e")]
-    return markdown_table(("run", "step time", *errors, "per request: TTFT / TPOT / e2e"), rows)
-
-
-def variant_table(reports: Numbers) -> str:
-    """Errors of the means with one part left out at a time, and the host's time found."""
-    looked_at = {title: found for title, found in reports.items() if found["looked_at"]}
-    rows = [
-        [
-            text,
-            *(
-                ", ".join(percent(found[name][m]["mean_error"]) for m in METRICS)
-                for found in looked_at.values()
-            ),
-        ]
-        for name, text in VARIANTS.items()
-    ]
-    host = (found["profile"] for found in looked_at.values())
-    times = [f"{h['host_ms_per_step']:.2f} ms, {h['host_us_per_sequence']:.1f} us" for h in host]
-    rows.append(["the host's time found, per step and per sequence", *times])
-    return markdown_table(("TTFT, TPOT, e2e mean", *looked_at), rows)
-
-
-def tables(numbers: Numbers) -> Blocks:
-    """The errors, those of the variants, and the factors found without a profile."""
-    reports = numbers["runs"]
-    factors = ", ".join(
-        f"{title} {found['no profile']['calibration_factors']}" for title, found in reports.items()
-    )
-    return {
-        "looked at": main_table(reports, looked_at=True),
-        "unseen": main_table(reports, looked_at=False),
-        "variants": variant_table(reports),
-        "factors": f"Factors found: {factors}.",
-    }
+    header = ("run", "step time", *errors, "per request: TTFT / TPOT / e2e")
+    return {"tables": markdown_table(header, rows)}

@@ -11,7 +11,7 @@ ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/r
 MOST_REQUESTS = 50_000
 """Requests in one batch; for embeddings also the inputs of all requests together."""
 MOST_ERRORS = 100
-"""Errors that are told of one batch."""
+"""Errors that are listed for one batch."""
 MOST_LINE_BYTES = 16 << 20
 UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 """Characters that databases do not keep."""
@@ -141,7 +141,7 @@ class Checker:
             raise _Wrong("too_many_tasks", text, "body.input")
 
 
-def foreseen(head: bytes, length_bytes: int) -> tuple[int, str]:
+def first_lines(head: bytes, length_bytes: int) -> tuple[int, str]:
     """About how many requests a file of this length has that begins with `head`, and the model of
     the first; 0 and "" where that cannot be said."""
     whole = head if len(head) >= length_bytes else head[: head.rfind(b"\n") + 1]

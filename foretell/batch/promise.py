@@ -1,6 +1,6 @@
 """When a batch will be done: work that is left, and how many requests are worked on until then.
 
-Work is counted in tokens, not in requests. The tokens of requests that have not ended are foretold
+Work is counted in tokens, not in requests. The tokens of requests that have not ended are predicted
 from those that have. Each request on its way gets so many tokens a second as of late; how many are
 on their way grows as `release` lets it, up to as many as have been when that did not grow any more.
 When all have been sent, the last of them still take their time.
@@ -29,7 +29,7 @@ _STEADY_RATIO = 0.1
 _STEADY_S = 30.0
 """The pace stays off for so long, as online load, which moves it, changes slowly."""
 _LEAST_RATIO = 0.02
-"""Nothing is foretold more exactly, as a share of the expected time."""
+"""No prediction is more exact, as a share of the expected time."""
 _CORRECTED_BY = 50
 _FEW_FACTOR = 2.0
 _LEAST_EXPECTED_S = 1.0
@@ -156,12 +156,12 @@ class Correction:
         self._confidence = confidence
         self._scores: deque[float] = deque(maxlen=_CORRECTED_BY)
 
-    def learn(self, told: Expected, took_s: float) -> None:
+    def learn(self, estimate: Expected, took_s: float) -> None:
         """A batch has ended."""
-        expected_s = max(told.seconds, _LEAST_EXPECTED_S)
-        self._scores.append((took_s / expected_s - 1.0) / max(told.off_ratio, _LEAST_RATIO))
+        expected_s = max(estimate.seconds, _LEAST_EXPECTED_S)
+        self._scores.append((took_s / expected_s - 1.0) / max(estimate.off_ratio, _LEAST_RATIO))
 
-    def promised_s(self, told: Expected) -> float:
+    def promised_s(self, estimate: Expected) -> float:
         """Seconds within which such a batch will have ended, with this probability.
 
         While so few have ended that a rank beyond the latest would be needed, twice as far off as
@@ -173,4 +173,4 @@ class Correction:
         else:
             usual = NormalDist().inv_cdf(self._confidence)
             times = _FEW_FACTOR * max(usual, *self._scores, usual)
-        return max(0.0, told.seconds * (1.0 + times * told.off_ratio))
+        return max(0.0, estimate.seconds * (1.0 + times * estimate.off_ratio))

@@ -2,12 +2,12 @@
 
 Each instance has a window of its own. It grows while the twin foretells that a request that came
 now would get its first token in time, more slowly the less time there is to spare, and shrinks by
-what is too much. What waits in an engine's queue delays what is foretold, so it counts. What is
-foretold varies with the step in flight, so the mean of the last looks is what counts. A window that
+what is too much. What waits in an engine's queue delays what is predicted, so it counts. A
+prediction varies with the step in flight, so the mean of the last looks counts. A window that
 has shrunk shrinks again only when no more are on their way: what was sent ends when it ends.
 
 With a target, the mean is held so far below it that nearly all looks of late would be in time.
-Without one, the mean may be half as much again as what was foretold of the instance when it had no
+Without one, the mean may be half as much again as what was predicted of the instance when it had no
 more requests than there are online ones now: nobody has said that this is too much.
 
 An engine that holds offline requests back by itself gets so many that it can choose.
@@ -23,7 +23,7 @@ from math import ceil, inf
 LOOK_S = 0.25
 """Seconds between two looks."""
 UNKNOWN_WINDOW = 8.0
-"""The window of an instance of which nothing is foretold."""
+"""The window of an instance without a prediction."""
 PLAIN_WINDOW = 64
 """Requests on their way to an endpoint that is no scheduler, and so tells nothing of its load."""
 LARGEST_WINDOW = 512.0
@@ -31,7 +31,7 @@ CANDIDATES = 128
 """Requests that wait in an engine which chooses among them."""
 ALONE_FACTOR, FREE_FACTOR = 1.002, 1.5
 """The mean may be so many times as without offline requests: at least, where a target is missed
-even without them, and where there is no target. What comes of it: `bench/batch/possible.md`."""
+even without them, and where there is no target. What comes of it: docs/adr/0010-cosched.md."""
 _GROWTH, _LEAST_STEP, _DECREASE = 1.1, 1.0, 0.7
 """A window grows by this factor or by so many at most, and keeps this share at least."""
 _SLOWER_BELOW = 0.2
@@ -43,7 +43,7 @@ _MEAN_OF_LOOKS, _KNOWN_BY_LOOKS = 5, 40
 _SPREAD_OF_LOOKS, _FEWEST_FOR_SPREAD, _USUAL_SPREAD = 400, 50, 1.5
 _IN_TIME_RATIO = 0.99
 _BETWEEN_LOOKS = 1.1
-"""What comes between two looks is foretold less well than what is seen in one."""
+"""What comes between two looks is predicted less well than what is seen in one."""
 _SPACING_RATIO = 0.8
 """Share of the time between two requests that end, where so many are on their way as may be."""
 _LONGEST_GAP_S = 0.05
@@ -61,7 +61,7 @@ class Seen:
     waiting: int | None = None
     """Requests in its queue; None: unknown."""
     ttft_s: float | None = None
-    """The TTFT that is foretold of a request that came now; None: unknown."""
+    """The predicted TTFT of a request that arrives now; None: unknown."""
     running: int | None = None
     """Requests that it works on; None: unknown."""
     chooses: bool = False
@@ -74,7 +74,7 @@ class Seen:
 class _Instance:
     window: float = 1.0
     mean_s: float = 0.0
-    """The mean of the TTFT that was foretold at the last looks; 0 before the first."""
+    """The mean TTFT predicted at the last looks; 0 before the first."""
     known_s: dict[int, float] = field(default_factory=dict)
     """Such means of more looks, by the bit length of the number of its requests."""
     looks: dict[int, int] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class _Instance:
         self.known_s[place] = before_s + (ttft_s - before_s) / looks
 
     def with_requests_s(self, requests: float) -> float:
-        """What was foretold when it had about so many requests, or the fewest that it has had."""
+        """What was predicted when it had about so many requests, or the fewest that it has had."""
         place = max(1, round(requests)).bit_length()
         fewer = [each for each in self.known_s if each <= place]
         return self.known_s[max(fewer) if fewer else min(self.known_s)]
@@ -103,7 +103,7 @@ class Release:
         self._free = False
         self._instances: dict[str, _Instance] = {}
         self._ratios: deque[float] = deque(maxlen=_SPREAD_OF_LOOKS)
-        """What was foretold, over its mean."""
+        """The prediction, over its mean."""
 
     @property
     def window(self) -> int:
@@ -169,7 +169,7 @@ class Release:
         return window if queue or not used else _grown(window, known.mean_s / bound_s, seen)
 
     def _bound_s(self, known: _Instance, online: float) -> float:
-        """The most that the mean of what is foretold may be."""
+        """The most that the mean prediction may be."""
         if self._free:
             return inf
         alone_s = known.with_requests_s(online)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, Field, IPvAnyAddress, ValidationError
 
+from foretell.config.described import describe
 from foretell.config.marks import (
     ClusterError,
     Document,
@@ -55,6 +56,12 @@ class Engine:
     """Name that clients ask for; "" leaves it to the emulated engine's profile."""
     model: ModelSection
 
+    @property
+    def rank_names(self) -> tuple[str, ...]:
+        """The names of its data-parallel ranks; where it has one, its own."""
+        ranks = self.section.ranks
+        return tuple(f"{self.name}.rank{k}" for k in range(ranks)) if ranks > 1 else (self.name,)
+
 
 def _alike(value: object) -> object:
     """`engines: 8` is short for eight engines alike."""
@@ -74,13 +81,13 @@ class Cluster(Section):
     """A cluster of engines with the services in front of them."""
 
     name: str = Field("foretell", pattern="^[a-z0-9][a-z0-9_-]*$")
-    """Name of the cluster, which names its containers and folders."""
+    """Name of the cluster, its containers and folders."""
     models: dict[str, ModelSection] = Field(default_factory=dict)
-    """Models by the name that clients ask for. Emulated engines need none."""
+    """Models by the name that clients ask for; emulated engines need none."""
     engines: Annotated[list[EngineSection], BeforeValidator(_alike)] = Field(
         min_length=1, json_schema_extra=_with_number
     )
-    """The engines, one item for each kind and host; a number: so many alike."""
+    """The engines, one item per kind and host; a number: so many alike."""
     policy: PolicySection = Field(default_factory=PolicySection)
     """Which engine gets a request."""
     targets: TargetsSection = Field(default_factory=TargetsSection)
@@ -121,7 +128,7 @@ class Cluster(Section):
                 else:
                     name = f"{section.name}-{index}" if section.engines > 1 else section.name
                 first_gpu = following[host, "gpu"]
-                gpus = section.gpus if section.kind == "vllm" else 0
+                gpus = section.gpus * section.ranks if section.kind == "vllm" else 0
                 following[host, "gpu"] += gpus
                 found.append(
                     Engine(
@@ -167,6 +174,7 @@ class Cluster(Section):
 
 def cluster_schema() -> str:
     """The JSON Schema of cluster files, which ships as `cluster.schema.json` for editors."""
+    describe(Cluster)
     schema = Cluster.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return json.dumps(schema, indent=1).replace("\\n", " ") + "\n"  # descriptions are wrapped
@@ -231,7 +239,17 @@ def _contradictions(cluster: Cluster) -> Iterator[tuple[Location, str]]:
         yield ("batches", "folder"), f"{text}, which schedulers and the batch service share"
     if cluster.provisioning.enabled and len(hosts) > 1:
         yield ("provisioning", "enabled"), f"it starts engines on one host, not on {len(hosts)}"
+    yield from _ranks(cluster)
     yield from _clashes(cluster)
+
+
+def _ranks(cluster: Cluster) -> Iterator[tuple[Location, str]]:
+    for index, section in enumerate(cluster.engines):
+        where = ("engines", index, "ranks")
+        if section.ranks > 1 and (section.kind != "vllm" or section.offline):
+            yield where, "only vLLM engines for online requests alone have ranks"
+        elif section.ranks > 1 and (len(cluster.host_names()) > 1 or cluster.provisioning.enabled):
+            yield where, "ranks need a cluster of one host, where engines do not come and go"
 
 
 def _clashes(cluster: Cluster) -> Iterator[tuple[Location, str]]:

@@ -16,7 +16,6 @@ from foretell.config.cluster import Cluster, Engine, load_cluster, parse_cluster
 from foretell.config.marks import ClusterError
 from foretell.config.sections import (
     BatchOptions,
-    PlacementOptions,
     ProvisionOptions,
     SchedulerOptions,
     TaggerOptions,
@@ -85,10 +84,10 @@ class Layout:
             return f"http://{engine.name}:{CONTAINER_PORT}"
         return f"http://{bracketed(engine.host or '127.0.0.1')}:{engine.port}"
 
-    def predictor_address(self, engine: Engine) -> str:
-        """Where schedulers reach an engine's predictor."""
+    def predictor_address(self, engine: Engine, rank_name: str = "") -> str:
+        """Where schedulers reach an engine's predictor, or that of one of its ranks."""
         if not self.several_hosts:
-            return f"unix:{self.run_dir}/{engine.name}.predictor.sock"
+            return f"unix:{self.run_dir}/{rank_name or engine.name}.predictor.sock"
         if self.contained and engine.host == self.front_host:
             return f"{predictor_name(engine.name)}:{CONTAINER_GRPC_PORT}"
         return f"{bracketed(engine.host)}:{engine.predictor_port}"
@@ -122,16 +121,23 @@ class Layout:
         """Where an engine publishes its snapshots for its predictor, on the same host."""
         return f"shm://{self.run_dir}/{engine.name}.snapshots"
 
-    def instances(self) -> list[dict[str, str]]:
-        """What schedulers know of the engines."""
+    def instances(self) -> list[dict[str, str | int]]:
+        """What schedulers know of the engines; of one with data-parallel ranks, each of these.
+
+        ClusterError for ranks in containers.
+        """
+        if self.contained and any(each.ranks > 1 for each in self.cluster.engines):
+            raise ClusterError("engines with `ranks` run outside containers")
         return [
             {
-                "instance_id": engine.name,
+                "instance_id": name,
                 "url": self.engine_url(engine),
-                "predictor": self.predictor_address(engine),
+                "predictor": self.predictor_address(engine, name),
                 "model": served_name(engine),
+                **({"rank": rank} if engine.section.ranks > 1 else {}),
             }
             for engine in self.cluster.engine_list()
+            for rank, name in enumerate(engine.rank_names)
         ]
 
     @property
@@ -190,7 +196,6 @@ class Layout:
         chosen = _chosen(name or names[0], {known: known for known in names}, "scheduler")
         values = {
             **_options(section, SchedulerOptions),
-            **_options(cluster.policy, PlacementOptions),
             **cluster.targets.model_dump(),
             **self._shared(),
             "policy": cluster.policy.name,
@@ -204,8 +209,8 @@ class Layout:
             **self._folder(section, "length_model"),
         }
         if cluster.provisioning.enabled:  # a request may wait until an engine was started for it
-            patience_s = cluster.provisioning.give_up_s
-            values["engine_wait_s"] = max(section.engine_wait_s, patience_s)
+            longest_s = cluster.provisioning.give_up_s
+            values["engine_wait_s"] = max(section.engine_wait_s, longest_s)
         if section.https_port:
             values["https_listen"] = self.https_listen
         if section.envoy:
@@ -301,7 +306,10 @@ class Layout:
             "host": engine.host or "127.0.0.1",
             "port": engine.port,
             "run_dir": self.run_dir,
-            "predictor_listen": self.predictor_address(engine),
+            "predictor_listen": ",".join(
+                self.predictor_address(engine, name) for name in engine.rank_names
+            ),
+            "ranks": engine.section.ranks,
             "profile": engine.section.profile,
             "model": engine.model.path or engine.model_name,
             "served_model_name": engine.model_name,
@@ -335,7 +343,7 @@ def values_from(path: str, service: Service, name: str) -> Values:
     return values
 
 
-def parse_instances(text: str, folder: Path) -> list[dict[str, str]]:
+def parse_instances(text: str, folder: Path) -> list[dict[str, str | int]]:
     """The engines in the text of a cluster file that is in `folder`, as `Layout.instances`.
 
     ClusterError if it is wrong.
@@ -348,6 +356,8 @@ def engine_args(engine: Engine) -> list[str]:
     args = shlex.split(engine.model.args) + shlex.split(engine.section.args)
     if engine.section.kind == "vllm" and engine.section.gpus > 1:
         args = [f"--tensor-parallel-size={engine.section.gpus}", *args]
+    if engine.section.ranks > 1:
+        args = [f"--data-parallel-size={engine.section.ranks}", *args]
     if engine.section.offline:
         emulated = engine.section.kind == "emulated"
         args = ["--offline=true" if emulated else f"--scheduler-cls={_CO_SCHEDULER}", *args]

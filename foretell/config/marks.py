@@ -1,4 +1,4 @@
-"""YAML whose mistakes are told with file, line, column and field."""
+"""YAML whose mistakes are reported with file, line, column and field."""
 
 import difflib
 from collections.abc import Iterable, Sequence
@@ -72,7 +72,7 @@ def plain(message: str) -> str:
 
 
 def nearest(name: str, known: Sequence[str], *, cutoff: float = 0.0) -> str:
-    """Which of the known names was meant. Without a cutoff all are told where none is near."""
+    """Which of the known names was meant. Without a cutoff all are listed if none is near."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=cutoff or _NEAR)
     if near:
         return f"did you mean {near[0]}?"

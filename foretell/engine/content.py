@@ -15,7 +15,16 @@ class Content:
     end, so every block has a hash; whether its tokens exist yet is the caller's knowledge.
     """
 
-    __slots__ = ("_block_size", "_hashes", "_lookahead", "_offset", "_output", "_prompt", "_salt", "_segment")
+    __slots__ = (
+        "_block_size",
+        "_hashes",
+        "_lookahead",
+        "_offset",
+        "_output",
+        "_prompt",
+        "_salt",
+        "_segment",
+    )
 
     def __init__(
         self,

@@ -77,7 +77,7 @@ class EncoderModel:
         return estimates(adapted, bounds, self._source)
 
     def remember(self, request_id: str, question: Question, found: Found) -> None:
-        """A request is under way, and its answer will be told to `observe`."""
+        """A request is under way, and its answer will be given to `observe`."""
         if request_id:
             self._said[request_id] = (found, group_of(question), question.conversation.kind)
             if len(self._said) > REMEMBERED:
@@ -100,7 +100,7 @@ class EncoderModel:
 
 
 def group_of(question: Question) -> str:
-    """Requests of one application are told by their system prompt, else by who asks; "" is none."""
+    """Requests of one application have one system prompt, or else one tenant; "" is none."""
     system, tenant = question.conversation.system, question.tenant
     if not system:
         return tenant and f"tenant {tenant}"

@@ -17,10 +17,10 @@ from foretell.model.snapshot import (
     CachedInput,
     EncoderInput,
     EngineConfig,
-    SchedulerRule,
     EngineSnapshot,
     RequestState,
     RequestTable,
+    SchedulerRule,
     content_number,
 )
 

@@ -1,7 +1,7 @@
 """BlendServe's dual scan: the order is consumed from both ends, each with its part of the memory.
 
 Section 5.3 and Algorithm 3 of the paper, with the mean square of lengths, and with shared prefixes
-told apart: they are computed and held once, and read by every request.
+distinguished: they are computed and held once, and read by every request.
 """
 
 from collections.abc import Sequence

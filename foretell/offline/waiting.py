@@ -30,7 +30,7 @@ class Job:
 
 
 class Waiting:
-    """The queues of a job's groups, and the lengths that all its answers have told.
+    """The queues of a job's groups, and the lengths of all its answers.
 
     Feeds of several engines may share one: each takes what its engine has room for next, and all
     learn from every answer.

@@ -21,7 +21,7 @@ class Batches:
     """Batches that have not ended."""
 
     instances: int = 0
-    """Instances that worked on them when their ends were foretold."""
+    """Instances that worked on them when their ends were predicted."""
     due: Sequence[Due] = ()
 
     def floor(self, cold_start_s: float) -> int:

@@ -177,9 +177,9 @@ class Provisioner:
         """Somebody else has asked for a number that no order from here can have left."""
         if self._manual is not None and facts.now_s >= self._manual[0]:
             self._manual = None
-        told = facts.asked_for
-        if told is not None and self._asked_for is not None and told not in self._own:
-            self._manual = facts.now_s + self.config.respect_s, told
+        asked = facts.asked_for
+        if asked is not None and self._asked_for is not None and asked not in self._own:
+            self._manual = facts.now_s + self.config.respect_s, asked
 
     def _note_order(self, facts: Facts, desired: int, given_up: int) -> None:
         """An order may fail, or be on its way for a while; who is given up is stopped at once."""

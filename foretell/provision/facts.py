@@ -28,7 +28,7 @@ class Answered(NamedTuple):
     prompt_tokens: int
     """Those that no prefix cache held."""
     expected_tokens: float
-    """Output tokens that were foretold when it was placed."""
+    """Output tokens that were predicted when it was placed."""
     output_tokens: int
     ttft_s: float
     """Since it was placed; 0: not known."""
@@ -70,7 +70,7 @@ class Facts:
     arrived: int = 0
     """Requests that came to the schedulers, counted at their arrival."""
     lengths: Sequence[tuple[int, float]] = ()
-    """(prompt tokens, foretold output tokens) of a sample of them."""
+    """(prompt tokens, predicted output tokens) of a sample of them."""
     answered: Sequence[Answered] = ()
     """A sample of the requests that ended: nothing is decided by it."""
     held: int = 0

@@ -31,7 +31,7 @@ MOST_PLACES = 512
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One decision: what was there, and what it foretold."""
+    """One decision: what was there, and what it predicted."""
 
     at_s: float
     ready: int
@@ -41,10 +41,10 @@ class Moment:
     arrived: int
     """Requests since the moment before."""
     expected_rps: float | None = None
-    """Requests a second that were expected `ahead_s` later; None: nothing was foretold."""
+    """Requests a second that were expected `ahead_s` later; None: nothing was predicted."""
     ahead_s: float = 0.0
-    foretold_within: float | None = None
-    """The ratio within the targets that was foretold; None: nothing was."""
+    predicted_within: float | None = None
+    """The ratio within the targets that was predicted; None: nothing was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Regret:
     """Ratio within the targets with one instance less, as many as there were, and one more."""
     measured_within: float | None
     """The ratio of the sampled answers that really were within their targets; None: not known."""
-    foretold_within: float | None
+    predicted_within: float | None
     """What decisions said of it, in the mean; None where the strategy does not say."""
     arrivals_error: float | None
     """Mean of |expected - arrived| over the mean of what arrived; None: there was no forecast."""
@@ -138,7 +138,7 @@ def regret(window: Window, kind: EngineKind, slo: Slo, enough: float) -> Regret 
     less, same, more = (1.0 - each / total if total else 1.0 for each in sums)
     error, bias = _forecast_errors(window)
     inside = [m for m in window.moments if window.begins_s <= m.at_s < window.ends_s]
-    foretold = [m.foretold_within for m in inside if m.foretold_within is not None]
+    predicted = [m.predicted_within for m in inside if m.predicted_within is not None]
     return Regret(
         window.begins_s,
         window.ends_s,
@@ -148,7 +148,7 @@ def regret(window: Window, kind: EngineKind, slo: Slo, enough: float) -> Regret 
         max(0, sums[1] - sums[2]),
         (less, same, more),
         _measured(window.answered, slo),
-        fmean(foretold) if foretold else None,
+        fmean(predicted) if predicted else None,
         error,
         bias,
         _lengths_error(window.answered),
@@ -261,7 +261,7 @@ def _slice(
 
 
 def _forecast_errors(window: Window) -> tuple[float | None, float | None]:
-    """The mean error of the rates foretold for this window, absolute and with its sign, over the
+    """The mean error of the rates predicted for this window, absolute and with its sign, over the
     mean rate that came."""
     times_s = [moment.at_s for moment in window.moments]
     counts = np.cumsum([moment.arrived for moment in window.moments])

@@ -161,7 +161,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("instance_id", "model_name", "engine_version", "emulated", "snapshot_age_s", "load", "calibration_steps", "step_error_ratio", "predictions", "dispatch_delay_s")
+    __slots__ = ("instance_id", "model_name", "engine_version", "emulated", "snapshot_age_s", "load", "calibration_steps", "step_error_ratio", "predictions", "dispatch_delay_s", "unpredicted")
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
     ENGINE_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -172,6 +172,7 @@ class StatusResponse(_message.Message):
     STEP_ERROR_RATIO_FIELD_NUMBER: _ClassVar[int]
     PREDICTIONS_FIELD_NUMBER: _ClassVar[int]
     DISPATCH_DELAY_S_FIELD_NUMBER: _ClassVar[int]
+    UNPREDICTED_FIELD_NUMBER: _ClassVar[int]
     instance_id: str
     model_name: str
     engine_version: str
@@ -182,7 +183,8 @@ class StatusResponse(_message.Message):
     step_error_ratio: float
     predictions: int
     dispatch_delay_s: float
-    def __init__(self, instance_id: _Optional[str] = ..., model_name: _Optional[str] = ..., engine_version: _Optional[str] = ..., emulated: bool = ..., snapshot_age_s: _Optional[float] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., calibration_steps: _Optional[int] = ..., step_error_ratio: _Optional[float] = ..., predictions: _Optional[int] = ..., dispatch_delay_s: _Optional[float] = ...) -> None: ...
+    unpredicted: str
+    def __init__(self, instance_id: _Optional[str] = ..., model_name: _Optional[str] = ..., engine_version: _Optional[str] = ..., emulated: bool = ..., snapshot_age_s: _Optional[float] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., calibration_steps: _Optional[int] = ..., step_error_ratio: _Optional[float] = ..., predictions: _Optional[int] = ..., dispatch_delay_s: _Optional[float] = ..., unpredicted: _Optional[str] = ...) -> None: ...
 
 class StateRequest(_message.Message):
     __slots__ = ()
@@ -257,7 +259,7 @@ class Ended(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., seen: _Optional[_Union[CompleteResponse, _Mapping]] = ...) -> None: ...
 
 class Published(_message.Message):
-    __slots__ = ("sent_unix_s", "heard_unix_s", "picture", "ended", "all_prefixes", "cached_prefixes", "evicted_prefixes", "spending", "silent_s")
+    __slots__ = ("sent_unix_s", "heard_unix_s", "picture", "ended", "all_prefixes", "cached_prefixes", "evicted_prefixes", "spending", "silent_s", "unpredicted")
     SENT_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     HEARD_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     PICTURE_FIELD_NUMBER: _ClassVar[int]
@@ -267,6 +269,7 @@ class Published(_message.Message):
     EVICTED_PREFIXES_FIELD_NUMBER: _ClassVar[int]
     SPENDING_FIELD_NUMBER: _ClassVar[int]
     SILENT_S_FIELD_NUMBER: _ClassVar[int]
+    UNPREDICTED_FIELD_NUMBER: _ClassVar[int]
     sent_unix_s: float
     heard_unix_s: float
     picture: Picture
@@ -276,7 +279,8 @@ class Published(_message.Message):
     evicted_prefixes: _containers.RepeatedScalarFieldContainer[int]
     spending: _containers.RepeatedCompositeFieldContainer[Spending]
     silent_s: float
-    def __init__(self, sent_unix_s: _Optional[float] = ..., heard_unix_s: _Optional[float] = ..., picture: _Optional[_Union[Picture, _Mapping]] = ..., ended: _Optional[_Iterable[_Union[Ended, _Mapping]]] = ..., all_prefixes: bool = ..., cached_prefixes: _Optional[_Iterable[int]] = ..., evicted_prefixes: _Optional[_Iterable[int]] = ..., spending: _Optional[_Iterable[_Union[Spending, _Mapping]]] = ..., silent_s: _Optional[float] = ...) -> None: ...
+    unpredicted: str
+    def __init__(self, sent_unix_s: _Optional[float] = ..., heard_unix_s: _Optional[float] = ..., picture: _Optional[_Union[Picture, _Mapping]] = ..., ended: _Optional[_Iterable[_Union[Ended, _Mapping]]] = ..., all_prefixes: bool = ..., cached_prefixes: _Optional[_Iterable[int]] = ..., evicted_prefixes: _Optional[_Iterable[int]] = ..., spending: _Optional[_Iterable[_Union[Spending, _Mapping]]] = ..., silent_s: _Optional[float] = ..., unpredicted: _Optional[str] = ...) -> None: ...
 
 class Picture(_message.Message):
     __slots__ = ("layout", "checksum", "notices", "instance_id", "config", "taken_unix_s", "running", "free_blocks", "waiting_blocks", "steps_in_flight", "step_began_unix_s", "requests", "reservations", "expected", "dispatch_delay_s", "step_time", "step_error", "calibration_steps", "profile", "online_ttft_s", "usual_online_blocks", "drafted_ratio", "accepted_ratio", "inputs", "contents")

@@ -177,7 +177,7 @@ class RequestColumns(_message.Message):
     def __init__(self, request_id: _Optional[_Iterable[str]] = ..., foretell_id: _Optional[_Iterable[str]] = ..., prompt_tokens: _Optional[_Iterable[int]] = ..., output_tokens: _Optional[_Iterable[int]] = ..., computed_tokens: _Optional[_Iterable[int]] = ..., cached_tokens: _Optional[_Iterable[int]] = ..., max_tokens: _Optional[_Iterable[int]] = ..., priority: _Optional[_Iterable[int]] = ..., predicted_output_tokens: _Optional[_Iterable[float]] = ..., arrival_unix_s: _Optional[_Iterable[float]] = ..., scheduled_tokens: _Optional[_Iterable[int]] = ..., in_flight_tokens: _Optional[_Iterable[int]] = ..., preemptions: _Optional[_Iterable[int]] = ..., left_blocks: _Optional[_Iterable[int]] = ..., ttft_target_s: _Optional[_Iterable[float]] = ..., tpot_target_s: _Optional[_Iterable[float]] = ..., held_blocks: _Optional[_Iterable[int]] = ..., adapter: _Optional[_Iterable[int]] = ..., awaits_grammar: _Optional[_Iterable[int]] = ..., encoder_inputs: _Optional[_Iterable[int]] = ..., inputs: _Optional[_Union[EncoderInputs, _Mapping]] = ..., older_tokens: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class EngineSnapshot(_message.Message):
-    __slots__ = ("instance_id", "engine_run_id", "sequence", "taken_unix_s", "published_unix_s", "config", "free_blocks", "running", "waiting", "steps_in_flight", "completed_steps", "online_ttft_s", "usual_online_blocks", "drafted_ratio", "accepted_ratio", "grown_computed_tokens", "grown_output_tokens", "grown_in_flight_tokens", "encoder_cache_content", "encoder_cache_embeds")
+    __slots__ = ("instance_id", "engine_run_id", "sequence", "taken_unix_s", "published_unix_s", "config", "free_blocks", "running", "waiting", "steps_in_flight", "completed_steps", "online_ttft_s", "usual_online_blocks", "drafted_ratio", "accepted_ratio", "grown_computed_tokens", "grown_output_tokens", "grown_in_flight_tokens", "encoder_cache_content", "encoder_cache_embeds", "unpredicted")
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     ENGINE_RUN_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -198,6 +198,7 @@ class EngineSnapshot(_message.Message):
     GROWN_IN_FLIGHT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ENCODER_CACHE_CONTENT_FIELD_NUMBER: _ClassVar[int]
     ENCODER_CACHE_EMBEDS_FIELD_NUMBER: _ClassVar[int]
+    UNPREDICTED_FIELD_NUMBER: _ClassVar[int]
     instance_id: str
     engine_run_id: str
     sequence: int
@@ -218,4 +219,5 @@ class EngineSnapshot(_message.Message):
     grown_in_flight_tokens: int
     encoder_cache_content: _containers.RepeatedScalarFieldContainer[int]
     encoder_cache_embeds: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, instance_id: _Optional[str] = ..., engine_run_id: _Optional[str] = ..., sequence: _Optional[int] = ..., taken_unix_s: _Optional[float] = ..., published_unix_s: _Optional[float] = ..., config: _Optional[_Union[EngineConfig, _Mapping]] = ..., free_blocks: _Optional[int] = ..., running: _Optional[_Union[RequestColumns, _Mapping]] = ..., waiting: _Optional[_Union[RequestColumns, _Mapping]] = ..., steps_in_flight: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., completed_steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., online_ttft_s: _Optional[float] = ..., usual_online_blocks: _Optional[float] = ..., drafted_ratio: _Optional[_Iterable[float]] = ..., accepted_ratio: _Optional[_Iterable[float]] = ..., grown_computed_tokens: _Optional[int] = ..., grown_output_tokens: _Optional[int] = ..., grown_in_flight_tokens: _Optional[int] = ..., encoder_cache_content: _Optional[_Iterable[int]] = ..., encoder_cache_embeds: _Optional[_Iterable[int]] = ...) -> None: ...
+    unpredicted: str
+    def __init__(self, instance_id: _Optional[str] = ..., engine_run_id: _Optional[str] = ..., sequence: _Optional[int] = ..., taken_unix_s: _Optional[float] = ..., published_unix_s: _Optional[float] = ..., config: _Optional[_Union[EngineConfig, _Mapping]] = ..., free_blocks: _Optional[int] = ..., running: _Optional[_Union[RequestColumns, _Mapping]] = ..., waiting: _Optional[_Union[RequestColumns, _Mapping]] = ..., steps_in_flight: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., completed_steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., online_ttft_s: _Optional[float] = ..., usual_online_blocks: _Optional[float] = ..., drafted_ratio: _Optional[_Iterable[float]] = ..., accepted_ratio: _Optional[_Iterable[float]] = ..., grown_computed_tokens: _Optional[int] = ..., grown_output_tokens: _Optional[int] = ..., grown_in_flight_tokens: _Optional[int] = ..., encoder_cache_content: _Optional[_Iterable[int]] = ..., encoder_cache_embeds: _Optional[_Iterable[int]] = ..., unpredicted: _Optional[str] = ...) -> None: ...

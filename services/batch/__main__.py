@@ -115,7 +115,7 @@ async def _watch(endpoints: Endpoints, release: Release, executor: Executor) -> 
     while True:
         now_s = time.monotonic()
         if not executor.busy:
-            release.observe({}, 0)  # the next batch begins with what is foretold then
+            release.observe({}, 0)  # the next batch begins with the prediction of then
         if executor.busy or now_s >= due_s:
             due_s = now_s + _IDLE_LOOK_S
             await _look(endpoints, release, executor)

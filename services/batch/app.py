@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
-from foretell.batch.lines import ENDPOINTS, foreseen
+from foretell.batch.lines import ENDPOINTS, first_lines
 from foretell.batch.promises import Promises
 from foretell.batch.states import Batch, IllegalTransition
 from foretell.services.batch.answers import (
@@ -179,7 +179,7 @@ class BatchApp:
         response.content_type = "application/octet-stream"
         response.content_length = file.length_bytes
         begin = 0
-        # The first piece is read before the status is sent, so that a failure can still be told.
+        # The first piece is read before the status is sent, so that it can still say of a failure.
         while begin < file.length_bytes and request.method != "HEAD":
             data = await self._stored(self._store.storage.read, file.id, begin, _PIECE_BYTES)
             if not data:
@@ -232,7 +232,7 @@ class BatchApp:
         """Say at once when a new batch will be done, by what its file begins with."""
         with suppress(OSError):  # it is created all the same
             head = await self._stored(self._store.storage.read, file.id, 0, _HEAD_BYTES)
-            found = foreseen(head, file.length_bytes)
+            found = first_lines(head, file.length_bytes)
             self._promises.quote(batch.id, *found, self._store.clock())
 
     async def _batches(self, request: web.Request) -> web.StreamResponse:

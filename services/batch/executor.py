@@ -64,7 +64,7 @@ class Target(Protocol):
 
 
 class Executor:
-    """Runs until it is told to stop. What it does is durable step by step, so it may be killed."""
+    """Runs until it is stopped. What it does is durable step by step, so it may be killed."""
 
     def __init__(
         self,

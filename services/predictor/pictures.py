@@ -2,7 +2,7 @@
 
 A picture is sent when something has changed, at most ten times a second; more often only where one
 scheduler must hear of what another one has sent here. While the engine is busy and nothing changes,
-that is said as often: a step still lasts. `docs/adr/0008-pictures.md` has the reasons.
+that is said as often: a step still lasts. `docs/adr/0008-predictor-snapshots.md` has the reasons.
 """
 
 import asyncio
@@ -165,6 +165,7 @@ class Follower(ServedStream):
         sent = published_to_proto(message, "" if self._profile_sent else profile)
         sent.ended.extend(self._ended)
         self._ended.clear()
+        sent.unpredicted = self._service.unpredicted
         sent.spending.extend(self.passed)
         self.passed.clear()
         self._profile_sent |= message.picture is not None

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from pydantic_settings import BaseSettings, CliApp
 
 from foretell.config import ClusterError
+from foretell.config.described import describe
 from foretell.config.marks import plain
 from foretell.config.variables import misspelt
 from foretell.services import end_at_once
@@ -50,6 +51,8 @@ def load_settings(settings_class: type[SettingsT]) -> SettingsT:
 
     Ends the process with a readable message if one of them is wrong.
     """
+    if not {"-h", "--help"}.isdisjoint(sys.argv):
+        describe(settings_class)
     return _or_exit(settings_class, lambda: CliApp.run(settings_class))
 
 

@@ -42,7 +42,7 @@ class BatchService:
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             self._complain(f"the batch service gives no status: {error!r}")
         ago_s = now_s - self._heard_s
-        # Work goes on meanwhile: what was told is as true as the time that has passed of it.
+        # Work goes on meanwhile: the report ages by the time that has passed.
         return replace(self._told, due=[d for d in self._told.due if d.within_s > ago_s])
 
     async def _status(self) -> Any:

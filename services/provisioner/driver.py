@@ -24,7 +24,7 @@ class Driver(Protocol):
 
     Drivers remember nothing: the engines that are wanted are in the provisioner's file, and what
     runs is asked of the platform. So whatever step a provisioner is killed at, the next one goes on
-    there. Calls may be repeated and cancelled at any time. What they raise is told, and they are
+    there. Calls may be repeated and cancelled at any time. What they raise is logged, and they are
     repeated.
     """
 
@@ -137,7 +137,7 @@ class Orders:
             self._ending.discard(name)
 
     def _complain(self, name: str, complaint: str) -> None:
-        """Every failure counts; why is told once, not at every attempt."""
+        """Every failure counts; why is logged once, not at every attempt."""
         self._failed += 1
         if self._complaints.get(name) != complaint:
             logger.warning("%s: %s", name, complaint)

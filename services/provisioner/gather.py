@@ -93,7 +93,7 @@ class _Told(NamedTuple):
 
     arrived: int = 0
     lengths: Sequence[tuple[int, float]] = ()
-    """Prompt tokens and foretold output tokens of a sample of the requests that came."""
+    """Prompt tokens and predicted output tokens of a sample of the requests that came."""
     answered: Sequence[Answered] = ()
 
 
@@ -115,7 +115,7 @@ class _Engine:
     snapshot: EngineSnapshot | None = None
     step_time: StepTime | None = None
     state_s: float = -inf
-    """When it told its whole state."""
+    """When it reported its whole state."""
 
 
 class Gatherer:
@@ -140,7 +140,7 @@ class Gatherer:
         self._engines: dict[str, _Engine] = {}
         self._batches = BatchService(batches, traffic)
         self.kind: EngineKind | None = None
-        """What is known of the engines, as one of them told it last."""
+        """What is known of the engines, as last reported."""
 
     async def close(self) -> None:
         channels = (engine.channel.close(None) for engine in self._engines.values())
@@ -149,7 +149,7 @@ class Gatherer:
     async def gather(self, seen: Sequence[Seen], now_s: float, asked_for: int | None) -> Facts:
         """The facts at `now_s`, Unix time; counts are those since the call before."""
         await self._know(seen, now_s)
-        told, _, batches = await asyncio.gather(
+        reports, _, batches = await asyncio.gather(
             asyncio.gather(*(self._ask_scheduler(each, now_s) for each in self._schedulers)),
             asyncio.gather(*(self._ask_predictor(each, now_s) for each in self._engines.values())),
             self._batches.ask(now_s),
@@ -160,9 +160,9 @@ class Gatherer:
         return Facts(
             now_s,
             [self._instance(each) for each in seen],
-            arrived=sum(each.arrived for each in told),
-            lengths=tuple(length for each in told for length in each.lengths),
-            answered=tuple(answer for each in told for answer in each.answered),
+            arrived=sum(each.arrived for each in reports),
+            lengths=tuple(length for each in reports for length in each.lengths),
+            answered=tuple(answer for each in reports for answer in each.answered),
             held=sum(each.held for each in schedulers),
             worst_e2e_s=max((each.worst_e2e_s for each in schedulers), default=0.0),
             worst_predicted_e2e_s=max(
@@ -231,9 +231,9 @@ class Gatherer:
                     body += more
                     if len(body) > MAX_STATUS_BYTES:
                         raise ValueError("the status is too long")
-                told = scheduler.take(json.loads(body), now_s)
+                reports = scheduler.take(json.loads(body), now_s)
                 scheduler.complaint = ""
-                return told
+                return reports
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             _complain(scheduler, f"scheduler {scheduler.url} does not answer: {error!r}")
         except (KeyError, TypeError, ValueError) as error:

@@ -42,12 +42,12 @@ class ExternalScaler(externalscaler_pb2_grpc.ExternalScalerServicer):
     async def StreamIsActive(
         self, request: pb.ScaledObjectRef, context: Context
     ) -> AsyncIterator[pb.IsActiveResponse]:
-        told: bool | None = None
+        sent: bool | None = None
         while True:
             changed = self._changed
             active = (await self._decision(context)).desired > 0
-            if active is not told:
-                told = active
+            if active is not sent:
+                sent = active
                 yield pb.IsActiveResponse(result=active)
             await changed.wait()
 

@@ -40,7 +40,7 @@ class Loop:
         self.decision: Decision | None = None
         """The latest of this replica; None while it stands by."""
         self.listeners: list[Listener] = []
-        """Are told every decision."""
+        """Get every decision."""
         self._lease = lease
         self._make = make
         self._gatherer = gatherer

@@ -182,8 +182,8 @@ class Places:
             raise ValueError(f"{self._state}: every engine needs a phase") from error
 
     def _write(self) -> str:
-        """Schedulers are told first: an engine is stopped only when nobody sends to it any more.
-        What they are told is returned."""
+        """Schedulers are notified first, since an engine is stopped only when nobody sends to it.
+        What they are sent is returned."""
         listed = [
             replace(self._places[name], draining=engine.phase is Phase.DRAINING)
             for name, engine in self._engines.items()

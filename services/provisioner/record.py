@@ -1,4 +1,4 @@
-"""Every decision, with what it foretold, as one JSON line each, and what came of it."""
+"""Every decision, with what it predicted, as one JSON line each, and what came of it."""
 
 import json
 import os
@@ -92,8 +92,8 @@ class DecisionRecord:
     def keep_engine(self, kind: EngineKind | None, now_s: float) -> None:
         """Note what engines are like and what is wanted of them, every few minutes."""
         if kind is not None and now_s - self._engine_s > ENGINE_EVERY_S:
-            told = {**plain_engine(kind.config, kind.step_time), **self._targets._asdict()}
-            write_whole(self._folder / _ENGINE, json.dumps(told))
+            content = {**plain_engine(kind.config, kind.step_time), **self._targets._asdict()}
+            write_whole(self._folder / _ENGINE, json.dumps(content))
             self._engine_s = now_s
 
 
@@ -114,9 +114,9 @@ class Recorded:
         """What engines are like, and what was wanted of them; ValueError where it is not known."""
         path = self._folder / _ENGINE
         try:
-            told = json.loads(path.read_text(encoding="utf-8"))
-            targets = Targets(*(float(told[name]) for name in Targets._fields))
-            return EngineKind(*engine_of(told)), targets
+            content = json.loads(path.read_text(encoding="utf-8"))
+            targets = Targets(*(float(content[name]) for name in Targets._fields))
+            return EngineKind(*engine_of(content)), targets
         except (OSError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path} tells of no engine: {error}") from error
 

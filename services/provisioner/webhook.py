@@ -41,7 +41,7 @@ class _Message:
 
 
 class WebhookFleet(WatchedFleet):
-    """Instances that somebody else starts and stops, who is told how many there should be.
+    """Instances that somebody else starts and stops, who is sent how many there should be.
 
     A number is posted until it was taken, or until there is another one. An answer may say how many
     instances that side was last asked for, as `{"asked_for": 3}`, and must then be signed: so a

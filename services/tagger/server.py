@@ -42,7 +42,9 @@ class Limits:
     """What a tagger holds at most: memory that is bounded, whatever is sent."""
 
     max_batch: int = 32
-    """Prompts that are read together; `batch_ms` makes batches smaller where reading is slow."""
+    """Prompts that are read together; `batch_s` makes batches smaller where reading is slow."""
+    batch_s: float = 0.01
+    """Longest time that reading one batch may take."""
     max_queue: int = 256
     """Prompts that wait to be read; beyond, finished requests answer at once."""
     max_prompt_chars: int = MAX_PROMPT_CHARS
@@ -70,14 +72,14 @@ class TaggerService(tagger_pb2_grpc.TaggerServicer):
         problem = tag_problem(request)
         if problem:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
-        told: asyncio.Future[LengthEstimate] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[LengthEstimate] = asyncio.get_running_loop().create_future()
 
         def tell(estimate: LengthEstimate) -> None:
-            if not told.done():  # otherwise the caller has left
-                told.set_result(estimate)
+            if not answer.done():  # otherwise the caller has left
+                answer.set_result(estimate)
 
         self._estimators.ask(request, tell)
-        return wire.length_to_proto(await told)
+        return wire.length_to_proto(await answer)
 
     async def Observe(
         self, request: tagger_pb2.ObserveRequest, context: _ObserveContext
@@ -151,7 +153,7 @@ async def _answerer(
         model.infer,
         metrics,
         max_batch=limits.max_batch,
-        budget_s=settings.batch_ms / 1000.0,
+        budget_s=limits.batch_s,
         max_queue=limits.max_queue,
     )
     try:

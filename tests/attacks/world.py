@@ -230,9 +230,8 @@ def scheduler(
     ready = folder / "ready.json"
     instances = [{"instance_id": "engine-0", "url": f"http://127.0.0.1:{engine.port}"}]
     command = [
-        *(*prefix, sys.executable, "-m", "foretell.services.scheduler", "--port", "0"),
-        *("--policy", "round_robin", "--ready-file", str(ready), "--health-interval-s", "0.5"),
-        *("--max-attempts", "1", "--engine-wait-s", "0", "--health-timeout-s", "30"),
+        *(*prefix, sys.executable, str(Path(__file__).with_name("one_attempt.py")), "--port", "0"),
+        *("--policy", "round_robin", "--ready-file", str(ready), "--engine-wait-s", "0"),
         *("--instances", json.dumps(instances), "--picker", f"unix:{folder}/picker", *flags),
     ]
     with (folder / "log").open("wb") as log, subprocess.Popen(command, stderr=log) as child:

@@ -82,7 +82,7 @@ async def cluster(folder: Path) -> AsyncIterator[tuple[Scheduler, AsyncExitStack
             instances=json.dumps(instances),
             policy="slo",
             tagger=f"unix://{folder}/tagger",
-            turn_deadline_ms=20.0,
+            turn_deadline_s=0.02,
         ) as scheduler:
             await scheduler.until(lambda s: all(i["healthy"] for i in s["instances"]))
             yield scheduler, last

@@ -35,6 +35,7 @@ from foretell.services.provisioner.fleet import Seen
 from foretell.services.provisioner.gather import Gatherer
 from foretell.v1 import predictor_pb2 as pb
 from foretell.v1 import predictor_pb2_grpc
+from foretell.v1.snapshot_pb2 import EngineSnapshot as EngineSnapshotMessage
 
 TRUTH = LinearStepTime((0.02, 1e-4, 0.0, 0.0, 1e-4, 0.0))
 CONFIG = EngineConfig("m", 16, 1000, 8, 512, 1024, engine_version="test")
@@ -385,3 +386,22 @@ async def test_whoever_asks_for_the_state_can_run_its_twin(harness: Harness) -> 
         )
         == 1.0
     )
+
+
+async def test_an_engine_that_is_not_predicted_says_why(tmp_path: Path) -> None:
+    async with predictor(tmp_path) as harness:
+        told = "vLLM 9.9.0: it is newer than 0.33"
+        harness.publisher.publish(EngineSnapshotMessage(unpredicted=told))
+
+        async def told_why() -> bool:
+            return (await harness.status()).unpredicted == told
+
+        await until(told_why)
+        harness.publisher.publish(EngineSnapshotMessage(unpredicted="\n" * 300))  # dropped
+        harness.publish(snapshot(1))
+
+        async def described() -> bool:
+            status = await harness.status()
+            return status.snapshot_age_s >= 0 and not status.unpredicted
+
+        await until(described)

@@ -12,8 +12,9 @@ from engines import MODEL, WHOLE, Engine, answer, engines
 from schedulers import WAIT_S, Scheduler, running, until
 
 from foretell.services.batch.store import Store
-from foretell.services.scheduler.http.errors import ApiError
-from foretell.services.scheduler.http.limits import InProgress, declared_bytes
+from foretell.services.scheduler.api.errors import ApiError
+from foretell.services.scheduler.http.limits import declared_bytes
+from foretell.services.scheduler.tenants.places import InProgress
 
 LIMITS = "foretell.services.scheduler.http.limits"
 

@@ -16,7 +16,7 @@ from foretell.services.scheduler.placing.lengths import open_model
 from foretell.v1 import predictor_pb2, tagger_pb2
 
 DEAD = "127.0.0.1:1"  # nothing listens there
-QUICK = {"predictor_deadline_ms": 50, "turn_deadline_ms": 5_000}
+QUICK = {"predictor_deadline_s": 0.05, "turn_deadline_s": 5.0}
 
 
 def hanging_predictor() -> Predictor:
@@ -314,7 +314,7 @@ async def test_the_last_known_load_stands_in_for_a_predictor_that_dies(tmp_path:
         serving(busy) as first,
         serving(idle) as second,
         running(
-            tmp_path, both, [first, second], policy="infaas", predictor_deadline_ms=1_000
+            tmp_path, both, [first, second], policy="infaas", predictor_deadline_s=1.0
         ) as scheduler,
     ):
         for _ in range(3):
@@ -335,7 +335,7 @@ async def test_who_waits_too_long_for_its_turn_is_placed_unasked(tmp_path: Path)
             [engine],
             [address],
             policy="predicted_latency",
-            turn_deadline_ms=50,
+            turn_deadline_s=0.05,
         ) as scheduler,
     ):
         stuck = asyncio.create_task(scheduler.complete())

@@ -148,7 +148,7 @@ async def test_censored_observations_count_as_longer(tmp_path: Path) -> None:
 async def test_concurrent_calls_share_an_inference(tmp_path: Path) -> None:
     regressor = FakeRegressor()
     regressor.gate.clear()
-    async with running(tmp_path, regressor, Limits(max_batch=8), batch_ms=1e6) as tagger:
+    async with running(tmp_path, regressor, Limits(max_batch=8, batch_s=1e3)) as tagger:
         first = asyncio.create_task(tagger.tag("first"))
         await until(lambda: len(regressor.batches) == 1)
         others = asyncio.gather(*(tagger.tag("x" * n) for n in range(1, 9)))
@@ -280,7 +280,7 @@ def process(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """`python -m foretell.services.tagger` on a free TCP port, and its address."""
     ready_file = tmp_path / "ready"
     command = [sys.executable, "-m", "foretell.services.tagger", "--ready-file", str(ready_file)]
-    env = {**os.environ, "FORETELL_TAGGER_BATCH_MS": "16"}
+    env = {**os.environ, "FORETELL_TAGGER_THREADS": "2"}
     child = subprocess.Popen([*command, "--port", "0"], env=env)
     try:
         deadline_s = time.monotonic() + WAIT_S

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,12 +99,15 @@ def free_port() -> int:
 
 @contextmanager
 def cluster(
-    run_dir: Path, *flags: str, start_s: float = START_S, **environment: str
+    run_dir: Path,
+    *flags: str,
+    start_s: float = START_S,
+    command: Sequence[str | Path] = (sys.executable, "-m", "foretell.cli.main"),
+    **environment: str,
 ) -> Iterator[Cluster]:
     """`foretell up` with `flags`, stopped and checked for leftovers at the end."""
     port = free_port()
-    argv = [sys.executable, "-m", "foretell.cli.main", "up", "--plain", f"--port={port}"]
-    argv += [f"--run-dir={run_dir}", *flags]
+    argv = [*command, "up", "--plain", f"--port={port}", f"--run-dir={run_dir}", *flags]
     log = (run_dir / "up.log").open("wb")
     process = subprocess.Popen(
         argv, stdout=log, stderr=subprocess.STDOUT, env=os.environ | environment

@@ -136,8 +136,8 @@ def test_a_request_without_an_answer() -> None:
 
 def test_how_many_requests_a_file_has_is_foreseen_from_its_beginning() -> None:
     data = b"".join(line(f"{number:04}") + b"\n" for number in range(1000))
-    assert lines.foreseen(data[:2000], len(data)) == (1000, "m")
+    assert lines.first_lines(data[:2000], len(data)) == (1000, "m")
     few = line("a") + b"\n\n" + line("b")
-    assert lines.foreseen(few, len(few)) == (2, "m")
+    assert lines.first_lines(few, len(few)) == (2, "m")
     for useless in (b"", b"{", b"[]\n", b'{"body": {}}\n', b"{" * 1000):
-        assert lines.foreseen(useless, 5000) == (0, "")
+        assert lines.first_lines(useless, 5000) == (0, "")

@@ -92,7 +92,6 @@ def test_it_draws(lengths: Path, tmp_path: Path) -> None:
         (["--profile", A30, "--estimates", "noise:x"], "estimates"),
         (["--profile", A30, "--estimates", "guess"], "noise:SIGMA"),
         (["--profile", A30, "--estimates", "told", "--qps", "20"], "does not tell"),
-        (["--profile", A30, "--format", "mooncake"], "line 1"),
         (["--profile", A30, "--fault", "crash:0"], "FOR_S"),
         (["--profile", A30, "--fault", "crash:7:1"], "no instance 7"),
         (["--profile", f"{A30}x2,{H100}"], "COUNT"),
@@ -109,8 +108,8 @@ def test_it_says_what_is_wrong(lengths: Path, arguments: list[str], words: str) 
     assert words in result.output
 
 
-@pytest.mark.parametrize("option", ["--length-rule", "--format", "--scheduling-policy"])
-def test_it_refuses_what_is_no_choice(lengths: Path, option: str) -> None:
+def test_it_refuses_what_is_no_choice(lengths: Path) -> None:
+    option = "--scheduling-policy"
     command = ["simulate", "--trace", str(lengths), "--profile", A30, option, "none"]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 2

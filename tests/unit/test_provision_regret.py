@@ -88,15 +88,15 @@ def test_where_nobody_was_ready_requests_wait_and_one_more_would_have_served_the
 
 
 def test_forecasts_are_compared_with_what_came() -> None:
-    found = of(window(ready=2, rps=6, expected_rps=9.0, ahead_s=60.0, foretold_within=1.0))
+    found = of(window(ready=2, rps=6, expected_rps=9.0, ahead_s=60.0, predicted_within=1.0))
     assert found.arrivals_error == pytest.approx(0.5)
     assert found.arrivals_bias == pytest.approx(0.5)
     assert [each.expected_rps for each in found.slices] == [9.0] * 3
-    assert found.foretold_within == 1.0
+    assert found.predicted_within == 1.0
     assert found.measured_within == 1.0
     assert found.lengths_error == pytest.approx(0.25)
     without = of(window(ready=2, rps=6))
-    assert (without.arrivals_error, without.foretold_within) == (None, None)
+    assert (without.arrivals_error, without.predicted_within) == (None, None)
 
 
 def test_the_same_window_gives_the_same_regret() -> None:

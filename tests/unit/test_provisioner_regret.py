@@ -30,7 +30,7 @@ def test_what_is_recorded_is_read_again(tmp_path: Path) -> None:
     assert window.answered == [ANSWER] * 8
     (moment, *_) = window.moments
     assert (moment.ready, moment.instances, moment.arrived) == (2, 2, 2)
-    assert (moment.expected_rps, moment.ahead_s, moment.foretold_within) == (0.3, 60.0, 1.0)
+    assert (moment.expected_rps, moment.ahead_s, moment.predicted_within) == (0.3, 60.0, 1.0)
     assert past.unreadable == 0
 
 

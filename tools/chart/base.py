@@ -17,9 +17,7 @@ LONGEST_NAME = 24
 class Values(BaseModel):
     """A part of the values; what is not known is an error."""
 
-    model_config = ConfigDict(
-        extra="forbid", use_attribute_docstrings=True, alias_generator=to_camel
-    )
+    model_config = ConfigDict(extra="forbid", defer_build=True, alias_generator=to_camel)
 
 
 class SecretKey(Values):

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from foretell.config.described import describe
 from foretell.config.sections import (
     BatchOptions,
     LogFormat,
@@ -147,6 +148,7 @@ class ChartValues(Values):
 
 def schema() -> str:
     """The JSON Schema of the values, as `values.schema.json` has it."""
+    describe(ChartValues)
     found = ChartValues.model_json_schema()
     found["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return json.dumps(_plain(found), indent=1).replace("\\n", " ") + "\n"

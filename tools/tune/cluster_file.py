@@ -65,7 +65,6 @@ def _with_policy(options: SimulateOptions, cluster: Cluster) -> SimulateOptions:
     return replace(
         options,
         policy=cluster.policy.name.removeprefix("baselines."),
-        candidates=cluster.policy.candidates,
         schedulers=cluster.schedulers.replicas,
         ttft_slo_s=options.ttft_slo_s or targets.ttft_target_ms / 1e3,
         tpot_slo_s=options.tpot_slo_s or targets.tpot_target_ms / 1e3,

@@ -12,7 +12,7 @@ import grpc
 
 from foretell import wire
 from foretell.kernel.compiled import ImpossibleState
-from foretell.model import EngineConfig, Prediction, RequestSpec
+from foretell.model import Prediction, RequestSpec
 from foretell.placement import effects, events
 from foretell.policy import Needs
 from foretell.services.scheduler.placing.peers import NoAnswer, answer_of
@@ -24,7 +24,6 @@ if TYPE_CHECKING:  # for who has no numpy, and calls
     from foretell.engine.gallery import Gallery
     from foretell.engine.hindsight import Scene
     from foretell.engine.lanes import Lane
-    from foretell.kernel.step_time import StepTime
     from foretell.services.scheduler.placing.following import Following
 
 logger = logging.getLogger(__name__)
@@ -80,7 +79,7 @@ class Predictors:
         self._swapped_s = 0.0
         self._deadline_s = deadline_s
         self._gallery = gallery
-        self._refused = metrics.pictures_refused
+        self._refused = metrics.snapshots_refused
         self._followed: dict[str, Following] = {}
         self.passed_on: Callable[[predictor_pb2.Spending], None] = lambda spending: None
         """Is told what another replica tells all."""
@@ -163,14 +162,18 @@ class Predictors:
         predictor = self._gallery[instance_id].predictor
         return () if predictor is None else predictor.engine_config.approximations
 
-    def engines(self, instance_ids: Sequence[str]) -> "list[tuple[EngineConfig, StepTime]]":
-        """Those of these engines that are followed and known, and how long their steps are believed
-        to take."""
-        if self._gallery is None:
-            return []
-        fresh = self._fresh(self._gallery, instance_ids, self._clock())
-        known = [self._gallery[instance_id].predictor for instance_id in fresh]
-        return [(each.engine_config, each.model) for each in known if each is not None]
+    def unpredicted(self, instance: Instance) -> str:
+        """Why nothing is predicted of it, as far as that is known; else empty."""
+        if not instance.config.predictor:
+            return "it has no predictor: placed by what is outstanding"
+        following = self._followed.get(instance.config.instance_id)
+        return following.unpredicted if following is not None else ""
+
+    def all_unpredicted(self) -> dict[str, str]:
+        """Why, by instance, of those of which nothing is predicted."""
+        found = self._pool.instances.items()
+        reasons = {name: self.unpredicted(instance) for name, instance in found}
+        return {name: reason for name, reason in reasons.items() if reason}
 
     def scene(self, instance_ids: Sequence[str], now_s: float) -> "Scene | None":
         """What the predictions `known` of those instances at `now_s` were made from."""
