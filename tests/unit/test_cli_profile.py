@@ -164,7 +164,7 @@ def test_names_are_found_in_paths() -> None:
 @pytest.mark.sweep
 @pytest.mark.parametrize("folder", list(PROFILES)[: cases(3, 1)])
 def test_the_twin_is_near_published_runs(folder: str) -> None:
-    """The targets of bench/accuracy/published.md, on the data that its figures are from."""
+    """The figures of docs/adr/0001-one-twin.md, on the data that they are from."""
     code, text = run("accuracy", RUNS / folder, "--profile", PROFILES[folder])
     assert code == 0, text
     found = json.loads(text)
