@@ -209,22 +209,6 @@ def test_without_a_profile_the_first_third_teaches(small_run: Path) -> None:
     assert {"mean_error", "p50_error", "p99_error", "mape"} <= set(found["ttft"])
 
 
-def test_a_plot_is_written(small_run: Path, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    for name, start in (("a.svg", b"<?xml"), ("a.png", b"\x89PNG")):
-        args = ("--profile", "RTXPRO6000/Llama-3.1-8B", "--plot", tmp_path / name)
-        assert run("accuracy", small_run, *args)[0] == 0
-        assert (tmp_path / name).read_bytes().startswith(start)
-
-
-def test_a_plot_without_matplotlib_says_how_to_get_it(
-    small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    args = ("--profile", "RTXPRO6000/Llama-3.1-8B", "--plot", tmp_path / "a.png")
-    assert ".[bench]" in run("accuracy", small_run, *args)[1]
-
-
 def test_accuracy_says_what_is_wrong(small_run: Path, tmp_path: Path) -> None:
     assert "either" in run("accuracy", small_run)[1]
     assert "either" in run("accuracy", small_run, "--profile", "x", "--no-profile")[1]
