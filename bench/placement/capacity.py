@@ -49,11 +49,17 @@ class Case:
     seed: int
 
 
-def found(case: Case, traces: Path, close: float) -> Numbers:
+def found(case: Case, traces: Path, close: float, seconds: float) -> Numbers:
     """The capacity, in requests a second."""
     family = family_of(case.family)
     qps = capacity(
-        family, traces, policy=case.policy, knows=case.knows, seed=case.seed, close=close
+        family,
+        traces,
+        policy=case.policy,
+        knows=case.knows,
+        seed=case.seed,
+        close=close,
+        seconds=seconds,
     )
     return {**asdict(case), "qps": qps}
 
@@ -62,21 +68,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     names = [family.name for family in FAMILIES]
     parser.add_argument("--seeds", type=int, default=5, help="Number of seeds, 2 to 10.")
     parser.add_argument("--family", choices=names, default="chat")
-    parser.add_argument("--quick", action="store_true", help="Roughly, a seed; writes nothing.")
 
 
 def measure(options: argparse.Namespace) -> Numbers:
     """Make the searches that have not been made yet."""
-    seeds, close, policies = range(1, options.seeds + 1), CLOSE, POLICIES
+    seeds, close, seconds = range(1, options.seeds + 1), CLOSE, SECONDS
+    knowledge = list(KNOWN)
     if options.quick:
-        options.write, seeds, close, policies = False, range(1, 3), 1.2, POLICIES[:2]
+        seeds, close, seconds, knowledge = range(1, 3), 2.0, 20.0, ["tagger"]
     cases = [
         Case(options.family, policy, knows, seed)
-        for seed, knows, policy in product(seeds, KNOWN, policies)
+        for seed, knows, policy in product(seeds, knowledge, POLICIES)
         if knows == "tagger" or policy not in WITHOUT_FORECASTS  # whom lengths do not concern
         if family_of(options.family).prefixes or policy not in SEE_PREFIXES
     ]
-    search = partial(found, traces=options.traces, close=close)
+    search = partial(found, traces=options.traces, close=close, seconds=seconds)
     kept = Kept(BENCH.kept, state_of_the_code())
     rows = kept.all_of(search, cases, options.processes, "searches")
     return {"close": close, "rows": rows}

@@ -19,7 +19,7 @@ from typing import Any
 from bench.placement.simulated import A30, by_seed, capacity_qps, figures, simulated
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.runs import Kept, state_of_the_code
-from bench.stats import change, plus_minus, ratio_interval
+from bench.stats import change, plus_minus
 from foretell.tools.pictures import figure, save
 from foretell.tools.simulate.options import EngineOptions, SimulateOptions
 from foretell.tools.simulate.run import read_trace, relative_errors
@@ -136,13 +136,8 @@ def cases(quick: bool) -> Iterator[Case]:
             yield Case("default", scheduler, float(qps), seed, LONG)
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--quick", action="store_true", help="A few short runs; writes nothing.")
-
-
 def measure(options: argparse.Namespace) -> Numbers:
     """Simulate what has not been simulated yet, and draw the latencies."""
-    options.write = options.write and not options.quick
     asked = list(cases(options.quick))
     work = partial(found, traces=options.traces)
     results = Kept(BENCH.kept, state_of_the_code()).all_of(work, asked, options.processes, "runs")
@@ -177,9 +172,8 @@ def _latencies(sweep: Sequence[Numbers]) -> str:
             )
             cells += [f"{paper:+.1%}", change([a / b for a, b in zip(mine, base, strict=True)])]
         lines.append(cells)
-    header = (f"at {SHOWN_QPS} requests/s, against Llumnix- (Fig. 6)", *("paper", "here") * 2)
-    header = (header[0], "Block, paper", "here", "Block*, paper", "here")
-    return markdown_table(header, lines)
+    title = f"at {SHOWN_QPS} requests/s, against Llumnix- (Fig. 6)"
+    return markdown_table((title, "Block, paper", "here", "Block*, paper", "here"), lines)
 
 
 def _capacities(searches: Sequence[Numbers]) -> str:
@@ -214,16 +208,11 @@ def _long(rows: Sequence[Numbers]) -> str:
         LONG_QPS, (("mean TTFT", "ttft_mean_s"), ("P99 TTFT", "ttft_p99_s"))
     ):
         base, mine = (by_seed(rows, name, scheduler=s, qps=qps) for s in (LLUMNIX, BLOCK))
+        if not base:
+            continue
         changes = " and ".join(f"{b / a - 1:+.0%}" for a, b in zip(base, mine, strict=True))
         lines.append([f"{title} at {qps}", f"{fmean(base):.2f}", f"{fmean(mine):.2f}", changes])
     return markdown_table((f"{LONG:,} requests, s", LLUMNIX, BLOCK, "by seed"), lines)
-
-
-def gain_of(page: Numbers, setting: str = "default") -> tuple[float, float, float]:
-    """Block's capacity over Llumnix-'s, paired by seed, and its interval."""
-    searches = [row for row in page["rows"] if row["search"]]
-    block, base = (by_seed(searches, "qps", setting=setting, scheduler=s) for s in (BLOCK, LLUMNIX))
-    return ratio_interval([a / b for a, b in zip(block, base, strict=True)])
 
 
 def draw(numbers: Numbers, path: Path) -> None:

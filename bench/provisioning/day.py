@@ -41,6 +41,7 @@ HOURS, MEAN_QPS, MOST, EVERY_S = 2.0, 4.0, 16, 15.0
 KINDS = {"tides": 0, "tides and bursts": 8}
 """Bursts of each kind of day."""
 TUNED_DAY, TUNED_COLD_START_S = 1, 120.0
+COLD_STARTS_S = (20.0, 60.0, 120.0, 300.0)
 DAYS = (3, 4, 5)
 """Days that are reported, each with a seed of its own."""
 CANDIDATES: dict[str, tuple[float, ...]] = {
@@ -166,20 +167,13 @@ def best(runs: Sequence[dict[str, Any]]) -> float:
     return float(max(runs, key=lambda r: r["within"])["parameter"])
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--cold-starts", type=float, nargs="+", default=[20, 60, 120, 300])
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
-    parser.add_argument("--quick", action="store_true", help="A tuned run of each; writes nothing.")
-
-
 def measure(options: argparse.Namespace) -> Numbers:
     """Tune, then run every strategy on the reported days."""
     one = partial(run, rates_path=options.rates, lengths_path=options.lengths)
-    if options.quick:
-        options.write, options.kinds = False, options.kinds[:1]
+    kinds = list(KINDS)[:1] if options.quick else list(KINDS)
     tuning = [
         Case(kind, strategy, parameter, TUNED_DAY, TUNED_COLD_START_S)
-        for kind in options.kinds
+        for kind in kinds
         for strategy, parameters in CANDIDATES.items()
         for parameter in (parameters[-1:] if options.quick else parameters)
     ]
@@ -189,13 +183,13 @@ def measure(options: argparse.Namespace) -> Numbers:
             name: best([r for r in tried if (r["kind"], r["strategy"]) == (kind, name)])
             for name in CANDIDATES
         }
-        for kind in options.kinds
+        for kind in kinds
     }
     cases = [
         Case(kind, name, chosen[kind].get(name, 0.0), day, cold_s)
-        for kind in options.kinds
+        for kind in kinds
         for name in (*CANDIDATES, *UNTUNED)
-        for cold_s in options.cold_starts
+        for cold_s in COLD_STARTS_S
         for day in DAYS
     ]
     runs = tried if options.quick else run_each(one, cases, options.processes)

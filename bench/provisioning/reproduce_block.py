@@ -33,6 +33,7 @@ BENCH = Benchmark(
 )
 QPS, FIRST, MOST, THRESHOLD_S = 24.0, 6, 10, 70.0
 STRATEGIES = ("static", "relief", "preempt")
+SEEDS, REQUESTS, COLD_START_S = (1, 2, 3), 6000, 20.0
 SAMPLES = 100
 COLUMNS = ("instance-hours", "free blocks, mean", "variance")
 PAPER = {"relief": ("89.2", "627"), "preempt": ("71.2", "129")}
@@ -91,29 +92,13 @@ def figures(report: Report) -> dict[str, float]:
     }
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--requests", type=int, default=6000, help="Requests of a run.")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--cold-starts", type=float, nargs="+", default=[20.0])
-    help_text = "600 requests of two seeds; writes nothing."
-    parser.add_argument("--quick", action="store_true", help=help_text)
-
-
 def measure(options: argparse.Namespace) -> Numbers:
     """Run every strategy."""
-    if options.quick:
-        options.write, options.requests, options.seeds = False, 600, options.seeds[:2]
-    cases = [
-        Case(strategy, cold_start_s, seed)
-        for cold_start_s in options.cold_starts
-        for strategy in STRATEGIES
-        for seed in options.seeds
-        if strategy != "static" or cold_start_s == options.cold_starts[0]
-    ]
+    seeds, requests = (SEEDS[:2], 600) if options.quick else (SEEDS, REQUESTS)
+    cases = [Case(strategy, COLD_START_S, seed) for strategy in STRATEGIES for seed in seeds]
     path = options.traces / "sharegpt_10k_llama2_lengths.csv"
-    one = partial(run, lengths=read_lengths(path, ENGINE.max_model_len), requests=options.requests)
-    runs = run_each(one, cases, options.processes)
-    return {"requests": options.requests, "runs": runs}
+    one = partial(run, lengths=read_lengths(path, ENGINE.max_model_len), requests=requests)
+    return {"requests": requests, "runs": run_each(one, cases, options.processes)}
 
 
 def tables(numbers: Numbers) -> Blocks:

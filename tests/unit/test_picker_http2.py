@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from hpack import Encoder
 
-from foretell.services.scheduler.picker import http2
-from foretell.services.scheduler.picker.frames import CREDIT
-from foretell.services.scheduler.picker.http2 import Connection, Stream
-from foretell.services.scheduler.picker.turns import TURN_S, Turns
+from foretell.services.scheduler.envoy import http2
+from foretell.services.scheduler.envoy.frames import CREDIT
+from foretell.services.scheduler.envoy.http2 import Connection, Stream
+from foretell.services.scheduler.envoy.turns import TURN_S, Turns
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
@@ -186,6 +186,28 @@ async def test_an_ended_call_gets_its_status_and_nothing_after() -> None:
     (kind, flags, stream, _), reset = peer.wire.frames()
     assert (kind, flags & 5, stream) == (HEADERS, 5, 1)
     assert reset == (RST, 0, 1, bytes(4))  # nobody wants the rest of the call
+
+
+@pytest.mark.parametrize("value", [b"\xff\xfe", b"\xed\xa0\x80", "\u00e4".encode()])
+async def test_headers_need_not_be_utf_8(value: bytes) -> None:
+    peer = Peer()
+    head = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a"), (b":authority", b"x")]
+    peer.send(frame(HEADERS, 4, 1, peer.encoder.encode([*head, (b"a", value)])))
+    assert peer.calls[-1].headers["a"].encode("latin-1") == value
+
+
+async def test_a_failure_of_ours_ends_its_peer_and_nobody_elses_turns() -> None:
+    turns = Turns(lambda: 0.0)
+    one, other = Peer(turns=turns), Peer(turns=turns)
+    call, heard = one.open(), other.open()
+    call.receive = lambda data: 1 / 0  # type: ignore[method-assign,assignment]
+    turns._left_s = 0.0
+    for peer in (one, other):
+        peer.send(frame(DATA, 0, 1, message(b"x" * 40)))
+    while not heard.said:  # noqa: ASYNC110 - turns are counted
+        await asyncio.sleep(0)
+    assert one.wire.closed
+    assert not other.wire.closed
 
 
 @pytest.mark.parametrize(
