@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
@@ -145,8 +145,7 @@ class Exchange:
         method, path = headers.get(":method", ""), headers.get(":path", "").partition("?")[0]
         if is_stored(path):
             self._settled = True
-            keeper = self._send_to_keeper(path)
-            self._placing = asyncio.get_running_loop().create_task(keeper)
+            self._start(self._send_to_keeper(path))
             return
         if path not in ENDPOINTS or method != "POST":
             self._show(method, path)
@@ -177,17 +176,14 @@ class Exchange:
     async def _send_to_keeper(self, path: str) -> None:
         """Send a request about a response where that is kept, as far as it is known."""
         headers, addresses = self._context.authorization, self._context.addresses
-        try:
-            self._replica.api_keys.tenant(self._headers)
-            keepers = self._replica.stored.keepers(path)
-            await addresses.learn(keepers)
-            known = [address for each in keepers if (address := addresses.known(each))]
-            if not known:
-                raise unavailable("the engine that keeps this response is not up", "no_instance")
-            withheld = [name for name in _CREDENTIALS if name not in headers]
-            self._stream.send(messages.destination(",".join(known), headers, withheld))
-        except ApiError as error:
-            self._reply(error.response(path))
+        self._replica.api_keys.tenant(self._headers)
+        keepers = self._replica.stored.keepers(path)
+        await addresses.learn(keepers)
+        known = [address for each in keepers if (address := addresses.known(each))]
+        if not known:
+            raise unavailable("the engine that keeps this response is not up", "no_instance")
+        withheld = [name for name in _CREDENTIALS if name not in headers]
+        self._stream.send(messages.destination(",".join(known), headers, withheld))
 
     def _take_body(self, part: pb.HttpBody) -> None:
         if self._settled:  # refused already, or about what is kept, where no body matters
@@ -206,22 +202,27 @@ class Exchange:
         if self._settled or self._placing is not None:
             return
         self._context.arriving.discard(self)
-        work = self._placed(trailers=trailers)
-        self._placing = asyncio.get_running_loop().create_task(work)
+        self._start(self._placed(trailers=trailers))
 
-    async def _placed(self, *, trailers: bool) -> None:
-        """Place the request and send it on its way, or refuse it."""
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        self._placing = asyncio.get_running_loop().create_task(self._guarded(work))
+
+    async def _guarded(self, work: Coroutine[None, None, None]) -> None:
         try:
-            request = self._request = await self._accepted()
-            self._replica.accepted_total += 1
-            address = await self._address(request)
-            others = await self._others(request)
-            await self._dispatch(request, [address, *others], trailers=trailers)
+            await work
         except ApiError as error:
             self.refuse(error)
         except Exception:  # the last line of defence, as in the relay
             logger.exception("the scheduler failed", extra=about(self._request_id))
             self.refuse(_defect())
+
+    async def _placed(self, *, trailers: bool) -> None:
+        """Place the request and send it on its way; raises `ApiError`."""
+        request = self._request = await self._accepted()
+        self._replica.accepted_total += 1
+        address = await self._address(request)
+        others = await self._others(request)
+        await self._dispatch(request, [address, *others], trailers=trailers)
 
     async def _accepted(self) -> ParsedRequest:
         request = await accepted(
